@@ -1,0 +1,22 @@
+"""Builds the compiled kernels where there is a compiler; everything else is in pyproject.toml."""
+
+from setuptools import Extension, setup
+
+try:
+    from Cython.Build import cythonize
+except ImportError:  # no Cython: the plain twin of the kernels is used
+    extensions = []
+else:
+    extensions = cythonize(
+        [
+            Extension(
+                "penstock.format.kernels._compiled",
+                ["src/penstock/format/kernels/_compiled.pyx"],
+                extra_compile_args=["-O3"],
+                optional=True,  # no compiler: the build goes on without it
+            )
+        ],
+        language_level=3,
+    )
+
+setup(ext_modules=extensions)

@@ -1,0 +1,67 @@
+"""The exception tree. Every error says in one sentence what is wrong, where, and what to do.
+
+    PenstockError
+    ├── BadSettings     a setting that is unknown, malformed or does not fit the others
+    ├── BadMessage      a message that may not be stored: topic, properties, size
+    ├── CorruptData     bytes that are not what they must be; carries path, offset, expected and found
+    ├── BadStore        a store that cannot be opened as it is: wrong file size, foreign file, missing folder
+    ├── StoreInUse      another process, or this one, owns the store
+    └── StoreFailed     the disk refused: full, read-only, or a failed sync
+
+Damage met while scanning is not an exception: it is reported as data by whatever scans.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+
+class PenstockError(Exception):
+    """Root of all errors; `path`, `offset`, `expected` and `found` are set where they are known."""
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        path: str | Path | None = None,
+        offset: int | None = None,
+        expected: object = None,
+        found: object = None,
+    ) -> None:
+        super().__init__(message)
+        self.path = None if path is None else str(path)
+        self.offset = offset
+        self.expected = expected
+        self.found = found
+
+    def __str__(self) -> str:
+        where = "" if self.path is None else f"{self.path}: "
+        at = "" if self.offset is None else f" (at offset {self.offset})"
+        detail = ""
+        if self.expected is not None:
+            detail = f"; expected {self.expected}, found {self.found}"
+        return f"{where}{self.args[0]}{detail}{at}"
+
+
+class BadSettings(PenstockError):
+    """A setting that is unknown, malformed or does not fit the others."""
+
+
+class BadMessage(PenstockError):
+    """A message that may not be stored."""
+
+
+class CorruptData(PenstockError):
+    """Bytes that are not what they must be."""
+
+
+class BadStore(PenstockError):
+    """A store that cannot be opened as it is."""
+
+
+class StoreInUse(PenstockError):
+    """The store is owned by another process, or already open in this one."""
+
+
+class StoreFailed(PenstockError):
+    """The disk refused: full, read-only, or a failed sync."""

@@ -1,0 +1,67 @@
+"""The body of a client's batch: messages one after the other, which the store unpacks into ordinary records.
+
+OFFSET  SIZE   DESCRIPTION
+0       4      totalSize of this message
+4       4      magic: 0
+8       4      CRC: 0; the store computes its own
+12      4      flag
+16      4 + n  body
+…       2 + n  properties
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from penstock.errors import BadMessage
+from penstock.format.constants import MAX_PROPERTIES_LENGTH
+
+_HEAD = struct.Struct(">iiiii")
+_PROPERTIES_LENGTH = struct.Struct(">h")
+_FIXED_SIZE = _HEAD.size + _PROPERTIES_LENGTH.size
+
+
+class BatchItem(NamedTuple):
+    """One message of a batch; topic, queue and hosts are the batch's."""
+
+    flag: int
+    body: bytes
+    properties: bytes
+
+
+def encode_batch_body(items: Iterable[BatchItem | tuple[int, bytes, bytes]]) -> bytes:
+    """The batch's body."""
+    pieces = []
+    for flag, body, properties in items:
+        if len(properties) > MAX_PROPERTIES_LENGTH:
+            raise BadMessage(
+                "the properties of a message in a batch are too long",
+                expected=f"at most {MAX_PROPERTIES_LENGTH} bytes",
+                found=len(properties),
+            )
+        size = _FIXED_SIZE + len(body) + len(properties)
+        pieces += [_HEAD.pack(size, 0, 0, flag, len(body)), body]
+        pieces += [_PROPERTIES_LENGTH.pack(len(properties)), properties]
+    return b"".join(pieces)
+
+
+def decode_batch_body(data: bytes) -> list[BatchItem]:
+    """The messages of a batch's body. Raises BadMessage where the lengths do not fit."""
+    items, at = [], 0
+    while at < len(data):
+        if len(data) - at < _FIXED_SIZE:
+            raise BadMessage("a batch ends in the middle of a message", offset=at)
+        size, _, _, flag, body_length = _HEAD.unpack_from(data, at)
+        body_at = at + _HEAD.size
+        properties_at = body_at + body_length + _PROPERTIES_LENGTH.size
+        if body_length < 0 or not properties_at <= at + size <= len(data):
+            raise BadMessage("a message of a batch does not fit its size", offset=at)
+        (properties_length,) = _PROPERTIES_LENGTH.unpack_from(data, properties_at - _PROPERTIES_LENGTH.size)
+        if properties_at + properties_length != at + size:
+            raise BadMessage("a message of a batch does not fit its size", offset=at)
+        body = bytes(data[body_at : body_at + body_length])
+        items.append(BatchItem(flag, body, bytes(data[properties_at : at + size])))
+        at += size
+    return items

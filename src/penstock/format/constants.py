@@ -1,0 +1,42 @@
+"""Numbers and names that readers and writers of RocketMQ's formats share. All integers are big-endian."""
+
+from __future__ import annotations
+
+from typing import Final
+
+# CommitLog record
+MESSAGE_MAGIC: Final = 0xDAA320A7
+MESSAGE_MAGIC_V2: Final = 0xDAA320AB  # 5.x: the topic's length takes two bytes; read, never written
+BLANK_MAGIC: Final = 0xCBD43194
+MIN_RECORD_SIZE: Final = 91  # every fixed field, both hosts IPv4, nothing else
+MIN_RECORD_SIZE_V2: Final = 92
+BLANK_HEADER_SIZE: Final = 8  # size and magic; the rest of a filler is never interpreted
+IPV6_EXTRA: Final = 12  # what an IPv6 host is longer than an IPv4 one
+MAX_TOPIC_LENGTH: Final = 127
+MAX_PROPERTIES_LENGTH: Final = 32_767
+
+# System topics
+SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
+HALF_TOPIC: Final = "RMQ_SYS_TRANS_HALF_TOPIC"
+OP_HALF_TOPIC: Final = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
+RETRY_PREFIX: Final = "%RETRY%"
+DLQ_PREFIX: Final = "%DLQ%"
+
+# Properties: `name 0x01 value`, joined with 0x02
+NAME_VALUE_SEPARATOR: Final = "\x01"
+PROPERTY_SEPARATOR: Final = "\x02"
+KEY_SEPARATOR: Final = " "
+KEYS: Final = "KEYS"
+TAGS: Final = "TAGS"
+UNIQ_KEY: Final = "UNIQ_KEY"
+WAIT: Final = "WAIT"
+DELAY: Final = "DELAY"
+REAL_TOPIC: Final = "REAL_TOPIC"
+REAL_QID: Final = "REAL_QID"
+RETRY_TOPIC: Final = "RETRY_TOPIC"
+ORIGIN_MESSAGE_ID: Final = "ORIGIN_MESSAGE_ID"
+RECONSUME_TIME: Final = "RECONSUME_TIME"
+MAX_RECONSUME_TIMES: Final = "MAX_RECONSUME_TIMES"
+TRAN_MSG: Final = "TRAN_MSG"
+PGROUP: Final = "PGROUP"
+CLUSTER: Final = "CLUSTER"

@@ -1,0 +1,117 @@
+"""The index file: a header, hash slots, and items chained from the newest to the oldest of a slot.
+
+    OFFSET              SIZE       DESCRIPTION
+    0                   8          beginTimestamp: store timestamp of the first item
+    8                   8          endTimestamp: of the last item
+    16                  8          beginPhyOffset
+    24                  8          endPhyOffset
+    32                  4          hashSlotCount: slots in use
+    36                  4          indexCount: the number the next item gets; 0 or less reads as 1
+    40                  4 * slots  the number of the slot's newest item, 0 where there is none
+    40 + 4 * slots      20 * items keyHash 4, phyOffset 8, seconds since beginTimestamp 4, previous item 4
+
+Item 0 is never used. The geometry (slots, items) is not stored in the file. Nothing is checksummed; the file
+can be rebuilt from the log. Different keys may share a hash: whoever looks up must compare the key itself.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Final, NamedTuple
+
+import msgspec
+
+from penstock.format import kernels
+
+HEADER_SIZE: Final = 40
+SLOT_SIZE: Final = 4
+ITEM_SIZE: Final = 20
+DEFAULT_SLOTS: Final = 5_000_000
+DEFAULT_ITEMS: Final = 20_000_000
+_HEADER = struct.Struct(">qqqqii")
+_ITEM = struct.Struct(">iqii")
+
+
+class IndexHeader(msgspec.Struct, frozen=True):
+    """The header's fields, as stored."""
+
+    begin_timestamp: int = 0
+    end_timestamp: int = 0
+    begin_physical_offset: int = 0
+    end_physical_offset: int = 0
+    hash_slot_count: int = 0
+    index_count: int = 0
+
+    def pack(self) -> bytes:
+        """The 40 bytes of the header."""
+        return _HEADER.pack(
+            self.begin_timestamp,
+            self.end_timestamp,
+            self.begin_physical_offset,
+            self.end_physical_offset,
+            self.hash_slot_count,
+            self.index_count,
+        )
+
+    @classmethod
+    def unpack(cls, data: kernels.Buffer) -> IndexHeader:
+        """Reads the first 40 bytes of a file."""
+        return cls(*_HEADER.unpack(kernels.view_of(data)[:HEADER_SIZE]))
+
+    def ending(self, physical_offset: int, timestamp: int) -> IndexHeader:
+        """The header with another last item."""
+        return msgspec.structs.replace(self, end_physical_offset=physical_offset, end_timestamp=timestamp)
+
+
+class IndexItem(NamedTuple):
+    """One key of one record."""
+
+    key_hash: int
+    physical_offset: int
+    seconds: int
+    previous: int
+
+
+def pack_item(key_hash: int, physical_offset: int, seconds: int, previous: int) -> bytes:
+    """The 20 bytes of an item."""
+    return _ITEM.pack(key_hash, physical_offset, seconds, previous)
+
+
+def unpack_item(data: kernels.Buffer, at: int = 0) -> IndexItem:
+    """The item at a byte position."""
+    return IndexItem(*_ITEM.unpack(kernels.view_of(data)[at : at + ITEM_SIZE]))
+
+
+class IndexGeometry(NamedTuple):
+    """How many slots and items a file has room for; the last item number is items - 1."""
+
+    slots: int = DEFAULT_SLOTS
+    items: int = DEFAULT_ITEMS
+
+    @property
+    def file_size(self) -> int:
+        """The exact size of a file."""
+        return HEADER_SIZE + SLOT_SIZE * self.slots + ITEM_SIZE * self.items
+
+    def slot_of(self, key_hash: int) -> int:
+        """The slot of a hash."""
+        return key_hash % self.slots
+
+    def slot_position(self, slot: int) -> int:
+        """Byte position of a slot."""
+        return HEADER_SIZE + SLOT_SIZE * slot
+
+    def item_position(self, number: int) -> int:
+        """Byte position of an item."""
+        return HEADER_SIZE + SLOT_SIZE * self.slots + ITEM_SIZE * number
+
+
+def key_hash(topic: str, key: str) -> int:
+    """The hash under which a key is put: |hashCode of topic#key|, 0 for the one without absolute value."""
+    code = abs(kernels.java_hash(as_java_reads(f"{topic}#{key}")))
+    return 0 if code == 2**31 else code
+
+
+def as_java_reads(text: str) -> str:
+    """Text decoded with surrogateescape, as Java decodes it: bytes that are not UTF-8 become U+FFFD."""
+    return text if text.isascii() else text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")

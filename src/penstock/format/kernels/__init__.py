@@ -1,0 +1,109 @@
+"""The kernels: what touches every message, compiled where there was a compiler, in plain Python everywhere.
+
+`select` chooses the twin for the whole process; the environment variable PENSTOCK_KERNELS (auto, compiled,
+plain) chooses it at import. Call the functions through this module (`kernels.walk(...)`): names imported from
+it stay with the twin that was active at that time.
+
+Positions count from the start of `data`, which is a whole log file or a suffix of one and so ends where the
+file ends; `base` is the physical offset of its first byte. No function reads or writes outside the buffers it
+is given, whatever they hold.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import os
+
+from penstock.errors import BadSettings
+from penstock.format.kernels import _plain
+from penstock.format.kernels._plain import (
+    TopicTable,
+    append_units,
+    check_record,
+    copy_published,
+    crc32,
+    encode_record,
+    find_property,
+    find_record,
+    group_rows,
+    index_find,
+    index_keys,
+    index_put,
+    index_rewind,
+    java_hash,
+    publish,
+    tag_codes,
+    walk,
+    write_blank,
+)
+from penstock.format.kernels._plain_log import view_of
+from penstock.format.kernels._types import Buffer, Ints, Longs, Rows, Topics, WritableBuffer
+
+__all__ = [
+    "Buffer",
+    "Ints",
+    "Longs",
+    "Rows",
+    "TopicTable",
+    "Topics",
+    "WritableBuffer",
+    "active",
+    "append_units",
+    "check_record",
+    "copy_published",
+    "crc32",
+    "encode_record",
+    "find_property",
+    "find_record",
+    "group_rows",
+    "index_find",
+    "index_keys",
+    "index_put",
+    "index_rewind",
+    "java_hash",
+    "publish",
+    "select",
+    "tag_codes",
+    "view_of",
+    "walk",
+    "write_blank",
+]
+
+active = "plain"
+_warned = False
+
+
+def select(name: str) -> str:
+    """Binds the kernels' names to the twin called 'compiled' or 'plain' ('auto': the first that is there)."""
+    global active
+    if name not in ("auto", "compiled", "plain"):
+        raise BadSettings(f"PENSTOCK_KERNELS: '{name}' is not one of auto, compiled, plain")
+    twin, chosen = _plain, "plain"
+    if name != "plain":
+        try:
+            twin, chosen = importlib.import_module(f"{__name__}._compiled"), "compiled"
+        except ImportError as error:
+            if name == "compiled":
+                raise BadSettings(
+                    f"the compiled kernels are not there ({error}); "
+                    "install with a C compiler and Cython, or choose PENSTOCK_KERNELS=plain"
+                ) from error
+            _warn_once(error)
+    globals().update({kernel: getattr(twin, kernel) for kernel in _plain.__all__})
+    active = chosen
+    return active
+
+
+def _warn_once(error: ImportError) -> None:
+    global _warned
+    if not _warned:
+        _warned = True
+        logging.getLogger("penstock").warning(
+            "penstock: running on the plain kernels, which are many times slower, "
+            "because the compiled ones cannot be imported (%s)",
+            error,
+        )
+
+
+select(os.environ.get("PENSTOCK_KERNELS", "auto"))

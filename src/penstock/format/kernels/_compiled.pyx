@@ -1,0 +1,168 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
+# cython: embedsignature=True, freethreading_compatible=False
+"""The compiled twin of the kernels: what `_plain` does, on C pointers and mostly without the GIL.
+
+Buffers are taken through the buffer protocol, so maps, memoryviews, bytes and arrays all serve. Every position
+and length that comes from the data or from a caller is checked against the buffer before it is used, and read
+from memory once only, so that a writer that changes it meanwhile cannot slip past the check.
+
+    _log.pxi      CRC, hash, encode, publish, check, walk, find
+    _columns.pxi  topics, properties, tag codes, keys, queues
+    _index.pxi    the index file
+"""
+
+from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
+from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdlib cimport calloc, free, malloc, realloc
+from libc.string cimport memchr, memcmp, memcpy, memset
+
+import numpy as np
+
+from penstock.format.rows import ROW
+from penstock.format.rows import Reason as _Reason
+
+cdef extern from *:
+    """
+    #include <stdint.h>
+    #include <string.h>
+
+    #if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
+    #define PENSTOCK_BE16(x) __builtin_bswap16(x)
+    #define PENSTOCK_BE32(x) __builtin_bswap32(x)
+    #define PENSTOCK_BE64(x) __builtin_bswap64(x)
+    #else
+    #define PENSTOCK_BE16(x) (x)
+    #define PENSTOCK_BE32(x) (x)
+    #define PENSTOCK_BE64(x) (x)
+    #endif
+
+    /* The empty asm keeps the compiler from reading the memory a second time. */
+    static inline int16_t load16(const uint8_t *p) {
+        uint16_t v; memcpy(&v, p, 2); __asm__ volatile("" : "+r"(v)); return (int16_t)PENSTOCK_BE16(v);
+    }
+    static inline int32_t load32(const uint8_t *p) {
+        uint32_t v; memcpy(&v, p, 4); __asm__ volatile("" : "+r"(v)); return (int32_t)PENSTOCK_BE32(v);
+    }
+    static inline int64_t load64(const uint8_t *p) {
+        uint64_t v; memcpy(&v, p, 8); __asm__ volatile("" : "+r"(v)); return (int64_t)PENSTOCK_BE64(v);
+    }
+    static inline void store16(uint8_t *p, int16_t x) { uint16_t v = PENSTOCK_BE16((uint16_t)x); memcpy(p, &v, 2); }
+    static inline void store32(uint8_t *p, int32_t x) { uint32_t v = PENSTOCK_BE32((uint32_t)x); memcpy(p, &v, 4); }
+    static inline void store64(uint8_t *p, int64_t x) { uint64_t v = PENSTOCK_BE64((uint64_t)x); memcpy(p, &v, 8); }
+
+    static inline void acquire_fence(void) { __atomic_thread_fence(__ATOMIC_ACQUIRE); }
+    static inline void release_fence(void) { __atomic_thread_fence(__ATOMIC_RELEASE); }
+
+    /* CRC-32 by slicing: 16 bytes at a time through 16 tables. */
+    static uint32_t crc_tables[16][256];
+
+    static void crc_prepare(void) {
+        for (uint32_t n = 0; n < 256; n++) {
+            uint32_t c = n;
+            for (int k = 0; k < 8; k++) c = (c >> 1) ^ (0xEDB88320u & (0u - (c & 1)));
+            crc_tables[0][n] = c;
+        }
+        for (int t = 1; t < 16; t++)
+            for (uint32_t n = 0; n < 256; n++)
+                crc_tables[t][n] = (crc_tables[t - 1][n] >> 8) ^ crc_tables[0][crc_tables[t - 1][n] & 0xFF];
+    }
+
+    static uint32_t crc_of(const uint8_t *p, int64_t size) {
+        uint32_t c = 0xFFFFFFFFu;
+    #if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
+        for (; size >= 16; size -= 16, p += 16) {
+            uint64_t a, b;
+            memcpy(&a, p, 8);
+            memcpy(&b, p + 8, 8);
+            a ^= c;
+            c = crc_tables[15][a & 0xFF] ^ crc_tables[14][(a >> 8) & 0xFF]
+              ^ crc_tables[13][(a >> 16) & 0xFF] ^ crc_tables[12][(a >> 24) & 0xFF]
+              ^ crc_tables[11][(a >> 32) & 0xFF] ^ crc_tables[10][(a >> 40) & 0xFF]
+              ^ crc_tables[9][(a >> 48) & 0xFF] ^ crc_tables[8][a >> 56]
+              ^ crc_tables[7][b & 0xFF] ^ crc_tables[6][(b >> 8) & 0xFF]
+              ^ crc_tables[5][(b >> 16) & 0xFF] ^ crc_tables[4][(b >> 24) & 0xFF]
+              ^ crc_tables[3][(b >> 32) & 0xFF] ^ crc_tables[2][(b >> 40) & 0xFF]
+              ^ crc_tables[1][(b >> 48) & 0xFF] ^ crc_tables[0][b >> 56];
+        }
+    #endif
+        for (; size > 0; size--, p++) c = (c >> 8) ^ crc_tables[0][(c ^ *p) & 0xFF];
+        return (c ^ 0xFFFFFFFFu) & 0x7FFFFFFFu;
+    }
+    """
+    int16_t load16(const uint8_t* p) noexcept nogil
+    int32_t load32(const uint8_t* p) noexcept nogil
+    int64_t load64(const uint8_t* p) noexcept nogil
+    void store16(uint8_t* p, int16_t x) noexcept nogil
+    void store32(uint8_t* p, int32_t x) noexcept nogil
+    void store64(uint8_t* p, int64_t x) noexcept nogil
+    void acquire_fence() noexcept nogil
+    void release_fence() noexcept nogil
+    void crc_prepare() noexcept nogil
+    uint32_t crc_of(const uint8_t* p, int64_t size) noexcept nogil
+
+
+ctypedef packed struct Row:  # the dtype ROW
+    int64_t physical_offset
+    int64_t queue_offset
+    int64_t store_timestamp
+    int64_t born_timestamp
+    int64_t prepared_transaction_offset
+    int64_t tags_code
+    int32_t size
+    int32_t body_crc
+    int32_t queue_id
+    int32_t flag
+    int32_t sys_flag
+    int32_t reconsume_times
+    int32_t topic_id
+    int32_t body_at
+    int32_t body_length
+    int32_t topic_at
+    int32_t topic_length
+    int32_t properties_at
+    int32_t properties_length
+    int32_t reserved
+
+
+cdef enum:
+    STOP = 0
+    FULL = 1
+    BLANK = 2
+    UNWRITTEN = 3
+    BAD_MAGIC = 4
+    BAD_SIZE = 5
+    BEYOND_END = 6
+    BAD_POSITION = 7
+    BAD_LENGTHS = 8
+    BAD_CRC = 9
+    NO_MEMORY = 100
+
+cdef int32_t MESSAGE_MAGIC = <int32_t>0xDAA320A7
+cdef int32_t MESSAGE_MAGIC_V2 = <int32_t>0xDAA320AB
+cdef int32_t BLANK_MAGIC = <int32_t>0xCBD43194
+cdef int64_t MAX_INT = 2147483647
+cdef int64_t MAX_LONG = 9223372036854775807
+cdef int32_t TRANSACTION_MASK = 0xC
+cdef int32_t PREPARED = 0x4
+cdef int32_t ROLLBACK = 0xC
+
+crc_prepare()
+if sizeof(Row) != ROW.itemsize:
+    raise ImportError("the compiled kernels were built for another version of ROW")
+
+
+cdef object longs_from(const int64_t* values, int64_t count):
+    """An int64 array with a copy of the values."""
+    cdef Py_buffer target
+    made = np.empty(count, dtype=np.int64)
+    if count:
+        PyObject_GetBuffer(made, &target, PyBUF_WRITABLE)
+        memcpy(target.buf, values, count * 8)
+        PyBuffer_Release(&target)
+    return made
+
+
+include "_log.pxi"
+include "_columns.pxi"
+include "_index.pxi"

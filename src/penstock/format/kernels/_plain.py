@@ -1,0 +1,43 @@
+"""The plain twin of the kernels: reference code that runs anywhere, with the compiled one's results."""
+
+from penstock.format.kernels._plain_columns import (
+    TopicTable,
+    append_units,
+    find_property,
+    group_rows,
+    index_keys,
+    tag_codes,
+)
+from penstock.format.kernels._plain_index import index_find, index_put, index_rewind
+from penstock.format.kernels._plain_log import (
+    check_record,
+    copy_published,
+    crc32,
+    encode_record,
+    find_record,
+    java_hash,
+    publish,
+    walk,
+    write_blank,
+)
+
+__all__ = [
+    "TopicTable",
+    "append_units",
+    "check_record",
+    "copy_published",
+    "crc32",
+    "encode_record",
+    "find_property",
+    "find_record",
+    "group_rows",
+    "index_find",
+    "index_keys",
+    "index_put",
+    "index_rewind",
+    "java_hash",
+    "publish",
+    "tag_codes",
+    "walk",
+    "write_blank",
+]

@@ -1,0 +1,260 @@
+"""The plain twin's records: CRC, hash, encode, publish, check, walk and find. The reference for `_log.pxi`.
+
+Safe from several threads. Publishing relies on the processor keeping the order of stores, as x86 does; the
+compiled twin puts a fence between them.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+import zlib
+
+import numpy as np
+
+from penstock.format.constants import (
+    BLANK_HEADER_SIZE,
+    BLANK_MAGIC,
+    MAX_PROPERTIES_LENGTH,
+    MAX_TOPIC_LENGTH,
+    MESSAGE_MAGIC,
+    MESSAGE_MAGIC_V2,
+    MIN_RECORD_SIZE,
+    MIN_RECORD_SIZE_V2,
+)
+from penstock.format.kernels._types import Buffer, Rows, Topics, WritableBuffer
+from penstock.format.rows import ROW, Reason
+from penstock.format.sys_flag import host_sizes
+
+_HEAD = struct.Struct(">iIiiiqqiq")  # size, magic, CRC, queue id, flag, both offsets, sysFlag, born timestamp
+_AFTER_HEAD = struct.Struct(">iiiqqiq")  # the same without size and magic
+_LONG = struct.Struct(">q")
+_MIDDLE = struct.Struct(">iqi")  # reconsume times, prepared transaction offset, body length
+_SIZE_MAGIC = struct.Struct(">iI")
+_ANY_MAGIC = re.compile(rb"\xda\xa3\x20[\xa7\xab]|\xcb\xd4\x31\x94", re.DOTALL)
+_MAX_INT = 2**31 - 1
+
+
+def view_of(data: Buffer) -> memoryview:
+    """The bytes of any C-contiguous buffer."""
+    return memoryview(data).cast("B")  # type: ignore[arg-type]  # arrays are buffers; numpy says so from 3.12 on
+
+
+def writable_view_of(out: WritableBuffer) -> memoryview:
+    """The bytes of a buffer that may be written."""
+    view = view_of(out)
+    if view.readonly:
+        raise BufferError("the buffer is read-only")
+    return view
+
+
+def crc32(data: Buffer) -> int:
+    """CRC-32 with the top bit cleared, as records store it."""
+    return zlib.crc32(view_of(data)) & 0x7FFFFFFF
+
+
+def java_hash(text: str) -> int:
+    """Java's String.hashCode: signed 32 bit, over UTF-16 code units."""
+    code = 0
+    for unit in memoryview(text.encode("utf-16-le", "surrogatepass")).cast("H"):
+        code = (31 * code + unit) & 0xFFFFFFFF
+    return code - 2**32 if code & 0x80000000 else code
+
+
+def encode_record(
+    out: WritableBuffer,
+    at: int,
+    physical_offset: int,
+    queue_offset: int,
+    store_timestamp: int,
+    queue_id: int,
+    flag: int,
+    sys_flag: int,
+    born_timestamp: int,
+    born_host: bytes,
+    store_host: bytes,
+    reconsume_times: int,
+    prepared_transaction_offset: int,
+    body: Buffer,
+    topic: bytes,
+    properties: bytes,
+    publish_now: bool,
+) -> int:
+    """Writes a V1 record at out[at:] and returns its size; its first 8 bytes only if `publish_now`.
+
+    Raises ValueError (OverflowError for a number that does not fit its field) before anything is written.
+    """
+    view = writable_view_of(out)
+    body_bytes = view_of(body)
+    if (len(born_host), len(store_host)) != host_sizes(sys_flag):
+        raise ValueError("the hosts' lengths contradict the IPv6 bits of sys_flag")
+    if len(topic) > MAX_TOPIC_LENGTH:
+        raise ValueError(f"the topic takes {len(topic)} bytes; at most {MAX_TOPIC_LENGTH} fit")
+    if len(properties) > MAX_PROPERTIES_LENGTH:
+        raise ValueError(f"the properties take {len(properties)} bytes; at most {MAX_PROPERTIES_LENGTH} fit")
+    hosts = len(born_host) + len(store_host)
+    size = MIN_RECORD_SIZE - 16 + hosts + len(body_bytes) + len(topic) + len(properties)
+    check_room(view, at, size)
+    try:
+        rest = b"".join(
+            (
+                _AFTER_HEAD.pack(
+                    crc32(body_bytes), queue_id, flag, queue_offset, physical_offset, sys_flag, born_timestamp
+                ),
+                born_host,
+                _LONG.pack(store_timestamp),
+                store_host,
+                _MIDDLE.pack(reconsume_times, prepared_transaction_offset, len(body_bytes)),
+                body_bytes,
+                len(topic).to_bytes(1, "big"),
+                topic,
+                len(properties).to_bytes(2, "big"),
+                properties,
+            )
+        )
+    except struct.error as error:
+        raise OverflowError(str(error)) from None
+    view[at + BLANK_HEADER_SIZE : at + size] = rest
+    if publish_now:
+        publish(view, at, size)
+    return size
+
+
+def publish(out: WritableBuffer, at: int, size: int) -> None:
+    """Stores the size, then the magic: from now on a reader sees the record."""
+    _publish(out, at, size, MESSAGE_MAGIC)
+
+
+def write_blank(out: WritableBuffer, at: int, size: int) -> None:
+    """Stores the header of a filler of `size` bytes; the rest of it is left alone."""
+    _publish(out, at, size, BLANK_MAGIC)
+
+
+def copy_published(out: WritableBuffer, at: int, data: Buffer) -> None:
+    """Copies whole records so that the first one's size and magic are stored last, in this order."""
+    view, source = writable_view_of(out), view_of(data)
+    if len(source) < BLANK_HEADER_SIZE:
+        raise ValueError(f"{len(source)} bytes are not a record")
+    check_room(view, at, len(source))
+    view[at + 8 : at + len(source)] = source[8:]
+    view[at : at + 4] = source[:4]
+    view[at + 4 : at + 8] = source[4:8]
+
+
+def _publish(out: WritableBuffer, at: int, size: int, magic: int) -> None:
+    view = writable_view_of(out)
+    if size < BLANK_HEADER_SIZE:
+        raise ValueError(f"{size} bytes are not a record")
+    check_room(view, at, size)
+    header = _SIZE_MAGIC.pack(size, magic)
+    view[at : at + 4] = header[:4]
+    view[at + 4 : at + 8] = header[4:]
+
+
+def check_room(view: memoryview, at: int, size: int) -> None:
+    """Raises ValueError unless `size` bytes fit at `at`."""
+    if at < 0 or size > _MAX_INT or at + size > len(view):
+        raise ValueError(f"{size} bytes at {at} do not fit into {len(view)}")
+
+
+def check_record(data: Buffer, at: int, base: int, check_crc: bool) -> int:
+    """Every check of a walk on one record: STOP if it is valid; BEYOND_END where data has ended."""
+    view = view_of(data)
+    if at < 0:
+        raise ValueError(f"{at} is not a position")
+    if at >= len(view):
+        return int(Reason.BEYOND_END)
+    return int(examine(view, at, base, check_crc)[0])
+
+
+def walk(
+    data: Buffer, base: int, start: int, stop: int, check_crc: bool, topics: Topics | None, max_rows: int
+) -> tuple[Rows, int, int]:
+    """The valid records that start in [start, stop), the position after them, and why it ends there."""
+    view = view_of(data)
+    if start < 0:
+        raise ValueError(f"{start} is not a position")
+    at, stop = start, min(stop, len(view))
+    fields: list[tuple[int, ...]] = []
+    reason = Reason.STOP
+    while at < stop:
+        if len(fields) >= max_rows:
+            reason = Reason.FULL
+            break
+        reason, row = examine(view, at, base, check_crc)
+        if row is None:
+            break
+        if topics is not None:
+            topic_at = at + row[15]
+            row = (*row[:12], topics.intern(bytes(view[topic_at : topic_at + row[16]])), *row[13:])
+        fields.append(row)
+        at += row[6]
+    return np.array(fields, dtype=ROW), at, int(reason)
+
+
+def find_record(data: Buffer, base: int, start: int, stop: int, check_crc: bool) -> int:
+    """The first position in [start, stop) where a valid record or filler starts; -1 if there is none."""
+    view = view_of(data)
+    if start < 0:
+        raise ValueError(f"{start} is not a position")
+    for magic in _ANY_MAGIC.finditer(view, start + 4, max(0, min(stop + 7, len(view)))):
+        at = magic.start() - 4
+        if examine(view, at, base, check_crc)[0] in (Reason.STOP, Reason.BLANK):
+            return at
+    return -1
+
+
+def examine(view: memoryview, at: int, base: int, check_crc: bool) -> tuple[Reason, tuple[int, ...] | None]:
+    """The row of a valid record (reason STOP), or what else stands at `at`, which is inside the view."""
+    left = len(view) - at
+    if left < BLANK_HEADER_SIZE:
+        return (Reason.BAD_SIZE if any(view[at:]) else Reason.UNWRITTEN), None
+    size, magic = _SIZE_MAGIC.unpack_from(view, at)
+    if magic == 0:
+        return Reason.UNWRITTEN, None
+    if magic == BLANK_MAGIC:
+        return (Reason.BLANK if size == left else Reason.BAD_SIZE), None
+    if magic == MESSAGE_MAGIC:
+        fixed, topic_digits = MIN_RECORD_SIZE, 1
+    elif magic == MESSAGE_MAGIC_V2:
+        fixed, topic_digits = MIN_RECORD_SIZE_V2, 2
+    else:
+        return Reason.BAD_MAGIC, None
+    if size < fixed:
+        return Reason.BAD_SIZE, None
+    if size > left:
+        return Reason.BEYOND_END, None
+    _, _, crc, queue_id, flag, queue_offset, physical_offset, sys_flag, born = _HEAD.unpack_from(view, at)
+    if physical_offset != base + at:
+        return Reason.BAD_POSITION, None
+
+    born_size, store_size = host_sizes(sys_flag)
+    room = size - (fixed - 16 + born_size + store_size)  # for body, topic and properties
+    if room < 0:
+        return Reason.BAD_LENGTHS, None
+    stored_at = _HEAD.size + born_size
+    middle_at = stored_at + 8 + store_size
+    (stored,) = _LONG.unpack_from(view, at + stored_at)
+    reconsume_times, prepared, body_length = _MIDDLE.unpack_from(view, at + middle_at)
+    if not 0 <= body_length <= room:
+        return Reason.BAD_LENGTHS, None
+    body_at = middle_at + _MIDDLE.size
+    topic_at = body_at + body_length + topic_digits
+    topic_length = _signed(view[at + topic_at - topic_digits : at + topic_at])
+    if not 0 <= topic_length <= room - body_length:
+        return Reason.BAD_LENGTHS, None
+    properties_at = topic_at + topic_length + 2
+    properties_length = _signed(view[at + properties_at - 2 : at + properties_at])
+    if properties_length != room - body_length - topic_length:
+        return Reason.BAD_LENGTHS, None
+    if check_crc and body_length and crc32(view[at + body_at : at + body_at + body_length]) != crc:
+        return Reason.BAD_CRC, None
+    return Reason.STOP, (
+        *(physical_offset, queue_offset, stored, born, prepared, 0),
+        *(size, crc, queue_id, flag, sys_flag, reconsume_times, -1),
+        *(body_at, body_length, topic_at, topic_length, properties_at, properties_length, 0),
+    )
+
+
+def _signed(digits: memoryview) -> int:
+    return int.from_bytes(digits, "big", signed=True)

@@ -1,0 +1,74 @@
+"""Message ids: the broker's, which says where the record lies, and the client's, which is only unique.
+
+The offset id is the store host (IP, then the port as 4 bytes) and the physical offset (8 bytes) in upper-case
+hex: 32 characters for IPv4, 56 for IPv6. The unique id is opaque to the store.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import struct
+import time
+
+from penstock.errors import BadMessage
+from penstock.format.hosts import decode_host, encode_host
+
+_UNIQUE = struct.Struct(">4sH4sIH")
+_LOOPBACK = b"\x7f\x00\x00\x01"
+
+
+def encode_message_id(store_host: str, physical_offset: int) -> str:
+    """The offset id of the record at `physical_offset`."""
+    return (encode_host(store_host) + physical_offset.to_bytes(8, "big", signed=True)).hex().upper()
+
+
+def decode_message_id(message_id: str) -> tuple[str, int]:
+    """(store host, physical offset)."""
+    try:
+        data = bytes.fromhex(message_id)
+    except ValueError:
+        data = b""
+    if len(data) not in (16, 28) or len(message_id) != 2 * len(data):
+        raise BadMessage(f"'{message_id}' is not a message id: 32 hex digits, or 56 where the host is IPv6")
+    return decode_host(data[:-8]), int.from_bytes(data[-8:], "big", signed=True)
+
+
+class UniqueIds:
+    """Makes unique ids of RocketMQ's shape. Safe from several threads; a forked child goes on with its own.
+
+    IP 4 bytes, process id 2, random 4 (in Java a hash), milliseconds since the month began 4, counter 2.
+    """
+
+    def __init__(self, ip: bytes = _LOOPBACK) -> None:
+        self._ip = ip
+        self._reseed()
+        os.register_at_fork(after_in_child=self._reseed)
+
+    def _reseed(self) -> None:
+        self._process = os.getpid() & 0xFFFF
+        self._random = os.urandom(4)
+        self._counter = itertools.count()
+        self._month_start = self._month_end = 0
+
+    def make(self) -> str:
+        """A new id: 32 upper-case hex digits."""
+        now = time.time_ns() // 1_000_000
+        if not self._month_start <= now < self._month_end:
+            self._enter_month(now)
+        elapsed = (now - self._month_start) & 0xFFFFFFFF
+        number = next(self._counter) & 0xFFFF
+        return _UNIQUE.pack(self._ip, self._process, self._random, elapsed, number).hex().upper()
+
+    def _enter_month(self, now: int) -> None:
+        year, month = time.localtime(now / 1000)[:2]
+        self._month_start = _first_instant(year, month)
+        self._month_end = _first_instant(year, month + 1)
+
+
+def _first_instant(year: int, month: int) -> int:
+    """Epoch milliseconds at which a month begins in the local zone; month 13 is the next January."""
+    return int(time.mktime((year, month, 1, 0, 0, 0, 0, 0, -1))) * 1000
+
+
+make_unique_id = UniqueIds().make

@@ -1,0 +1,55 @@
+"""A message's properties as bytes: `name 0x01 value`, joined with 0x02.
+
+Some versions end the string with 0x02 and some do not; both are read, and the form without is written. Empty
+names and empty values cannot be told from absent ones on disk, so they are never written. Bytes that are not
+UTF-8 survive a round trip (surrogateescape).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from penstock.errors import BadMessage
+from penstock.format.constants import NAME_VALUE_SEPARATOR, PROPERTY_SEPARATOR
+
+_SEPARATOR = PROPERTY_SEPARATOR.encode()
+
+
+def encode_properties(properties: Mapping[str, str]) -> bytes:
+    """The property string, in the mapping's order, without a trailing separator."""
+    text = PROPERTY_SEPARATOR.join(
+        f"{name}{NAME_VALUE_SEPARATOR}{value}" for name, value in properties.items() if name and value
+    )
+    try:
+        return text.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError as error:
+        raise BadMessage(
+            f"a property holds text that UTF-8 cannot express: {error.object[error.start]!r}"
+        ) from None
+
+
+def decode_properties(data: bytes) -> dict[str, str]:
+    """The properties of a property string. Later duplicates win; a value may itself hold 0x01."""
+    properties = {}
+    for piece in data.decode("utf-8", "surrogateescape").split(PROPERTY_SEPARATOR):
+        name, _, value = piece.partition(NAME_VALUE_SEPARATOR)
+        if name and value:
+            properties[name] = value
+    return properties
+
+
+def join_properties(first: bytes, second: bytes) -> bytes:
+    """Two property strings as one, with exactly one separator between them (the form 4.9.3 fixed)."""
+    if first and second and not first.endswith(_SEPARATOR):
+        return first + _SEPARATOR + second
+    return first + second
+
+
+def check_property(name: str, value: str) -> None:
+    """Raises BadMessage if a user's property cannot be stored as given."""
+    if not name:
+        raise BadMessage("a property needs a name")
+    if NAME_VALUE_SEPARATOR in name or PROPERTY_SEPARATOR in name:
+        raise BadMessage(f"the property name {name!r} holds 0x01 or 0x02, which separate properties on disk")
+    if PROPERTY_SEPARATOR in value:
+        raise BadMessage(f"the value of property '{name}' holds 0x02, which separates properties on disk")

@@ -1,0 +1,40 @@
+"""The ConsumeQueue's unit: where a record lies, how long it is, and the hash of its tag.
+
+    OFFSET  SIZE  DESCRIPTION
+    0       8     physicalOffset
+    8       4     size
+    12      8     tagsCode: the sign-extended hash of the tag; the deliver time in the schedule topic;
+                  -2**31 - 1 or less: an address in the queue's extension file
+
+Unit i of a queue lies at byte 20 * i of the queue's files. Nothing in it is checksummed; it can be rebuilt.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Final
+
+import numpy as np
+
+UNIT_SIZE: Final = 20
+UNIT: Final = np.dtype([("offset", ">i8"), ("size", ">i4"), ("tags_code", ">i8")])
+
+_UNIT = struct.Struct(">qiq")
+MAX_EXT_ADDRESS: Final = -(2**31) - 1
+
+PRE_BLANK: Final = _UNIT.pack(0, 0x7FFFFFFF, 0)  # fills a queue's first file up to the first unit still known
+
+
+def pack_unit(offset: int, size: int, tags_code: int) -> bytes:
+    """The 20 bytes of a unit."""
+    return _UNIT.pack(offset, size, tags_code)
+
+
+def unpack_unit(data: bytes | bytearray | memoryview, at: int = 0) -> tuple[int, int, int]:
+    """(offset, size, tags_code)."""
+    return _UNIT.unpack_from(data, at)
+
+
+def is_ext_address(tags_code: int) -> bool:
+    """Whether tagsCode is an address in the extension file rather than a tag's hash."""
+    return tags_code <= MAX_EXT_ADDRESS

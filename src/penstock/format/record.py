@@ -1,0 +1,188 @@
+"""One CommitLog record as a value. The kernels do the same for millions; this is for one at a time.
+
+    OFFSET       SIZE     DESCRIPTION
+    0            4        totalSize
+    4            4        magic
+    8            4        bodyCRC: CRC-32 of the body as stored, top bit cleared
+    12           4        queueId
+    16           4        flag: the user's
+    20           8        queueOffset
+    28           8        physicalOffset
+    36           4        sysFlag
+    40           8        bornTimestamp
+    48           8 or 20  bornHost (20: IPv6, by sysFlag)
+    …            8        storeTimestamp
+    …            8 or 20  storeHost
+    …            4        reconsumeTimes
+    …            8        preparedTransactionOffset
+    …            4 + n    body
+    …            1 + n    topic (V2: 2 + n)
+    …            2 + n    properties
+
+The CRC covers the body only: damage to the header, the topic or the properties goes unnoticed by it.
+"""
+
+from __future__ import annotations
+
+import struct
+
+import msgspec
+
+from penstock.errors import BadMessage, CorruptData
+from penstock.format import constants, kernels
+from penstock.format.delay import DEFAULT_DELAY_LEVELS
+from penstock.format.hosts import IPV4_HOST_SIZE, decode_host, encode_host
+from penstock.format.index_layout import as_java_reads
+from penstock.format.message_id import encode_message_id
+from penstock.format.properties import decode_properties, encode_properties
+from penstock.format.rows import Reason
+from penstock.format.sys_flag import host_sizes, with_hosts
+
+_HEAD = struct.Struct(">iIiiiqqiq")
+_LONG = struct.Struct(">q")
+_MIDDLE = struct.Struct(">iqi")
+
+
+class Record(msgspec.Struct, frozen=True, kw_only=True):
+    """A stored message and where it lies."""
+
+    topic: str
+    queue_id: int = 0
+    queue_offset: int = 0
+    physical_offset: int = 0
+    size: int = 0
+    flag: int = 0
+    sys_flag: int = 0
+    born_timestamp: int = 0
+    born_host: str = "127.0.0.1:0"
+    store_timestamp: int = 0
+    store_host: str = "127.0.0.1:0"
+    reconsume_times: int = 0
+    prepared_transaction_offset: int = 0
+    properties: dict[str, str] = {}
+    body: bytes = b""
+    body_crc: int = 0
+
+    @property
+    def tags(self) -> str:
+        """The message's tag; empty where it has none."""
+        return self.properties.get(constants.TAGS, "")
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The user's keys."""
+        pieces = self.properties.get(constants.KEYS, "").split(constants.KEY_SEPARATOR)
+        return tuple(piece for piece in pieces if piece)
+
+    @property
+    def unique_key(self) -> str:
+        """The id the client gave; empty where it gave none."""
+        return self.properties.get(constants.UNIQ_KEY, "")
+
+    @property
+    def msg_id(self) -> str:
+        """The offset message id."""
+        return encode_message_id(self.store_host, self.physical_offset)
+
+    @property
+    def tags_code(self) -> int:
+        """The tags code of its queue unit under the default delay levels."""
+        return tags_code(self, DEFAULT_DELAY_LEVELS)
+
+
+def tags_code(record: Record, delay_levels: tuple[int, ...]) -> int:
+    """The hash of the tag, or in the schedule topic the time at which the message is due."""
+    if record.topic == constants.SCHEDULE_TOPIC:
+        encoded = encode_record(record)
+        rows, _, _ = kernels.walk(encoded, record.physical_offset, 0, len(encoded), False, None, 1)
+        kernels.tag_codes(encoded, record.physical_offset, rows, delay_levels)
+        return int(rows["tags_code"][0])
+    return kernels.java_hash(as_java_reads(record.tags))
+
+
+def record_size(
+    body_length: int,
+    topic_length: int,
+    properties_length: int,
+    born_host_length: int = IPV4_HOST_SIZE,
+    store_host_length: int = IPV4_HOST_SIZE,
+) -> int:
+    """The size of a V1 record."""
+    hosts = born_host_length + store_host_length - 2 * IPV4_HOST_SIZE
+    return constants.MIN_RECORD_SIZE + hosts + body_length + topic_length + properties_length
+
+
+def encode_record(record: Record) -> bytes:
+    """The record's bytes (V1). `size` and `body_crc` are computed, the IPv6 bits taken from the hosts."""
+    born_host, store_host = encode_host(record.born_host), encode_host(record.store_host)
+    sys_flag = with_hosts(record.sys_flag, born_host, store_host)
+    topic = record.topic.encode("utf-8", "surrogateescape")
+    properties = encode_properties(record.properties)
+    out = bytearray(
+        record_size(len(record.body), len(topic), len(properties), len(born_host), len(store_host))
+    )
+    try:
+        kernels.encode_record(
+            out,
+            0,
+            record.physical_offset,
+            record.queue_offset,
+            record.store_timestamp,
+            record.queue_id,
+            record.flag,
+            sys_flag,
+            record.born_timestamp,
+            born_host,
+            store_host,
+            record.reconsume_times,
+            record.prepared_transaction_offset,
+            record.body,
+            topic,
+            properties,
+            True,
+        )
+    except (ValueError, OverflowError) as error:
+        raise BadMessage(f"a record of topic '{record.topic[:40]}' cannot be encoded: {error}") from None
+    return bytes(out)
+
+
+def decode_record(data: kernels.Buffer, at: int = 0) -> Record:
+    """The record (V1 or V2) at data[at]. Checks its shape, neither its position nor its CRC."""
+    view = kernels.view_of(data)[at:]
+    if len(view) < constants.MIN_RECORD_SIZE:
+        raise CorruptData("too few bytes for a record", expected=constants.MIN_RECORD_SIZE, found=len(view))
+    size, magic, crc, queue_id, flag, queue_offset, physical_offset, sys_flag, born = _HEAD.unpack_from(view)
+    reason = Reason(kernels.check_record(view, 0, physical_offset, False))
+    if reason is not Reason.STOP:
+        raise CorruptData(
+            f"no record here: {reason.name}", found=bytes(view[:8]).hex(), expected="size and magic"
+        )
+    born_size, store_size = host_sizes(sys_flag)
+    stored_at = _HEAD.size + born_size
+    middle_at = stored_at + _LONG.size + store_size
+    reconsume_times, prepared, body_length = _MIDDLE.unpack_from(view, middle_at)
+    body_at = middle_at + _MIDDLE.size
+    topic_at = body_at + body_length + (2 if magic == constants.MESSAGE_MAGIC_V2 else 1)
+    topic_length = view[topic_at - 1] if magic == constants.MESSAGE_MAGIC else _short(view, topic_at - 2)
+    return Record(
+        topic=str(view[topic_at : topic_at + topic_length], "utf-8", "surrogateescape"),
+        queue_id=queue_id,
+        queue_offset=queue_offset,
+        physical_offset=physical_offset,
+        size=size,
+        flag=flag,
+        sys_flag=sys_flag,
+        born_timestamp=born,
+        born_host=decode_host(bytes(view[_HEAD.size : stored_at])),
+        store_timestamp=_LONG.unpack_from(view, stored_at)[0],
+        store_host=decode_host(bytes(view[stored_at + _LONG.size : middle_at])),
+        reconsume_times=reconsume_times,
+        prepared_transaction_offset=prepared,
+        properties=decode_properties(bytes(view[topic_at + topic_length + 2 : size])),
+        body=bytes(view[body_at : body_at + body_length]),
+        body_crc=crc,
+    )
+
+
+def _short(view: memoryview, at: int) -> int:
+    return int.from_bytes(view[at : at + 2], "big")

@@ -1,0 +1,164 @@
+"""Reads a log range by range: batches of valid records, fillers, and damage as data.
+
+A range [start, stop) owns the records that start in it. When a file is cut into ranges at arbitrary bytes,
+all but the first are scanned with `resync` and all but the last with `overrun`: the records then come out
+exactly once, and so does each piece of damage, from the range that owns the record before it.
+
+Where a record is not valid, the scan looks for the next position at which magic, size, lengths,
+`physicalOffset` and CRC agree, and reports what lies between. Before it does so it looks at the position
+again: a writer may have completed the record meanwhile. Only positions and numbers are taken from the data;
+a record's copy inside another's body says that it lies elsewhere and is not taken for a record.
+
+Reads only; safe while another process appends. Tailing a log that is being written takes `live`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+
+from penstock.format import kernels
+from penstock.format.kernels import Buffer, Rows, Topics
+from penstock.format.rows import Reason
+
+ROWS_PER_BATCH = 65_536
+_CHUNK = 1 << 20
+
+
+class Batch(NamedTuple):
+    """Valid records, in log order."""
+
+    rows: Rows
+
+
+class Blank(NamedTuple):
+    """The filler that ends a file."""
+
+    position: int
+    size: int
+
+
+class Damage(NamedTuple):
+    """Bytes between two valid places that are no records."""
+
+    position: int
+    size: int
+    reason: Reason
+
+
+Item: TypeAlias = Batch | Blank | Damage
+
+
+class Scan:
+    """One pass over a range. After it, `end` is the physical offset up to which everything was accounted for.
+
+    At the end of the written part, that is where the log ends.
+    """
+
+    def __init__(
+        self,
+        data: Buffer,
+        base: int,
+        start: int,
+        stop: int,
+        *,
+        check_crc: bool,
+        topics: Topics | None = None,
+        resync: bool = False,
+        overrun: bool = False,
+        live: bool = False,
+        rows_per_batch: int = ROWS_PER_BATCH,
+    ) -> None:
+        self._data = data
+        self._size = len(kernels.view_of(data))
+        self._base = base
+        self._start = start
+        self._stop = min(stop, self._size)
+        self._check_crc = check_crc
+        self._topics = topics
+        self._resync = resync
+        self._overrun = overrun
+        self._live = live
+        self._rows_per_batch = rows_per_batch
+        self.end = base + start
+
+    def __iter__(self) -> Iterator[Item]:
+        at = self._start
+        if self._resync:
+            at = self._next_valid(at, self._stop)
+            if at < 0:
+                self.end = self._base + max(self._start, self._stop)
+                return
+        while True:
+            rows, at, reason = self._walk(at)
+            if len(rows):
+                yield Batch(rows)
+            if reason == Reason.FULL:
+                continue
+            if reason == Reason.STOP:
+                break
+            if reason == Reason.BLANK:
+                yield Blank(self._base + at, self._size - at)
+                at = self._size
+                break
+            item, at, goes_on = self._judge(at, Reason(reason))
+            if item is not None:
+                yield item
+            if not goes_on:
+                break
+        self.end = self._base + at
+
+    def _walk(self, at: int) -> tuple[Rows, int, int]:
+        """One batch. With `overrun` it goes on past `stop` to a place at which the next range resyncs."""
+        if at < self._stop:
+            return kernels.walk(
+                self._data, self._base, at, self._stop, self._check_crc, self._topics, self._rows_per_batch
+            )
+        nothing: Rows = np.empty(0, dtype=np.void)
+        if not self._overrun or at >= self._size or self._is_valid(at):
+            return nothing, at, Reason.STOP
+        rows, at, reason = kernels.walk(self._data, self._base, at, at + 1, self._check_crc, self._topics, 1)
+        return rows, at, Reason.FULL if len(rows) else reason
+
+    def _judge(self, at: int, reason: Reason) -> tuple[Damage | None, int, bool]:
+        """What an invalid position is: damage or the end of the log; where to go on, and whether to."""
+        found = self._next_valid(at + 1, self._size)
+        if found >= 0 and self._live and reason is Reason.UNWRITTEN and self._is_unpublished(at, found):
+            return None, at, False
+        again = Reason(kernels.check_record(self._data, at, self._base, self._check_crc))
+        if again in (Reason.STOP, Reason.BLANK):
+            return None, at, True
+        if found >= 0:
+            return Damage(self._base + at, found - at, again), found, True
+        if again is Reason.UNWRITTEN:
+            return None, at, False
+        end = self._last_written(at)
+        return Damage(self._base + at, end - at, again), end, False
+
+    def _is_unpublished(self, at: int, found: int) -> bool:
+        """Whether all of a record but size and magic stands here: a batch that is being written."""
+        head = bytearray(kernels.view_of(self._data)[at:found])
+        kernels.publish(head, 0, len(head))
+        return kernels.check_record(head, 0, self._base + at, True) == Reason.STOP
+
+    def _is_valid(self, at: int) -> bool:
+        return kernels.check_record(self._data, at, self._base, True) in (Reason.STOP, Reason.BLANK)
+
+    def _next_valid(self, start: int, stop: int) -> int:
+        return kernels.find_record(self._data, self._base, start, stop, True)
+
+    def _last_written(self, at: int) -> int:
+        """The position after the last byte that is not zero."""
+        view, end = kernels.view_of(self._data), self._size
+        while end > at:
+            begin = max(at, end - _CHUNK)
+            written = np.flatnonzero(np.frombuffer(view[begin:end], dtype=np.uint8))
+            if len(written):
+                return begin + int(written[-1]) + 1
+            end = begin
+        return at
+
+
+scan = Scan  # the verb; the class is there for annotations

@@ -1,0 +1,62 @@
+"""The bits of a record's sysFlag."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from penstock.errors import CorruptData
+from penstock.format.hosts import IPV6_HOST_SIZE
+
+COMPRESSED: Final = 0x1
+MULTI_TAGS: Final = 0x2
+
+TRANSACTION_MASK: Final = 0xC  # a two-bit number, not two flags
+TRANSACTION_NONE: Final = 0x0
+TRANSACTION_PREPARED: Final = 0x4
+TRANSACTION_COMMIT: Final = 0x8
+TRANSACTION_ROLLBACK: Final = 0xC
+
+BORN_HOST_V6: Final = 0x10
+STORE_HOST_V6: Final = 0x20
+NEED_UNWRAP: Final = 0x40
+INNER_BATCH: Final = 0x80
+
+COMPRESSION_MASK: Final = 0x700
+_CODECS: Final = {0x000: "zlib", 0x100: "lz4", 0x200: "zstd", 0x300: "zlib"}
+
+
+def transaction_type(flag: int) -> int:
+    """TRANSACTION_NONE, _PREPARED, _COMMIT or _ROLLBACK."""
+    return flag & TRANSACTION_MASK
+
+
+def enters_queue(flag: int) -> bool:
+    """Whether the record gets a unit in its queue: PREPARED and ROLLBACK do not."""
+    return transaction_type(flag) in (TRANSACTION_NONE, TRANSACTION_COMMIT)
+
+
+def compression_codec(flag: int) -> str | None:
+    """'zlib', 'lz4' or 'zstd'; None where the body is not compressed."""
+    if not flag & COMPRESSED:
+        return None
+    codec = _CODECS.get(flag & COMPRESSION_MASK)
+    if codec is None:
+        raise CorruptData(
+            "sysFlag names a compression nobody defined", found=hex(flag), expected="0 to 3 in 0x700"
+        )
+    return codec
+
+
+def host_sizes(flag: int) -> tuple[int, int]:
+    """How many bytes the born host and the store host take."""
+    return (20 if flag & BORN_HOST_V6 else 8, 20 if flag & STORE_HOST_V6 else 8)
+
+
+def with_hosts(flag: int, born_host: bytes, store_host: bytes) -> int:
+    """`flag` with the two IPv6 bits set from the encoded hosts."""
+    flag &= ~(BORN_HOST_V6 | STORE_HOST_V6)
+    if len(born_host) == IPV6_HOST_SIZE:
+        flag |= BORN_HOST_V6
+    if len(store_host) == IPV6_HOST_SIZE:
+        flag |= STORE_HOST_V6
+    return flag

@@ -1,0 +1,33 @@
+"""Which topic names may be stored: `%`, `|`, letters, digits, `_` and `-`, at most 127 bytes."""
+
+from __future__ import annotations
+
+import re
+
+from penstock.errors import BadMessage
+from penstock.format.constants import MAX_TOPIC_LENGTH
+
+_LEGAL = re.compile(r"[%|a-zA-Z0-9_-]+")
+_LEGAL_BYTES = re.compile(rb"[%|a-zA-Z0-9_-]+")
+
+
+def is_legal_topic(name: str | bytes) -> bool:
+    """Whether a record of this topic may be written."""
+    if len(name) > MAX_TOPIC_LENGTH:
+        return False
+    if isinstance(name, bytes):
+        return _LEGAL_BYTES.fullmatch(name) is not None
+    return _LEGAL.fullmatch(name) is not None
+
+
+def check_topic(name: str) -> None:
+    """Raises BadMessage, saying what is wrong, unless the name is legal."""
+    if not name:
+        raise BadMessage("a message needs a topic")
+    size = len(name.encode("utf-8", "surrogatepass"))
+    if size > MAX_TOPIC_LENGTH:
+        raise BadMessage(f"the topic '{name[:40]}…' is too long", expected="at most 127 bytes", found=size)
+    if not is_legal_topic(name):
+        raise BadMessage(
+            f"the topic {name!r} holds characters other than letters, digits, '%', '|', '_' and '-'"
+        )

@@ -1,0 +1,38 @@
+"""The embeddable store.
+
+    from penstock.store import Message, MessageStore, Settings
+
+    with MessageStore.open("data/store", Settings.dev()) as store:
+        ack = store.put(Message("orders", b"...", keys=("order_1",), tags="paid"))
+        page = store.get("orders", queue_id=0, offset=0, max_messages=32, tags="paid || refunded")
+        hits = store.query("orders", "order_1")
+"""
+
+from penstock.format.record import Record
+from penstock.store.message import Message
+from penstock.store.query import Boundary
+from penstock.store.recovery import DamagedRange, RecoveryReport
+from penstock.store.settings import BrokerRole, FlushDiskType, Settings
+from penstock.store.statistics import Snapshot
+from penstock.store.status import BatchResult, GetStatus, Page, PutResult, PutStatus
+from penstock.store.store import MessageStore
+from penstock.store.tag_filter import TagFilter
+
+__all__ = [
+    "BatchResult",
+    "Boundary",
+    "BrokerRole",
+    "DamagedRange",
+    "FlushDiskType",
+    "GetStatus",
+    "Message",
+    "MessageStore",
+    "Page",
+    "PutResult",
+    "PutStatus",
+    "Record",
+    "RecoveryReport",
+    "Settings",
+    "Snapshot",
+    "TagFilter",
+]

@@ -1,0 +1,182 @@
+"""The commit log: every message of every topic, in the order of arrival.
+
+Owns the folder `commitlog`, the put lock and the table of next queue offsets. Appending holds the lock; reading does
+not. A record's size and magic are stored last, so another process that follows the file sees nothing or a whole
+record. A crash leaves whole records and perhaps one torn one behind them, which recovery cuts off.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from penstock.errors import StoreFailed
+from penstock.format import kernels
+from penstock.format.constants import BLANK_HEADER_SIZE
+from penstock.store.allocate import Allocator
+from penstock.store.file_queue import FileQueue
+from penstock.store.files import Files
+from penstock.store.mapped_file import MappedFile
+from penstock.store.memory_lock import unlock_memory
+from penstock.store.prepare import Prepared, Refused
+from penstock.store.settings import FlushDiskType, Settings
+from penstock.store.status import PutResult, PutStatus
+
+_BUSY_LIMIT_MS = 10_000_000
+
+
+class CommitLog:
+    """Appends records and reads them back by physical offset."""
+
+    def __init__(self, files: Files, folder: Path, settings: Settings, clock: Callable[[], int]) -> None:
+        self.queue = FileQueue(files, folder, settings.mapped_file_size_commit_log)
+        self.next_offsets: dict[tuple[str, int], int] = {}
+        """Next queue offset by (topic, queue id); a queue that is not in it starts at 0."""
+        self.newest_timestamp = 0
+        self._settings = settings
+        self._clock = clock
+        self._allocator: Allocator | None = None
+        self._lock = threading.Lock()
+        self._locked_at = 0.0
+        self._sync_flush = settings.flush_disk_type is FlushDiskType.SYNC_FLUSH
+        self._busy_after = settings.os_page_cache_busy_time_out_mills / 1000
+
+    def start(self, allocator: Allocator) -> None:
+        self._allocator = allocator
+
+    # -- positions -------------------------------------------------------------------------------------------
+
+    @property
+    def min_offset(self) -> int:
+        return self.queue.min_offset
+
+    @property
+    def max_offset(self) -> int:
+        """How far records may be read."""
+        return self.queue.max_offset
+
+    @property
+    def confirmed_offset(self) -> int:
+        """How far records may be shown to consumers: under SYNC_FLUSH only what is on disk."""
+        return self.queue.flushed_where if self._sync_flush else self.queue.max_offset
+
+    def roll_next(self, offset: int) -> int:
+        """The start of the file after the one that holds `offset`."""
+        return offset + self.queue.file_size - offset % self.queue.file_size
+
+    # -- appending -------------------------------------------------------------------------------------------
+
+    def locked_for(self) -> float:
+        """Seconds for which somebody has held the put lock, 0 if nobody does."""
+        since = self._locked_at
+        return time.monotonic() - since if since else 0.0
+
+    def busy(self) -> bool:
+        return self._busy_after < self.locked_for() < _BUSY_LIMIT_MS / 1000
+
+    def append(self, messages: Sequence[Prepared]) -> list[PutResult]:
+        """Appends all or none, in one file, visible at once. Raises Refused; nothing is stored then."""
+        total = sum(message.size for message in messages)
+        with self._lock:
+            self._locked_at = time.monotonic()
+            try:
+                file = self._room_for(total)
+                now = self._clock()
+                results = self._encode(file, messages, now)
+                first = file.wrote
+                if len(messages) > 1:
+                    kernels.publish(file.target, first, messages[0].size)
+                file.store_timestamp = self.newest_timestamp = now
+                file.wrote = first + total
+                self._count(messages, results)
+            finally:
+                self._locked_at = 0.0
+        return results
+
+    def _encode(self, file: MappedFile, messages: Sequence[Prepared], now: int) -> list[PutResult]:
+        """Writes the records behind `file.wrote`; of several, the first is left unpublished, which hides them all."""
+        target, position = file.target, file.wrote
+        later: dict[tuple[str, int], int] = {}
+        results = []
+        alone = len(messages) == 1
+        for message in messages:
+            key = (message.topic, message.queue_id)
+            queue_offset = 0
+            if message.queued:
+                queue_offset = later.get(key, -1) + 1 or self.next_offsets.get(key, 0)
+                later[key] = queue_offset
+            physical = file.from_offset + position
+            size = kernels.encode_record(
+                target,
+                position,
+                physical,
+                queue_offset,
+                now,
+                message.queue_id,
+                message.flag,
+                message.sys_flag,
+                message.born_timestamp or now,
+                message.born_host,
+                message.store_host,
+                message.reconsume_times,
+                message.prepared_transaction_offset,
+                message.body,
+                message.topic_bytes,
+                message.properties,
+                alone or bool(results),
+            )
+            results.append(
+                PutResult(
+                    PutStatus.PUT_OK, physical, size, message.queue_id, queue_offset, now, message.store_host_text
+                )
+            )
+            position += size
+        return results
+
+    def _count(self, messages: Sequence[Prepared], results: Sequence[PutResult]) -> None:
+        for message, result in zip(messages, results, strict=True):
+            if message.queued:
+                self.next_offsets[message.topic, message.queue_id] = result.queue_offset + 1
+
+    def _room_for(self, size: int) -> MappedFile:
+        """The file that takes `size` more bytes and still has room for a filler."""
+        if size + BLANK_HEADER_SIZE > self.queue.file_size:
+            raise Refused(
+                PutStatus.MESSAGE_ILLEGAL,
+                f"{size} bytes in one batch do not fit a log file of {self.queue.file_size} bytes",
+            )
+        try:
+            file = self._writable()
+            if size + BLANK_HEADER_SIZE > file.size - file.wrote:
+                self._fill(file)
+                file = self._writable()
+        except StoreFailed as error:
+            raise Refused(PutStatus.CREATE_MAPEDFILE_FAILED, str(error)) from None
+        return file
+
+    def _writable(self) -> MappedFile:
+        assert self._allocator is not None, "the log was not started"
+        return self.queue.writable(self.queue.flushed_where, self._allocator.take)
+
+    def _fill(self, file: MappedFile) -> None:
+        """Closes a file with the filler record; a borrowed buffer's old bytes must not reach the disk."""
+        left = file.size - file.wrote
+        if file.buffer is not None:
+            file.target[file.wrote + BLANK_HEADER_SIZE :] = bytes(left - BLANK_HEADER_SIZE)
+        kernels.write_blank(file.target, file.wrote, left)
+        file.wrote = file.size
+        if self._settings.warm_mapped_file_enable:
+            unlock_memory(file.map.memory)
+
+    # -- reading ---------------------------------------------------------------------------------------------
+
+    def read(self, offset: int, size: int) -> bytes | None:
+        """`size` bytes at `offset`, None if they are not there (any more)."""
+        return self.queue.read(offset, size)
+
+    def close(self) -> None:
+        if self._allocator is not None:
+            self._allocator.close()
+        self.queue.close()

@@ -1,0 +1,171 @@
+"""Dispatch: follows the log and builds queues and index from what it finds.
+
+One thread, woken by puts; a reader that needs the newest messages may run a step itself. It never passes the log's
+confirmed offset, so under SYNC_FLUSH consumers see nothing that is not on disk. Each step is idempotent: what a
+queue or the index already has is passed over. A crash loses nothing: recovery dispatches again.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.errors import StoreFailed
+from penstock.format import kernels
+from penstock.format.rows import Reason
+from penstock.store.commit_log import CommitLog
+from penstock.store.consume_queues import ConsumeQueues
+from penstock.store.index import Index
+from penstock.store.mapped_file import MappedFile
+from penstock.store.running_flags import RunningFlags, Trouble
+
+log = logging.getLogger("penstock.store")
+
+_BATCH_ROWS = 32_768
+_RETRY_SECONDS = 0.1
+
+Arrived = Callable[[str, int, int, npt.NDArray[np.int64]], None]
+"""Called with topic, queue id, the queue's new maximum and the tags codes of what arrived."""
+
+
+class Dispatcher:
+    """The position up to which queues and index are complete, and the thread that moves it."""
+
+    def __init__(
+        self,
+        commit_log: CommitLog,
+        queues: ConsumeQueues,
+        index: Index | None,
+        delay_levels: tuple[int, ...],
+        flags: RunningFlags,
+    ) -> None:
+        self._log = commit_log
+        self._queues = queues
+        self._index = index
+        self._delay_levels = delay_levels
+        self._flags = flags
+        self._topics = kernels.TopicTable()
+        self._step_lock = threading.Lock()
+        self._wake = threading.Event()
+        self._idle = False
+        self._closed = False
+        self._thread: threading.Thread | None = None
+        self.position = 0
+        """Physical offset up to which everything is dispatched."""
+        self.timestamp = 0
+        """Store time of the newest record that is dispatched."""
+        self.skipped_bytes = 0
+        """Bytes of the log that were passed over because no valid record lies there."""
+        self.gap_is_error = False
+        self.listeners: list[Arrived] = []
+
+    # -- running ---------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        self._thread = threading.Thread(target=self._run, name="penstock-dispatch", daemon=True)
+        self._thread.start()
+
+    def wake(self) -> None:
+        if self._idle:
+            self._wake.set()
+
+    def _run(self) -> None:
+        while not self._closed:
+            self._idle = True
+            if self.behind <= 0:
+                self._wake.wait()
+                self._wake.clear()
+            self._idle = False
+            if not self._try_catch_up():
+                self._wake.wait(_RETRY_SECONDS)
+
+    def _try_catch_up(self) -> bool:
+        """False if the disk has no room for queues or index: puts are refused until it has."""
+        try:
+            self.catch_up()
+        except StoreFailed as error:
+            trouble = Trouble.LOGICS_QUEUE_ERROR
+            if not self._flags.bits & trouble:
+                log.error("dispatch waits: %s", error)
+            self._flags.raise_trouble(trouble, f"messages cannot be dispatched: {error}")
+            return False
+        self._flags.clear(Trouble.LOGICS_QUEUE_ERROR)
+        return True
+
+    def stop(self) -> None:
+        """Ends the thread after one last attempt to catch up."""
+        self._closed = True
+        self._wake.set()
+        if self._thread is not None:
+            self._thread.join()
+        self._try_catch_up()
+
+    @property
+    def behind(self) -> int:
+        """Bytes of the log that may be dispatched and are not yet."""
+        return self._log.confirmed_offset - self.position
+
+    # -- working ---------------------------------------------------------------------------------------------
+
+    def catch_up(self) -> None:
+        """Dispatches everything that is confirmed now. Raises StoreFailed."""
+        goal = self._log.confirmed_offset
+        while self.position < goal:
+            with self._step_lock:
+                self.step()
+
+    def step(self) -> None:
+        """Dispatches the next records of one file, or moves to the next file."""
+        if self.position >= self._log.confirmed_offset:
+            return
+        file = self._log.queue.find(self.position)
+        if file is None or not file.hold():
+            self.position = max(self._log.min_offset, self._log.roll_next(self.position))
+            return
+        try:
+            self._step_in(file)
+        finally:
+            file.release()
+
+    def _step_in(self, file: MappedFile) -> None:
+        data, base = file.map.view, file.from_offset
+        stop = min(self._log.confirmed_offset - base, file.readable)
+        start = self.position - base
+        rows, reached, reason = kernels.walk(data, base, start, stop, False, self._topics, _BATCH_ROWS)
+        if len(rows):
+            kernels.tag_codes(data, base, rows, self._delay_levels)
+            self._build(data, base, rows)
+            self.timestamp = int(rows["store_timestamp"][-1])
+        if reason == Reason.BLANK:
+            reached = file.size
+        elif reason not in (Reason.STOP, Reason.FULL):
+            reached = self._pass_over(data, base, reached, stop, Reason(reason))
+        self.position = base + reached
+
+    def _build(self, data: memoryview, base: int, rows: npt.NDArray[np.void]) -> None:
+        for topic_id, queue_id, picks in kernels.group_rows(rows):
+            topic = self._topics.name(topic_id)
+            queue = self._queues.find_or_add(topic, queue_id)
+            if queue is None:
+                log.warning("%d records of %r queue %d have no legal name and get no queue", len(picks), topic, queue_id)
+                continue
+            if queue.append(rows, picks, gap_is_error=self.gap_is_error):
+                for arrived in self.listeners:
+                    arrived(topic, queue_id, queue.max_offset, rows["tags_code"][picks])
+        if self._index is not None:
+            hashes, numbers = kernels.index_keys(data, base, rows)
+            self._index.append(hashes, rows["physical_offset"][numbers], rows["store_timestamp"][numbers])
+
+    def _pass_over(self, data: memoryview, base: int, position: int, stop: int, reason: Reason) -> int:
+        """No valid record here, yet the log goes on: finds where it does."""
+        found = kernels.find_record(data, base, position + 1, stop, True)
+        reached = stop if found < 0 else found
+        self.skipped_bytes += reached - position
+        log.warning(
+            "no valid record at %d (%s): %d bytes are passed over", base + position, reason.name, reached - position
+        )
+        return reached

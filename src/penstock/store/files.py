@@ -1,0 +1,364 @@
+"""The I/O seam: every open, allocate, map, sync, rename and unlink of the store goes through a `Files`.
+
+`Files` works on the real disk. `OverlayFiles` shows the same folders but keeps every change in memory, so that a
+read-only view of a store can run the very code that a start runs and leave each byte on disk as it was. Tests
+plug in their own subclasses to make the N-th call fail or to forget what was not synced.
+
+A `FileMap` belongs to whoever asked for it and is closed by them; its `view` must not be used afterwards, and any
+slice of it must be released first.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import mmap
+import os
+import shutil
+import struct
+from pathlib import Path
+
+from penstock.errors import BadStore, StoreFailed, StoreInUse
+
+_FLOCK = "hhqqi"
+"""Linux's struct flock: type, whence, start, length, process."""
+
+_locked_here: dict[tuple[int, int], int] = {}
+"""(device, inode) of each `lock` file that this process holds, with its descriptor: see `StoreLock`."""
+
+
+class FileMap:
+    """A whole file mapped into memory, shared with every other process that maps it."""
+
+    def __init__(self, path: Path, memory: mmap.mmap, descriptor: int) -> None:
+        self.path = path
+        self.memory = memory
+        self.view = memoryview(memory)
+        self._descriptor = descriptor
+
+    def __len__(self) -> int:
+        return len(self.memory)
+
+    def sync(self) -> None:
+        """Returns when everything stored so far is on disk. (fdatasync, unlike msync, lets other threads run.)"""
+        os.fdatasync(self._descriptor)
+
+    def will_need(self) -> None:
+        self.memory.madvise(mmap.MADV_WILLNEED)
+
+    def close(self) -> None:
+        self.view.release()
+        self.memory.close()
+        os.close(self._descriptor)
+
+
+class MemoryMap(FileMap):
+    """A private copy: what is stored into it never reaches the disk."""
+
+    def __init__(self, path: Path, memory: mmap.mmap) -> None:
+        super().__init__(path, memory, -1)
+
+    def sync(self) -> None:
+        pass
+
+    def close(self) -> None:
+        self.view.release()
+        self.memory.close()
+
+
+class StoreLock:
+    """The right to be the only writer: a POSIX record lock on the first byte of `lock`, as RocketMQ takes it.
+
+    Such locks belong to the process, and closing any descriptor of the file drops them: so this process never
+    opens a `lock` that it holds, and a table of what it holds answers for it.
+    """
+
+    def __init__(self, descriptor: int, identity: tuple[int, int]) -> None:
+        self._descriptor = descriptor
+        self._identity = identity
+
+    def release(self) -> None:
+        _locked_here.pop(self._identity, None)
+        os.close(self._descriptor)
+
+
+class Files:
+    """The real disk."""
+
+    read_only = False
+
+    # -- looking ---------------------------------------------------------------------------------------------
+
+    def exists(self, path: Path) -> bool:
+        return path.exists()
+
+    def is_folder(self, path: Path) -> bool:
+        return path.is_dir()
+
+    def names(self, folder: Path) -> list[str]:
+        """What is in a folder, sorted by name; nothing if there is no such folder."""
+        try:
+            return sorted(os.listdir(folder))
+        except FileNotFoundError:
+            return []
+
+    def size(self, path: Path) -> int:
+        return path.stat().st_size
+
+    def modified_ms(self, path: Path) -> int:
+        return path.stat().st_mtime_ns // 1_000_000
+
+    def disk_usage(self, folder: Path) -> tuple[int, int]:
+        """(used, usable) bytes of the partition that holds `folder`."""
+        usage = shutil.disk_usage(folder)
+        return usage.total - usage.free, usage.free
+
+    def read_bytes(self, path: Path) -> bytes:
+        return path.read_bytes()
+
+    # -- mapping ---------------------------------------------------------------------------------------------
+
+    def create_map(self, path: Path, size: int) -> FileMap:
+        """A new file of exactly `size` zero bytes, really allocated, with its name on disk.
+
+        Allocated before it is mapped: storing into a map whose block cannot be had would kill the process. The
+        name appears only when the file has its full size, so that a crash leaves no file of a wrong one.
+        """
+        try:
+            self.make_folder(path.parent)
+            descriptor = self._create_whole(path, size)
+        except OSError as error:
+            raise disk_refused("cannot allocate a file", path, size, error) from error
+        self.sync_folder(path.parent)
+        return self._map(path, descriptor, size)
+
+    def _create_whole(self, path: Path, size: int) -> int:
+        try:
+            descriptor = os.open(path.parent, os.O_TMPFILE | os.O_RDWR, 0o644)
+        except OSError as error:
+            if error.errno not in (errno.EOPNOTSUPP, errno.EISDIR, errno.ENOENT, errno.EINVAL):
+                raise
+            return self._create_in_place(path, size)
+        try:
+            os.posix_fallocate(descriptor, 0, size)
+            # A folder descriptor, though unused for an absolute path, makes Python follow the link to the file.
+            os.link(f"/proc/self/fd/{descriptor}", path, src_dir_fd=descriptor, follow_symlinks=True)
+        except BaseException:
+            os.close(descriptor)
+            raise
+        return descriptor
+
+    def _create_in_place(self, path: Path, size: int) -> int:
+        """For file systems without unnamed files; a load takes an all-zero last file of a wrong size for this."""
+        descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o644)
+        try:
+            os.posix_fallocate(descriptor, 0, size)
+        except BaseException:
+            os.close(descriptor)
+            path.unlink()
+            raise
+        return descriptor
+
+    def open_map(self, path: Path) -> FileMap:
+        """An existing file, whole, for reading and writing."""
+        descriptor = os.open(path, os.O_RDWR)
+        return self._map(path, descriptor, os.fstat(descriptor).st_size)
+
+    def _map(self, path: Path, descriptor: int, size: int) -> FileMap:
+        try:
+            memory = mmap.mmap(descriptor, size, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE)
+        except BaseException:
+            os.close(descriptor)
+            raise
+        return FileMap(path, memory, descriptor)
+
+    # -- changing --------------------------------------------------------------------------------------------
+
+    def replace_bytes(self, path: Path, data: bytes, keep_backup: bool = False) -> None:
+        """Puts `data` in place of a file so that a crash leaves the old content or the new, never a mixture.
+
+        With `keep_backup` the old content stays under `.bak`; at every moment one of the two names is good.
+        """
+        temporary = path.with_name(path.name + ".tmp")
+        try:
+            self.make_folder(path.parent)
+            self._write_synced(temporary, data)
+            if keep_backup and path.exists():
+                backup = path.with_name(path.name + ".bak")
+                spare = path.with_name(path.name + ".bak.tmp")
+                spare.unlink(missing_ok=True)
+                os.link(path, spare)
+                self.rename(spare, backup)
+            self.rename(temporary, path)
+            self.sync_folder(path.parent)
+        except OSError as error:
+            raise disk_refused("cannot write", path, len(data), error) from error
+
+    def _write_synced(self, path: Path, data: bytes) -> None:
+        descriptor = os.open(path, os.O_CREAT | os.O_TRUNC | os.O_WRONLY, 0o644)
+        try:
+            left = memoryview(data)
+            while left:
+                left = left[os.write(descriptor, left) :]
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def rename(self, source: Path, target: Path) -> None:
+        source.replace(target)
+
+    def unlink(self, path: Path) -> None:
+        path.unlink(missing_ok=True)
+
+    def make_folder(self, folder: Path) -> None:
+        if not folder.is_dir():
+            folder.mkdir(parents=True, exist_ok=True)
+            self.sync_folder(folder.parent)
+
+    def remove_folder(self, folder: Path) -> None:
+        """Removes a folder if it is empty."""
+        with contextlib.suppress(OSError):
+            folder.rmdir()
+
+    def sync_folder(self, folder: Path) -> None:
+        """Makes names created, renamed or removed in `folder` survive a power loss."""
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    # -- owning ----------------------------------------------------------------------------------------------
+
+    def lock(self, path: Path) -> StoreLock:
+        """Takes the store's lock, or raises StoreInUse and changes nothing."""
+        try:
+            self.make_folder(path.parent)
+            if self._held_by_this_process(path):
+                raise StoreInUse("the store is already open in this process", path=path.parent)
+            descriptor = os.open(path, os.O_CREAT | os.O_RDWR, 0o644)
+        except OSError as error:
+            raise disk_refused("cannot take the store's lock", path, 4, error) from error
+        try:
+            fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)
+        except OSError as error:
+            os.close(descriptor)
+            raise StoreInUse(
+                "the store is in use by another process; stop it, or read with `penstock store ...`",
+                path=path.parent,
+            ) from error
+        os.pwrite(descriptor, b"lock", 0)
+        facts = os.fstat(descriptor)
+        identity = (facts.st_dev, facts.st_ino)
+        _locked_here[identity] = descriptor
+        return StoreLock(descriptor, identity)
+
+    def lock_owner(self, path: Path) -> int:
+        """The process that owns the store, 0 if none does; only asks, takes nothing and drops nothing."""
+        if not path.exists():
+            return 0
+        if self._held_by_this_process(path):
+            return os.getpid()
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            asked = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)
+            kind, _, _, _, owner = struct.unpack(_FLOCK, fcntl.fcntl(descriptor, fcntl.F_GETLK, asked))
+        finally:
+            os.close(descriptor)
+        return 0 if kind == fcntl.F_UNLCK else int(owner)
+
+    def _held_by_this_process(self, path: Path) -> bool:
+        try:
+            facts = path.stat()
+        except FileNotFoundError:
+            return False
+        return (facts.st_dev, facts.st_ino) in _locked_here
+
+
+class OverlayFiles(Files):
+    """The disk as it is, with every change kept in memory: nothing is written, created, renamed or removed."""
+
+    read_only = True
+
+    def __init__(self) -> None:
+        self._made: dict[Path, bytes | MemoryMap | None] = {}
+        """What this view changed: content, a map, or None for a name that is gone."""
+        self._folders: set[Path] = set()
+
+    def exists(self, path: Path) -> bool:
+        if path in self._made:
+            return self._made[path] is not None
+        return path in self._folders or super().exists(path)
+
+    def is_folder(self, path: Path) -> bool:
+        return path in self._folders or super().is_folder(path)
+
+    def names(self, folder: Path) -> list[str]:
+        found = {name for name in super().names(folder) if self._made.get(folder / name, b"") is not None}
+        found.update(path.name for path, what in self._made.items() if path.parent == folder and what is not None)
+        found.update(path.name for path in self._folders if path.parent == folder)
+        return sorted(found)
+
+    def size(self, path: Path) -> int:
+        made = self._made.get(path)
+        return super().size(path) if made is None else len(made)
+
+    def modified_ms(self, path: Path) -> int:
+        return 0 if path in self._made else super().modified_ms(path)
+
+    def read_bytes(self, path: Path) -> bytes:
+        made = self._made.get(path)
+        if made is None:
+            return super().read_bytes(path)
+        return made if isinstance(made, bytes) else bytes(made.view)
+
+    def create_map(self, path: Path, size: int) -> FileMap:
+        made = MemoryMap(path, mmap.mmap(-1, size))
+        self._made[path] = made
+        return made
+
+    def open_map(self, path: Path) -> FileMap:
+        made = self._made.get(path)
+        if isinstance(made, FileMap):
+            return made
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            size = os.fstat(descriptor).st_size
+            if size == 0:
+                raise BadStore("the file is empty", path=path)
+            return MemoryMap(path, mmap.mmap(descriptor, size, access=mmap.ACCESS_COPY))
+        finally:
+            os.close(descriptor)
+
+    def replace_bytes(self, path: Path, data: bytes, keep_backup: bool = False) -> None:
+        self._made[path] = data
+
+    def rename(self, source: Path, target: Path) -> None:
+        if not self.is_folder(source):
+            self._made[target] = self.read_bytes(source)
+        self._made[source] = None
+
+    def unlink(self, path: Path) -> None:
+        self._made[path] = None
+
+    def make_folder(self, folder: Path) -> None:
+        self._folders.add(folder)
+
+    def remove_folder(self, folder: Path) -> None:
+        self._folders.discard(folder)
+
+    def sync_folder(self, folder: Path) -> None:
+        pass
+
+    def lock(self, path: Path) -> StoreLock:
+        raise AssertionError("a read-only view never takes the lock")
+
+
+def disk_refused(what: str, path: Path, size: int, error: OSError) -> StoreFailed:
+    """The sentence for an operation that the disk refused."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return StoreFailed(f"{what}: no space left on the disk for {size} bytes; free some, it goes on by itself", path=path)
+    if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
+        return StoreFailed(f"{what}: the folder is read-only for this user; check its owner and mount", path=path)
+    return StoreFailed(f"{what}: {os.strerror(error.errno or 0)}", path=path)

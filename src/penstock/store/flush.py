@@ -1,0 +1,181 @@
+"""The threads that bring the log to disk.
+
+`GroupCommit` (SYNC_FLUSH) answers all waiting puts with one sync. `TimedFlush` (ASYNC_FLUSH) syncs every half second
+what has grown by a few pages, and everything every ten seconds. `TimedCommit` moves the transient pool's bytes into
+the files. A sync that fails is final: the kernel may have dropped the pages, so it is never tried again; puts are
+refused from then on and the waiting ones answer an error.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+
+from penstock.store.file_queue import FileQueue
+from penstock.store.settings import Settings
+
+log = logging.getLogger("penstock.store")
+
+SLOW_SYNC_SECONDS = 0.5
+
+
+class FlushFailed(Exception):
+    """What a waiting put gets when the disk refused to sync."""
+
+
+class Worker:
+    """A thread that runs `work` whenever it is woken, or after `interval` seconds; None waits for ever."""
+
+    def __init__(self, name: str, interval: float | None, wakeable: bool = True) -> None:
+        self._wake = threading.Event()
+        self._stopping = threading.Event()
+        self._interval = interval
+        self._wakeable = wakeable
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def wake(self) -> None:
+        if self._wakeable:
+            self._wake.set()
+
+    def _run(self) -> None:
+        while not self._stopping.is_set():
+            self._wake.wait(self._interval)
+            self._wake.clear()
+            self.work()
+        self.finish()
+
+    def work(self) -> None:
+        raise NotImplementedError("each worker says what it does")
+
+    def finish(self) -> None:
+        self.work()
+
+    def stop(self) -> None:
+        """Ends the thread after one last, thorough round."""
+        self._stopping.set()
+        self._wake.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+
+class Syncer:
+    """Runs the log's sync, times it, and remembers that it failed."""
+
+    def __init__(self, queue: FileQueue, flushed: Callable[[int], None], failed: Callable[[str], None]) -> None:
+        self._queue = queue
+        self._flushed = flushed
+        self._failed = failed
+        self.failure: str | None = None
+        self._gate = threading.Lock()
+
+    def sync(self, least_pages: int, *, all_files: bool) -> None:
+        """Syncs and reports the store time up to which the log is on disk. Raises FlushFailed."""
+        with self._gate:
+            if self.failure is not None:
+                raise FlushFailed(self.failure)
+            started = time.monotonic()
+            try:
+                moved = self._queue.flush(least_pages)
+                while moved and all_files:
+                    moved = self._queue.flush(least_pages)
+            except OSError as error:
+                self.failure = f"the log could not be synced ({error.strerror}): puts are refused until a restart"
+                log.error("%s: %s", self._queue.folder, self.failure)
+                self._failed(self.failure)
+                raise FlushFailed(self.failure) from error
+            took = time.monotonic() - started
+        if took > SLOW_SYNC_SECONDS:
+            log.warning("%s: slow flush, %.0f ms", self._queue.folder, took * 1000)
+        self._flushed(self._queue.store_timestamp)
+
+
+class GroupCommit(Worker):
+    """One sync for all puts that wait for the disk."""
+
+    def __init__(self, queue: FileQueue, syncer: Syncer) -> None:
+        super().__init__("penstock-group-commit", None)
+        self._queue = queue
+        self._syncer = syncer
+        self._waiting: list[tuple[int, Future[None]]] = []
+        self._gate = threading.Lock()
+
+    def submit(self, end_offset: int) -> Future[None]:
+        """A future that is done when the log is on disk up to `end_offset`, or failed with FlushFailed."""
+        future: Future[None] = Future()
+        with self._gate:
+            self._waiting.append((end_offset, future))
+        self.wake()
+        return future
+
+    def work(self) -> None:
+        with self._gate:
+            waiting, self._waiting = self._waiting, []
+        failure: FlushFailed | None = None
+        try:
+            self._syncer.sync(0, all_files=True)
+        except FlushFailed as error:
+            failure = error
+        for end_offset, future in waiting:
+            if self._queue.flushed_where >= end_offset:
+                future.set_result(None)
+            else:
+                future.set_exception(failure or FlushFailed(f"the log is not on disk up to {end_offset}"))
+
+
+class TimedFlush(Worker):
+    """Syncs now and then."""
+
+    def __init__(self, settings: Settings, syncer: Syncer) -> None:
+        timed = settings.flush_commit_log_timed
+        super().__init__("penstock-flush", settings.flush_interval_commit_log / 1000, wakeable=not timed)
+        self._syncer = syncer
+        self._pages = settings.flush_commit_log_least_pages
+        self._thorough = settings.flush_commit_log_thorough_interval / 1000
+        self._last_thorough = time.monotonic()
+
+    def work(self) -> None:
+        pages = self._pages
+        if time.monotonic() - self._last_thorough >= self._thorough:
+            self._last_thorough, pages = time.monotonic(), 0
+        self._sync(pages)
+
+    def finish(self) -> None:
+        self._sync(0)
+
+    def _sync(self, pages: int) -> None:
+        try:
+            self._syncer.sync(pages, all_files=True)
+        except FlushFailed:
+            pass  # said, and remembered by the syncer
+
+
+class TimedCommit(Worker):
+    """Moves what the transient pool holds into the files."""
+
+    def __init__(self, settings: Settings, queue: FileQueue, committed: Callable[[], None]) -> None:
+        super().__init__("penstock-commit", settings.commit_interval_commit_log / 1000)
+        self._queue = queue
+        self._pages = settings.commit_commit_log_least_pages
+        self._thorough = settings.commit_commit_log_thorough_interval / 1000
+        self._last = time.monotonic()
+        self._committed = committed
+
+    def work(self) -> None:
+        pages = self._pages
+        if time.monotonic() - self._last >= self._thorough:
+            pages = 0
+        moved = self._queue.commit(pages)
+        while moved:
+            self._last = time.monotonic()
+            self._committed()
+            moved = self._queue.commit(pages)
+
+    def finish(self) -> None:
+        self._queue.commit_all()
+        self._committed()

@@ -1,0 +1,162 @@
+"""The index: files in the folder `index`, from `topic#key` to records.
+
+Owns the order of the files and the rolling from a full one to the next. A record is never indexed twice: what lies
+at or before the last indexed record is passed over. A file that is full is synced by the keeper of derived files,
+who then moves the checkpoint.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Callable, Iterator
+from datetime import datetime
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.errors import BadStore, StoreFailed
+from penstock.format.index_layout import IndexGeometry, IndexHeader, key_hash
+from penstock.store.files import Files
+from penstock.store.index_file import IndexFile, header_after
+
+_NAME = re.compile(r"\d{17}")
+
+
+class Index:
+    """All index files, oldest first."""
+
+    def __init__(self, files: Files, folder: Path, geometry: IndexGeometry, clock: Callable[[], int]) -> None:
+        self._io = files
+        self.folder = folder
+        self.geometry = geometry
+        self._clock = clock
+        self.files: tuple[IndexFile, ...] = ()
+        self._unsynced: list[IndexFile] = []
+        self._half: tuple[int, int] | None = None
+        """The record at which a put had to stop for want of a new file, and how many of its keys are in."""
+        self._gate = threading.Lock()
+
+    # -- loading ---------------------------------------------------------------------------------------------
+
+    def load(self) -> None:
+        loaded: list[IndexFile] = []
+        for name in self._io.names(self.folder):
+            path = self.folder / name
+            if not _NAME.fullmatch(name):
+                raise BadStore(
+                    "a foreign file or folder lies in the index folder; move it elsewhere",
+                    path=path,
+                    expected="names of 17 digits",
+                    found=repr(name),
+                )
+            size = self._io.size(path)
+            if size != self.geometry.file_size:
+                raise BadStore(
+                    "the index file has another size than maxHashSlotNum and maxIndexNum say; set those it was "
+                    "made with, or move the file elsewhere to have it rebuilt",
+                    path=path,
+                    expected=f"{self.geometry.file_size} bytes",
+                    found=f"{size} bytes",
+                )
+            loaded.append(IndexFile(self._io.open_map(path), self.geometry))
+        self.files = tuple(loaded)
+
+    def rewind(self, offset: int, timestamp_of: Callable[[int], int]) -> None:
+        """Forgets every record at or behind `offset`: newer files go, items of the last one are taken back."""
+        while self.files:
+            last = self.files[-1]
+            last.drop_uncounted()
+            if last.empty or last.item(1).physical_offset < offset or len(self.files) == 1:
+                break
+            last.close()
+            self._io.unlink(last.path)
+            self.files = self.files[:-1]
+        if self.files:
+            before = self.files[-2].header if len(self.files) > 1 else IndexHeader()
+            self.files[-1].rewind(offset, timestamp_of, header_after(before))
+
+    # -- putting ---------------------------------------------------------------------------------------------
+
+    @property
+    def end_offset(self) -> int:
+        """Physical offset of the last indexed record, -1 if there is none."""
+        for file in reversed(self.files):
+            if not file.empty:
+                return file.header.end_physical_offset
+        return -1
+
+    def append(
+        self,
+        hashes: npt.NDArray[np.int32],
+        offsets: npt.NDArray[np.int64],
+        times: npt.NDArray[np.int64],
+    ) -> None:
+        """Adds keys in log order. Raises StoreFailed when no new file can be had; the rest can be tried again."""
+        if not len(hashes):
+            return
+        start = int(np.searchsorted(offsets, self.end_offset, side="right"))
+        if self._half is not None:
+            offset, done = self._half
+            start = int(np.searchsorted(offsets, offset, side="left")) + done
+        while start < len(hashes):
+            try:
+                file = self._writable()
+            except StoreFailed:
+                offset = int(offsets[start])
+                self._half = (offset, start - int(np.searchsorted(offsets, offset, side="left")))
+                raise
+            start += file.put(hashes[start:], offsets[start:], times[start:])
+        self._half = None
+
+    def _writable(self) -> IndexFile:
+        last = self.files[-1] if self.files else None
+        if last is not None and not last.full:
+            return last
+        path = self._new_path(last)
+        made = IndexFile(self._io.create_map(path, self.geometry.file_size), self.geometry)
+        if last is not None:
+            made.set_header(header_after(last.header))
+            with self._gate:
+                self._unsynced.append(last)
+        self.files = (*self.files, made)
+        return made
+
+    def _new_path(self, last: IndexFile | None) -> Path:
+        """Named by local time to the millisecond; always behind the file before, whatever the clock does."""
+        moment = datetime.fromtimestamp(self._clock() / 1000)
+        name = f"{moment:%Y%m%d%H%M%S}{moment.microsecond // 1000:03d}"
+        if last is not None and name <= last.path.name:
+            name = f"{int(last.path.name) + 1:017d}"
+        return self.folder / name
+
+    # -- finding ---------------------------------------------------------------------------------------------
+
+    def find(self, topic: str, key: str, begin: int, end: int) -> Iterator[int]:
+        """Physical offsets that may hold the key, newest first; the caller checks the record itself."""
+        wanted = key_hash(topic, key)
+        for file in reversed(self.files):
+            yield from file.find(wanted, begin, end)
+
+    # -- flushing --------------------------------------------------------------------------------------------
+
+    def sync(self, *, everything: bool) -> int:
+        """Syncs full files, or all that may have changed; returns the store time that is now safe, 0 if none.
+
+        Raises OSError when the disk refuses.
+        """
+        with self._gate:
+            waiting, self._unsynced = self._unsynced, []
+        safe = 0
+        last = self.files[-1:] if everything else ()
+        for file in (*waiting, *last):
+            end = 0 if file.empty else file.header.end_timestamp
+            file.sync()
+            safe = max(safe, end)
+        return safe
+
+    def close(self) -> None:
+        for file in self.files:
+            file.close()
+        self.files = ()

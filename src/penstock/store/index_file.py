@@ -1,0 +1,122 @@
+"""One index file: a hash table on disk from `topic#key` to physical offsets.
+
+The file is written in place: an item, then its slot, then the header's counts, so that a killed process leaves at
+most one item that the header does not count yet. Nothing in it is checksummed; it can be rebuilt from the log.
+One thread puts, any thread looks up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from penstock.format import kernels
+from penstock.format.index_layout import HEADER_SIZE, IndexGeometry, IndexHeader, IndexItem
+from penstock.store.files import FileMap
+
+_PAGE = 256
+
+
+class IndexFile:
+    """The map of one index file and what its header says."""
+
+    def __init__(self, file_map: FileMap, geometry: IndexGeometry) -> None:
+        self.map = file_map
+        self.path = file_map.path
+        self._geometry = geometry
+
+    # -- header ----------------------------------------------------------------------------------------------
+
+    @property
+    def header(self) -> IndexHeader:
+        return IndexHeader.unpack(self.map.view[:HEADER_SIZE])
+
+    def set_header(self, header: IndexHeader) -> None:
+        self.map.view[:HEADER_SIZE] = header.pack()
+
+    @property
+    def count(self) -> int:
+        """Number that the next item gets; items start at 1."""
+        return max(self.header.index_count, 1)
+
+    @property
+    def full(self) -> bool:
+        return self.count >= self._geometry.items
+
+    @property
+    def empty(self) -> bool:
+        return self.count <= 1
+
+    # -- items -----------------------------------------------------------------------------------------------
+
+    def put(
+        self, hashes: npt.NDArray[np.int32], offsets: npt.NDArray[np.int64], times: npt.NDArray[np.int64]
+    ) -> int:
+        """Puts until the file is full; returns how many were put."""
+        geometry = self._geometry
+        return kernels.index_put(self.map.view, geometry.slots, geometry.items, hashes, offsets, times)
+
+    def find(self, key_hash: int, begin: int, end: int) -> Iterator[int]:
+        """Physical offsets under a hash, newest first, whose second may hold a time from `begin` to `end`."""
+        geometry, item = self._geometry, 0
+        while True:
+            offsets, item = kernels.index_find(
+                self.map.view, geometry.slots, geometry.items, key_hash, begin, end, item, _PAGE
+            )
+            yield from offsets.tolist()
+            if not item:
+                return
+
+    def item(self, number: int) -> IndexItem:
+        return IndexItem.unpack(self.map.view, self._geometry.item_position(number))
+
+    # -- undoing ---------------------------------------------------------------------------------------------
+
+    def drop_uncounted(self) -> None:
+        """Takes an item back whose slot was written when the process was killed, but not its count."""
+        number, geometry = self.count, self._geometry
+        if number >= geometry.items:
+            return
+        item = self.item(number)
+        previous = item.previous
+        slot = geometry.slot_position(geometry.slot_of(max(item.key_hash, 0)))
+        if int.from_bytes(self.map.view[slot : slot + 4], "big", signed=True) == number:
+            self.map.view[slot : slot + 4] = (previous if 0 < previous < number else 0).to_bytes(4, "big")
+
+    def rewind(self, offset: int, timestamp_of: Callable[[int], int], before: IndexHeader) -> None:
+        """Takes back every item that points at or behind `offset`; the header then ends at the item before.
+
+        `before` stands in for the item before when none is left: the header of a file that was just made.
+        """
+        count = keep = self.count
+        while keep > 1 and self.item(keep - 1).physical_offset >= offset:
+            keep -= 1
+        if keep == count:
+            return
+        geometry = self._geometry
+        kernels.index_rewind(self.map.view, geometry.slots, geometry.items, count, keep)
+        if keep == 1:
+            self.set_header(before)
+            return
+        newest = self.item(keep - 1).physical_offset
+        self.set_header(
+            msgspec.structs.replace(
+                self.header, end_physical_offset=newest, end_timestamp=timestamp_of(newest)
+            )
+        )
+
+    def sync(self) -> None:
+        self.map.sync()
+
+    def close(self) -> None:
+        self.map.close()
+
+
+def header_after(header: IndexHeader) -> IndexHeader:
+    """How a file begins that follows one with this header: nothing in it, its range where the other ended."""
+    return IndexHeader(
+        header.end_timestamp, header.end_timestamp, header.end_physical_offset, header.end_physical_offset
+    )

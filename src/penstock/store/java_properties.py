@@ -1,0 +1,96 @@
+"""Java's `.properties` text, which is what broker.conf is.
+
+Read: comments with `#` or `!`; name and value parted by `=`, `:` or white space; a line that ends in an odd
+number of backslashes goes on in the next one; the escapes backslash-t, n, r, f and uXXXX, and any other
+escaped character for itself. Java takes the bytes for Latin-1; files in UTF-8 are common, so UTF-8 is tried
+first. Written: one `name=value` a line, in ASCII, which every reader takes for the same.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+_SPACES = " \t\f"
+_PARTS = re.compile(r"((?:\\.|[^\\=: \t\f])*)[ \t\f]*[=:]?[ \t\f]*(.*)", re.DOTALL)
+_ESCAPE = re.compile(r"\\(u[0-9a-fA-F]{4}|.|$)", re.DOTALL)
+_CONTROL = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One name and value, and the number of the line where it starts."""
+
+    name: str
+    value: str
+    line: int
+
+
+def parse_properties(data: bytes) -> list[Entry]:
+    """The entries in file order. Raises ValueError, with the line's number, at a broken unicode escape."""
+    entries = []
+    for number, line in _logical_lines(_decode(data)):
+        matched = _PARTS.fullmatch(line)
+        assert matched is not None  # the pattern takes any text
+        name, value = matched.groups()
+        entries.append(Entry(_unescape(name, number), _unescape(value, number), number))
+    return entries
+
+
+def format_property(name: str, value: str) -> str:
+    """The line that reads back as this entry, without its end."""
+    escaped = "".join(_escape(character) for character in value)
+    if escaped.startswith(" "):
+        escaped = "\\" + escaped
+    return f"{name}={escaped}"
+
+
+def _decode(data: bytes) -> str:
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        return data.decode("latin-1")
+
+
+def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
+    """Lines joined over their continuations; no blanks, no comments."""
+    parts: list[str] = []
+    start = 0
+    for number, natural in enumerate(re.split(r"\r\n|\r|\n", text), 1):
+        line = natural.lstrip(_SPACES)
+        if not parts:
+            if not line or line[0] in "#!":
+                continue
+            start = number
+        backslashes = len(line) - len(line.rstrip("\\"))
+        if backslashes % 2:
+            parts.append(line[:-1])
+            continue
+        yield start, "".join((*parts, line))
+        parts = []
+    if parts:
+        yield start, "".join(parts)
+
+
+def _unescape(text: str, line: int) -> str:
+    def plain(matched: re.Match[str]) -> str:
+        escape = matched[1]
+        if len(escape) == 5:
+            return chr(int(escape[1:], 16))
+        if escape == "u":
+            raise ValueError(f"line {line}: a \\u escape needs four hexadecimal digits")
+        return _CONTROL.get(escape, escape)
+
+    units = _ESCAPE.sub(plain, text)
+    # Characters beyond the 16-bit plane are written as two escapes: join them.
+    return units.encode("utf-16-be", "surrogatepass").decode("utf-16-be", "surrogatepass")
+
+
+def _escape(character: str) -> str:
+    if character == "\\":
+        return "\\\\"
+    if " " <= character <= "~":
+        return character
+    units = character.encode("utf-16-be", "surrogatepass").hex()
+    return "".join(f"\\u{units[at : at + 4]}" for at in range(0, len(units), 4))

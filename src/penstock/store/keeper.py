@@ -1,0 +1,72 @@
+"""The keeper of derived files: syncs queues and index now and then, and moves the checkpoint behind them.
+
+Every second queues that have grown by a few pages; every minute everything, then the checkpoint. The checkpoint's
+times are taken before the sync, so they never promise more than the disk holds.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+
+from penstock.errors import StoreFailed
+from penstock.store.checkpoint_file import CheckpointFile
+from penstock.store.consume_queues import ConsumeQueues
+from penstock.store.dispatch import Dispatcher
+from penstock.store.flush import Worker
+from penstock.store.index import Index
+from penstock.store.settings import Settings
+
+log = logging.getLogger("penstock.store")
+
+
+class Keeper(Worker):
+    """Runs on its own thread until stopped; the last round is thorough."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        queues: ConsumeQueues,
+        index: Index | None,
+        checkpoint: CheckpointFile,
+        dispatcher: Dispatcher,
+        failed: Callable[[str], None],
+    ) -> None:
+        super().__init__("penstock-keeper", settings.flush_interval_consume_queue / 1000)
+        self._queues = queues
+        self._index = index
+        self._checkpoint = checkpoint
+        self._dispatcher = dispatcher
+        self._pages = settings.flush_consume_queue_least_pages
+        self._thorough = settings.flush_consume_queue_thorough_interval / 1000
+        self._last_thorough = time.monotonic()
+        self._failed = failed
+        self.failure: str | None = None
+
+    def work(self) -> None:
+        thorough = time.monotonic() - self._last_thorough >= self._thorough
+        self._round(thorough)
+
+    def finish(self) -> None:
+        self._round(True)
+
+    def _round(self, thorough: bool) -> None:
+        if self.failure is not None:
+            return
+        try:
+            dispatched = self._dispatcher.timestamp
+            for queue in self._queues:
+                queue.flush(0 if thorough else self._pages)
+            indexed = 0 if self._index is None else self._index.sync(everything=thorough)
+            if indexed:
+                self._checkpoint.set_index(indexed)
+            if thorough:
+                self._checkpoint.set_queues(dispatched)
+                self._last_thorough = time.monotonic()
+            if thorough or indexed:
+                self._checkpoint.write()
+        except (OSError, StoreFailed) as error:
+            self.failure = f"queues, index or checkpoint could not be synced ({error}): puts are refused until a restart"
+            log.error("%s", self.failure)
+            self._failed(self.failure)

@@ -1,0 +1,53 @@
+"""Where a store's files lie."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from penstock.store.settings import Settings
+
+
+class Layout(msgspec.Struct, frozen=True):
+    """The paths of one store."""
+
+    root: Path
+    commit_log: Path
+
+    @classmethod
+    def of(cls, root: Path, settings: Settings) -> Layout:
+        elsewhere = settings.store_path_commit_log
+        return cls(root, Path(elsewhere) if elsewhere else root / "commitlog")
+
+    @property
+    def consume_queue(self) -> Path:
+        return self.root / "consumequeue"
+
+    @property
+    def consume_queue_ext(self) -> Path:
+        return self.root / "consumequeue_ext"
+
+    @property
+    def index(self) -> Path:
+        return self.root / "index"
+
+    @property
+    def config(self) -> Path:
+        return self.root / "config"
+
+    @property
+    def checkpoint(self) -> Path:
+        return self.root / "checkpoint"
+
+    @property
+    def abort(self) -> Path:
+        return self.root / "abort"
+
+    @property
+    def lock(self) -> Path:
+        return self.root / "lock"
+
+    @property
+    def quarantine(self) -> Path:
+        return self.root / "penstock" / "quarantine"

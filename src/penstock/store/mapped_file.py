@@ -1,0 +1,167 @@
+"""One file of fixed size in memory, with its three positions and its readers.
+
+`wrote` is how far bytes were appended, `committed` how far they are in the file (they differ only while a buffer of
+the transient pool is attached), `flushed` how far they are on disk. Readers `hold()` the file while they look at its
+bytes, so that deletion never pulls it away under them.
+
+Positions are plain ints written by one thread each (appender, committer, flusher) and read by any.
+"""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from penstock.format import kernels
+from penstock.store.files import FileMap
+
+if TYPE_CHECKING:
+    from penstock.store.transient_pool import PoolBuffer
+
+PAGE = 4096
+_CHUNK = 1 << 20
+
+
+class MappedFile:
+    """A file whose name is the offset of its first byte."""
+
+    def __init__(self, file_map: FileMap, from_offset: int, *, wrote: int = 0, created_first: bool = False) -> None:
+        self.map = file_map
+        self.path: Path = file_map.path
+        self.from_offset = from_offset
+        self.size = len(file_map)
+        self.wrote = self.committed = self.flushed = wrote
+        self.store_timestamp = 0
+        """Store time of the newest record in this file, as far as it was appended by this process."""
+        self.created_first = created_first
+        """True if this was the first file of an empty queue when it was made."""
+        self.buffer: PoolBuffer | None = None
+        self._references = 1
+        self._available = True
+        self._gate = threading.Lock()
+
+    # -- positions -------------------------------------------------------------------------------------------
+
+    @property
+    def target(self) -> memoryview:
+        """Where appends go: the attached buffer, or the file's own map."""
+        return self.map.view if self.buffer is None else self.buffer.view
+
+    @property
+    def readable(self) -> int:
+        """How far readers may look."""
+        return self.wrote if self.buffer is None else self.committed
+
+    @property
+    def end_offset(self) -> int:
+        return self.from_offset + self.readable
+
+    @property
+    def full(self) -> bool:
+        return self.wrote == self.size
+
+    def can_flush(self, least_pages: int) -> bool:
+        return self._due(self.flushed, self.readable, least_pages)
+
+    def can_commit(self, least_pages: int) -> bool:
+        return self._due(self.committed, self.wrote, least_pages)
+
+    def _due(self, done: int, reached: int, least_pages: int) -> bool:
+        if self.full:
+            return reached > done
+        if least_pages > 0:
+            return reached // PAGE - done // PAGE >= least_pages
+        return reached > done
+
+    def flush(self, least_pages: int = 0) -> int:
+        """Syncs if enough is waiting; returns the flushed position. Raises OSError when the disk refuses."""
+        if self.can_flush(least_pages):
+            reached = self.readable
+            self.map.sync()
+            self.flushed = reached
+        return self.flushed
+
+    def commit(self, least_pages: int = 0) -> int:
+        """Copies what the buffer holds into the file; returns the committed position."""
+        if self.buffer is None:
+            self.committed = self.wrote
+        elif self.can_commit(least_pages):
+            reached = self.wrote
+            piece = self.buffer.view[self.committed : reached]
+            kernels.copy_published(self.map.view, self.committed, piece)
+            piece.release()
+            self.committed = reached
+            if reached == self.size:
+                full, self.buffer = self.buffer, None
+                full.give_back()
+        return self.committed
+
+    # -- bytes -----------------------------------------------------------------------------------------------
+
+    def read(self, position: int, size: int) -> bytes | None:
+        """A copy of `size` readable bytes, or None if they are not all there."""
+        if position < 0 or position + size > self.readable or not self.hold():
+            return None
+        try:
+            return bytes(self.map.view[position : position + size])
+        finally:
+            self.release()
+
+    def zero(self, position: int) -> int:
+        """Zeroes from `position` to the end, touching only what is not zero; returns how many bytes were not."""
+        cut = 0
+        for start in range(position, self.size, _CHUNK):
+            piece = np.frombuffer(self.map.view, np.uint8, min(_CHUNK, self.size - start), start)
+            count = int(np.count_nonzero(piece))
+            if count:
+                piece[:] = 0
+                cut += count
+            del piece
+        return cut
+
+    def used(self, position: int) -> int:
+        """The position after the last byte at or behind `position` that is not zero; `position` if there is none."""
+        for stop in range(self.size, position, -_CHUNK):
+            start = max(position, stop - _CHUNK)
+            found = np.flatnonzero(np.frombuffer(self.map.view, np.uint8, stop - start, start))
+            if len(found):
+                return start + int(found[-1]) + 1
+        return position
+
+    # -- readers ---------------------------------------------------------------------------------------------
+
+    @property
+    def available(self) -> bool:
+        return self._available
+
+    def hold(self) -> bool:
+        """True if the bytes may be used until `release()`."""
+        with self._gate:
+            if not self._available or self._references <= 0:
+                return False
+            self._references += 1
+            return True
+
+    def release(self) -> None:
+        with self._gate:
+            self._references -= 1
+            last = self._references == 0
+        if last:
+            self._unmap()
+
+    def shut_down(self) -> bool:
+        """Takes the file from new readers; True once nobody holds it any more and it is unmapped."""
+        with self._gate:
+            first, self._available = self._available, False
+        if first:
+            self.release()
+        return self._references <= 0
+
+    def _unmap(self) -> None:
+        if self.buffer is not None:
+            buffer, self.buffer = self.buffer, None
+            buffer.give_back()
+        self.map.close()

@@ -1,0 +1,151 @@
+"""From a Message to the pieces that the log encodes: checks, properties, the rewrite of delayed messages.
+
+Pure functions; everything here happens before the put lock is taken.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from penstock.errors import BadMessage
+from penstock.format.constants import (
+    DELAY,
+    KEYS,
+    MAX_PROPERTIES_LENGTH,
+    REAL_QID,
+    REAL_TOPIC,
+    SCHEDULE_TOPIC,
+    TAGS,
+    WAIT,
+)
+from penstock.format.hosts import encode_host
+from penstock.format.properties import check_property, encode_properties
+from penstock.format.record import record_size
+from penstock.format.sys_flag import enters_queue, with_hosts
+from penstock.format.topics import check_topic
+from penstock.store.message import Message
+from penstock.store.status import PutStatus
+
+
+
+class Prepared(msgspec.Struct, frozen=True):
+    """A checked message; the log adds offsets and the store time."""
+
+    topic: str
+    topic_bytes: bytes
+    queue_id: int
+    body: bytes
+    properties: bytes
+    flag: int
+    sys_flag: int
+    born_timestamp: int
+    born_host: bytes
+    store_host: bytes
+    store_host_text: str
+    reconsume_times: int
+    prepared_transaction_offset: int
+    size: int
+    queued: bool
+    """Whether it takes a queue offset: prepared and rolled-back messages do not."""
+    delayed: bool
+    wait: bool
+
+
+class Refused(Exception):  # noqa: N818 - it is an answer, not an error
+    """The message may not be stored: a status and the sentence that goes with it."""
+
+    def __init__(self, status: PutStatus, reason: str) -> None:
+        super().__init__(reason)
+        self.status = status
+        self.reason = reason
+
+
+def prepare(message: Message, *, store_host: str, max_message_size: int, max_record_size: int, delay_levels: int) -> Prepared:
+    """Checks and encodes; raises Refused with MESSAGE_ILLEGAL or PROPERTIES_SIZE_EXCEEDED."""
+    try:
+        check_topic(message.topic)
+        properties = collect_properties(message)
+        for name, value in properties.items():
+            check_property(name, value)
+        host = message.store_host or store_host
+        born_host, store_host_bytes = encode_host(message.born_host), encode_host(host)
+    except BadMessage as error:
+        raise Refused(PutStatus.MESSAGE_ILLEGAL, str(error)) from None
+    check_numbers(message)
+    topic, queue_id = message.topic, message.queue_id
+    queued = enters_queue(message.sys_flag)
+    delayed = False
+    if queued and DELAY in properties and topic != SCHEDULE_TOPIC:
+        level = min(int(properties[DELAY]), delay_levels)
+        delayed = level > 0
+        if delayed:
+            properties[DELAY] = str(level)
+            properties[REAL_TOPIC], properties[REAL_QID] = topic, str(queue_id)
+            topic, queue_id = SCHEDULE_TOPIC, level - 1
+    encoded = encode_properties(properties)
+    if len(encoded) > MAX_PROPERTIES_LENGTH:
+        raise Refused(
+            PutStatus.PROPERTIES_SIZE_EXCEEDED,
+            f"the properties take {len(encoded)} bytes; {MAX_PROPERTIES_LENGTH} are allowed",
+        )
+    topic_bytes = topic.encode()
+    size = record_size(len(message.body), len(topic_bytes), len(encoded), len(born_host), len(store_host_bytes))
+    if len(message.body) > max_message_size or size > max_record_size:
+        raise Refused(
+            PutStatus.MESSAGE_ILLEGAL,
+            f"the body has {len(message.body)} bytes and the record {size}; {max_message_size} and {max_record_size} "
+            "are allowed (maxMessageSize)",
+        )
+    return Prepared(
+        topic=topic,
+        topic_bytes=topic_bytes,
+        queue_id=queue_id,
+        body=message.body,
+        properties=encoded,
+        flag=message.flag,
+        sys_flag=with_hosts(message.sys_flag, born_host, store_host_bytes),
+        born_timestamp=message.born_timestamp,
+        born_host=born_host,
+        store_host=store_host_bytes,
+        store_host_text=host,
+        reconsume_times=message.reconsume_times,
+        prepared_transaction_offset=message.prepared_transaction_offset,
+        size=size,
+        queued=queued,
+        delayed=delayed,
+        wait=message.wait and properties.get(WAIT, "true") != "false",
+    )
+
+
+def collect_properties(message: Message) -> dict[str, str]:
+    """The message's properties with its keys, tags, delay level and wait flag among them."""
+    properties = dict(message.properties)
+    if message.keys:
+        keys = message.keys
+        properties[KEYS] = keys if isinstance(keys, str) else " ".join(keys)
+    if message.tags:
+        properties[TAGS] = message.tags
+    if message.delay_level:
+        properties[DELAY] = str(message.delay_level)
+    if not message.wait:
+        properties[WAIT] = "false"
+    if not properties.get(DELAY, "0").lstrip("-").isdecimal():
+        raise BadMessage(f"the property DELAY must be a number, not {properties[DELAY]!r}")
+    return properties
+
+
+_RANGES = {
+    "queue_id": (0, 2**31 - 1),
+    "flag": (-(2**31), 2**31 - 1),
+    "sys_flag": (-(2**31), 2**31 - 1),
+    "reconsume_times": (-(2**31), 2**31 - 1),
+    "born_timestamp": (0, 2**63 - 1),
+    "prepared_transaction_offset": (-(2**63), 2**63 - 1),
+}
+
+
+def check_numbers(message: Message) -> None:
+    for name, (lowest, highest) in _RANGES.items():
+        value = getattr(message, name)
+        if not lowest <= value <= highest:
+            raise Refused(PutStatus.MESSAGE_ILLEGAL, f"{name} {value} is outside {lowest} to {highest}")

@@ -1,0 +1,140 @@
+"""Putting: from a Message to an answer.
+
+The order of the checks is RocketMQ's. Under SYNC_FLUSH an answer of PUT_OK means that the record is on disk; a put
+that waited too long says FLUSH_DISK_TIMEOUT and the record is stored; one whose sync failed says UNKNOWN_ERROR, and
+what becomes of the record is up to the disk.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+
+import msgspec
+
+from penstock.format.sys_flag import TRANSACTION_NONE, transaction_type
+from penstock.store.commit_log import CommitLog
+from penstock.store.flush import FlushFailed, GroupCommit
+from penstock.store.message import Message
+from penstock.store.prepare import Prepared, Refused, prepare
+from penstock.store.running_flags import RunningFlags
+from penstock.store.settings import Settings
+from penstock.store.statistics import Statistics
+from penstock.store.status import BatchResult, PutResult, PutStatus
+
+
+class Putter:
+    """Takes messages from any thread."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        commit_log: CommitLog,
+        flags: RunningFlags,
+        statistics: Statistics,
+        group_commit: GroupCommit | None,
+        appended: Callable[[], None],
+    ) -> None:
+        self._settings = settings
+        self._log = commit_log
+        self._flags = flags
+        self._statistics = statistics
+        self._group_commit = group_commit
+        self._appended = appended
+        self._wait_seconds = settings.sync_flush_timeout / 1000
+        self._store_host = settings.store_host
+        self._levels = len(settings.delay_levels)
+
+    def put(self, message: Message) -> PutResult:
+        started = time.perf_counter()
+        results, flushed = self._append([message])
+        result = self._after_flush(results[0], flushed)
+        self._statistics.count_put(result, time.perf_counter() - started)
+        return result
+
+    def put_many(self, messages: Sequence[Message]) -> BatchResult:
+        started = time.perf_counter()
+        if not messages:
+            return BatchResult(PutStatus.MESSAGE_ILLEGAL, reason="the batch is empty")
+        results, flushed = self._append(messages)
+        results = [self._after_flush(result, flushed) for result in results]
+        took = time.perf_counter() - started
+        for result in results:
+            self._statistics.count_put(result, took)
+        first = results[0]
+        return BatchResult(first.status, tuple(results) if first.stored else (), first.reason)
+
+    def put_async(self, message: Message) -> Future[PutResult]:
+        started = time.perf_counter()
+        answer: Future[PutResult] = Future()
+        results, flushed = self._append([message])
+
+        def answer_now(done: Future[None] | None) -> None:
+            result = self._after_flush(results[0], done)
+            self._statistics.count_put(result, time.perf_counter() - started)
+            answer.set_result(result)
+
+        if flushed is None:
+            answer_now(None)
+        else:
+            flushed.add_done_callback(answer_now)
+        return answer
+
+    # -- steps -----------------------------------------------------------------------------------------------
+
+    def _append(self, messages: Sequence[Message]) -> tuple[list[PutResult], Future[None] | None]:
+        """Results without the flush, and the future of the flush if the answer must wait for it."""
+        try:
+            self._check_state()
+            prepared = [self._prepare(message, alone=len(messages) == 1) for message in messages]
+            results = self._log.append(prepared)
+        except Refused as refused:
+            return [PutResult(refused.status, reason=refused.reason)], None
+        flushed = None
+        if self._group_commit is not None:
+            if any(message.wait for message in prepared):
+                flushed = self._group_commit.submit(results[-1].end_offset)
+            else:
+                self._group_commit.wake()
+        self._appended()
+        return results, flushed
+
+    def _check_state(self) -> None:
+        if not self._flags.writable:
+            raise Refused(PutStatus.SERVICE_NOT_AVAILABLE, f"the store takes no messages: {self._flags.reason}")
+        if self._log.busy():
+            held = self._log.locked_for() * 1000
+            raise Refused(
+                PutStatus.OS_PAGECACHE_BUSY,
+                f"another put has held the log for {held:.0f} ms; the disk cannot keep up, try again later",
+            )
+
+    def _prepare(self, message: Message, *, alone: bool) -> Prepared:
+        prepared = prepare(
+            message,
+            store_host=self._store_host,
+            max_message_size=self._settings.max_message_size,
+            max_record_size=self._settings.max_record_size,
+            delay_levels=self._levels,
+        )
+        if not alone and (transaction_type(message.sys_flag) != TRANSACTION_NONE or prepared.delayed):
+            raise Refused(
+                PutStatus.MESSAGE_ILLEGAL, "a message of a batch may be neither transactional nor delayed"
+            )
+        return prepared
+
+    def _after_flush(self, result: PutResult, flushed: Future[None] | None) -> PutResult:
+        if flushed is None:
+            return result
+        try:
+            flushed.result(self._wait_seconds)
+        except TimeoutError:
+            return msgspec.structs.replace(
+                result,
+                status=PutStatus.FLUSH_DISK_TIMEOUT,
+                reason=f"stored, but not on disk after {self._wait_seconds:g} seconds",
+            )
+        except FlushFailed as error:
+            return PutResult(PutStatus.UNKNOWN_ERROR, reason=str(error))
+        return result

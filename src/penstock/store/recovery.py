@@ -1,0 +1,244 @@
+"""What a start does before anything is served: find the log's end, and bring queues and index in line with it.
+
+The log decides. Behind its last valid record nothing is believed: torn bytes are saved under
+`penstock/quarantine/` and zeroed. Damage in the middle cuts nothing off; it is reported and passed over. After a clean
+exit only the last files are walked; after a crash the walk begins where the checkpoint says that queues are surely
+complete, and everything from there is dispatched again, which adds only what is missing. Run twice, or killed and
+run again, it ends in the same state.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+import msgspec
+
+from penstock.format import kernels
+from penstock.format.checkpoint import Checkpoint
+from penstock.format.constants import MESSAGE_MAGIC, MESSAGE_MAGIC_V2
+from penstock.format.rows import Reason
+from penstock.store.commit_log import CommitLog
+from penstock.store.consume_queue import GapInQueue
+from penstock.store.consume_queues import ConsumeQueues
+from penstock.store.dispatch import Dispatcher
+from penstock.store.index import Index
+from penstock.store.mapped_file import MappedFile
+from penstock.store.quarantine import Quarantine
+from penstock.store.records import Records
+
+log = logging.getLogger("penstock.store")
+
+_WALK_ROWS = 65_536
+_FILES_AFTER_CLEAN_EXIT = 3
+
+
+class DamagedRange(msgspec.Struct, frozen=True):
+    """Bytes of the log that hold no valid record, though valid ones follow."""
+
+    physical_offset: int
+    size: int
+    reason: str
+
+
+class RecoveryReport(msgspec.Struct):
+    """What a start found and did."""
+
+    clean_exit: bool
+    walked_from: int = 0
+    log_end: int = 0
+    torn_bytes: int = 0
+    """Bytes behind the last valid record that were cut off and kept aside."""
+    units_cut: int = 0
+    dispatched_from: int = 0
+    damage: list[DamagedRange] = []
+    notes: list[str] = []
+
+
+class Recovery:
+    """Runs once, at open, before any other thread exists."""
+
+    def __init__(
+        self,
+        commit_log: CommitLog,
+        queues: ConsumeQueues,
+        index: Index | None,
+        dispatcher: Dispatcher,
+        records: Records,
+        quarantine: Quarantine,
+        checkpoint: Checkpoint,
+        *,
+        check_crc: bool,
+        progress: Callable[[int, int], None] = lambda done, total: None,
+    ) -> None:
+        self._log = commit_log
+        self._queues = queues
+        self._index = index
+        self._dispatcher = dispatcher
+        self._records = records
+        self._quarantine = quarantine
+        self._checkpoint = checkpoint
+        self._check_crc = check_crc
+        self._progress = progress
+
+    def run(self, clean_exit: bool) -> RecoveryReport:
+        report = RecoveryReport(clean_exit)
+        self._log.queue.load()
+        self._queues.load()
+        if self._index is not None:
+            self._index.load()
+        if not self._log.queue.files:
+            self._forget_derived(report)
+            return report
+        start = self._start_file(clean_exit)
+        report.walked_from = self._log.queue.files[start].from_offset
+        report.log_end = self._find_end(start, clean_exit, report)
+        self._cut_log(report)
+        self._cut_derived(report)
+        self._dispatch(report)
+        if not clean_exit:
+            self._sync_from(start)
+        return report
+
+    # -- where to start --------------------------------------------------------------------------------------
+
+    def _start_file(self, clean_exit: bool) -> int:
+        files = self._log.queue.files
+        if clean_exit:
+            return max(0, len(files) - _FILES_AFTER_CLEAN_EXIT)
+        safe = self._checkpoint.min_timestamp
+        for number in range(len(files) - 1, 0, -1):
+            magic = int.from_bytes(files[number].map.view[4:8], "big")
+            if magic in (MESSAGE_MAGIC, MESSAGE_MAGIC_V2):
+                stored = self._records.store_timestamp(files[number].from_offset)
+                if 0 < stored <= safe:
+                    return number
+        return 0
+
+    # -- the walk --------------------------------------------------------------------------------------------
+
+    def _find_end(self, start: int, clean_exit: bool, report: RecoveryReport) -> int:
+        """Walks from a file on; the end is behind the last valid record, wherever that is."""
+        files = self._log.queue.files[start:]
+        end = files[0].from_offset
+        unsure: DamagedRange | None = None
+        """Bytes that are damage if a valid record follows, and the tail if none does."""
+        total = len(files) * self._log.queue.file_size
+        for file in files:
+            position = 0
+            while position < file.size:
+                rows, reached, code = kernels.walk(
+                    file.map.view, file.from_offset, position, file.size, self._check_crc, None, _WALK_ROWS
+                )
+                reason = Reason(code)
+                if reached > position or reason is Reason.BLANK:
+                    if unsure is not None:
+                        report.damage.append(unsure)
+                        unsure = None
+                    reached = file.size if reason is Reason.BLANK else reached
+                    end = file.from_offset + reached
+                if len(rows):
+                    self._log.newest_timestamp = int(rows["store_timestamp"][-1])
+                    file.store_timestamp = self._log.newest_timestamp
+                position = reached
+                self._progress(file.from_offset + reached - files[0].from_offset, total)
+                if reason in (Reason.FULL, Reason.BLANK, Reason.STOP):
+                    continue
+                if clean_exit and reason is Reason.UNWRITTEN and file is files[-1]:
+                    return end
+                position = self._next_valid(file, reached)
+                here = file.from_offset + reached
+                unsure = _widen(unsure, here, file.from_offset + position, reason)
+        return end
+
+    def _next_valid(self, file: MappedFile, position: int) -> int:
+        found = kernels.find_record(file.map.view, file.from_offset, position + 1, file.size, True)
+        return file.size if found < 0 else found
+
+    # -- bringing in line ------------------------------------------------------------------------------------
+
+    def _cut_log(self, report: RecoveryReport) -> None:
+        """Keeps torn bytes aside, then zeroes them; files behind the end go, to quarantine unless all zero."""
+        end = report.log_end
+        for file in self._log.queue.files:
+            position = max(end - file.from_offset, 0)
+            used = file.used(position) if position < file.size else position
+            if used > position:
+                torn = bytes(file.map.view[position:used])
+                kept = self._quarantine.keep(f"commitlog-{file.from_offset + position:020d}", torn)
+                report.torn_bytes += len(torn)
+                report.notes.append(
+                    f"{file.path}: {len(torn)} bytes at {file.from_offset + position} behind the last valid record "
+                    f"were cut off and kept in {kept}"
+                )
+        self._log.queue.truncate(end)
+        for found in report.damage:
+            report.notes.append(
+                f"no valid record in {found.size} bytes at {found.physical_offset} ({found.reason}); "
+                "everything after them is served"
+            )
+
+    def _cut_derived(self, report: RecoveryReport) -> None:
+        for queue in self._queues:
+            if queue.max_physical_offset > report.log_end:
+                report.units_cut += queue.truncate(report.log_end)
+            elif not report.clean_exit:
+                queue.files.truncate(queue.files.max_offset)
+        if report.units_cut:
+            report.notes.append(f"{report.units_cut} queue units pointed behind the log's end and were cut off")
+        if self._index is not None:
+            last = self._index.end_offset
+            if last >= report.log_end:
+                self._index.rewind(report.log_end, self._records.store_timestamp)
+            elif not report.clean_exit and last >= report.walked_from:
+                # The last record may be half indexed: all its keys are taken back, and dispatched again.
+                self._index.rewind(last, self._records.store_timestamp)
+
+    def _dispatch(self, report: RecoveryReport) -> None:
+        lowest = max(self._log.min_offset, 0)
+        known = max(self._queues.max_physical_offset, lowest)
+        start = known if report.clean_exit else min(known, report.walked_from)
+        try:
+            self._dispatch_from(start, gap_is_error=start > lowest)
+        except GapInQueue as gap:
+            report.notes.append(f"units are missing ({gap}): all queues are completed from the log's beginning")
+            start = lowest
+            self._dispatch_from(start, gap_is_error=False)
+        report.dispatched_from = start
+        for queue in self._queues:
+            queue.correct_min_offset(lowest)
+            self._log.next_offsets[queue.topic, queue.queue_id] = queue.max_offset
+
+    def _dispatch_from(self, start: int, *, gap_is_error: bool) -> None:
+        self._dispatcher.position = start
+        self._dispatcher.gap_is_error = gap_is_error
+        self._dispatcher.catch_up()
+        self._dispatcher.gap_is_error = False
+        self._dispatcher.timestamp = max(self._dispatcher.timestamp, self._log.newest_timestamp)
+
+    def _sync_from(self, start: int) -> None:
+        """What a killed process left in the page cache counts as flushed from now on, so it must be on disk."""
+        for file in self._log.queue.files[start:]:
+            file.map.sync()
+        for queue in self._queues:
+            for mapped in queue.files.files:
+                mapped.map.sync()
+        if self._index is not None and self._index.files:
+            self._index.files[-1].sync()
+
+    def _forget_derived(self, report: RecoveryReport) -> None:
+        """No log at all: queues and index describe nothing, and would hide what is written next."""
+        for folder in (self._queues.folder, None if self._index is None else self._index.folder):
+            if folder is not None and self._quarantine.holds_something(folder):
+                kept = self._quarantine.take(folder)
+                report.notes.append(f"there is no commit log: {folder} was moved to {kept}")
+        self._queues.close()
+        if self._index is not None:
+            self._index.close()
+
+
+def _widen(unsure: DamagedRange | None, begin: int, end: int, reason: Reason) -> DamagedRange:
+    if unsure is None:
+        return DamagedRange(begin, end - begin, reason.name)
+    return DamagedRange(unsure.physical_offset, end - unsure.physical_offset, unsure.reason)
+

@@ -1,0 +1,99 @@
+"""What the store has done so far and how fast: counters, sizes, latencies and rates.
+
+Counting is a few integer additions without a lock: a reader may see a count that is one behind another. Rates come
+from samples that the keeper takes once a second.
+"""
+
+from __future__ import annotations
+
+import time
+from bisect import bisect_left
+from collections import deque
+
+import msgspec
+
+from penstock.store.status import GetStatus, Page, PutResult
+
+LATENCY_BOUNDS_MS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 5000)
+_WINDOW = 60
+
+
+class Snapshot(msgspec.Struct, frozen=True):
+    """The store's figures at one moment."""
+
+    started_ms: int
+    put_total: int
+    put_failed: int
+    put_bytes: int
+    put_average_size: float
+    put_latency_ms: dict[str, int]
+    """Number of puts by the bound, in milliseconds, that they stayed below."""
+    put_slowest_ms: float
+    get_total: int
+    get_found: int
+    get_missed: int
+    got_messages: int
+    got_bytes: int
+    put_per_second: float
+    get_per_second: float
+    got_messages_per_second: float
+    dispatch_behind_bytes: int
+    flush_behind_bytes: int
+    put_lock_held_ms: float
+
+
+class Statistics:
+    """The counters of one open store."""
+
+    def __init__(self, started_ms: int) -> None:
+        self.started_ms = started_ms
+        self.put_total = self.put_failed = self.put_bytes = 0
+        self.get_total = self.get_found = self.got_messages = self.got_bytes = 0
+        self.put_slowest = 0.0
+        self._latencies = [0] * (len(LATENCY_BOUNDS_MS) + 1)
+        self._samples: deque[tuple[float, int, int, int]] = deque(maxlen=_WINDOW)
+        self.sample()
+
+    def count_put(self, result: PutResult, seconds: float) -> None:
+        if result.stored:
+            self.put_total += 1
+            self.put_bytes += result.size
+        else:
+            self.put_failed += 1
+        self._latencies[bisect_left(LATENCY_BOUNDS_MS, seconds * 1000)] += 1
+        self.put_slowest = max(self.put_slowest, seconds)
+
+    def count_get(self, page: Page) -> None:
+        self.get_total += 1
+        if page.status is GetStatus.FOUND:
+            self.get_found += 1
+            self.got_messages += len(page.records)
+            self.got_bytes += sum(map(len, page.records))
+
+    def sample(self) -> None:
+        self._samples.append((time.monotonic(), self.put_total, self.get_total, self.got_messages))
+
+    def snapshot(self, *, dispatch_behind: int, flush_behind: int, put_lock_held: float) -> Snapshot:
+        then, puts, gets, messages = self._samples[0]
+        seconds = max(time.monotonic() - then, 1e-3)
+        bounds = [str(bound) for bound in LATENCY_BOUNDS_MS] + ["more"]
+        return Snapshot(
+            started_ms=self.started_ms,
+            put_total=self.put_total,
+            put_failed=self.put_failed,
+            put_bytes=self.put_bytes,
+            put_average_size=self.put_bytes / self.put_total if self.put_total else 0.0,
+            put_latency_ms=dict(zip(bounds, self._latencies, strict=True)),
+            put_slowest_ms=self.put_slowest * 1000,
+            get_total=self.get_total,
+            get_found=self.get_found,
+            get_missed=self.get_total - self.get_found,
+            got_messages=self.got_messages,
+            got_bytes=self.got_bytes,
+            put_per_second=(self.put_total - puts) / seconds,
+            get_per_second=(self.get_total - gets) / seconds,
+            got_messages_per_second=(self.got_messages - messages) / seconds,
+            dispatch_behind_bytes=dispatch_behind,
+            flush_behind_bytes=flush_behind,
+            put_lock_held_ms=put_lock_held * 1000,
+        )

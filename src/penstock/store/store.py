@@ -1,0 +1,358 @@
+"""MessageStore: the one door to a store.
+
+Opening takes the lock, recovers, and starts the threads; closing flushes, writes the checkpoint and removes `abort`.
+Any number of threads may put and get; one process owns a store. `read_only=True` shows the store as a start would
+serve it and leaves every byte on disk as it is, also while another process owns it.
+
+Whoever reads sees every message that was acknowledged before: a read first has the newest part of the log
+dispatched if the dispatch thread has not come to it yet.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import resource
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from penstock.errors import BadStore, CorruptData, StoreFailed
+from penstock.format.message_id import decode_message_id
+from penstock.format.record import Record
+from penstock.store.allocate import Allocator
+from penstock.store.checkpoint_file import CheckpointFile
+from penstock.store.commit_log import CommitLog
+from penstock.store.consume_queue import ConsumeQueue
+from penstock.store.consume_queues import ConsumeQueues
+from penstock.store.dispatch import Arrived, Dispatcher
+from penstock.store.files import Files, OverlayFiles, StoreLock
+from penstock.store.flush import GroupCommit, Syncer, TimedCommit, TimedFlush
+from penstock.store.get import Getter
+from penstock.store.index import Index
+from penstock.store.keeper import Keeper
+from penstock.store.layout import Layout
+from penstock.store.message import Message
+from penstock.store.put import Putter
+from penstock.store.quarantine import Quarantine
+from penstock.store.query import Boundary, TimeSearch, query_by_key
+from penstock.store.queue_ext import QueueExtensions
+from penstock.store.records import Records
+from penstock.store.recovery import Recovery, RecoveryReport
+from penstock.store.running_flags import RunningFlags, Trouble
+from penstock.store.settings import FlushDiskType, Settings
+from penstock.store.statistics import Snapshot, Statistics
+from penstock.store.status import BatchResult, Page, PutResult
+from penstock.store.tag_filter import TagFilter
+from penstock.store.transient_pool import TransientPool
+
+log = logging.getLogger("penstock.store")
+
+
+def now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+class MessageStore:
+    """An open store. Use `open`, and close it or use it in a `with` block."""
+
+    report: RecoveryReport
+    """What the start found and did."""
+
+    def __init__(self, root: Path, settings: Settings, files: Files, clock: Callable[[], int]) -> None:
+        self.settings = settings
+        self.layout = layout = Layout.of(root, settings)
+        self._io = files
+        self._clock = clock
+        self.flags = RunningFlags()
+        self.statistics = Statistics(clock())
+        self._checkpoint = CheckpointFile(files, layout.checkpoint)
+        self.log = CommitLog(files, layout.commit_log, settings, clock)
+        self.queues = ConsumeQueues(files, layout.consume_queue, settings.mapped_file_size_consume_queue)
+        self.index: Index | None = None
+        if settings.message_index_enable:
+            self.index = Index(files, layout.index, settings.index_geometry, clock)
+        self.records = Records(self.log, verify_crc=settings.verify_crc_on_read)
+        self._extensions = QueueExtensions(
+            files, layout.consume_queue_ext, settings.mapped_file_size_consume_queue_ext
+        )
+        self.dispatcher = Dispatcher(self.log, self.queues, self.index, settings.delay_levels, self.flags)
+        self._getter = Getter(settings, self.log, self.queues, self._extensions, self.records)
+        self._times = TimeSearch(self.records)
+        self._lock: StoreLock | None = None
+        self._pool: TransientPool | None = None
+        self._threads: list[GroupCommit | TimedFlush | TimedCommit | Keeper] = []
+        self._syncer = Syncer(self.log.queue, self._flushed, self._fail)
+        self._putter: Putter | None = None
+        self._closed = False
+
+    # -- opening and closing ---------------------------------------------------------------------------------
+
+    @classmethod
+    def open(
+        cls,
+        path: str | Path,
+        settings: Settings | None = None,
+        *,
+        read_only: bool = False,
+        clock: Callable[[], int] = now_ms,
+        files: Files | None = None,
+    ) -> Self:
+        """Opens the store in folder `path`, which is made if it is not there.
+
+        Raises StoreInUse, BadStore, BadSettings or StoreFailed, and then leaves everything as it was.
+        """
+        root = Path(path)
+        settings = settings or Settings()
+        if read_only and not root.is_dir():
+            raise BadStore("there is no store here: no such folder", path=root)
+        if root.exists() and not root.is_dir():
+            raise BadStore("a store is a folder, and this is a file", path=root)
+        _allow_many_files()
+        store = cls(root, settings, files or (OverlayFiles() if read_only else Files()), clock)
+        try:
+            store._start()
+        except BaseException:
+            store._release()
+            raise
+        return store
+
+    def _start(self) -> None:
+        if not self._io.read_only:
+            self._lock = self._io.lock(self.layout.lock)
+            for note in self.settings.notes():
+                log.warning("%s", note)
+        clean = not self._io.exists(self.layout.abort)
+        recovery = Recovery(
+            self.log,
+            self.queues,
+            self.index,
+            self.dispatcher,
+            self.records,
+            Quarantine(self._io, self.layout.quarantine, self._clock),
+            self._checkpoint.value,
+            check_crc=self.settings.check_crc_on_recover,
+        )
+        if clean:
+            self._io.replace_bytes(self.layout.abort, b"")
+        self.report = recovery.run(clean)
+        for note in self.report.notes:
+            log.warning("%s", note)
+        if self._io.read_only:
+            return
+        self._checkpoint.restart(self.log.newest_timestamp)
+        self._checkpoint.write()
+        self._start_threads()
+
+    def _start_threads(self) -> None:
+        settings = self.settings
+        if settings.transient_pool_active:
+            self._pool = TransientPool(
+                settings.transient_store_pool_size, settings.mapped_file_size_commit_log
+            )
+        self.log.start(Allocator(self._io, settings, self._pool))
+        group_commit: GroupCommit | None = None
+        appended = self.dispatcher.wake
+        if settings.flush_disk_type is FlushDiskType.SYNC_FLUSH:
+            group_commit = GroupCommit(self.log.queue, self._syncer)
+            self._threads.append(group_commit)
+        else:
+            flush = TimedFlush(settings, self._syncer)
+            if self._pool is not None:
+                self._threads.append(TimedCommit(settings, self.log.queue, self._committed(flush)))
+            elif not settings.flush_commit_log_timed:
+                appended = self._waking(flush)
+            self._threads.append(flush)
+        self._threads.append(
+            Keeper(settings, self.queues, self.index, self._checkpoint, self.dispatcher, self._fail)
+        )
+        self._putter = Putter(settings, self.log, self.flags, self.statistics, group_commit, appended)
+        self.dispatcher.start()
+        for thread in self._threads:
+            thread.start()
+
+    def _waking(self, flush: TimedFlush) -> Callable[[], None]:
+        def appended() -> None:
+            flush.wake()
+            self.dispatcher.wake()
+
+        return appended
+
+    def _committed(self, flush: TimedFlush) -> Callable[[], None]:
+        def committed() -> None:
+            flush.wake()
+            self.dispatcher.wake()
+
+        return committed
+
+    def _flushed(self, timestamp: int) -> None:
+        self._checkpoint.set_log(timestamp)
+        self.dispatcher.wake()
+
+    def _fail(self, reason: str) -> None:
+        """Puts are refused from now on; only a restart, which recovers, ends that."""
+        self.flags.raise_trouble(Trouble.NOT_WRITEABLE, reason)
+
+    def close(self) -> None:
+        """Brings everything to disk and lets go of the store. Does nothing the second time."""
+        if self._closed:
+            return
+        self._closed = True
+        failed = not self.flags.writable
+        self.flags.raise_trouble(Trouble.NOT_WRITEABLE, "the store is closed")
+        keeper = [thread for thread in self._threads if isinstance(thread, Keeper)]
+        for thread in self._threads:
+            if not isinstance(thread, Keeper):
+                thread.stop()
+        self.dispatcher.stop()
+        for thread in keeper:
+            thread.stop()
+        failed = failed or self._syncer.failure is not None or any(k.failure is not None for k in keeper)
+        drained = self.dispatcher.behind <= 0 and self.log.queue.flushed_where >= self.log.queue.wrote_offset
+        self._release(clean=bool(self._threads) and drained and not failed)
+
+    def _release(self, *, clean: bool = False) -> None:
+        """Unmaps everything; the lock goes last, and `abort` stays unless the exit is clean."""
+        self._closed = True
+        self.log.close()
+        self.queues.close()
+        if self.index is not None:
+            self.index.close()
+        self._checkpoint.close()
+        if self._pool is not None:
+            self._pool.close()
+        if clean:
+            with contextlib.suppress(OSError):
+                self._io.unlink(self.layout.abort)
+                self._io.sync_folder(self.layout.root)
+        if self._lock is not None:
+            self._lock.release()
+            self._lock = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # -- putting ---------------------------------------------------------------------------------------------
+
+    def put(self, message: Message) -> PutResult:
+        """Stores one message; returns when it is as safe as flushDiskType promises."""
+        return self._open_putter().put(message)
+
+    def put_many(self, messages: Sequence[Message]) -> BatchResult:
+        """Stores all or none, next to each other in the log, with one flush."""
+        return self._open_putter().put_many(messages)
+
+    def put_async(self, message: Message) -> Future[PutResult]:
+        """As `put`, but the answer comes in a future, once the disk has answered."""
+        return self._open_putter().put_async(message)
+
+    def _open_putter(self) -> Putter:
+        if self._putter is None:
+            raise StoreFailed("the store was opened read-only", path=self.layout.root)
+        return self._putter
+
+    # -- reading ---------------------------------------------------------------------------------------------
+
+    def get(
+        self, topic: str, queue_id: int, offset: int, max_messages: int = 32, tags: str | TagFilter | None = None
+    ) -> Page:
+        """Messages of a queue from `offset` on; the page says what was found and where to go on."""
+        self.catch_up()
+        wanted = tags if isinstance(tags, TagFilter) else TagFilter(tags)
+        page = self._getter.get(topic, queue_id, offset, max_messages, wanted)
+        self.statistics.count_get(page)
+        return page
+
+    def query(
+        self, topic: str, key: str, begin_ms: int = 0, end_ms: int = 2**63 - 1, max_messages: int = 32
+    ) -> list[Record]:
+        """Records with this topic and key (or unique key), stored within the bounds; the newest, oldest first."""
+        if self.index is None:
+            raise BadStore("there is no index: messageIndexEnable is false", path=self.layout.root)
+        self.catch_up()
+        most = min(max_messages, self.settings.max_msgs_num_batch)
+        return query_by_key(self.index, self.records, topic, key, begin_ms, end_ms, most)
+
+    def look_up(self, physical_offset: int) -> Record | None:
+        """The record that begins at a physical offset."""
+        return self.records.at(physical_offset)
+
+    def look_up_id(self, msg_id: str) -> Record | None:
+        """The record with an offset message id. Raises CorruptData if it is no such id."""
+        record = self.records.at(decode_message_id(msg_id)[1])
+        return record if record is not None and record.msg_id == msg_id.upper() else None
+
+    def offset_by_time(
+        self, topic: str, queue_id: int, timestamp: int, boundary: Boundary = Boundary.NEAREST
+    ) -> int:
+        """Queue offset of the message stored at a time; 0 if there is no such queue."""
+        queue = self._queue(topic, queue_id)
+        return 0 if queue is None else self._times.find(queue, timestamp, boundary)
+
+    def min_offset(self, topic: str, queue_id: int) -> int:
+        """Queue offset of the oldest message, -1 if there is no such queue."""
+        queue = self._queue(topic, queue_id)
+        return -1 if queue is None else queue.min_offset
+
+    def max_offset(self, topic: str, queue_id: int) -> int:
+        """The queue offset that the next message will get, 0 if there is no such queue."""
+        queue = self._queue(topic, queue_id)
+        return 0 if queue is None else queue.max_offset
+
+    def store_time(self, topic: str, queue_id: int, offset: int) -> int:
+        """Store time of one message, -1 if it is not there."""
+        queue = self._queue(topic, queue_id)
+        if queue is None or not queue.min_offset <= offset < queue.max_offset:
+            return -1
+        return self.records.store_timestamp(queue.unit(offset)[0])
+
+    def earliest_time(self, topic: str | None = None, queue_id: int = 0) -> int:
+        """Store time of the oldest message of the log or of a queue, -1 if there is none."""
+        if topic is not None:
+            return self.store_time(topic, queue_id, self.min_offset(topic, queue_id))
+        return self.records.store_timestamp(self.log.min_offset) if self.log.max_offset else -1
+
+    def topics(self) -> list[str]:
+        self.catch_up()
+        return self.queues.topics()
+
+    def _queue(self, topic: str, queue_id: int) -> ConsumeQueue | None:
+        self.catch_up()
+        return self.queues.find(topic, queue_id)
+
+    # -- following -------------------------------------------------------------------------------------------
+
+    def on_arrival(self, arrived: Arrived) -> None:
+        """Calls back, on the thread that dispatches, whenever messages became visible in a queue."""
+        self.dispatcher.listeners.append(arrived)
+
+    def catch_up(self) -> None:
+        """Returns when all that may be shown to consumers is in its queue, or the disk has no room for that."""
+        if self.dispatcher.behind > 0:
+            with contextlib.suppress(StoreFailed):
+                self.dispatcher.catch_up()
+
+    def figures(self) -> Snapshot:
+        """Counters, rates and how far flush and dispatch are behind."""
+        queue = self.log.queue
+        return self.statistics.snapshot(
+            dispatch_behind=max(self.dispatcher.behind, 0),
+            flush_behind=max(queue.wrote_offset - queue.flushed_where, 0),
+            put_lock_held=self.log.locked_for(),
+        )
+
+
+def _allow_many_files() -> None:
+    """Each file takes two descriptors; the usual soft limit of 1,024 is too low for many queues."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < hard:
+        with contextlib.suppress(ValueError, OSError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
