@@ -8,7 +8,7 @@ export PYTHONUNBUFFERED := 1
 
 setup: $(STAMP)
 
-$(STAMP): pyproject.toml setup.py constraints.txt src/penstock/format/kernels/_compiled.pyx
+$(STAMP): pyproject.toml setup.py constraints.txt $(wildcard src/penstock/format/kernels/*.p[yx][xi])
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "penstock: Python 3.11 or newer is needed; set PYTHON=/path/to/python3.11" >&2; exit 1; }
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install -q -c constraints.txt setuptools cython wheel

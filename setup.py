@@ -1,5 +1,7 @@
 """Builds the compiled kernels where there is a compiler; everything else is in pyproject.toml."""
 
+from pathlib import Path
+
 from setuptools import Extension, setup
 
 try:
@@ -12,6 +14,7 @@ else:
             Extension(
                 "penstock.format.kernels._compiled",
                 ["src/penstock/format/kernels/_compiled.pyx"],
+                depends=sorted(str(part) for part in Path("src/penstock/format/kernels").glob("*.pxi")),
                 extra_compile_args=["-O3"],
                 optional=True,  # no compiler: the build goes on without it
             )

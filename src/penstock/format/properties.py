@@ -23,9 +23,7 @@ def encode_properties(properties: Mapping[str, str]) -> bytes:
     try:
         return text.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError as error:
-        raise BadMessage(
-            f"a property holds text that UTF-8 cannot express: {error.object[error.start]!r}"
-        ) from None
+        raise BadMessage(f"a property holds text that UTF-8 cannot express: {error.object[error.start]!r}") from None
 
 
 def decode_properties(data: bytes) -> dict[str, str]:

@@ -118,9 +118,7 @@ def encode_record(record: Record) -> bytes:
     sys_flag = with_hosts(record.sys_flag, born_host, store_host)
     topic = record.topic.encode("utf-8", "surrogateescape")
     properties = encode_properties(record.properties)
-    out = bytearray(
-        record_size(len(record.body), len(topic), len(properties), len(born_host), len(store_host))
-    )
+    out = bytearray(record_size(len(record.body), len(topic), len(properties), len(born_host), len(store_host)))
     try:
         kernels.encode_record(
             out,
@@ -154,9 +152,7 @@ def decode_record(data: kernels.Buffer, at: int = 0) -> Record:
     size, magic, crc, queue_id, flag, queue_offset, physical_offset, sys_flag, born = _HEAD.unpack_from(view)
     reason = Reason(kernels.check_record(view, 0, physical_offset, False))
     if reason is not Reason.STOP:
-        raise CorruptData(
-            f"no record here: {reason.name}", found=bytes(view[:8]).hex(), expected="size and magic"
-        )
+        raise CorruptData(f"no record here: {reason.name}", found=bytes(view[:8]).hex(), expected="size and magic")
     born_size, store_size = host_sizes(sys_flag)
     stored_at = _HEAD.size + born_size
     middle_at = stored_at + _LONG.size + store_size

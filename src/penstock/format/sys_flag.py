@@ -41,9 +41,7 @@ def compression_codec(flag: int) -> str | None:
         return None
     codec = _CODECS.get(flag & COMPRESSION_MASK)
     if codec is None:
-        raise CorruptData(
-            "sysFlag names a compression nobody defined", found=hex(flag), expected="0 to 3 in 0x700"
-        )
+        raise CorruptData("sysFlag names a compression nobody defined", found=hex(flag), expected="0 to 3 in 0x700")
     return codec
 
 

@@ -28,6 +28,4 @@ def check_topic(name: str) -> None:
     if size > MAX_TOPIC_LENGTH:
         raise BadMessage(f"the topic '{name[:40]}…' is too long", expected="at most 127 bytes", found=size)
     if not is_legal_topic(name):
-        raise BadMessage(
-            f"the topic {name!r} holds characters other than letters, digits, '%', '|', '_' and '-'"
-        )
+        raise BadMessage(f"the topic {name!r} holds characters other than letters, digits, '%', '|', '_' and '-'")

@@ -1,11 +1,11 @@
 """The embeddable store.
 
-    from penstock.store import Message, MessageStore, Settings
+from penstock.store import Message, MessageStore, Settings
 
-    with MessageStore.open("data/store", Settings.dev()) as store:
-        ack = store.put(Message("orders", b"...", keys=("order_1",), tags="paid"))
-        page = store.get("orders", queue_id=0, offset=0, max_messages=32, tags="paid || refunded")
-        hits = store.query("orders", "order_1")
+with MessageStore.open("data/store", Settings.dev()) as store:
+    ack = store.put(Message("orders", b"...", keys=("order_1",), tags="paid"))
+    page = store.get("orders", queue_id=0, offset=0, max_messages=32, tags="paid || refunded")
+    hits = store.query("orders", "order_1")
 """
 
 from penstock.format.record import Record

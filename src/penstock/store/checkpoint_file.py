@@ -43,9 +43,7 @@ class CheckpointFile:
     def _set(self, *, physic: int = 0, logics: int = 0, index: int = 0) -> None:
         with self._gate:
             now = self.value
-            self.value = Checkpoint(
-                max(physic, now.physic), max(logics, now.logics), max(index, now.index), now.rest
-            )
+            self.value = Checkpoint(max(physic, now.physic), max(logics, now.logics), max(index, now.index), now.rest)
 
     def write(self) -> None:
         """Raises OSError or StoreFailed when the disk refuses."""
@@ -54,7 +52,9 @@ class CheckpointFile:
                 if self._io.exists(self._path) and self._io.size(self._path) != CHECKPOINT_SIZE:
                     self._io.unlink(self._path)
                 exists = self._io.exists(self._path)
-                self._map = self._io.open_map(self._path) if exists else self._io.create_map(self._path, CHECKPOINT_SIZE)
+                self._map = (
+                    self._io.open_map(self._path) if exists else self._io.create_map(self._path, CHECKPOINT_SIZE)
+                )
             self._map.view[:] = self.value.pack()
             self._map.sync()
 

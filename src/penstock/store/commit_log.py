@@ -1,8 +1,10 @@
 """The commit log: every message of every topic, in the order of arrival.
 
-Owns the folder `commitlog`, the put lock and the table of next queue offsets. Appending holds the lock; reading does
-not. A record's size and magic are stored last, so another process that follows the file sees nothing or a whole
-record. A crash leaves whole records and perhaps one torn one behind them, which recovery cuts off.
+Owns the folder `commitlog`, the put lock and the table of next queue offsets. An ordinary message is appended in one
+step by the kernels' appender; whatever it declines, and every batch, takes the general path, which holds the lock and
+closes the appender meanwhile. Reading needs no lock. A record's size and magic are stored last, so another process
+that follows the file sees nothing or a whole record. A crash leaves whole records and perhaps one torn one behind
+them, which recovery cuts off.
 """
 
 from __future__ import annotations
@@ -15,16 +17,24 @@ from pathlib import Path
 from penstock.errors import StoreFailed
 from penstock.format import kernels
 from penstock.format.constants import BLANK_HEADER_SIZE
+from penstock.format.hosts import encode_host
 from penstock.store.allocate import Allocator
 from penstock.store.file_queue import FileQueue
 from penstock.store.files import Files
 from penstock.store.mapped_file import MappedFile
 from penstock.store.memory_lock import unlock_memory
+from penstock.store.message import Message
 from penstock.store.prepare import Prepared, Refused
 from penstock.store.settings import FlushDiskType, Settings
 from penstock.store.status import PutResult, PutStatus
 
 _BUSY_LIMIT_MS = 10_000_000
+_MOST_HOSTS_KNOWN = 10_000
+
+
+def now_ms() -> int:
+    """The clock of a store unless a test brings its own; the compiled appender reads the same one."""
+    return time.time_ns() // 1_000_000
 
 
 class CommitLog:
@@ -32,9 +42,17 @@ class CommitLog:
 
     def __init__(self, files: Files, folder: Path, settings: Settings, clock: Callable[[], int]) -> None:
         self.queue = FileQueue(files, folder, settings.mapped_file_size_commit_log)
-        self.next_offsets: dict[tuple[str, int], int] = {}
-        """Next queue offset by (topic, queue id); a queue that is not in it starts at 0."""
-        self.newest_timestamp = 0
+        self.appender = kernels.Appender(
+            Message,
+            PutResult,
+            PutStatus.PUT_OK,
+            None if clock is now_ms else clock,
+            settings.store_host,
+            encode_host(settings.store_host),
+            settings.max_message_size,
+            settings.max_record_size,
+        )
+        self._open = False
         self._settings = settings
         self._clock = clock
         self._allocator: Allocator | None = None
@@ -45,6 +63,16 @@ class CommitLog:
 
     def start(self, allocator: Allocator) -> None:
         self._allocator = allocator
+        last = self.queue.last
+        if last is not None:
+            self.appender.attach(last, last.target, last.from_offset, last.wrote)
+        self.set_open(True)
+
+    def set_open(self, is_open: bool) -> None:
+        """Opens or closes the short way; who closes it has the general path say why."""
+        self._open = is_open
+        if not is_open or not self._lock.locked():
+            self.appender.is_open = is_open
 
     # -- positions -------------------------------------------------------------------------------------------
 
@@ -56,6 +84,20 @@ class CommitLog:
     def max_offset(self) -> int:
         """How far records may be read."""
         return self.queue.max_offset
+
+    @property
+    def next_offsets(self) -> dict[tuple[str, int], int]:
+        """Next queue offset by (topic, queue id); a queue that is not in it starts at 0."""
+        return self.appender.next_offsets
+
+    @property
+    def newest_timestamp(self) -> int:
+        """Store time of the newest record."""
+        return self.appender.newest_timestamp
+
+    @newest_timestamp.setter
+    def newest_timestamp(self, timestamp: int) -> None:
+        self.appender.newest_timestamp = timestamp
 
     @property
     def confirmed_offset(self) -> int:
@@ -81,6 +123,7 @@ class CommitLog:
         total = sum(message.size for message in messages)
         with self._lock:
             self._locked_at = time.monotonic()
+            self.appender.is_open = False
             try:
                 file = self._room_for(total)
                 now = self._clock()
@@ -90,16 +133,23 @@ class CommitLog:
                     kernels.publish(file.target, first, messages[0].size)
                 file.store_timestamp = self.newest_timestamp = now
                 file.wrote = first + total
-                self._count(messages, results)
+                self._remember(file, messages, results)
             finally:
                 self._locked_at = 0.0
+                self.appender.is_open = self._open
+        self.wake_follower()
         return results
+
+    def wake_follower(self) -> None:
+        if self.appender.is_follower_asleep:
+            self.appender.is_follower_asleep = False
+            self.appender.wake()
 
     def _encode(self, file: MappedFile, messages: Sequence[Prepared], now: int) -> list[PutResult]:
         """Writes the records behind `file.wrote`; of several, the first is left unpublished, which hides them all."""
         target, position = file.target, file.wrote
         later: dict[tuple[str, int], int] = {}
-        results = []
+        results: list[PutResult] = []
         alone = len(messages) == 1
         for message in messages:
             key = (message.topic, message.queue_id)
@@ -135,10 +185,18 @@ class CommitLog:
             position += size
         return results
 
-    def _count(self, messages: Sequence[Prepared], results: Sequence[PutResult]) -> None:
+    def _remember(self, file: MappedFile, messages: Sequence[Prepared], results: Sequence[PutResult]) -> None:
+        """Moves the queues on, and tells the appender where to go on and what it may take from now on."""
+        appender = self.appender
+        appender.attach(file, file.target, file.from_offset, file.wrote)
+        if len(appender.hosts) > _MOST_HOSTS_KNOWN:
+            appender.hosts.clear()
         for message, result in zip(messages, results, strict=True):
             if message.queued:
                 self.next_offsets[message.topic, message.queue_id] = result.queue_offset + 1
+            appender.topics[message.topic] = message.topic_bytes
+            appender.hosts[message.born_host_text] = message.born_host
+            appender.hosts[message.store_host_text] = message.store_host
 
     def _room_for(self, size: int) -> MappedFile:
         """The file that takes `size` more bytes and still has room for a filler."""
@@ -177,6 +235,8 @@ class CommitLog:
         return self.queue.read(offset, size)
 
     def close(self) -> None:
+        self.set_open(False)
+        self.appender.detach()
         if self._allocator is not None:
             self._allocator.close()
         self.queue.close()

@@ -127,9 +127,7 @@ class ConsumerOffsets(msgspec.Struct, kw_only=True):
         return cls(offsets=offsets, extra=_rest(document, "offsetTable"))
 
     def to_json(self) -> Json:
-        table = {
-            f"{topic}@{group}" if group else topic: queues for (topic, group), queues in self.offsets.items()
-        }
+        table = {f"{topic}@{group}" if group else topic: queues for (topic, group), queues in self.offsets.items()}
         return _sorted({**self.extra, "offsetTable": table})
 
 

@@ -30,7 +30,7 @@ Rows = npt.NDArray[np.void]
 Picks = npt.NDArray[np.int64]
 
 
-class GapInQueue(Exception):  # noqa: N818 - a finding, handled by whoever rebuilds
+class GapInQueue(Exception):
     """A record comes whose predecessors in the queue have no units."""
 
 

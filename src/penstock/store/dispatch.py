@@ -51,7 +51,6 @@ class Dispatcher:
         self._topics = kernels.TopicTable()
         self._step_lock = threading.Lock()
         self._wake = threading.Event()
-        self._idle = False
         self._closed = False
         self._thread: threading.Thread | None = None
         self.position = 0
@@ -70,16 +69,15 @@ class Dispatcher:
         self._thread.start()
 
     def wake(self) -> None:
-        if self._idle:
-            self._wake.set()
+        self._wake.set()
 
     def _run(self) -> None:
         while not self._closed:
-            self._idle = True
+            self._log.appender.is_follower_asleep = True
             if self.behind <= 0:
                 self._wake.wait()
                 self._wake.clear()
-            self._idle = False
+            self._log.appender.is_follower_asleep = False
             if not self._try_catch_up():
                 self._wake.wait(_RETRY_SECONDS)
 
@@ -151,7 +149,9 @@ class Dispatcher:
             topic = self._topics.name(topic_id)
             queue = self._queues.find_or_add(topic, queue_id)
             if queue is None:
-                log.warning("%d records of %r queue %d have no legal name and get no queue", len(picks), topic, queue_id)
+                log.warning(
+                    "%d records of %r queue %d have no legal name and get no queue", len(picks), topic, queue_id
+                )
                 continue
             if queue.append(rows, picks, gap_is_error=self.gap_is_error):
                 for arrived in self.listeners:

@@ -14,7 +14,7 @@ from penstock.errors import BadStore
 from penstock.store.files import FileMap, Files
 from penstock.store.mapped_file import MappedFile
 
-_NAME = re.compile(r"\d{20}")
+_NAME = re.compile(r"[0-9]{20}")
 
 Allocate = Callable[[Path, int], MappedFile]
 
@@ -33,6 +33,8 @@ class FileQueue:
         self.files: tuple[MappedFile, ...] = ()
         self.flushed_where = 0
         self.committed_where = 0
+        self._buffered = False
+        """Whether a file was made that holds bytes back until they are committed."""
         self.store_timestamp = 0
         """Store time of the newest record known to be on disk."""
 
@@ -46,11 +48,11 @@ class FileQueue:
         """
         names = self._io.names(self.folder)
         for name in names:
-            if not _NAME.fullmatch(name):
+            if not _NAME.fullmatch(name) or self._io.is_folder(self.folder / name):
                 raise BadStore(
                     "a foreign file or folder lies among the data files; move it elsewhere",
                     path=self.folder / name,
-                    expected="names of 20 digits",
+                    expected="files with names of 20 digits",
                     found=repr(name),
                 )
         loaded: list[MappedFile] = []
@@ -119,6 +121,8 @@ class FileQueue:
     def max_offset(self) -> int:
         """How far readers may look, 0 if there is nothing."""
         files = self.files
+        if self._buffered and (uncommitted := self.find(self.committed_where)) is not None:
+            return uncommitted.end_offset
         return files[-1].end_offset if files else 0
 
     @property
@@ -149,6 +153,7 @@ class FileQueue:
         path = self.folder / file_name(offset)
         made = allocate(path, offset) if allocate else MappedFile(self._create(path), offset)
         made.created_first = last is None
+        self._buffered = self._buffered or made.buffer is not None
         self.files = (*self.files, made)
         return made
 

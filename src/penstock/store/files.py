@@ -99,7 +99,7 @@ class Files:
     def names(self, folder: Path) -> list[str]:
         """What is in a folder, sorted by name; nothing if there is no such folder."""
         try:
-            return sorted(os.listdir(folder))
+            return sorted(entry.name for entry in folder.iterdir())
         except FileNotFoundError:
             return []
 
@@ -130,8 +130,16 @@ class Files:
             descriptor = self._create_whole(path, size)
         except OSError as error:
             raise disk_refused("cannot allocate a file", path, size, error) from error
-        self.sync_folder(path.parent)
-        return self._map(path, descriptor, size)
+        made: FileMap | None = None
+        try:
+            made = self._map(path, descriptor, size)
+            self.sync_folder(path.parent)
+        except OSError as error:
+            if made is not None:
+                made.close()
+            path.unlink()
+            raise disk_refused("cannot make a file", path, size, error) from error
+        return made
 
     def _create_whole(self, path: Path, size: int) -> int:
         try:
@@ -358,7 +366,9 @@ class OverlayFiles(Files):
 def disk_refused(what: str, path: Path, size: int, error: OSError) -> StoreFailed:
     """The sentence for an operation that the disk refused."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return StoreFailed(f"{what}: no space left on the disk for {size} bytes; free some, it goes on by itself", path=path)
+        return StoreFailed(
+            f"{what}: no space left on the disk for {size} bytes; free some, it goes on by itself", path=path
+        )
     if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
         return StoreFailed(f"{what}: the folder is read-only for this user; check its owner and mount", path=path)
     return StoreFailed(f"{what}: {os.strerror(error.errno or 0)}", path=path)

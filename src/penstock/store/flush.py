@@ -8,6 +8,7 @@ refused from then on and the waiting ones answer an error.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import time
@@ -149,10 +150,8 @@ class TimedFlush(Worker):
         self._sync(0)
 
     def _sync(self, pages: int) -> None:
-        try:
+        with contextlib.suppress(FlushFailed):  # said, and remembered by the syncer
             self._syncer.sync(pages, all_files=True)
-        except FlushFailed:
-            pass  # said, and remembered by the syncer
 
 
 class TimedCommit(Worker):

@@ -74,9 +74,7 @@ class Getter:
             return GetStatus.OFFSET_OVERFLOW_BADLY, highest
         return None
 
-    def _scan(
-        self, queue: ConsumeQueue, offset: int, most: int, tags: TagFilter, lowest: int, highest: int
-    ) -> Page:
+    def _scan(self, queue: ConsumeQueue, offset: int, most: int, tags: TagFilter, lowest: int, highest: int) -> Page:
         units = queue.page(offset, max(_LEAST_UNITS_EXAMINED, most))
         if units is None:
             per_file = queue.files.file_size // 20

@@ -21,7 +21,7 @@ from penstock.format.index_layout import IndexGeometry, IndexHeader, key_hash
 from penstock.store.files import Files
 from penstock.store.index_file import IndexFile, header_after
 
-_NAME = re.compile(r"\d{17}")
+_NAME = re.compile(r"[0-9]{17}")
 
 
 class Index:
@@ -44,11 +44,11 @@ class Index:
         loaded: list[IndexFile] = []
         for name in self._io.names(self.folder):
             path = self.folder / name
-            if not _NAME.fullmatch(name):
+            if not _NAME.fullmatch(name) or self._io.is_folder(path):
                 raise BadStore(
                     "a foreign file or folder lies in the index folder; move it elsewhere",
                     path=path,
-                    expected="names of 17 digits",
+                    expected="files with names of 17 digits",
                     found=repr(name),
                 )
             size = self._io.size(path)

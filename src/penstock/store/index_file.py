@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.format import kernels
-from penstock.format.index_layout import HEADER_SIZE, IndexGeometry, IndexHeader, IndexItem
+from penstock.format.index_layout import HEADER_SIZE, IndexGeometry, IndexHeader, IndexItem, unpack_item
 from penstock.store.files import FileMap
 
 _PAGE = 256
@@ -52,9 +52,7 @@ class IndexFile:
 
     # -- items -----------------------------------------------------------------------------------------------
 
-    def put(
-        self, hashes: npt.NDArray[np.int32], offsets: npt.NDArray[np.int64], times: npt.NDArray[np.int64]
-    ) -> int:
+    def put(self, hashes: npt.NDArray[np.int32], offsets: npt.NDArray[np.int64], times: npt.NDArray[np.int64]) -> int:
         """Puts until the file is full; returns how many were put."""
         geometry = self._geometry
         return kernels.index_put(self.map.view, geometry.slots, geometry.items, hashes, offsets, times)
@@ -71,7 +69,7 @@ class IndexFile:
                 return
 
     def item(self, number: int) -> IndexItem:
-        return IndexItem.unpack(self.map.view, self._geometry.item_position(number))
+        return unpack_item(self.map.view, self._geometry.item_position(number))
 
     # -- undoing ---------------------------------------------------------------------------------------------
 
@@ -103,9 +101,7 @@ class IndexFile:
             return
         newest = self.item(keep - 1).physical_offset
         self.set_header(
-            msgspec.structs.replace(
-                self.header, end_physical_offset=newest, end_timestamp=timestamp_of(newest)
-            )
+            msgspec.structs.replace(self.header, end_physical_offset=newest, end_timestamp=timestamp_of(newest))
         )
 
     def sync(self) -> None:

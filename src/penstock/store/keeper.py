@@ -17,6 +17,7 @@ from penstock.store.dispatch import Dispatcher
 from penstock.store.flush import Worker
 from penstock.store.index import Index
 from penstock.store.settings import Settings
+from penstock.store.statistics import Statistics
 
 log = logging.getLogger("penstock.store")
 
@@ -31,6 +32,7 @@ class Keeper(Worker):
         index: Index | None,
         checkpoint: CheckpointFile,
         dispatcher: Dispatcher,
+        statistics: Statistics,
         failed: Callable[[str], None],
     ) -> None:
         super().__init__("penstock-keeper", settings.flush_interval_consume_queue / 1000)
@@ -38,6 +40,7 @@ class Keeper(Worker):
         self._index = index
         self._checkpoint = checkpoint
         self._dispatcher = dispatcher
+        self._statistics = statistics
         self._pages = settings.flush_consume_queue_least_pages
         self._thorough = settings.flush_consume_queue_thorough_interval / 1000
         self._last_thorough = time.monotonic()
@@ -45,6 +48,7 @@ class Keeper(Worker):
         self.failure: str | None = None
 
     def work(self) -> None:
+        self._statistics.sample()
         thorough = time.monotonic() - self._last_thorough >= self._thorough
         self._round(thorough)
 
@@ -67,6 +71,7 @@ class Keeper(Worker):
             if thorough or indexed:
                 self._checkpoint.write()
         except (OSError, StoreFailed) as error:
-            self.failure = f"queues, index or checkpoint could not be synced ({error}): puts are refused until a restart"
+            why = error.strerror if isinstance(error, OSError) else error
+            self.failure = f"queues, index or checkpoint could not be synced ({why}): puts are refused until a restart"
             log.error("%s", self.failure)
             self._failed(self.failure)

@@ -21,6 +21,6 @@ def unlock_memory(memory: mmap.mmap) -> bool:
 def _call(function: ctypes._NamedFuncPointer, memory: mmap.mmap) -> bool:
     start = (ctypes.c_char * len(memory)).from_buffer(memory)
     try:
-        return function(ctypes.c_void_p(ctypes.addressof(start)), ctypes.c_size_t(len(memory))) == 0
+        return bool(function(ctypes.c_void_p(ctypes.addressof(start)), ctypes.c_size_t(len(memory))) == 0)
     finally:
         del start

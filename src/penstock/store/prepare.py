@@ -5,6 +5,8 @@ Pure functions; everything here happens before the put lock is taken.
 
 from __future__ import annotations
 
+import re
+
 import msgspec
 
 from penstock.errors import BadMessage
@@ -26,6 +28,7 @@ from penstock.format.topics import check_topic
 from penstock.store.message import Message
 from penstock.store.status import PutStatus
 
+_INT = re.compile(r"-?[0-9]{1,10}")
 
 
 class Prepared(msgspec.Struct, frozen=True):
@@ -40,6 +43,7 @@ class Prepared(msgspec.Struct, frozen=True):
     sys_flag: int
     born_timestamp: int
     born_host: bytes
+    born_host_text: str
     store_host: bytes
     store_host_text: str
     reconsume_times: int
@@ -51,7 +55,7 @@ class Prepared(msgspec.Struct, frozen=True):
     wait: bool
 
 
-class Refused(Exception):  # noqa: N818 - it is an answer, not an error
+class Refused(Exception):
     """The message may not be stored: a status and the sentence that goes with it."""
 
     def __init__(self, status: PutStatus, reason: str) -> None:
@@ -60,29 +64,22 @@ class Refused(Exception):  # noqa: N818 - it is an answer, not an error
         self.reason = reason
 
 
-def prepare(message: Message, *, store_host: str, max_message_size: int, max_record_size: int, delay_levels: int) -> Prepared:
+def prepare(
+    message: Message, *, store_host: str, max_message_size: int, max_record_size: int, delay_levels: int
+) -> Prepared:
     """Checks and encodes; raises Refused with MESSAGE_ILLEGAL or PROPERTIES_SIZE_EXCEEDED."""
     try:
         check_topic(message.topic)
         properties = collect_properties(message)
         for name, value in properties.items():
             check_property(name, value)
+        topic, queue_id, delayed = route(message, properties, delay_levels)
+        encoded = encode_properties(properties)
         host = message.store_host or store_host
         born_host, store_host_bytes = encode_host(message.born_host), encode_host(host)
     except BadMessage as error:
         raise Refused(PutStatus.MESSAGE_ILLEGAL, str(error)) from None
     check_numbers(message)
-    topic, queue_id = message.topic, message.queue_id
-    queued = enters_queue(message.sys_flag)
-    delayed = False
-    if queued and DELAY in properties and topic != SCHEDULE_TOPIC:
-        level = min(int(properties[DELAY]), delay_levels)
-        delayed = level > 0
-        if delayed:
-            properties[DELAY] = str(level)
-            properties[REAL_TOPIC], properties[REAL_QID] = topic, str(queue_id)
-            topic, queue_id = SCHEDULE_TOPIC, level - 1
-    encoded = encode_properties(properties)
     if len(encoded) > MAX_PROPERTIES_LENGTH:
         raise Refused(
             PutStatus.PROPERTIES_SIZE_EXCEEDED,
@@ -106,12 +103,13 @@ def prepare(message: Message, *, store_host: str, max_message_size: int, max_rec
         sys_flag=with_hosts(message.sys_flag, born_host, store_host_bytes),
         born_timestamp=message.born_timestamp,
         born_host=born_host,
+        born_host_text=message.born_host,
         store_host=store_host_bytes,
         store_host_text=host,
         reconsume_times=message.reconsume_times,
         prepared_transaction_offset=message.prepared_transaction_offset,
         size=size,
-        queued=queued,
+        queued=enters_queue(message.sys_flag),
         delayed=delayed,
         wait=message.wait and properties.get(WAIT, "true") != "false",
     )
@@ -129,9 +127,19 @@ def collect_properties(message: Message) -> dict[str, str]:
         properties[DELAY] = str(message.delay_level)
     if not message.wait:
         properties[WAIT] = "false"
-    if not properties.get(DELAY, "0").lstrip("-").isdecimal():
+    if not _INT.fullmatch(properties.get(DELAY, "0")):
         raise BadMessage(f"the property DELAY must be a number, not {properties[DELAY]!r}")
     return properties
+
+
+def route(message: Message, properties: dict[str, str], delay_levels: int) -> tuple[str, int, bool]:
+    """Topic, queue and whether it is delayed; a delayed message goes to its level's queue and keeps its own names."""
+    level = min(int(properties.get(DELAY, "0")), delay_levels)
+    if level <= 0 or message.topic == SCHEDULE_TOPIC or not enters_queue(message.sys_flag):
+        return message.topic, message.queue_id, False
+    properties[DELAY] = str(level)
+    properties[REAL_TOPIC], properties[REAL_QID] = message.topic, str(message.queue_id)
+    return SCHEDULE_TOPIC, level - 1, True
 
 
 _RANGES = {

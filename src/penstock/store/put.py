@@ -8,7 +8,7 @@ what becomes of the record is up to the disk.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future
 
 import msgspec
@@ -34,22 +34,25 @@ class Putter:
         flags: RunningFlags,
         statistics: Statistics,
         group_commit: GroupCommit | None,
-        appended: Callable[[], None],
     ) -> None:
         self._settings = settings
         self._log = commit_log
         self._flags = flags
         self._statistics = statistics
         self._group_commit = group_commit
-        self._appended = appended
+        self._append_ordinary = commit_log.appender.append
         self._wait_seconds = settings.sync_flush_timeout / 1000
         self._store_host = settings.store_host
         self._levels = len(settings.delay_levels)
 
     def put(self, message: Message) -> PutResult:
+        if self._group_commit is None:
+            result: PutResult | None = self._append_ordinary(message)
+            if result is not None:
+                return result
         started = time.perf_counter()
         results, flushed = self._append([message])
-        result = self._after_flush(results[0], flushed)
+        result = self._after_flush(results, flushed)[0]
         self._statistics.count_put(result, time.perf_counter() - started)
         return result
 
@@ -57,8 +60,8 @@ class Putter:
         started = time.perf_counter()
         if not messages:
             return BatchResult(PutStatus.MESSAGE_ILLEGAL, reason="the batch is empty")
-        results, flushed = self._append(messages)
-        results = [self._after_flush(result, flushed) for result in results]
+        results, flushed = self._append(messages, batch=True)
+        results = self._after_flush(results, flushed)
         took = time.perf_counter() - started
         for result in results:
             self._statistics.count_put(result, took)
@@ -71,7 +74,7 @@ class Putter:
         results, flushed = self._append([message])
 
         def answer_now(done: Future[None] | None) -> None:
-            result = self._after_flush(results[0], done)
+            result = self._after_flush(results, done)[0]
             self._statistics.count_put(result, time.perf_counter() - started)
             answer.set_result(result)
 
@@ -83,11 +86,13 @@ class Putter:
 
     # -- steps -----------------------------------------------------------------------------------------------
 
-    def _append(self, messages: Sequence[Message]) -> tuple[list[PutResult], Future[None] | None]:
+    def _append(
+        self, messages: Sequence[Message], *, batch: bool = False
+    ) -> tuple[list[PutResult], Future[None] | None]:
         """Results without the flush, and the future of the flush if the answer must wait for it."""
         try:
             self._check_state()
-            prepared = [self._prepare(message, alone=len(messages) == 1) for message in messages]
+            prepared = [self._prepare(message, batch=batch) for message in messages]
             results = self._log.append(prepared)
         except Refused as refused:
             return [PutResult(refused.status, reason=refused.reason)], None
@@ -97,7 +102,6 @@ class Putter:
                 flushed = self._group_commit.submit(results[-1].end_offset)
             else:
                 self._group_commit.wake()
-        self._appended()
         return results, flushed
 
     def _check_state(self) -> None:
@@ -110,7 +114,7 @@ class Putter:
                 f"another put has held the log for {held:.0f} ms; the disk cannot keep up, try again later",
             )
 
-    def _prepare(self, message: Message, *, alone: bool) -> Prepared:
+    def _prepare(self, message: Message, *, batch: bool) -> Prepared:
         prepared = prepare(
             message,
             store_host=self._store_host,
@@ -118,23 +122,19 @@ class Putter:
             max_record_size=self._settings.max_record_size,
             delay_levels=self._levels,
         )
-        if not alone and (transaction_type(message.sys_flag) != TRANSACTION_NONE or prepared.delayed):
-            raise Refused(
-                PutStatus.MESSAGE_ILLEGAL, "a message of a batch may be neither transactional nor delayed"
-            )
+        if batch and (transaction_type(message.sys_flag) != TRANSACTION_NONE or prepared.delayed):
+            raise Refused(PutStatus.MESSAGE_ILLEGAL, "a message of a batch may be neither transactional nor delayed")
         return prepared
 
-    def _after_flush(self, result: PutResult, flushed: Future[None] | None) -> PutResult:
+    def _after_flush(self, results: list[PutResult], flushed: Future[None] | None) -> list[PutResult]:
         if flushed is None:
-            return result
+            return results
         try:
             flushed.result(self._wait_seconds)
         except TimeoutError:
-            return msgspec.structs.replace(
-                result,
-                status=PutStatus.FLUSH_DISK_TIMEOUT,
-                reason=f"stored, but not on disk after {self._wait_seconds:g} seconds",
-            )
+            reason = f"stored, but not on disk after {self._wait_seconds:g} seconds"
+            late = PutStatus.FLUSH_DISK_TIMEOUT
+            return [msgspec.structs.replace(result, status=late, reason=reason) for result in results]
         except FlushFailed as error:
-            return PutResult(PutStatus.UNKNOWN_ERROR, reason=str(error))
-        return result
+            return [PutResult(PutStatus.UNKNOWN_ERROR, reason=str(error)) for _ in results]
+        return results

@@ -11,12 +11,10 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.errors import CorruptData
-from penstock.format.queue_ext import decode_ext_unit
+from penstock.format.queue_ext import decode_ext_unit, ext_offset
 from penstock.format.queue_unit import MAX_EXT_ADDRESS
 from penstock.store.file_queue import file_name
 from penstock.store.files import Files
-
-_LONG_MIN = -(2**63)
 
 
 class QueueExtensions:
@@ -38,12 +36,13 @@ class QueueExtensions:
         return codes
 
     def tags_code(self, topic: str, queue_id: int, address: int) -> int | None:
-        offset = address - _LONG_MIN
+        offset = ext_offset(address)
         start = offset - offset % self._file_size
         path = self._folder / topic / str(queue_id) / file_name(start)
         try:
             data = self._cache.get(path) or self._io.read_bytes(path)
             self._cache[path] = data
-            return decode_ext_unit(data, offset - start).tags_code
+            unit = decode_ext_unit(data, offset - start)
         except (FileNotFoundError, CorruptData):
             return None
+        return None if unit is None else unit.tags_code

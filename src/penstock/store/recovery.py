@@ -81,12 +81,16 @@ class Recovery:
         self._check_crc = check_crc
         self._progress = progress
 
-    def run(self, clean_exit: bool) -> RecoveryReport:
-        report = RecoveryReport(clean_exit)
+    def load(self) -> None:
+        """Maps what is there. Raises BadStore if something is not as it must be."""
         self._log.queue.load()
         self._queues.load()
         if self._index is not None:
             self._index.load()
+
+    def run(self, clean_exit: bool) -> RecoveryReport:
+        """Brings what was loaded in order."""
+        report = RecoveryReport(clean_exit)
         if not self._log.queue.files:
             self._forget_derived(report)
             return report
@@ -241,4 +245,3 @@ def _widen(unsure: DamagedRange | None, begin: int, end: int, reason: Reason) ->
     if unsure is None:
         return DamagedRange(begin, end - begin, reason.name)
     return DamagedRange(unsure.physical_offset, end - unsure.physical_offset, unsure.reason)
-

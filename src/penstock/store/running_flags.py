@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from enum import IntFlag
 
 
@@ -26,17 +27,21 @@ class RunningFlags:
         self._bits = 0
         self._reasons: dict[Trouble, str] = {}
         self._gate = threading.Lock()
+        self.changed: Callable[[bool], object] = bool
+        """Called with whether puts are taken, whenever that may have changed."""
 
     def raise_trouble(self, trouble: Trouble, reason: str) -> None:
         with self._gate:
             self._reasons[trouble] = reason
             self._bits |= trouble
+        self.changed(self.writable)
 
     def clear(self, trouble: Trouble) -> None:
         if self._bits & trouble:
             with self._gate:
                 self._bits &= ~trouble
                 self._reasons.pop(trouble, None)
+            self.changed(self.writable)
 
     @property
     def bits(self) -> int:

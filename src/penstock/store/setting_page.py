@@ -58,9 +58,7 @@ def settings_page() -> str:
         rows = "".join(_row(spec) for spec in specs)
         parts.append(f"## {title}\n\n{_COLUMNS}{rows}")
     names = ", ".join(f"`{name}`" for name in sorted(BROKER_NAMES))
-    parts.append(
-        f"## Settings of the broker\n\nKnown and kept for the broker; not used by the store: {names}.\n"
-    )
+    parts.append(f"## Settings of the broker\n\nKnown and kept for the broker; not used by the store: {names}.\n")
     parts.append(_RULES)
     return "\n".join(parts)
 

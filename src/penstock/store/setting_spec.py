@@ -177,9 +177,7 @@ class Spec:
         return "a path" if self.kind is Path else "text"
 
     def wrong(self, value: Any, allowed: str = "") -> BadSettings:
-        return BadSettings(
-            f"setting {self.name} is {self.show(value)!r}; it must be {allowed or self.allowed()}"
-        )
+        return BadSettings(f"setting {self.name} is {self.show(value)!r}; it must be {allowed or self.allowed()}")
 
 
 def spec_of(attribute: str, hint: Any, default: Any) -> Spec:

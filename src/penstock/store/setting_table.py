@@ -43,9 +43,7 @@ PUT = Section("Putting")
 FLUSH = Section("Flushing")
 BUFFERS = Section("New files and write buffers")
 GET = Section("Getting and querying")
-QUEUE_EXT = Section(
-    "Consume queue extension", no_effect("existing extension files are read and kept, none is written")
-)
+QUEUE_EXT = Section("Consume queue extension", no_effect("existing extension files are read and kept, none is written"))
 DELAY = Section("Delayed messages", not_yet("delayed messages are stored but not delivered"))
 DELETE = Section("Deleting old files", not_yet("old files are not deleted"))
 DISK = Section("Deleting old files", DELETE.effect, Origin.SYSTEM_PROPERTY)
@@ -60,9 +58,7 @@ class SettingTable:
     """The values, unchecked; `Settings` is the one to use."""
 
     store_path_root_dir: Annotated[Path, FILES("folder of the store")] = Path("~/store")
-    store_path_commit_log: Annotated[
-        Path | None, FILES("folder of the log; unset: `commitlog` in the root")
-    ] = None
+    store_path_commit_log: Annotated[Path | None, FILES("folder of the log; unset: `commitlog` in the root")] = None
     read_only_commit_log_store_paths: Annotated[
         str | None, FILES("log folders without new files", no_effect("a store has one commitlog folder"))
     ] = None
@@ -99,21 +95,13 @@ class SettingTable:
         bool, PUT("dispatch only what is confirmed", no_effect("the whole log is dispatched"))
     ] = False
 
-    flush_disk_type: Annotated[FlushDiskType, FLUSH("whether a put waits for the disk")] = (
-        FlushDiskType.ASYNC_FLUSH
-    )
+    flush_disk_type: Annotated[FlushDiskType, FLUSH("whether a put waits for the disk")] = FlushDiskType.ASYNC_FLUSH
     sync_flush_timeout: Annotated[int, FLUSH("longest wait of a put for the disk, ms", low=1)] = 5000
     flush_interval_commit_log: Annotated[int, FLUSH("period of the asynchronous flush, ms", low=1)] = 500
-    flush_commit_log_timed: Annotated[
-        bool, FLUSH("true: that period is kept; false: a put cuts it short")
-    ] = True
+    flush_commit_log_timed: Annotated[bool, FLUSH("true: that period is kept; false: a put cuts it short")] = True
     flush_commit_log_least_pages: Annotated[int, FLUSH("flush only with so many new pages")] = 4
-    flush_commit_log_thorough_interval: Annotated[
-        int, FLUSH("after so long flush any number of pages, ms")
-    ] = 10_000
-    flush_interval_consume_queue: Annotated[int, FLUSH("period of the consume queues' flush, ms", low=1)] = (
-        1000
-    )
+    flush_commit_log_thorough_interval: Annotated[int, FLUSH("after so long flush any number of pages, ms")] = 10_000
+    flush_interval_consume_queue: Annotated[int, FLUSH("period of the consume queues' flush, ms", low=1)] = 1000
     flush_consume_queue_least_pages: Annotated[int, FLUSH("flush a queue only with so many new pages")] = 2
     flush_consume_queue_thorough_interval: Annotated[
         int, FLUSH("after so long flush any number of pages and write the checkpoint, ms")
@@ -123,19 +111,13 @@ class SettingTable:
         bool,
         BUFFERS("append to locked memory and commit to the file later; with ASYNC_FLUSH on a master only"),
     ] = False
-    transient_store_pool_size: Annotated[
-        int, BUFFERS("buffers in the pool, of a commitlog file's size", low=1)
-    ] = 5
+    transient_store_pool_size: Annotated[int, BUFFERS("buffers in the pool, of a commitlog file's size", low=1)] = 5
     fast_fail_if_no_buffer_in_store_pool: Annotated[
         bool, BUFFERS("refuse a new file while the pool has no free buffer")
     ] = False
-    commit_interval_commit_log: Annotated[
-        int, BUFFERS("period of the commit from pool to file, ms", low=1)
-    ] = 200
+    commit_interval_commit_log: Annotated[int, BUFFERS("period of the commit from pool to file, ms", low=1)] = 200
     commit_commit_log_least_pages: Annotated[int, BUFFERS("commit only with so many new pages")] = 4
-    commit_commit_log_thorough_interval: Annotated[
-        int, BUFFERS("after so long commit any number of pages, ms")
-    ] = 200
+    commit_commit_log_thorough_interval: Annotated[int, BUFFERS("after so long commit any number of pages, ms")] = 200
     warm_mapped_file_enable: Annotated[
         bool,
         BUFFERS(
@@ -154,15 +136,9 @@ class SettingTable:
         ),
     ] = 4096
 
-    max_transfer_bytes_on_message_in_memory: Annotated[
-        int, GET("bytes of one get, recent messages", low=1)
-    ] = 256 << 10
-    max_transfer_count_on_message_in_memory: Annotated[
-        int, GET("messages of one get, recent ones", low=1)
-    ] = 32
-    max_transfer_bytes_on_message_in_disk: Annotated[int, GET("bytes of one get, old messages", low=1)] = (
-        64 << 10
-    )
+    max_transfer_bytes_on_message_in_memory: Annotated[int, GET("bytes of one get, recent messages", low=1)] = 256 << 10
+    max_transfer_count_on_message_in_memory: Annotated[int, GET("messages of one get, recent ones", low=1)] = 32
+    max_transfer_bytes_on_message_in_disk: Annotated[int, GET("bytes of one get, old messages", low=1)] = 64 << 10
     max_transfer_count_on_message_in_disk: Annotated[int, GET("messages of one get, old ones", low=1)] = 8
     access_message_in_memory_max_ratio: Annotated[
         int, GET("share of the machine's memory that counts as recent, percent", high=100)
@@ -172,34 +148,20 @@ class SettingTable:
         bool, GET("start recovery where the index is safe too", no_effect("the index is always completed"))
     ] = False
     max_msgs_num_batch: Annotated[int, GET("most messages a query by key answers", low=1)] = 64
-    default_query_max_num: Annotated[
-        int, GET("messages a query by key answers if it does not say", low=1)
-    ] = 32
-    check_crc_on_recover: Annotated[bool, GET("check bodies during recovery", name="checkCRCOnRecover")] = (
-        True
-    )
+    default_query_max_num: Annotated[int, GET("messages a query by key answers if it does not say", low=1)] = 32
+    check_crc_on_recover: Annotated[bool, GET("check bodies during recovery", name="checkCRCOnRecover")] = True
 
     enable_consume_queue_ext: Annotated[bool, QUEUE_EXT("write extension files")] = False
-    mapped_file_size_consume_queue_ext: Annotated[int, QUEUE_EXT("bytes of an extension file", low=1)] = (
-        48 << 20
-    )
-    bit_map_length_consume_queue_ext: Annotated[
-        int, QUEUE_EXT("bits of the filter map in an extension unit")
-    ] = 64
+    mapped_file_size_consume_queue_ext: Annotated[int, QUEUE_EXT("bytes of an extension file", low=1)] = 48 << 20
+    bit_map_length_consume_queue_ext: Annotated[int, QUEUE_EXT("bits of the filter map in an extension unit")] = 64
 
     message_delay_level: Annotated[str, DELAY("the delay of each level, in s, m, h or d", HONOURED)] = (
         "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
     )
-    flush_delay_offset_interval: Annotated[int, DELAY("period of writing delayOffset.json, ms", low=1)] = (
-        10_000
-    )
+    flush_delay_offset_interval: Annotated[int, DELAY("period of writing delayOffset.json, ms", low=1)] = 10_000
     enable_schedule_async_deliver: Annotated[bool, DELAY("deliver without waiting for each put")] = False
-    schedule_async_deliver_max_pending_limit: Annotated[int, DELAY("deliveries under way at once", low=1)] = (
-        2000
-    )
-    schedule_async_deliver_max_resend_num2_blocked: Annotated[
-        int, DELAY("tries before a level waits", low=1)
-    ] = 3
+    schedule_async_deliver_max_pending_limit: Annotated[int, DELAY("deliveries under way at once", low=1)] = 2000
+    schedule_async_deliver_max_resend_num2_blocked: Annotated[int, DELAY("tries before a level waits", low=1)] = 3
 
     file_reserved_time: Annotated[int, DELETE("age of a file that may go, hours")] = 72
     delete_when: Annotated[str, DELETE("hours of the day when old files go, joined by `;`")] = "04"
@@ -214,15 +176,11 @@ class SettingTable:
             aliases=("destroyMappedFileIntervalForcibly",),
         ),
     ] = 120_000
-    redelete_hanged_file_interval: Annotated[
-        int, DELETE("pause before the first file is tried again, ms")
-    ] = 120_000
+    redelete_hanged_file_interval: Annotated[int, DELETE("pause before the first file is tried again, ms")] = 120_000
     disk_max_used_space_ratio: Annotated[
         int, DELETE("percent of the disk at which old files go at once, kept within 10 to 95", low=-(2**31))
     ] = 75
-    clean_file_forcibly_enable: Annotated[
-        bool, DELETE("delete files that are not old when the disk is full")
-    ] = True
+    clean_file_forcibly_enable: Annotated[bool, DELETE("delete files that are not old when the disk is full")] = True
     disk_space_warning_level_ratio: Annotated[
         float,
         DISK(
@@ -242,19 +200,13 @@ class SettingTable:
         ),
     ] = 0.85
 
-    broker_role: Annotated[BrokerRole, REPLICATE("ASYNC_MASTER, SYNC_MASTER or SLAVE")] = (
-        BrokerRole.ASYNC_MASTER
-    )
+    broker_role: Annotated[BrokerRole, REPLICATE("ASYNC_MASTER, SYNC_MASTER or SLAVE")] = BrokerRole.ASYNC_MASTER
     ha_listen_port: Annotated[int, REPLICATE("port a master listens on for its slaves", high=65535)] = 10912
     ha_master_address: Annotated[str | None, REPLICATE("where a slave finds its master")] = None
     ha_send_heartbeat_interval: Annotated[int, REPLICATE("period of heartbeats, ms", low=1)] = 5000
-    ha_housekeeping_interval: Annotated[
-        int, REPLICATE("silence after which a connection ends, ms", low=1)
-    ] = 20_000
+    ha_housekeeping_interval: Annotated[int, REPLICATE("silence after which a connection ends, ms", low=1)] = 20_000
     ha_transfer_batch_size: Annotated[int, REPLICATE("bytes of one frame", low=1)] = 32 << 10
-    ha_slave_fallbehind_max: Annotated[int, REPLICATE("bytes behind at which a slave is not available")] = (
-        256 << 20
-    )
+    ha_slave_fallbehind_max: Annotated[int, REPLICATE("bytes behind at which a slave is not available")] = 256 << 20
     slave_timeout: Annotated[int, REPLICATE("longest wait of a put for a slave, ms", low=1)] = 3000
     offset_check_in_slave: Annotated[bool, REPLICATE("a slave corrects the offsets clients ask for")] = False
 
@@ -281,9 +233,7 @@ class SettingTable:
     enable_multi_dispatch: Annotated[
         bool, DLEDGER("one record in several queues", refused("there are no light queues"))
     ] = False
-    max_lmq_consume_queue_num: Annotated[
-        int, DLEDGER("light queues", no_effect("there are no light queues"))
-    ] = 20_000
+    max_lmq_consume_queue_num: Annotated[int, DLEDGER("light queues", no_effect("there are no light queues"))] = 20_000
 
     disk_fall_recorded: Annotated[
         bool, OTHER("record how far reads are behind", no_effect("reads do not keep this statistic"))
@@ -313,7 +263,5 @@ def _specs() -> dict[str, Spec]:
 SPECS: dict[str, Spec] = _specs()
 """By attribute, in the order of the table."""
 
-BY_NAME: dict[str, Spec] = {
-    name: spec for spec in SPECS.values() for name in (spec.name, *spec.about.aliases)
-}
+BY_NAME: dict[str, Spec] = {name: spec for spec in SPECS.values() for name in (spec.name, *spec.about.aliases)}
 """By RocketMQ's name and by every other spelling that is accepted."""

@@ -54,9 +54,7 @@ class Settings(SettingTable):
             object.__setattr__(self, spec.attribute, value)
         units = -(-self.mapped_file_size_consume_queue // UNIT_SIZE)
         object.__setattr__(self, "mapped_file_size_consume_queue", units * UNIT_SIZE)
-        object.__setattr__(
-            self, "disk_max_used_space_ratio", min(max(self.disk_max_used_space_ratio, 10), 95)
-        )
+        object.__setattr__(self, "disk_max_used_space_ratio", min(max(self.disk_max_used_space_ratio, 10), 95))
         self._check_texts()
         self._check_index_size()
 
@@ -70,9 +68,7 @@ class Settings(SettingTable):
             raise SPECS["broker_ip1"].wrong(self.broker_ip1, "an IPv4 or IPv6 address") from None
         hours = self.delete_when.split(";")
         if not all(re.fullmatch(r"[0-9]{1,2}", hour.strip()) and int(hour) < 24 for hour in hours):
-            raise SPECS["delete_when"].wrong(
-                self.delete_when, "hours of the day joined by ';', as in '04;16'"
-            )
+            raise SPECS["delete_when"].wrong(self.delete_when, "hours of the day joined by ';', as in '04;16'")
         if not parse_delay_levels(self.message_delay_level):
             raise SPECS["message_delay_level"].wrong(self.message_delay_level, "delays such as '1s 5s 1m 2h'")
 

@@ -12,6 +12,7 @@ from collections import deque
 
 import msgspec
 
+from penstock.format import kernels
 from penstock.store.status import GetStatus, Page, PutResult
 
 LATENCY_BOUNDS_MS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 5000)
@@ -45,23 +46,29 @@ class Snapshot(msgspec.Struct, frozen=True):
 class Statistics:
     """The counters of one open store."""
 
-    def __init__(self, started_ms: int) -> None:
+    def __init__(self, started_ms: int, appender: kernels.Appender) -> None:
         self.started_ms = started_ms
-        self.put_total = self.put_failed = self.put_bytes = 0
+        self._appender = appender
+        self._general_puts = self._general_bytes = self.put_failed = 0
         self.get_total = self.get_found = self.got_messages = self.got_bytes = 0
-        self.put_slowest = 0.0
+        self._slowest = 0.0
         self._latencies = [0] * (len(LATENCY_BOUNDS_MS) + 1)
         self._samples: deque[tuple[float, int, int, int]] = deque(maxlen=_WINDOW)
         self.sample()
 
     def count_put(self, result: PutResult, seconds: float) -> None:
         if result.stored:
-            self.put_total += 1
-            self.put_bytes += result.size
+            self._general_puts += 1
+            self._general_bytes += result.size
         else:
             self.put_failed += 1
         self._latencies[bisect_left(LATENCY_BOUNDS_MS, seconds * 1000)] += 1
-        self.put_slowest = max(self.put_slowest, seconds)
+        self._slowest = max(self._slowest, seconds)
+
+    @property
+    def put_total(self) -> int:
+        """Messages stored, by the short way and by the general one."""
+        return self._general_puts + self._appender.count
 
     def count_get(self, page: Page) -> None:
         self.get_total += 1
@@ -76,15 +83,17 @@ class Statistics:
     def snapshot(self, *, dispatch_behind: int, flush_behind: int, put_lock_held: float) -> Snapshot:
         then, puts, gets, messages = self._samples[0]
         seconds = max(time.monotonic() - then, 1e-3)
+        put_bytes = self._general_bytes + self._appender.bytes_appended
+        latencies = [sum(pair) for pair in zip(self._latencies, self._appender.latency_counts, strict=True)]
         bounds = [str(bound) for bound in LATENCY_BOUNDS_MS] + ["more"]
         return Snapshot(
             started_ms=self.started_ms,
             put_total=self.put_total,
             put_failed=self.put_failed,
-            put_bytes=self.put_bytes,
-            put_average_size=self.put_bytes / self.put_total if self.put_total else 0.0,
-            put_latency_ms=dict(zip(bounds, self._latencies, strict=True)),
-            put_slowest_ms=self.put_slowest * 1000,
+            put_bytes=put_bytes,
+            put_average_size=put_bytes / self.put_total if self.put_total else 0.0,
+            put_latency_ms=dict(zip(bounds, latencies, strict=True)),
+            put_slowest_ms=max(self._slowest * 1e3, self._appender.slowest_ns / 1e6),
             get_total=self.get_total,
             get_found=self.get_found,
             get_missed=self.get_total - self.get_found,

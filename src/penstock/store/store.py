@@ -13,19 +13,18 @@ from __future__ import annotations
 import contextlib
 import logging
 import resource
-import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from penstock.errors import BadStore, CorruptData, StoreFailed
+from penstock.errors import BadStore, StoreFailed
 from penstock.format.message_id import decode_message_id
 from penstock.format.record import Record
 from penstock.store.allocate import Allocator
 from penstock.store.checkpoint_file import CheckpointFile
-from penstock.store.commit_log import CommitLog
+from penstock.store.commit_log import CommitLog, now_ms
 from penstock.store.consume_queue import ConsumeQueue
 from penstock.store.consume_queues import ConsumeQueues
 from penstock.store.dispatch import Arrived, Dispatcher
@@ -52,10 +51,6 @@ from penstock.store.transient_pool import TransientPool
 log = logging.getLogger("penstock.store")
 
 
-def now_ms() -> int:
-    return time.time_ns() // 1_000_000
-
-
 class MessageStore:
     """An open store. Use `open`, and close it or use it in a `with` block."""
 
@@ -68,17 +63,15 @@ class MessageStore:
         self._io = files
         self._clock = clock
         self.flags = RunningFlags()
-        self.statistics = Statistics(clock())
         self._checkpoint = CheckpointFile(files, layout.checkpoint)
         self.log = CommitLog(files, layout.commit_log, settings, clock)
+        self.statistics = Statistics(clock(), self.log.appender)
         self.queues = ConsumeQueues(files, layout.consume_queue, settings.mapped_file_size_consume_queue)
         self.index: Index | None = None
         if settings.message_index_enable:
             self.index = Index(files, layout.index, settings.index_geometry, clock)
         self.records = Records(self.log, verify_crc=settings.verify_crc_on_read)
-        self._extensions = QueueExtensions(
-            files, layout.consume_queue_ext, settings.mapped_file_size_consume_queue_ext
-        )
+        self._extensions = QueueExtensions(files, layout.consume_queue_ext, settings.mapped_file_size_consume_queue_ext)
         self.dispatcher = Dispatcher(self.log, self.queues, self.index, settings.delay_levels, self.flags)
         self._getter = Getter(settings, self.log, self.queues, self._extensions, self.records)
         self._times = TimeSearch(self.records)
@@ -136,6 +129,7 @@ class MessageStore:
             self._checkpoint.value,
             check_crc=self.settings.check_crc_on_recover,
         )
+        recovery.load()
         if clean:
             self._io.replace_bytes(self.layout.abort, b"")
         self.report = recovery.run(clean)
@@ -150,43 +144,32 @@ class MessageStore:
     def _start_threads(self) -> None:
         settings = self.settings
         if settings.transient_pool_active:
-            self._pool = TransientPool(
-                settings.transient_store_pool_size, settings.mapped_file_size_commit_log
-            )
+            self._pool = TransientPool(settings.transient_store_pool_size, settings.mapped_file_size_commit_log)
         self.log.start(Allocator(self._io, settings, self._pool))
+        self.flags.changed = self.log.set_open
+        self.log.appender.wake = self.dispatcher.wake
         group_commit: GroupCommit | None = None
-        appended = self.dispatcher.wake
         if settings.flush_disk_type is FlushDiskType.SYNC_FLUSH:
             group_commit = GroupCommit(self.log.queue, self._syncer)
             self._threads.append(group_commit)
         else:
             flush = TimedFlush(settings, self._syncer)
             if self._pool is not None:
-                self._threads.append(TimedCommit(settings, self.log.queue, self._committed(flush)))
+                self._threads.append(TimedCommit(settings, self.log.queue, lambda: self._grown(flush)))
             elif not settings.flush_commit_log_timed:
-                appended = self._waking(flush)
+                self.log.appender.wake = lambda: self._grown(flush)
             self._threads.append(flush)
         self._threads.append(
-            Keeper(settings, self.queues, self.index, self._checkpoint, self.dispatcher, self._fail)
+            Keeper(settings, self.queues, self.index, self._checkpoint, self.dispatcher, self.statistics, self._fail)
         )
-        self._putter = Putter(settings, self.log, self.flags, self.statistics, group_commit, appended)
+        self._putter = Putter(settings, self.log, self.flags, self.statistics, group_commit)
         self.dispatcher.start()
         for thread in self._threads:
             thread.start()
 
-    def _waking(self, flush: TimedFlush) -> Callable[[], None]:
-        def appended() -> None:
-            flush.wake()
-            self.dispatcher.wake()
-
-        return appended
-
-    def _committed(self, flush: TimedFlush) -> Callable[[], None]:
-        def committed() -> None:
-            flush.wake()
-            self.dispatcher.wake()
-
-        return committed
+    def _grown(self, flush: TimedFlush) -> None:
+        flush.wake()
+        self.dispatcher.wake()
 
     def _flushed(self, timestamp: int) -> None:
         self._checkpoint.set_log(timestamp)
@@ -290,9 +273,7 @@ class MessageStore:
         record = self.records.at(decode_message_id(msg_id)[1])
         return record if record is not None and record.msg_id == msg_id.upper() else None
 
-    def offset_by_time(
-        self, topic: str, queue_id: int, timestamp: int, boundary: Boundary = Boundary.NEAREST
-    ) -> int:
+    def offset_by_time(self, topic: str, queue_id: int, timestamp: int, boundary: Boundary = Boundary.NEAREST) -> int:
         """Queue offset of the message stored at a time; 0 if there is no such queue."""
         queue = self._queue(topic, queue_id)
         return 0 if queue is None else self._times.find(queue, timestamp, boundary)

@@ -18,6 +18,7 @@ import os
 from penstock.errors import BadSettings
 from penstock.format.kernels import _plain
 from penstock.format.kernels._plain import (
+    Appender,
     TopicTable,
     append_units,
     check_record,
@@ -41,6 +42,7 @@ from penstock.format.kernels._plain_log import view_of
 from penstock.format.kernels._types import Buffer, Ints, Longs, Rows, Topics, WritableBuffer
 
 __all__ = [
+    "Appender",
     "Buffer",
     "Ints",
     "Longs",

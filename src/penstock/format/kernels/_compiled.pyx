@@ -2,24 +2,28 @@
 # cython: embedsignature=True, freethreading_compatible=False
 """The compiled twin of the kernels: what `_plain` does, on C pointers and mostly without the GIL.
 
-Buffers are taken through the buffer protocol, so maps, memoryviews, bytes and arrays all serve. Every position
-and length that comes from the data or from a caller is checked against the buffer before it is used, and read
-from memory once only, so that a writer that changes it meanwhile cannot slip past the check.
+Buffers are taken through the buffer protocol, so maps, memoryviews, bytes and arrays all serve. Every
+position and length that comes from the data or from a caller is checked against the buffer before it is used,
+and read from memory once only, so that a writer that changes it meanwhile cannot slip past the check.
 
+    _topics.pxi   the table of topics
     _log.pxi      CRC, hash, encode, publish, check, walk, find
-    _columns.pxi  topics, properties, tag codes, keys, queues
+    _columns.pxi  properties, tag codes, keys
+    _queues.pxi   rows grouped by queue, queue units
     _index.pxi    the index file
+    _append.pxi   an ordinary message into the log in one step
 """
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
+from cpython.unicode cimport PyUnicode_DecodeUTF8
 from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memchr, memcmp, memcpy, memset
 
 import numpy as np
 
-from penstock.format.rows import ROW
+from penstock.format.rows import ROW as _ROW
 from penstock.format.rows import Reason as _Reason
 
 cdef extern from *:
@@ -47,9 +51,15 @@ cdef extern from *:
     static inline int64_t load64(const uint8_t *p) {
         uint64_t v; memcpy(&v, p, 8); __asm__ volatile("" : "+r"(v)); return (int64_t)PENSTOCK_BE64(v);
     }
-    static inline void store16(uint8_t *p, int16_t x) { uint16_t v = PENSTOCK_BE16((uint16_t)x); memcpy(p, &v, 2); }
-    static inline void store32(uint8_t *p, int32_t x) { uint32_t v = PENSTOCK_BE32((uint32_t)x); memcpy(p, &v, 4); }
-    static inline void store64(uint8_t *p, int64_t x) { uint64_t v = PENSTOCK_BE64((uint64_t)x); memcpy(p, &v, 8); }
+    static inline void store16(uint8_t *p, int16_t x) {
+        uint16_t v = PENSTOCK_BE16((uint16_t)x); memcpy(p, &v, 2);
+    }
+    static inline void store32(uint8_t *p, int32_t x) {
+        uint32_t v = PENSTOCK_BE32((uint32_t)x); memcpy(p, &v, 4);
+    }
+    static inline void store64(uint8_t *p, int64_t x) {
+        uint64_t v = PENSTOCK_BE64((uint64_t)x); memcpy(p, &v, 8);
+    }
 
     static inline void acquire_fence(void) { __atomic_thread_fence(__ATOMIC_ACQUIRE); }
     static inline void release_fence(void) { __atomic_thread_fence(__ATOMIC_RELEASE); }
@@ -72,18 +82,20 @@ cdef extern from *:
         uint32_t c = 0xFFFFFFFFu;
     #if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
         for (; size >= 16; size -= 16, p += 16) {
-            uint64_t a, b;
-            memcpy(&a, p, 8);
-            memcpy(&b, p + 8, 8);
-            a ^= c;
-            c = crc_tables[15][a & 0xFF] ^ crc_tables[14][(a >> 8) & 0xFF]
-              ^ crc_tables[13][(a >> 16) & 0xFF] ^ crc_tables[12][(a >> 24) & 0xFF]
-              ^ crc_tables[11][(a >> 32) & 0xFF] ^ crc_tables[10][(a >> 40) & 0xFF]
-              ^ crc_tables[9][(a >> 48) & 0xFF] ^ crc_tables[8][a >> 56]
-              ^ crc_tables[7][b & 0xFF] ^ crc_tables[6][(b >> 8) & 0xFF]
-              ^ crc_tables[5][(b >> 16) & 0xFF] ^ crc_tables[4][(b >> 24) & 0xFF]
-              ^ crc_tables[3][(b >> 32) & 0xFF] ^ crc_tables[2][(b >> 40) & 0xFF]
-              ^ crc_tables[1][(b >> 48) & 0xFF] ^ crc_tables[0][b >> 56];
+            uint32_t v, w, x, y;
+            memcpy(&v, p, 4);
+            memcpy(&w, p + 4, 4);
+            memcpy(&x, p + 8, 4);
+            memcpy(&y, p + 12, 4);
+            v ^= c;  /* only these four look-ups wait for the round before */
+            c = (crc_tables[11][w & 0xFF] ^ crc_tables[10][(w >> 8) & 0xFF]
+               ^ crc_tables[9][(w >> 16) & 0xFF] ^ crc_tables[8][w >> 24]
+               ^ crc_tables[7][x & 0xFF] ^ crc_tables[6][(x >> 8) & 0xFF]
+               ^ crc_tables[5][(x >> 16) & 0xFF] ^ crc_tables[4][x >> 24]
+               ^ crc_tables[3][y & 0xFF] ^ crc_tables[2][(y >> 8) & 0xFF]
+               ^ crc_tables[1][(y >> 16) & 0xFF] ^ crc_tables[0][y >> 24])
+              ^ ((crc_tables[15][v & 0xFF] ^ crc_tables[14][(v >> 8) & 0xFF])
+               ^ (crc_tables[13][(v >> 16) & 0xFF] ^ crc_tables[12][v >> 24]));
         }
     #endif
         for (; size > 0; size--, p++) c = (c >> 8) ^ crc_tables[0][(c ^ *p) & 0xFF];
@@ -148,7 +160,7 @@ cdef int32_t PREPARED = 0x4
 cdef int32_t ROLLBACK = 0xC
 
 crc_prepare()
-if sizeof(Row) != ROW.itemsize:
+if sizeof(Row) != _ROW.itemsize:
     raise ImportError("the compiled kernels were built for another version of ROW")
 
 
@@ -163,6 +175,9 @@ cdef object longs_from(const int64_t* values, int64_t count):
     return made
 
 
+include "_topics.pxi"
 include "_log.pxi"
 include "_columns.pxi"
+include "_queues.pxi"
 include "_index.pxi"
+include "_append.pxi"

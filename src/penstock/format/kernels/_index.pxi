@@ -2,7 +2,7 @@
 
 cdef extern from *:
     """
-    /* Whether an item's second may hold a time in [begin, end]; wide, so that a garbage header cannot overflow. */
+    /* Whether an item's second may hold a time in [begin, end]; wide, so that garbage cannot overflow. */
     static inline int second_matches(int64_t first, int32_t seconds, int64_t begin, int64_t end) {
         __int128 time = (__int128)first + (int64_t)seconds * 1000;
         return (seconds == 0 || time <= end) && (time + 999 >= begin || seconds == INT32_MAX);
@@ -100,7 +100,7 @@ cdef int64_t follow(
     const uint8_t* file, int64_t slots, int64_t items, int64_t key_hash, int64_t begin, int64_t end,
     int64_t* number, int64_t limit, int64_t** found,
 ) noexcept nogil:
-    """Collects offsets from *number on; returns how many, -1 without memory. *found is the caller's to free."""
+    """Collects offsets from *number on: how many, -1 without memory. *found is the caller's to free."""
     cdef int64_t count = 0, room = 0, first = load64(file), previous
     cdef const uint8_t* item
     cdef void* larger

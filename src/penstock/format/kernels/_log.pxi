@@ -4,7 +4,6 @@ cdef extern from "Python.h":
     int PyUnicode_KIND(object text) nogil
     void* PyUnicode_DATA(object text) nogil
     Py_ssize_t PyUnicode_GET_LENGTH(object text) nogil
-    int PyUnicode_READY(object text) except -1
 
 
 def crc32(data):
@@ -304,7 +303,9 @@ cdef int walk_into(
     return reason
 
 
-def walk(data, int64_t base, int64_t start, int64_t stop, bint check_crc, TopicTable topics, int64_t max_rows):
+def walk(
+    data, int64_t base, int64_t start, int64_t stop, bint check_crc, TopicTable topics, int64_t max_rows
+):
     """The valid records that start in [start, stop), the position after them, and why it ends there."""
     cdef Py_buffer source, target
     cdef int64_t at = start, count = 0, capacity, most
@@ -316,7 +317,7 @@ def walk(data, int64_t base, int64_t start, int64_t stop, bint check_crc, TopicT
     try:
         stop = min(stop, source.len)
         most = max(0, min(max_rows, (stop - start) // 91 + 1))
-        rows = np.empty(min(most, 16384), dtype=ROW)
+        rows = np.empty(min(most, 16384), dtype=_ROW)
         while True:
             capacity = rows.shape[0]
             PyObject_GetBuffer(rows, &target, PyBUF_WRITABLE)
@@ -328,7 +329,7 @@ def walk(data, int64_t base, int64_t start, int64_t stop, bint check_crc, TopicT
             PyBuffer_Release(&target)
             if reason != FULL or capacity >= max_rows:
                 break
-            larger = np.empty(max(capacity + 1, min(2 * capacity, most)), dtype=ROW)
+            larger = np.empty(max(capacity + 1, min(2 * capacity, most)), dtype=_ROW)
             larger[:capacity] = rows
             rows = larger
     finally:
@@ -351,7 +352,8 @@ cdef int64_t find_from(
 ) noexcept nogil:
     # A magic's first byte stands 4 bytes into the record; two cursors, one for each such byte.
     cdef int64_t end = min(stop, length - 7) + 4
-    cdef int64_t message = next_byte(data, start + 4, end, 0xDA), blank = next_byte(data, start + 4, end, 0xCB)
+    cdef int64_t message = next_byte(data, start + 4, end, 0xDA)
+    cdef int64_t blank = next_byte(data, start + 4, end, 0xCB)
     cdef int64_t at
     cdef int32_t magic
     cdef int reason

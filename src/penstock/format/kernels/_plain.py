@@ -1,5 +1,6 @@
 """The plain twin of the kernels: reference code that runs anywhere, with the compiled one's results."""
 
+from penstock.format.kernels._plain_append import Appender
 from penstock.format.kernels._plain_columns import (
     TopicTable,
     append_units,
@@ -22,6 +23,7 @@ from penstock.format.kernels._plain_log import (
 )
 
 __all__ = [
+    "Appender",
     "TopicTable",
     "append_units",
     "check_record",

@@ -16,6 +16,7 @@ from penstock.format.constants import MAX_PROPERTIES_LENGTH, MIN_RECORD_SIZE, SC
 from penstock.format.kernels._plain_log import examine, java_hash, view_of, writable_view_of
 from penstock.format.kernels._types import Buffer, Ints, Longs, Rows, WritableBuffer
 from penstock.format.queue_unit import UNIT, UNIT_SIZE
+from penstock.format.rows import ROW
 from penstock.format.sys_flag import (
     TRANSACTION_COMMIT,
     TRANSACTION_MASK,
@@ -103,7 +104,7 @@ def index_keys(data: Buffer, base: int, rows: Rows) -> tuple[Ints, Longs]:
 def group_rows(rows: Rows) -> list[tuple[int, int, Longs]]:
     """(topic_id, queue_id, row numbers) of the rows that belong into a queue; groups by first appearance."""
     groups: dict[tuple[int, int], list[int]] = {}
-    types = rows["sys_flag"] & TRANSACTION_MASK
+    types = _checked(rows)["sys_flag"] & TRANSACTION_MASK
     for number in np.flatnonzero((types == TRANSACTION_NONE) | (types == TRANSACTION_COMMIT)).tolist():
         key = (int(rows["topic_id"][number]), int(rows["queue_id"][number]))
         groups.setdefault(key, []).append(number)
@@ -112,7 +113,8 @@ def group_rows(rows: Rows) -> list[tuple[int, int, Longs]]:
 
 def append_units(out: WritableBuffer, at: int, rows: Rows, picks: Longs) -> None:
     """Writes the 20-byte queue units of the picked rows at out[at:]."""
-    view = writable_view_of(out)
+    view, rows = writable_view_of(out), _checked(rows)
+    picks = np.asarray(picks, dtype=np.int64)
     if at < 0 or at + UNIT_SIZE * len(picks) > len(view):
         raise ValueError(f"{len(picks)} units at {at} do not fit into {len(view)} bytes")
     if len(picks) and not (picks.min() >= 0 and picks.max() < len(rows)):
@@ -124,11 +126,17 @@ def append_units(out: WritableBuffer, at: int, rows: Rows, picks: Longs) -> None
     view[at : at + UNIT_SIZE * len(picks)] = units.tobytes()
 
 
+def _checked(rows: Rows) -> Rows:
+    if rows.dtype != ROW or rows.ndim != 1 or not rows.flags.c_contiguous:
+        raise ValueError("rows must be a contiguous array of ROW")
+    return rows
+
+
 def _texts(data: Buffer, base: int, rows: Rows) -> Iterator[tuple[bytes, bytes]]:
     """Topic and properties of each row."""
     view = view_of(data)
     columns = ("physical_offset", "size", "topic_at", "topic_length", "properties_at", "properties_length")
-    fields = zip(*(rows[name].tolist() for name in columns), strict=True)
+    fields = zip(*(_checked(rows)[name].tolist() for name in columns), strict=True)
     for number, (offset, size, topic_at, topic_length, properties_at, properties_length) in enumerate(fields):
         at = offset - base
         if (

@@ -26,6 +26,8 @@ def index_put(out: WritableBuffer, slots: int, items: int, hashes: Ints, offsets
     """Puts keys until the file is full; returns how many were put."""
     view = writable_view_of(out)
     _check_geometry(view, slots, items)
+    hashes = np.asarray(hashes, dtype=np.int32)
+    offsets, times = np.asarray(offsets, dtype=np.int64), np.asarray(times, dtype=np.int64)
     if not len(hashes) == len(offsets) == len(times):
         raise ValueError("hashes, offsets and times differ in length")
     if len(hashes) and hashes.min() < 0:
@@ -74,11 +76,7 @@ def index_find(
     while 0 < number < items and len(found) < limit:
         item_hash, offset, seconds, previous = _ITEM.unpack_from(view, _item_at(slots, number))
         time = first + seconds * 1000
-        if (
-            item_hash == key_hash
-            and (seconds == 0 or time <= end)
-            and (time + 999 >= begin or seconds == _MAX_INT)
-        ):
+        if item_hash == key_hash and (seconds == 0 or time <= end) and (time + 999 >= begin or seconds == _MAX_INT):
             found.append(offset)
         number = previous if previous < number else 0
     return np.array(found, dtype=np.int64), number if 0 < number < items else 0

@@ -1,0 +1,155 @@
+"""File sizes, as the files themselves tell them.
+
+What was given by `--set` or `--config` is believed. Otherwise all files of a kind must agree on their size; a file that
+a crash left unfinished, shorter than the others and all zero, is not asked. How many slots and items an index file has
+cannot be read from it: its size decides between the two geometries that Penstock itself makes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from itertools import chain
+from pathlib import Path
+from typing import NamedTuple
+
+from penstock.errors import BadStore
+from penstock.format import kernels
+from penstock.format.index_layout import IndexGeometry
+from penstock.format.rows import Reason
+from penstock.store import Settings
+from penstock.store.files import Files
+from penstock.store.layout import Layout
+
+_DATA_NAME = re.compile(r"\d{20}")
+_INDEX_NAME = re.compile(r"\d{17}")
+_CHUNK = 1 << 20
+_KNOWN = (Settings(), Settings.dev())
+
+
+class Fitted(NamedTuple):
+    """Settings whose sizes fit the files, and why the index cannot be read, if it cannot."""
+
+    settings: Settings
+    index_problem: str = ""
+
+
+def fit_to_log(settings: Settings, files: Files, layout: Layout) -> Settings:
+    """The settings with the size that the commitlog's files have. Raises BadStore if they do not agree."""
+    if "mapped_file_size_commit_log" in settings.given:
+        return settings
+    size = _common_size(files, [layout.commit_log], "mappedFileSizeCommitLog")
+    if size is None:
+        return settings
+    if size not in {known.mapped_file_size_commit_log for known in _KNOWN}:
+        _refuse_truncated_alone(files, layout.commit_log)
+    return settings.with_changes(mapped_file_size_commit_log=size)
+
+
+def fit_to_files(settings: Settings, files: Files, layout: Layout) -> Fitted:
+    """The settings with all sizes that the store's files have. Raises BadStore if files of a kind do not agree."""
+    settings = fit_to_log(settings, files, layout)
+    for attribute, folder, name in (
+        ("mapped_file_size_consume_queue", layout.consume_queue, "mappedFileSizeConsumeQueue"),
+        ("mapped_file_size_consume_queue_ext", layout.consume_queue_ext, "mappedFileSizeConsumeQueueExt"),
+    ):
+        if attribute not in settings.given:
+            size = _common_size(files, _queue_folders(files, folder), name)
+            if size is not None:
+                settings = settings.with_changes(**{attribute: size})
+    return _fit_to_index(settings, files, layout)
+
+
+# -- one size for all ----------------------------------------------------------------------------------------------
+
+
+def _common_size(files: Files, folders: list[Path] | Iterator[Path], setting: str) -> int | None:
+    by_size: dict[int, list[Path]] = {}
+    for path in chain.from_iterable(_data_files(files, folder) for folder in folders):
+        by_size.setdefault(files.size(path), []).append(path)
+    largest = max(by_size, default=0)
+    for size in sorted(by_size):
+        if size < largest or not size:
+            by_size[size] = [path for path in by_size[size] if not _is_unfinished(files, path)]
+    found = sorted((size for size in by_size if by_size[size]), key=lambda size: len(by_size[size]))
+    if not found:
+        return None
+    usual, odd = found[-1], found[0]
+    if len(found) > 1:
+        raise BadStore(
+            f"the files do not agree on one size ({len(by_size[odd])} of this, {len(by_size[usual])} of the other); "
+            f"restore this one from a copy, or say which size is right with --set {setting}=...",
+            path=by_size[odd][0],
+            expected=f"{usual} bytes, as {by_size[usual][0].name} has",
+            found=f"{odd} bytes",
+        )
+    return usual
+
+
+def _data_files(files: Files, folder: Path) -> Iterator[Path]:
+    for name in files.names(folder) if files.is_folder(folder) else ():
+        if _DATA_NAME.fullmatch(name) and not files.is_folder(folder / name):
+            yield folder / name
+
+
+def _queue_folders(files: Files, folder: Path) -> Iterator[Path]:
+    for topic in files.names(folder) if files.is_folder(folder) else ():
+        if files.is_folder(folder / topic):
+            for queue in files.names(folder / topic):
+                yield folder / topic / queue
+
+
+def _is_unfinished(files: Files, path: Path) -> bool:
+    """Whether a file is the last of its folder and holds nothing but zeros."""
+    if path.name != max(found.name for found in _data_files(files, path.parent)):
+        return False
+    with path.open("rb") as data:
+        while piece := data.read(_CHUNK):
+            if piece.count(0) < len(piece):
+                return False
+    return True
+
+
+def _refuse_truncated_alone(files: Files, folder: Path) -> None:
+    """A single file has no other to disagree with; but a record that runs past its end shows that it was cut."""
+    paths = list(_data_files(files, folder))
+    if len(paths) != 1 or not files.size(paths[0]):
+        return
+    data, base = files.open_map(paths[0]), int(paths[0].name)
+    try:
+        at, reason = 0, int(Reason.FULL)
+        while reason == Reason.FULL:
+            _, at, reason = kernels.walk(data.view, base, at, len(data), False, None, 65_536)
+        if reason == Reason.BEYOND_END:
+            raise BadStore(
+                "the file was cut short: its last record runs past its end; restore it from a copy, or read what "
+                f"is there with --set mappedFileSizeCommitLog={len(data)}",
+                path=paths[0],
+                offset=base + at,
+            )
+    finally:
+        data.close()
+
+
+# -- the index -----------------------------------------------------------------------------------------------------
+
+
+def _fit_to_index(settings: Settings, files: Files, layout: Layout) -> Fitted:
+    if not settings.message_index_enable:
+        return Fitted(settings, "there is no index, because messageIndexEnable is false")
+    paths = [layout.index / name for name in files.names(layout.index) if _INDEX_NAME.fullmatch(name)]
+    sizes = {files.size(path): path for path in paths}
+    given = bool({"max_hash_slot_num", "max_index_num"} & settings.given)
+    for known in (settings,) if given else (settings, *_KNOWN):
+        if sizes.keys() <= {known.index_geometry.file_size}:
+            slots, items = known.index_geometry
+            return Fitted(settings.with_changes(max_hash_slot_num=slots, max_index_num=items))
+    return Fitted(settings, _unfit(settings.index_geometry, sizes))
+
+
+def _unfit(geometry: IndexGeometry, sizes: dict[int, Path]) -> str:
+    size, path = next((size, path) for size, path in sizes.items() if size != geometry.file_size)
+    return (
+        f"the index cannot be read: {path} has {size} bytes, and {geometry.slots} slots with {geometry.items} items "
+        f"make {geometry.file_size}; say those it was made with (--set maxHashSlotNum=... --set maxIndexNum=...)"
+    )

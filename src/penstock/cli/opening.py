@@ -1,0 +1,125 @@
+"""Opens a store for reading only: nothing on disk changes, and the owner's lock is not touched.
+
+What is shown is what a start would serve: the store's own recovery runs on a view that keeps changes in memory. What a
+reader should know about that goes to stderr, one sentence each: that the store is in use or was not closed, what a
+start would find, and that the index does not fit.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from penstock.cli.geometry import Fitted, fit_to_files
+from penstock.cli.output import say
+from penstock.errors import BadStore
+from penstock.store import MessageStore, Settings
+from penstock.store.files import Files, OverlayFiles
+from penstock.store.layout import Layout
+
+_SIGNS = ("commitlog", "consumequeue", "index", "config", "checkpoint", "abort", "lock")
+_NOTES_SAID = 5
+
+
+class Place(NamedTuple):
+    """A store's folder, before it is opened."""
+
+    settings: Settings
+    layout: Layout
+    files: Files
+    owner: int
+    """The process that has the store open, 0 if none has."""
+
+    @classmethod
+    def find(cls, folder: Path, config: Path | None, pairs: Sequence[str] | None) -> Place:
+        """Raises BadStore if no store is there, BadSettings if the settings are no good."""
+        settings = Settings.load(config, pairs or ()).with_changes(store_path_root_dir=folder)
+        layout, files = Layout.of(folder, settings), OverlayFiles()
+        if not folder.is_dir():
+            found = "a store is a folder, and this is a file" if folder.exists() else "no such folder"
+            raise BadStore(f"there is no store here: {found}", path=folder)
+        if not layout.commit_log.is_dir() and not any((folder / sign).exists() for sign in _SIGNS):
+            raise BadStore(f"there is no store here: none of {', '.join(_SIGNS)} is in the folder", path=folder)
+        return cls(settings, layout, files, files.lock_owner(layout.lock))
+
+    @property
+    def closed_cleanly(self) -> bool:
+        return not self.files.exists(self.layout.abort)
+
+    def say_state(self, shown: str) -> None:
+        """Says what is not as after a clean exit, and what is `shown` instead."""
+        root = self.layout.root
+        if self.owner:
+            say(f"{root} is in use by {owner_name(self.owner)}: {shown}, at this moment.")
+        elif not self.closed_cleanly:
+            say(f"{root} was not closed cleanly: {shown}.")
+
+
+class View(NamedTuple):
+    """A store opened for reading only."""
+
+    store: MessageStore
+    place: Place
+    index_problem: str
+
+    @property
+    def findings(self) -> list[str]:
+        """What a start would report. While a writer works, what lies behind the log's end is just being written."""
+        report = self.store.report
+        if not self.place.owner:
+            return list(report.notes)
+        return [f"no valid record in {each.size} bytes at {each.physical_offset}" for each in report.damage]
+
+
+@contextlib.contextmanager
+def open_view(
+    folder: Path, config: Path | None, pairs: Sequence[str] | None, *, needs_index: bool = False, **defaults: Any
+) -> Iterator[View]:
+    """The store as a start would serve it. `defaults` change settings that were not given."""
+    place = Place.find(folder, config, pairs)
+    settings, problem = _fit(place, needs_index)
+    changes = {name: value for name, value in defaults.items() if name not in settings.given}
+    if problem:
+        changes["message_index_enable"] = False
+    with _quiet_log(), MessageStore.open(folder, settings.with_changes(**changes), read_only=True) as store:
+        view = View(store, place, problem)
+        _say_all(view)
+        yield view
+
+
+def _fit(place: Place, needs_index: bool) -> Fitted:
+    fitted = fit_to_files(place.settings, place.files, place.layout)
+    if fitted.index_problem and needs_index:
+        raise BadStore(fitted.index_problem)
+    return fitted
+
+
+def _say_all(view: View) -> None:
+    view.place.say_state("what follows is the store as a start would serve it")
+    if view.index_problem and view.place.settings.message_index_enable:
+        say(f"{view.index_problem}.")
+    findings = view.findings
+    for finding in findings[:_NOTES_SAID]:
+        say(f"a start would report: {finding}.")
+    if len(findings) > _NOTES_SAID:
+        say(f"and {len(findings) - _NOTES_SAID} more, which `penstock store info {view.place.layout.root}` shows.")
+
+
+@contextlib.contextmanager
+def _quiet_log() -> Iterator[None]:
+    """The store's own log speaks of repairs as done; here none is done, and `View.findings` tells them."""
+    log = logging.getLogger("penstock.store")
+    before = log.level
+    log.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        log.setLevel(before)
+
+
+def owner_name(owner: int) -> str:
+    """The owner for people; a process of another container or host has no number here."""
+    return f"process {owner}" if owner > 0 else "another process"

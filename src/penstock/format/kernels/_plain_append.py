@@ -1,0 +1,48 @@
+"""The plain twin of the appender: declines everything, so that every message takes the store's general path."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from penstock.format.kernels._types import WritableBuffer
+
+
+class Appender:
+    """See the compiled twin; this one keeps the shared tables and never appends."""
+
+    def __init__(
+        self,
+        message_type: type[Any],
+        result_type: Callable[..., Any],
+        ok: object,
+        clock: Callable[[], int] | None,
+        store_host_text: str,
+        store_host: bytes,
+        max_body: int,
+        max_record: int,
+    ) -> None:
+        self.is_open = False
+        """False while somebody else is appending, or nobody may."""
+        self.is_follower_asleep = False
+        """True if `wake` is to be called after the next append."""
+        self.wake: Callable[[], object] = bool
+        self.next_offsets: dict[tuple[str, int], int] = {}
+        """Next queue offset by (topic, queue id); a queue that is not in it starts at 0."""
+        self.topics: dict[str, bytes] = {}
+        """Topics known to be legal, with their bytes."""
+        self.hosts: dict[str, bytes] = {}
+        """Hosts seen before, with their bytes."""
+        self.newest_timestamp = 0
+        self.count = self.bytes_appended = self.slowest_ns = 0
+        self.latency_counts = [0] * 12
+
+    def attach(self, file: object, target: WritableBuffer, from_offset: int, position: int) -> None:
+        """From now on appends go to `target`; `file.wrote` and `file.store_timestamp` are kept up to date."""
+
+    def detach(self) -> None:
+        """Lets go of the file's memory; everything is declined until the next `attach`."""
+
+    def append(self, message: object) -> Any:
+        """The result of an append, or None if the message is not for this path."""
+        return None

@@ -1,0 +1,21 @@
+"""What every folder of tests shares."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import settings
+
+from penstock.format import kernels
+
+settings.register_profile("penstock", deadline=None, print_blob=True)
+settings.load_profile("penstock")
+
+
+@pytest.fixture(params=["compiled", "plain"])
+def kernels_name(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Runs the test on both twins of the kernels."""
+    before = kernels.active
+    yield kernels.select(request.param)
+    kernels.select(before)

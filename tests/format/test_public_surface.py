@@ -1,0 +1,24 @@
+from __future__ import annotations
+
+from types import ModuleType
+
+import penstock.format
+from penstock.format import kernels
+from penstock.format.kernels import _compiled, _plain
+
+
+def public_names(module: ModuleType) -> set[str]:
+    values = vars(module).items()
+    return {name for name, value in values if not name.startswith("_") and not isinstance(value, ModuleType)}
+
+
+def test_the_packages_names_are_what_it_says() -> None:
+    assert public_names(penstock.format) | {"kernels"} == set(penstock.format.__all__)
+
+
+def test_the_kernels_names_are_what_they_say() -> None:
+    assert public_names(kernels) - {"annotations", "BadSettings"} == set(kernels.__all__)
+
+
+def test_both_twins_have_the_same_kernels() -> None:
+    assert set(_plain.__all__) == public_names(_compiled)

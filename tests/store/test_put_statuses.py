@@ -1,0 +1,533 @@
+"""One test or more for each status that a put can answer: when, why in one sentence, and what was stored.
+
+FLUSH_SLAVE_TIMEOUT and SLAVE_NOT_AVAILABLE need replication.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from penstock.format.sys_flag import TRANSACTION_COMMIT, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK
+from penstock.store import GetStatus, Message, MessageStore, PutResult, PutStatus
+
+if TYPE_CHECKING:
+    from store.conftest import FaultyFiles, StoreHome
+
+pytestmark = pytest.mark.usefixtures("kernels_name")
+
+
+def is_one_sentence(reason: str) -> bool:
+    """What a person should see: words, on one line, without Python's names for things."""
+    return len(reason) > 15 and "\n" not in reason and "Error" not in reason and "Errno" not in reason
+
+
+def refuse(kind: int) -> None:
+    raise OSError(kind, os.strerror(kind))
+
+
+def wait_until_locked(store: MessageStore, seconds: float) -> None:
+    """Returns once somebody has held the put lock for longer than that."""
+    deadline = time.monotonic() + 30
+    while store.log.locked_for() <= seconds:
+        assert time.monotonic() < deadline, "nobody holds the put lock"
+        time.sleep(0.0005)
+
+
+def assert_nothing_stored(store: MessageStore, result: PutResult, end: int) -> None:
+    assert not result.ok
+    assert not result.stored
+    assert result.msg_id == ""
+    assert is_one_sentence(result.reason), result.reason
+    assert store.log.queue.wrote_offset == end
+
+
+# -- PUT_OK --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("sync", [False, True], ids=["async_flush", "sync_flush"])
+def test_put_ok_says_where_the_message_is(home: StoreHome, sync: bool) -> None:
+    store = home.open(sync=sync)
+    first = store.put(Message("orders", b"one", queue_id=2))
+    second = store.put(Message("orders", b"two", queue_id=2))
+    assert (first.status, first.ok, first.stored, first.reason) == (PutStatus.PUT_OK, True, True, "")
+    assert (first.physical_offset, first.queue_id, first.queue_offset) == (0, 2, 0)
+    assert (second.physical_offset, second.queue_offset) == (first.size, 1)
+    assert second.store_timestamp == home.clock.now
+    found = store.look_up_id(second.msg_id)
+    assert found is not None
+    assert found.body == b"two"
+
+
+def test_put_ok_means_on_disk_under_sync_flush(home: StoreHome, disk: FaultyFiles) -> None:
+    synced: list[str] = []
+    disk.before_sync = lambda path: synced.append(path.parent.name)
+    store = home.open(files=disk, sync=True)
+    synced.clear()
+    for _ in range(3):
+        result = store.put(Message("orders", b"safe"))
+        assert result.status is PutStatus.PUT_OK
+        assert store.log.queue.flushed_where >= result.end_offset
+    assert synced.count("commitlog") >= 3
+
+
+def test_put_ok_comes_at_once_for_a_message_that_does_not_wait(home: StoreHome, disk: FaultyFiles) -> None:
+    store = home.open(files=disk, sync=True)
+    go_on = threading.Event()
+    disk.before_sync = lambda path: go_on.wait(60) and None
+    try:
+        by_flag = store.put(Message("orders", b"now", wait=False))
+        by_property = store.put(Message("orders", b"now", properties={"WAIT": "false"}))
+        assert (by_flag.status, by_property.status) == (PutStatus.PUT_OK, PutStatus.PUT_OK)
+        assert store.get("orders", 0, 0).status is GetStatus.NO_MESSAGE_IN_QUEUE
+    finally:
+        go_on.set()
+
+
+@pytest.mark.parametrize("sync", [False, True], ids=["async_flush", "sync_flush"])
+def test_put_async_answers_through_a_future(home: StoreHome, sync: bool) -> None:
+    store = home.open(sync=sync)
+    futures = [store.put_async(Message("orders", b"%d" % number)) for number in range(50)]
+    answers = [future.result(30) for future in futures]
+    assert {answer.status for answer in answers} == {PutStatus.PUT_OK}
+    assert [answer.queue_offset for answer in answers] == list(range(50))
+    assert home.bodies(store, "orders") == [b"%d" % number for number in range(50)]
+
+
+# -- FLUSH_DISK_TIMEOUT --------------------------------------------------------------------------------------
+
+
+def test_flush_disk_timeout_says_that_the_message_is_stored_but_not_yet_on_disk(
+    home: StoreHome, disk: FaultyFiles
+) -> None:
+    store = home.open(files=disk, sync=True, sync_flush_timeout=50)
+    store.put(Message("orders", b"before"))
+    go_on = threading.Event()
+    disk.before_sync = lambda path: go_on.wait(60) and None
+    try:
+        result = store.put(Message("orders", b"slow"))
+        assert result.status is PutStatus.FLUSH_DISK_TIMEOUT
+        assert result.stored
+        assert result.queue_offset == 1
+        assert is_one_sentence(result.reason), result.reason
+        assert home.bodies(store, "orders") == [b"before"], "consumers must not see what is not on disk"
+    finally:
+        go_on.set()
+    assert store.put(Message("orders", b"after")).status is PutStatus.PUT_OK
+    assert home.bodies(store, "orders") == [b"before", b"slow", b"after"]
+
+
+def test_a_batch_waits_for_the_disk_once_and_not_once_for_each_message(home: StoreHome, disk: FaultyFiles) -> None:
+    store = home.open(files=disk, sync=True, sync_flush_timeout=200)
+    store.put(Message("orders", b"before"))
+    go_on = threading.Event()
+    disk.before_sync = lambda path: go_on.wait(60) and None
+    try:
+        started = time.monotonic()
+        batch = store.put_many([Message("orders", b"slow")] * 20)
+        assert time.monotonic() - started < 2
+        assert batch.status is PutStatus.FLUSH_DISK_TIMEOUT
+        assert [result.queue_offset for result in batch.results] == list(range(1, 21))
+    finally:
+        go_on.set()
+
+
+# -- SERVICE_NOT_AVAILABLE, and UNKNOWN_ERROR for the put that met the failure -------------------------------
+
+
+def test_a_failed_sync_stops_writes_and_the_next_open_is_sound(home: StoreHome, disk: FaultyFiles) -> None:
+    store = home.open(files=disk, sync=True)
+    store.put(Message("orders", b"safe"))
+    disk.before_sync = lambda path: refuse(errno.EIO) if path.parent.name == "commitlog" else None
+
+    waiting = store.put(Message("orders", b"doubtful"))
+    assert waiting.status is PutStatus.UNKNOWN_ERROR
+    assert not waiting.stored
+    assert is_one_sentence(waiting.reason), waiting.reason
+
+    disk.before_sync = lambda path: None  # a later sync would succeed, and prove nothing
+    end = store.log.queue.wrote_offset
+    later = store.put(Message("orders", b"refused"))
+    assert later.status is PutStatus.SERVICE_NOT_AVAILABLE
+    assert "sync" in later.reason
+    assert_nothing_stored(store, later, end)
+    assert store.put_many([Message("orders", b"refused")] * 2).status is PutStatus.SERVICE_NOT_AVAILABLE
+    assert store.put_async(Message("orders", b"refused")).result(30).status is PutStatus.SERVICE_NOT_AVAILABLE
+    assert home.bodies(store, "orders") == [b"safe"], "consumers must not see what may not be on disk"
+
+    store.close()
+    assert (home.path / "abort").exists()
+    again = home.open(sync=True)
+    assert not again.report.clean_exit
+    assert home.bodies(again, "orders") == [b"safe", b"doubtful"]
+    assert again.put(Message("orders", b"goes on")).queue_offset == 2
+
+
+def test_a_failed_sync_of_a_queue_stops_writes_too(home: StoreHome, disk: FaultyFiles) -> None:
+    failed = threading.Event()
+
+    def refuse_queues(path: Path) -> None:
+        if "consumequeue" in path.parts:
+            failed.set()
+            refuse(errno.EIO)
+
+    store = home.open(files=disk, flush_interval_consume_queue=1, flush_consume_queue_thorough_interval=0)
+    disk.before_sync = refuse_queues
+    assert store.put(Message("orders", b"safe")).ok
+    assert failed.wait(30)
+    deadline = time.monotonic() + 30
+    while store.put(Message("orders", b"x")).ok:
+        assert time.monotonic() < deadline, "puts are still taken"
+    result = store.put(Message("orders", b"refused"))
+    assert result.status is PutStatus.SERVICE_NOT_AVAILABLE
+    assert_nothing_stored(store, result, store.log.queue.wrote_offset)
+    store.close()
+    assert (home.path / "abort").exists()
+    assert home.bodies(home.open(), "orders")[0] == b"safe"
+
+
+def test_a_closed_store_takes_nothing(home: StoreHome) -> None:
+    store = home.open()
+    store.close()
+    result = store.put(Message("orders", b"late"))
+    assert result.status is PutStatus.SERVICE_NOT_AVAILABLE
+    assert "closed" in result.reason
+    assert not result.stored
+    assert store.put_many([Message("orders", b"late")]).status is PutStatus.SERVICE_NOT_AVAILABLE
+    assert store.put_async(Message("orders", b"late")).result(1).status is PutStatus.SERVICE_NOT_AVAILABLE
+
+
+@pytest.mark.parametrize("sync", [False, True], ids=["async_flush", "sync_flush"])
+def test_what_was_acknowledged_while_the_store_was_closing_is_there_afterwards(home: StoreHome, sync: bool) -> None:
+    store = home.open(sync=sync, mapped_file_size_commit_log=4096)
+    started = threading.Barrier(5)
+
+    def put_until_refused(number: int) -> tuple[list[int], PutResult]:
+        offsets = []
+        started.wait(30)
+        while True:
+            result = store.put(Message("orders", b"x" * 50, queue_id=number))
+            if not result.ok:
+                return offsets, result
+            offsets.append(result.queue_offset)
+
+    with ThreadPoolExecutor(4) as threads:
+        running = [threads.submit(put_until_refused, number) for number in range(4)]
+        started.wait(30)
+        while store.log.queue.wrote_offset < 20_000:
+            time.sleep(0.001)
+        store.close()
+        answers = [each.result(60) for each in running]
+    assert {last.status for _, last in answers} == {PutStatus.SERVICE_NOT_AVAILABLE}
+    again = home.open(mapped_file_size_commit_log=4096)
+    assert again.report.clean_exit
+    for number, (offsets, _) in enumerate(answers):
+        assert [message.queue_offset for message in home.read_queue(again, "orders", number)] == offsets
+
+
+def test_a_disk_without_room_for_a_queue_refuses_puts_until_there_is_room(home: StoreHome, disk: FaultyFiles) -> None:
+    store = home.open(files=disk)
+    tried = threading.Event()
+
+    def refuse_queues(path: Path) -> None:
+        if "consumequeue" in path.parts:
+            tried.set()
+            refuse(errno.ENOSPC)
+
+    disk.before_allocate = refuse_queues
+    assert store.put(Message("orders", b"first")).ok
+    assert tried.wait(30)
+    deadline = time.monotonic() + 30
+    while store.flags.writable:
+        assert time.monotonic() < deadline, "nobody noticed that dispatch is stuck"
+    result = store.put(Message("orders", b"refused"))
+    assert result.status is PutStatus.SERVICE_NOT_AVAILABLE
+    assert "no space left" in result.reason
+    assert_nothing_stored(store, result, store.log.queue.wrote_offset)
+    assert store.get("orders", 0, 0).status is GetStatus.NO_MESSAGE_IN_QUEUE
+
+    disk.before_allocate = lambda path: None
+    while not store.flags.writable:
+        assert time.monotonic() < deadline, "dispatch did not go on"
+    assert store.put(Message("orders", b"second")).queue_offset == 1
+    assert home.bodies(store, "orders") == [b"first", b"second"]
+
+
+# -- OS_PAGECACHE_BUSY ---------------------------------------------------------------------------------------
+
+
+def test_os_pagecache_busy_while_another_put_holds_the_log_for_too_long(home: StoreHome, disk: FaultyFiles) -> None:
+    store = home.open(files=disk, os_page_cache_busy_time_out_mills=5)
+    go_on = threading.Event()
+    disk.before_allocate = lambda path: go_on.wait(60) and None
+    with ThreadPoolExecutor(1) as threads:
+        slow = threads.submit(store.put, Message("orders", b"slow"))
+        try:
+            wait_until_locked(store, 0.005)
+            busy = store.put(Message("orders", b"impatient"))
+            assert busy.status is PutStatus.OS_PAGECACHE_BUSY
+            assert_nothing_stored(store, busy, 0)
+        finally:
+            go_on.set()
+        assert slow.result(30).status is PutStatus.PUT_OK
+    assert store.put(Message("orders", b"later")).status is PutStatus.PUT_OK
+    assert home.bodies(store, "orders") == [b"slow", b"later"]
+
+
+def test_a_put_that_finds_the_log_held_for_a_moment_waits_its_turn(home: StoreHome, disk: FaultyFiles) -> None:
+    store = home.open(files=disk, os_page_cache_busy_time_out_mills=60_000)
+    go_on = threading.Event()
+    disk.before_allocate = lambda path: go_on.wait(60) and None
+    with ThreadPoolExecutor(2) as threads:
+        first = threads.submit(store.put, Message("orders", b"first"))
+        wait_until_locked(store, 0.0)
+        second = threads.submit(store.put, Message("orders", b"second"))
+        go_on.set()
+        assert (first.result(30).status, second.result(30).status) == (PutStatus.PUT_OK, PutStatus.PUT_OK)
+
+
+# -- MESSAGE_ILLEGAL -----------------------------------------------------------------------------------------
+
+ILLEGAL = {
+    "no topic": Message("", b""),
+    "a topic of 128 bytes": Message("t" * 128, b""),
+    "a topic of 43 characters and 129 bytes": Message("中" * 43, b""),
+    "a topic with a letter that is not ASCII": Message("commandé", b""),
+    "a topic with a space": Message("two words", b""),
+    "a topic with a newline": Message("orders\n", b""),
+    "a topic with a zero byte": Message("orders\0", b""),
+    "a topic that climbs out of the folder": Message("../orders", b""),
+    "a topic that is the parent folder": Message("..", b""),
+    "a topic that is a path": Message("a/b", b""),
+    "a topic that is half a character": Message("\ud800", b""),
+    "a body over maxMessageSize": Message("orders", bytes(10_001)),
+    "a separator in a property's name": Message("orders", b"", properties={"a\x01b": "c"}),
+    "the other separator in a property's name": Message("orders", b"", properties={"a\x02b": "c"}),
+    "a separator in a property's value": Message("orders", b"", properties={"a": "b\x02c"}),
+    "a separator in a key": Message("orders", b"", keys=("a\x02b",)),
+    "a separator in the tag": Message("orders", b"", tags="a\x02b"),
+    "a property without a name": Message("orders", b"", properties={"": "x"}),
+    "half a character in a property": Message("orders", b"", properties={"a": "\ud800"}),
+    "a delay that is not a number": Message("orders", b"", properties={"DELAY": "soon"}),
+    "a delay that is almost a number": Message("orders", b"", properties={"DELAY": "--5"}),
+    "a negative queue": Message("orders", b"", queue_id=-1),
+    "a queue number of 33 bits": Message("orders", b"", queue_id=2**32),
+    "a flag of 33 bits": Message("orders", b"", flag=2**32),
+    "a born time before time": Message("orders", b"", born_timestamp=-1),
+    "a born host without a port": Message("orders", b"", born_host="127.0.0.1"),
+    "a born host that is a name": Message("orders", b"", born_host="localhost:80"),
+    "a store host that is garbage": Message("orders", b"", store_host="[::1:10911"),
+}
+
+
+@pytest.mark.parametrize("message", ILLEGAL.values(), ids=ILLEGAL.keys())
+def test_message_illegal(home: StoreHome, message: Message) -> None:
+    store = home.open(max_message_size=10_000)
+    end = store.put(Message("orders", b"before")).end_offset
+    result = store.put(message)
+    assert result.status is PutStatus.MESSAGE_ILLEGAL
+    assert_nothing_stored(store, result, end)
+    assert store.put_many([Message("orders", b"fine"), message]).status is PutStatus.MESSAGE_ILLEGAL
+    assert store.log.queue.wrote_offset == end, "a batch is stored whole or not at all"
+    assert store.put(Message("orders", b"after")).queue_offset == 1
+    assert sorted(path.name for path in (home.path / "consumequeue").iterdir()) == ["orders"]
+    assert not (home.path.parent / "orders").exists()
+
+
+def test_the_largest_topic_and_body_are_still_legal(home: StoreHome) -> None:
+    store = home.open(max_message_size=10_000)
+    topic = "%|_-" + "t" * 123
+    assert store.put(Message(topic, bytes(10_000))).status is PutStatus.PUT_OK
+    assert store.get(topic, 0, 0).messages[0].body == bytes(10_000)
+
+
+@pytest.mark.parametrize(
+    "extra",
+    [
+        Message("orders", b"", delay_level=3),
+        Message("orders", b"", properties={"DELAY": "1"}),
+        Message("orders", b"", sys_flag=TRANSACTION_PREPARED),
+        Message("orders", b"", sys_flag=TRANSACTION_COMMIT),
+        Message("orders", b"", sys_flag=TRANSACTION_ROLLBACK),
+    ],
+    ids=["delay_level", "delay_property", "prepared", "commit", "rollback"],
+)
+def test_message_illegal_for_a_batch_with_a_delayed_or_transactional_message(home: StoreHome, extra: Message) -> None:
+    store = home.open()
+    batch = store.put_many([Message("orders", b"fine"), extra])
+    assert (batch.status, batch.results, batch.msg_id) == (PutStatus.MESSAGE_ILLEGAL, (), "")
+    assert is_one_sentence(batch.reason), batch.reason
+    assert store.log.queue.wrote_offset == 0
+
+
+def test_a_batch_of_one_delayed_or_transactional_message_is_refused_as_well(home: StoreHome) -> None:
+    store = home.open()
+    assert store.put_many([Message("orders", b"", delay_level=3)]).status is PutStatus.MESSAGE_ILLEGAL
+    assert store.put_many([Message("orders", b"", sys_flag=TRANSACTION_COMMIT)]).status is PutStatus.MESSAGE_ILLEGAL
+    assert store.log.queue.wrote_offset == 0
+
+
+def test_message_illegal_for_a_batch_larger_than_a_file_and_for_an_empty_one(home: StoreHome) -> None:
+    store = home.open(mapped_file_size_commit_log=4096, max_message_size=4000)
+    large = store.put_many([Message("T", bytes(1000))] * 4)
+    assert large.status is PutStatus.MESSAGE_ILLEGAL
+    assert "4096" in large.reason
+    assert is_one_sentence(large.reason), large.reason
+    empty = store.put_many([])
+    assert empty.status is PutStatus.MESSAGE_ILLEGAL
+    assert is_one_sentence(empty.reason), empty.reason
+    assert store.log.queue.wrote_offset == 0
+
+
+def test_message_illegal_for_a_record_that_fits_no_file(home: StoreHome) -> None:
+    store = home.open(mapped_file_size_commit_log=4096, max_message_size=4096)
+    room = 4096 - 8 - 92
+    refused = store.put(Message("T", bytes(room + 1)))
+    assert refused.status is PutStatus.MESSAGE_ILLEGAL
+    assert_nothing_stored(store, refused, 0)
+    assert store.put(Message("T", bytes(room))).status is PutStatus.PUT_OK
+    assert store.put(Message("T", bytes(room))).physical_offset == 4096
+
+
+# -- PROPERTIES_SIZE_EXCEEDED --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("value", "status"),
+    [
+        ("x" * 32_765, PutStatus.PUT_OK),
+        ("x" * 32_766, PutStatus.PROPERTIES_SIZE_EXCEEDED),
+        ("中" * 10_921, PutStatus.PUT_OK),
+        ("中" * 10_922, PutStatus.PROPERTIES_SIZE_EXCEEDED),
+    ],
+    ids=["32767_bytes", "32768_bytes", "non_ascii_32765_bytes", "non_ascii_32768_bytes"],
+)
+def test_properties_size_exceeded_counts_bytes_as_stored(home: StoreHome, value: str, status: PutStatus) -> None:
+    store = home.open()
+    result = store.put(Message("orders", b"", properties={"p": value}))
+    assert result.status is status
+    if status is PutStatus.PUT_OK:
+        assert store.get("orders", 0, 0).messages[0].properties == {"p": value}
+    else:
+        assert "32767" in result.reason
+        assert_nothing_stored(store, result, 0)
+        assert store.put_many([Message("orders", b"", properties={"p": value})] * 2).status is status
+
+
+def test_properties_size_exceeded_counts_what_the_store_adds_for_a_delayed_message(home: StoreHome) -> None:
+    store = home.open()
+    fits = Message("orders", b"", properties={"p": "x" * 32_750})
+    assert store.put(fits).status is PutStatus.PUT_OK
+    end = store.log.queue.wrote_offset
+    delayed = store.put(Message("orders", b"", properties={"p": "x" * 32_750}, delay_level=1))
+    assert delayed.status is PutStatus.PROPERTIES_SIZE_EXCEEDED
+    assert_nothing_stored(store, delayed, end)
+
+
+# -- CREATE_MAPEDFILE_FAILED ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ahead", [False, True], ids=["when_needed", "pre_allocated"])
+def test_create_mapedfile_failed_on_a_full_disk_and_going_on_when_space_returns(
+    home: StoreHome, disk: FaultyFiles, ahead: bool
+) -> None:
+    sizes = {"mapped_file_size_commit_log": 4096, "pre_allocate_files": ahead}
+    store = home.open(files=disk, **sizes)
+    disk.before_allocate = lambda path: refuse(errno.ENOSPC)
+    refused = store.put(Message("T", bytes(1900)))
+    assert refused.status is PutStatus.CREATE_MAPEDFILE_FAILED
+    assert "no space left" in refused.reason
+    assert_nothing_stored(store, refused, 0)
+
+    disk.before_allocate = lambda path: None
+    assert store.put(Message("T", bytes(1900))).physical_offset == 0
+    assert store.put(Message("T", bytes(1900))).physical_offset == 1992
+    assert home.read_queue(store, "T"), "the queue's own file is there before the disk is full again"
+    if ahead:
+        store.put(Message("T", bytes(1900)))  # moves into the file that was made ahead
+        store.put(Message("T", bytes(1900)))
+    before = len(home.read_queue(store, "T"))
+
+    disk.before_allocate = lambda path: refuse(errno.ENOSPC)
+    answers = [store.put(Message("T", bytes(1900))) for _ in range(6)]
+    failed = [answer for answer in answers if not answer.ok]
+    assert failed
+    assert {answer.status for answer in failed} == {PutStatus.CREATE_MAPEDFILE_FAILED}
+    stored = before + len(answers) - len(failed)
+    assert len(home.read_queue(store, "T")) == stored, "what is stored is still served"
+
+    disk.before_allocate = lambda path: None
+    result = store.put(Message("T", b"back"))
+    assert (result.status, result.queue_offset) == (PutStatus.PUT_OK, stored)
+    store.close()
+    again = home.open(**sizes)
+    assert again.report.clean_exit
+    assert len(home.read_queue(again, "T")) == stored + 1
+
+
+def test_a_batch_on_a_full_disk_is_stored_whole_or_not_at_all(home: StoreHome, disk: FaultyFiles) -> None:
+    store = home.open(files=disk, mapped_file_size_commit_log=4096)
+    store.put(Message("T", bytes(1900)))
+    home.read_queue(store, "T")
+    disk.before_allocate = lambda path: refuse(errno.ENOSPC)
+    batch = store.put_many([Message("T", bytes(1000))] * 3)
+    assert (batch.status, batch.results) == (PutStatus.CREATE_MAPEDFILE_FAILED, ())
+    assert is_one_sentence(batch.reason), batch.reason
+    assert len(home.read_queue(store, "T")) == 1
+    disk.before_allocate = lambda path: None
+    again = store.put_many([Message("T", bytes(1000))] * 3)
+    assert [result.queue_offset for result in again.results] == [1, 2, 3]
+    assert again.results[0].physical_offset == 4096
+
+
+def test_create_mapedfile_failed_when_the_new_files_name_cannot_be_made_durable(
+    home: StoreHome, disk: FaultyFiles
+) -> None:
+    store = home.open(files=disk)
+    disk.before_sync_folder = lambda path: refuse(errno.EIO) if path.name == "commitlog" else None
+    refused = store.put(Message("T", b"x"))
+    assert refused.status is PutStatus.CREATE_MAPEDFILE_FAILED
+    assert_nothing_stored(store, refused, 0)
+    disk.before_sync_folder = lambda path: None
+    assert store.put(Message("T", b"x")).status is PutStatus.PUT_OK
+
+
+# -- UNKNOWN_ERROR -------------------------------------------------------------------------------------------
+
+
+def test_unknown_error_for_every_put_that_waited_for_a_sync_that_failed(home: StoreHome, disk: FaultyFiles) -> None:
+    store = home.open(files=disk, sync=True)
+    store.put(Message("orders", b"safe"))
+    in_sync, go_on = threading.Event(), threading.Event()
+
+    def fail_later(path: Path) -> None:
+        if path.parent.name == "commitlog":
+            in_sync.set()
+            go_on.wait(60)
+            refuse(errno.EIO)
+
+    disk.before_sync = fail_later
+    with ThreadPoolExecutor(1) as threads:
+        first = store.put_async(Message("orders", b"one"))
+        assert in_sync.wait(30)
+        second = store.put_async(Message("orders", b"two"))
+        batch = threads.submit(store.put_many, [Message("orders", b"three")] * 2)
+        deadline = time.monotonic() + 30
+        while store.log.next_offsets["orders", 0] < 5:
+            assert time.monotonic() < deadline, "the batch was not appended"
+        go_on.set()
+        answers = [first.result(30), second.result(30)]
+        assert [answer.status for answer in answers] == [PutStatus.UNKNOWN_ERROR] * 2
+        assert batch.result(30).status is PutStatus.UNKNOWN_ERROR
+        assert batch.result(30).results == ()
+    for answer in answers:
+        assert is_one_sentence(answer.reason), answer.reason
+        assert not answer.stored
+    assert home.bodies(store, "orders") == [b"safe"]
