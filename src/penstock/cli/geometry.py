@@ -41,7 +41,7 @@ def fit_to_log(settings: Settings, files: Files, layout: Layout) -> Settings:
     size = _common_size(files, [layout.commit_log], "mappedFileSizeCommitLog")
     if size is None:
         return settings
-    if size not in {known.mapped_file_size_commit_log for known in _KNOWN}:
+    if size != Settings().mapped_file_size_commit_log:
         _refuse_truncated_alone(files, layout.commit_log)
     return settings.with_changes(mapped_file_size_commit_log=size)
 

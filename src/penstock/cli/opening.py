@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
-from penstock.cli.geometry import Fitted, fit_to_files
+from penstock.cli.geometry import fit_to_files
 from penstock.cli.output import say
 from penstock.errors import BadStore
 from penstock.store import MessageStore, Settings
@@ -22,6 +22,9 @@ from penstock.store.layout import Layout
 
 _SIGNS = ("commitlog", "consumequeue", "index", "config", "checkpoint", "abort", "lock")
 _NOTES_SAID = 5
+_TRIES = 3
+
+T = TypeVar("T")
 
 
 class Place(NamedTuple):
@@ -49,6 +52,13 @@ class Place(NamedTuple):
     def closed_cleanly(self) -> bool:
         return not self.files.exists(self.layout.abort)
 
+    def settled(self, act: Callable[[], T]) -> T:
+        """Does something with the files; once more if their owner added or removed some at the wrong moment."""
+        for _ in range(_TRIES if self.owner else 0):
+            with contextlib.suppress(BadStore, FileNotFoundError):
+                return act()
+        return act()
+
     def say_state(self, shown: str) -> None:
         """Says what is not as after a clean exit, and what is `shown` instead."""
         root = self.layout.root
@@ -65,14 +75,6 @@ class View(NamedTuple):
     place: Place
     index_problem: str
 
-    @property
-    def findings(self) -> list[str]:
-        """What a start would report. While a writer works, what lies behind the log's end is just being written."""
-        report = self.store.report
-        if not self.place.owner:
-            return list(report.notes)
-        return [f"no valid record in {each.size} bytes at {each.physical_offset}" for each in report.damage]
-
 
 @contextlib.contextmanager
 def open_view(
@@ -80,28 +82,29 @@ def open_view(
 ) -> Iterator[View]:
     """The store as a start would serve it. `defaults` change settings that were not given."""
     place = Place.find(folder, config, pairs)
-    settings, problem = _fit(place, needs_index)
-    changes = {name: value for name, value in defaults.items() if name not in settings.given}
-    if problem:
-        changes["message_index_enable"] = False
-    with _quiet_log(), MessageStore.open(folder, settings.with_changes(**changes), read_only=True) as store:
-        view = View(store, place, problem)
-        _say_all(view)
-        yield view
 
+    def open_fitted() -> tuple[MessageStore, str]:
+        settings, problem = fit_to_files(place.settings, place.files, place.layout)
+        if problem and needs_index:
+            raise BadStore(problem)
+        changes = {name: value for name, value in defaults.items() if name not in settings.given}
+        if problem:
+            changes["message_index_enable"] = False
+        return MessageStore.open(folder, settings.with_changes(**changes), read_only=True), problem
 
-def _fit(place: Place, needs_index: bool) -> Fitted:
-    fitted = fit_to_files(place.settings, place.files, place.layout)
-    if fitted.index_problem and needs_index:
-        raise BadStore(fitted.index_problem)
-    return fitted
+    with _quiet_log():
+        store, problem = place.settled(open_fitted)
+        with store:
+            view = View(store, place, problem)
+            _say_all(view)
+            yield view
 
 
 def _say_all(view: View) -> None:
     view.place.say_state("what follows is the store as a start would serve it")
     if view.index_problem and view.place.settings.message_index_enable:
         say(f"{view.index_problem}.")
-    findings = view.findings
+    findings = view.store.report.notes
     for finding in findings[:_NOTES_SAID]:
         say(f"a start would report: {finding}.")
     if len(findings) > _NOTES_SAID:
@@ -110,7 +113,7 @@ def _say_all(view: View) -> None:
 
 @contextlib.contextmanager
 def _quiet_log() -> Iterator[None]:
-    """The store's own log speaks of repairs as done; here none is done, and `View.findings` tells them."""
+    """The store's own log speaks of repairs as done; here none is done, and the report's notes are said instead."""
     log = logging.getLogger("penstock.store")
     before = log.level
     log.setLevel(logging.CRITICAL)

@@ -91,14 +91,15 @@ class Scan:
             if at < 0:
                 self.end = self._base + max(self._start, self._stop)
                 return
-        while True:
-            rows, at, reason = self._walk(at)
+        while self._owns(at):
+            stop = self._stop if at < self._stop else at + 1
+            rows, at, reason = kernels.walk(
+                self._data, self._base, at, stop, self._check_crc, self._topics, self._rows_per_batch
+            )
             if len(rows):
                 yield Batch(rows)
-            if reason == Reason.FULL:
+            if reason in (Reason.FULL, Reason.STOP):
                 continue
-            if reason == Reason.STOP:
-                break
             if reason == Reason.BLANK:
                 yield Blank(self._base + at, self._size - at)
                 at = self._size
@@ -110,22 +111,14 @@ class Scan:
                 break
         self.end = self._base + at
 
-    def _walk(self, at: int) -> tuple[Rows, int, int]:
-        """One batch. With `overrun` it goes on past `stop` to a place at which the next range resyncs."""
-        if at < self._stop:
-            return kernels.walk(
-                self._data, self._base, at, self._stop, self._check_crc, self._topics, self._rows_per_batch
-            )
-        nothing: Rows = np.empty(0, dtype=np.void)
-        if not self._overrun or at >= self._size or self._is_valid(at):
-            return nothing, at, Reason.STOP
-        rows, at, reason = kernels.walk(self._data, self._base, at, at + 1, self._check_crc, self._topics, 1)
-        return rows, at, Reason.FULL if len(rows) else reason
+    def _owns(self, at: int) -> bool:
+        """Whether what starts here is this range's: with `overrun`, also what the next one would not begin at."""
+        return at < self._stop or (self._overrun and at < self._size and not self._is_valid(at))
 
     def _judge(self, at: int, reason: Reason) -> tuple[Damage | None, int, bool]:
         """What an invalid position is: damage or the end of the log; where to go on, and whether to."""
         found = self._next_valid(at + 1, self._size)
-        if found >= 0 and self._live and reason is Reason.UNWRITTEN and self._is_unpublished(at, found):
+        if found >= 0 and self._live and reason is Reason.UNWRITTEN and is_unpublished(self._data, self._base, at, found):
             return None, at, False
         again = Reason(kernels.check_record(self._data, at, self._base, self._check_crc))
         if again in (Reason.STOP, Reason.BLANK):
@@ -136,12 +129,6 @@ class Scan:
             return None, at, False
         end = self._last_written(at)
         return Damage(self._base + at, end - at, again), end, False
-
-    def _is_unpublished(self, at: int, found: int) -> bool:
-        """Whether all of a record but size and magic stands here: a batch that is being written."""
-        head = bytearray(kernels.view_of(self._data)[at:found])
-        kernels.publish(head, 0, len(head))
-        return kernels.check_record(head, 0, self._base + at, True) == Reason.STOP
 
     def _is_valid(self, at: int) -> bool:
         return kernels.check_record(self._data, at, self._base, True) in (Reason.STOP, Reason.BLANK)
@@ -154,11 +141,18 @@ class Scan:
         view, end = kernels.view_of(self._data), self._size
         while end > at:
             begin = max(at, end - _CHUNK)
-            written = np.flatnonzero(np.frombuffer(view[begin:end], dtype=np.uint8))
+            written = np.flatnonzero(np.frombuffer(bytes(view[begin:end]), dtype=np.uint8))
             if len(written):
                 return begin + int(written[-1]) + 1
             end = begin
         return at
+
+
+def is_unpublished(data: Buffer, base: int, at: int, end: int) -> bool:
+    """Whether data[at:end] is a record whose size and magic are still to come: the first of a batch, and it hides it."""
+    head = bytearray(kernels.view_of(data)[at:end])
+    kernels.publish(head, 0, len(head))
+    return kernels.check_record(head, 0, base + at, True) == Reason.STOP
 
 
 scan = Scan  # the verb; the class is there for annotations

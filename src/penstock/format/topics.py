@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from penstock.errors import BadMessage
-from penstock.format.constants import MAX_TOPIC_LENGTH
+from penstock.format.constants import MAX_TOPIC_LENGTH, MAX_TOPIC_LENGTH_V2
 
 _LEGAL = re.compile(r"[%|a-zA-Z0-9_-]+")
 _LEGAL_BYTES = re.compile(rb"[%|a-zA-Z0-9_-]+")
@@ -18,6 +18,11 @@ def is_legal_topic(name: str | bytes) -> bool:
     if isinstance(name, bytes):
         return _LEGAL_BYTES.fullmatch(name) is not None
     return _LEGAL.fullmatch(name) is not None
+
+
+def is_readable_topic(name: str) -> bool:
+    """Whether a record of this topic may have been written, by 4.9 or 5.x: its queue's folder bears the name."""
+    return len(name) <= MAX_TOPIC_LENGTH_V2 and _LEGAL.fullmatch(name) is not None
 
 
 def check_topic(name: str) -> None:

@@ -58,6 +58,7 @@ class CommitLog:
         self._allocator: Allocator | None = None
         self._lock = threading.Lock()
         self._locked_at = 0.0
+        self._stopped = False
         self._sync_flush = settings.flush_disk_type is FlushDiskType.SYNC_FLUSH
         self._busy_after = settings.os_page_cache_busy_time_out_mills / 1000
 
@@ -65,14 +66,17 @@ class CommitLog:
         self._allocator = allocator
         last = self.queue.last
         if last is not None:
-            self.appender.attach(last, last.target, last.from_offset, last.wrote)
+            self.appender.attach(last.target, last.marks, last.from_offset)
         self.set_open(True)
 
     def set_open(self, is_open: bool) -> None:
         """Opens or closes the short way; who closes it has the general path say why."""
         self._open = is_open
-        if not is_open or not self._lock.locked():
-            self.appender.is_open = is_open
+        if not is_open:
+            self.appender.is_open = False
+        elif self._lock.acquire(blocking=False):  # else the general path opens it when it is done
+            self.appender.is_open = self._open
+            self._lock.release()
 
     # -- positions -------------------------------------------------------------------------------------------
 
@@ -85,10 +89,12 @@ class CommitLog:
         """How far records may be read."""
         return self.queue.max_offset
 
-    @property
-    def next_offsets(self) -> dict[tuple[str, int], int]:
-        """Next queue offset by (topic, queue id); a queue that is not in it starts at 0."""
-        return self.appender.next_offsets
+    def next_offset(self, topic: str, queue_id: int) -> int:
+        """The queue offset that the next message of a queue gets."""
+        return self.appender.queues.get(topic, {}).get(queue_id, 0)
+
+    def set_next_offset(self, topic: str, queue_id: int, offset: int) -> None:
+        self.appender.queues.setdefault(topic, {})[queue_id] = offset
 
     @property
     def newest_timestamp(self) -> int:
@@ -118,10 +124,17 @@ class CommitLog:
     def busy(self) -> bool:
         return self._busy_after < self.locked_for() < _BUSY_LIMIT_MS / 1000
 
+    def stop_appends(self) -> None:
+        """Returns when no append is under way; later ones are refused."""
+        with self._lock:
+            self._stopped = True
+
     def append(self, messages: Sequence[Prepared]) -> list[PutResult]:
         """Appends all or none, in one file, visible at once. Raises Refused; nothing is stored then."""
         total = sum(message.size for message in messages)
         with self._lock:
+            if self._stopped:
+                raise Refused(PutStatus.SERVICE_NOT_AVAILABLE, "the store takes no messages: the store is closed")
             self._locked_at = time.monotonic()
             self.appender.is_open = False
             try:
@@ -155,7 +168,7 @@ class CommitLog:
             key = (message.topic, message.queue_id)
             queue_offset = 0
             if message.queued:
-                queue_offset = later.get(key, -1) + 1 or self.next_offsets.get(key, 0)
+                queue_offset = later.get(key, -1) + 1 or self.next_offset(*key)
                 later[key] = queue_offset
             physical = file.from_offset + position
             size = kernels.encode_record(
@@ -188,13 +201,12 @@ class CommitLog:
     def _remember(self, file: MappedFile, messages: Sequence[Prepared], results: Sequence[PutResult]) -> None:
         """Moves the queues on, and tells the appender where to go on and what it may take from now on."""
         appender = self.appender
-        appender.attach(file, file.target, file.from_offset, file.wrote)
+        appender.attach(file.target, file.marks, file.from_offset)
         if len(appender.hosts) > _MOST_HOSTS_KNOWN:
             appender.hosts.clear()
         for message, result in zip(messages, results, strict=True):
             if message.queued:
-                self.next_offsets[message.topic, message.queue_id] = result.queue_offset + 1
-            appender.topics[message.topic] = message.topic_bytes
+                self.set_next_offset(message.topic, message.queue_id, result.queue_offset + 1)
             appender.hosts[message.born_host_text] = message.born_host
             appender.hosts[message.store_host_text] = message.store_host
 
@@ -220,6 +232,7 @@ class CommitLog:
 
     def _fill(self, file: MappedFile) -> None:
         """Closes a file with the filler record; a borrowed buffer's old bytes must not reach the disk."""
+        self.appender.detach()
         left = file.size - file.wrote
         if file.buffer is not None:
             file.target[file.wrote + BLANK_HEADER_SIZE :] = bytes(left - BLANK_HEADER_SIZE)

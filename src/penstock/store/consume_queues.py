@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from penstock.errors import BadStore
-from penstock.format.topics import is_legal_topic
+from penstock.format.topics import is_readable_topic
 from penstock.store.consume_queue import ConsumeQueue
 from penstock.store.files import Files
 
@@ -46,7 +46,7 @@ class ConsumeQueues:
     def find_or_add(self, topic: str, queue_id: int) -> ConsumeQueue | None:
         """The queue for a record, None if its topic or queue id may not become a folder."""
         found = self._queues.get((topic, queue_id))
-        if found is None and queue_id >= 0 and is_legal_topic(topic):
+        if found is None and queue_id >= 0 and is_readable_topic(topic):
             found = self._add(topic, queue_id)
         return found
 

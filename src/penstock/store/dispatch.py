@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from penstock.errors import StoreFailed
 from penstock.format import kernels
-from penstock.format.rows import Reason
+from penstock.format.rows import ROW, Reason
 from penstock.store.commit_log import CommitLog
 from penstock.store.consume_queues import ConsumeQueues
 from penstock.store.index import Index
@@ -49,6 +49,7 @@ class Dispatcher:
         self._delay_levels = delay_levels
         self._flags = flags
         self._topics = kernels.TopicTable()
+        self._room = np.empty(_BATCH_ROWS, ROW)
         self._step_lock = threading.Lock()
         self._wake = threading.Event()
         self._closed = False
@@ -61,6 +62,8 @@ class Dispatcher:
         """Bytes of the log that were passed over because no valid record lies there."""
         self.gap_is_error = False
         self.listeners: list[Arrived] = []
+        self.advanced: Callable[[], object] = bool
+        """Called whenever the position has moved, by whoever moved it."""
 
     # -- running ---------------------------------------------------------------------------------------------
 
@@ -112,9 +115,12 @@ class Dispatcher:
     def catch_up(self) -> None:
         """Dispatches everything that is confirmed now. Raises StoreFailed."""
         goal = self._log.confirmed_offset
+        if self.position >= goal:
+            return
         while self.position < goal:
             with self._step_lock:
                 self.step()
+        self.advanced()
 
     def step(self) -> None:
         """Dispatches the next records of one file, or moves to the next file."""
@@ -133,10 +139,11 @@ class Dispatcher:
         data, base = file.map.view, file.from_offset
         stop = min(self._log.confirmed_offset - base, file.readable)
         start = self.position - base
-        rows, reached, reason = kernels.walk(data, base, start, stop, False, self._topics, _BATCH_ROWS)
+        rows, reached, reason, hashes, numbers = kernels.derive(
+            data, base, start, stop, self._topics, self._delay_levels, self._room
+        )
         if len(rows):
-            kernels.tag_codes(data, base, rows, self._delay_levels)
-            self._build(data, base, rows)
+            self._build(rows, hashes, numbers)
             self.timestamp = int(rows["store_timestamp"][-1])
         if reason == Reason.BLANK:
             reached = file.size
@@ -144,7 +151,7 @@ class Dispatcher:
             reached = self._pass_over(data, base, reached, stop, Reason(reason))
         self.position = base + reached
 
-    def _build(self, data: memoryview, base: int, rows: npt.NDArray[np.void]) -> None:
+    def _build(self, rows: kernels.Rows, hashes: kernels.Ints, numbers: kernels.Longs) -> None:
         for topic_id, queue_id, picks in kernels.group_rows(rows):
             topic = self._topics.name(topic_id)
             queue = self._queues.find_or_add(topic, queue_id)
@@ -157,7 +164,6 @@ class Dispatcher:
                 for arrived in self.listeners:
                     arrived(topic, queue_id, queue.max_offset, rows["tags_code"][picks])
         if self._index is not None:
-            hashes, numbers = kernels.index_keys(data, base, rows)
             self._index.append(hashes, rows["physical_offset"][numbers], rows["store_timestamp"][numbers])
 
     def _pass_over(self, data: memoryview, base: int, position: int, stop: int, reason: Reason) -> int:

@@ -256,7 +256,11 @@ class Files:
                 "the store is in use by another process; stop it, or read with `penstock store ...`",
                 path=path.parent,
             ) from error
-        os.pwrite(descriptor, b"lock", 0)
+        try:
+            os.pwrite(descriptor, b"lock", 0)
+        except OSError as error:
+            os.close(descriptor)
+            raise disk_refused("cannot take the store's lock", path, 4, error) from error
         facts = os.fstat(descriptor)
         identity = (facts.st_dev, facts.st_ino)
         _locked_here[identity] = descriptor
@@ -300,7 +304,7 @@ class OverlayFiles(Files):
         return path in self._folders or super().exists(path)
 
     def is_folder(self, path: Path) -> bool:
-        return path in self._folders or super().is_folder(path)
+        return path in self._folders or (path not in self._made and super().is_folder(path))
 
     def names(self, folder: Path) -> list[str]:
         found = {name for name in super().names(folder) if self._made.get(folder / name, b"") is not None}
@@ -308,15 +312,22 @@ class OverlayFiles(Files):
         found.update(path.name for path in self._folders if path.parent == folder)
         return sorted(found)
 
+    def _change(self, path: Path) -> bytes | MemoryMap | None:
+        """What this view made of a file, None if nothing. Raises FileNotFoundError if it removed it."""
+        made = self._made.get(path, b"")
+        if made is None:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
+        return made if path in self._made else None
+
     def size(self, path: Path) -> int:
-        made = self._made.get(path)
+        made = self._change(path)
         return super().size(path) if made is None else len(made)
 
     def modified_ms(self, path: Path) -> int:
-        return 0 if path in self._made else super().modified_ms(path)
+        return super().modified_ms(path) if self._change(path) is None else 0
 
     def read_bytes(self, path: Path) -> bytes:
-        made = self._made.get(path)
+        made = self._change(path)
         if made is None:
             return super().read_bytes(path)
         return made if isinstance(made, bytes) else bytes(made.view)
@@ -327,9 +338,13 @@ class OverlayFiles(Files):
         return made
 
     def open_map(self, path: Path) -> FileMap:
-        made = self._made.get(path)
+        made = self._change(path)
         if isinstance(made, FileMap):
             return made
+        if made is not None:
+            copy = self.create_map(path, len(made))
+            copy.view[:] = made
+            return copy
         descriptor = os.open(path, os.O_RDONLY)
         try:
             size = os.fstat(descriptor).st_size
@@ -343,15 +358,20 @@ class OverlayFiles(Files):
         self._made[path] = data
 
     def rename(self, source: Path, target: Path) -> None:
+        """A folder is only taken away: a view has no use for what was moved aside."""
         if not self.is_folder(source):
             self._made[target] = self.read_bytes(source)
-        self._made[source] = None
+        self.unlink(source)
 
     def unlink(self, path: Path) -> None:
+        for name in self.names(path) if self.is_folder(path) else ():
+            self.unlink(path / name)
+        self._folders.discard(path)
         self._made[path] = None
 
     def make_folder(self, folder: Path) -> None:
         self._folders.add(folder)
+        self._made.pop(folder, None)
 
     def remove_folder(self, folder: Path) -> None:
         self._folders.discard(folder)

@@ -104,14 +104,20 @@ class GroupCommit(Worker):
         self._queue = queue
         self._syncer = syncer
         self._waiting: list[tuple[int, Future[None]]] = []
+        self._finished = False
         self._gate = threading.Lock()
 
     def submit(self, end_offset: int) -> Future[None]:
         """A future that is done when the log is on disk up to `end_offset`, or failed with FlushFailed."""
         future: Future[None] = Future()
         with self._gate:
-            self._waiting.append((end_offset, future))
-        self.wake()
+            late = self._finished
+            if not late:
+                self._waiting.append((end_offset, future))
+        if late:
+            self._answer([(end_offset, future)], None)
+        else:
+            self.wake()
         return future
 
     def work(self) -> None:
@@ -122,6 +128,17 @@ class GroupCommit(Worker):
             self._syncer.sync(0, all_files=True)
         except FlushFailed as error:
             failure = error
+        self._answer(waiting, failure)
+
+    def finish(self) -> None:
+        """One last sync, of all that was appended; whoever asks after it is answered at once."""
+        self.work()
+        with self._gate:
+            self._finished = True
+            waiting, self._waiting = self._waiting, []
+        self._answer(waiting, None)
+
+    def _answer(self, waiting: list[tuple[int, Future[None]]], failure: FlushFailed | None) -> None:
         for end_offset, future in waiting:
             if self._queue.flushed_where >= end_offset:
                 future.set_result(None)

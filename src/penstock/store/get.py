@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 
 from penstock.format.rows import Reason
-from penstock.format.topics import is_legal_topic
+from penstock.format.topics import is_readable_topic
 from penstock.store.commit_log import CommitLog
 from penstock.store.consume_queue import NO_RECORD_SIZE, ConsumeQueue
 from penstock.store.consume_queues import ConsumeQueues
@@ -51,7 +51,7 @@ class Getter:
     def get(self, topic: str, queue_id: int, offset: int, max_messages: int, tags: TagFilter) -> Page:
         queue = self._queues.find(topic, queue_id)
         if queue is None:
-            known = queue_id >= 0 and is_legal_topic(topic)
+            known = queue_id >= 0 and is_readable_topic(topic)
             status = GetStatus.NO_MESSAGE_IN_QUEUE if known else GetStatus.NO_MATCHED_LOGIC_QUEUE
             return Page(status, 0, 0, 0)
         lowest, highest = queue.min_offset, queue.max_offset

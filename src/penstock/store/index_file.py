@@ -26,7 +26,7 @@ class IndexFile:
     def __init__(self, file_map: FileMap, geometry: IndexGeometry) -> None:
         self.map = file_map
         self.path = file_map.path
-        self._geometry = geometry
+        self.geometry = geometry
 
     # -- header ----------------------------------------------------------------------------------------------
 
@@ -44,7 +44,7 @@ class IndexFile:
 
     @property
     def full(self) -> bool:
-        return self.count >= self._geometry.items
+        return self.count >= self.geometry.items
 
     @property
     def empty(self) -> bool:
@@ -54,12 +54,12 @@ class IndexFile:
 
     def put(self, hashes: npt.NDArray[np.int32], offsets: npt.NDArray[np.int64], times: npt.NDArray[np.int64]) -> int:
         """Puts until the file is full; returns how many were put."""
-        geometry = self._geometry
+        geometry = self.geometry
         return kernels.index_put(self.map.view, geometry.slots, geometry.items, hashes, offsets, times)
 
     def find(self, key_hash: int, begin: int, end: int) -> Iterator[int]:
         """Physical offsets under a hash, newest first, whose second may hold a time from `begin` to `end`."""
-        geometry, item = self._geometry, 0
+        geometry, item = self.geometry, 0
         while True:
             offsets, item = kernels.index_find(
                 self.map.view, geometry.slots, geometry.items, key_hash, begin, end, item, _PAGE
@@ -69,13 +69,13 @@ class IndexFile:
                 return
 
     def item(self, number: int) -> IndexItem:
-        return unpack_item(self.map.view, self._geometry.item_position(number))
+        return unpack_item(self.map.view, self.geometry.item_position(number))
 
     # -- undoing ---------------------------------------------------------------------------------------------
 
     def drop_uncounted(self) -> None:
         """Takes an item back whose slot was written when the process was killed, but not its count."""
-        number, geometry = self.count, self._geometry
+        number, geometry = self.count, self.geometry
         if number >= geometry.items:
             return
         item = self.item(number)
@@ -94,7 +94,7 @@ class IndexFile:
             keep -= 1
         if keep == count:
             return
-        geometry = self._geometry
+        geometry = self.geometry
         kernels.index_rewind(self.map.view, geometry.slots, geometry.items, count, keep)
         if keep == 1:
             self.set_header(before)

@@ -33,9 +33,9 @@ class MappedFile:
         self.path: Path = file_map.path
         self.from_offset = from_offset
         self.size = len(file_map)
-        self.wrote = self.committed = self.flushed = wrote
-        self.store_timestamp = 0
-        """Store time of the newest record in this file, as far as it was appended by this process."""
+        self.marks = np.array([wrote, 0], np.int64)
+        """`wrote` and `store_timestamp`, where the compiled appender can set them too."""
+        self.committed = self.flushed = wrote
         self.created_first = created_first
         """True if this was the first file of an empty queue when it was made."""
         self.buffer: PoolBuffer | None = None
@@ -44,6 +44,24 @@ class MappedFile:
         self._gate = threading.Lock()
 
     # -- positions -------------------------------------------------------------------------------------------
+
+    @property
+    def wrote(self) -> int:
+        """How far bytes were appended."""
+        return int(self.marks[0])
+
+    @wrote.setter
+    def wrote(self, position: int) -> None:
+        self.marks[0] = position
+
+    @property
+    def store_timestamp(self) -> int:
+        """Store time of the newest record in this file, as far as this process knows it."""
+        return int(self.marks[1])
+
+    @store_timestamp.setter
+    def store_timestamp(self, timestamp: int) -> None:
+        self.marks[1] = timestamp
 
     @property
     def target(self) -> memoryview:

@@ -5,6 +5,9 @@ The log decides. Behind its last valid record nothing is believed: torn bytes ar
 exit only the last files are walked; after a crash the walk begins where the checkpoint says that queues are surely
 complete, and everything from there is dispatched again, which adds only what is missing. Run twice, or killed and
 run again, it ends in the same state.
+
+For a view of a store that another process is writing to (`live`), what lies behind the end is not torn but on its way:
+nothing is said of it, and it stays out of sight.
 """
 
 from __future__ import annotations
@@ -23,6 +26,7 @@ from penstock.store.consume_queue import GapInQueue
 from penstock.store.consume_queues import ConsumeQueues
 from penstock.store.dispatch import Dispatcher
 from penstock.store.index import Index
+from penstock.store.live_view import DamagedRange, freeze_index, settle_log
 from penstock.store.mapped_file import MappedFile
 from penstock.store.quarantine import Quarantine
 from penstock.store.records import Records
@@ -31,14 +35,6 @@ log = logging.getLogger("penstock.store")
 
 _WALK_ROWS = 65_536
 _FILES_AFTER_CLEAN_EXIT = 3
-
-
-class DamagedRange(msgspec.Struct, frozen=True):
-    """Bytes of the log that hold no valid record, though valid ones follow."""
-
-    physical_offset: int
-    size: int
-    reason: str
 
 
 class RecoveryReport(msgspec.Struct):
@@ -50,7 +46,11 @@ class RecoveryReport(msgspec.Struct):
     torn_bytes: int = 0
     """Bytes behind the last valid record that were cut off and kept aside."""
     units_cut: int = 0
+    queues_end: int = 0
+    """Up to which position of the log the queues had units before this start dispatched."""
     dispatched_from: int = 0
+    units_added: int = 0
+    """Units that were missing in the queues."""
     damage: list[DamagedRange] = []
     notes: list[str] = []
 
@@ -69,6 +69,7 @@ class Recovery:
         checkpoint: Checkpoint,
         *,
         check_crc: bool,
+        live: bool = False,
         progress: Callable[[int, int], None] = lambda done, total: None,
     ) -> None:
         self._log = commit_log
@@ -79,6 +80,7 @@ class Recovery:
         self._quarantine = quarantine
         self._checkpoint = checkpoint
         self._check_crc = check_crc
+        self._live = live
         self._progress = progress
 
     def load(self) -> None:
@@ -87,6 +89,8 @@ class Recovery:
         self._queues.load()
         if self._index is not None:
             self._index.load()
+            for file in self._index.files if self._live else ():
+                freeze_index(file)
 
     def run(self, clean_exit: bool) -> RecoveryReport:
         """Brings what was loaded in order."""
@@ -97,6 +101,8 @@ class Recovery:
         start = self._start_file(clean_exit)
         report.walked_from = self._log.queue.files[start].from_offset
         report.log_end = self._find_end(start, clean_exit, report)
+        if self._live:
+            report.log_end, report.damage = settle_log(self._log.queue, report.log_end, report.damage)
         self._cut_log(report)
         self._cut_derived(report)
         self._dispatch(report)
@@ -164,7 +170,7 @@ class Recovery:
     def _cut_log(self, report: RecoveryReport) -> None:
         """Keeps torn bytes aside, then zeroes them; files behind the end go, to quarantine unless all zero."""
         end = report.log_end
-        for file in self._log.queue.files:
+        for file in () if self._live else self._log.queue.files:
             position = max(end - file.from_offset, 0)
             used = file.used(position) if position < file.size else position
             if used > position:
@@ -175,7 +181,7 @@ class Recovery:
                     f"{file.path}: {len(torn)} bytes at {file.from_offset + position} behind the last valid record "
                     f"were cut off and kept in {kept}"
                 )
-        self._log.queue.truncate(end)
+        self._log.queue.truncate(end, zero=not self._live)
         for found in report.damage:
             report.notes.append(
                 f"no valid record in {found.size} bytes at {found.physical_offset} ({found.reason}); "
@@ -188,7 +194,7 @@ class Recovery:
                 report.units_cut += queue.truncate(report.log_end)
             elif not report.clean_exit:
                 queue.files.truncate(queue.files.max_offset)
-        if report.units_cut:
+        if report.units_cut and not self._live:
             report.notes.append(f"{report.units_cut} queue units pointed behind the log's end and were cut off")
         if self._index is not None:
             last = self._index.end_offset
@@ -200,7 +206,8 @@ class Recovery:
 
     def _dispatch(self, report: RecoveryReport) -> None:
         lowest = max(self._log.min_offset, 0)
-        known = max(self._queues.max_physical_offset, lowest)
+        known = report.queues_end = max(self._queues.max_physical_offset, lowest)
+        units_before = sum(queue.max_offset for queue in self._queues)
         start = known if report.clean_exit else min(known, report.walked_from)
         try:
             self._dispatch_from(start, gap_is_error=start > lowest)
@@ -209,9 +216,10 @@ class Recovery:
             start = lowest
             self._dispatch_from(start, gap_is_error=False)
         report.dispatched_from = start
+        report.units_added = sum(queue.max_offset for queue in self._queues) - units_before
         for queue in self._queues:
             queue.correct_min_offset(lowest)
-            self._log.next_offsets[queue.topic, queue.queue_id] = queue.max_offset
+            self._log.set_next_offset(queue.topic, queue.queue_id, queue.max_offset)
 
     def _dispatch_from(self, start: int, *, gap_is_error: bool) -> None:
         self._dispatcher.position = start

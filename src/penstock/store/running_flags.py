@@ -28,20 +28,20 @@ class RunningFlags:
         self._reasons: dict[Trouble, str] = {}
         self._gate = threading.Lock()
         self.changed: Callable[[bool], object] = bool
-        """Called with whether puts are taken, whenever that may have changed."""
+        """Called with whether puts are taken, whenever that may have changed, in the order of the changes."""
 
     def raise_trouble(self, trouble: Trouble, reason: str) -> None:
         with self._gate:
             self._reasons[trouble] = reason
             self._bits |= trouble
-        self.changed(self.writable)
+            self.changed(self.writable)
 
     def clear(self, trouble: Trouble) -> None:
         if self._bits & trouble:
             with self._gate:
                 self._bits &= ~trouble
                 self._reasons.pop(trouble, None)
-            self.changed(self.writable)
+                self.changed(self.writable)
 
     @property
     def bits(self) -> int:

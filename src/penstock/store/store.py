@@ -128,6 +128,7 @@ class MessageStore:
             Quarantine(self._io, self.layout.quarantine, self._clock),
             self._checkpoint.value,
             check_crc=self.settings.check_crc_on_recover,
+            live=self._io.read_only and self._io.lock_owner(self.layout.lock) != 0,
         )
         recovery.load()
         if clean:
@@ -157,7 +158,7 @@ class MessageStore:
             if self._pool is not None:
                 self._threads.append(TimedCommit(settings, self.log.queue, lambda: self._grown(flush)))
             elif not settings.flush_commit_log_timed:
-                self.log.appender.wake = lambda: self._grown(flush)
+                self.dispatcher.advanced = flush.wake
             self._threads.append(flush)
         self._threads.append(
             Keeper(settings, self.queues, self.index, self._checkpoint, self.dispatcher, self.statistics, self._fail)
@@ -186,6 +187,7 @@ class MessageStore:
         self._closed = True
         failed = not self.flags.writable
         self.flags.raise_trouble(Trouble.NOT_WRITEABLE, "the store is closed")
+        self.log.stop_appends()
         keeper = [thread for thread in self._threads if isinstance(thread, Keeper)]
         for thread in self._threads:
             if not isinstance(thread, Keeper):
@@ -255,22 +257,27 @@ class MessageStore:
         return page
 
     def query(
-        self, topic: str, key: str, begin_ms: int = 0, end_ms: int = 2**63 - 1, max_messages: int = 32
+        self, topic: str, key: str, begin_ms: int = 0, end_ms: int = 2**63 - 1, max_messages: int | None = None
     ) -> list[Record]:
-        """Records with this topic and key (or unique key), stored within the bounds; the newest, oldest first."""
+        """Records with this topic and key (or unique key), stored within the bounds; the newest, oldest first.
+
+        At most `max_messages`, or defaultQueryMaxNum if it is not given, and never more than maxMsgsNumBatch.
+        """
         if self.index is None:
             raise BadStore("there is no index: messageIndexEnable is false", path=self.layout.root)
         self.catch_up()
-        most = min(max_messages, self.settings.max_msgs_num_batch)
+        wanted = self.settings.default_query_max_num if max_messages is None else max_messages
+        most = min(wanted, self.settings.max_msgs_num_batch)
         return query_by_key(self.index, self.records, topic, key, begin_ms, end_ms, most)
 
     def look_up(self, physical_offset: int) -> Record | None:
         """The record that begins at a physical offset."""
+        self._check_open()
         return self.records.at(physical_offset)
 
     def look_up_id(self, msg_id: str) -> Record | None:
-        """The record with an offset message id. Raises CorruptData if it is no such id."""
-        record = self.records.at(decode_message_id(msg_id)[1])
+        """The record with an offset message id. Raises BadMessage if it is no such id."""
+        record = self.look_up(decode_message_id(msg_id)[1])
         return record if record is not None and record.msg_id == msg_id.upper() else None
 
     def offset_by_time(self, topic: str, queue_id: int, timestamp: int, boundary: Boundary = Boundary.NEAREST) -> int:
@@ -297,6 +304,7 @@ class MessageStore:
 
     def earliest_time(self, topic: str | None = None, queue_id: int = 0) -> int:
         """Store time of the oldest message of the log or of a queue, -1 if there is none."""
+        self._check_open()
         if topic is not None:
             return self.store_time(topic, queue_id, self.min_offset(topic, queue_id))
         return self.records.store_timestamp(self.log.min_offset) if self.log.max_offset else -1
@@ -309,6 +317,10 @@ class MessageStore:
         self.catch_up()
         return self.queues.find(topic, queue_id)
 
+    def _check_open(self) -> None:
+        if self._closed:
+            raise StoreFailed("the store is closed", path=self.layout.root)
+
     # -- following -------------------------------------------------------------------------------------------
 
     def on_arrival(self, arrived: Arrived) -> None:
@@ -316,7 +328,11 @@ class MessageStore:
         self.dispatcher.listeners.append(arrived)
 
     def catch_up(self) -> None:
-        """Returns when all that may be shown to consumers is in its queue, or the disk has no room for that."""
+        """Returns when all that may be shown to consumers is in its queue, or the disk has no room for that.
+
+        Raises StoreFailed if the store is closed, where an empty answer would be taken for an empty queue.
+        """
+        self._check_open()
         if self.dispatcher.behind > 0:
             with contextlib.suppress(StoreFailed):
                 self.dispatcher.catch_up()

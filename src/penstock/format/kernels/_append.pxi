@@ -37,6 +37,24 @@ cdef struct Piece:
     Py_ssize_t size
 
 
+cdef extern from *:
+    """
+    #include <structmember.h>
+
+    /* Where a member descriptor's object lies in its instances, -1 if the thing is no such descriptor. */
+    static Py_ssize_t member_offset(PyObject *descriptor) {
+        if (Py_TYPE(descriptor) != &PyMemberDescr_Type) return -1;
+        PyMemberDef *member = ((PyMemberDescrObject *)descriptor)->d_member;
+        return member->type == T_OBJECT_EX || member->type == T_OBJECT ? member->offset : -1;
+    }
+    static inline PyObject *member_at(PyObject *thing, Py_ssize_t offset) {
+        return *(PyObject **)((char *)thing + offset);
+    }
+    """
+    Py_ssize_t member_offset(object descriptor)
+    PyObject* member_at(object thing, Py_ssize_t offset)
+
+
 cdef class Appender:
     """Appends ordinary messages to the file it is attached to. The GIL is the lock: nothing here lets go of it.
 
@@ -50,8 +68,7 @@ cdef class Appender:
     cdef public bint is_follower_asleep
     """True if `wake` is to be called after the next append."""
     cdef public object wake
-    cdef public dict next_offsets
-    cdef public dict topics
+    cdef public dict queues
     cdef public dict hosts
     cdef public int64_t newest_timestamp
     cdef readonly int64_t count
@@ -65,10 +82,12 @@ cdef class Appender:
     cdef str store_host_text
     cdef bytes store_host
     cdef int64_t max_body, max_record
-    cdef object file
     cdef Py_buffer target
-    cdef bint attached
+    cdef Py_buffer marks
+    cdef bint attached, readable
     cdef int64_t from_offset, position
+    cdef Py_ssize_t topic_at, body_at, keys_at, tags_at, properties_at, queue_id_at, delay_level_at, flag_at
+    cdef Py_ssize_t sys_flag_at, born_timestamp_at, born_host_at, store_host_at, reconsume_times_at, prepared_at, wait_at
 
     def __cinit__(self):
         self.attached = False
@@ -84,29 +103,60 @@ cdef class Appender:
         self.store_host = store_host
         self.max_body = max_body
         self.max_record = max_record
-        self.next_offsets = {}
-        self.topics = {}
+        self.queues = {}
         self.hosts = {}
+        self.readable = True
+        self.topic_at = self.find("topic")
+        self.body_at = self.find("body")
+        self.keys_at = self.find("keys")
+        self.tags_at = self.find("tags")
+        self.properties_at = self.find("properties")
+        self.queue_id_at = self.find("queue_id")
+        self.delay_level_at = self.find("delay_level")
+        self.flag_at = self.find("flag")
+        self.sys_flag_at = self.find("sys_flag")
+        self.born_timestamp_at = self.find("born_timestamp")
+        self.born_host_at = self.find("born_host")
+        self.store_host_at = self.find("store_host")
+        self.reconsume_times_at = self.find("reconsume_times")
+        self.prepared_at = self.find("prepared_transaction_offset")
+        self.wait_at = self.find("wait")
+
+    cdef Py_ssize_t find(self, str name):
+        """Where messages keep a field; if that cannot be told, every message is declined."""
+        cdef Py_ssize_t offset = member_offset(getattr(self.message_type, name))
+        if offset < 0:
+            self.readable = False
+        return offset
 
     def __dealloc__(self):
-        if self.attached:
-            PyBuffer_Release(&self.target)
+        self.let_go()
 
-    def attach(self, file, target, int64_t from_offset, int64_t position):
-        """From now on appends go to `target`; `file.wrote` and `file.store_timestamp` are kept up to date."""
-        self.detach()
-        PyObject_GetBuffer(target, &self.target, PyBUF_WRITABLE)
-        self.attached = True
-        self.file = file
+    def attach(self, target, marks, int64_t from_offset):
+        """From now on appends go to `target`, whose end so far and newest store time stand in `marks`."""
+        cdef Py_buffer taken, taken_marks
+        PyObject_GetBuffer(target, &taken, PyBUF_WRITABLE)
+        try:
+            PyObject_GetBuffer(marks, &taken_marks, PyBUF_WRITABLE)
+        except BaseException:
+            PyBuffer_Release(&taken)
+            raise
+        self.let_go()
+        self.target = taken
+        self.marks = taken_marks
+        self.attached = taken_marks.len == 16
         self.from_offset = from_offset
-        self.position = position
+        self.position = (<int64_t*>self.marks.buf)[0]
 
     def detach(self):
         """Lets go of the file's memory; everything is declined until the next `attach`."""
+        self.let_go()
+
+    cdef void let_go(self) noexcept:
         if self.attached:
-            PyBuffer_Release(&self.target)
             self.attached = False
-            self.file = None
+            PyBuffer_Release(&self.target)
+            PyBuffer_Release(&self.marks)
 
     @property
     def latency_counts(self):
@@ -115,46 +165,61 @@ cdef class Appender:
     def append(self, message):
         """The result of an append, or None if the message is not for this path."""
         cdef int64_t started, now, size, at, queue_offset = 0, properties_size, born, ended
-        cdef int64_t queue_id, flag, sys_flag, reconsume_times, prepared_offset
+        cdef int64_t queue_id, flag, sys_flag, reconsume_times, prepared_offset, delay_level
+        cdef Py_ssize_t topic_size, body_size, born_size, store_size
         cdef Piece[MAX_PIECES] pieces
         cdef int count
         cdef PyObject* found
-        cdef bytes topic_bytes, born_host, store_host, body
+        cdef PyObject* topic
+        cdef PyObject* body
+        cdef PyObject* queue_id_object
+        cdef PyObject* store_host_text
+        cdef dict offsets
+        cdef const char* topic_text
+        cdef const char* born_host
+        cdef const char* store_host = PyBytes_AS_STRING(self.store_host)
         cdef uint8_t* p
-        if not self.is_open or not self.attached or type(message) is not self.message_type:
+        if not self.is_open or not self.attached or not self.readable or type(message) is not self.message_type:
             return None
-        if message.delay_level != 0 or message.wait is not True:
+        if not read_long(<object>member_at(message, self.delay_level_at), &delay_level) or delay_level != 0:
             return None
-        topic = message.topic
-        found = PyDict_GetItem(self.topics, topic)
+        if <object>member_at(message, self.wait_at) is not True:
+            return None
+        topic = member_at(message, self.topic_at)
+        found = PyDict_GetItem(self.queues, <object>topic)
         if found is NULL:
             return None
-        topic_bytes = <bytes>found
-        found = PyDict_GetItem(self.hosts, message.born_host)
+        offsets = <dict>found
+        topic_text = PyUnicode_AsUTF8AndSize(<object>topic, &topic_size)
+        found = PyDict_GetItem(self.hosts, <object>member_at(message, self.born_host_at))
         if found is NULL:
             return None
-        born_host = <bytes>found
-        store_host = self.store_host
-        store_host_text = message.store_host
-        if store_host_text:
-            found = PyDict_GetItem(self.hosts, store_host_text)
+        born_host = PyBytes_AS_STRING(<object>found)
+        born_size = PyBytes_GET_SIZE(<object>found)
+        store_size = PyBytes_GET_SIZE(self.store_host)
+        store_host_text = member_at(message, self.store_host_at)
+        if not PyUnicode_CheckExact(<object>store_host_text):
+            return None
+        if PyUnicode_GET_LENGTH(<object>store_host_text):
+            found = PyDict_GetItem(self.hosts, <object>store_host_text)
             if found is NULL:
                 return None
-            store_host = <bytes>found
+            store_host = PyBytes_AS_STRING(<object>found)
+            store_size = PyBytes_GET_SIZE(<object>found)
         else:
-            store_host_text = self.store_host_text
-        thing = message.body
-        if not PyBytes_CheckExact(thing):
+            store_host_text = <PyObject*>self.store_host_text
+        body = member_at(message, self.body_at)
+        if not PyBytes_CheckExact(<object>body):
             return None
-        body = <bytes>thing
-        queue_id_object = message.queue_id
+        body_size = PyBytes_GET_SIZE(<object>body)
+        queue_id_object = member_at(message, self.queue_id_at)
         if not (
-            read_long(message.sys_flag, &sys_flag)
-            and read_long(queue_id_object, &queue_id)
-            and read_long(message.flag, &flag)
-            and read_long(message.reconsume_times, &reconsume_times)
-            and read_long(message.prepared_transaction_offset, &prepared_offset)
-            and read_long(message.born_timestamp, &born)
+            read_long(<object>member_at(message, self.sys_flag_at), &sys_flag)
+            and read_long(<object>queue_id_object, &queue_id)
+            and read_long(<object>member_at(message, self.flag_at), &flag)
+            and read_long(<object>member_at(message, self.reconsume_times_at), &reconsume_times)
+            and read_long(<object>member_at(message, self.prepared_at), &prepared_offset)
+            and read_long(<object>member_at(message, self.born_timestamp_at), &born)
         ):
             return None
         if (
@@ -163,66 +228,63 @@ cdef class Appender:
             or (sys_flag & TRANSACTION_MASK) == PREPARED or (sys_flag & TRANSACTION_MASK) == ROLLBACK
         ):
             return None
-        keys = message.keys
+        keys = <object>member_at(message, self.keys_at)
         if PyTuple_CheckExact(keys) or PyList_CheckExact(keys):
             keys = keys[0] if len(keys) == 1 else " ".join(keys)
-        properties = message.properties
-        tags = message.tags
-        count = collect_pieces(properties, keys, tags, pieces, &properties_size)
+        count = collect_pieces(
+            <object>member_at(message, self.properties_at), keys, <object>member_at(message, self.tags_at),
+            pieces, &properties_size,
+        )
         if count < 0:
             return None
-        size = (
-            75 + PyBytes_GET_SIZE(born_host) + PyBytes_GET_SIZE(store_host) + PyBytes_GET_SIZE(body)
-            + PyBytes_GET_SIZE(topic_bytes) + properties_size
-        )
+        size = 75 + born_size + store_size + body_size + topic_size + properties_size
         at = self.position
         if (
-            PyBytes_GET_SIZE(body) > self.max_body or size > self.max_record or properties_size > 32767
+            body_size > self.max_body or size > self.max_record or properties_size > 32767
             or size + 8 > self.target.len - at
         ):
             return None
         sys_flag &= ~0x30
-        if PyBytes_GET_SIZE(born_host) == 20:
+        if born_size == 20:
             sys_flag |= 0x10
-        if PyBytes_GET_SIZE(store_host) == 20:
+        if store_size == 20:
             sys_flag |= 0x20
-        key = (topic, queue_id_object)
-        found = PyDict_GetItem(self.next_offsets, key)
+        found = PyDict_GetItem(offsets, <object>queue_id_object)
         if found is not NULL:
             queue_offset = PyLong_AsLongLong(<object>found)
         started = wall_clock_ns()
         now = started // 1000000 if self.clock is None else PyLong_AsLongLong(self.clock())
-        if not self.is_open or self.position != at:
+        if not self.is_open or not self.attached or self.position != at:
             return None  # the clock was Python code and let somebody else in
         p = <uint8_t*>self.target.buf + at
-        store32(p + 8, <int32_t>crc_of(<const uint8_t*>PyBytes_AS_STRING(body), PyBytes_GET_SIZE(body)))
+        store32(p + 8, <int32_t>crc_of(<const uint8_t*>PyBytes_AS_STRING(<object>body), body_size))
         store32(p + 12, <int32_t>queue_id)
         store32(p + 16, <int32_t>flag)
         store64(p + 20, queue_offset)
         store64(p + 28, self.from_offset + at)
         store32(p + 36, <int32_t>sys_flag)
         store64(p + 40, born if born else now)
-        memcpy(p + 48, PyBytes_AS_STRING(born_host), PyBytes_GET_SIZE(born_host))
-        p += 48 + PyBytes_GET_SIZE(born_host)
+        memcpy(p + 48, born_host, born_size)
+        p += 48 + born_size
         store64(p, now)
-        memcpy(p + 8, PyBytes_AS_STRING(store_host), PyBytes_GET_SIZE(store_host))
-        p += 8 + PyBytes_GET_SIZE(store_host)
+        memcpy(p + 8, store_host, store_size)
+        p += 8 + store_size
         store32(p, <int32_t>reconsume_times)
         store64(p + 4, prepared_offset)
-        store32(p + 12, <int32_t>PyBytes_GET_SIZE(body))
-        memcpy(p + 16, PyBytes_AS_STRING(body), PyBytes_GET_SIZE(body))
-        p += 16 + PyBytes_GET_SIZE(body)
-        p[0] = <uint8_t>PyBytes_GET_SIZE(topic_bytes)
-        memcpy(p + 1, PyBytes_AS_STRING(topic_bytes), PyBytes_GET_SIZE(topic_bytes))
-        p += 1 + PyBytes_GET_SIZE(topic_bytes)
+        store32(p + 12, <int32_t>body_size)
+        memcpy(p + 16, PyBytes_AS_STRING(<object>body), body_size)
+        p += 16 + body_size
+        p[0] = <uint8_t>topic_size
+        memcpy(p + 1, topic_text, topic_size)
+        p += 1 + topic_size
         store16(p, <int16_t>properties_size)
         write_pieces(p + 2, pieces, count)
         store_head(<uint8_t*>self.target.buf + at, <int32_t>size, MESSAGE_MAGIC)
+        offsets[<object>queue_id_object] = queue_offset + 1
         self.position = at + size
         self.newest_timestamp = now
-        self.next_offsets[key] = queue_offset + 1
-        self.file.store_timestamp = now
-        self.file.wrote = at + size
+        (<int64_t*>self.marks.buf)[1] = now
+        (<int64_t*>self.marks.buf)[0] = at + size
         ended = wall_clock_ns() - started
         self.count += 1
         self.bytes_appended += size
@@ -233,7 +295,7 @@ cdef class Appender:
             self.is_follower_asleep = False
             self.wake()
         return self.result_type(
-            self.ok, self.from_offset + at, size, queue_id_object, queue_offset, now, store_host_text
+            self.ok, self.from_offset + at, size, <object>queue_id_object, queue_offset, now, <object>store_host_text
         )
 
 

@@ -136,42 +136,56 @@ cdef int64_t parse_level(const uint8_t* text, int64_t size) noexcept nogil:
     return 0 if text[0] == 45 else level
 
 
+cdef int64_t* delays_of(tuple delay_levels) except NULL:
+    """The levels' milliseconds as a C array, to be freed by the caller."""
+    cdef int64_t number, count = len(delay_levels)
+    cdef int64_t* delays = <int64_t*>malloc(max(1, count) * sizeof(int64_t))
+    if delays == NULL:
+        raise MemoryError
+    for number in range(count):
+        delays[number] = delay_levels[number]
+    return delays
+
+
+cdef int64_t tag_rows(
+    const Py_buffer* source, int64_t base, Row* rows, int64_t count, const int64_t* delays, int64_t level_count
+) except? -2 nogil:
+    """Fills the rows' tags codes; the number of the first row that does not lie in the data, -1 if all do."""
+    cdef const uint8_t* record
+    cdef const uint8_t* properties
+    cdef const uint8_t* value = NULL
+    cdef int64_t number, level, size = 0
+    cdef Row* row
+    for number in range(count):
+        row = rows + number
+        record = record_of(source, base, row)
+        if record == NULL:
+            return number
+        level = 0
+        properties = record + row.properties_at
+        if row.topic_length == 19 and memcmp(record + row.topic_at, b"SCHEDULE_TOPIC_XXXX", 19) == 0:
+            if last_value(properties, row.properties_length, b"DELAY", 5, &value, &size):
+                level = min(parse_level(value, size), level_count)
+        if level > 0:
+            row.tags_code = <int64_t>(<uint64_t>row.store_timestamp + <uint64_t>delays[level - 1])
+        elif last_value(properties, row.properties_length, b"TAGS", 4, &value, &size):
+            row.tags_code = <int32_t>hash_on(value, size, 0)
+        else:
+            row.tags_code = 0
+    return -1
+
+
 def tag_codes(data, int64_t base, rows, tuple delay_levels not None):
     """Fills rows["tags_code"]: the tag's hash, or in the schedule topic the time it is due."""
     cdef _RowBuffer held = _RowBuffer(rows, True)
     cdef Py_buffer source
-    cdef int64_t number, level, level_count = len(delay_levels), bad = -1
-    cdef const uint8_t* record
-    cdef const uint8_t* properties
-    cdef const uint8_t* value = NULL
-    cdef int64_t size = 0
-    cdef Row* row
-    cdef int64_t* delays = <int64_t*>malloc(max(1, level_count) * 8)
-    if delays == NULL:
-        raise MemoryError
+    cdef int64_t bad, level_count = len(delay_levels)
+    cdef int64_t* delays = delays_of(delay_levels)
     try:
-        for number in range(level_count):
-            delays[number] = delay_levels[number]
         PyObject_GetBuffer(data, &source, PyBUF_SIMPLE)
         try:
             with nogil:
-                for number in range(held.count):
-                    row = held.rows + number
-                    record = record_of(&source, base, row)
-                    if record == NULL:
-                        bad = number
-                        break
-                    level = 0
-                    properties = record + row.properties_at
-                    if row.topic_length == 19 and memcmp(record + row.topic_at, b"SCHEDULE_TOPIC_XXXX", 19) == 0:
-                        if last_value(properties, row.properties_length, b"DELAY", 5, &value, &size):
-                            level = min(parse_level(value, size), level_count)
-                    if level > 0:
-                        row.tags_code = <int64_t>(<uint64_t>row.store_timestamp + <uint64_t>delays[level - 1])
-                    elif last_value(properties, row.properties_length, b"TAGS", 4, &value, &size):
-                        row.tags_code = <int32_t>hash_on(value, size, 0)
-                    else:
-                        row.tags_code = 0
+                bad = tag_rows(&source, base, held.rows, held.count, delays, level_count)
         finally:
             PyBuffer_Release(&source)
     finally:
@@ -233,6 +247,7 @@ cdef int add_keys_of(Keys* keys, const uint8_t* record, const Row* row, int64_t 
     cdef const uint8_t* end
     cdef int64_t size = 0, first = keys.count
     cdef uint32_t topic_code
+    cdef int32_t hashed
     cdef bint unique = last_value(properties, row.properties_length, b"UNIQ_KEY", 8, &text, &size)
     cdef const uint8_t* keys_text = NULL
     cdef int64_t keys_size = 0
@@ -240,65 +255,130 @@ cdef int add_keys_of(Keys* keys, const uint8_t* record, const Row* row, int64_t 
     if not unique and not several:
         return 0
     topic_code = 31 * hash_on(record + row.topic_at, row.topic_length, 0) + 35  # '#'
-    if unique and add_key(keys, first, without_sign(hash_on(text, size, topic_code)), number, text, size) < 0:
-        return -1
-    if several:
-        text = keys_text
-        end = keys_text + keys_size
-        while text < end:
-            piece_end = <const uint8_t*>memchr(text, 32, end - text)
-            if piece_end == NULL:
-                piece_end = end
-            size = piece_end - text
-            if size:
-                if add_key(keys, first, without_sign(hash_on(text, size, topic_code)), number, text, size) < 0:
-                    return -1
-            text = piece_end + 1
+    if unique:
+        hashed = without_sign(hash_on(text, size, topic_code))
+        if add_key(keys, first, hashed, number, text, size) < 0:
+            return -1
+    text = keys_text
+    end = keys_text + keys_size
+    while text < end:
+        piece_end = <const uint8_t*>memchr(text, 32, end - text)
+        if piece_end == NULL:
+            piece_end = end
+        size = piece_end - text
+        if size:
+            hashed = without_sign(hash_on(text, size, topic_code))
+            if add_key(keys, first, hashed, number, text, size) < 0:
+                return -1
+        text = piece_end + 1
     return 0
+
+
+cdef int start_keys(Keys* keys) except -1:
+    """An empty collection, to be ended with `free_keys`."""
+    memset(keys, 0, sizeof(Keys))
+    # Properties are at most 32,767 bytes long: a record has fewer keys than half of that.
+    keys.texts = <const uint8_t**>malloc(16400 * sizeof(void*))
+    keys.sizes = <int64_t*>malloc(16400 * sizeof(int64_t))
+    if keys.texts == NULL or keys.sizes == NULL:
+        free_keys(keys)
+        raise MemoryError
+    return 0
+
+
+cdef void free_keys(Keys* keys) noexcept:
+    free(keys.hashes)
+    free(keys.numbers)
+    free(keys.texts)
+    free(keys.sizes)
+
+
+cdef int64_t key_rows(
+    Keys* keys, const Py_buffer* source, int64_t base, const Row* rows, int64_t count
+) except? -2 nogil:
+    """Collects the rows' keys; the number of the first row that does not lie in the data, -1 if all do."""
+    cdef const uint8_t* record
+    cdef int64_t number
+    for number in range(count):
+        record = record_of(source, base, rows + number)
+        if record == NULL:
+            return number
+        if rows[number].sys_flag & TRANSACTION_MASK == ROLLBACK:
+            continue
+        if add_keys_of(keys, record, rows + number, number):
+            with gil:
+                raise MemoryError
+    return -1
+
+
+cdef object collected(Keys* keys):
+    """(hashes, row numbers) as arrays."""
+    cdef Py_buffer target
+    hashes = np.empty(keys.count, dtype=np.int32)
+    if keys.count:
+        PyObject_GetBuffer(hashes, &target, PyBUF_WRITABLE)
+        memcpy(target.buf, keys.hashes, keys.count * sizeof(int32_t))
+        PyBuffer_Release(&target)
+    return hashes, longs_from(keys.numbers, keys.count)
 
 
 def index_keys(data, int64_t base, rows):
     """The index hash of every key of every row, and the number of its row; each key of a record once."""
     cdef _RowBuffer held = _RowBuffer(rows, False)
-    cdef Py_buffer source, target
+    cdef Py_buffer source
     cdef Keys keys
-    cdef int64_t number, bad = -1
-    cdef int failed = 0
-    cdef const uint8_t* record
-    memset(&keys, 0, sizeof(keys))
-    # Properties are at most 32,767 bytes long: a record has fewer keys than half of that.
-    keys.texts = <const uint8_t**>malloc(16400 * sizeof(void*))
-    keys.sizes = <int64_t*>malloc(16400 * sizeof(int64_t))
+    cdef int64_t bad
+    start_keys(&keys)
     try:
-        if keys.texts == NULL or keys.sizes == NULL:
-            raise MemoryError
         PyObject_GetBuffer(data, &source, PyBUF_SIMPLE)
         try:
             with nogil:
-                for number in range(held.count):
-                    record = record_of(&source, base, held.rows + number)
-                    if record == NULL:
-                        bad = number
-                        break
-                    if held.rows[number].sys_flag & TRANSACTION_MASK == ROLLBACK:
-                        continue
-                    failed = add_keys_of(&keys, record, held.rows + number, number)
-                    if failed:
-                        break
+                bad = key_rows(&keys, &source, base, held.rows, held.count)
         finally:
             PyBuffer_Release(&source)
-        if failed:
-            raise MemoryError
         if bad >= 0:
             raise ValueError(f"row {bad} does not lie in the data")
-        hashes = np.empty(keys.count, dtype=np.int32)
-        if keys.count:
-            PyObject_GetBuffer(hashes, &target, PyBUF_WRITABLE)
-            memcpy(target.buf, keys.hashes, keys.count * sizeof(int32_t))
-            PyBuffer_Release(&target)
-        return hashes, longs_from(keys.numbers, keys.count)
+        return collected(&keys)
     finally:
-        free(keys.hashes)
-        free(keys.numbers)
-        free(keys.texts)
-        free(keys.sizes)
+        free_keys(&keys)
+
+
+def derive(
+    data, int64_t base, int64_t start, int64_t stop, TopicTable topics not None, tuple delay_levels not None, room
+):
+    """walk, tag_codes and index_keys in one go, without the GIL from beginning to end.
+
+    Returns (rows, next, reason, hashes, numbers); the rows are a part of the array `room`.
+    """
+    cdef _RowBuffer held = _RowBuffer(room, True)
+    cdef Py_buffer source
+    cdef Keys keys
+    cdef int64_t at = start, count = 0, level_count = len(delay_levels)
+    cdef int64_t* delays
+    cdef int reason
+    if start < 0:
+        raise ValueError(f"{start} is not a position")
+    delays = delays_of(delay_levels)
+    try:
+        start_keys(&keys)
+        try:
+            PyObject_GetBuffer(data, &source, PyBUF_SIMPLE)
+            try:
+                stop = min(stop, source.len)
+                with nogil:
+                    reason = walk_into(
+                        <const uint8_t*>source.buf, source.len, base, &at, stop, False, &topics.core,
+                        held.rows, held.count, &count,
+                    )
+                    tag_rows(&source, base, held.rows, count, delays, level_count)
+                    key_rows(&keys, &source, base, held.rows, count)
+            finally:
+                PyBuffer_Release(&source)
+            if reason == NO_MEMORY:
+                raise MemoryError
+            hashes, numbers = collected(&keys)
+        finally:
+            free_keys(&keys)
+    finally:
+        free(delays)
+    return room[:count], at, reason, hashes, numbers

@@ -1,5 +1,6 @@
 """The compiled twin has the plain one's names and signatures."""
 
+from penstock.format.kernels._plain import Appender as Appender
 from penstock.format.kernels._plain import TopicTable as TopicTable
 from penstock.format.kernels._plain import append_units as append_units
 from penstock.format.kernels._plain import check_record as check_record

@@ -4,6 +4,7 @@ from penstock.format.kernels._plain_append import Appender
 from penstock.format.kernels._plain_columns import (
     TopicTable,
     append_units,
+    derive,
     find_property,
     group_rows,
     index_keys,
@@ -29,6 +30,7 @@ __all__ = [
     "check_record",
     "copy_published",
     "crc32",
+    "derive",
     "encode_record",
     "find_property",
     "find_record",

@@ -27,18 +27,16 @@ class Appender:
         self.is_follower_asleep = False
         """True if `wake` is to be called after the next append."""
         self.wake: Callable[[], object] = bool
-        self.next_offsets: dict[tuple[str, int], int] = {}
-        """Next queue offset by (topic, queue id); a queue that is not in it starts at 0."""
-        self.topics: dict[str, bytes] = {}
-        """Topics known to be legal, with their bytes."""
+        self.queues: dict[str, dict[int, int]] = {}
+        """Topics known to be legal, with the next queue offset of each of their queues."""
         self.hosts: dict[str, bytes] = {}
         """Hosts seen before, with their bytes."""
         self.newest_timestamp = 0
         self.count = self.bytes_appended = self.slowest_ns = 0
         self.latency_counts = [0] * 12
 
-    def attach(self, file: object, target: WritableBuffer, from_offset: int, position: int) -> None:
-        """From now on appends go to `target`; `file.wrote` and `file.store_timestamp` are kept up to date."""
+    def attach(self, target: WritableBuffer, marks: WritableBuffer, from_offset: int) -> None:
+        """From now on appends go to `target`, whose end so far and newest store time stand in `marks`."""
 
     def detach(self) -> None:
         """Lets go of the file's memory; everything is declined until the next `attach`."""

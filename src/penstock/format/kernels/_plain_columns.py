@@ -13,7 +13,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from penstock.format.constants import MAX_PROPERTIES_LENGTH, MIN_RECORD_SIZE, SCHEDULE_TOPIC
-from penstock.format.kernels._plain_log import examine, java_hash, view_of, writable_view_of
+from penstock.format.kernels._plain_log import examine, java_hash, view_of, walk, writable_view_of
 from penstock.format.kernels._types import Buffer, Ints, Longs, Rows, WritableBuffer
 from penstock.format.queue_unit import UNIT, UNIT_SIZE
 from penstock.format.rows import ROW
@@ -99,6 +99,18 @@ def index_keys(data: Buffer, base: int, rows: Rows) -> tuple[Ints, Longs]:
                 hashes.append(0 if code == 2**31 else code)
                 numbers.append(number)
     return np.array(hashes, dtype=np.int32), np.array(numbers, dtype=np.int64)
+
+
+def derive(
+    data: Buffer, base: int, start: int, stop: int, topics: TopicTable, delay_levels: tuple[int, ...], room: Rows
+) -> tuple[Rows, int, int, Ints, Longs]:
+    """walk, tag_codes and index_keys in one go; the rows are a part of the array `room`."""
+    rows, reached, reason = walk(data, base, start, stop, False, topics, len(room))
+    room[: len(rows)] = rows
+    rows = room[: len(rows)]
+    tag_codes(data, base, rows, delay_levels)
+    hashes, numbers = index_keys(data, base, rows)
+    return rows, reached, reason, hashes, numbers
 
 
 def group_rows(rows: Rows) -> list[tuple[int, int, Longs]]:

@@ -73,7 +73,8 @@ final class Messages {
         json.put("store_host", text(message.getStoreHost()));
         json.put("reconsume_times", message.getReconsumeTimes());
         json.put("prepared_transaction_offset", message.getPreparedTransactionOffset());
-        json.put("properties", new TreeMap<>(message.getProperties()));
+        Map<String, String> properties = message.getProperties();
+        json.put("properties", properties == null ? new TreeMap<>() : new TreeMap<>(properties));
         byte[] body = message.getBody();
         json.put("body", Base64.getEncoder().encodeToString(body == null ? new byte[0] : body));
         json.put("body_crc", message.getBodyCRC());

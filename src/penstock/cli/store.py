@@ -1,0 +1,33 @@
+"""The group `penstock store`: looks into a store without changing it."""
+
+from __future__ import annotations
+
+import typer
+
+from penstock.cli.options import help_if_alone
+from penstock.cli.store_conf import conf
+from penstock.cli.store_info import info
+from penstock.cli.store_log import log
+from penstock.cli.store_read import dump, get, offset, query
+
+app = typer.Typer(rich_markup_mode=None)
+
+
+@app.callback(invoke_without_command=True)
+def store(context: typer.Context) -> None:
+    """Look into a store: no broker is needed, and nothing is changed.
+
+    A store in use is shown as it is at that moment, one that crashed as a start would serve it. File sizes are taken from
+    the files; where those cannot tell, from --config and --set.
+
+    Examples:
+
+    \b
+      penstock store info data/store
+      penstock store dump data/store --topic orders --json
+    """
+    help_if_alone(context)
+
+
+for verb in (info, dump, log, get, query, offset, conf):
+    app.command()(verb)

@@ -1,0 +1,2 @@
+def tour()->None:
+    "x"

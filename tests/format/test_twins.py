@@ -1,0 +1,251 @@
+"""The two twins of the kernels agree to the byte, on sound data and on garbage."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from format.log_maker import make_file, make_record
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from penstock.format.kernels import _compiled, _plain
+from penstock.format.properties import encode_properties
+from penstock.format.rows import ROW
+from penstock.format.sys_flag import with_hosts
+
+longs = st.integers(-(2**63), 2**63 - 1)
+ints = st.integers(-(2**31), 2**31 - 1)
+garbage = st.binary(max_size=400)
+words = st.text(max_size=8) | st.sampled_from(["KEYS", "TAGS", "UNIQ_KEY", "DELAY", "a b", "1", "18", "Aa", "BB"])
+properties = (
+    st.dictionaries(words, words, max_size=5).map(
+        lambda pairs: encode_properties({n.replace("\x02", ""): v for n, v in pairs.items()})
+    )
+    | st.binary(max_size=60)
+    | st.lists(st.sampled_from([b"TAGS", b"KEYS", b"DELAY", b"\x01", b"\x02", b" ", b"3", b"\xff"])).map(b"".join)
+)
+topics = st.sampled_from(["T", "SCHEDULE_TOPIC_XXXX", "中文", "%RETRY%g"])
+records = st.fixed_dictionaries(
+    {
+        "body": st.binary(max_size=50),
+        "topic": topics,
+        "queue_id": st.integers(0, 2),
+        "sys_flag": st.sampled_from([0, 4, 8, 12, 2]),
+        "store_timestamp": longs,
+        "properties": properties,
+    }
+)
+
+
+def result_of(call: Callable[[], object]) -> object:
+    """What a call returns, arrays as lists; or the type of the error."""
+    try:
+        value = call()
+    except (ValueError, OverflowError) as error:
+        return type(error)
+    return plain_value(value)
+
+
+def plain_value(value: object) -> object:
+    if isinstance(value, np.ndarray):
+        return value.dtype, value.tolist()
+    if isinstance(value, tuple | list):
+        return [plain_value(part) for part in value]
+    return value
+
+
+def assert_equal_results(kernel: str, *arguments: object) -> None:
+    results = [result_of(lambda twin=twin: getattr(twin, kernel)(*arguments)) for twin in (_compiled, _plain)]
+    assert results[0] == results[1]
+
+
+def assert_equal_writes(kernel: str, size: int, *arguments: object, before: bytes | None = None) -> None:
+    outs = [bytearray(before or bytes(size)) for _ in range(2)]
+    results = [
+        result_of(lambda twin=twin, out=out: getattr(twin, kernel)(out, *arguments))
+        for twin, out in zip((_compiled, _plain), outs, strict=True)
+    ]
+    assert results[0] == results[1]
+    assert outs[0] == outs[1]
+
+
+def log_and_rows(fields: list[dict]) -> tuple[bytearray, np.ndarray]:
+    log = bytearray()
+    for field in fields:
+        log += make_record(len(log), **field)
+    rows, _, _ = _plain.walk(log, 0, 0, len(log), True, _plain.TopicTable(), 1000)
+    assert len(rows) == len(fields)
+    return log, rows
+
+
+@given(st.binary(max_size=300))
+def test_crc(data: bytes) -> None:
+    assert_equal_results("crc32", data)
+
+
+@given(st.text(st.characters()) | st.text(st.characters(codec="ascii")))
+def test_java_hash(text: str) -> None:
+    assert_equal_results("java_hash", text)
+
+
+hosts = st.binary(min_size=8, max_size=8) | st.binary(min_size=20, max_size=20)
+
+
+@given(
+    at=st.integers(0, 60),
+    offsets_and_times=st.tuples(longs, longs, longs),
+    numbers=st.tuples(ints, ints),
+    sys_flag=ints,
+    born=longs,
+    hosts_as_flagged=st.booleans(),
+    born_host=hosts,
+    store_host=hosts,
+    counters=st.tuples(ints, longs),
+    parts=st.tuples(st.binary(max_size=99), st.binary(max_size=130), st.binary(max_size=99)),
+    publish=st.booleans(),
+)
+def test_encode_record(
+    at, offsets_and_times, numbers, sys_flag, born, hosts_as_flagged, born_host, store_host, counters, parts, publish
+) -> None:
+    if hosts_as_flagged:
+        sys_flag = with_hosts(sys_flag, born_host, store_host)
+    fields = (*offsets_and_times, *numbers, sys_flag, born, born_host, store_host, *counters, *parts, publish)
+    assert_equal_writes("encode_record", 420, at, *fields)
+
+
+@given(st.integers(-2, 120), st.integers(-2, 120), st.binary(max_size=120))
+def test_publishing(at: int, size: int, data: bytes) -> None:
+    assert_equal_writes("publish", 100, at, size)
+    assert_equal_writes("write_blank", 100, at, size)
+    assert_equal_writes("copy_published", 100, at, data)
+
+
+flips = st.lists(st.tuples(st.integers(0, 3000), st.integers(0, 255)), max_size=6)
+
+
+@given(st.lists(records, max_size=6), st.sampled_from([0, 8, 50]), flips, st.integers(0, 900), st.integers(0, 900))
+@settings(max_examples=300)
+def test_walk_check_and_find_on_damaged_logs(
+    fields: list[dict], blank: int, changes: list[tuple[int, int]], start: int, stop: int
+) -> None:
+    log, _ = log_and_rows(fields)
+    log += bytes(blank)
+    if blank:
+        _plain.write_blank(log, len(log) - blank, blank)
+    for at, value in changes:
+        if log:
+            log[at % len(log)] = value
+    for check_crc in (True, False):
+        for begin, end in ((0, len(log)), (start, stop), (0, 2**40)):
+            assert_equal_results("walk", log, 0, begin, end, check_crc, None, 4)
+            assert_equal_results("find_record", log, 0, begin, end, check_crc)
+        for at in range(0, len(log) + 2, 7):
+            assert_equal_results("check_record", log, at, 0, check_crc)
+
+
+@given(
+    garbage | st.binary(min_size=91, max_size=300).map(lambda data: data[:4] + b"\xda\xa3\x20\xa7" + data[8:]), longs
+)
+def test_walk_check_and_find_on_garbage(data: bytes, base: int) -> None:
+    for at in (0, 1, len(data)):
+        assert_equal_results("check_record", data, at, base, True)
+        assert_equal_results("walk", data, base, at, len(data), True, None, 10)
+        assert_equal_results("find_record", data, base, at, len(data), False)
+        assert_equal_results("find_property", data, at, b"KEYS")
+
+
+@given(st.data())
+def test_a_header_of_any_numbers_is_judged_alike(data: st.DataObject) -> None:
+    record = bytearray(make_record(0, b"body", properties=b"a\x01b"))
+    near = st.integers(-3, 120) | ints
+    for at, size in ((0, 4), (28, 8), (36, 4), (84, 4), (92, 1), (94, 2)):
+        if data.draw(st.booleans()):
+            value = data.draw(near) % 256**size
+            record[at : at + size] = value.to_bytes(size, "big")
+    if data.draw(st.booleans()):
+        record[7] = 0xAB
+    assert_equal_results("check_record", record, 0, 0, True)
+    assert_equal_results("walk", record, 0, 0, len(record), True, None, 10)
+    assert_equal_results("find_property", record, 0, b"a")
+
+
+@given(st.lists(records, max_size=8))
+def test_topics_are_numbered_alike(fields: list[dict]) -> None:
+    log, rows = log_and_rows(fields)
+    table = _compiled.TopicTable()
+    walked, _, _ = _compiled.walk(log, 0, 0, len(log), True, table, 1000)
+    assert walked.tolist() == rows.tolist()
+    assert table.names == list(dict.fromkeys(field["topic"] for field in fields))
+
+
+@given(st.lists(records, max_size=6), st.lists(st.integers(0, 2**40), max_size=3).map(tuple))
+def test_tag_codes(fields: list[dict], levels: tuple[int, ...]) -> None:
+    log, rows = log_and_rows(fields)
+    other = rows.copy()
+    _compiled.tag_codes(log, 0, rows, levels)
+    _plain.tag_codes(log, 0, other, levels)
+    assert rows.tolist() == other.tolist()
+
+
+@given(st.lists(records, max_size=6))
+def test_index_keys_groups_and_properties(fields: list[dict]) -> None:
+    log, rows = log_and_rows(fields)
+    assert_equal_results("index_keys", log, 0, rows)
+    assert_equal_results("group_rows", rows)
+    for at in rows["physical_offset"].tolist():
+        for name in (b"KEYS", b"TAGS", b"", b"\x01", b"a"):
+            assert_equal_results("find_property", log, at, name)
+
+
+@given(st.binary(min_size=104, max_size=104), garbage, longs)
+def test_rows_of_garbage_are_refused_alike(row: bytes, data: bytes, base: int) -> None:
+    rows = np.frombuffer(row, dtype=ROW).copy()
+    assert_equal_results("tag_codes", data, base, rows, (1000,))
+    assert_equal_results("index_keys", data, base, rows)
+    assert_equal_results("group_rows", rows)
+
+
+@given(st.binary(min_size=1040, max_size=1040), st.lists(st.integers(-1, 11), max_size=8), st.integers(-1, 150))
+def test_append_units(data: bytes, picks: list[int], at: int) -> None:
+    rows = np.frombuffer(data, dtype=ROW)
+    assert_equal_writes("append_units", 200, at, rows, np.array(picks, dtype=np.int64))
+
+
+SLOTS, ITEMS = 3, 8
+INDEX_SIZE = 40 + 4 * SLOTS + 20 * ITEMS
+times = longs | st.integers(1_600_000_000_000, 1_600_000_100_000)
+keys = st.lists(st.tuples(st.integers(-1, 12) | st.integers(0, 2**31 - 1), longs, times), max_size=10)
+small = st.integers(0, 9).map(lambda number: number.to_bytes(4, "big"))
+index_files = (
+    st.just(bytes(INDEX_SIZE))
+    | st.binary(min_size=INDEX_SIZE, max_size=INDEX_SIZE)
+    | st.tuples(
+        st.binary(min_size=32, max_size=32),
+        st.lists(small, min_size=(INDEX_SIZE - 32) // 4, max_size=(INDEX_SIZE - 32) // 4).map(b"".join),
+    ).map(b"".join)
+)
+
+
+@given(index_files, keys)
+def test_index_put(before: bytes, entries: list[tuple[int, int, int]]) -> None:
+    hashes, offsets, stamps = zip(*entries, strict=True) if entries else ((), (), ())
+    columns = np.array(hashes, np.int32), np.array(offsets, np.int64), np.array(stamps, np.int64)
+    assert_equal_writes("index_put", 0, SLOTS, ITEMS, *columns, before=before)
+
+
+@given(index_files, st.integers(-1, 12), longs | st.just(2**70), longs, st.integers(-1, 9), st.integers(-1, 9))
+def test_index_find(file: bytes, hashed: int, begin: int, end: int, item: int, limit: int) -> None:
+    assert_equal_results("index_find", file, SLOTS, ITEMS, hashed, begin, end, item, limit)
+    assert_equal_results("index_find", file, SLOTS, ITEMS, hashed, -(2**70), 2**70, item, limit)
+
+
+@given(index_files, st.integers(-1, 9), st.integers(-1, 9), st.integers(0, 4), st.integers(0, 9))
+def test_index_rewind(before: bytes, count: int, new_count: int, slots: int, items: int) -> None:
+    assert_equal_writes("index_rewind", 0, slots, items, count, new_count, before=before)
+
+
+@given(st.lists(st.binary(max_size=40), max_size=5), st.integers(0, 40))
+def test_a_whole_file(bodies: list[bytes], tail: int) -> None:
+    file = make_file(bodies, 512, tail=tail)
+    assert_equal_results("walk", file, 512, 0, len(file), True, None, 1000)

@@ -1,0 +1,345 @@
+"""Bringing the log to disk: group commit, the timed flush, and what consumers see meanwhile."""
+
+from __future__ import annotations
+
+import errno
+import os
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from watched_files import WAIT_SECONDS, Gate, WatchedFiles
+
+from penstock.store import FlushDiskType, GetStatus, Message, MessageStore, PutStatus, Settings
+from penstock.store import flush as flush_module
+from penstock.store.file_queue import FileQueue
+from penstock.store.flush import Syncer, TimedFlush
+
+PAGE = 4096
+HOUR_MS = 3_600_000
+
+Open = Callable[..., MessageStore]
+
+
+@pytest.fixture
+def gate() -> Gate:
+    return Gate()
+
+
+@pytest.fixture
+def disk(gate: Gate) -> WatchedFiles:
+    return WatchedFiles(gate)
+
+
+@pytest.fixture
+def open_store(tmp_path: Path, disk: WatchedFiles, gate: Gate) -> Iterator[Open]:
+    opened: list[MessageStore] = []
+
+    def new(**changes: Any) -> MessageStore:
+        opened.append(MessageStore.open(tmp_path / "store", Settings.dev(**changes), files=disk))
+        return opened[-1]
+
+    yield new
+    gate.open()
+    for store in opened:
+        store.close()
+
+
+@pytest.fixture
+def store(open_store: Open) -> MessageStore:
+    """A store that syncs every put, with one message in it."""
+    store = open_store(flush_disk_type=FlushDiskType.SYNC_FLUSH)
+    assert store.put(Message("orders", b"first")).ok
+    return store
+
+
+def bodies(store: MessageStore) -> list[bytes]:
+    return [message.body for message in store.get("orders", 0, 0).messages]
+
+
+# -- group commit --------------------------------------------------------------------------------------------
+
+
+def test_one_sync_answers_all_puts_that_wait_for_the_disk(store: MessageStore, disk: WatchedFiles, gate: Gate) -> None:
+    gate.shut()
+    with ThreadPoolExecutor(1) as threads:
+        blocked = threads.submit(store.put, Message("orders", b"blocked"))
+        gate.wait_until_reached()
+        before = disk.syncs["commitlog"]
+        waiting = [store.put_async(Message("orders", b"%d" % number)) for number in range(20)]
+        assert not any(future.done() for future in [blocked, *waiting])
+        gate.open()
+        answers = [future.result(WAIT_SECONDS) for future in [blocked, *waiting]]
+    assert {answer.status for answer in answers} == {PutStatus.PUT_OK}
+    assert disk.syncs["commitlog"] - before == 2, "the one that was under way, and one for all the others"
+    assert bodies(store) == [b"first", b"blocked", *(b"%d" % number for number in range(20))]
+
+
+def test_many_threads_put_with_fewer_syncs_than_puts(store: MessageStore, disk: WatchedFiles) -> None:
+    slow = WAIT_SECONDS / 1000  # each sync takes 20 ms, as on a disk that turns
+    disk.on_sync = lambda path: time.sleep(slow)
+    before = disk.syncs["commitlog"]
+    with ThreadPoolExecutor(16) as threads:
+        answers = list(threads.map(lambda number: store.put(Message("orders", b"%d" % number)), range(64)))
+    assert all(answer.ok for answer in answers)
+    assert sorted(answer.queue_offset for answer in answers) == list(range(1, 65))
+    assert disk.syncs["commitlog"] - before <= 32
+
+
+def test_a_put_returns_only_once_its_record_is_on_disk(store: MessageStore, disk: WatchedFiles, gate: Gate) -> None:
+    flushed: list[int] = []
+    disk.on_sync = lambda path: flushed.append(store.log.queue.flushed_where)
+    answer = store.put(Message("orders", b"second"))
+    assert answer.ok
+    assert flushed == [answer.physical_offset], "it was not on disk before the sync"
+    assert store.log.queue.flushed_where == answer.end_offset
+
+
+def test_a_batch_is_one_sync(store: MessageStore, disk: WatchedFiles) -> None:
+    before = disk.syncs["commitlog"]
+    assert store.put_many([Message("orders", b"%d" % number) for number in range(50)]).ok
+    assert disk.syncs["commitlog"] - before == 1
+
+
+def test_puts_that_reach_into_the_next_files_are_answered_together(
+    open_store: Open, disk: WatchedFiles, gate: Gate
+) -> None:
+    store = open_store(flush_disk_type=FlushDiskType.SYNC_FLUSH, mapped_file_size_commit_log=4096)
+    gate.shut()
+    waiting = [store.put_async(Message("orders", bytes(1000))) for _ in range(10)]
+    gate.wait_until_reached()
+    gate.open()
+    answers = [future.result(WAIT_SECONDS) for future in waiting]
+    assert all(answer.ok for answer in answers)
+    assert answers[-1].physical_offset >= 3 * 4096
+    assert store.log.queue.flushed_where == answers[-1].end_offset
+
+
+def test_a_put_that_waits_too_long_says_so_and_is_stored(open_store: Open, gate: Gate) -> None:
+    store = open_store(flush_disk_type=FlushDiskType.SYNC_FLUSH, sync_flush_timeout=20)
+    gate.shut()
+    answer = store.put(Message("orders", b"late"))
+    assert answer.status is PutStatus.FLUSH_DISK_TIMEOUT
+    assert answer.stored
+    assert "not on disk after 0.02 seconds" in answer.reason
+    gate.open()
+    assert store.put(Message("orders", b"next")).ok
+    assert bodies(store) == [b"late", b"next"]
+
+
+# -- not waiting ---------------------------------------------------------------------------------------------
+
+
+def test_a_message_that_asks_not_to_wait_is_answered_while_the_disk_is_busy(store: MessageStore, gate: Gate) -> None:
+    gate.shut()
+    assert store.put(Message("orders", b"second", wait=False)).ok
+    gate.wait_until_reached()  # it is synced all the same, though nobody waits
+    assert store.max_offset("orders", 0) == 1
+    gate.open()
+    assert store.put(Message("orders", b"third")).ok
+    assert bodies(store) == [b"first", b"second", b"third"]
+
+
+def test_the_property_wait_means_the_same(store: MessageStore, gate: Gate) -> None:
+    gate.shut()
+    assert store.put(Message("orders", b"second", properties={"WAIT": "false"})).ok
+    gate.open()
+
+
+def test_a_batch_waits_if_one_of_its_messages_does(store: MessageStore, gate: Gate) -> None:
+    gate.shut()
+    with ThreadPoolExecutor(1) as threads:
+        batch = [Message("orders", b"a", wait=False), Message("orders", b"b")]
+        answer = threads.submit(store.put_many, batch)
+        gate.wait_until_reached()
+        assert not answer.done()
+        gate.open()
+        assert answer.result(WAIT_SECONDS).ok
+
+
+def test_a_put_without_waiting_is_answered_in_a_future(store: MessageStore, gate: Gate) -> None:
+    gate.shut()
+    answer = store.put_async(Message("orders", b"second"))
+    gate.wait_until_reached()
+    assert not answer.done()
+    gate.open()
+    result = answer.result(WAIT_SECONDS)
+    assert (result.status, result.queue_offset) == (PutStatus.PUT_OK, 1)
+
+
+def test_the_future_of_a_refused_message_is_done_at_once(store: MessageStore, gate: Gate) -> None:
+    gate.shut()
+    answer = store.put_async(Message("no such/topic", b""))
+    assert answer.done()
+    assert answer.result().status is PutStatus.MESSAGE_ILLEGAL
+
+
+def test_under_asynchronous_flush_a_future_does_not_wait_for_the_disk(open_store: Open, gate: Gate) -> None:
+    store = open_store()
+    gate.shut()
+    answer = store.put_async(Message("orders", b"x"))
+    assert answer.done()
+    assert answer.result().ok
+
+
+# -- what consumers see --------------------------------------------------------------------------------------
+
+
+def test_consumers_do_not_see_what_is_not_on_disk(store: MessageStore, gate: Gate) -> None:
+    gate.shut()
+    answer = store.put_async(Message("orders", b"second", keys="k"))
+    gate.wait_until_reached()
+    assert store.log.max_offset > store.log.confirmed_offset
+    assert store.max_offset("orders", 0) == 1
+    assert store.get("orders", 0, 1).status is GetStatus.OFFSET_OVERFLOW_ONE
+    assert store.query("orders", "k") == []
+    assert store.dispatcher.position == store.log.confirmed_offset
+    gate.open()
+    assert answer.result(WAIT_SECONDS).ok
+    assert store.max_offset("orders", 0) == 2
+    assert [message.body for message in store.get("orders", 0, 1).messages] == [b"second"]
+    assert [message.body for message in store.query("orders", "k")] == [b"second"]
+
+
+def test_under_asynchronous_flush_consumers_see_a_message_at_once(open_store: Open, gate: Gate) -> None:
+    store = open_store()
+    gate.shut()
+    store.put(Message("orders", b"first"))
+    assert bodies(store) == [b"first"]
+
+
+# -- a disk that refuses -------------------------------------------------------------------------------------
+
+
+def refuse(path: Path) -> None:
+    if path.parent.name == "commitlog":
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+
+def test_a_failed_sync_is_answered_and_stops_all_puts(store: MessageStore, disk: WatchedFiles) -> None:
+    disk.on_sync = refuse
+    failed = store.put(Message("orders", b"lost?"))
+    assert failed.status is PutStatus.UNKNOWN_ERROR
+    assert "could not be synced (Input/output error)" in failed.reason
+    disk.on_sync = lambda path: None  # a later sync would succeed, though the pages may be gone
+    before = disk.syncs["commitlog"]
+    for answer in (store.put(Message("orders", b"no")), store.put_async(Message("orders", b"no")).result()):
+        assert answer.status is PutStatus.SERVICE_NOT_AVAILABLE
+        assert "could not be synced" in answer.reason
+    assert disk.syncs["commitlog"] == before, "a failed sync is never tried again"
+    assert bodies(store) == [b"first"], "what is safe can still be read"
+
+
+def test_after_a_failed_sync_the_next_start_recovers(store: MessageStore, disk: WatchedFiles, open_store: Open) -> None:
+    disk.on_sync = refuse
+    store.put(Message("orders", b"lost?"))
+    store.close()
+    disk.on_sync = lambda path: None
+    again = open_store()
+    assert not again.report.clean_exit
+    assert bodies(again)[0] == b"first"
+    assert again.put(Message("orders", b"goes on")).ok
+
+
+def test_a_failed_sync_stops_puts_under_asynchronous_flush_too(open_store: Open, disk: WatchedFiles) -> None:
+    store = open_store(flush_interval_commit_log=1, flush_commit_log_least_pages=0)
+    disk.on_sync = refuse
+    answer = store.put(Message("orders", b"x"))
+    assert answer.ok, "nobody knows yet"
+    deadline = time.monotonic() + WAIT_SECONDS
+    while answer.ok and time.monotonic() < deadline:
+        answer = store.put(Message("orders", b"x"))
+    assert answer.status is PutStatus.SERVICE_NOT_AVAILABLE
+    assert "could not be synced" in answer.reason
+
+
+# -- the timed flush -----------------------------------------------------------------------------------------
+
+
+class HandClock:
+    """Seconds that pass when the test says so."""
+
+    def __init__(self) -> None:
+        self.seconds = 1000.0
+
+    def __call__(self) -> float:
+        return self.seconds
+
+
+@pytest.fixture
+def seconds(monkeypatch: pytest.MonkeyPatch) -> HandClock:
+    clock = HandClock()
+    monkeypatch.setattr(flush_module.time, "monotonic", clock)
+    return clock
+
+
+@pytest.fixture
+def log(tmp_path: Path, disk: WatchedFiles) -> Iterator[FileQueue]:
+    queue = FileQueue(disk, tmp_path / "commitlog", 64 * PAGE)
+    yield queue
+    queue.close()
+
+
+def append(log: FileQueue, count: int) -> None:
+    log.writable(0).wrote += count
+
+
+def test_the_timed_flush_waits_for_its_pages(log: FileQueue, seconds: HandClock) -> None:
+    reported: list[int] = []
+    flush = TimedFlush(Settings(), Syncer(log, reported.append, print))
+    append(log, 4 * PAGE - 1)
+    flush.work()
+    assert log.flushed_where == 0
+    append(log, 1)
+    flush.work()
+    assert log.flushed_where == 4 * PAGE
+
+
+def test_the_timed_flush_is_thorough_now_and_then(log: FileQueue, seconds: HandClock) -> None:
+    flush = TimedFlush(Settings(), Syncer(log, lambda timestamp: None, print))
+    append(log, 10)
+    seconds.seconds += 9.9
+    flush.work()
+    assert log.flushed_where == 0
+    seconds.seconds += 0.1
+    flush.work()
+    assert log.flushed_where == 10
+    append(log, 10)
+    seconds.seconds += 9.9
+    flush.work()
+    assert log.flushed_where == 10, "the interval begins anew"
+
+
+def test_the_last_round_of_the_timed_flush_is_thorough(log: FileQueue) -> None:
+    flush = TimedFlush(Settings(), Syncer(log, lambda timestamp: None, print))
+    append(log, 10)
+    flush.finish()
+    assert log.flushed_where == 10
+
+
+def test_the_timed_flush_happens_without_further_puts(open_store: Open, disk: WatchedFiles) -> None:
+    store = open_store(flush_interval_commit_log=1, flush_commit_log_least_pages=0)
+    answer = store.put(Message("orders", b"x"))
+    disk.wait_for_syncs("commitlog", 1)
+    store.close()
+    assert answer.ok
+
+
+def test_a_put_cuts_the_interval_short_if_it_is_not_kept(open_store: Open, disk: WatchedFiles) -> None:
+    store = open_store(flush_interval_commit_log=HOUR_MS, flush_commit_log_timed=False, flush_commit_log_least_pages=0)
+    for number in range(3):
+        store.put(Message("orders", b"x"))
+        disk.wait_for_syncs("commitlog", number + 1)
+
+
+def test_closing_brings_everything_to_disk(open_store: Open, disk: WatchedFiles) -> None:
+    store = open_store(flush_interval_commit_log=HOUR_MS)
+    store.put(Message("orders", b"x", keys="k"))
+    assert disk.syncs["commitlog"] == 0
+    store.close()
+    assert disk.syncs["commitlog"] == 1
+    assert disk.syncs["0"] >= 1, "the queue"
+    assert disk.syncs["index"] >= 1
