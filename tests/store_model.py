@@ -106,7 +106,7 @@ class Model:
             if (record.topic, record.queue_id) == (topic, queue_id) and _enters_queue(record.sys_flag)
         ]
 
-    def keys(self) -> set[tuple[str, str]]:
+    def topics_and_keys(self) -> set[tuple[str, str]]:
         """Every topic with every key that any record has, in whatever topic."""
         topics = {record.topic for record in self.records}
         keys = {key for record in self.records for key in (*record.keys, record.unique_key) if key}

@@ -35,7 +35,7 @@ def corpus() -> list[dict[str, Any]]:
     for number in range(600):
         properties = {}
         if number % 3:
-            properties[KEYS] = f"order_{number % 50} batch_{number // 50}"
+            properties[KEYS] = f"order_{number % 50} batch_{number // 50}" + (" order_0" if number % 4 == 0 else "")
         if number % 2:
             properties[UNIQ_KEY] = f"7F00000100002A139A55{number:012X}"
         if number % 5:

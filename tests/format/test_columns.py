@@ -122,11 +122,11 @@ def test_a_record_is_indexed_under_its_unique_key_first_then_under_each_key() ->
     assert (hashes.dtype, numbers.dtype) == (np.int32, np.int64)
 
 
-def test_a_record_is_never_indexed_twice_under_one_key() -> None:
+def test_a_key_that_a_record_names_twice_is_put_twice_as_java_does() -> None:
     log, rows, _ = log_of({"properties": {"KEYS": "k u k j", "UNIQ_KEY": "u"}}, {"properties": {"KEYS": "k Aa BB Aa"}})
     hashes, numbers = kernels.index_keys(log, BASE, rows)
-    assert hashes.tolist() == [key_hash("T", key) for key in ("u", "k", "j", "k", "Aa", "BB")]
-    assert numbers.tolist() == [0, 0, 0, 1, 1, 1]
+    assert hashes.tolist() == [key_hash("T", key) for key in ("u", "k", "u", "k", "j", "k", "Aa", "BB", "Aa")]
+    assert numbers.tolist() == [0, 0, 0, 0, 0, 1, 1, 1, 1]
 
 
 def test_the_hash_without_absolute_value_becomes_zero() -> None:
@@ -136,7 +136,7 @@ def test_the_hash_without_absolute_value_becomes_zero() -> None:
 
 def test_a_record_can_have_thousands_of_keys() -> None:
     keys = [f"{number:x}" for number in range(6_000)]
-    log, rows, _ = log_of({"properties": {"KEYS": " ".join(keys + keys[:50])}})
+    log, rows, _ = log_of({"properties": {"KEYS": " ".join(keys)}})
     assert kernels.index_keys(log, BASE, rows)[0].tolist() == [key_hash("T", key) for key in keys]
 
 

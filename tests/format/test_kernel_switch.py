@@ -49,6 +49,18 @@ def test_without_the_compiled_twin_the_plain_one_runs_and_says_so_once() -> None
     assert "blocked for a test" in line
 
 
+def test_a_compiled_twin_of_other_sources_is_not_used() -> None:
+    code = """
+import sys, types
+sys.modules["penstock.format.kernels._compiled"] = types.ModuleType("_compiled")
+from penstock.format import kernels
+print(kernels.active)
+"""
+    done = run_python(code)
+    assert done.stdout == "plain\n"
+    assert "built from other sources" in done.stderr
+
+
 def test_the_warning_goes_through_the_packages_logger() -> None:
     code = """
 import logging

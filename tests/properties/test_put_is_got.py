@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from store_model import Model
+from store_model import SCHEDULE_TOPIC, Model
 from twins import TWINS, running_on
 
 from penstock.format import kernels
@@ -69,6 +69,7 @@ ORDINARY = st.builds(
     tags=st.sampled_from(TAGS),
     queue_id=st.sampled_from([0, 1]),
 )
+RESTARTS = ["reopen", "crash", "crash and lose derived", "crash while dispatching"]
 LATER = st.sampled_from([0, 0, 1, 2, 999, 1000, 1001, 61_000])
 STEPS = st.one_of(
     st.tuples(st.just("put"), ORDINARY, LATER),
@@ -81,6 +82,7 @@ STEPS = st.one_of(
     ),
     st.tuples(st.just("crash and tear"), st.binary(min_size=1, max_size=300), LATER),
 )
+HISTORIES = st.sampled_from([1, 12, 30]).flatmap(lambda size: st.lists(STEPS, min_size=size, max_size=size + 8))
 SETTINGS = st.fixed_dictionaries(
     {
         "flush_disk_type": st.sampled_from(FlushDiskType),
@@ -219,6 +221,8 @@ class History:
             assert store.min_offset(topic, queue_id) == 0
             assert store.max_offset(topic, queue_id) == len(expected)
             assert read(store, topic, queue_id) == expected
+            if topic == SCHEDULE_TOPIC:
+                continue  # its units hold the time of delivery in place of the tag's hash
             for tags in ("Aa", "BB || paid", "中文||😀", "*", "nobody"):
                 wanted = {tag.strip() for tag in tags.split("||")}
                 matching = [record for record in expected if record.tags in wanted or tags == "*"]
@@ -239,7 +243,7 @@ class History:
         assert store.look_up(self.model.end) is None
 
     def check_keys(self, store: MessageStore) -> None:
-        for topic, key in self.model.keys():
+        for topic, key in self.model.topics_and_keys():
             expected = self.model.query(topic, key, 0, 2**63 - 1, QUERY_LIMIT)
             assert store.query(topic, key, max_messages=QUERY_LIMIT) == expected
             assert store.query(topic, key, max_messages=2) == expected[-2:]
@@ -302,7 +306,7 @@ def scratch() -> Iterator[Path]:
 
 @pytest.mark.parametrize("twin", TWINS)
 @settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
-@given(changes=SETTINGS, steps=st.lists(STEPS, min_size=1, max_size=25))
+@given(changes=SETTINGS, steps=HISTORIES)
 def test_what_is_put_is_what_is_got(twin: str, changes: dict[str, Any], steps: list[tuple[str, Any, int]]) -> None:
     with running_on(twin), scratch() as folder:
         history = History(folder, changes)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from penstock.format import kernels
 from penstock.format.record import Record
 from penstock.store import FlushDiskType, GetStatus, MessageStore, Settings
 from penstock.store.files import FileMap, Files
@@ -170,6 +172,7 @@ def run_python() -> Iterator[Callable[..., subprocess.Popen[str]]]:
     def run(text: str, *arguments: object) -> subprocess.Popen[str]:
         process = subprocess.Popen(
             [sys.executable, "-c", text, *map(str, arguments)],
+            env={**os.environ, "PENSTOCK_KERNELS": kernels.active},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

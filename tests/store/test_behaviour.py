@@ -325,7 +325,9 @@ def test_a_message_put_into_the_schedule_topic_itself_is_not_rewritten(home: Sto
 def test_a_batch_is_stored_in_one_piece_with_consecutive_offsets(home: StoreHome) -> None:
     store = home.open()
     store.put(Message("T", b"before"))
-    batch = store.put_many([Message("T", b"%d" % number, tags=f"t{number}", keys=(f"k{number}",)) for number in range(5)])
+    batch = store.put_many(
+        [Message("T", b"%d" % number, tags=f"t{number}", keys=(f"k{number}",)) for number in range(5)]
+    )
     assert batch.status is PutStatus.PUT_OK
     assert [result.queue_offset for result in batch.results] == [1, 2, 3, 4, 5]
     ends = [result.end_offset for result in batch.results]

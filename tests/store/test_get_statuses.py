@@ -210,9 +210,7 @@ def test_tags_select_messages(home: StoreHome, expression: str | None, found: li
 
 
 @pytest.mark.parametrize(("wanted", "found"), [("Aa", [0, 2]), ("BB", [1]), ("Aa || BB", [0, 1, 2])])
-def test_tags_with_the_same_hash_are_told_apart_by_their_text(
-    home: StoreHome, wanted: str, found: list[int]
-) -> None:
+def test_tags_with_the_same_hash_are_told_apart_by_their_text(home: StoreHome, wanted: str, found: list[int]) -> None:
     store = home.open()
     for tags in ("Aa", "BB", "Aa"):
         store.put(Message("T", b"", tags=tags))

@@ -30,7 +30,9 @@ def put_at(home: StoreHome, store: MessageStore, times: Sequence[int], **fields:
         assert store.put(Message("T", b"%d" % number, **fields)).ok  # type: ignore[arg-type]
 
 
-def found(store: MessageStore, key: str, begin: int = 0, end: int = 2**63 - 1, most: int = 64, topic: str = "T") -> list:
+def found(
+    store: MessageStore, key: str, begin: int = 0, end: int = 2**63 - 1, most: int = 64, topic: str = "T"
+) -> list:
     return [int(record.body) for record in store.query(topic, key, begin, end, most)]
 
 
@@ -62,8 +64,8 @@ def test_the_time_bounds_are_exact_to_the_millisecond_and_both_included(home: St
     store = home.open()
     times = [0, 1, 2, 999, 1000, 1001, 1999, 2000, 5500]
     put_at(home, store, times, keys=("k",))
-    for begin in times + [-1, 3, 998, 1500, 5501]:
-        for end in times + [-1, 3, 998, 1500, 5501, 9999]:
+    for begin in [*times, -1, 3, 998, 1500, 5501]:
+        for end in [*times, -1, 3, 998, 1500, 5501, 9999]:
             expected = [number for number, time in enumerate(times) if begin <= time <= end]
             assert found(store, "k", START + begin, START + end) == expected, (begin, end)
 

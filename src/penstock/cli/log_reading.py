@@ -37,23 +37,22 @@ class LogReader:
     def __iter__(self) -> Iterator[Found]:
         unfinished: list[tuple[MappedFile, int]] = []
         for file in self._queue.files:
-            end = file.from_offset
-            for item, end in self._scan(file, 0, live=self._live):
-                yield from self._complete(unfinished)
-                unfinished = []
+            position = 0
+            for item, behind in self._scan(file, 0, live=self._live):
+                for earlier, start in unfinished:
+                    yield from self._rest(earlier, start)
+                unfinished, position = [], behind
                 yield item
-            if end < file.from_offset + file.size:
-                unfinished.append((file, end - file.from_offset))
+            if position < file.size:
+                unfinished.append((file, position))
 
-    def _complete(self, unfinished: list[tuple[MappedFile, int]]) -> Iterator[Found]:
-        """The log goes on behind files that seemed to be its end: what they hold by now, and what is missing."""
-        for file, start in unfinished:
-            end = file.from_offset + start
-            for item, end in self._scan(file, start, live=False):
-                yield item
-            missing = file.from_offset + file.size - end
-            if missing:
-                yield Damage(end, missing, Reason.UNWRITTEN)
+    def _rest(self, file: MappedFile, position: int) -> Iterator[Found]:
+        """The log goes on behind a file that seemed to be its end: what it holds by now, and what is missing."""
+        for item, behind in self._scan(file, position, live=False):
+            position = behind
+            yield item
+        if position < file.size:
+            yield Damage(file.from_offset + position, file.size - position, Reason.UNWRITTEN)
 
     def _scan(self, file: MappedFile, start: int, *, live: bool) -> Iterator[tuple[Found, int]]:
         """What lies in a file from `start` on, each with the position behind it."""
@@ -61,16 +60,16 @@ class LogReader:
         waiting: Damage | None = None
         for item in scan(data, base, start, file.size, check_crc=True, live=live, rows_per_batch=_ROWS):
             if waiting is not None:
-                yield waiting, waiting.position + waiting.size
+                yield waiting, waiting.position + waiting.size - base
                 waiting = None
             if isinstance(item, Batch):
                 kernels.tag_codes(data, base, item.rows, self._delay_levels)
-                for at, size, code in item.rows[["physical_offset", "size", "tags_code"]].tolist():
-                    yield (decode_record(data, at - base), code), at + size
+                for offset, size, code in item.rows[["physical_offset", "size", "tags_code"]].tolist():
+                    yield (decode_record(data, offset - base), code), offset + size - base
             elif isinstance(item, Damage) and live:
                 waiting = item
             else:
-                yield item, item.position + item.size
+                yield item, item.position + item.size - base
 
 
 def _load(place: Place) -> FileQueue:

@@ -17,8 +17,8 @@ app = typer.Typer(rich_markup_mode=None)
 def store(context: typer.Context) -> None:
     """Look into a store: no broker is needed, and nothing is changed.
 
-    A store in use is shown as it is at that moment, one that crashed as a start would serve it. File sizes are taken from
-    the files; where those cannot tell, from --config and --set.
+    A store in use is shown as it is at that moment, one that crashed as a start would serve it. File sizes are taken
+    from the files; where those cannot tell, from --config and --set.
 
     Examples:
 

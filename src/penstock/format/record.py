@@ -150,18 +150,20 @@ def decode_record(data: kernels.Buffer, at: int = 0) -> Record:
     if len(view) < constants.MIN_RECORD_SIZE:
         raise CorruptData("too few bytes for a record", expected=constants.MIN_RECORD_SIZE, found=len(view))
     size, magic, crc, queue_id, flag, queue_offset, physical_offset, sys_flag, born = _HEAD.unpack_from(view)
-    reason = Reason(kernels.check_record(view, 0, physical_offset, False))
-    if reason is not Reason.STOP:
-        raise CorruptData(f"no record here: {reason.name}", found=bytes(view[:8]).hex(), expected="size and magic")
+    reason = kernels.check_record(view, 0, physical_offset, False)
+    if reason != Reason.STOP:
+        raise CorruptData(f"no record here: {Reason(reason).name}", offset=at)
+    raw = bytes(view[:size])
     born_size, store_size = host_sizes(sys_flag)
     stored_at = _HEAD.size + born_size
     middle_at = stored_at + _LONG.size + store_size
-    reconsume_times, prepared, body_length = _MIDDLE.unpack_from(view, middle_at)
+    reconsume_times, prepared, body_length = _MIDDLE.unpack_from(raw, middle_at)
     body_at = middle_at + _MIDDLE.size
-    topic_at = body_at + body_length + (2 if magic == constants.MESSAGE_MAGIC_V2 else 1)
-    topic_length = view[topic_at - 1] if magic == constants.MESSAGE_MAGIC else _short(view, topic_at - 2)
+    body_end = body_at + body_length
+    topic_at = body_end + (2 if magic == constants.MESSAGE_MAGIC_V2 else 1)
+    topic_end = topic_at + int.from_bytes(raw[body_end:topic_at], "big")
     return Record(
-        topic=str(view[topic_at : topic_at + topic_length], "utf-8", "surrogateescape"),
+        topic=raw[topic_at:topic_end].decode("utf-8", "surrogateescape"),
         queue_id=queue_id,
         queue_offset=queue_offset,
         physical_offset=physical_offset,
@@ -169,16 +171,12 @@ def decode_record(data: kernels.Buffer, at: int = 0) -> Record:
         flag=flag,
         sys_flag=sys_flag,
         born_timestamp=born,
-        born_host=decode_host(bytes(view[_HEAD.size : stored_at])),
-        store_timestamp=_LONG.unpack_from(view, stored_at)[0],
-        store_host=decode_host(bytes(view[stored_at + _LONG.size : middle_at])),
+        born_host=decode_host(raw[_HEAD.size : stored_at]),
+        store_timestamp=_LONG.unpack_from(raw, stored_at)[0],
+        store_host=decode_host(raw[stored_at + _LONG.size : middle_at]),
         reconsume_times=reconsume_times,
         prepared_transaction_offset=prepared,
-        properties=decode_properties(bytes(view[topic_at + topic_length + 2 : size])),
-        body=bytes(view[body_at : body_at + body_length]),
+        properties=decode_properties(raw[topic_end + 2 :]),
+        body=raw[body_at:body_end],
         body_crc=crc,
     )
-
-
-def _short(view: memoryview, at: int) -> int:
-    return int.from_bytes(view[at : at + 2], "big")

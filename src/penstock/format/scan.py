@@ -118,7 +118,8 @@ class Scan:
     def _judge(self, at: int, reason: Reason) -> tuple[Damage | None, int, bool]:
         """What an invalid position is: damage or the end of the log; where to go on, and whether to."""
         found = self._next_valid(at + 1, self._size)
-        if found >= 0 and self._live and reason is Reason.UNWRITTEN and is_unpublished(self._data, self._base, at, found):
+        unwritten = self._live and found >= 0 and reason is Reason.UNWRITTEN
+        if unwritten and is_unpublished(self._data, self._base, at, found):
             return None, at, False
         again = Reason(kernels.check_record(self._data, at, self._base, self._check_crc))
         if again in (Reason.STOP, Reason.BLANK):
@@ -149,7 +150,7 @@ class Scan:
 
 
 def is_unpublished(data: Buffer, base: int, at: int, end: int) -> bool:
-    """Whether data[at:end] is a record whose size and magic are still to come: the first of a batch, and it hides it."""
+    """Whether data[at:end] is a record whose size and magic are still to come: the first of a batch, which hides it."""
     head = bytearray(kernels.view_of(data)[at:end])
     kernels.publish(head, 0, len(head))
     return kernels.check_record(head, 0, base + at, True) == Reason.STOP

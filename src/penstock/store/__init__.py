@@ -9,9 +9,10 @@ with MessageStore.open("data/store", Settings.dev()) as store:
 """
 
 from penstock.format.record import Record
+from penstock.store.damage import DamagedRange
 from penstock.store.message import Message
 from penstock.store.query import Boundary
-from penstock.store.recovery import DamagedRange, RecoveryReport
+from penstock.store.recovery import RecoveryReport
 from penstock.store.settings import BrokerRole, FlushDiskType, Settings
 from penstock.store.statistics import Snapshot
 from penstock.store.status import BatchResult, GetStatus, Page, PutResult, PutStatus

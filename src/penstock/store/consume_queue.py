@@ -23,6 +23,8 @@ log = logging.getLogger("penstock.store")
 NO_RECORD_SIZE = 0x7FFFFFFF
 """The size in a unit that only keeps the place of a message which is not in the log."""
 
+_UNITS_AT_ONCE = 4096
+
 NO_UNIT = (0, NO_RECORD_SIZE, 0)
 
 Units = npt.NDArray[np.void]
@@ -90,6 +92,11 @@ class ConsumeQueue:
         self.min_offset = min(self.min_offset, keep)
         return before - keep
 
+    def cut_last(self) -> None:
+        """Takes the last unit back, so that it can be appended again."""
+        self.files.truncate((self.max_offset - 1) * UNIT_SIZE)
+        self._remember_last(self.max_offset, self.files.min_offset // UNIT_SIZE)
+
     def _remember_last(self, end: int, low: int) -> None:
         self.max_physical_offset = -1
         for number in range(end - 1, low - 1, -1):
@@ -99,18 +106,32 @@ class ConsumeQueue:
                 return
 
     def correct_min_offset(self, log_min_offset: int) -> None:
-        """Moves the minimum to the first unit whose record is still in the log; to the end if none is."""
-        low = self.files.min_offset // UNIT_SIZE if self.files.files else 0
-        high = self.max_offset
-        low = max(low, 0)
+        """Moves the minimum to the first unit whose record is still in the log; to the end if none is.
+
+        A unit that points to no record says nothing about those before it: the next one that does decides.
+        """
+        low = max(self.files.min_offset // UNIT_SIZE, 0) if self.files.files else 0
+        high = end = self.max_offset
         while low < high:
             middle = (low + high) // 2
-            offset, size, _ = self.unit(middle)
-            if size == NO_RECORD_SIZE or offset < log_min_offset:
-                low = middle + 1
+            place = self._next_real(middle, high)
+            if place < high and self.unit(place)[0] < log_min_offset:
+                low = place + 1
             else:
                 high = middle
-        self.min_offset = low
+        self.min_offset = self._next_real(low, end)
+
+    def _next_real(self, queue_offset: int, stop: int) -> int:
+        """The first unit from `queue_offset` on that points to a record, `stop` if there is none before it."""
+        while queue_offset < stop:
+            units = self.page(queue_offset, min(stop - queue_offset, _UNITS_AT_ONCE))
+            if units is None:
+                return stop
+            real = np.flatnonzero(units["size"] != NO_RECORD_SIZE)
+            if len(real):
+                return queue_offset + int(real[0])
+            queue_offset += len(units)
+        return stop
 
     # -- reading ---------------------------------------------------------------------------------------------
 

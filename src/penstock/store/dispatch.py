@@ -166,6 +166,12 @@ class Dispatcher:
         if self._index is not None:
             self._index.append(hashes, rows["physical_offset"][numbers], rows["store_timestamp"][numbers])
 
+    def tags_code(self, record: bytes, offset: int) -> int:
+        """The tags code of the unit of a valid record that lies at `offset`."""
+        rows, _, _ = kernels.walk(record, offset, 0, len(record), False, None, 1)
+        kernels.tag_codes(record, offset, rows, self._delay_levels)
+        return int(rows["tags_code"][0])
+
     def _pass_over(self, data: memoryview, base: int, position: int, stop: int, reason: Reason) -> int:
         """No valid record here, yet the log goes on: finds where it does."""
         found = kernels.find_record(data, base, position + 1, stop, True)

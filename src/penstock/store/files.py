@@ -102,6 +102,8 @@ class Files:
             return sorted(entry.name for entry in folder.iterdir())
         except FileNotFoundError:
             return []
+        except NotADirectoryError:
+            raise BadStore("this must be a folder, and it is a file; move it elsewhere", path=folder) from None
 
     def size(self, path: Path) -> int:
         return path.stat().st_size
@@ -267,7 +269,10 @@ class Files:
         return StoreLock(descriptor, identity)
 
     def lock_owner(self, path: Path) -> int:
-        """The process that owns the store, 0 if none does; only asks, takes nothing and drops nothing."""
+        """The process that owns the store, 0 if none does; only asks, takes nothing and drops nothing.
+
+        A process of another container or host has no number here: it is -1.
+        """
         if not path.exists():
             return 0
         if self._held_by_this_process(path):
@@ -278,7 +283,7 @@ class Files:
             kind, _, _, _, owner = struct.unpack(_FLOCK, fcntl.fcntl(descriptor, fcntl.F_GETLK, asked))
         finally:
             os.close(descriptor)
-        return 0 if kind == fcntl.F_UNLCK else int(owner)
+        return 0 if kind == fcntl.F_UNLCK else int(owner) or -1
 
     def _held_by_this_process(self, path: Path) -> bool:
         try:

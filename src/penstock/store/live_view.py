@@ -15,16 +15,9 @@ from penstock.format import kernels
 from penstock.format.index_layout import HEADER_SIZE, SLOT_SIZE
 from penstock.format.rows import Reason
 from penstock.format.scan import is_unpublished
+from penstock.store.damage import DamagedRange
 from penstock.store.file_queue import FileQueue
 from penstock.store.index_file import IndexFile
-
-
-class DamagedRange(msgspec.Struct, frozen=True):
-    """Bytes of the log that hold no valid record, though valid ones follow."""
-
-    physical_offset: int
-    size: int
-    reason: str
 
 
 def settle_log(log: FileQueue, end: int, damage: list[DamagedRange]) -> tuple[int, list[DamagedRange]]:
@@ -54,7 +47,9 @@ def freeze_index(file: IndexFile) -> None:
     late = newest >= count
     while late.any():
         for slot in np.flatnonzero(late).tolist():
-            newest[slot] = file.item(int(newest[slot])).previous
+            number = int(newest[slot])
+            previous = file.item(number).previous
+            newest[slot] = previous if previous < number else 0
         late = newest >= count
     view[:] = newest.tobytes()
     view.release()

@@ -20,13 +20,15 @@ import msgspec
 from penstock.format import kernels
 from penstock.format.checkpoint import Checkpoint
 from penstock.format.constants import MESSAGE_MAGIC, MESSAGE_MAGIC_V2
+from penstock.format.queue_unit import is_ext_address
 from penstock.format.rows import Reason
 from penstock.store.commit_log import CommitLog
-from penstock.store.consume_queue import GapInQueue
+from penstock.store.consume_queue import NO_RECORD_SIZE, ConsumeQueue, GapInQueue
 from penstock.store.consume_queues import ConsumeQueues
+from penstock.store.damage import DamagedRange
 from penstock.store.dispatch import Dispatcher
 from penstock.store.index import Index
-from penstock.store.live_view import DamagedRange, freeze_index, settle_log
+from penstock.store.live_view import freeze_index, settle_log
 from penstock.store.mapped_file import MappedFile
 from penstock.store.quarantine import Quarantine
 from penstock.store.records import Records
@@ -194,6 +196,8 @@ class Recovery:
                 report.units_cut += queue.truncate(report.log_end)
             elif not report.clean_exit:
                 queue.files.truncate(queue.files.max_offset)
+                if self._is_last_unit_torn(queue, report.walked_from):
+                    queue.cut_last()
         if report.units_cut and not self._live:
             report.notes.append(f"{report.units_cut} queue units pointed behind the log's end and were cut off")
         if self._index is not None:
@@ -204,11 +208,19 @@ class Recovery:
                 # The last record may be half indexed: all its keys are taken back, and dispatched again.
                 self._index.rewind(last, self._records.store_timestamp)
 
+    def _is_last_unit_torn(self, queue: ConsumeQueue, walked_from: int) -> bool:
+        """A unit may lie across two pages, and a power cut may have kept the first one only: its tags code tells."""
+        offset, size, tags_code = queue.unit(queue.max_offset - 1)
+        if offset < walked_from or size == NO_RECORD_SIZE or is_ext_address(tags_code):
+            return False
+        record, _ = self._records.raw(offset, size)
+        return record is not None and self._dispatcher.tags_code(record, offset) != tags_code
+
     def _dispatch(self, report: RecoveryReport) -> None:
         lowest = max(self._log.min_offset, 0)
-        known = report.queues_end = max(self._queues.max_physical_offset, lowest)
+        report.queues_end = max(self._queues.max_physical_offset, lowest)
         units_before = sum(queue.max_offset for queue in self._queues)
-        start = known if report.clean_exit else min(known, report.walked_from)
+        start = self._dispatch_start(report, lowest)
         try:
             self._dispatch_from(start, gap_is_error=start > lowest)
         except GapInQueue as gap:
@@ -220,6 +232,14 @@ class Recovery:
         for queue in self._queues:
             queue.correct_min_offset(lowest)
             self._log.set_next_offset(queue.topic, queue.queue_id, queue.max_offset)
+
+    def _dispatch_start(self, report: RecoveryReport, lowest: int) -> int:
+        """What dispatch finds already there it leaves alone, so it may begin too early, and never too late.
+
+        A whole queue may be gone, which only its records tell: so all that was walked. The index may be gone, too.
+        """
+        start = min(report.queues_end, report.walked_from)
+        return start if self._index is None else min(start, max(self._index.end_offset, lowest))
 
     def _dispatch_from(self, start: int, *, gap_is_error: bool) -> None:
         self._dispatcher.position = start

@@ -27,11 +27,15 @@ from penstock.store.setting_spec import (
 
 
 class FlushDiskType(StrEnum):
+    """Whether a put waits until its message is on disk."""
+
     ASYNC_FLUSH = "ASYNC_FLUSH"
     SYNC_FLUSH = "SYNC_FLUSH"
 
 
 class BrokerRole(StrEnum):
+    """What a broker is to its replicas."""
+
     ASYNC_MASTER = "ASYNC_MASTER"
     SYNC_MASTER = "SYNC_MASTER"
     SLAVE = "SLAVE"

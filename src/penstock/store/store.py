@@ -29,12 +29,13 @@ from penstock.store.consume_queue import ConsumeQueue
 from penstock.store.consume_queues import ConsumeQueues
 from penstock.store.dispatch import Arrived, Dispatcher
 from penstock.store.files import Files, OverlayFiles, StoreLock
-from penstock.store.flush import GroupCommit, Syncer, TimedCommit, TimedFlush
+from penstock.store.flush import GroupCommit, Syncer, TimedCommit, TimedFlush, Worker
 from penstock.store.get import Getter
 from penstock.store.index import Index
 from penstock.store.keeper import Keeper
 from penstock.store.layout import Layout
 from penstock.store.message import Message
+from penstock.store.prefault import Prefaulter
 from penstock.store.put import Putter
 from penstock.store.quarantine import Quarantine
 from penstock.store.query import Boundary, TimeSearch, query_by_key
@@ -77,7 +78,7 @@ class MessageStore:
         self._times = TimeSearch(self.records)
         self._lock: StoreLock | None = None
         self._pool: TransientPool | None = None
-        self._threads: list[GroupCommit | TimedFlush | TimedCommit | Keeper] = []
+        self._threads: list[Worker] = []
         self._syncer = Syncer(self.log.queue, self._flushed, self._fail)
         self._putter: Putter | None = None
         self._closed = False
@@ -160,6 +161,10 @@ class MessageStore:
             elif not settings.flush_commit_log_timed:
                 self.dispatcher.advanced = flush.wake
             self._threads.append(flush)
+            if Prefaulter.suits(settings.mapped_file_size_commit_log):
+                prefaulter = Prefaulter(self.log.queue)
+                self.log.appender.page_need = prefaulter.wake
+                self._threads.append(prefaulter)
         self._threads.append(
             Keeper(settings, self.queues, self.index, self._checkpoint, self.dispatcher, self.statistics, self._fail)
         )
@@ -310,6 +315,7 @@ class MessageStore:
         return self.records.store_timestamp(self.log.min_offset) if self.log.max_offset else -1
 
     def topics(self) -> list[str]:
+        """The topics that have a queue, sorted."""
         self.catch_up()
         return self.queues.topics()
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 import importlib
 import logging
 import os
+import types
 
 from penstock.errors import BadSettings
 from penstock.format.kernels import _plain
@@ -34,6 +35,7 @@ from penstock.format.kernels._plain import (
     index_put,
     index_rewind,
     java_hash,
+    populate,
     publish,
     tag_codes,
     walk,
@@ -66,6 +68,7 @@ __all__ = [
     "index_put",
     "index_rewind",
     "java_hash",
+    "populate",
     "publish",
     "select",
     "tag_codes",
@@ -86,7 +89,7 @@ def select(name: str) -> str:
     twin, chosen = _plain, "plain"
     if name != "plain":
         try:
-            twin, chosen = importlib.import_module(f"{__name__}._compiled"), "compiled"
+            twin, chosen = _import_compiled(), "compiled"
         except ImportError as error:
             if name == "compiled":
                 raise BadSettings(
@@ -97,6 +100,15 @@ def select(name: str) -> str:
     globals().update({kernel: getattr(twin, kernel) for kernel in _plain.__all__})
     active = chosen
     return active
+
+
+def _import_compiled() -> types.ModuleType:
+    """Raises ImportError also where the module was built from other sources than these."""
+    module = importlib.import_module(f"{__name__}._compiled")
+    missing = [kernel for kernel in _plain.__all__ if not hasattr(module, kernel)]
+    if missing:
+        raise ImportError(f"it was built from other sources and has no {missing[0]}")
+    return module
 
 
 def _warn_once(error: ImportError) -> None:

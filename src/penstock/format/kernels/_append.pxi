@@ -16,7 +16,8 @@ cdef extern from *:
     int64_t wall_clock_ns() noexcept nogil
 
 cdef extern from "Python.h":
-    const char* PyUnicode_AsUTF8AndSize(object text, Py_ssize_t* size) except NULL
+    const char* PyUnicode_AsUTF8AndSize(object text, Py_ssize_t* size)
+    void PyErr_Clear()
     bint PyUnicode_CheckExact(object thing)
     bint PyBytes_CheckExact(object thing)
     bint PyLong_CheckExact(object thing)
@@ -68,6 +69,9 @@ cdef class Appender:
     cdef public bint is_follower_asleep
     """True if `wake` is to be called after the next append."""
     cdef public object wake
+    cdef public object page_need
+    """Called after every 8 MiB: the pages that follow should be made ready."""
+    cdef int64_t half_used
     cdef public dict queues
     cdef public dict hosts
     cdef public int64_t newest_timestamp
@@ -105,6 +109,8 @@ cdef class Appender:
         self.max_record = max_record
         self.queues = {}
         self.hosts = {}
+        self.wake = self.page_need = bool
+        self.from_offset = -1
         self.readable = True
         self.topic_at = self.find("topic")
         self.body_at = self.find("body")
@@ -145,8 +151,10 @@ cdef class Appender:
         self.target = taken
         self.marks = taken_marks
         self.attached = taken_marks.len == 16
-        self.from_offset = from_offset
         self.position = (<int64_t*>self.marks.buf)[0]
+        if from_offset != self.from_offset:
+            self.half_used = self.position
+        self.from_offset = from_offset
 
     def detach(self):
         """Lets go of the file's memory; everything is declined until the next `attach`."""
@@ -164,7 +172,7 @@ cdef class Appender:
 
     def append(self, message):
         """The result of an append, or None if the message is not for this path."""
-        cdef int64_t started, now, size, at, queue_offset = 0, properties_size, born, ended
+        cdef int64_t started, now, size, at, queue_offset = 0, properties_size = 0, born, ended
         cdef int64_t queue_id, flag, sys_flag, reconsume_times, prepared_offset, delay_level
         cdef Py_ssize_t topic_size, body_size, born_size, store_size
         cdef Piece[MAX_PIECES] pieces
@@ -179,6 +187,10 @@ cdef class Appender:
         cdef const char* born_host
         cdef const char* store_host = PyBytes_AS_STRING(self.store_host)
         cdef uint8_t* p
+        started = wall_clock_ns()
+        now = started // 1000000
+        if self.clock is not None:
+            now = PyLong_AsLongLong(self.clock())  # Python code: others may run meanwhile, so it comes first
         if not self.is_open or not self.attached or not self.readable or type(message) is not self.message_type:
             return None
         if not read_long(<object>member_at(message, self.delay_level_at), &delay_level) or delay_level != 0:
@@ -230,7 +242,10 @@ cdef class Appender:
             return None
         keys = <object>member_at(message, self.keys_at)
         if PyTuple_CheckExact(keys) or PyList_CheckExact(keys):
-            keys = keys[0] if len(keys) == 1 else " ".join(keys)
+            try:
+                keys = keys[0] if len(keys) == 1 else " ".join(keys)
+            except TypeError:
+                return None
         count = collect_pieces(
             <object>member_at(message, self.properties_at), keys, <object>member_at(message, self.tags_at),
             pieces, &properties_size,
@@ -252,10 +267,6 @@ cdef class Appender:
         found = PyDict_GetItem(offsets, <object>queue_id_object)
         if found is not NULL:
             queue_offset = PyLong_AsLongLong(<object>found)
-        started = wall_clock_ns()
-        now = started // 1000000 if self.clock is None else PyLong_AsLongLong(self.clock())
-        if not self.is_open or not self.attached or self.position != at:
-            return None  # the clock was Python code and let somebody else in
         p = <uint8_t*>self.target.buf + at
         store32(p + 8, <int32_t>crc_of(<const uint8_t*>PyBytes_AS_STRING(<object>body), body_size))
         store32(p + 12, <int32_t>queue_id)
@@ -291,12 +302,48 @@ cdef class Appender:
         self.latencies[latency_place(ended)] += 1
         if ended > self.slowest_ns:
             self.slowest_ns = ended
+        if self.position >= self.half_used:
+            self.half_used += 8 << 20
+            self.page_need()
         if self.is_follower_asleep:
             self.is_follower_asleep = False
             self.wake()
         return self.result_type(
             self.ok, self.from_offset + at, size, <object>queue_id_object, queue_offset, now, <object>store_host_text
         )
+
+
+cdef extern from *:
+    """
+    #include <sys/mman.h>
+    #include <unistd.h>
+    #ifndef MADV_POPULATE_WRITE
+    #define MADV_POPULATE_WRITE 23
+    #endif
+
+    /* Takes the write faults of whole pages without changing a byte. */
+    static void take_faults(uint8_t *from, uint8_t *to) {
+        uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
+        uint8_t *first = (uint8_t *)((uintptr_t)from & ~(page - 1));
+    #ifdef __linux__
+        if (madvise(first, to - first, MADV_POPULATE_WRITE) == 0) return;
+    #endif
+        for (uint8_t *p = from; p < to; p += page) __atomic_fetch_or(p, 0, __ATOMIC_RELAXED);
+    }
+    """
+    void take_faults(uint8_t* start, uint8_t* stop) noexcept nogil
+
+
+def populate(out, int64_t start, int64_t stop):
+    """Makes the memory of out[start:stop] ready to be written, so that a later store meets no page fault."""
+    cdef Py_buffer target
+    PyObject_GetBuffer(out, &target, PyBUF_WRITABLE)
+    try:
+        check_room(target.len, start, stop - start)
+        with nogil:
+            take_faults(<uint8_t*>target.buf + start, <uint8_t*>target.buf + stop)
+    finally:
+        PyBuffer_Release(&target)
 
 
 cdef inline bint read_long(object number, int64_t* value) noexcept:
@@ -360,6 +407,9 @@ cdef int add_piece(object text, Piece* pieces, int* count, int64_t* size, bint i
     if not PyUnicode_CheckExact(text):
         return -1
     piece.text = PyUnicode_AsUTF8AndSize(text, &piece.size)
+    if piece.text == NULL:  # half a character: the general path says so
+        PyErr_Clear()
+        return -1
     if memchr(piece.text, 2, piece.size) or (is_name and memchr(piece.text, 1, piece.size)):
         return -1
     count[0] += 1

@@ -194,25 +194,24 @@ def tag_codes(data, int64_t base, rows, tuple delay_levels not None):
         raise ValueError(f"row {bad} does not lie in the data")
 
 
+cdef inline int32_t without_sign(uint32_t code) noexcept nogil:
+    cdef int32_t signed = <int32_t>code
+    if signed >= 0:
+        return signed
+    return 0 if code == <uint32_t>0x80000000 else -signed
+
+
 ctypedef struct Keys:
     int32_t* hashes
     int64_t* numbers
-    const uint8_t** texts  # of the keys of the present record
-    int64_t* sizes
     int64_t count
     int64_t room
 
 
-cdef int add_key(
-    Keys* keys, int64_t first, int32_t hashed, int64_t number, const uint8_t* text, int64_t size
-) noexcept nogil:
-    """Adds a key unless the record, whose keys begin at `first`, has given it already; -1 without memory."""
-    cdef int64_t i, room
+cdef int add_key(Keys* keys, uint32_t code, int64_t number) noexcept nogil:
+    """Adds a key; -1 without memory."""
+    cdef int64_t room
     cdef void* larger
-    for i in range(first, keys.count):
-        if keys.hashes[i] == hashed and keys.sizes[i - first] == size:
-            if memcmp(keys.texts[i - first], text, size) == 0:
-                return 0
     if keys.count == keys.room:
         room = 2 * keys.room + 64
         larger = realloc(keys.hashes, room * sizeof(int32_t))
@@ -224,19 +223,10 @@ cdef int add_key(
             return -1
         keys.numbers = <int64_t*>larger
         keys.room = room
-    keys.hashes[keys.count] = hashed
+    keys.hashes[keys.count] = without_sign(code)
     keys.numbers[keys.count] = number
-    keys.texts[keys.count - first] = text
-    keys.sizes[keys.count - first] = size
     keys.count += 1
     return 0
-
-
-cdef inline int32_t without_sign(uint32_t code) noexcept nogil:
-    cdef int32_t signed = <int32_t>code
-    if signed >= 0:
-        return signed
-    return 0 if code == <uint32_t>0x80000000 else -signed
 
 
 cdef int add_keys_of(Keys* keys, const uint8_t* record, const Row* row, int64_t number) except? -2 nogil:
@@ -245,9 +235,8 @@ cdef int add_keys_of(Keys* keys, const uint8_t* record, const Row* row, int64_t 
     cdef const uint8_t* text = NULL
     cdef const uint8_t* piece_end
     cdef const uint8_t* end
-    cdef int64_t size = 0, first = keys.count
+    cdef int64_t size = 0
     cdef uint32_t topic_code
-    cdef int32_t hashed
     cdef bint unique = last_value(properties, row.properties_length, b"UNIQ_KEY", 8, &text, &size)
     cdef const uint8_t* keys_text = NULL
     cdef int64_t keys_size = 0
@@ -256,8 +245,7 @@ cdef int add_keys_of(Keys* keys, const uint8_t* record, const Row* row, int64_t 
         return 0
     topic_code = 31 * hash_on(record + row.topic_at, row.topic_length, 0) + 35  # '#'
     if unique:
-        hashed = without_sign(hash_on(text, size, topic_code))
-        if add_key(keys, first, hashed, number, text, size) < 0:
+        if add_key(keys, hash_on(text, size, topic_code), number) < 0:
             return -1
     text = keys_text
     end = keys_text + keys_size
@@ -267,30 +255,15 @@ cdef int add_keys_of(Keys* keys, const uint8_t* record, const Row* row, int64_t 
             piece_end = end
         size = piece_end - text
         if size:
-            hashed = without_sign(hash_on(text, size, topic_code))
-            if add_key(keys, first, hashed, number, text, size) < 0:
+            if add_key(keys, hash_on(text, size, topic_code), number) < 0:
                 return -1
         text = piece_end + 1
-    return 0
-
-
-cdef int start_keys(Keys* keys) except -1:
-    """An empty collection, to be ended with `free_keys`."""
-    memset(keys, 0, sizeof(Keys))
-    # Properties are at most 32,767 bytes long: a record has fewer keys than half of that.
-    keys.texts = <const uint8_t**>malloc(16400 * sizeof(void*))
-    keys.sizes = <int64_t*>malloc(16400 * sizeof(int64_t))
-    if keys.texts == NULL or keys.sizes == NULL:
-        free_keys(keys)
-        raise MemoryError
     return 0
 
 
 cdef void free_keys(Keys* keys) noexcept:
     free(keys.hashes)
     free(keys.numbers)
-    free(keys.texts)
-    free(keys.sizes)
 
 
 cdef int64_t key_rows(
@@ -323,12 +296,12 @@ cdef object collected(Keys* keys):
 
 
 def index_keys(data, int64_t base, rows):
-    """The index hash of every key of every row, and the number of its row; each key of a record once."""
+    """The index hash of every key of every row, and the number of its row."""
     cdef _RowBuffer held = _RowBuffer(rows, False)
     cdef Py_buffer source
     cdef Keys keys
     cdef int64_t bad
-    start_keys(&keys)
+    memset(&keys, 0, sizeof(keys))
     try:
         PyObject_GetBuffer(data, &source, PyBUF_SIMPLE)
         try:
@@ -360,7 +333,7 @@ def derive(
         raise ValueError(f"{start} is not a position")
     delays = delays_of(delay_levels)
     try:
-        start_keys(&keys)
+        memset(&keys, 0, sizeof(keys))
         try:
             PyObject_GetBuffer(data, &source, PyBUF_SIMPLE)
             try:

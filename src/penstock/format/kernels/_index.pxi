@@ -102,11 +102,14 @@ cdef int64_t follow(
 ) noexcept nogil:
     """Collects offsets from *number on: how many, -1 without memory. *found is the caller's to free."""
     cdef int64_t count = 0, room = 0, first = load64(file), previous
+    cdef int32_t seconds
     cdef const uint8_t* item
     cdef void* larger
     while 0 < number[0] < items and count < limit:
         item = file + 40 + 4 * slots + 20 * number[0]
-        if load32(item) == key_hash and second_matches(first, load32(item + 12), begin, end):
+        # The header's begin is the first item's time; its own seconds count from the end of the file before.
+        seconds = load32(item + 12) if number[0] > 1 else 0
+        if load32(item) == key_hash and second_matches(first, seconds, begin, end):
             if count == room:
                 room = 2 * room + 32
                 larger = realloc(found[0], room * sizeof(int64_t))

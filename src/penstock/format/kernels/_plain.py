@@ -1,6 +1,6 @@
 """The plain twin of the kernels: reference code that runs anywhere, with the compiled one's results."""
 
-from penstock.format.kernels._plain_append import Appender
+from penstock.format.kernels._plain_append import Appender, populate
 from penstock.format.kernels._plain_columns import (
     TopicTable,
     append_units,
@@ -40,6 +40,7 @@ __all__ = [
     "index_put",
     "index_rewind",
     "java_hash",
+    "populate",
     "publish",
     "tag_codes",
     "walk",

@@ -8,6 +8,10 @@ from typing import Any
 from penstock.format.kernels._types import WritableBuffer
 
 
+def populate(out: WritableBuffer, start: int, stop: int) -> None:
+    """Makes the memory of out[start:stop] ready to be written; here the stores themselves will have to."""
+
+
 class Appender:
     """See the compiled twin; this one keeps the shared tables and never appends."""
 
@@ -27,6 +31,8 @@ class Appender:
         self.is_follower_asleep = False
         """True if `wake` is to be called after the next append."""
         self.wake: Callable[[], object] = bool
+        self.page_need: Callable[[], object] = bool
+        """Called after every 8 MiB: the pages that follow should be made ready."""
         self.queues: dict[str, dict[int, int]] = {}
         """Topics known to be legal, with the next queue offset of each of their queues."""
         self.hosts: dict[str, bytes] = {}

@@ -86,14 +86,14 @@ def tag_codes(data: Buffer, base: int, rows: Rows, delay_levels: tuple[int, ...]
 
 
 def index_keys(data: Buffer, base: int, rows: Rows) -> tuple[Ints, Longs]:
-    """The index hash of every key of every row, and the number of its row; each key of a record once."""
+    """The index hash of every key of every row, and the number of its row."""
     hashes, numbers = [], []
     for number, (topic, properties) in enumerate(_texts(data, base, rows)):
         if rows["sys_flag"][number] & TRANSACTION_MASK == TRANSACTION_ROLLBACK:
             continue
         keys = [_last_value(properties, b"UNIQ_KEY") or b""]
         keys += (_last_value(properties, b"KEYS") or b"").split(b" ")
-        for key in dict.fromkeys(keys):
+        for key in keys:
             if key:
                 code = abs(_hash_of(topic + b"#" + key))
                 hashes.append(0 if code == 2**31 else code)

@@ -75,6 +75,8 @@ def index_find(
     found: list[int] = []
     while 0 < number < items and len(found) < limit:
         item_hash, offset, seconds, previous = _ITEM.unpack_from(view, _item_at(slots, number))
+        if number == 1:
+            seconds = 0  # the header's begin is its time; its own seconds count from the end of the file before
         time = first + seconds * 1000
         if item_hash == key_hash and (seconds == 0 or time <= end) and (time + 999 >= begin or seconds == _MAX_INT):
             found.append(offset)

@@ -1,0 +1,177 @@
+"""What the tests of the command line share: running it, a store with a bit of everything, and processes that own one."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from penstock.cli.main import main
+from penstock.store import Message, MessageStore, PutResult, Settings
+
+T0 = 1_600_000_000_000
+PREPARED, ROLLBACK = 0x4, 0xC
+
+
+class Ran(NamedTuple):
+    """How a command ended."""
+
+    status: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+    @property
+    def objects(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self.out.splitlines()]
+
+    def done(self) -> Ran:
+        assert self.status == 0, self.err
+        return self
+
+    def refused(self) -> str:
+        """The one sentence of a command that could not run."""
+        assert (self.status, self.out) == (2, ""), self
+        assert self.err.startswith("penstock: ")
+        assert self.err.endswith(".\n") or self.err.endswith(")\n") or self.err.endswith("?\n"), self.err
+        assert self.err.count("\n") == 1, self.err
+        assert "Traceback" not in self.err
+        return self.err
+
+
+Run = Callable[..., Ran]
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Run:
+    """Runs `penstock` in this process."""
+
+    def run(*arguments: object) -> Ran:
+        capsys.readouterr()
+        status = main([str(argument) for argument in arguments])
+        return Ran(status, *capsys.readouterr())
+
+    return run
+
+
+def run_as_process(*arguments: object, **options: Any) -> Ran:
+    """Runs `penstock` as a program of its own."""
+    command = [sys.executable, "-m", "penstock.cli.main", *map(str, arguments)]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, **options)
+    return Ran(ended.returncode, ended.stdout, ended.stderr)
+
+
+class Clock:
+    """Stands still until a test moves it."""
+
+    def __init__(self) -> None:
+        self.now = T0
+
+    def __call__(self) -> int:
+        return self.now
+
+
+class Filled(NamedTuple):
+    """A closed store, what was put into it, and when."""
+
+    path: Path
+    messages: list[Message]
+    acks: list[PutResult]
+
+
+@pytest.fixture
+def filled(tmp_path: Path) -> Filled:
+    """Two topics, three queues, tags, keys, IPv6, a delayed message, and records that have no queue."""
+    clock = Clock()
+    messages = [
+        Message("orders", b"zero", keys=("order_0", "all"), tags="paid", queue_id=0, flag=5),
+        Message("orders", b"one", keys=("order_1", "all"), tags="refunded", queue_id=1, reconsume_times=2),
+        Message("orders", b"two", keys="order_2 all", tags="paid", queue_id=0, properties={"colour": "rot, grün"}),
+        Message("half", b"prepared", keys=("half_1",), queue_id=0, sys_flag=PREPARED),
+        Message("half", b"rolled back", queue_id=0, sys_flag=ROLLBACK, prepared_transaction_offset=3),
+        Message("Alerts", b"\x00\xff", born_host="[1050::5:600:300c:326b]:99", store_host="[::1]:10911"),
+        Message("orders", b"late", keys=("order_9",), tags="paid", delay_level=3),
+        Message("orders", b"three", keys=("order_3", "all"), tags="paid", queue_id=0, born_timestamp=T0 - 7),
+    ]
+    path = tmp_path / "store"
+    with MessageStore.open(path, Settings.dev(), clock=clock) as store:
+        acks = []
+        for message in messages:
+            acks.append(store.put(message))
+            clock.now += 1000
+    assert all(ack.ok for ack in acks)
+    return Filled(path, messages, acks)
+
+
+WRITER = """
+import sys
+from penstock.store import Message, MessageStore, Settings
+path, count, batches = sys.argv[1], int(sys.argv[2]), sys.argv[3] == "batches"
+store = MessageStore.open(path, Settings.dev())
+number = 0
+while number < count or not count:
+    size = 5 if batches and number % 3 == 0 else 1
+    some = [
+        Message("orders", b"body %d" % each, keys=(f"order_{each}", "all"), tags="paid", queue_id=each % 2)
+        for each in range(number, number + size)
+    ]
+    assert (store.put_many(some) if size > 1 else store.put(some[0])).ok
+    number += size
+    if number == 500 and not count:
+        print("writing", flush=True)
+if count:
+    store.catch_up()
+    print("ready", flush=True)
+    sys.stdin.read()
+store.close()
+"""
+
+
+@pytest.fixture
+def writer() -> Iterator[Callable[..., subprocess.Popen[str]]]:
+    """Starts processes that own a store: they put so many messages (0: without end) and then keep it open."""
+    started: list[subprocess.Popen[str]] = []
+
+    def start(path: Path, count: int, kind: str = "single") -> subprocess.Popen[str]:
+        command = [sys.executable, "-c", WRITER, str(path), str(count), kind]
+        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        started.append(process)
+        assert process.stdout is not None
+        assert process.stdout.readline().strip() in ("ready", "writing")
+        return process
+
+    yield start
+    for process in started:
+        kill(process)
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.close()
+        process.stdout.close()
+
+
+def kill(process: subprocess.Popen[str]) -> None:
+    """Ends a process as a power cut would, except that the page cache survives."""
+    process.send_signal(signal.SIGKILL)
+    process.wait(timeout=20)
+
+
+def all_verbs(path: Path) -> dict[str, Sequence[object]]:
+    """A call of every verb that looks into a store."""
+    return {
+        "info": ("store", "info", path, "--json"),
+        "dump": ("store", "dump", path, "--json"),
+        "log": ("store", "log", path, "--json"),
+        "get": ("store", "get", path, "--topic", "orders", "--queue", 0, "--offset", 0, "--json"),
+        "query": ("store", "query", path, "--topic", "orders", "--key", "all", "--json"),
+        "offset": ("store", "offset", path, "--topic", "orders", "--queue", 0, "--timestamp", T0, "--json"),
+        "conf": ("store", "conf", path, "--json"),
+    }

@@ -1,0 +1,86 @@
+"""Whatever is asked, and in whatever state the store is: nothing on disk changes, and its owner keeps the lock."""
+
+from __future__ import annotations
+
+import hashlib
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from cli.conftest import all_verbs, kill, run_as_process
+
+from penstock.errors import StoreInUse
+from penstock.store import MessageStore, Settings
+from penstock.store.files import Files
+
+if TYPE_CHECKING:
+    from cli.conftest import Filled, Run
+
+VERBS = list(all_verbs(Path()))
+Writer = Callable[..., subprocess.Popen[str]]
+
+
+def fingerprint(folder: Path) -> dict[str, object]:
+    """Every name below a folder with its content, size and time of change."""
+    found: dict[str, object] = {}
+    for path in sorted(folder.rglob("*")):
+        facts = path.stat()
+        content = hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else "folder"
+        found[str(path.relative_to(folder))] = (content, facts.st_size, facts.st_mtime_ns, facts.st_ino, facts.st_mode)
+    return found
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_store_that_was_closed_stays_as_it_is(run: Run, filled: Filled, verb: str) -> None:
+    before = fingerprint(filled.path)
+    ran = run(*all_verbs(filled.path)[verb]).done()
+    assert ran.err == ""
+    assert fingerprint(filled.path) == before
+
+
+@pytest.fixture
+def killed(writer: Writer, tmp_path: Path) -> Path:
+    """A store whose writer was killed, with a torn record behind its last one."""
+    path = tmp_path / "store"
+    kill(writer(path, 40))
+    log = path / "commitlog" / ("0" * 20)
+    end = len(log.read_bytes().rstrip(b"\0"))
+    with log.open("r+b") as data:
+        data.seek(end)
+        data.write(b"\x00\x00\x00\x80\xda\xa3\x20\xa7 torn")
+    return path
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_store_that_crashed_stays_as_it_is(run: Run, killed: Path, verb: str) -> None:
+    before = fingerprint(killed)
+    run(*all_verbs(killed)[verb]).done()
+    assert fingerprint(killed) == before
+
+
+def test_a_store_in_use_stays_as_it_is_and_stays_its_owners(run: Run, writer: Writer, tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    owner = writer(path, 40)
+    before = fingerprint(path)
+    for verb, call in all_verbs(path).items():
+        ran = run(*call).done()
+        if verb != "conf":
+            assert ran.err.startswith(f"penstock: {path} is in use by process {owner.pid}: "), verb
+            assert ran.err.count("\n") == 1
+        assert fingerprint(path) == before, verb
+        assert Files().lock_owner(path / "lock") == owner.pid
+        with pytest.raises(StoreInUse):
+            MessageStore.open(path, Settings.dev())
+
+
+def test_a_store_on_a_disk_without_write_permission_can_be_read(filled: Filled) -> None:
+    for path in (filled.path, *filled.path.rglob("*")):
+        path.chmod(0o555 if path.is_dir() else 0o444)
+    try:
+        for call in all_verbs(filled.path).values():
+            run_as_process(*call).done()
+    finally:
+        for path in (filled.path, *filled.path.rglob("*")):
+            path.chmod(0o755 if path.is_dir() else 0o644)
