@@ -154,8 +154,11 @@ def assert_same_answers(store: MessageStore, java: Peer) -> None:
             keys.update((topic, key) for key in message["properties"].get(KEYS, "").split())
     for topic, key in sorted(keys):
         ours = [comparable(hit) for hit in store.query(topic, key, max_messages=64)]
+        # Java does not look at the key itself, and returns a record once for each time that it names the key.
         theirs = java.ask("query", topic=topic, key=key, begin=0, end=2**62, max=64)
-        assert ours == [from_java(hit) for hit in theirs if key in hit["properties"].get(KEYS, "").split()]
+        assert len(theirs) < 64
+        real = {hit["physical_offset"]: hit for hit in theirs if key in hit["properties"].get(KEYS, "").split()}
+        assert ours == [from_java(hit) for hit in real.values()]
         assert ours
 
 

@@ -25,6 +25,7 @@ import sys
 from penstock.store import Message, MessageStore, Settings
 with MessageStore.open(sys.argv[1], Settings.dev()) as store:
     store.put(Message("T", b"theirs"))
+    store.catch_up()
     print("open", flush=True)
     sys.stdin.readline()
 """

@@ -519,10 +519,12 @@ def test_unknown_error_for_every_put_that_waited_for_a_sync_that_failed(home: St
         assert in_sync.wait(30)
         second = store.put_async(Message("orders", b"two"))
         batch = threads.submit(store.put_many, [Message("orders", b"three")] * 2)
-        deadline = time.monotonic() + 30
-        while store.log.next_offsets["orders", 0] < 5:
-            assert time.monotonic() < deadline, "the batch was not appended"
-        go_on.set()
+        try:
+            deadline = time.monotonic() + 30
+            while store.log.queue.wrote_offset < 5 * 100:
+                assert time.monotonic() < deadline, "the batch was not appended"
+        finally:
+            go_on.set()
         answers = [first.result(30), second.result(30)]
         assert [answer.status for answer in answers] == [PutStatus.UNKNOWN_ERROR] * 2
         assert batch.result(30).status is PutStatus.UNKNOWN_ERROR
