@@ -42,6 +42,7 @@ class ConsumeQueue:
     def __init__(self, files: Files, folder: Path, topic: str, queue_id: int, file_size: int) -> None:
         self.files = FileQueue(files, folder, file_size)
         self.topic = topic
+        self.topic_bytes = topic.encode("utf-8", "surrogateescape")
         self.queue_id = queue_id
         self.max_physical_offset = -1
         """End of the record that the last unit points to, -1 if there is none."""

@@ -74,8 +74,8 @@ class Statistics:
         self.get_total += 1
         if page.status is GetStatus.FOUND:
             self.get_found += 1
-            self.got_messages += len(page.records)
-            self.got_bytes += sum(map(len, page.records))
+            self.got_messages += page.count
+            self.got_bytes += len(page.data)
 
     def sample(self) -> None:
         self._samples.append((time.monotonic(), self.put_total, self.get_total, self.got_messages))

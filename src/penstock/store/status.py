@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from enum import Enum
 from functools import cached_property
 
@@ -94,10 +93,22 @@ class Page(msgspec.Struct, frozen=True, dict=True):
     next_begin_offset: int
     min_offset: int
     max_offset: int
-    records: Sequence[bytes] = ()
+    data: bytes = b""
+    """The records, one behind the other: the body of a pull's answer."""
+    count: int = 0
     damaged: tuple[int, ...] = ()
     """Queue offsets that were passed over because their record is damaged."""
     suggest_slave: bool = False
+
+    @cached_property
+    def records(self) -> list[bytes]:
+        """The records one by one."""
+        records, at = [], 0
+        while at < len(self.data):
+            size = int.from_bytes(self.data[at : at + 4], "big")
+            records.append(self.data[at : at + size])
+            at += size
+        return records
 
     @cached_property
     def messages(self) -> list[Record]:

@@ -39,14 +39,13 @@ from penstock.store.prefault import Prefaulter
 from penstock.store.put import Putter
 from penstock.store.quarantine import Quarantine
 from penstock.store.query import Boundary, TimeSearch, query_by_key
-from penstock.store.queue_ext import QueueExtensions
 from penstock.store.records import Records
 from penstock.store.recovery import Recovery, RecoveryReport
 from penstock.store.running_flags import RunningFlags, Trouble
 from penstock.store.settings import FlushDiskType, Settings
 from penstock.store.statistics import Snapshot, Statistics
 from penstock.store.status import BatchResult, Page, PutResult
-from penstock.store.tag_filter import TagFilter
+from penstock.store.tag_filter import EVERYTHING, TagFilter
 from penstock.store.transient_pool import TransientPool
 
 log = logging.getLogger("penstock.store")
@@ -72,9 +71,8 @@ class MessageStore:
         if settings.message_index_enable:
             self.index = Index(files, layout.index, settings.index_geometry, clock)
         self.records = Records(self.log, verify_crc=settings.verify_crc_on_read)
-        self._extensions = QueueExtensions(files, layout.consume_queue_ext, settings.mapped_file_size_consume_queue_ext)
         self.dispatcher = Dispatcher(self.log, self.queues, self.index, settings.delay_levels, self.flags)
-        self._getter = Getter(settings, self.log, self.queues, self._extensions, self.records)
+        self._getter = Getter(settings, self.log, self.queues)
         self._times = TimeSearch(self.records)
         self._lock: StoreLock | None = None
         self._pool: TransientPool | None = None
@@ -256,7 +254,7 @@ class MessageStore:
     ) -> Page:
         """Messages of a queue from `offset` on; the page says what was found and where to go on."""
         self.catch_up()
-        wanted = tags if isinstance(tags, TagFilter) else TagFilter(tags)
+        wanted = EVERYTHING if tags is None else tags if isinstance(tags, TagFilter) else TagFilter(tags)
         page = self._getter.get(topic, queue_id, offset, max_messages, wanted)
         self.statistics.count_get(page)
         return page

@@ -20,6 +20,7 @@ from penstock.errors import BadSettings
 from penstock.format.kernels import _plain
 from penstock.format.kernels._plain import (
     Appender,
+    PageReader,
     TopicTable,
     append_units,
     check_record,
@@ -49,6 +50,7 @@ __all__ = [
     "Buffer",
     "Ints",
     "Longs",
+    "PageReader",
     "Rows",
     "TopicTable",
     "Topics",

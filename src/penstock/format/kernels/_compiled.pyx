@@ -12,6 +12,7 @@ and read from memory once only, so that a writer that changes it meanwhile canno
     _queues.pxi   rows grouped by queue, queue units
     _index.pxi    the index file
     _append.pxi   an ordinary message into the log in one step
+    _pages.pxi    a page of a queue out of the log in one step
 """
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
@@ -237,3 +238,4 @@ include "_columns.pxi"
 include "_queues.pxi"
 include "_index.pxi"
 include "_append.pxi"
+include "_pages.pxi"

@@ -22,9 +22,11 @@ from penstock.format.kernels._plain_log import (
     walk,
     write_blank,
 )
+from penstock.format.kernels._plain_pages import PageReader
 
 __all__ = [
     "Appender",
+    "PageReader",
     "TopicTable",
     "append_units",
     "check_record",

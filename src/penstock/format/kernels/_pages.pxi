@@ -1,0 +1,178 @@
+# A page of a queue: units to records, checked and copied in one step. The reference is `_plain_pages.py`.
+# The GIL is kept: a page takes microseconds, and nobody can unmap the files meanwhile.
+
+cdef extern from "Python.h":
+    object PyBytes_FromStringAndSize(char* text, Py_ssize_t size)
+
+cdef enum:
+    MAX_PAGE = 1024
+    FOUND = 0
+    NO_MATCH = 1
+    REMOVING = 2
+
+
+cdef bint is_among(const uint8_t* text, int64_t size, tuple texts) noexcept:
+    cdef Py_ssize_t i
+    for i in range(len(texts)):
+        if PyBytes_GET_SIZE(<object>texts[i]) == size and not memcmp(PyBytes_AS_STRING(<object>texts[i]), text, size):
+            return True
+    return False
+
+
+cdef class PageReader:
+    """Reads pages within the limits it was made with; keeps nothing between them but those."""
+
+    cdef int64_t in_memory, count_in_memory, bytes_in_memory, count_on_disk, bytes_on_disk
+    cdef bint check_crc
+
+    def __init__(
+        self, int64_t in_memory, int64_t count_in_memory, int64_t bytes_in_memory, int64_t count_on_disk,
+        int64_t bytes_on_disk, bint check_crc,
+    ):
+        self.in_memory = in_memory
+        self.count_in_memory = count_in_memory
+        self.bytes_in_memory = bytes_in_memory
+        self.count_on_disk = count_on_disk
+        self.bytes_on_disk = bytes_on_disk
+        self.check_crc = check_crc
+
+    def read(
+        self,
+        units,
+        int64_t at,
+        int64_t stop,
+        int64_t queue_offset,
+        bytes topic not None,
+        int32_t queue_id,
+        data,
+        int64_t base,
+        int64_t readable,
+        int64_t file_size,
+        int64_t log_start,
+        int64_t log_end,
+        int64_t most,
+        int64_t count,
+        int64_t total,
+        hashes,
+        tuple texts,
+    ):
+        """Goes through units[at:stop], whose records lie in the log file `data`, until the page is full.
+
+        `count` and `total` are what the page already holds, `hashes` (int32, or None for all) and `texts` what is
+        wanted. Returns (records, how many, bytes, units examined, FOUND/NO_MATCH/REMOVING or -1 if nothing was
+        examined, damaged units or None, physical offset of the last unit examined, the one that needs another file
+        or -1).
+        """
+        cdef Py_buffer unit_source, source, hash_source
+        cdef const uint8_t* unit
+        cdef const uint8_t* value = NULL
+        cdef const uint8_t* records[MAX_PAGE]
+        cdef int64_t sizes[MAX_PAGE]
+        cdef const int32_t* wanted = NULL
+        cdef int64_t wanted_count = 0, physical = -1, code, size, i, taken = 0, taken_bytes = 0, examined = 0
+        cdef int64_t value_size = 0, last = -1, needed = -1
+        cdef int32_t unit_size
+        cdef int status = -1, reason
+        cdef bint far
+        cdef Row row
+        cdef char* p
+        damaged = None
+        PyObject_GetBuffer(units, &unit_source, PyBUF_SIMPLE)
+        try:
+            if at < 0 or stop > unit_source.len:
+                raise ValueError(f"units {at} to {stop} do not lie in {unit_source.len} bytes")
+            PyObject_GetBuffer(data, &source, PyBUF_SIMPLE)
+            if hashes is not None:
+                try:
+                    PyObject_GetBuffer(hashes, &hash_source, PyBUF_SIMPLE)
+                except BaseException:
+                    PyBuffer_Release(&source)
+                    raise
+                wanted = <const int32_t*>hash_source.buf
+                wanted_count = hash_source.len // 4
+            try:
+                readable = min(readable, source.len)
+                while at + 20 <= stop and taken < MAX_PAGE:
+                    unit = <const uint8_t*>unit_source.buf + at
+                    physical = load64(unit)
+                    unit_size = load32(unit + 8)
+                    code = load64(unit + 12)
+                    if count:
+                        far = log_end - physical > self.in_memory
+                        if (
+                            count >= most
+                            or count >= (self.count_on_disk if far else self.count_in_memory)
+                            or total + unit_size > (self.bytes_on_disk if far else self.bytes_in_memory)
+                        ):
+                            break
+                    if unit_size == MAX_INT or unit_size <= 0 or physical < log_start:
+                        if not count:
+                            status = REMOVING
+                    elif wanted != NULL and code > -2147483649 and not has_hash(wanted, wanted_count, <int32_t>code):
+                        if not count:
+                            status = NO_MATCH
+                    elif physical < base or physical - base >= file_size:
+                        needed = physical
+                        break
+                    else:
+                        i = physical - base
+                        if i > readable or unit_size > readable - i:
+                            reason = UNWRITTEN
+                        else:
+                            reason = examine(<const uint8_t*>source.buf, readable, i, base, self.check_crc, &row)
+                            if reason == STOP and (
+                                row.size != unit_size or row.queue_id != queue_id or row.queue_offset != queue_offset
+                                or row.topic_length != PyBytes_GET_SIZE(topic)
+                                or memcmp(
+                                    <const uint8_t*>source.buf + i + row.topic_at, PyBytes_AS_STRING(topic),
+                                    row.topic_length,
+                                )
+                            ):
+                                reason = BAD_POSITION
+                        if reason != STOP:
+                            if not count:
+                                status = REMOVING
+                            if reason != UNWRITTEN:
+                                damaged = [] if damaged is None else damaged
+                                damaged.append(queue_offset)
+                        elif wanted != NULL and not (
+                            last_value(
+                                <const uint8_t*>source.buf + i + row.properties_at, row.properties_length, b"TAGS", 4,
+                                &value, &value_size,
+                            )
+                            and is_among(value, value_size, texts)
+                        ):
+                            if not count:
+                                status = NO_MATCH
+                        else:
+                            records[taken] = <const uint8_t*>source.buf + i
+                            sizes[taken] = unit_size
+                            taken += 1
+                            count += 1
+                            total += unit_size
+                            taken_bytes += unit_size
+                            status = FOUND
+                    last = physical
+                    examined += 1
+                    queue_offset += 1
+                    at += 20
+                found = PyBytes_FromStringAndSize(NULL, taken_bytes)
+                p = PyBytes_AS_STRING(found)
+                for i in range(taken):
+                    memcpy(p, records[i], sizes[i])
+                    p += sizes[i]
+            finally:
+                PyBuffer_Release(&source)
+                if hashes is not None:
+                    PyBuffer_Release(&hash_source)
+        finally:
+            PyBuffer_Release(&unit_source)
+        return found, taken, taken_bytes, examined, status, damaged, last, needed
+
+
+cdef inline bint has_hash(const int32_t* hashes, int64_t count, int32_t code) noexcept nogil:
+    cdef int64_t i
+    for i in range(count):
+        if hashes[i] == code:
+            return True
+    return False

@@ -1,0 +1,135 @@
+"""A second process follows the log while the store's owner appends at full speed.
+
+It sees nothing or whole records, never a broken or half one: size and magic are stored last and read first.
+"""
+
+from __future__ import annotations
+
+import json
+import mmap
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import full_speed_writer
+import pytest
+from twins import TWINS, running_on
+
+from penstock.format import kernels
+from penstock.format.rows import Reason
+from penstock.store.file_queue import file_name
+
+WRITER = full_speed_writer.__file__
+FILE_SIZE = full_speed_writer.FILE_SIZE
+LONGEST_SECONDS = 60
+HARMLESS = (Reason.STOP, Reason.FULL, Reason.BLANK, Reason.UNWRITTEN)
+
+
+class Tail:
+    """Reads the files of a log through maps of its own, from where it was to where the writer is."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._file_start = 0
+        self._position = 0
+        self._map: mmap.mmap | None = None
+        self.offsets: list[int] = []
+        self.total = 0
+        self.looks = 0
+        """How often it looked and saw something new: how close it was on the writer's heels."""
+
+    @property
+    def end(self) -> int:
+        return self._file_start + self._position
+
+    def read_on(self) -> None:
+        """Takes in all that is there now."""
+        while self._open() and self._walk():
+            pass
+
+    def _open(self) -> bool:
+        if self._map is None:
+            path = self._folder / file_name(self._file_start)
+            if not path.exists():
+                return False
+            with path.open("rb") as file:
+                assert path.stat().st_size == FILE_SIZE, f"{path.name} was seen before it had its size"
+                self._map = mmap.mmap(file.fileno(), FILE_SIZE, prot=mmap.PROT_READ)
+        return True
+
+    def _walk(self) -> bool:
+        """True if there may be more behind."""
+        rows, reached, code = kernels.walk(self._map, self._file_start, self._position, FILE_SIZE, True, None, 1000)
+        reason = Reason(code)
+        assert reason in HARMLESS, (
+            f"{reason.name} at {self._file_start + reached}: {self._map[reached : reached + 100]!r}"
+        )
+        self.offsets += rows["physical_offset"].tolist()
+        self.total += int(rows["size"].sum())
+        self.looks += bool(len(rows))
+        self._position = reached
+        if reason in (Reason.BLANK, Reason.STOP):
+            self._map.close()
+            self._map = None
+            self._file_start += FILE_SIZE
+            self._position = 0
+        return reason is not Reason.UNWRITTEN
+
+    def close(self) -> None:
+        if self._map is not None:
+            self._map.close()
+
+
+@pytest.mark.parametrize("reader", TWINS)
+@pytest.mark.parametrize(
+    ("writer", "count", "settings"),
+    [
+        ("compiled", 60_000, []),
+        (
+            "compiled",
+            30_000,
+            ["transientStorePoolEnable=true", "commitIntervalCommitLog=1", "commitCommitLogThoroughInterval=1"],
+        ),
+        ("plain", 15_000, []),
+    ],
+    ids=["compiled writer", "compiled writer with the transient pool", "plain writer"],
+)
+def test_a_process_that_tails_the_log_sees_whole_records_in_order(
+    tmp_path: Path, reader: str, writer: str, count: int, settings: list[str]
+) -> None:
+    if writer not in TWINS:
+        pytest.skip("the compiled kernels are not there")
+    process = subprocess.Popen(
+        [sys.executable, WRITER, str(tmp_path), str(count), *settings],
+        env={**os.environ, "PENSTOCK_KERNELS": writer},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    tail = Tail(tmp_path / "commitlog")
+    with process, running_on(reader):
+        try:
+            follow(tail, lambda: process.poll() is None)
+            output, errors = process.communicate(timeout=LONGEST_SECONDS)
+        finally:
+            process.kill()
+        assert process.returncode == 0, errors
+        tail.read_on()
+    written = json.loads(output)
+    tail.close()
+    assert tail.offsets == written["offsets"]
+    assert tail.total == written["total"]
+    assert tail.end == written["end"]
+    assert len(tail.offsets) >= count
+    assert tail.looks > 100, "it must really have followed, not read everything at the end"
+
+
+def follow(tail: Tail, running: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + LONGEST_SECONDS
+    while running():
+        tail.read_on()
+        os.sched_yield()
+        assert time.monotonic() < deadline, "the writer did not finish"
