@@ -1,7 +1,7 @@
 """A process that fills a store as fast as it can: `full_speed_writer.py FOLDER MESSAGES [name=value ...]`.
 
-Several threads put single messages and batches until the store has at least MESSAGES. Then it prints how many records
-were acknowledged, the sum of their sizes, and where the log ends, all as one line of JSON.
+Several threads put single messages and batches until the store has at least MESSAGES. Then `FOLDER.json` says which
+offsets were acknowledged, the sum of their sizes, and where the log ends.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import json
 import random
 import sys
 import threading
+from pathlib import Path
 
 from penstock.store import Message, MessageStore, Settings
 
@@ -60,7 +61,7 @@ def main() -> None:
         offsets = sorted(offset for writer in writers for offset in writer.offsets)
         total = sum(writer.total for writer in writers)
         end = store.log.queue.wrote_offset
-    print(json.dumps({"offsets": offsets, "total": total, "end": end}))
+    Path(f"{folder}.json").write_text(json.dumps({"offsets": offsets, "total": total, "end": end}))
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
-"""What the tests of the command line share: running it, a store with a bit of everything, and processes that own one."""
+"""What the tests of the command line share: running it, a store of many kinds of messages, processes that own one."""
 
 from __future__ import annotations
 
 import json
-import signal
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -13,10 +13,13 @@ from typing import Any, NamedTuple
 import pytest
 
 from penstock.cli.main import main
+from penstock.format import kernels
 from penstock.store import Message, MessageStore, PutResult, Settings
 
 T0 = 1_600_000_000_000
 PREPARED, ROLLBACK = 0x4, 0xC
+PENSTOCK = (sys.executable, "-m", "penstock.cli.main")
+ENVIRONMENT = {**os.environ, "PENSTOCK_KERNELS": kernels.active}  # a chosen twin says nothing about itself
 
 
 class Ran(NamedTuple):
@@ -63,10 +66,11 @@ def run(capsys: pytest.CaptureFixture[str]) -> Run:
     return run
 
 
-def run_as_process(*arguments: object, **options: Any) -> Ran:
+def run_as_process(*arguments: object) -> Ran:
     """Runs `penstock` as a program of its own."""
-    command = [sys.executable, "-m", "penstock.cli.main", *map(str, arguments)]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, **options)
+    ended = subprocess.run(
+        [*PENSTOCK, *map(str, arguments)], capture_output=True, text=True, timeout=60, check=False, env=ENVIRONMENT
+    )
     return Ran(ended.returncode, ended.stdout, ended.stderr)
 
 
@@ -115,53 +119,63 @@ def filled(tmp_path: Path) -> Filled:
 WRITER = """
 import sys
 from penstock.store import Message, MessageStore, Settings
-path, count, batches = sys.argv[1], int(sys.argv[2]), sys.argv[3] == "batches"
-store = MessageStore.open(path, Settings.dev())
+store = MessageStore.open(sys.argv[1], Settings.dev())
 number = 0
-while number < count or not count:
-    size = 5 if batches and number % 3 == 0 else 1
+def put(count):
+    global number
     some = [
         Message("orders", b"body %d" % each, keys=(f"order_{each}", "all"), tags="paid", queue_id=each % 2)
-        for each in range(number, number + size)
+        for each in range(number, number + count)
     ]
-    assert (store.put_many(some) if size > 1 else store.put(some[0])).ok
-    number += size
-    if number == 500 and not count:
-        print("writing", flush=True)
-if count:
-    store.catch_up()
-    print("ready", flush=True)
-    sys.stdin.read()
-store.close()
+    assert (store.put_many(some) if count > 1 else store.put(some[0])).ok
+    number += count
+for _ in range(int(sys.argv[2])):
+    put(1)
+store.catch_up()
+print("ready", flush=True)
+for line in sys.stdin:
+    for _ in range(int(line)):
+        put(1)
+        put(5)
 """
 
 
-@pytest.fixture
-def writer() -> Iterator[Callable[..., subprocess.Popen[str]]]:
-    """Starts processes that own a store: they put so many messages (0: without end) and then keep it open."""
-    started: list[subprocess.Popen[str]] = []
+class Writer:
+    """A process that owns a store; it has put `count` messages when this returns, and keeps the store open."""
 
-    def start(path: Path, count: int, kind: str = "single") -> subprocess.Popen[str]:
-        command = [sys.executable, "-c", WRITER, str(path), str(count), kind]
-        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        started.append(process)
-        assert process.stdout is not None
-        assert process.stdout.readline().strip() in ("ready", "writing")
-        return process
+    def __init__(self, path: Path, count: int) -> None:
+        command = [sys.executable, "-c", WRITER, str(path), str(count)]
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.pid = self._process.pid
+        assert self._process.stdout is not None
+        assert self._process.stdout.readline() == "ready\n"
+
+    def put_more(self, batches: int) -> None:
+        """Has it put single messages and batches of five, while the caller goes on."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(f"{batches}\n")
+        self._process.stdin.flush()
+
+    def kill(self) -> None:
+        """Ends it as a crash would; the page cache survives."""
+        with self._process:
+            self._process.kill()
+
+
+StartWriter = Callable[[Path, int], Writer]
+
+
+@pytest.fixture
+def start_writer() -> Iterator[StartWriter]:
+    started: list[Writer] = []
+
+    def start(path: Path, count: int) -> Writer:
+        started.append(Writer(path, count))
+        return started[-1]
 
     yield start
-    for process in started:
-        kill(process)
-        assert process.stdin is not None
-        assert process.stdout is not None
-        process.stdin.close()
-        process.stdout.close()
-
-
-def kill(process: subprocess.Popen[str]) -> None:
-    """Ends a process as a power cut would, except that the page cache survives."""
-    process.send_signal(signal.SIGKILL)
-    process.wait(timeout=20)
+    for writer in started:
+        writer.kill()
 
 
 def all_verbs(path: Path) -> dict[str, Sequence[object]]:

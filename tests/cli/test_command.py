@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from cli.conftest import all_verbs, run_as_process
+from cli.conftest import ENVIRONMENT, PENSTOCK, all_verbs, run_as_process
 
 from penstock import __version__
 from penstock.cli import store_info
@@ -18,8 +16,6 @@ from penstock.store import Message, MessageStore, Settings
 
 if TYPE_CHECKING:
     from cli.conftest import Filled, Run
-
-PENSTOCK = [sys.executable, "-m", "penstock.cli.main"]
 
 
 def test_version(run: Run) -> None:
@@ -49,13 +45,17 @@ def test_an_error_of_the_program_is_one_sentence_and_status_2(tmp_path: Path) ->
     assert said == f"penstock: {tmp_path / 'nowhere'}: there is no store here: no such folder.\n"
 
 
+def started(*arguments: object) -> subprocess.Popen[str]:
+    command = [*PENSTOCK, *map(str, arguments)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT)
+
+
 def test_a_reader_that_goes_away_ends_it_quietly(tmp_path: Path) -> None:
     with MessageStore.open(tmp_path / "s", Settings.dev()) as store:
         for _ in range(3):
             store.put_many([Message("orders", b"x" * 400) for _ in range(500)])
     for verb in ("dump", "log"):
-        command = [*PENSTOCK, "store", verb, str(tmp_path / "s")]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        with started("store", verb, tmp_path / "s") as process:
             assert process.stdout is not None
             assert process.stderr is not None
             assert "orders/0" in process.stdout.readline()
@@ -68,8 +68,7 @@ def test_interrupted_it_ends_quietly(tmp_path: Path) -> None:
     with MessageStore.open(tmp_path / "s", Settings.dev()) as store:
         for _ in range(3):
             store.put_many([Message("orders", b"x" * 400) for _ in range(500)])
-    command = [*PENSTOCK, "store", "dump", str(tmp_path / "s")]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    with started("store", "dump", tmp_path / "s") as process:
         assert process.stdout is not None
         assert process.stderr is not None
         process.stdout.readline()  # it writes now, and waits for somebody to read on
@@ -82,15 +81,15 @@ def test_interrupted_it_ends_quietly(tmp_path: Path) -> None:
 def test_a_full_disk_behind_stdout_is_said(filled: Filled) -> None:
     with Path("/dev/full").open("w") as full:
         command = [*PENSTOCK, "store", "info", str(filled.path)]
-        ended = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
+        ended = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False, env=ENVIRONMENT)
     assert (ended.returncode, ended.stderr) == (2, "penstock: No space left on device.\n")
 
 
-def test_a_terminal_that_knows_only_ascii_gets_escapes(tmp_path: Path) -> None:
+def test_a_terminal_that_knows_only_ascii_gets_escapes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with MessageStore.open(tmp_path / "s", Settings.dev()) as store:
         store.put(Message("orders", "grün".encode()))
-    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
-    assert "gr\\xfcn" in run_as_process("store", "dump", tmp_path / "s", env=environment).done().out
+    monkeypatch.setitem(ENVIRONMENT, "PYTHONIOENCODING", "ascii")
+    assert "gr\\xfcn" in run_as_process("store", "dump", tmp_path / "s").done().out
 
 
 def test_a_mistake_of_ours_is_not_hidden(run: Run, filled: Filled, monkeypatch: pytest.MonkeyPatch) -> None:

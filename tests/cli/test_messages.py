@@ -17,10 +17,11 @@ if TYPE_CHECKING:
     from cli.conftest import Filled, Run
 
 T0 = 1_600_000_000_000
-FIELDS = (
-    "topic queue_id queue_offset physical_offset size tags_code flag sys_flag born_timestamp born_host store_timestamp "
-    "store_host reconsume_times prepared_transaction_offset properties body body_crc msg_id"
-).split()
+FIELDS = [
+    *("topic", "queue_id", "queue_offset", "physical_offset", "size", "tags_code", "flag", "sys_flag"),
+    *("born_timestamp", "born_host", "store_timestamp", "store_host", "reconsume_times"),
+    *("prepared_transaction_offset", "properties", "body", "body_crc", "msg_id"),
+]
 
 
 def places(objects: list[dict[str, Any]]) -> list[tuple[str, int, int]]:
@@ -90,7 +91,9 @@ def test_dump_is_ordered_by_topic_queue_and_offset(run: Run, filled: Filled) -> 
         (["--from", "99"], []),
     ],
 )
-def test_dump_shows_only_what_is_asked_for(run: Run, filled: Filled, options: list[str], expected: list[object]) -> None:
+def test_dump_shows_only_what_is_asked_for(
+    run: Run, filled: Filled, options: list[str], expected: list[object]
+) -> None:
     assert places(run("store", "dump", filled.path, "--json", *options).done().objects) == expected
 
 
@@ -142,7 +145,9 @@ def test_log_shows_fillers_damage_and_records_of_5x(run: Run, tmp_path: Path) ->
     kernels.write_blank(file, blank_at, size - blank_at)
     write_log(tmp_path, file, make_record(size, b"next file").ljust(size, b"\0"))
 
-    first_line, second_line, damage, last_line, blank, next_line = run("store", "log", tmp_path, "--json").done().objects
+    first_line, second_line, damage, last_line, blank, next_line = (
+        run("store", "log", tmp_path, "--json").done().objects
+    )
     assert bodies([first_line, second_line, last_line, next_line]) == [b"first", b"second", b"last", b"next file"]
     assert second_line["topic"] == "T" * 9
     assert damage == {"kind": "damage", "physical_offset": damaged_at, "size": 50, "reason": "BAD_MAGIC"}

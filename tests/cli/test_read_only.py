@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import hashlib
-import subprocess
-from collections.abc import Callable
+import os
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from cli.conftest import all_verbs, kill, run_as_process
+from cli.conftest import all_verbs
 
 from penstock.errors import StoreInUse
 from penstock.store import MessageStore, Settings
 from penstock.store.files import Files
 
 if TYPE_CHECKING:
-    from cli.conftest import Filled, Run
+    from cli.conftest import Filled, Run, StartWriter
 
 VERBS = list(all_verbs(Path()))
-Writer = Callable[..., subprocess.Popen[str]]
 
 
 def fingerprint(folder: Path) -> dict[str, object]:
@@ -41,10 +40,10 @@ def test_a_store_that_was_closed_stays_as_it_is(run: Run, filled: Filled, verb: 
 
 
 @pytest.fixture
-def killed(writer: Writer, tmp_path: Path) -> Path:
+def killed(start_writer: StartWriter, tmp_path: Path) -> Path:
     """A store whose writer was killed, with a torn record behind its last one."""
     path = tmp_path / "store"
-    kill(writer(path, 40))
+    start_writer(path, 40).kill()
     log = path / "commitlog" / ("0" * 20)
     end = len(log.read_bytes().rstrip(b"\0"))
     with log.open("r+b") as data:
@@ -60,9 +59,11 @@ def test_a_store_that_crashed_stays_as_it_is(run: Run, killed: Path, verb: str) 
     assert fingerprint(killed) == before
 
 
-def test_a_store_in_use_stays_as_it_is_and_stays_its_owners(run: Run, writer: Writer, tmp_path: Path) -> None:
+def test_a_store_in_use_stays_as_it_is_and_stays_its_owners(
+    run: Run, start_writer: StartWriter, tmp_path: Path
+) -> None:
     path = tmp_path / "store"
-    owner = writer(path, 40)
+    owner = start_writer(path, 40)
     before = fingerprint(path)
     for verb, call in all_verbs(path).items():
         ran = run(*call).done()
@@ -75,12 +76,25 @@ def test_a_store_in_use_stays_as_it_is_and_stays_its_owners(run: Run, writer: Wr
             MessageStore.open(path, Settings.dev())
 
 
-def test_a_store_on_a_disk_without_write_permission_can_be_read(filled: Filled) -> None:
-    for path in (filled.path, *filled.path.rglob("*")):
-        path.chmod(0o555 if path.is_dir() else 0o444)
-    try:
-        for call in all_verbs(filled.path).values():
-            run_as_process(*call).done()
-    finally:
-        for path in (filled.path, *filled.path.rglob("*")):
-            path.chmod(0o755 if path.is_dir() else 0o644)
+CHANGES = {"os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.link", "os.truncate", "os.utime", "os.chmod"}
+watched: list[str] = []
+"""What was opened for writing or changed, while a test looks."""
+
+
+def watch(event: str, arguments: tuple[object, ...]) -> None:
+    if event == "open" and isinstance(arguments[2], int) and arguments[2] & (os.O_WRONLY | os.O_RDWR | os.O_CREAT):
+        watched.append(f"open {arguments[0]}")
+    elif event in CHANGES:
+        watched.append(f"{event} {arguments[0]}")
+
+
+sys.addaudithook(watch)
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_nothing_is_even_opened_for_writing(run: Run, killed: Path, verb: str) -> None:
+    (killed / "probe").write_bytes(b"")
+    assert str(killed / "probe") in watched[-1]
+    watched.clear()
+    run(*all_verbs(killed)[verb]).done()
+    assert watched == []

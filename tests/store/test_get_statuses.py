@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
+from store_home import StoreHome
 
 from penstock.errors import StoreFailed
 from penstock.format.queue_unit import pack_unit
 from penstock.format.record import Record, encode_record
 from penstock.store import GetStatus, Message, MessageStore, Page
-
-if TYPE_CHECKING:
-    from store.conftest import StoreHome
 
 pytestmark = pytest.mark.usefixtures("kernels_name")
 

@@ -7,16 +7,13 @@ import subprocess
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
+from store_home import StoreHome
 
 from penstock.errors import BadStore, PenstockError, StoreFailed, StoreInUse
 from penstock.store import Message, MessageStore, Settings
 from penstock.store.files import Files
-
-if TYPE_CHECKING:
-    from store.conftest import StoreHome
 
 Run = Callable[..., "subprocess.Popen[str]"]
 

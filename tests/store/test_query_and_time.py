@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import pytest
+from store_home import StoreHome
 
 from penstock.errors import BadMessage, BadStore
 from penstock.format.index_layout import key_hash
 from penstock.format.sys_flag import TRANSACTION_PREPARED, TRANSACTION_ROLLBACK
 from penstock.store import Boundary, Message, MessageStore
-
-if TYPE_CHECKING:
-    from store.conftest import StoreHome
 
 pytestmark = pytest.mark.usefixtures("kernels_name")
 

@@ -5,15 +5,12 @@ from __future__ import annotations
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
+from store_home import FaultyFiles, StoreHome
 
 from penstock.store import Message
-
-if TYPE_CHECKING:
-    from store.conftest import FaultyFiles, StoreHome
 
 pytestmark = pytest.mark.usefixtures("kernels_name")
 

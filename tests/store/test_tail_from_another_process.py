@@ -103,22 +103,21 @@ def test_a_process_that_tails_the_log_sees_whole_records_in_order(
     if writer not in TWINS:
         pytest.skip("the compiled kernels are not there")
     process = subprocess.Popen(
-        [sys.executable, WRITER, str(tmp_path), str(count), *settings],
+        [sys.executable, WRITER, str(tmp_path / "store"), str(count), *settings],
         env={**os.environ, "PENSTOCK_KERNELS": writer},
-        stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
     )
-    tail = Tail(tmp_path / "commitlog")
+    tail = Tail(tmp_path / "store" / "commitlog")
     with process, running_on(reader):
         try:
             follow(tail, lambda: process.poll() is None)
-            output, errors = process.communicate(timeout=LONGEST_SECONDS)
+            _, errors = process.communicate()
         finally:
             process.kill()
         assert process.returncode == 0, errors
         tail.read_on()
-    written = json.loads(output)
+    written = json.loads((tmp_path / "store.json").read_text())
     tail.close()
     assert tail.offsets == written["offsets"]
     assert tail.total == written["total"]

@@ -71,7 +71,7 @@ def _common_size(files: Files, folders: list[Path] | Iterator[Path], setting: st
     for size in sorted(by_size):
         if size < largest or not size:
             by_size[size] = [path for path in by_size[size] if not _is_unfinished(files, path)]
-    found = sorted((size for size in by_size if by_size[size]), key=lambda size: len(by_size[size]))
+    found = sorted((size for size in by_size if by_size[size]), key=lambda size: (len(by_size[size]), size))
     if not found:
         return None
     usual, odd = found[-1], found[0]

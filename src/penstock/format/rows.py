@@ -42,7 +42,7 @@ class Reason(IntEnum):
     STOP = 0  # the next record would start at or after the end of the range
     FULL = 1  # as many rows as were asked for
     BLANK = 2  # a filler that reaches exactly to the end of the file
-    UNWRITTEN = 3  # the magic is all zero: nothing was written here yet
+    UNWRITTEN = 3  # the magic, or a part of it, is zero: nothing was written here yet
     BAD_MAGIC = 4
     BAD_SIZE = 5  # below the minimum, or a filler that does not reach the end of the file
     BEYOND_END = 6  # runs past the end of the file

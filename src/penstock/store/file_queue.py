@@ -123,7 +123,10 @@ class FileQueue:
         files = self.files
         if self._buffered and (uncommitted := self.find(self.committed_where)) is not None:
             return uncommitted.end_offset
-        return files[-1].end_offset if files else 0
+        if not files:
+            return 0
+        last = files[-1]
+        return last.from_offset + last.readable
 
     @property
     def wrote_offset(self) -> int:

@@ -41,7 +41,8 @@ class Getter:
             settings.verify_crc_on_read,
         )
 
-    def get(self, topic: str, queue_id: int, offset: int, max_messages: int, tags: TagFilter) -> Page:
+    def get(self, topic: str, queue_id: int, offset: int, max_messages: int, tags: TagFilter, log_end: int) -> Page:
+        """A page; `log_end` is how far the log may be read, by which near and far messages are told apart."""
         queue = self._queues.find(topic, queue_id)
         if queue is None:
             known = queue_id >= 0 and is_legal_topic(topic)
@@ -52,7 +53,7 @@ class Getter:
             return Page(*self._outside(offset, lowest, highest), lowest, highest)
         if max_messages <= 0:
             return Page(GetStatus.NO_MATCHED_MESSAGE, offset, lowest, highest)
-        return self._scan(queue, offset, max_messages, tags, lowest, highest)
+        return self._scan(queue, offset, max_messages, tags, lowest, highest, log_end)
 
     @staticmethod
     def _outside(offset: int, lowest: int, highest: int) -> tuple[GetStatus, int]:
@@ -64,21 +65,24 @@ class Getter:
             return GetStatus.OFFSET_OVERFLOW_ONE, offset
         return GetStatus.OFFSET_OVERFLOW_BADLY, highest
 
-    def _scan(self, queue: ConsumeQueue, offset: int, most: int, tags: TagFilter, lowest: int, highest: int) -> Page:
+    def _scan(
+        self, queue: ConsumeQueue, offset: int, most: int, tags: TagFilter, lowest: int, highest: int, log_end: int
+    ) -> Page:
         units = queue.files.find(offset * UNIT_SIZE)
         at = 0 if units is None else offset * UNIT_SIZE - units.from_offset
         if units is None or units.readable <= at or not units.hold():
             per_file = queue.files.file_size // UNIT_SIZE
             return Page(GetStatus.OFFSET_FOUND_NULL, offset + per_file - offset % per_file, lowest, highest)
         stop = min(units.readable, at + max(_LEAST_BYTES_EXAMINED, most * UNIT_SIZE))
-        log_start, log_end, file_size = self._log.min_offset, self._log.max_offset, self._log.queue.file_size
+        log, log_start = self._log.queue, self._log.min_offset
+        file_size = log.file_size
         outcome, next_offset, count, total, physical = 1, offset, 0, 0, 0
         pieces: list[bytes] = []
         damaged: list[int] = []
         needed = int.from_bytes(units.map.view[at : at + 8], "big", signed=True)
         try:
             while needed >= 0:
-                file = self._log.queue.find(needed)
+                file = log.find(needed)
                 if file is not None and not file.hold():
                     file = None
                 base = needed - needed % file_size

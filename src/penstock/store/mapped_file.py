@@ -9,7 +9,7 @@ Positions are plain ints written by one thread each (appender, committer, flushe
 
 from __future__ import annotations
 
-import threading
+from array import array
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -33,22 +33,22 @@ class MappedFile:
         self.path: Path = file_map.path
         self.from_offset = from_offset
         self.size = len(file_map)
-        self.marks = np.array([wrote, 0], np.int64)
+        self.marks = array("q", [wrote, 0])
         """`wrote` and `store_timestamp`, where the compiled appender can set them too."""
         self.committed = self.flushed = wrote
         self.created_first = created_first
         """True if this was the first file of an empty queue when it was made."""
         self.buffer: PoolBuffer | None = None
-        self._references = 1
-        self._available = True
-        self._gate = threading.Lock()
+        self._holds = kernels.Holds()
+        self.hold = self._holds.hold
+        """True if the bytes may be used until `release()`."""
 
     # -- positions -------------------------------------------------------------------------------------------
 
     @property
     def wrote(self) -> int:
         """How far bytes were appended."""
-        return int(self.marks[0])
+        return self.marks[0]
 
     @wrote.setter
     def wrote(self, position: int) -> None:
@@ -57,7 +57,7 @@ class MappedFile:
     @property
     def store_timestamp(self) -> int:
         """Store time of the newest record in this file, as far as this process knows it."""
-        return int(self.marks[1])
+        return self.marks[1]
 
     @store_timestamp.setter
     def store_timestamp(self, timestamp: int) -> None:
@@ -71,7 +71,7 @@ class MappedFile:
     @property
     def readable(self) -> int:
         """How far readers may look."""
-        return self.wrote if self.buffer is None else self.committed
+        return self.marks[0] if self.buffer is None else self.committed
 
     @property
     def end_offset(self) -> int:
@@ -153,30 +153,17 @@ class MappedFile:
 
     @property
     def available(self) -> bool:
-        return self._available
-
-    def hold(self) -> bool:
-        """True if the bytes may be used until `release()`."""
-        with self._gate:
-            if not self._available or self._references <= 0:
-                return False
-            self._references += 1
-            return True
+        return not self._holds.is_retired
 
     def release(self) -> None:
-        with self._gate:
-            self._references -= 1
-            last = self._references == 0
-        if last:
+        if self._holds.release():
             self._unmap()
 
     def shut_down(self) -> bool:
         """Takes the file from new readers; True once nobody holds it any more and it is unmapped."""
-        with self._gate:
-            first, self._available = self._available, False
-        if first:
-            self.release()
-        return self._references <= 0
+        if self._holds.retire():
+            self._unmap()
+        return self._holds.count <= 0
 
     def _unmap(self) -> None:
         if self.buffer is not None:

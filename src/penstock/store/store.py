@@ -253,9 +253,11 @@ class MessageStore:
         self, topic: str, queue_id: int, offset: int, max_messages: int = 32, tags: str | TagFilter | None = None
     ) -> Page:
         """Messages of a queue from `offset` on; the page says what was found and where to go on."""
-        self.catch_up()
+        end = self.log.confirmed_offset
+        if self._closed or self.dispatcher.position < end:
+            self.catch_up()
         wanted = EVERYTHING if tags is None else tags if isinstance(tags, TagFilter) else TagFilter(tags)
-        page = self._getter.get(topic, queue_id, offset, max_messages, wanted)
+        page = self._getter.get(topic, queue_id, offset, max_messages, wanted, end)
         self.statistics.count_get(page)
         return page
 

@@ -20,6 +20,7 @@ from penstock.errors import BadSettings
 from penstock.format.kernels import _plain
 from penstock.format.kernels._plain import (
     Appender,
+    Holds,
     PageReader,
     TopicTable,
     append_units,
@@ -48,6 +49,7 @@ from penstock.format.kernels._types import Buffer, Ints, Longs, Rows, Topics, Wr
 __all__ = [
     "Appender",
     "Buffer",
+    "Holds",
     "Ints",
     "Longs",
     "PageReader",

@@ -13,6 +13,7 @@ and read from memory once only, so that a writer that changes it meanwhile canno
     _index.pxi    the index file
     _append.pxi   an ordinary message into the log in one step
     _pages.pxi    a page of a queue out of the log in one step
+    _holds.pxi    who is reading a file
 """
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
@@ -239,3 +240,4 @@ include "_queues.pxi"
 include "_index.pxi"
 include "_append.pxi"
 include "_pages.pxi"
+include "_holds.pxi"

@@ -172,6 +172,21 @@ def copy_published(out, int64_t at, data):
         PyBuffer_Release(&target)
 
 
+cdef bint is_incomplete(int32_t magic) noexcept nogil:
+    """Whether it is a magic of which some bytes are still zero: one store over two cache lines is seen in two halves."""
+    return is_part(magic, MESSAGE_MAGIC) or is_part(magic, MESSAGE_MAGIC_V2) or is_part(magic, BLANK_MAGIC)
+
+
+cdef bint is_part(int32_t magic, int32_t whole) noexcept nogil:
+    cdef int shift
+    cdef uint32_t seen
+    for shift in range(0, 32, 8):
+        seen = (<uint32_t>magic >> shift) & 0xFF
+        if seen and seen != (<uint32_t>whole >> shift) & 0xFF:
+            return False
+    return True
+
+
 cdef int examine(
     const uint8_t* data, int64_t length, int64_t at, int64_t base, bint check_crc, Row* row
 ) noexcept nogil:
@@ -197,7 +212,7 @@ cdef int examine(
         fixed = 92
         topic_digits = 2
     elif magic != MESSAGE_MAGIC:
-        return BAD_MAGIC
+        return UNWRITTEN if is_incomplete(magic) else BAD_MAGIC
     if size < fixed:
         return BAD_SIZE
     if size > left:

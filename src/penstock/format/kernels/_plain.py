@@ -10,6 +10,7 @@ from penstock.format.kernels._plain_columns import (
     index_keys,
     tag_codes,
 )
+from penstock.format.kernels._plain_holds import Holds
 from penstock.format.kernels._plain_index import index_find, index_put, index_rewind
 from penstock.format.kernels._plain_log import (
     check_record,
@@ -26,6 +27,7 @@ from penstock.format.kernels._plain_pages import PageReader
 
 __all__ = [
     "Appender",
+    "Holds",
     "PageReader",
     "TopicTable",
     "append_units",

@@ -204,12 +204,21 @@ def find_record(data: Buffer, base: int, start: int, stop: int, check_crc: bool)
     return -1
 
 
+def is_incomplete(magic: int) -> bool:
+    """Whether it is a magic of which some bytes are still zero: one store over two cache lines is seen in two halves."""
+    return any(
+        all(seen in (0, due) for seen, due in zip(magic.to_bytes(4, "big"), whole.to_bytes(4, "big"), strict=True))
+        for whole in (MESSAGE_MAGIC, MESSAGE_MAGIC_V2, BLANK_MAGIC)
+    )
+
+
 def examine(view: memoryview, at: int, base: int, check_crc: bool) -> tuple[Reason, tuple[int, ...] | None]:
     """The row of a valid record (reason STOP), or what else stands at `at`, which is inside the view."""
     left = len(view) - at
     if left < BLANK_HEADER_SIZE:
         return (Reason.BAD_SIZE if any(view[at:]) else Reason.UNWRITTEN), None
-    size, magic = _SIZE_MAGIC.unpack_from(view, at)
+    magic = int.from_bytes(view[at + 4 : at + 8], "big")  # before the size, which is stored before it
+    size = int.from_bytes(view[at : at + 4], "big", signed=True)
     if magic == 0:
         return Reason.UNWRITTEN, None
     if magic == BLANK_MAGIC:
@@ -219,7 +228,7 @@ def examine(view: memoryview, at: int, base: int, check_crc: bool) -> tuple[Reas
     elif magic == MESSAGE_MAGIC_V2:
         fixed, topic_digits = MIN_RECORD_SIZE_V2, 2
     else:
-        return Reason.BAD_MAGIC, None
+        return (Reason.UNWRITTEN if is_incomplete(magic) else Reason.BAD_MAGIC), None
     if size < fixed:
         return Reason.BAD_SIZE, None
     if size > left:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from array import array
 from mmap import mmap
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-Buffer: TypeAlias = bytes | bytearray | memoryview | mmap | npt.NDArray[Any]
-WritableBuffer: TypeAlias = bytearray | memoryview | mmap | npt.NDArray[Any]
+Buffer: TypeAlias = "bytes | bytearray | memoryview | mmap | array[int] | npt.NDArray[Any]"
+WritableBuffer: TypeAlias = "bytearray | memoryview | mmap | array[int] | npt.NDArray[Any]"
 Rows: TypeAlias = npt.NDArray[np.void]  # of dtype ROW
 Longs: TypeAlias = npt.NDArray[np.int64]
 Ints: TypeAlias = npt.NDArray[np.int32]

@@ -1,0 +1,93 @@
+"""The command `python -m bench`: all suites, or one with its options.
+
+Tables go to stdout, what is going on to stderr. Exit status: 0 measured, also where a goal is missed; 2 not measured,
+with one sentence that says why; 130 Ctrl-C.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from compat.java_peer import PeerError
+from rich.console import Console
+
+from bench import PROJECT
+from bench.harness import BenchFailed
+from bench.report import Report, as_table, fill_page
+from bench.run import Options, Suite, run
+from bench.store import StoreSuite
+from penstock.errors import PenstockError
+
+PAGE = PROJECT / "docs" / "explanation" / "performance.md"
+
+app = typer.Typer(add_completion=False, rich_markup_mode=None)
+
+
+@app.callback(invoke_without_command=True)
+def root(context: typer.Context) -> None:
+    """Measures Penstock beside Apache RocketMQ. Without a suite: all of them."""
+    if context.invoked_subcommand is None:
+        show(measured(StoreSuite(), Options()))
+
+
+@app.command()
+def store(
+    quick: Annotated[bool, typer.Option("--quick", help="Small sizes: shows that it runs, not how fast.")] = False,
+    rounds: Annotated[int, typer.Option(min=1, help="Rounds that count, after one warm-up.")] = Options().rounds,
+    only: Annotated[str, typer.Option(metavar="NAMES", help="Groups or rows, joined by commas.")] = "",
+    json: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the report there as well.")] = None,
+    folder: Annotated[Path | None, typer.Option("--dir", metavar="FOLDER", help="Where the stores lie.")] = None,
+    java: Annotated[bool, typer.Option("--java/--no-java", help="Have Java do the same work.")] = True,
+    write_docs: Annotated[bool, typer.Option("--write-docs", help="Put the table into the documents.")] = False,
+    again: Annotated[
+        Path | None, typer.Option("--from", metavar="FILE", help="Show a report of an earlier run; measure nothing.")
+    ] = None,
+) -> None:
+    """The embeddable store: put, dispatch, get, query by key, walk."""
+    names = tuple(name.strip() for name in only.split(",") if name.strip())
+    report = Report.load(again) if again else measured(StoreSuite(), Options(quick, rounds, names, folder, java))
+    if json is not None:
+        report.save(json)
+    show(report)
+    if write_docs:
+        fill_page(report, PAGE)
+
+
+def measured(suite: Suite, options: Options) -> Report:
+    """Runs a suite and says on stderr how far it is."""
+    console = Console(stderr=True, markup=False, highlight=False)
+    if not console.is_terminal:
+        return run(suite, options, lambda step: print(step, file=sys.stderr))
+    with console.status("") as status:
+        return run(suite, options, status.update)
+
+
+def show(report: Report) -> None:
+    console = Console(markup=False, highlight=False, width=None if sys.stdout.isatty() else 160)
+    console.print(as_table(report))
+    console.print()
+    for sentence in (report.facts(), *report.notes()):
+        console.print(sentence, soft_wrap=True)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs one command; returns its exit status."""
+    try:
+        app(args=arguments, prog_name="python -m bench", standalone_mode=False)
+    except (BenchFailed, PeerError, PenstockError, OSError) as error:
+        print(f"bench: {error}", file=sys.stderr)
+        return 2
+    except typer.TyperException as error:
+        print(f"bench: {error.format_message()}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return 130
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

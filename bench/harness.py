@@ -1,0 +1,156 @@
+"""Rounds: both sides do the same work in turns, after one warm-up each; medians and spread are kept, nothing is dropped.
+
+A `Scenario` is a piece of work that fills one or more rows. Each call of `ours` or `java` is one round: it brings its
+own store, measures only what the row is about, and says how much work it did. The work must be the same in all rounds
+and on both sides, or the figures are worth nothing: that is an error, not a footnote.
+"""
+
+from __future__ import annotations
+
+import statistics
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import ClassVar, Literal
+
+import msgspec
+from compat.java_peer import Peer
+
+Unit = Literal["messages/s", "queries/s", "GB/s", "s", "bytes"]
+
+
+class BenchFailed(Exception):
+    """A sentence that says why there are no figures."""
+
+
+class Goal(msgspec.Struct, frozen=True):
+    """What a row must reach: a ratio to Java, or a figure of its own."""
+
+    kind: Literal["ratio at least", "at least", "at most"]
+    value: float
+
+    def is_met(self, ours: float, ratio: float | None) -> bool | None:
+        """None where the goal is a ratio and there is none."""
+        if self.kind == "ratio at least":
+            return None if ratio is None else ratio >= self.value
+        return ours >= self.value if self.kind == "at least" else ours <= self.value
+
+
+class Row(msgspec.Struct, frozen=True):
+    """One line of the table. A ratio above 1 is in our favour, also where less is better."""
+
+    name: str
+    title: str
+    unit: Unit
+    goal: Goal | None = None
+    less_is_better: bool = False
+    has_ratio: bool = True
+    """False for figures that are near zero on both sides, where a ratio says nothing."""
+
+
+class Run(msgspec.Struct, frozen=True):
+    """What one side did in one round."""
+
+    figures: dict[str, float]
+    """By the name of the row."""
+    work: dict[str, int]
+    """Counts that must be the same in every round of both sides."""
+
+
+class Spread(msgspec.Struct, frozen=True):
+    """The rounds of one side, and their middle."""
+
+    median: float
+    least: float
+    most: float
+    rounds: tuple[float, ...]
+
+    @classmethod
+    def of(cls, rounds: Sequence[float]) -> Spread:
+        return cls(statistics.median(rounds), min(rounds), max(rounds), tuple(rounds))
+
+
+class Ratio(msgspec.Struct, frozen=True):
+    """The ratio of the medians; least and most are those of single rounds, each beside the peer's of the same round."""
+
+    value: float
+    least: float
+    most: float
+
+
+class Result(msgspec.Struct, frozen=True):
+    """A row, filled."""
+
+    row: Row
+    status: Literal["measured", "not yet"]
+    ours: Spread | None = None
+    java: Spread | None = None
+    ratio: Ratio | None = None
+    met: bool | None = None
+    note: str = ""
+
+
+class Scenario(ABC):
+    """One piece of work, for both sides."""
+
+    group: ClassVar[str]
+    """What `--only` calls it."""
+    rows: tuple[Row, ...]
+
+    def not_yet(self) -> str:
+        """Why our side cannot do this work, empty if it can."""
+        return ""
+
+    @abstractmethod
+    def ours(self) -> Run:
+        """One round of Penstock."""
+
+    def java(self, peer: Peer) -> Run | None:
+        """One round of Java; None where Java has nothing like it."""
+        return None
+
+
+def measure(scenario: Scenario, peer: Peer | None, rounds: int, tell: Callable[[str], None]) -> list[Result]:
+    """Runs a scenario: a warm-up of each side, then `rounds` rounds, ours and Java's in turns."""
+    reason = scenario.not_yet()
+    if reason:
+        return [Result(row, "not yet", note=reason) for row in scenario.rows]
+    ours: list[Run] = []
+    java: list[Run] = []
+    for number in range(rounds + 1):
+        tell(f"round {number} of {rounds}" if number else "warm-up")
+        ours.append(scenario.ours())
+        if peer is not None and (run := scenario.java(peer)) is not None:
+            java.append(run)
+    _check_work(scenario, [*ours, *java])
+    return [summarise(row, _figures(row, ours), _figures(row, java)) for row in scenario.rows]
+
+
+def summarise(row: Row, ours: Sequence[float], java: Sequence[float]) -> Result:
+    """The result of a row from its rounds; `java` is empty where Java did not take part."""
+    mine = Spread.of(ours)
+    if not java:
+        return Result(row, "measured", mine, met=row.goal and row.goal.is_met(mine.median, None))
+    theirs = Spread.of(java)
+    ratio = None
+    if row.has_ratio and min(*ours, *java) > 0:
+        pairs = [_ratio(row, mine, their) for mine, their in zip(ours, java, strict=True)]
+        ratio = Ratio(_ratio(row, mine.median, theirs.median), min(pairs), max(pairs))
+    met = row.goal and row.goal.is_met(mine.median, ratio and ratio.value)
+    return Result(row, "measured", mine, theirs, ratio, met)
+
+
+def _ratio(row: Row, ours: float, java: float) -> float:
+    return java / ours if row.less_is_better else ours / java
+
+
+def _figures(row: Row, runs: Sequence[Run]) -> list[float]:
+    """Without the warm-up."""
+    return [run.figures[row.name] for run in runs[1:]]
+
+
+def _check_work(scenario: Scenario, runs: Sequence[Run]) -> None:
+    for run in runs[1:]:
+        if run.work != runs[0].work:
+            raise BenchFailed(
+                f"{scenario.rows[0].title}: the rounds did not do the same work: {runs[0].work} and {run.work}"
+            )

@@ -1,0 +1,160 @@
+"""A report is what a run leaves: the JSON file, and the same as a table for a terminal or for the documents.
+
+Figures in the documents come from a report and from nowhere else: `fill_page` puts them between two markers.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from pathlib import Path
+
+import msgspec
+from rich.table import Table
+from rich.text import Text
+
+from bench.harness import BenchFailed, Goal, Result, Spread, Unit
+from bench.machine import Machine
+
+LEAST_ROUNDS = 3
+"""Fewer than this have no middle worth the name."""
+
+HEADS = ("Row", "Penstock", "Java", "Ratio", "Spread", "Goal", "Met")
+
+
+class Report(msgspec.Struct, frozen=True):
+    """One run of one suite."""
+
+    suite: str
+    command: str
+    date: str
+    quick: bool
+    whole: bool
+    """Whether all rows were asked for."""
+    rounds: int
+    machine: Machine
+    versions: dict[str, str]
+    java_left_out: str
+    """Why there are no figures of Java, empty if there are."""
+    results: list[Result]
+
+    def save(self, path: Path) -> None:
+        path.write_bytes(msgspec.json.format(msgspec.json.encode(self), indent=2) + b"\n")
+
+    @classmethod
+    def load(cls, path: Path) -> Report:
+        """Raises BenchFailed if the file is not a report."""
+        try:
+            return msgspec.json.decode(path.read_bytes(), type=cls)
+        except (OSError, msgspec.DecodeError) as error:
+            raise BenchFailed(f"{path} is not a report of a run: {error}") from error
+
+    def notes(self) -> list[str]:
+        """What a reader must know about this run, beyond the table."""
+        found = []
+        if self.quick:
+            found.append("Quick sizes: this shows that it runs, not how fast it is.")
+        if self.rounds < LEAST_ROUNDS:
+            found.append(f"Fewer than {LEAST_ROUNDS} rounds: the medians mean little.")
+        if self.java_left_out:
+            found.append(f"Java was left out: {self.java_left_out}.")
+        if self.machine.load_average[0] >= 0.5:
+            found.append(
+                f"Others were at work on this machine: its load average was {self.machine.load_average[0]:.1f} when "
+                "the run began."
+            )
+        if self.machine.file_system == "tmpfs":
+            found.append("The folder is in memory (tmpfs): a sync costs nothing there.")
+        if self.versions.get("kernels") == "plain":
+            found.append("The compiled kernels are not there: this is the plain twin.")
+        waiting = [f"{each.row.title} ({each.note})" for each in self.results if each.status == "not yet"]
+        if waiting:
+            found.append(f"Not yet: {'; '.join(waiting)}.")
+        return found
+
+    def facts(self) -> str:
+        """Machine, versions and command, in one sentence."""
+        machine, versions = self.machine, self.versions
+        peer = f"Apache RocketMQ {versions['rocketmq-store']} on Java {versions['java']}, " if "java" in versions else ""
+        day = datetime.fromisoformat(self.date).strftime("%Y-%m-%d")
+        return (
+            f"{day}, `{self.command}`: {machine.cores} cores of {machine.cpu}, {machine.memory_bytes / 2**30:.0f} GiB, "
+            f"{machine.kernel}, {machine.file_system}, Penstock {versions['penstock']} on Python {versions['python']}, "
+            f"{peer}{self.rounds} rounds."
+        )
+
+
+# -- tables --------------------------------------------------------------------------------------------------
+
+
+def as_table(report: Report) -> Table:
+    """For a terminal."""
+    table = Table(title=f"bench {report.suite}", title_justify="left", box=None, pad_edge=False)
+    for head in HEADS:
+        table.add_column(head, justify="left" if head in ("Row", "Met") else "right", no_wrap=head != "Row")
+    for result in report.results:
+        style = "red" if result.met is False else "dim" if result.status == "not yet" else ""
+        table.add_row(*(Text(cell) for cell in cells(result)), style=style)
+    return table
+
+
+def as_markdown(report: Report) -> str:
+    """For the documents."""
+    lines = ["| " + " | ".join(HEADS) + " |", "|---|" + "---:|" * 5 + "---|"]
+    lines += ["| " + " | ".join(cells(result)) + " |" for result in report.results]
+    return "\n".join([*lines, "", report.facts(), *report.notes()])
+
+
+def cells(result: Result) -> tuple[str, ...]:
+    """The texts of one line, in the order of HEADS."""
+    row = result.row
+    goal = "" if row.goal is None else goal_text(row.goal, row.unit)
+    if result.ours is None:
+        return row.title, result.status, "", "", "", goal, ""
+    java = "" if result.java is None else figure(result.java.median, row.unit)
+    ratio, spread = "", _span(result.ours, row.unit)
+    if result.ratio is not None:
+        ratio = f"{result.ratio.value:.2f}"
+        spread = f"{result.ratio.least:.2f} - {result.ratio.most:.2f}"
+    met = "" if result.met is None else "yes" if result.met else "no"
+    return row.title, figure(result.ours.median, row.unit), java, ratio, spread, goal, met
+
+
+def goal_text(goal: Goal, unit: Unit) -> str:
+    if goal.kind == "ratio at least":
+        return f">= {goal.value:g}x"
+    return f"{'>=' if goal.kind == 'at least' else '<='} {figure(goal.value, unit)}"
+
+
+def figure(value: float, unit: Unit) -> str:
+    """A figure as people read it, with three digits that count."""
+    if unit == "GB/s":
+        return f"{value:.2f} GB/s"
+    if unit == "s":
+        return f"{value:.3f} s"
+    suffix = " B" if unit == "bytes" else " /s"
+    for limit, letter in ((1e9, " G"), (1e6, " M"), (1e3, " k")):
+        if value >= limit:
+            return f"{value / limit:.3g}{letter}{suffix.strip()}"
+    return f"{value:.0f}{suffix}"
+
+
+def _span(spread: Spread, unit: Unit) -> str:
+    return f"{figure(spread.least, unit)} - {figure(spread.most, unit)}"
+
+
+# -- the documents -------------------------------------------------------------------------------------------
+
+
+def fill_page(report: Report, page: Path) -> None:
+    """Puts the table between the page's markers. Raises BenchFailed if the report is not fit for that."""
+    if report.quick or not report.whole or report.java_left_out or report.rounds < LEAST_ROUNDS:
+        raise BenchFailed(
+            f"the documents take a whole run only: all rows, with Java, at least {LEAST_ROUNDS} rounds, not --quick"
+        )
+    begin, end = f"<!-- bench:{report.suite} -->\n", f"<!-- bench:{report.suite} end -->\n"
+    text = page.read_text(encoding="utf-8")
+    if text.count(begin) != 1 or text.count(end) != 1:
+        raise BenchFailed(f"{page} has no place for the table: the lines '{begin.strip()}' and '{end.strip()}'")
+    before, _, rest = text.partition(begin)
+    after = rest.partition(end)[2]
+    page.write_text(f"{before}{begin}{as_markdown(report)}\n{end}{after}", encoding="utf-8")

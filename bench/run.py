@@ -1,0 +1,104 @@
+"""One suite, from the disk check to the report.
+
+The peer runs for the whole suite, so that Java's compiler has seen the work before anything counts; while one side is
+measured the other has no store open.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shlex
+import sys
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Protocol
+
+import msgspec
+from compat.java_peer import Peer
+
+from bench.harness import BenchFailed, Result, Scenario, measure
+from bench.java import NoJava, class_path, started
+from bench.machine import java_versions, look_at, versions
+from bench.report import Report
+from bench.workspace import GIB, ended_politely, workspace
+
+Tell = Callable[[str], None]
+
+
+class Suite(Protocol):
+    """A set of rows that are measured together."""
+
+    name: str
+
+    def need(self, quick: bool) -> int:
+        """Bytes of disk that it uses at most."""
+
+    def scenarios(self, folder: Path, quick: bool) -> list[Scenario]:
+        """What it measures, in the order of the table; all they write goes into `folder`."""
+
+    def warm_up(self, peer: Peer, folder: Path, quick: bool) -> None:
+        """Has Java do a little of everything, several hundred thousand times."""
+
+
+class Options(msgspec.Struct, frozen=True):
+    """What to run, and how often."""
+
+    quick: bool = False
+    rounds: int = 5
+    only: tuple[str, ...] = ()
+    """Groups or rows; all if empty."""
+    folder: Path | None = None
+    with_java: bool = True
+
+
+def run(suite: Suite, options: Options, tell: Tell) -> Report:
+    """Runs a suite. Raises BenchFailed with a sentence if it cannot."""
+    need = suite.need(options.quick)
+    tell(f"up to {need / GIB:.1f} GiB of disk are used while it runs, in a temporary folder that goes afterwards")
+    with ended_politely(), contextlib.ExitStack() as stack:
+        folder = stack.enter_context(workspace(options.folder, need))
+        chosen = choose(suite.scenarios(folder, options.quick), options.only)
+        machine = look_at(folder)
+        used = versions()
+        peer, left_out = None, "not asked for (--no-java)"
+        if options.with_java:
+            try:
+                jars = class_path()
+                peer, left_out = stack.enter_context(started(jars)), ""
+                used |= java_versions(jars)
+                tell("Java warms up")
+                suite.warm_up(peer, folder, options.quick)
+            except NoJava as reason:
+                left_out = str(reason)
+        if left_out:
+            tell(f"Java is left out: {left_out}")
+        began = datetime.now(UTC)
+        results = [each for scenario in chosen for each in _measure(scenario, peer, options.rounds, tell)]
+        return Report(
+            suite=suite.name,
+            command=shlex.join(["python", "-m", "bench", *sys.argv[1:]]),
+            date=began.isoformat(timespec="seconds"),
+            quick=options.quick,
+            whole=not options.only,
+            rounds=options.rounds,
+            machine=machine,
+            versions=used,
+            java_left_out=left_out,
+            results=results,
+        )
+
+
+def choose(scenarios: Sequence[Scenario], only: Sequence[str]) -> list[Scenario]:
+    """Those whose group or one of whose rows is named. Raises BenchFailed for a name that nothing has."""
+    groups = list(dict.fromkeys(scenario.group for scenario in scenarios))
+    rows = [row.name for scenario in scenarios for row in scenario.rows]
+    for name in only:
+        if name not in groups and name not in rows:
+            raise BenchFailed(f"there is nothing called '{name}'; groups are {', '.join(groups)}; rows {', '.join(rows)}")
+    wanted = set(only or groups)
+    return [each for each in scenarios if wanted & {each.group, *(row.name for row in each.rows)}]
+
+
+def _measure(scenario: Scenario, peer: Peer | None, rounds: int, tell: Tell) -> list[Result]:
+    return measure(scenario, peer, rounds, lambda step: tell(f"{scenario.rows[0].title}: {step}"))
