@@ -20,6 +20,7 @@ from bench.harness import BenchFailed
 from bench.report import Report, as_table, fill_page
 from bench.run import Options, Suite, run
 from bench.store import StoreSuite
+from bench.workspace import GIB
 from penstock.errors import PenstockError
 
 PAGE = PROJECT / "docs" / "explanation" / "performance.md"
@@ -50,9 +51,9 @@ def store(
     """The embeddable store: put, dispatch, get, query by key, walk."""
     names = tuple(name.strip() for name in only.split(",") if name.strip())
     report = Report.load(again) if again else measured(StoreSuite(), Options(quick, rounds, names, folder, java))
+    show(report)
     if json is not None:
         report.save(json)
-    show(report)
     if write_docs:
         fill_page(report, PAGE)
 
@@ -60,6 +61,8 @@ def store(
 def measured(suite: Suite, options: Options) -> Report:
     """Runs a suite and says on stderr how far it is."""
     console = Console(stderr=True, markup=False, highlight=False)
+    need = suite.need(options.quick) / GIB
+    console.print(f"bench {suite.name}: up to {need:.1f} GiB of disk, in a temporary folder that goes afterwards")
     if not console.is_terminal:
         return run(suite, options, lambda step: print(step, file=sys.stderr))
     with console.status("") as status:

@@ -1,4 +1,4 @@
-"""Rounds: both sides do the same work in turns, after one warm-up each; medians and spread are kept, nothing is dropped.
+"""Rounds: both sides do the same work in turns, after one warm-up each; medians and spread, and no round is dropped.
 
 A `Scenario` is a piece of work that fills one or more rows. Each call of `ours` or `java` is one round: it brings its
 own store, measures only what the row is about, and says how much work it did. The work must be the same in all rounds
@@ -128,14 +128,14 @@ def measure(scenario: Scenario, peer: Peer | None, rounds: int, tell: Callable[[
 def summarise(row: Row, ours: Sequence[float], java: Sequence[float]) -> Result:
     """The result of a row from its rounds; `java` is empty where Java did not take part."""
     mine = Spread.of(ours)
-    if not java:
-        return Result(row, "measured", mine, met=row.goal and row.goal.is_met(mine.median, None))
-    theirs = Spread.of(java)
+    theirs = Spread.of(java) if java else None
     ratio = None
-    if row.has_ratio and min(*ours, *java) > 0:
-        pairs = [_ratio(row, mine, their) for mine, their in zip(ours, java, strict=True)]
+    if theirs is not None and row.has_ratio and min(*ours, *java) > 0:
+        pairs = [_ratio(row, one, other) for one, other in zip(ours, java, strict=True)]
         ratio = Ratio(_ratio(row, mine.median, theirs.median), min(pairs), max(pairs))
-    met = row.goal and row.goal.is_met(mine.median, ratio and ratio.value)
+    met = None
+    if row.goal is not None:
+        met = row.goal.is_met(mine.median, None if ratio is None else ratio.value)
     return Result(row, "measured", mine, theirs, ratio, met)
 
 

@@ -66,20 +66,20 @@ class Report(msgspec.Struct, frozen=True):
             found.append("The folder is in memory (tmpfs): a sync costs nothing there.")
         if self.versions.get("kernels") == "plain":
             found.append("The compiled kernels are not there: this is the plain twin.")
-        waiting = [f"{each.row.title} ({each.note})" for each in self.results if each.status == "not yet"]
-        if waiting:
-            found.append(f"Not yet: {'; '.join(waiting)}.")
-        return found
+        waiting = dict.fromkeys(each.note for each in self.results if each.status == "not yet")
+        return found + [f"Not measured yet: {reason}." for reason in waiting]
 
     def facts(self) -> str:
         """Machine, versions and command, in one sentence."""
         machine, versions = self.machine, self.versions
-        peer = f"Apache RocketMQ {versions['rocketmq-store']} on Java {versions['java']}, " if "java" in versions else ""
+        peer = (
+            f"Apache RocketMQ {versions['rocketmq-store']} on Java {versions['java']}, " if "java" in versions else ""
+        )
         day = datetime.fromisoformat(self.date).strftime("%Y-%m-%d")
         return (
             f"{day}, `{self.command}`: {machine.cores} cores of {machine.cpu}, {machine.memory_bytes / 2**30:.0f} GiB, "
             f"{machine.kernel}, {machine.file_system}, Penstock {versions['penstock']} on Python {versions['python']}, "
-            f"{peer}{self.rounds} rounds."
+            f"{peer}rounds: {self.rounds}."
         )
 
 

@@ -21,7 +21,7 @@ from bench.harness import BenchFailed, Result, Scenario, measure
 from bench.java import NoJava, class_path, started
 from bench.machine import java_versions, look_at, versions
 from bench.report import Report
-from bench.workspace import GIB, ended_politely, workspace
+from bench.workspace import ended_politely, workspace
 
 Tell = Callable[[str], None]
 
@@ -54,10 +54,8 @@ class Options(msgspec.Struct, frozen=True):
 
 def run(suite: Suite, options: Options, tell: Tell) -> Report:
     """Runs a suite. Raises BenchFailed with a sentence if it cannot."""
-    need = suite.need(options.quick)
-    tell(f"up to {need / GIB:.1f} GiB of disk are used while it runs, in a temporary folder that goes afterwards")
     with ended_politely(), contextlib.ExitStack() as stack:
-        folder = stack.enter_context(workspace(options.folder, need))
+        folder = stack.enter_context(workspace(options.folder, suite.need(options.quick)))
         chosen = choose(suite.scenarios(folder, options.quick), options.only)
         machine = look_at(folder)
         used = versions()
@@ -95,7 +93,9 @@ def choose(scenarios: Sequence[Scenario], only: Sequence[str]) -> list[Scenario]
     rows = [row.name for scenario in scenarios for row in scenario.rows]
     for name in only:
         if name not in groups and name not in rows:
-            raise BenchFailed(f"there is nothing called '{name}'; groups are {', '.join(groups)}; rows {', '.join(rows)}")
+            raise BenchFailed(
+                f"there is nothing called '{name}'; groups are {', '.join(groups)}; rows {', '.join(rows)}"
+            )
     wanted = set(only or groups)
     return [each for each in scenarios if wanted & {each.group, *(row.name for row in each.rows)}]
 

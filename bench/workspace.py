@@ -21,7 +21,10 @@ GIB = 1 << 30
 
 @contextlib.contextmanager
 def workspace(parent: Path | None, need: int) -> Iterator[Path]:
-    """A new folder below `parent` (or the system's temporary folder). Raises BenchFailed where `need` bytes are not free."""
+    """A new folder below `parent` (or the system's temporary folder).
+
+    Raises BenchFailed where `need` bytes are not free.
+    """
     place = Path(tempfile.gettempdir()) if parent is None else parent
     if not place.is_dir():
         raise BenchFailed(f"{place} is not a folder")

@@ -141,14 +141,16 @@ for line in sys.stdin:
 
 
 class Writer:
-    """A process that owns a store; it has put `count` messages when this returns, and keeps the store open."""
+    """A process that owns a store: puts `count` messages, says so, and keeps the store open."""
 
     def __init__(self, path: Path, count: int) -> None:
         command = [sys.executable, "-c", WRITER, str(path), str(count)]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         self.pid = self._process.pid
+
+    def wait_until_ready(self) -> None:
         assert self._process.stdout is not None
-        assert self._process.stdout.readline() == "ready\n"
+        assert self._process.stdout.readline() == "ready\n", "the writer ended early"
 
     def put_more(self, batches: int) -> None:
         """Has it put single messages and batches of five, while the caller goes on."""
@@ -170,8 +172,10 @@ def start_writer() -> Iterator[StartWriter]:
     started: list[Writer] = []
 
     def start(path: Path, count: int) -> Writer:
-        started.append(Writer(path, count))
-        return started[-1]
+        writer = Writer(path, count)
+        started.append(writer)
+        writer.wait_until_ready()
+        return writer
 
     yield start
     for writer in started:

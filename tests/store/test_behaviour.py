@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import shutil
 import struct
 import threading
 from pathlib import Path
 
 import pytest
-from store_home import FaultyFiles, StoreHome
+from store_home import FaultyFiles, StoreHome, eventually, refuse
 
 from penstock.format.checkpoint import Checkpoint
 from penstock.format.constants import BLANK_MAGIC
@@ -212,6 +213,30 @@ def test_one_record_may_have_its_keys_in_two_index_files(home: StoreHome) -> Non
     assert counts == [4, 4, 3], "nothing was indexed twice"
 
 
+@pytest.mark.parametrize("closed_meanwhile", [False, True], ids=["goes_on", "opened_again"])
+def test_a_record_half_indexed_on_a_full_disk_is_completed_when_space_returns(
+    home: StoreHome, disk: FaultyFiles, closed_meanwhile: bool
+) -> None:
+    sizes = {"max_hash_slot_num": 10, "max_index_num": 4}
+    store = home.open(files=disk, **sizes)
+    store.put(Message("T", b"a", keys=("k0", "k1")))
+    store.catch_up()
+    disk.before_allocate = lambda path: refuse(errno.ENOSPC) if path.parent.name == "index" else None
+    assert store.put(Message("T", b"b", keys=[f"k{number}" for number in range(2, 8)])).ok
+    eventually(lambda: not store.flags.writable, "nobody noticed that the index cannot grow")
+    assert [record.body for record in store.query("T", "k1")] == [b"a"]
+    disk.before_allocate = lambda path: None
+    if closed_meanwhile:
+        store.close()
+        home.mark_crashed()
+        store = home.open(**sizes)
+    eventually(lambda: store.flags.writable, "the index did not go on")
+    assert [record.body for record in store.query("T", "k1")] == [b"a"]
+    for number in range(2, 8):
+        assert [record.body for record in store.query("T", f"k{number}")] == [b"b"]
+    assert [header_of(path).index_count for path in home.index_files()] == [4, 4, 3]
+
+
 # -- transaction types ---------------------------------------------------------------------------------------
 
 
@@ -248,5 +273,3 @@ def test_a_prepared_message_with_a_delay_stays_in_its_topic(home: StoreHome) -> 
     assert record is not None
     assert record.topic == "T"
     assert store.topics() == []
-
-

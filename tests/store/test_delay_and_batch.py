@@ -1,35 +1,23 @@
-"""How the store behaves, number by number, as RocketMQ's was observed to; deviations on purpose are named."""
+"""Delayed messages, which wait in the queue of their level, and batches, which are stored in one piece."""
 
 from __future__ import annotations
 
 import shutil
-from pathlib import Path
 
 import pytest
 from store_home import StoreHome
 
 from penstock.format.constants import SCHEDULE_TOPIC
-from penstock.format.index_layout import IndexHeader
 from penstock.store import BatchResult, GetStatus, Message, MessageStore, PutStatus
 
 pytestmark = pytest.mark.usefixtures("kernels_name")
 
 SMALL_LOG = {"mapped_file_size_commit_log": 4096}
-SMALL_FILES = {"mapped_file_size_commit_log": 1000, "mapped_file_size_consume_queue": 10 * 20}
 
 
 def sized(size: int, topic: str = "T") -> Message:
     """A message whose record has exactly this size, for a topic of one letter."""
     return Message(topic, bytes(size - 92))
-
-
-def put_25_in_files_of_nine(store: MessageStore) -> None:
-    for _ in range(25):
-        assert store.put(sized(100)).size == 100
-
-
-def header_of(path: Path) -> IndexHeader:
-    return IndexHeader.unpack(path.read_bytes()[:40])
 
 
 # -- delayed messages ----------------------------------------------------------------------------------------
@@ -140,5 +128,3 @@ def test_a_batch_may_go_to_several_topics_and_queues(home: StoreHome) -> None:
     assert [result.queue_offset for result in batch.results] == [0, 1, 1, 0, 2]
     assert home.bodies(store, "T") == [b"1", b"3"]
     assert home.bodies(store, "U") == [b"before", b"2", b"5"]
-
-

@@ -1,38 +1,19 @@
-"""How the store behaves, number by number, as RocketMQ's was observed to; deviations on purpose are named."""
+"""Hosts of both families, and what other versions of RocketMQ wrote: wide records and extension files."""
 
 from __future__ import annotations
 
 import struct
-from pathlib import Path
 
 import pytest
 from store_home import StoreHome
 
 from penstock.format.constants import MESSAGE_MAGIC_V2
-from penstock.format.index_layout import IndexHeader
 from penstock.format.kernels import java_hash
 from penstock.format.queue_unit import pack_unit
 from penstock.format.record import Record, encode_record
-from penstock.store import Message, MessageStore
+from penstock.store import Message
 
 pytestmark = pytest.mark.usefixtures("kernels_name")
-
-SMALL_LOG = {"mapped_file_size_commit_log": 4096}
-SMALL_FILES = {"mapped_file_size_commit_log": 1000, "mapped_file_size_consume_queue": 10 * 20}
-
-
-def sized(size: int, topic: str = "T") -> Message:
-    """A message whose record has exactly this size, for a topic of one letter."""
-    return Message(topic, bytes(size - 92))
-
-
-def put_25_in_files_of_nine(store: MessageStore) -> None:
-    for _ in range(25):
-        assert store.put(sized(100)).size == 100
-
-
-def header_of(path: Path) -> IndexHeader:
-    return IndexHeader.unpack(path.read_bytes()[:40])
 
 
 # -- hosts ---------------------------------------------------------------------------------------------------
@@ -153,5 +134,3 @@ def test_addresses_without_extension_files_leave_the_choice_to_the_text(home: St
         home.write(home.queue_files("T")[0], number * 20, unit)
     store = home.open()
     assert [message.queue_offset for message in store.get("T", 0, 0, tags="refunded").messages] == [1]
-
-

@@ -1,37 +1,18 @@
-"""How the store behaves, number by number, as RocketMQ's was observed to; deviations on purpose are named."""
+"""Many threads at once, the store's clock, and being told of arrivals."""
 
 from __future__ import annotations
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import pytest
 from store_home import StoreHome
 
-from penstock.format.index_layout import IndexHeader
 from penstock.format.kernels import java_hash
-from penstock.store import GetStatus, Message, MessageStore
+from penstock.store import GetStatus, Message
 from penstock.store.commit_log import now_ms
 
 pytestmark = pytest.mark.usefixtures("kernels_name")
-
-SMALL_LOG = {"mapped_file_size_commit_log": 4096}
-SMALL_FILES = {"mapped_file_size_commit_log": 1000, "mapped_file_size_consume_queue": 10 * 20}
-
-
-def sized(size: int, topic: str = "T") -> Message:
-    """A message whose record has exactly this size, for a topic of one letter."""
-    return Message(topic, bytes(size - 92))
-
-
-def put_25_in_files_of_nine(store: MessageStore) -> None:
-    for _ in range(25):
-        assert store.put(sized(100)).size == 100
-
-
-def header_of(path: Path) -> IndexHeader:
-    return IndexHeader.unpack(path.read_bytes()[:40])
 
 
 # -- many at once --------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Puts that are refused for what they are, or for want of room: MESSAGE_ILLEGAL, PROPERTIES_SIZE_EXCEEDED, CREATE_MAPEDFILE_FAILED."""
+"""Puts that are refused for what they are, or for want of room: why in one sentence, and nothing is stored."""
 
 from __future__ import annotations
 
@@ -217,5 +217,3 @@ def test_create_mapedfile_failed_when_the_new_files_name_cannot_be_made_durable(
     assert_nothing_stored(store, refused, 0)
     disk.before_sync_folder = lambda path: None
     assert store.put(Message("T", b"x")).status is PutStatus.PUT_OK
-
-

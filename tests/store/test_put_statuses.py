@@ -1,6 +1,7 @@
 """One test or more for each status that a put can answer: when, why in one sentence, and what was stored.
 
-Those that judge the message or the room for it are in test_put_refusals.py; FLUSH_SLAVE_TIMEOUT and SLAVE_NOT_AVAILABLE need replication.
+MESSAGE_ILLEGAL, PROPERTIES_SIZE_EXCEEDED and CREATE_MAPEDFILE_FAILED are in test_put_refusals.py;
+FLUSH_SLAVE_TIMEOUT and SLAVE_NOT_AVAILABLE need replication.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from store_home import FaultyFiles, StoreHome, assert_nothing_stored, is_one_sentence, refuse
+from store_home import FaultyFiles, StoreHome, assert_nothing_stored, eventually, is_one_sentence, refuse
 
 from penstock.store import GetStatus, Message, PutResult, PutStatus
 
@@ -152,9 +153,7 @@ def test_a_failed_sync_of_a_queue_stops_writes_too(home: StoreHome, disk: Faulty
     disk.before_sync = refuse_queues
     assert store.put(Message("orders", b"safe")).ok
     assert failed.wait(30)
-    deadline = time.monotonic() + 30
-    while store.put(Message("orders", b"x")).ok:
-        assert time.monotonic() < deadline, "puts are still taken"
+    eventually(lambda: not store.put(Message("orders", b"x")).ok, "puts are still taken")
     result = store.put(Message("orders", b"refused"))
     assert result.status is PutStatus.SERVICE_NOT_AVAILABLE
     assert_nothing_stored(store, result, store.log.queue.wrote_offset)
@@ -191,8 +190,7 @@ def test_what_was_acknowledged_while_the_store_was_closing_is_there_afterwards(h
     with ThreadPoolExecutor(4) as threads:
         running = [threads.submit(put_until_refused, number) for number in range(4)]
         started.wait(30)
-        while store.log.queue.wrote_offset < 20_000:
-            time.sleep(0.001)
+        eventually(lambda: store.log.queue.wrote_offset > 20_000, "nobody puts")
         store.close()
         answers = [each.result(60) for each in running]
     assert {last.status for _, last in answers} == {PutStatus.SERVICE_NOT_AVAILABLE}
@@ -214,9 +212,7 @@ def test_a_disk_without_room_for_a_queue_refuses_puts_until_there_is_room(home: 
     disk.before_allocate = refuse_queues
     assert store.put(Message("orders", b"first")).ok
     assert tried.wait(30)
-    deadline = time.monotonic() + 30
-    while store.flags.writable:
-        assert time.monotonic() < deadline, "nobody noticed that dispatch is stuck"
+    eventually(lambda: not store.flags.writable, "nobody noticed that dispatch is stuck")
     result = store.put(Message("orders", b"refused"))
     assert result.status is PutStatus.SERVICE_NOT_AVAILABLE
     assert "no space left" in result.reason
@@ -224,8 +220,7 @@ def test_a_disk_without_room_for_a_queue_refuses_puts_until_there_is_room(home: 
     assert store.get("orders", 0, 0).status is GetStatus.NO_MESSAGE_IN_QUEUE
 
     disk.before_allocate = lambda path: None
-    while not store.flags.writable:
-        assert time.monotonic() < deadline, "dispatch did not go on"
+    eventually(lambda: store.flags.writable, "dispatch did not go on")
     assert store.put(Message("orders", b"second")).queue_offset == 1
     assert home.bodies(store, "orders") == [b"first", b"second"]
 
@@ -240,7 +235,7 @@ def test_os_pagecache_busy_while_another_put_holds_the_log_for_too_long(home: St
     with ThreadPoolExecutor(1) as threads:
         slow = threads.submit(store.put, Message("orders", b"slow"))
         try:
-            wait_until_locked(store, 0.005)
+            eventually(lambda: store.log.locked_for() > 0.005, "nobody holds the put lock")
             busy = store.put(Message("orders", b"impatient"))
             assert busy.status is PutStatus.OS_PAGECACHE_BUSY
             assert_nothing_stored(store, busy, 0)
@@ -257,7 +252,7 @@ def test_a_put_that_finds_the_log_held_for_a_moment_waits_its_turn(home: StoreHo
     disk.before_allocate = lambda path: go_on.wait(60) and None
     with ThreadPoolExecutor(2) as threads:
         first = threads.submit(store.put, Message("orders", b"first"))
-        wait_until_locked(store, 0.0)
+        eventually(lambda: store.log.locked_for() > 0, "nobody holds the put lock")
         second = threads.submit(store.put, Message("orders", b"second"))
         go_on.set()
         assert (first.result(30).status, second.result(30).status) == (PutStatus.PUT_OK, PutStatus.PUT_OK)
@@ -284,9 +279,7 @@ def test_unknown_error_for_every_put_that_waited_for_a_sync_that_failed(home: St
         second = store.put_async(Message("orders", b"two"))
         batch = threads.submit(store.put_many, [Message("orders", b"three")] * 2)
         try:
-            deadline = time.monotonic() + 30
-            while store.log.queue.wrote_offset < 5 * 100:
-                assert time.monotonic() < deadline, "the batch was not appended"
+            eventually(lambda: store.log.queue.wrote_offset > 5 * 100, "the batch was not appended")
         finally:
             go_on.set()
         answers = [first.result(30), second.result(30)]

@@ -1,4 +1,4 @@
-"""What a start makes of a store that was killed, torn, damaged, or robbed of some of its files."""
+"""What a start makes of a store that was killed, torn or damaged."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from store_home import StoreHome
 from penstock.format.index_layout import IndexHeader
 from penstock.format.queue_unit import pack_unit
 from penstock.format.record import Record, encode_record
-from penstock.store import Message, MessageStore
+from penstock.store import Message
 
 pytestmark = pytest.mark.usefixtures("kernels_name")
 
@@ -24,6 +24,8 @@ SMALL = {
     "max_hash_slot_num": 50,
     "max_index_num": 40,
 }
+CLEAN_OR_NOT = pytest.mark.parametrize("crashed", [False, True], ids=["clean_exit", "crash"])
+
 WRITER = """
 import itertools, json, sys
 from penstock.store import Message, MessageStore, Settings
@@ -36,26 +38,6 @@ for number in itertools.count():
 """
 
 Run = Callable[..., "subprocess.Popen[str]"]
-
-
-def put_numbered(store: MessageStore, count: int, topic: str = "T", queue_id: int = 0) -> None:
-    for _ in range(count):
-        number = max(store.max_offset(topic, queue_id), 0)
-        assert store.put(Message(topic, b"%04d" % number, keys=(f"k{number}",), queue_id=queue_id)).ok
-
-
-def state(home: StoreHome, store: MessageStore) -> dict[str, object]:
-    """Everything a user can see."""
-    store.catch_up()
-    seen: dict[str, object] = {"log": (store.log.min_offset, store.log.max_offset)}
-    for queue in store.queues:
-        name = f"{queue.topic}/{queue.queue_id}"
-        seen[name] = (queue.min_offset, queue.max_offset)
-        records = home.read_queue(store, queue.topic, queue.queue_id)
-        seen[f"{name} messages"] = records
-        seen[f"{name} keys"] = [len(store.query(queue.topic, key)) for record in records for key in record.keys]
-        seen[f"{name} tags"] = [queue.unit(record.queue_offset)[2] for record in records]
-    return seen
 
 
 def index_items(home: StoreHome) -> int:
@@ -108,15 +90,15 @@ def test_what_was_acknowledged_survives_a_kill(
 
 def test_files_made_ahead_and_never_used_are_removed_after_a_crash(home: StoreHome) -> None:
     with home.open(**SMALL) as store:
-        put_numbered(store, 50)
-        before = state(home, store)
+        home.put_numbered(store, 50)
+        before = home.state(store)
     names = [path.name for path in home.log_files()]
     for number in range(len(names), len(names) + 2):
         (home.path / "commitlog" / f"{number * 4096:020d}").write_bytes(bytes(4096))
     home.mark_crashed()
     store = home.open(**SMALL)
     assert [path.name for path in home.log_files()] == names
-    assert state(home, store) == before
+    assert home.state(store) == before
     assert home.kept() == []
     assert store.report.torn_bytes == 0
 
@@ -124,14 +106,14 @@ def test_files_made_ahead_and_never_used_are_removed_after_a_crash(home: StoreHo
 @pytest.mark.parametrize("size", [0, 1000])
 def test_a_last_file_whose_making_was_cut_short_is_made_anew(home: StoreHome, size: int) -> None:
     with home.open(**SMALL) as store:
-        put_numbered(store, 50)
-        before = state(home, store)
+        home.put_numbered(store, 50)
+        before = home.state(store)
     unfinished = home.path / "commitlog" / f"{len(home.log_files()) * 4096:020d}"
     unfinished.write_bytes(bytes(size))
     home.mark_crashed()
     store = home.open(**SMALL)
-    assert state(home, store) == before
-    put_numbered(store, 50)
+    assert home.state(store) == before
+    home.put_numbered(store, 50)
     assert unfinished.stat().st_size == 4096
     assert len(home.read_queue(store, "T")) == 100
 
@@ -151,8 +133,8 @@ def test_a_store_killed_before_its_first_message_opens_empty(home: StoreHome) ->
 @pytest.mark.parametrize("crashed", [True, False], ids=["crash", "clean_exit"])
 def test_a_torn_record_is_cut_off_kept_aside_and_zeroed(home: StoreHome, crashed: bool) -> None:
     with home.open(**SMALL) as store:
-        put_numbered(store, 20)
-        before, end = state(home, store), store.log.max_offset
+        home.put_numbered(store, 20)
+        before, end = home.state(store), store.log.max_offset
     torn = torn_record(end, 20)
     home.write(home.log_files()[0], end, torn)
     if crashed:
@@ -160,7 +142,7 @@ def test_a_torn_record_is_cut_off_kept_aside_and_zeroed(home: StoreHome, crashed
     store = home.open(**SMALL)
     assert store.report.torn_bytes > 0
     assert store.report.log_end == end
-    assert state(home, store) == before
+    assert home.state(store) == before
     assert [path.read_bytes() for path in home.kept()] == [torn.rstrip(b"\0")]
     assert len(store.report.notes) == 1
     assert str(home.kept()[0]) in store.report.notes[0]
@@ -172,7 +154,7 @@ def test_a_torn_record_is_cut_off_kept_aside_and_zeroed(home: StoreHome, crashed
 @pytest.mark.parametrize("part", ["header", "body", "topic", "all but the magic"])
 def test_every_way_a_last_record_can_be_torn_is_noticed(home: StoreHome, part: str) -> None:
     with home.open() as store:
-        put_numbered(store, 3)
+        home.put_numbered(store, 3)
         last = store.put(Message("topic", b"b" * 50, properties={"name": "value"}))
         end = last.end_offset
     log, start = home.log_files()[0], last.physical_offset
@@ -192,13 +174,13 @@ def test_every_way_a_last_record_can_be_torn_is_noticed(home: StoreHome, part: s
 
 def test_garbage_behind_the_log_is_kept_aside_and_zeroed(home: StoreHome) -> None:
     with home.open(**SMALL) as store:
-        put_numbered(store, 5)
-        before, end = state(home, store), store.log.max_offset
+        home.put_numbered(store, 5)
+        before, end = home.state(store), store.log.max_offset
     garbage = bytes(range(1, 256))
     home.write(home.log_files()[0], 3000, garbage)
     home.mark_crashed()
     store = home.open(**SMALL)
-    assert state(home, store) == before
+    assert home.state(store) == before
     assert [path.read_bytes().lstrip(b"\0") for path in home.kept()] == [garbage]
     assert not any(home.log_files()[0].read_bytes()[end:])
 
@@ -207,14 +189,14 @@ def test_stale_units_behind_a_cut_do_not_come_back(home: StoreHome) -> None:
     """After RocketMQ cut a record, its unit was believed again once another topic's bytes lay there."""
     sizes = {"mapped_file_size_consume_queue": 10 * 20}
     with home.open(**sizes) as store:
-        put_numbered(store, 25)
+        home.put_numbered(store, 25)
         last = home.read_queue(store, "T")[-1]
     home.flip(home.log_files()[0], last.physical_offset + 89)
     with home.open(**sizes) as store:
         assert store.max_offset("T", 0) == 24
         assert store.report.units_cut == 1
         assert store.query("T", "k24") == []
-        put_numbered(store, 6, topic="U")
+        home.put_numbered(store, 6, topic="U")
     for _ in range(2):
         with home.open(**sizes) as store:
             assert store.max_offset("T", 0) == 24
@@ -227,7 +209,7 @@ def test_stale_units_behind_a_cut_do_not_come_back(home: StoreHome) -> None:
 def test_units_without_a_record_behind_the_logs_end_are_zeroed(home: StoreHome) -> None:
     """The queue reached the disk before the log did."""
     with home.open() as store:
-        put_numbered(store, 3)
+        home.put_numbered(store, 3)
         end = store.log.max_offset
     queue = home.queue_files("T")[0]
     home.write(queue, 3 * 20, pack_unit(end, 100, 7) + pack_unit(end + 100, 100, 7))
@@ -241,13 +223,13 @@ def test_units_without_a_record_behind_the_logs_end_are_zeroed(home: StoreHome) 
 def test_units_behind_a_hole_are_zeroed_and_built_again(home: StoreHome) -> None:
     """A power cut may bring a later page of a queue to disk and lose an earlier one."""
     with home.open() as store:
-        put_numbered(store, 10)
-        before = state(home, store)
+        home.put_numbered(store, 10)
+        before = home.state(store)
     queue = home.queue_files("T")[0]
     content = queue.read_bytes()
     home.write(queue, 4 * 20, bytes(2 * 20))
     home.mark_crashed()
-    assert state(home, home.open()) == before
+    assert home.state(home.open()) == before
     assert queue.read_bytes() == content
 
 
@@ -268,7 +250,7 @@ def test_the_last_unit_of_a_queue_may_be_half_written(home: StoreHome) -> None:
 @pytest.mark.parametrize("harm", ["none", "torn tail", "damage", "no queues", "no index"])
 def test_recovery_ends_in_the_same_state_however_often_it_runs(home: StoreHome, harm: str) -> None:
     with home.open(**SMALL) as store:
-        put_numbered(store, 120)
+        home.put_numbered(store, 120)
         end = store.log.max_offset
     if harm == "torn tail":
         home.write(home.log_files()[-1], end % 4096, torn_record(end, 120))
@@ -280,13 +262,13 @@ def test_recovery_ends_in_the_same_state_however_often_it_runs(home: StoreHome, 
         shutil.rmtree(home.path / "index")
     home.mark_crashed()
     with home.open(**SMALL) as store:
-        first = state(home, store)
+        first = home.state(store)
     assert index_items(home) == (119 if harm == "damage" and not home.index_files() else 120)
     for crashed in (False, True, True):
         if crashed:
             home.mark_crashed()
         with home.open(**SMALL) as store:
-            assert state(home, store) == first
+            assert home.state(store) == first
     assert index_items(home) == 120
     assert len(home.kept()) == (1 if harm == "torn tail" else 0)
 
@@ -298,7 +280,7 @@ def test_recovery_ends_in_the_same_state_however_often_it_runs(home: StoreHome, 
 @pytest.mark.parametrize("lost", ["nothing else", "the queues and the index"])
 def test_damage_in_the_middle_does_not_cut_off_what_follows(home: StoreHome, crashed: bool, lost: str) -> None:
     with home.open(**SMALL) as store:
-        put_numbered(store, 100)
+        home.put_numbered(store, 100)
         records = home.read_queue(store, "T")
     bad = records[20]
     home.flip(home.log_files()[bad.physical_offset // 4096], bad.physical_offset % 4096 + 90)
@@ -321,7 +303,7 @@ def test_damage_in_the_middle_does_not_cut_off_what_follows(home: StoreHome, cra
 @CLEAN_OR_NOT
 def test_a_file_in_the_middle_that_was_zeroed_does_not_cut_off_the_next_one(home: StoreHome, crashed: bool) -> None:
     with home.open(**SMALL) as store:
-        put_numbered(store, 100)
+        home.put_numbered(store, 100)
         records = home.read_queue(store, "T")
     files = home.log_files()
     files[1].write_bytes(bytes(4096))
@@ -336,7 +318,7 @@ def test_a_file_in_the_middle_that_was_zeroed_does_not_cut_off_the_next_one(home
 
 def test_a_damaged_size_does_not_hide_the_records_behind_it(home: StoreHome) -> None:
     with home.open() as store:
-        put_numbered(store, 10)
+        home.put_numbered(store, 10)
         records = home.read_queue(store, "T")
     bad = records[4]
     for size in (0, -1, 5, 2**31 - 1, bad.size + 3):
@@ -345,5 +327,3 @@ def test_a_damaged_size_does_not_hide_the_records_behind_it(home: StoreHome) -> 
         with home.open() as store:
             assert home.read_queue(store, "T") == records[:4] + records[5:]
             assert [found.physical_offset for found in store.report.damage] == [bad.physical_offset]
-
-

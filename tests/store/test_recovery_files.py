@@ -1,9 +1,8 @@
-"""What a start makes of a store that was killed, torn, damaged, or robbed of some of its files."""
+"""What a start makes of a store that lacks files, or has some that cannot be trusted."""
 
 from __future__ import annotations
 
 import shutil
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,9 +11,7 @@ from store_home import StoreHome
 
 from penstock.errors import BadStore
 from penstock.format.checkpoint import Checkpoint
-from penstock.format.index_layout import IndexHeader
-from penstock.format.record import Record, encode_record
-from penstock.store import GetStatus, Message, MessageStore
+from penstock.store import GetStatus, Message
 
 pytestmark = pytest.mark.usefixtures("kernels_name")
 
@@ -24,55 +21,10 @@ SMALL = {
     "max_hash_slot_num": 50,
     "max_index_num": 40,
 }
-WRITER = """
-import itertools, json, sys
-from penstock.store import Message, MessageStore, Settings
-path, changes = sys.argv[1], json.loads(sys.argv[2])
-store = MessageStore.open(path, Settings.dev(**changes))
-for number in itertools.count():
-    result = store.put(Message("T", b"%d" % number, keys=(f"k{number}",), tags="paid", queue_id=number % 3))
-    assert result.ok, result
-    print(number, result.queue_id, result.queue_offset, flush=True)
-"""
-
-Run = Callable[..., "subprocess.Popen[str]"]
-
-
-def put_numbered(store: MessageStore, count: int, topic: str = "T", queue_id: int = 0) -> None:
-    for _ in range(count):
-        number = max(store.max_offset(topic, queue_id), 0)
-        assert store.put(Message(topic, b"%04d" % number, keys=(f"k{number}",), queue_id=queue_id)).ok
-
-
-def state(home: StoreHome, store: MessageStore) -> dict[str, object]:
-    """Everything a user can see."""
-    store.catch_up()
-    seen: dict[str, object] = {"log": (store.log.min_offset, store.log.max_offset)}
-    for queue in store.queues:
-        name = f"{queue.topic}/{queue.queue_id}"
-        seen[name] = (queue.min_offset, queue.max_offset)
-        records = home.read_queue(store, queue.topic, queue.queue_id)
-        seen[f"{name} messages"] = records
-        seen[f"{name} keys"] = [len(store.query(queue.topic, key)) for record in records for key in record.keys]
-        seen[f"{name} tags"] = [queue.unit(record.queue_offset)[2] for record in records]
-    return seen
-
-
-def index_items(home: StoreHome) -> int:
-    counts = (IndexHeader.unpack(path.read_bytes()[:40]).index_count for path in home.index_files())
-    return sum(max(count, 1) - 1 for count in counts)
-
-
-def torn_record(physical_offset: int, queue_offset: int) -> bytes:
-    whole = encode_record(
-        Record(topic="T", queue_offset=queue_offset, physical_offset=physical_offset, body=b"torn" * 50)
-    )
-    return whole[: len(whole) // 2]
+CLEAN_OR_NOT = pytest.mark.parametrize("crashed", [False, True], ids=["clean_exit", "crash"])
 
 
 # -- without some of its files -------------------------------------------------------------------------------
-
-CLEAN_OR_NOT = pytest.mark.parametrize("crashed", [False, True], ids=["clean_exit", "crash"])
 
 
 @CLEAN_OR_NOT
@@ -85,10 +37,10 @@ def test_what_can_be_built_from_the_log_is_built_when_it_is_missing(
     with home.open(**SMALL) as store:
         for _ in range(60):
             home.clock.now += 1000
-            put_numbered(store, 1, topic="U")
-            put_numbered(store, 1, queue_id=0)
-            put_numbered(store, 1, queue_id=1)
-        before = state(home, store)
+            home.put_numbered(store, 1, topic="U")
+            home.put_numbered(store, 1, queue_id=0)
+            home.put_numbered(store, 1, queue_id=1)
+        before = home.state(store)
         assert len(store.log.queue.files) > 4
     path = home.path / missing
     if path.is_dir():
@@ -98,7 +50,7 @@ def test_what_can_be_built_from_the_log_is_built_when_it_is_missing(
     if crashed:
         home.mark_crashed()
     store = home.open(**SMALL)
-    assert state(home, store) == before
+    assert home.state(store) == before
     assert store.put(Message("U", b"next")).queue_offset == 60
     assert store.put(Message("T", b"next", queue_id=1)).queue_offset == 60
 
@@ -113,8 +65,8 @@ def test_a_checkpoint_that_says_nothing_or_nonsense_does_no_harm(
     home: StoreHome, content: bytes | None, crashed: bool
 ) -> None:
     with home.open(**SMALL) as store:
-        put_numbered(store, 120)
-        before = state(home, store)
+        home.put_numbered(store, 120)
+        before = home.state(store)
     checkpoint = home.path / "checkpoint"
     checkpoint.unlink()
     if content is not None:
@@ -122,7 +74,7 @@ def test_a_checkpoint_that_says_nothing_or_nonsense_does_no_harm(
     if crashed:
         home.mark_crashed()
     with home.open(**SMALL) as store:
-        assert state(home, store) == before
+        assert home.state(store) == before
     assert checkpoint.stat().st_size == 4096
     assert Checkpoint.unpack(checkpoint.read_bytes()).physic == home.clock.now
 
@@ -132,20 +84,20 @@ def test_a_checkpoint_keeps_what_rocketmq_5_wrote_behind_it(home: StoreHome) -> 
     checkpoint = home.path / "checkpoint"
     home.write(checkpoint, 24, b"masterFlushedOff")
     with home.open() as store:
-        put_numbered(store, 3)
+        home.put_numbered(store, 3)
     assert checkpoint.read_bytes()[24:40] == b"masterFlushedOff"
 
 
 def test_a_checkpoint_from_the_future_hides_no_message(home: StoreHome) -> None:
     """The clock was wrong once: times later than the log's must not make recovery start too late."""
     with home.open(**SMALL) as store:
-        put_numbered(store, 120)
-        before = state(home, store)
+        home.put_numbered(store, 120)
+        before = home.state(store)
     later = home.clock.now + 10**9
     (home.path / "checkpoint").write_bytes(Checkpoint(later, later, later).pack())
     home.mark_crashed()
     with home.open(**SMALL) as store:
-        assert state(home, store) == before
+        assert home.state(store) == before
     assert Checkpoint.unpack((home.path / "checkpoint").read_bytes()).physic == home.clock.now
 
 
@@ -153,11 +105,11 @@ def test_after_a_crash_the_walk_begins_where_the_checkpoint_says(home: StoreHome
     with home.open(**SMALL) as store:
         for _ in range(200):
             home.clock.now += 1000
-            put_numbered(store, 1)
-        before = state(home, store)
+            home.put_numbered(store, 1)
+        before = home.state(store)
     home.mark_crashed()
     with home.open(**SMALL) as store:
-        assert state(home, store) == before
+        assert home.state(store) == before
         assert store.report.walked_from > 0
 
 
@@ -231,7 +183,7 @@ def test_a_store_that_cannot_be_trusted_is_refused_in_one_sentence_and_left_as_i
     home: StoreHome, harm: Callable[[StoreHome], Path]
 ) -> None:
     with home.open(**SMALL) as store:
-        put_numbered(store, 120)
+        home.put_numbered(store, 120)
     culprit = harm(home)
     before = home.listing()
     with pytest.raises(BadStore) as refused:
@@ -244,7 +196,7 @@ def test_a_store_that_cannot_be_trusted_is_refused_in_one_sentence_and_left_as_i
 
 def test_other_file_sizes_than_the_settings_say_are_refused(home: StoreHome) -> None:
     with home.open(**SMALL) as store:
-        put_numbered(store, 10)
+        home.put_numbered(store, 10)
     before = home.listing()
     for changes in (
         {"mapped_file_size_commit_log": 8192},

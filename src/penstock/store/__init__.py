@@ -11,7 +11,7 @@ with MessageStore.open("data/store", Settings.dev()) as store:
 from penstock.format.record import Record
 from penstock.store.damage import DamagedRange
 from penstock.store.message import Message
-from penstock.store.query import Boundary
+from penstock.store.query import Boundary, Hits
 from penstock.store.recovery import RecoveryReport
 from penstock.store.settings import BrokerRole, FlushDiskType, Settings
 from penstock.store.statistics import Snapshot
@@ -26,6 +26,7 @@ __all__ = [
     "DamagedRange",
     "FlushDiskType",
     "GetStatus",
+    "Hits",
     "Message",
     "MessageStore",
     "Page",

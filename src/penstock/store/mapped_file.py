@@ -144,7 +144,7 @@ class MappedFile:
         """The position after the last byte at or behind `position` that is not zero; `position` if there is none."""
         for stop in range(self.size, position, -_CHUNK):
             start = max(position, stop - _CHUNK)
-            found = np.flatnonzero(np.frombuffer(self.map.view, np.uint8, stop - start, start))
+            found = np.flatnonzero(np.frombuffer(bytes(self.map.view[start:stop]), np.uint8))  # a writer may be at it
             if len(found):
                 return start + int(found[-1]) + 1
         return position

@@ -7,12 +7,20 @@ over all of the queue that is still there; nothing depends on a file's modificat
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import Enum
+from typing import overload
 
-from penstock.format.record import Record
+import numpy as np
+
+from penstock.format import kernels
+from penstock.format.record import Record, decode_record
+from penstock.store.commit_log import CommitLog
 from penstock.store.consume_queue import NO_RECORD_SIZE, ConsumeQueue
 from penstock.store.index import Index
 from penstock.store.records import Records
+
+_PAGE = 256
 
 
 class Boundary(Enum):
@@ -27,22 +35,101 @@ class Boundary(Enum):
     UPPER = "upper"
 
 
-def query_by_key(
-    index: Index, records: Records, topic: str, key: str, begin_ms: int, end_ms: int, max_messages: int
-) -> list[Record]:
-    """The newest `max_messages` records with the key, oldest first."""
-    found: dict[int, Record] = {}
-    for offset in index.find(topic, key, begin_ms, end_ms):
-        if len(found) >= max_messages:
-            break
-        if offset in found:
-            continue
-        record = records.at(offset)
-        if record is None or record.topic != topic or not begin_ms <= record.store_timestamp <= end_ms:
-            continue
-        if key == record.unique_key or key in record.keys:
-            found[offset] = record
-    return [found[offset] for offset in sorted(found)]
+class Hits(Sequence[Record]):
+    """Records that a query found, oldest first: whole as they stand in the log, decoded when they are looked at."""
+
+    def __init__(self, records: Sequence[bytes]) -> None:
+        self.records = records
+
+    def __len__(self) -> int:
+        return len(self.records)
+
+    @overload
+    def __getitem__(self, place: int) -> Record: ...
+    @overload
+    def __getitem__(self, place: slice) -> list[Record]: ...
+    def __getitem__(self, place: int | slice) -> Record | list[Record]:
+        if isinstance(place, slice):
+            return [decode_record(record) for record in self.records[place]]
+        return decode_record(self.records[place])
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and list(self) == list(other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"Hits({list(self)!r})"
+
+
+class KeyQuery:
+    """Looks keys up in the index, and believes only what the records themselves say."""
+
+    def __init__(self, index: Index, commit_log: CommitLog, *, verify_crc: bool) -> None:
+        self._index = index
+        self._log = commit_log.queue
+        self._verify_crc = verify_crc
+
+    def find(self, topic: str, key: str, begin: int, end: int, most: int) -> Hits:
+        """The newest `most` records with the key, oldest first."""
+        slots, items = self._index.geometry
+        topic_bytes, key_bytes = topic.encode("utf-8", "surrogateescape"), key.encode("utf-8", "surrogateescape")
+        found: dict[int, bytes] = {}
+        for file in reversed(self._index.files):
+            item = 0
+            while len(found) < most:
+                offsets, item = kernels.index_candidates(
+                    file.map.view, slots, items, topic_bytes, key_bytes, begin, end, item, _PAGE
+                )
+                for offset in offsets:
+                    if offset not in found and len(found) < most:
+                        record = self._match(offset, topic_bytes, key_bytes, begin, end)
+                        if record is not None:
+                            found[offset] = record
+                if not item:
+                    break
+        return Hits([found[offset] for offset in sorted(found)] if len(found) > 1 else list(found.values()))
+
+    def _match(self, offset: int, topic: bytes, key: bytes, begin: int, end: int) -> bytes | None:
+        file = self._log.find(offset)
+        if file is None or not file.hold():
+            return None
+        try:
+            base = file.from_offset
+            return kernels.match_record(
+                file.map.view, offset - base, base, file.readable, self._verify_crc, topic, key, begin, end
+            )
+        finally:
+            file.release()
+
+    def find_many(self, topic: str, keys: list[str], begin: int, end: int) -> tuple[kernels.Longs, kernels.Longs]:
+        """(number of the key, physical offset) of every record with one of the keys, in the order of the keys."""
+        slots, items = self._index.geometry
+        files = [file for file in self._log.files if file.hold()]
+        try:
+            if not files:
+                return np.empty(0, np.int64), np.empty(0, np.int64)
+            numbers, offsets = kernels.find_keys(
+                keys,
+                topic.encode("utf-8", "surrogateescape"),
+                [file.map.view for file in self._index.files],
+                slots,
+                items,
+                [file.map.view for file in files],
+                files[0].from_offset,
+                self._log.file_size,
+                self._log.max_offset,
+                begin,
+                end,
+            )
+        finally:
+            for file in files:
+                file.release()
+        order = np.lexsort((offsets, numbers))
+        numbers, offsets = numbers[order], offsets[order]
+        new = np.ones(len(order), np.bool_)
+        new[1:] = (np.diff(numbers) != 0) | (np.diff(offsets) != 0)
+        return numbers[new], offsets[new]
 
 
 class TimeSearch:

@@ -102,7 +102,7 @@ class Recovery:
             return report
         start = self._start_file(clean_exit)
         report.walked_from = self._log.queue.files[start].from_offset
-        report.log_end = self._find_end(start, clean_exit, report)
+        report.log_end = self._find_end(start, report)
         if self._live:
             report.log_end, report.damage = settle_log(self._log.queue, report.log_end, report.damage)
         self._cut_log(report)
@@ -129,7 +129,7 @@ class Recovery:
 
     # -- the walk --------------------------------------------------------------------------------------------
 
-    def _find_end(self, start: int, clean_exit: bool, report: RecoveryReport) -> int:
+    def _find_end(self, start: int, report: RecoveryReport) -> int:
         """Walks from a file on; the end is behind the last valid record, wherever that is."""
         files = self._log.queue.files[start:]
         end = files[0].from_offset
@@ -156,7 +156,7 @@ class Recovery:
                 self._progress(file.from_offset + reached - files[0].from_offset, total)
                 if reason in (Reason.FULL, Reason.BLANK, Reason.STOP):
                     continue
-                if clean_exit and reason is Reason.UNWRITTEN and file is files[-1]:
+                if reason is Reason.UNWRITTEN and file is files[-1] and file.used(reached) == reached:
                     return end
                 position = self._next_valid(file, reached)
                 here = file.from_offset + reached

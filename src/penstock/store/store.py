@@ -20,6 +20,7 @@ from types import TracebackType
 from typing import Self
 
 from penstock.errors import BadStore, StoreFailed
+from penstock.format.kernels import Longs
 from penstock.format.message_id import decode_message_id
 from penstock.format.record import Record
 from penstock.store.allocate import Allocator
@@ -38,7 +39,7 @@ from penstock.store.message import Message
 from penstock.store.prefault import Prefaulter
 from penstock.store.put import Putter
 from penstock.store.quarantine import Quarantine
-from penstock.store.query import Boundary, TimeSearch, query_by_key
+from penstock.store.query import Boundary, Hits, KeyQuery, TimeSearch
 from penstock.store.records import Records
 from penstock.store.recovery import Recovery, RecoveryReport
 from penstock.store.running_flags import RunningFlags, Trouble
@@ -74,6 +75,9 @@ class MessageStore:
         self.dispatcher = Dispatcher(self.log, self.queues, self.index, settings.delay_levels, self.flags)
         self._getter = Getter(settings, self.log, self.queues)
         self._times = TimeSearch(self.records)
+        self._keys: KeyQuery | None = None
+        if self.index is not None:
+            self._keys = KeyQuery(self.index, self.log, verify_crc=settings.verify_crc_on_read)
         self._lock: StoreLock | None = None
         self._pool: TransientPool | None = None
         self._threads: list[Worker] = []
@@ -263,17 +267,29 @@ class MessageStore:
 
     def query(
         self, topic: str, key: str, begin_ms: int = 0, end_ms: int = 2**63 - 1, max_messages: int | None = None
-    ) -> list[Record]:
+    ) -> Hits:
         """Records with this topic and key (or unique key), stored within the bounds; the newest, oldest first.
 
         At most `max_messages`, or defaultQueryMaxNum if it is not given, and never more than maxMsgsNumBatch.
         """
-        if self.index is None:
-            raise BadStore("there is no index: messageIndexEnable is false", path=self.layout.root)
-        self.catch_up()
         wanted = self.settings.default_query_max_num if max_messages is None else max_messages
         most = min(wanted, self.settings.max_msgs_num_batch)
-        return query_by_key(self.index, self.records, topic, key, begin_ms, end_ms, most)
+        return self._key_query().find(topic, key, begin_ms, end_ms, most)
+
+    def query_many(
+        self, topic: str, keys: list[str], begin_ms: int = 0, end_ms: int = 2**63 - 1
+    ) -> tuple[Longs, Longs]:
+        """Where all records with any of many keys lie: numbers of the keys, and physical offsets, as two arrays.
+
+        As exact as `query`, without its limit, and much faster for each key; `look_up` reads a record.
+        """
+        return self._key_query().find_many(topic, keys, begin_ms, end_ms)
+
+    def _key_query(self) -> KeyQuery:
+        if self._keys is None:
+            raise BadStore("there is no index: messageIndexEnable is false", path=self.layout.root)
+        self.catch_up()
+        return self._keys
 
     def look_up(self, physical_offset: int) -> Record | None:
         """The record that begins at a physical offset."""

@@ -14,6 +14,7 @@ and read from memory once only, so that a writer that changes it meanwhile canno
     _append.pxi   an ordinary message into the log in one step
     _pages.pxi    a page of a queue out of the log in one step
     _holds.pxi    who is reading a file
+    _query.pxi    records by key
 """
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
@@ -241,3 +242,4 @@ include "_index.pxi"
 include "_append.pxi"
 include "_pages.pxi"
 include "_holds.pxi"
+include "_query.pxi"

@@ -24,6 +24,7 @@ from penstock.format.kernels._plain_log import (
     write_blank,
 )
 from penstock.format.kernels._plain_pages import PageReader
+from penstock.format.kernels._plain_query import find_keys, index_candidates, match_record
 
 __all__ = [
     "Appender",
@@ -36,14 +37,17 @@ __all__ = [
     "crc32",
     "derive",
     "encode_record",
+    "find_keys",
     "find_property",
     "find_record",
     "group_rows",
+    "index_candidates",
     "index_find",
     "index_keys",
     "index_put",
     "index_rewind",
     "java_hash",
+    "match_record",
     "populate",
     "publish",
     "tag_codes",

@@ -1,0 +1,300 @@
+"""A disk without room: a status with a sentence, never a signal; and it goes on by itself when there is room again.
+
+The writer is a process of its own, on a tmpfs of a few megabytes: if a store into a map met a missing block, it would
+die of SIGBUS, and its exit code would tell.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.store import FlushDiskType, Message, MessageStore, PutStatus, Settings
+from penstock.store.files import Files
+
+LONGEST_SECONDS = 30
+BALLAST = 2 << 20
+
+PROCESS = """
+import json, sys, time
+from penstock.errors import PenstockError
+from penstock.store import Message, MessageStore, Settings
+
+folder, *pairs = sys.argv[1:]
+settings = Settings.load(pairs=pairs, base=Settings.dev())
+
+
+def message(number, topics):
+    return Message(f"t{number % topics}", b"%06d" % number + bytes(3000), keys=f"k{number}")
+
+
+def put(number, topics):
+    answer = store.put(message(number, topics))
+    return {"status": answer.status.value, "reason": answer.reason}
+
+
+def fill(number, topics):
+    while (answer := put(number, topics))["status"] == "PUT_OK":
+        number += 1
+    return {"number": number, **answer}
+
+
+def put_within(number, topics, seconds):
+    deadline = time.monotonic() + seconds
+    while (answer := put(number, topics))["status"] != "PUT_OK" and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return answer
+
+
+def got(topic):
+    bodies, offset = [], 0
+    while offset < store.max_offset(topic, 0):
+        page = store.get(topic, 0, offset)
+        bodies += [int(record.body[:6]) for record in page.messages]
+        offset = page.next_begin_offset
+    return bodies
+
+
+def found(number, topics):
+    return [int(record.body[:6]) for record in store.query(f"t{number % topics}", f"k{number}")]
+
+
+def close():
+    store.close()
+    return None
+
+
+try:
+    store = MessageStore.open(folder, settings)
+except PenstockError as error:
+    print(json.dumps({"failed": str(error)}), flush=True)
+    sys.exit(3)
+print(json.dumps({"clean": store.report.clean_exit}), flush=True)
+for line in sys.stdin:
+    name, *arguments = json.loads(line)
+    print(json.dumps(globals()[name](*arguments)), flush=True)
+"""
+
+
+class Peer:
+    """The process that owns the store; a call is a line to it and a line back."""
+
+    def __init__(self, folder: Path, *pairs: str) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", PROCESS, str(folder), *pairs],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+        self.greeting = self._answer()
+
+    def _answer(self) -> Any:
+        line = self._process.stdout.readline()
+        assert line, f"the process died with {self._process.wait(LONGEST_SECONDS)}"
+        return json.loads(line)
+
+    def call(self, name: str, *arguments: object) -> Any:
+        self._process.stdin.write(json.dumps([name, *arguments]) + "\n")
+        self._process.stdin.flush()
+        return self._answer()
+
+    def end(self) -> int:
+        """Ends it without closing the store, unless that was asked for; returns its exit code."""
+        self._process.stdin.close()
+        code = self._process.wait(LONGEST_SECONDS)
+        self._process.stdout.close()
+        return code
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 8 MB, two of them taken by a file that can be removed."""
+    if os.geteuid() != 0:
+        pytest.skip("mounting a small tmpfs takes root")
+    place = tmp_path / "disk"
+    place.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", str(place)], capture_output=True, text=True
+    )
+    if mounted.returncode != 0:
+        pytest.skip(f"a small tmpfs cannot be mounted here: {mounted.stderr.strip()}")
+    try:
+        (place / "ballast").write_bytes(b"\1" * BALLAST)
+        yield place
+    finally:
+        subprocess.run(["umount", str(place)], check=True)
+
+
+def make_room(disk: Path) -> None:
+    (disk / "ballast").unlink()
+
+
+class Case:
+    """Which kind of file it is that does not fit: the others are small, or there from the beginning."""
+
+    def __init__(self, status: PutStatus, words: str, topics: int, *pairs: str) -> None:
+        self.status = status.value
+        self.words = words
+        self.topics = topics
+        self.pairs = pairs
+
+
+CASES = {
+    "a log file": Case(
+        PutStatus.CREATE_MAPEDFILE_FAILED,
+        "/commitlog/",
+        1,
+        "mappedFileSizeCommitLog=400000",
+    ),
+    "a log file that is made ahead": Case(
+        PutStatus.CREATE_MAPEDFILE_FAILED,
+        "/commitlog/",
+        1,
+        "mappedFileSizeCommitLog=400000",
+        "preAllocateFiles=true",
+    ),
+    "a log file under synchronous flush": Case(
+        PutStatus.CREATE_MAPEDFILE_FAILED,
+        "/commitlog/",
+        1,
+        "mappedFileSizeCommitLog=400000",
+        "flushDiskType=SYNC_FLUSH",
+    ),
+    "a queue file": Case(
+        PutStatus.SERVICE_NOT_AVAILABLE,
+        "/consumequeue/",
+        1000,
+        "mappedFileSizeCommitLog=4194304",
+        "mappedFileSizeConsumeQueue=200000",
+    ),
+    "a queue file under synchronous flush": Case(
+        PutStatus.SERVICE_NOT_AVAILABLE,
+        "/consumequeue/",
+        1000,
+        "mappedFileSizeCommitLog=4194304",
+        "mappedFileSizeConsumeQueue=200000",
+        "flushDiskType=SYNC_FLUSH",
+    ),
+    "an index file": Case(
+        PutStatus.SERVICE_NOT_AVAILABLE,
+        "/index/",
+        1,
+        "mappedFileSizeCommitLog=4194304",
+        "maxHashSlotNum=100000",
+        "maxIndexNum=4",
+    ),
+}
+
+
+@pytest.fixture(params=CASES)
+def case(request: pytest.FixtureRequest) -> Case:
+    return CASES[request.param]
+
+
+def everything(peer: Peer, case: Case, count: int) -> list[int]:
+    return sorted(number for topic in range(min(case.topics, count)) for number in peer.call("got", f"t{topic}"))
+
+
+def test_a_full_disk_is_a_status_and_puts_go_on_when_there_is_room(disk: Path, case: Case) -> None:
+    peer = Peer(disk / "store", *case.pairs)
+    full = peer.call("fill", 0, case.topics)
+    count = full["number"]
+    assert count > 3
+    assert full["status"] == case.status
+    assert case.words in full["reason"]
+    assert "no space left on the disk" in full["reason"]
+    assert peer.call("put", count, case.topics)["status"] == case.status, "it stays so"
+    assert peer.call("got", "t0")[0] == 0, "what is there can be read"
+    make_room(disk)
+    assert peer.call("put_within", count, case.topics, LONGEST_SECONDS)["status"] == "PUT_OK"
+    assert everything(peer, case, count + 1) == list(range(count + 1))
+    assert peer.call("found", count, case.topics) == [count]
+    peer.call("close")
+    assert peer.end() == 0
+    again = Peer(disk / "store", *case.pairs)
+    assert again.greeting == {"clean": True}
+    assert everything(again, case, count + 1) == list(range(count + 1))
+    assert [again.call("found", number, case.topics) for number in range(count + 1)] == [[n] for n in range(count + 1)]
+    assert again.end() == 0
+
+
+@pytest.mark.parametrize("closed", [True, False], ids=["closed", "not closed"])
+def test_nothing_acknowledged_is_lost_if_the_process_ends_while_the_disk_is_full(
+    disk: Path, case: Case, closed: bool
+) -> None:
+    peer = Peer(disk / "store", *case.pairs)
+    count = peer.call("fill", 0, case.topics)["number"]
+    if closed:
+        peer.call("close")
+    assert peer.end() == 0
+    make_room(disk)
+    again = Peer(disk / "store", *case.pairs)
+    assert everything(again, case, count) == list(range(count))
+    assert [again.call("found", number, case.topics) for number in range(count)] == [[n] for n in range(count)]
+    assert again.call("put_within", count, case.topics, LONGEST_SECONDS)["status"] == "PUT_OK"
+    again.call("close")
+    assert again.end() == 0
+
+
+def test_a_store_on_a_full_disk_is_not_opened_and_says_why(disk: Path) -> None:
+    with pytest.raises(OSError, match="No space left"):
+        (disk / "more").write_bytes(bytes(16 << 20))
+    peer = Peer(disk / "store")
+    assert "no space left on the disk" in peer.greeting["failed"]
+    assert str(disk / "store") in peer.greeting["failed"]
+    assert peer.end() == 3
+    (disk / "more").unlink()
+    again = Peer(disk / "store")
+    assert again.greeting == {"clean": True}
+    assert again.call("put", 0, 1)["status"] == "PUT_OK"
+    again.call("close")
+    assert again.end() == 0
+
+
+# -- the same without a real disk ----------------------------------------------------------------------------
+
+
+class NoRoomForQueues(Files):
+    """A disk on which queue files find no room, and which tells when one was refused."""
+
+    def __init__(self) -> None:
+        self.room = True
+        self.refused = threading.Event()
+
+    def _create_whole(self, path: Path, size: int) -> int:
+        if not self.room and "consumequeue" in path.parts:
+            self.refused.set()
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return super()._create_whole(path, size)
+
+
+@pytest.mark.parametrize("flush", list(FlushDiskType))
+def test_a_reader_that_brings_dispatch_up_to_date_also_ends_the_refusal(tmp_path: Path, flush: FlushDiskType) -> None:
+    disk = NoRoomForQueues()
+    disk.room = False
+    settings = Settings.dev(flush_disk_type=flush, flush_interval_commit_log=3_600_000)
+    with MessageStore.open(tmp_path / "store", settings, files=disk) as store:
+        assert store.put(Message("orders", b"one")).ok
+        assert disk.refused.wait(LONGEST_SECONDS)
+        deadline = time.monotonic() + LONGEST_SECONDS
+        while store.flags.writable and time.monotonic() < deadline:
+            os.sched_yield()
+        refused = store.put(Message("orders", b"two"))
+        assert refused.status is PutStatus.SERVICE_NOT_AVAILABLE
+        assert "messages cannot be dispatched" in refused.reason
+        disk.room = True
+        assert [message.body for message in store.get("orders", 0, 0).messages] == [b"one"]
+        while not (answer := store.put(Message("orders", b"two"))).ok and time.monotonic() < deadline:
+            os.sched_yield()
+        assert answer.ok, answer.reason
