@@ -1,7 +1,7 @@
 """The command `python -m bench`: all suites, or one with its options.
 
-Tables go to stdout, what is going on to stderr. Exit status: 0 measured, also where a goal is missed; 2 not measured,
-with one sentence that says why; 130 Ctrl-C.
+Tables go to stdout, what is going on to stderr. Exit status: 0 measured, also where a goal is missed; 1 a row failed;
+2 nothing was measured, with one sentence that says why; 130 Ctrl-C.
 """
 
 from __future__ import annotations
@@ -29,10 +29,9 @@ app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 
 @app.callback(invoke_without_command=True)
-def root(context: typer.Context) -> None:
+def root(context: typer.Context) -> int:
     """Measures Penstock beside Apache RocketMQ. Without a suite: all of them."""
-    if context.invoked_subcommand is None:
-        show(measured(StoreSuite(), Options()))
+    return show(measured(StoreSuite(), Options())) if context.invoked_subcommand is None else 0
 
 
 @app.command()
@@ -47,15 +46,16 @@ def store(
     again: Annotated[
         Path | None, typer.Option("--from", metavar="FILE", help="Show a report of an earlier run; measure nothing.")
     ] = None,
-) -> None:
+) -> int:
     """The embeddable store: put, dispatch, get, query by key, walk."""
     names = tuple(name.strip() for name in only.split(",") if name.strip())
     report = Report.load(again) if again else measured(StoreSuite(), Options(quick, rounds, names, folder, java))
-    show(report)
+    status = show(report)
     if json is not None:
         report.save(json)
     if write_docs:
         fill_page(report, PAGE)
+    return status
 
 
 def measured(suite: Suite, options: Options) -> Report:
@@ -69,18 +69,20 @@ def measured(suite: Suite, options: Options) -> Report:
         return run(suite, options, status.update)
 
 
-def show(report: Report) -> None:
+def show(report: Report) -> int:
+    """Prints a report; returns the exit status that it deserves."""
     console = Console(markup=False, highlight=False, width=None if sys.stdout.isatty() else 160)
     console.print(as_table(report))
     console.print()
     for sentence in (report.facts(), *report.notes()):
         console.print(sentence, soft_wrap=True)
+    return 1 if report.failed else 0
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command; returns its exit status."""
     try:
-        app(args=arguments, prog_name="python -m bench", standalone_mode=False)
+        status = app(args=arguments, prog_name="python -m bench", standalone_mode=False)
     except (BenchFailed, PeerError, PenstockError, OSError) as error:
         print(f"bench: {error}", file=sys.stderr)
         return 2
@@ -89,7 +91,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     except KeyboardInterrupt:
         return 130
-    return 0
+    return status if isinstance(status, int) else 0
 
 
 if __name__ == "__main__":

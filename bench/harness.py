@@ -2,7 +2,7 @@
 
 A `Scenario` is a piece of work that fills one or more rows. Each call of `ours` or `java` is one round: it brings its
 own store, measures only what the row is about, and says how much work it did. The work must be the same in all rounds
-and on both sides, or the figures are worth nothing: that is an error, not a footnote.
+and on both sides, or the figures are worth nothing: the rows then say so and hold none.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class Result(msgspec.Struct, frozen=True):
     """A row, filled."""
 
     row: Row
-    status: Literal["measured", "not yet"]
+    status: Literal["measured", "not yet", "failed"]
     ours: Spread | None = None
     java: Spread | None = None
     ratio: Ratio | None = None
@@ -114,15 +114,27 @@ def measure(scenario: Scenario, peer: Peer | None, rounds: int, tell: Callable[[
     reason = scenario.not_yet()
     if reason:
         return [Result(row, "not yet", note=reason) for row in scenario.rows]
+    try:
+        ours, java = _rounds(scenario, peer, rounds, tell)
+    except BenchFailed as failure:
+        return [Result(row, "failed", note=str(failure)) for row in scenario.rows]
+    return [summarise(row, _figures(row, ours), _figures(row, java)) for row in scenario.rows]
+
+
+def _rounds(
+    scenario: Scenario, peer: Peer | None, rounds: int, tell: Callable[[str], None]
+) -> tuple[list[Run], list[Run]]:
+    """All rounds of both sides, the warm-up first."""
     ours: list[Run] = []
     java: list[Run] = []
     for number in range(rounds + 1):
         tell(f"round {number} of {rounds}" if number else "warm-up")
         ours.append(scenario.ours())
+        _check_work(ours[0], ours[-1])
         if peer is not None and (run := scenario.java(peer)) is not None:
             java.append(run)
-    _check_work(scenario, [*ours, *java])
-    return [summarise(row, _figures(row, ours), _figures(row, java)) for row in scenario.rows]
+            _check_work(ours[0], run)
+    return ours, java
 
 
 def summarise(row: Row, ours: Sequence[float], java: Sequence[float]) -> Result:
@@ -148,9 +160,6 @@ def _figures(row: Row, runs: Sequence[Run]) -> list[float]:
     return [run.figures[row.name] for run in runs[1:]]
 
 
-def _check_work(scenario: Scenario, runs: Sequence[Run]) -> None:
-    for run in runs[1:]:
-        if run.work != runs[0].work:
-            raise BenchFailed(
-                f"{scenario.rows[0].title}: the rounds did not do the same work: {runs[0].work} and {run.work}"
-            )
+def _check_work(first: Run, other: Run) -> None:
+    if other.work != first.work:
+        raise BenchFailed(f"not the same work was done: {first.work} and {other.work}")

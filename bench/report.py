@@ -67,7 +67,13 @@ class Report(msgspec.Struct, frozen=True):
         if self.versions.get("kernels") == "plain":
             found.append("The compiled kernels are not there: this is the plain twin.")
         waiting = dict.fromkeys(each.note for each in self.results if each.status == "not yet")
-        return found + [f"Not measured yet: {reason}." for reason in waiting]
+        found += [f"Not measured yet: {reason}." for reason in waiting]
+        return found + [f"Failed: {each.row.title}: {each.note}." for each in self.results if each.status == "failed"]
+
+    @property
+    def failed(self) -> bool:
+        """Whether a row has no figures though it should have."""
+        return any(result.status == "failed" for result in self.results)
 
     def facts(self) -> str:
         """Machine, versions and command, in one sentence."""
@@ -92,7 +98,7 @@ def as_table(report: Report) -> Table:
     for head in HEADS:
         table.add_column(head, justify="left" if head in ("Row", "Met") else "right", no_wrap=head != "Row")
     for result in report.results:
-        style = "red" if result.met is False else "dim" if result.status == "not yet" else ""
+        style = "red" if result.met is False or result.status == "failed" else ""
         table.add_row(*(Text(cell) for cell in cells(result)), style=style)
     return table
 
@@ -147,7 +153,8 @@ def _span(spread: Spread, unit: Unit) -> str:
 
 def fill_page(report: Report, page: Path) -> None:
     """Puts the table between the page's markers. Raises BenchFailed if the report is not fit for that."""
-    if report.quick or not report.whole or report.java_left_out or report.rounds < LEAST_ROUNDS:
+    partial = report.quick or not report.whole or report.java_left_out or report.failed
+    if partial or report.rounds < LEAST_ROUNDS:
         raise BenchFailed(
             f"the documents take a whole run only: all rows, with Java, at least {LEAST_ROUNDS} rounds, not --quick"
         )

@@ -16,7 +16,7 @@ from bench.store.get import Get
 from bench.store.ground import HUNDRED, KILO, Ground
 from bench.store.lists import PutLists
 from bench.store.put import Put
-from bench.store.query import QueryMany, QuerySingle
+from bench.store.query import QueryMany, QueryManyMessages, QuerySingle
 from bench.store.sizes import FULL, QUICK
 from bench.store.sync import SyncInFlight, SyncPut
 from bench.store.walk import Walk
@@ -44,6 +44,7 @@ class StoreSuite:
             *(Get(ground, body, decoded=decoded) for decoded in (False, True) for body in (KILO, HUNDRED)),
             QuerySingle(ground),
             QueryMany(ground),
+            QueryManyMessages(ground),
             *(Walk(ground, body, check_crc=crc) for crc in (True, False) for body in (KILO, HUNDRED)),
             *(LogToArrow(ground, body) for body in (KILO, HUNDRED)),
         ]

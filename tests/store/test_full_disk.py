@@ -13,7 +13,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -112,9 +112,13 @@ class Peer:
     def end(self) -> int:
         """Ends it without closing the store, unless that was asked for; returns its exit code."""
         self._process.stdin.close()
-        code = self._process.wait(LONGEST_SECONDS)
+        return self._process.wait(LONGEST_SECONDS)
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.wait()
+        self._process.stdin.close()
         self._process.stdout.close()
-        return code
 
 
 @pytest.fixture
@@ -133,7 +137,24 @@ def disk(tmp_path: Path) -> Iterator[Path]:
         (place / "ballast").write_bytes(b"\1" * BALLAST)
         yield place
     finally:
-        subprocess.run(["umount", str(place)], check=True)
+        subprocess.run(["umount", "--lazy", str(place)], check=True)
+
+
+Start = Callable[..., Peer]
+
+
+@pytest.fixture
+def start(disk: Path) -> Iterator[Start]:
+    """Starts a process on the store of the small disk; none is left when the disk goes."""
+    started: list[Peer] = []
+
+    def new(*pairs: str) -> Peer:
+        started.append(Peer(disk / "store", *pairs))
+        return started[-1]
+
+    yield new
+    for peer in started:
+        peer.kill()
 
 
 def make_room(disk: Path) -> None:
@@ -206,8 +227,8 @@ def everything(peer: Peer, case: Case, count: int) -> list[int]:
     return sorted(number for topic in range(min(case.topics, count)) for number in peer.call("got", f"t{topic}"))
 
 
-def test_a_full_disk_is_a_status_and_puts_go_on_when_there_is_room(disk: Path, case: Case) -> None:
-    peer = Peer(disk / "store", *case.pairs)
+def test_a_full_disk_is_a_status_and_puts_go_on_when_there_is_room(disk: Path, start: Start, case: Case) -> None:
+    peer = start(*case.pairs)
     full = peer.call("fill", 0, case.topics)
     count = full["number"]
     assert count > 3
@@ -222,7 +243,7 @@ def test_a_full_disk_is_a_status_and_puts_go_on_when_there_is_room(disk: Path, c
     assert peer.call("found", count, case.topics) == [count]
     peer.call("close")
     assert peer.end() == 0
-    again = Peer(disk / "store", *case.pairs)
+    again = start(*case.pairs)
     assert again.greeting == {"clean": True}
     assert everything(again, case, count + 1) == list(range(count + 1))
     assert [again.call("found", number, case.topics) for number in range(count + 1)] == [[n] for n in range(count + 1)]
@@ -231,15 +252,15 @@ def test_a_full_disk_is_a_status_and_puts_go_on_when_there_is_room(disk: Path, c
 
 @pytest.mark.parametrize("closed", [True, False], ids=["closed", "not closed"])
 def test_nothing_acknowledged_is_lost_if_the_process_ends_while_the_disk_is_full(
-    disk: Path, case: Case, closed: bool
+    disk: Path, start: Start, case: Case, closed: bool
 ) -> None:
-    peer = Peer(disk / "store", *case.pairs)
+    peer = start(*case.pairs)
     count = peer.call("fill", 0, case.topics)["number"]
     if closed:
         peer.call("close")
     assert peer.end() == 0
     make_room(disk)
-    again = Peer(disk / "store", *case.pairs)
+    again = start(*case.pairs)
     assert everything(again, case, count) == list(range(count))
     assert [again.call("found", number, case.topics) for number in range(count)] == [[n] for n in range(count)]
     assert again.call("put_within", count, case.topics, LONGEST_SECONDS)["status"] == "PUT_OK"
@@ -247,15 +268,15 @@ def test_nothing_acknowledged_is_lost_if_the_process_ends_while_the_disk_is_full
     assert again.end() == 0
 
 
-def test_a_store_on_a_full_disk_is_not_opened_and_says_why(disk: Path) -> None:
+def test_a_store_on_a_full_disk_is_not_opened_and_says_why(disk: Path, start: Start) -> None:
     with pytest.raises(OSError, match="No space left"):
         (disk / "more").write_bytes(bytes(16 << 20))
-    peer = Peer(disk / "store")
+    peer = start()
     assert "no space left on the disk" in peer.greeting["failed"]
     assert str(disk / "store") in peer.greeting["failed"]
     assert peer.end() == 3
     (disk / "more").unlink()
-    again = Peer(disk / "store")
+    again = start()
     assert again.greeting == {"clean": True}
     assert again.call("put", 0, 1)["status"] == "PUT_OK"
     again.call("close")

@@ -34,16 +34,16 @@ from penstock.format.delay import DEFAULT_DELAY_LEVELS
 from penstock.format.hosts import IPV4_HOST_SIZE, decode_host, encode_host
 from penstock.format.index_layout import as_java_reads
 from penstock.format.message_id import encode_message_id
-from penstock.format.properties import decode_properties, encode_properties
+from penstock.format.properties import encode_properties
 from penstock.format.rows import Reason
-from penstock.format.sys_flag import host_sizes, with_hosts
+from penstock.format.sys_flag import with_hosts
 
 _HEAD = struct.Struct(">iIiiiqqiq")
 _LONG = struct.Struct(">q")
 _MIDDLE = struct.Struct(">iqi")
 
 
-class Record(msgspec.Struct, frozen=True, kw_only=True):
+class Record(msgspec.Struct, frozen=True):
     """A stored message and where it lies."""
 
     topic: str
@@ -88,6 +88,10 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     def tags_code(self) -> int:
         """The tags code of its queue unit under the default delay levels."""
         return tags_code(self, DEFAULT_DELAY_LEVELS)
+
+
+_BORN_HOST = Record.__struct_fields__.index("born_host")
+_STORE_HOST = Record.__struct_fields__.index("store_host")
 
 
 def tags_code(record: Record, delay_levels: tuple[int, ...]) -> int:
@@ -146,37 +150,9 @@ def encode_record(record: Record) -> bytes:
 
 def decode_record(data: kernels.Buffer, at: int = 0) -> Record:
     """The record (V1 or V2) at data[at]. Checks its shape, neither its position nor its CRC."""
-    view = kernels.view_of(data)[at:]
-    if len(view) < constants.MIN_RECORD_SIZE:
-        raise CorruptData("too few bytes for a record", expected=constants.MIN_RECORD_SIZE, found=len(view))
-    size, magic, crc, queue_id, flag, queue_offset, physical_offset, sys_flag, born = _HEAD.unpack_from(view)
-    reason = kernels.check_record(view, 0, physical_offset, False)
-    if reason != Reason.STOP:
-        raise CorruptData(f"no record here: {Reason(reason).name}", offset=at)
-    raw = bytes(view[:size])
-    born_size, store_size = host_sizes(sys_flag)
-    stored_at = _HEAD.size + born_size
-    middle_at = stored_at + _LONG.size + store_size
-    reconsume_times, prepared, body_length = _MIDDLE.unpack_from(raw, middle_at)
-    body_at = middle_at + _MIDDLE.size
-    body_end = body_at + body_length
-    topic_at = body_end + (2 if magic == constants.MESSAGE_MAGIC_V2 else 1)
-    topic_end = topic_at + int.from_bytes(raw[body_end:topic_at], "big")
-    return Record(
-        topic=raw[topic_at:topic_end].decode("utf-8", "surrogateescape"),
-        queue_id=queue_id,
-        queue_offset=queue_offset,
-        physical_offset=physical_offset,
-        size=size,
-        flag=flag,
-        sys_flag=sys_flag,
-        born_timestamp=born,
-        born_host=decode_host(raw[_HEAD.size : stored_at]),
-        store_timestamp=_LONG.unpack_from(raw, stored_at)[0],
-        store_host=decode_host(raw[stored_at + _LONG.size : middle_at]),
-        reconsume_times=reconsume_times,
-        prepared_transaction_offset=prepared,
-        properties=decode_properties(raw[topic_end + 2 :]),
-        body=raw[body_at:body_end],
-        body_crc=crc,
-    )
+    fields = kernels.record_fields(data, at)
+    if isinstance(fields, int):
+        raise CorruptData(f"no record here: {Reason(fields).name}", offset=at)
+    values = list(fields)
+    values[_BORN_HOST], values[_STORE_HOST] = decode_host(values[_BORN_HOST]), decode_host(values[_STORE_HOST])
+    return Record(*values)

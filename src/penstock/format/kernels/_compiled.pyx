@@ -15,6 +15,7 @@ and read from memory once only, so that a writer that changes it meanwhile canno
     _pages.pxi    a page of a queue out of the log in one step
     _holds.pxi    who is reading a file
     _query.pxi    records by key
+    _fields.pxi   one record as Python values
 """
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
@@ -243,3 +244,4 @@ include "_append.pxi"
 include "_pages.pxi"
 include "_holds.pxi"
 include "_query.pxi"
+include "_fields.pxi"

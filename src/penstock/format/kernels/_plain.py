@@ -10,6 +10,7 @@ from penstock.format.kernels._plain_columns import (
     index_keys,
     tag_codes,
 )
+from penstock.format.kernels._plain_fields import record_fields
 from penstock.format.kernels._plain_holds import Holds
 from penstock.format.kernels._plain_index import index_find, index_put, index_rewind
 from penstock.format.kernels._plain_log import (
@@ -50,6 +51,7 @@ __all__ = [
     "match_record",
     "populate",
     "publish",
+    "record_fields",
     "tag_codes",
     "walk",
     "write_blank",
