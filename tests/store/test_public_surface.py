@@ -19,6 +19,7 @@ PUBLIC = [
     "DamagedRange",
     "FlushDiskType",
     "GetStatus",
+    "Hits",
     "Message",
     "MessageStore",
     "Page",

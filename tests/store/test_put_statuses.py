@@ -123,7 +123,8 @@ def test_a_failed_sync_stops_writes_and_the_next_open_is_sound(home: StoreHome, 
     assert not waiting.stored
     assert is_one_sentence(waiting.reason), waiting.reason
 
-    disk.before_sync = lambda path: None  # a later sync would succeed, and prove nothing
+    synced_later: list[str] = []
+    disk.before_sync = lambda path: synced_later.append(path.parent.name)  # it would succeed, and prove nothing
     end = store.log.queue.wrote_offset
     later = store.put(Message("orders", b"refused"))
     assert later.status is PutStatus.SERVICE_NOT_AVAILABLE
@@ -134,6 +135,7 @@ def test_a_failed_sync_stops_writes_and_the_next_open_is_sound(home: StoreHome, 
     assert home.bodies(store, "orders") == [b"safe"], "consumers must not see what may not be on disk"
 
     store.close()
+    assert "commitlog" not in synced_later, "a sync that failed is never tried again"
     assert (home.path / "abort").exists()
     again = home.open(sync=True)
     assert not again.report.clean_exit
@@ -198,6 +200,32 @@ def test_what_was_acknowledged_while_the_store_was_closing_is_there_afterwards(h
     assert again.report.clean_exit
     for number, (offsets, _) in enumerate(answers):
         assert [message.queue_offset for message in home.read_queue(again, "orders", number)] == offsets
+
+
+@pytest.mark.parametrize("sync", [False, True], ids=["async_flush", "sync_flush"])
+def test_a_put_that_is_under_way_when_the_store_is_closed_is_finished_first(
+    home: StoreHome, disk: FaultyFiles, sync: bool
+) -> None:
+    store = home.open(files=disk, sync=sync)
+    in_allocation, go_on = threading.Event(), threading.Event()
+
+    def wait_in_allocation(path: Path) -> None:
+        in_allocation.set()
+        go_on.wait(60)
+
+    disk.before_allocate = wait_in_allocation
+    with ThreadPoolExecutor(2) as threads:
+        putting = threads.submit(store.put, Message("orders", b"just in time"))
+        assert in_allocation.wait(30)
+        closing = threads.submit(store.close)
+        eventually(lambda: not store.flags.writable, "the store is not being closed")
+        disk.before_allocate = lambda path: None
+        go_on.set()
+        closing.result(30)
+        assert putting.result(30).status is PutStatus.PUT_OK
+    again = home.open()
+    assert again.report.clean_exit
+    assert home.bodies(again, "orders") == [b"just in time"]
 
 
 def test_a_disk_without_room_for_a_queue_refuses_puts_until_there_is_room(home: StoreHome, disk: FaultyFiles) -> None:

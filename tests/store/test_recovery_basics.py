@@ -11,7 +11,6 @@ from collections.abc import Callable
 import pytest
 from store_home import StoreHome
 
-from penstock.format import kernels
 from penstock.format.index_layout import IndexHeader
 from penstock.format.queue_unit import pack_unit
 from penstock.format.record import Record, encode_record
@@ -244,23 +243,6 @@ def test_the_last_unit_of_a_queue_may_be_half_written(home: StoreHome) -> None:
     home.write(home.queue_files("T")[0], 2 * 20 + 16, bytes(4))
     home.mark_crashed()
     assert len(home.open().get("T", 0, 0, tags="paid").messages) == 3
-
-
-@pytest.mark.parametrize("put", [0, 1, 2])
-def test_a_record_may_be_half_indexed(home: StoreHome, put: int) -> None:
-    """The process was killed between two keys of its last record: so many of three are in the index."""
-    with home.open(**SMALL) as store:
-        home.put_numbered(store, 3)
-        store.put(Message("T", b"last", keys=("a", "b", "c")))
-        store.catch_up()
-    index = home.index_files()[0]
-    content = bytearray(index.read_bytes())
-    kernels.index_rewind(content, SMALL["max_hash_slot_num"], SMALL["max_index_num"], 7, 4 + put)
-    index.write_bytes(content)
-    home.mark_crashed()
-    store = home.open(**SMALL)
-    assert [len(store.query("T", key)) for key in ("a", "b", "c", "k0", "k2")] == [1] * 5
-    assert index_items(home) == 6
 
 
 # -- again and again -----------------------------------------------------------------------------------------

@@ -81,7 +81,8 @@ class Dispatcher:
                 self._wake.wait()
                 self._wake.clear()
             self._log.appender.is_follower_asleep = False
-            if not self._try_catch_up():
+            while not self._try_catch_up() and not self._closed:
+                self._wake.clear()
                 self._wake.wait(_RETRY_SECONDS)
 
     def _try_catch_up(self) -> bool:

@@ -17,6 +17,7 @@ import mmap
 import os
 import shutil
 import struct
+from collections.abc import Iterator
 from pathlib import Path
 
 from penstock.errors import BadStore, StoreFailed, StoreInUse
@@ -44,6 +45,10 @@ class FileMap:
         """Returns when everything stored so far is on disk. (fdatasync, unlike msync, lets other threads run.)"""
         os.fdatasync(self._descriptor)
 
+    def written_ranges(self, start: int) -> Iterator[tuple[int, int]]:
+        """Ranges behind `start` that may hold something; what was only allocated is left out where that can be told."""
+        yield from written_ranges(self._descriptor, start, len(self))
+
     def will_need(self) -> None:
         self.memory.madvise(mmap.MADV_WILLNEED)
 
@@ -62,9 +67,35 @@ class MemoryMap(FileMap):
     def sync(self) -> None:
         pass
 
+    def written_ranges(self, start: int) -> Iterator[tuple[int, int]]:
+        try:
+            descriptor = os.open(self.path, os.O_RDONLY)
+        except FileNotFoundError:
+            yield start, len(self)
+            return
+        try:
+            yield from written_ranges(descriptor, start, len(self))
+        finally:
+            os.close(descriptor)
+
     def close(self) -> None:
         self.view.release()
         self.memory.close()
+
+
+def written_ranges(descriptor: int, start: int, stop: int) -> Iterator[tuple[int, int]]:
+    """The parts of a file between `start` and `stop` that are not holes, as the file system knows them."""
+    while start < stop:
+        try:
+            begin = os.lseek(descriptor, start, os.SEEK_DATA)
+            end = os.lseek(descriptor, begin, os.SEEK_HOLE)
+        except OSError as error:
+            if error.errno != errno.ENXIO:  # ENXIO: nothing but a hole follows
+                yield start, stop
+            return
+        if begin < stop:
+            yield begin, min(end, stop)
+        start = end
 
 
 class StoreLock:

@@ -49,5 +49,9 @@ class Layout(msgspec.Struct, frozen=True):
         return self.root / "lock"
 
     @property
+    def dispatched(self) -> Path:
+        return self.root / "penstock" / "dispatched.json"
+
+    @property
     def quarantine(self) -> Path:
         return self.root / "penstock" / "quarantine"

@@ -10,6 +10,7 @@ Positions are plain ints written by one thread each (appender, committer, flushe
 from __future__ import annotations
 
 from array import array
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -131,8 +132,8 @@ class MappedFile:
     def zero(self, position: int) -> int:
         """Zeroes from `position` to the end, touching only what is not zero; returns how many bytes were not."""
         cut = 0
-        for start in range(position, self.size, _CHUNK):
-            piece = np.frombuffer(self.map.view, np.uint8, min(_CHUNK, self.size - start), start)
+        for start, stop in self._chunks(position):
+            piece = np.frombuffer(self.map.view, np.uint8, stop - start, start)
             count = int(np.count_nonzero(piece))
             if count:
                 piece[:] = 0
@@ -142,12 +143,18 @@ class MappedFile:
 
     def used(self, position: int) -> int:
         """The position after the last byte at or behind `position` that is not zero; `position` if there is none."""
-        for stop in range(self.size, position, -_CHUNK):
-            start = max(position, stop - _CHUNK)
-            found = np.flatnonzero(np.frombuffer(bytes(self.map.view[start:stop]), np.uint8))  # a writer may be at it
+        end = position
+        for start, stop in self._chunks(position):
+            found = np.flatnonzero(np.frombuffer(self.map.view, np.uint8, stop - start, start))
             if len(found):
-                return start + int(found[-1]) + 1
-        return position
+                end = start + int(found[-1]) + 1
+        return end
+
+    def _chunks(self, position: int) -> Iterator[tuple[int, int]]:
+        """What may hold something from `position` on, in pieces that fit a cache."""
+        for begin, end in self.map.written_ranges(position):
+            for start in range(begin, end, _CHUNK):
+                yield start, min(start + _CHUNK, end)
 
     # -- readers ---------------------------------------------------------------------------------------------
 

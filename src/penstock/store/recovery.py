@@ -27,6 +27,7 @@ from penstock.store.consume_queue import NO_RECORD_SIZE, ConsumeQueue, GapInQueu
 from penstock.store.consume_queues import ConsumeQueues
 from penstock.store.damage import DamagedRange
 from penstock.store.dispatch import Dispatcher
+from penstock.store.dispatch_state import DispatchState
 from penstock.store.index import Index
 from penstock.store.live_view import freeze_index, settle_log
 from penstock.store.mapped_file import MappedFile
@@ -69,6 +70,7 @@ class Recovery:
         records: Records,
         quarantine: Quarantine,
         checkpoint: Checkpoint,
+        state: DispatchState | None,
         *,
         check_crc: bool,
         live: bool = False,
@@ -81,6 +83,7 @@ class Recovery:
         self._records = records
         self._quarantine = quarantine
         self._checkpoint = checkpoint
+        self._state = state
         self._check_crc = check_crc
         self._live = live
         self._progress = progress
@@ -237,7 +240,12 @@ class Recovery:
         """What dispatch finds already there it leaves alone, so it may begin too early, and never too late.
 
         A whole queue may be gone, which only its records tell: so all that was walked. The index may be gone, too.
+        Where queues and index are as the last close left them, what it noted is enough.
         """
+        state = self._state
+        known = report.clean_exit and state is not None and state.position <= report.log_end
+        if known and state == DispatchState.of(state.position, self._queues, self._index):
+            return max(state.position, lowest)
         start = min(report.queues_end, report.walked_from)
         return start if self._index is None else min(start, max(self._index.end_offset, lowest))
 

@@ -29,6 +29,7 @@ from penstock.store.commit_log import CommitLog, now_ms
 from penstock.store.consume_queue import ConsumeQueue
 from penstock.store.consume_queues import ConsumeQueues
 from penstock.store.dispatch import Arrived, Dispatcher
+from penstock.store.dispatch_state import DispatchState, read_state, write_state
 from penstock.store.files import Files, OverlayFiles, StoreLock
 from penstock.store.flush import GroupCommit, Syncer, TimedCommit, TimedFlush, Worker
 from penstock.store.get import Getter
@@ -130,6 +131,7 @@ class MessageStore:
             self.records,
             Quarantine(self._io, self.layout.quarantine, self._clock),
             self._checkpoint.value,
+            read_state(self._io, self.layout.dispatched),
             check_crc=self.settings.check_crc_on_recover,
             live=self._io.read_only and self._io.lock_owner(self.layout.lock) != 0,
         )
@@ -204,7 +206,12 @@ class MessageStore:
             thread.stop()
         failed = failed or self._syncer.failure is not None or any(k.failure is not None for k in keeper)
         drained = self.dispatcher.behind <= 0 and self.log.queue.flushed_where >= self.log.queue.wrote_offset
-        self._release(clean=bool(self._threads) and drained and not failed)
+        clean = bool(self._threads) and drained and not failed
+        if clean:
+            with contextlib.suppress(StoreFailed):  # without the note the next start takes longer, that is all
+                state = DispatchState.of(self.dispatcher.position, self.queues, self.index)
+                write_state(self._io, self.layout.dispatched, state)
+        self._release(clean=clean)
 
     def _release(self, *, clean: bool = False) -> None:
         """Unmaps everything; the lock goes last, and `abort` stays unless the exit is clean."""
