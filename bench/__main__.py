@@ -6,6 +6,7 @@ Tables go to stdout, what is going on to stderr. Exit status: 0 measured, also w
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -31,11 +32,12 @@ app = typer.Typer(add_completion=False, rich_markup_mode=None)
 @app.callback(invoke_without_command=True)
 def root(context: typer.Context) -> int:
     """Measures Penstock beside Apache RocketMQ. Without a suite: all of them."""
-    return show(measured(StoreSuite(), Options())) if context.invoked_subcommand is None else 0
+    return show(measured(StoreSuite(), Options(command=context.obj))) if context.invoked_subcommand is None else 0
 
 
 @app.command()
 def store(
+    context: typer.Context,
     quick: Annotated[bool, typer.Option("--quick", help="Small sizes: shows that it runs, not how fast.")] = False,
     rounds: Annotated[int, typer.Option(min=1, help="Rounds that count, after one warm-up.")] = Options().rounds,
     only: Annotated[str, typer.Option(metavar="NAMES", help="Groups or rows, joined by commas.")] = "",
@@ -49,7 +51,8 @@ def store(
 ) -> int:
     """The embeddable store: put, dispatch, get, query by key, walk."""
     names = tuple(name.strip() for name in only.split(",") if name.strip())
-    report = Report.load(again) if again else measured(StoreSuite(), Options(quick, rounds, names, folder, java))
+    options = Options(quick, rounds, names, folder, java, context.obj)
+    report = Report.load(again) if again else measured(StoreSuite(), options)
     status = show(report)
     if json is not None:
         report.save(json)
@@ -81,8 +84,10 @@ def show(report: Report) -> int:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command; returns its exit status."""
+    given = sys.argv[1:] if arguments is None else list(arguments)
+    command = shlex.join(["python", "-m", "bench", *given])
     try:
-        status = app(args=arguments, prog_name="python -m bench", standalone_mode=False)
+        status = app(args=given, obj=command, prog_name="python -m bench", standalone_mode=False)
     except (BenchFailed, PeerError, PenstockError, OSError) as error:
         print(f"bench: {error}", file=sys.stderr)
         return 2

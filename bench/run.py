@@ -7,8 +7,6 @@ measured the other has no store open.
 from __future__ import annotations
 
 import contextlib
-import shlex
-import sys
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -50,6 +48,8 @@ class Options(msgspec.Struct, frozen=True):
     """Groups or rows; all if empty."""
     folder: Path | None = None
     with_java: bool = True
+    command: str = "python -m bench"
+    """The command line, for the report."""
 
 
 def run(suite: Suite, options: Options, tell: Tell) -> Report:
@@ -75,7 +75,7 @@ def run(suite: Suite, options: Options, tell: Tell) -> Report:
         results = [each for scenario in chosen for each in _measure(scenario, peer, options.rounds, tell)]
         return Report(
             suite=suite.name,
-            command=shlex.join(["python", "-m", "bench", *sys.argv[1:]]),
+            command=options.command,
             date=began.isoformat(timespec="seconds"),
             quick=options.quick,
             whole=not options.only,

@@ -10,6 +10,7 @@ import importlib.util
 import time
 from typing import TYPE_CHECKING
 
+import numpy as np
 from compat.java_peer import Peer
 
 from bench.harness import Goal, Row, Run, Scenario
@@ -35,7 +36,7 @@ def build_batch(body: bytes, first: int, count: int) -> pa.RecordBatch:
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    numbers = pa.array(range(first, first + count), pa.int32())
+    numbers = pa.array(np.arange(first, first + count, dtype=np.int32))
     columns = {
         "topic": pa.repeat(TOPIC, count),
         "body": pa.repeat(pa.scalar(body, pa.binary()), count),

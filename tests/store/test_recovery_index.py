@@ -70,13 +70,13 @@ def test_a_process_killed_between_two_keys_of_a_record(home: StoreHome, already_
 
 def lose_items(content: bytearray, chance: random.Random) -> None:
     """Some of the new items never reached the disk."""
-    begin = GEOMETRY.item_position(chance.randrange(230, 299))
-    content[begin : begin + 20 * chance.randrange(1, 5)] = bytes(20 * 4)[: min(80, len(content) - begin)]
+    begin, lost = GEOMETRY.item_position(chance.randrange(230, 285)), 20 * chance.randrange(1, 6)
+    content[begin : begin + lost] = bytes(lost)
 
 
 def lose_half_an_item(content: bytearray, chance: random.Random) -> None:
     """An item may lie across two pages."""
-    begin = GEOMETRY.item_position(chance.randrange(230, 299))
+    begin = GEOMETRY.item_position(chance.randrange(230, 285))
     content[begin + 12 : begin + 20] = bytes(8)
 
 

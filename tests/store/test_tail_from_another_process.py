@@ -19,6 +19,7 @@ import pytest
 from twins import TWINS, running_on
 
 from penstock.format import kernels
+from penstock.format.record import Record, encode_record
 from penstock.format.rows import Reason
 from penstock.store.file_queue import file_name
 
@@ -124,6 +125,19 @@ def test_a_process_that_tails_the_log_sees_whole_records_in_order(
     assert tail.end == written["end"]
     assert len(tail.offsets) >= count
     assert tail.looks > 100, "it must really have followed, not read everything at the end"
+
+
+@pytest.mark.parametrize("twin", TWINS)
+@pytest.mark.parametrize("magic", ["daa320a7", "daa320ab", "cbd43194"])
+@pytest.mark.parametrize("seen", [(0,), (3,), (0, 1), (2, 3), (0, 1, 2), (1, 2, 3)], ids=str)
+def test_a_magic_that_is_seen_in_part_is_not_there_yet(twin: str, magic: str, seen: tuple[int, ...]) -> None:
+    """A store over the border of two cache lines reaches another processor in two halves, in either order."""
+    record = bytearray(encode_record(Record(topic="orders", body=b"x")))
+    record[4:8] = bytes(byte if place in seen else 0 for place, byte in enumerate(bytes.fromhex(magic)))
+    with running_on(twin):
+        assert kernels.walk(record, 0, 0, len(record), True, None, 10)[1:] == (0, Reason.UNWRITTEN)
+        record[7] ^= 0x10
+        assert kernels.walk(record, 0, 0, len(record), True, None, 10)[1:] == (0, Reason.BAD_MAGIC)
 
 
 def follow(tail: Tail, running: Callable[[], bool]) -> None:

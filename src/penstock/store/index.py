@@ -70,12 +70,29 @@ class Index:
             last.drop_uncounted()
             if last.empty or last.item(1).physical_offset < offset or len(self.files) == 1:
                 break
-            last.close()
-            self._io.unlink(last.path)
-            self.files = self.files[:-1]
+            self._drop_last()
         if self.files:
             before = self.files[-2].header if len(self.files) > 1 else IndexHeader()
             self.files[-1].rewind(offset, timestamp_of, header_after(before))
+
+    def keep_before(self, offset: int, timestamp_of: Callable[[int], int]) -> None:
+        """After a crash: keeps the items of records before `offset`, which were on disk, and forgets the rest.
+
+        Of the rest nothing can be believed: pages reach the disk in any order, so a header may count items that
+        never did, and a slot may point to one.
+        """
+        while len(self.files) > 1 and self.files[-1].sound_before(offset) == 1:
+            self._drop_last()
+        if self.files:
+            before = self.files[-2].header if len(self.files) > 1 else IndexHeader()
+            last = self.files[-1]
+            last.keep_first(last.sound_before(offset), timestamp_of, header_after(before))
+
+    def _drop_last(self) -> None:
+        last = self.files[-1]
+        last.close()
+        self._io.unlink(last.path)
+        self.files = self.files[:-1]
 
     # -- putting ---------------------------------------------------------------------------------------------
 

@@ -18,6 +18,8 @@ from penstock.format.index_layout import HEADER_SIZE, IndexGeometry, IndexHeader
 from penstock.store.files import FileMap
 
 _PAGE = 256
+_ITEMS_AT_ONCE = 1 << 20
+_ITEM = np.dtype([("key_hash", ">i4"), ("offset", ">i8"), ("seconds", ">i4"), ("previous", ">i4")])
 
 
 class IndexFile:
@@ -104,11 +106,54 @@ class IndexFile:
             msgspec.structs.replace(self.header, end_physical_offset=newest, end_timestamp=timestamp_of(newest))
         )
 
+    def sound_before(self, offset: int) -> int:
+        """The number of the first item that is not whole or not of a record before `offset`."""
+        items = self._items(1, self.count)
+        offsets = items["offset"]
+        sound = (offsets < offset) & (items["key_hash"] >= 0) & ((offsets > 0) | (items["key_hash"] > 0))
+        sound[1:] &= offsets[1:] >= offsets[:-1]
+        bad = np.flatnonzero(~sound)
+        return 1 + (int(bad[0]) if len(bad) else len(items))
+
+    def keep_first(self, end: int, timestamp_of: Callable[[int], int], before: IndexHeader) -> None:
+        """Keeps the items before number `end` and chains them anew, whatever slots and header say of them."""
+        geometry = self.geometry
+        newest = np.zeros(geometry.slots, ">i4")
+        for start in range(1, end, _ITEMS_AT_ONCE):
+            _chain(self._items(start, min(start + _ITEMS_AT_ONCE, end)), start, newest)
+        self._items(end, self.count)[:] = np.zeros((), _ITEM)
+        self.map.view[HEADER_SIZE : geometry.item_position(0)] = newest.tobytes()
+        if end == 1:
+            self.set_header(before)
+            return
+        last = self.item(end - 1).physical_offset
+        header = self.header.ending(last, timestamp_of(last))
+        used = int(np.count_nonzero(newest))
+        self.set_header(msgspec.structs.replace(header, hash_slot_count=used, index_count=end))
+
+    def _items(self, start: int, end: int) -> npt.NDArray[np.void]:
+        """Items by number, in place: drop the view before the file can go."""
+        count = max(min(end, self.geometry.items) - start, 0)
+        return np.frombuffer(self.map.view, _ITEM, count, self.geometry.item_position(start))
+
     def sync(self) -> None:
         self.map.sync()
 
     def close(self) -> None:
         self.map.close()
+
+
+def _chain(items: npt.NDArray[np.void], first_number: int, newest: npt.NDArray[np.void]) -> None:
+    """Points each item to the one before it in its slot, and each slot to its newest."""
+    slots = items["key_hash"] % len(newest)
+    numbers = np.arange(first_number, first_number + len(items), dtype=np.int32)
+    order = np.argsort(slots, kind="stable")
+    previous = newest[slots].astype(np.int32)
+    follows = slots[order[1:]] == slots[order[:-1]]
+    previous[order[1:][follows]] = numbers[order[:-1][follows]]
+    wrong = items["previous"] != previous
+    items["previous"][wrong] = previous[wrong]
+    newest[slots] = numbers
 
 
 def header_after(header: IndexHeader) -> IndexHeader:

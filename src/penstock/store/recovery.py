@@ -205,9 +205,11 @@ class Recovery:
             report.notes.append(f"{report.units_cut} queue units pointed behind the log's end and were cut off")
         if self._index is not None:
             last = self._index.end_offset
-            if last >= report.log_end:
+            if not report.clean_exit and not self._live:
+                self._index.keep_before(report.walked_from, self._records.store_timestamp)
+            elif last >= report.log_end:
                 self._index.rewind(report.log_end, self._records.store_timestamp)
-            elif not report.clean_exit and last >= report.walked_from:
+            elif self._live and last >= report.walked_from:
                 # The last record may be half indexed: all its keys are taken back, and dispatched again.
                 self._index.rewind(last, self._records.store_timestamp)
 
@@ -243,9 +245,10 @@ class Recovery:
         Where queues and index are as the last close left them, what it noted is enough.
         """
         state = self._state
-        known = report.clean_exit and state is not None and state.position <= report.log_end
-        if known and state == DispatchState.of(state.position, self._queues, self._index):
-            return max(state.position, lowest)
+        if state is not None and report.clean_exit and state.position <= report.log_end:
+            as_left = state == DispatchState.of(state.position, self._queues, self._index)
+            if as_left:
+                return max(state.position, lowest)
         start = min(report.queues_end, report.walked_from)
         return start if self._index is None else min(start, max(self._index.end_offset, lowest))
 

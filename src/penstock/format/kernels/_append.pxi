@@ -302,15 +302,17 @@ cdef class Appender:
         self.latencies[latency_place(ended)] += 1
         if ended > self.slowest_ns:
             self.slowest_ns = ended
+        result = self.result_type(
+            self.ok, self.from_offset + at, size, <object>queue_id_object, queue_offset, now, <object>store_host_text
+        )
+        # Only now: these are Python code, during which somebody may attach another file.
         if self.position >= self.half_used:
             self.half_used += 8 << 20
             self.page_need()
         if self.is_follower_asleep:
             self.is_follower_asleep = False
             self.wake()
-        return self.result_type(
-            self.ok, self.from_offset + at, size, <object>queue_id_object, queue_offset, now, <object>store_host_text
-        )
+        return result
 
 
 cdef extern from *:
