@@ -39,7 +39,7 @@ def build_batch(body: bytes, first: int, count: int) -> pa.RecordBatch:
     numbers = pa.array(np.arange(first, first + count, dtype=np.int32))
     columns = {
         "topic": pa.repeat(TOPIC, count),
-        "body": pa.repeat(pa.scalar(body, pa.binary()), count),
+        "body": pa.array([body] * count, pa.binary()),
         "keys": pc.binary_join_element_wise(PREFIX, pc.cast(numbers, pa.string()), ""),
         "tags": pa.repeat(TAG, count),
         "queue_id": pc.bit_wise_and(numbers, pa.scalar(QUEUES - 1, pa.int32())),

@@ -55,6 +55,18 @@ def test_what_can_be_built_from_the_log_is_built_when_it_is_missing(
     assert store.put(Message("T", b"next", queue_id=1)).queue_offset == 60
 
 
+def test_a_queue_that_is_missing_is_built_also_if_its_last_message_is_long_ago(home: StoreHome) -> None:
+    with home.open(**SMALL) as store:
+        home.put_numbered(store, 30, topic="old")
+        home.put_numbered(store, 200)
+        before = home.state(store)
+        assert len(store.log.queue.files) > 5
+    shutil.rmtree(home.path / "consumequeue" / "old")
+    store = home.open(**SMALL)
+    assert home.state(store) == before
+    assert store.put(Message("old", b"next")).queue_offset == 30
+
+
 @CLEAN_OR_NOT
 @pytest.mark.parametrize(
     "content",
@@ -98,7 +110,8 @@ def test_a_checkpoint_from_the_future_hides_no_message(home: StoreHome) -> None:
     home.mark_crashed()
     with home.open(**SMALL) as store:
         assert home.state(store) == before
-    assert Checkpoint.unpack((home.path / "checkpoint").read_bytes()).physic == home.clock.now
+    checkpoint = Checkpoint.unpack((home.path / "checkpoint").read_bytes())
+    assert (checkpoint.physic, checkpoint.logics, checkpoint.index) == (home.clock.now,) * 3
 
 
 def test_after_a_crash_the_walk_begins_where_the_checkpoint_says(home: StoreHome) -> None:

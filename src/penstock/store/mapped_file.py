@@ -145,7 +145,8 @@ class MappedFile:
         """The position after the last byte at or behind `position` that is not zero; `position` if there is none."""
         end = position
         for start, stop in self._chunks(position):
-            found = np.flatnonzero(np.frombuffer(self.map.view, np.uint8, stop - start, start))
+            # A copy: another process may be writing here, and numpy does not bear that while it counts.
+            found = np.flatnonzero(np.frombuffer(bytes(self.map.view[start:stop]), np.uint8))
             if len(found):
                 end = start + int(found[-1]) + 1
         return end

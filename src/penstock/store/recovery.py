@@ -242,13 +242,15 @@ class Recovery:
         """What dispatch finds already there it leaves alone, so it may begin too early, and never too late.
 
         A whole queue may be gone, which only its records tell: so all that was walked. The index may be gone, too.
-        Where queues and index are as the last close left them, what it noted is enough.
+        Where queues and index are as the last close left them, what it noted is enough; where there is less, all of it.
         """
         state = self._state
         if state is not None and report.clean_exit and state.position <= report.log_end:
-            as_left = state == DispatchState.of(state.position, self._queues, self._index)
-            if as_left:
+            now = DispatchState.of(state.position, self._queues, self._index)
+            if now == state:
                 return max(state.position, lowest)
+            if now.queues < state.queues or now.units < state.units:
+                return lowest
         start = min(report.queues_end, report.walked_from)
         return start if self._index is None else min(start, max(self._index.end_offset, lowest))
 

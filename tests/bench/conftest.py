@@ -1,0 +1,8 @@
+"""Makes the package `bench`, which lies beside `tests`, importable however pytest was started."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent.parent.parent))
