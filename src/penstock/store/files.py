@@ -53,8 +53,10 @@ class FileMap:
         self.memory.madvise(mmap.MADV_WILLNEED)
 
     def close(self) -> None:
-        self.view.release()
-        self.memory.close()
+        """Unmaps; if somebody still looks at the memory, it goes when they do."""
+        with contextlib.suppress(BufferError):
+            self.view.release()
+            self.memory.close()
         os.close(self._descriptor)
 
 
@@ -79,8 +81,9 @@ class MemoryMap(FileMap):
             os.close(descriptor)
 
     def close(self) -> None:
-        self.view.release()
-        self.memory.close()
+        with contextlib.suppress(BufferError):
+            self.view.release()
+            self.memory.close()
 
 
 def written_ranges(descriptor: int, start: int, stop: int) -> Iterator[tuple[int, int]]:

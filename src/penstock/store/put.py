@@ -41,6 +41,7 @@ class Putter:
         self._statistics = statistics
         self._group_commit = group_commit
         self._append_ordinary = commit_log.appender.append
+        self._append_ordinary_batch = commit_log.appender.append_many
         self._wait_seconds = settings.sync_flush_timeout / 1000
         self._store_host = settings.store_host
         self._levels = len(settings.delay_levels)
@@ -60,6 +61,10 @@ class Putter:
         started = time.perf_counter()
         if not messages:
             return BatchResult(PutStatus.MESSAGE_ILLEGAL, reason="the batch is empty")
+        if self._group_commit is None:
+            ordinary: list[PutResult] | None = self._append_ordinary_batch(messages)
+            if ordinary is not None:
+                return BatchResult(PutStatus.PUT_OK, tuple(ordinary))
         results, flushed = self._append(messages, batch=True)
         results = self._after_flush(results, flushed)
         took = time.perf_counter() - started

@@ -3,7 +3,7 @@
 
 from cpython.dict cimport PyDict_CheckExact, PyDict_GetItem, PyDict_Next, PyDict_Size
 from cpython.object cimport PyObject
-from cpython.list cimport PyList_CheckExact
+from cpython.list cimport PyList_CheckExact, PyList_GET_ITEM
 from cpython.tuple cimport PyTuple_CheckExact
 
 cdef extern from *:
@@ -31,6 +31,13 @@ cdef enum:
 cdef int64_t[11] LATENCY_BOUNDS_NS = [
     1000000, 2000000, 5000000, 10000000, 20000000, 50000000, 100000000, 200000000, 500000000, 1000000000, 5000000000
 ]
+
+
+cdef struct Placed:
+    int64_t size
+    int64_t queue_offset
+    PyObject* queue_id  # these two are the message's own
+    PyObject* store_host
 
 
 cdef struct Piece:
@@ -170,9 +177,11 @@ cdef class Appender:
     def latency_counts(self):
         return [self.latencies[i] for i in range(LATENCIES)]
 
-    def append(self, message):
-        """The result of an append, or None if the message is not for this path."""
-        cdef int64_t started, now, size, at, queue_offset = 0, properties_size = 0, born, ended
+    cdef int64_t place(
+        self, message, int64_t now, int64_t at, bint publish, bint in_batch, Placed* placed
+    ) except? -2:
+        """Writes a message's record at a position; its size, or -1 if the message is not for this path."""
+        cdef int64_t size, queue_offset = 0, properties_size = 0, born
         cdef int64_t queue_id, flag, sys_flag, reconsume_times, prepared_offset, delay_level
         cdef Py_ssize_t topic_size, body_size, born_size, store_size
         cdef Piece[MAX_PIECES] pieces
@@ -187,42 +196,38 @@ cdef class Appender:
         cdef const char* born_host
         cdef const char* store_host = PyBytes_AS_STRING(self.store_host)
         cdef uint8_t* p
-        started = wall_clock_ns()
-        now = started // 1000000
-        if self.clock is not None:
-            now = PyLong_AsLongLong(self.clock())  # Python code: others may run meanwhile, so it comes first
-        if not self.is_open or not self.attached or not self.readable or type(message) is not self.message_type:
-            return None
+        if type(message) is not self.message_type:
+            return -1
         if not read_long(<object>member_at(message, self.delay_level_at), &delay_level) or delay_level != 0:
-            return None
+            return -1
         if <object>member_at(message, self.wait_at) is not True:
-            return None
+            return -1
         topic = member_at(message, self.topic_at)
         found = PyDict_GetItem(self.queues, <object>topic)
         if found is NULL:
-            return None
+            return -1
         offsets = <dict>found
         topic_text = PyUnicode_AsUTF8AndSize(<object>topic, &topic_size)
         found = PyDict_GetItem(self.hosts, <object>member_at(message, self.born_host_at))
         if found is NULL:
-            return None
+            return -1
         born_host = PyBytes_AS_STRING(<object>found)
         born_size = PyBytes_GET_SIZE(<object>found)
         store_size = PyBytes_GET_SIZE(self.store_host)
         store_host_text = member_at(message, self.store_host_at)
         if not PyUnicode_CheckExact(<object>store_host_text):
-            return None
+            return -1
         if PyUnicode_GET_LENGTH(<object>store_host_text):
             found = PyDict_GetItem(self.hosts, <object>store_host_text)
             if found is NULL:
-                return None
+                return -1
             store_host = PyBytes_AS_STRING(<object>found)
             store_size = PyBytes_GET_SIZE(<object>found)
         else:
             store_host_text = <PyObject*>self.store_host_text
         body = member_at(message, self.body_at)
         if not PyBytes_CheckExact(<object>body):
-            return None
+            return -1
         body_size = PyBytes_GET_SIZE(<object>body)
         queue_id_object = member_at(message, self.queue_id_at)
         if not (
@@ -233,32 +238,32 @@ cdef class Appender:
             and read_long(<object>member_at(message, self.prepared_at), &prepared_offset)
             and read_long(<object>member_at(message, self.born_timestamp_at), &born)
         ):
-            return None
+            return -1
         if (
             queue_id < 0 or queue_id > MAX_INT or born < 0
             or sys_flag != <int32_t>sys_flag or flag != <int32_t>flag or reconsume_times != <int32_t>reconsume_times
             or (sys_flag & TRANSACTION_MASK) == PREPARED or (sys_flag & TRANSACTION_MASK) == ROLLBACK
+            or (in_batch and sys_flag & TRANSACTION_MASK)
         ):
-            return None
+            return -1
         keys = <object>member_at(message, self.keys_at)
         if PyTuple_CheckExact(keys) or PyList_CheckExact(keys):
             try:
                 keys = keys[0] if len(keys) == 1 else " ".join(keys)
             except TypeError:
-                return None
+                return -1
         count = collect_pieces(
             <object>member_at(message, self.properties_at), keys, <object>member_at(message, self.tags_at),
             pieces, &properties_size,
         )
         if count < 0:
-            return None
+            return -1
         size = 75 + born_size + store_size + body_size + topic_size + properties_size
-        at = self.position
         if (
             body_size > self.max_body or size > self.max_record or properties_size > 32767
             or size + 8 > self.target.len - at
         ):
-            return None
+            return -1
         sys_flag &= ~0x30
         if born_size == 20:
             sys_flag |= 0x10
@@ -290,29 +295,103 @@ cdef class Appender:
         p += 1 + topic_size
         store16(p, <int16_t>properties_size)
         write_pieces(p + 2, pieces, count)
-        store_head(<uint8_t*>self.target.buf + at, <int32_t>size, MESSAGE_MAGIC)
+        if publish:
+            store_head(<uint8_t*>self.target.buf + at, <int32_t>size, MESSAGE_MAGIC)
         offsets[<object>queue_id_object] = queue_offset + 1
-        self.position = at + size
+        placed.size = size
+        placed.queue_offset = queue_offset
+        placed.queue_id = queue_id_object
+        placed.store_host = store_host_text
+        return size
+
+    cdef void advance(self, int64_t end, int64_t now, int64_t started, int64_t count) noexcept:
+        """The records up to `end` are there: moves the file's end, and counts them."""
+        cdef int64_t took = wall_clock_ns() - started
+        self.count += count
+        self.bytes_appended += end - self.position
+        self.latencies[latency_place(took)] += count
+        if took > self.slowest_ns:
+            self.slowest_ns = took
+        self.position = end
         self.newest_timestamp = now
         (<int64_t*>self.marks.buf)[1] = now
-        (<int64_t*>self.marks.buf)[0] = at + size
-        ended = wall_clock_ns() - started
-        self.count += 1
-        self.bytes_appended += size
-        self.latencies[latency_place(ended)] += 1
-        if ended > self.slowest_ns:
-            self.slowest_ns = ended
-        result = self.result_type(
-            self.ok, self.from_offset + at, size, <object>queue_id_object, queue_offset, now, <object>store_host_text
+        (<int64_t*>self.marks.buf)[0] = end
+
+    cdef result(self, int64_t at, int64_t now, const Placed* placed):
+        return self.result_type(
+            self.ok, self.from_offset + at, placed.size, <object>placed.queue_id, placed.queue_offset, now,
+            <object>placed.store_host,
         )
-        # Only now: these are Python code, during which somebody may attach another file.
+
+    cdef tell_others(self):
+        """To be called last: this is Python code, during which somebody may attach another file."""
         if self.position >= self.half_used:
             self.half_used += 8 << 20
             self.page_need()
         if self.is_follower_asleep:
             self.is_follower_asleep = False
             self.wake()
+
+    def append(self, message):
+        """The result of an append, or None if the message is not for this path."""
+        cdef int64_t started = wall_clock_ns(), now = started // 1000000, at
+        cdef Placed placed
+        if self.clock is not None:
+            now = PyLong_AsLongLong(self.clock())  # Python code: others may run meanwhile, so it comes first
+        if not self.is_open or not self.attached or not self.readable:
+            return None
+        at = self.position
+        if self.place(message, now, at, True, False, &placed) < 0:
+            return None
+        self.advance(at + placed.size, now, started, 1)
+        result = self.result(at, now, &placed)
+        self.tell_others()
         return result
+
+    def append_many(self, messages):
+        """The results of an append of all, visible at once; None, and nothing changed, if one is not for this path."""
+        cdef int64_t started = wall_clock_ns(), now = started // 1000000, start, at
+        cdef Py_ssize_t i, count = len(messages), done = 0
+        cdef Placed* placed
+        if self.clock is not None:
+            now = PyLong_AsLongLong(self.clock())
+        if not PyList_CheckExact(messages) or not count or not self.is_open or not self.attached or not self.readable:
+            return None
+        placed = <Placed*>malloc(count * sizeof(Placed))
+        if placed == NULL:
+            raise MemoryError
+        try:
+            start = at = self.position
+            for i in range(count):
+                if self.place(<object>PyList_GET_ITEM(messages, i), now, at, i > 0, True, &placed[i]) < 0:
+                    break
+                at += placed[i].size
+                done += 1
+            if done < count:
+                self.take_back(messages, start, at, done)
+                return None
+            store_head(<uint8_t*>self.target.buf + start, <int32_t>placed[0].size, MESSAGE_MAGIC)
+            self.advance(at, now, started, count)
+            results = []
+            at = start
+            for i in range(count):
+                results.append(self.result(at, now, &placed[i]))
+                at += placed[i].size
+        finally:
+            free(placed)
+        self.tell_others()
+        return results
+
+    cdef int take_back(self, list messages, int64_t start, int64_t end, Py_ssize_t count) except -1:
+        """Undoes what was placed of a batch: no byte of it may stay, and the queues go back."""
+        cdef Py_ssize_t i
+        cdef dict offsets
+        memset(<uint8_t*>self.target.buf + start, 0, end - start)
+        for i in range(count):
+            message = <object>PyList_GET_ITEM(messages, i)
+            offsets = self.queues[<object>member_at(message, self.topic_at)]
+            offsets[<object>member_at(message, self.queue_id_at)] -= 1
+        return 0
 
 
 cdef extern from *:

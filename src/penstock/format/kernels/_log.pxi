@@ -173,7 +173,7 @@ def copy_published(out, int64_t at, data):
 
 
 cdef bint is_incomplete(int32_t magic) noexcept nogil:
-    """Whether it is a magic of which some bytes are still zero: one store over two cache lines is seen in two halves."""
+    """Whether some bytes of a magic are still zero: a store over two cache lines is seen in two halves."""
     return is_part(magic, MESSAGE_MAGIC) or is_part(magic, MESSAGE_MAGIC_V2) or is_part(magic, BLANK_MAGIC)
 
 

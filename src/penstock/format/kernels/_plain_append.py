@@ -47,6 +47,10 @@ class Appender:
     def detach(self) -> None:
         """Lets go of the file's memory; everything is declined until the next `attach`."""
 
+    def append_many(self, messages: object) -> Any:
+        """The results of an append of all, visible at once; None, and nothing changed, if one is not for this path."""
+        return None
+
     def append(self, message: object) -> Any:
         """The result of an append, or None if the message is not for this path."""
         return None

@@ -205,7 +205,7 @@ def find_record(data: Buffer, base: int, start: int, stop: int, check_crc: bool)
 
 
 def is_incomplete(magic: int) -> bool:
-    """Whether it is a magic of which some bytes are still zero: one store over two cache lines is seen in two halves."""
+    """Whether some bytes of a magic are still zero: a store over two cache lines is seen in two halves."""
     return any(
         all(seen in (0, due) for seen, due in zip(magic.to_bytes(4, "big"), whole.to_bytes(4, "big"), strict=True))
         for whole in (MESSAGE_MAGIC, MESSAGE_MAGIC_V2, BLANK_MAGIC)

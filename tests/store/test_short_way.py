@@ -1,0 +1,88 @@
+"""The compiled short way into the log leaves the same bytes and answers as the general path."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from penstock.format import kernels
+from penstock.store import Message, MessageStore, PutResult, PutStatus, Settings
+
+TEXT = st.text(st.characters(exclude_characters="\x01\x02", exclude_categories=["Cs"]), max_size=12)
+MESSAGES = st.builds(
+    Message,
+    topic=st.sampled_from(["orders", "payments"]),
+    body=st.binary(max_size=300),
+    keys=st.one_of(TEXT, st.lists(TEXT, max_size=3).map(tuple), st.lists(TEXT, max_size=2)),
+    tags=TEXT,
+    properties=st.dictionaries(TEXT, TEXT, max_size=3),
+    queue_id=st.integers(0, 2),
+    delay_level=st.sampled_from([0, 0, 0, 3]),
+    flag=st.integers(-(2**31), 2**31 - 1),
+    sys_flag=st.sampled_from([0, 1, 0x4, 0x8, 0xC, 0x30]),
+    born_timestamp=st.integers(0, 2**62),
+    born_host=st.sampled_from(["127.0.0.1:0", "10.0.0.7:1234", "[1050::5:600:300c:326b]:1"]),
+    store_host=st.sampled_from(["", "10.0.0.1:10911"]),
+    reconsume_times=st.integers(0, 20),
+    prepared_transaction_offset=st.integers(0, 2**40),
+    wait=st.sampled_from([True, True, False]),
+)
+STEPS = st.lists(st.one_of(MESSAGES, st.lists(MESSAGES, max_size=5)), max_size=25)
+
+pytestmark = pytest.mark.skipif(kernels.active != "compiled", reason="without a compiler there is no short way")
+
+
+def run(folder: Path, steps: list[Any], kernel: str) -> tuple[list[PutResult | object], list[bytes], int]:
+    """Puts singles and batches; returns the answers, the log's bytes, and how many took the short way."""
+    kernels.select(kernel)
+    try:
+        ticks = iter(range(1_700_000_000_000, 1_800_000_000_000))
+        with MessageStore.open(folder, Settings.dev(), clock=lambda: next(ticks) // 1_000_000 * 1_000_000) as store:
+            answers: list[Any] = [store.put_many(step) if isinstance(step, list) else store.put(step) for step in steps]
+            short = store.log.appender.count
+        return answers, [path.read_bytes() for path in sorted(folder.glob("commitlog/*"))], short
+    finally:
+        kernels.select("compiled")
+
+
+@given(STEPS)
+@settings(max_examples=60)
+def test_both_ways_leave_the_same_log(tmp_path_factory: pytest.TempPathFactory, steps: list[Any]) -> None:
+    # Each message once before: the short way takes only topics and hosts that it knows.
+    known = [step[0] if isinstance(step, list) and step else step for step in steps]
+    steps = [step for step in known if isinstance(step, Message)] + steps
+    folder = tmp_path_factory.mktemp("ways")
+    short, short_log, _ = run(folder / "short", steps, "compiled")
+    general, general_log, none = run(folder / "general", steps, "plain")
+    assert none == 0
+    assert short == general
+    assert short_log == general_log
+
+
+def test_ordinary_messages_take_the_short_way(tmp_path: Path) -> None:
+    message = Message("orders", b"x", keys=("a", "b"), tags="t", properties={"colour": "blue"})
+    answers, _, short = run(tmp_path, [message] * 10 + [[message] * 8] * 2, "compiled")
+    assert short == 9 + 16
+    assert all(answer.status is PutStatus.PUT_OK for answer in answers)
+
+
+def test_a_batch_with_one_bad_message_leaves_nothing_behind(tmp_path: Path) -> None:
+    good, bad = Message("orders", b"x" * 100), Message("orders", b"x", properties={"a\x01": "b"})
+    with MessageStore.open(tmp_path, Settings.dev()) as store:
+        assert store.put(good).ok
+        end = store.log.max_offset
+        assert store.put_many([good, good, bad]).status is PutStatus.MESSAGE_ILLEGAL
+        assert store.log.max_offset == end
+        assert not any(store.log.queue.files[0].map.view[end : end + 4096])
+        assert store.put(good).queue_offset == 1
+
+
+def test_a_committed_message_in_a_batch_is_refused(tmp_path: Path) -> None:
+    with MessageStore.open(tmp_path, Settings.dev()) as store:
+        assert store.put(Message("orders", b"x")).ok
+        result = store.put_many([Message("orders", b"x"), Message("orders", b"x", sys_flag=0x8)])
+    assert result.status is PutStatus.MESSAGE_ILLEGAL
