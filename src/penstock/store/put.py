@@ -47,40 +47,44 @@ class Putter:
         self._levels = len(settings.delay_levels)
 
     def put(self, message: Message) -> PutResult:
-        if self._group_commit is None:
-            result: PutResult | None = self._append_ordinary(message)
-            if result is not None:
-                return result
         started = time.perf_counter()
-        results, flushed = self._append([message])
+        ordinary: PutResult | None = self._append_ordinary(message)
+        if ordinary is not None and self._group_commit is None:
+            return ordinary
+        results, flushed = self._go_on(message, ordinary)
         result = self._after_flush(results, flushed)[0]
-        self._statistics.count_put(result, time.perf_counter() - started)
+        self._statistics.count_put(result, time.perf_counter() - started, appended=ordinary is not None)
         return result
 
     def put_many(self, messages: Sequence[Message]) -> BatchResult:
         started = time.perf_counter()
         if not messages:
             return BatchResult(PutStatus.MESSAGE_ILLEGAL, reason="the batch is empty")
-        if self._group_commit is None:
-            ordinary: list[PutResult] | None = self._append_ordinary_batch(messages)
-            if ordinary is not None:
-                return BatchResult(PutStatus.PUT_OK, tuple(ordinary))
-        results, flushed = self._append(messages, batch=True)
+        ordinary: list[PutResult] | None = self._append_ordinary_batch(messages)
+        if ordinary is None:
+            results, flushed = self._append(messages, batch=True)
+        else:
+            results, flushed = ordinary, self._submit(ordinary)
         results = self._after_flush(results, flushed)
         took = time.perf_counter() - started
-        for result in results:
-            self._statistics.count_put(result, took)
+        if ordinary is None or self._group_commit is not None:
+            for result in results:
+                self._statistics.count_put(result, took, appended=ordinary is not None)
         first = results[0]
         return BatchResult(first.status, tuple(results) if first.stored else (), first.reason)
 
     def put_async(self, message: Message) -> Future[PutResult]:
         started = time.perf_counter()
         answer: Future[PutResult] = Future()
-        results, flushed = self._append([message])
+        ordinary: PutResult | None = self._append_ordinary(message)
+        if ordinary is not None and self._group_commit is None:
+            answer.set_result(ordinary)
+            return answer
+        results, flushed = self._go_on(message, ordinary)
 
         def answer_now(done: Future[None] | None) -> None:
             result = self._after_flush(results, done)[0]
-            self._statistics.count_put(result, time.perf_counter() - started)
+            self._statistics.count_put(result, time.perf_counter() - started, appended=ordinary is not None)
             answer.set_result(result)
 
         if flushed is None:
@@ -90,6 +94,15 @@ class Putter:
         return answer
 
     # -- steps -----------------------------------------------------------------------------------------------
+
+    def _go_on(self, message: Message, ordinary: PutResult | None) -> tuple[list[PutResult], Future[None] | None]:
+        """After the short way was tried: its result, or that of the general path, and the future of the flush."""
+        if ordinary is None:
+            return self._append([message])
+        return [ordinary], self._submit([ordinary])
+
+    def _submit(self, results: Sequence[PutResult]) -> Future[None] | None:
+        return None if self._group_commit is None else self._group_commit.submit(results[-1].end_offset)
 
     def _append(
         self, messages: Sequence[Message], *, batch: bool = False
@@ -101,13 +114,11 @@ class Putter:
             results = self._log.append(prepared)
         except Refused as refused:
             return [PutResult(refused.status, reason=refused.reason)], None
-        flushed = None
+        if any(message.wait for message in prepared):
+            return results, self._submit(results)
         if self._group_commit is not None:
-            if any(message.wait for message in prepared):
-                flushed = self._group_commit.submit(results[-1].end_offset)
-            else:
-                self._group_commit.wake()
-        return results, flushed
+            self._group_commit.wake()
+        return results, None
 
     def _check_state(self) -> None:
         if not self._flags.writable:

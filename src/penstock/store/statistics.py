@@ -46,9 +46,11 @@ class Snapshot(msgspec.Struct, frozen=True):
 class Statistics:
     """The counters of one open store."""
 
-    def __init__(self, started_ms: int, appender: kernels.Appender) -> None:
+    def __init__(self, started_ms: int, appender: kernels.Appender, *, appender_answers: bool) -> None:
         self.started_ms = started_ms
         self._appender = appender
+        self._appender_answers = appender_answers
+        """Whether an append by the short way ends the put, so that its time is the put's."""
         self._general_puts = self._general_bytes = self.put_failed = 0
         self.get_total = self.get_found = self.got_messages = self.got_bytes = 0
         self._slowest = 0.0
@@ -56,12 +58,13 @@ class Statistics:
         self._samples: deque[tuple[float, int, int, int]] = deque(maxlen=_WINDOW)
         self.sample()
 
-    def count_put(self, result: PutResult, seconds: float) -> None:
-        if result.stored:
+    def count_put(self, result: PutResult, seconds: float, *, appended: bool = False) -> None:
+        """Counts a put that took the general path, or whose answer had to wait although the appender `appended` it."""
+        if not result.stored:
+            self.put_failed += 1
+        elif not appended:
             self._general_puts += 1
             self._general_bytes += result.size
-        else:
-            self.put_failed += 1
         self._latencies[bisect_left(LATENCY_BOUNDS_MS, seconds * 1000)] += 1
         self._slowest = max(self._slowest, seconds)
 
@@ -84,7 +87,8 @@ class Statistics:
         then, puts, gets, messages = self._samples[0]
         seconds = max(time.monotonic() - then, 1e-3)
         put_bytes = self._general_bytes + self._appender.bytes_appended
-        latencies = [sum(pair) for pair in zip(self._latencies, self._appender.latency_counts, strict=True)]
+        short = self._appender.latency_counts if self._appender_answers else [0] * len(self._latencies)
+        latencies = [sum(pair) for pair in zip(self._latencies, short, strict=True)]
         bounds = [str(bound) for bound in LATENCY_BOUNDS_MS] + ["more"]
         return Snapshot(
             started_ms=self.started_ms,

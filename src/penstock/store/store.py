@@ -67,7 +67,9 @@ class MessageStore:
         self.flags = RunningFlags()
         self._checkpoint = CheckpointFile(files, layout.checkpoint)
         self.log = CommitLog(files, layout.commit_log, settings, clock)
-        self.statistics = Statistics(clock(), self.log.appender)
+        self.statistics = Statistics(
+            clock(), self.log.appender, appender_answers=settings.flush_disk_type is FlushDiskType.ASYNC_FLUSH
+        )
         self.queues = ConsumeQueues(files, layout.consume_queue, settings.mapped_file_size_consume_queue)
         self.index: Index | None = None
         if settings.message_index_enable:
