@@ -16,6 +16,7 @@ import pytest
 from store_home import FaultyFiles, StoreHome, assert_nothing_stored, eventually, is_one_sentence, refuse
 
 from penstock.store import GetStatus, Message, PutResult, PutStatus
+from penstock.store.flush import FlushFailed, GroupCommit, Syncer
 
 pytestmark = pytest.mark.usefixtures("kernels_name")
 
@@ -226,6 +227,18 @@ def test_a_put_that_is_under_way_when_the_store_is_closed_is_finished_first(
     again = home.open()
     assert again.report.clean_exit
     assert home.bodies(again, "orders") == [b"just in time"]
+
+
+def test_whoever_asks_for_the_disk_after_its_last_sync_is_answered_at_once(home: StoreHome) -> None:
+    """A put may be appended before the store closes and come to wait for its sync after the last one."""
+    store = home.open()
+    end = store.put(Message("orders", b"x")).end_offset
+    commit = GroupCommit(store.log.queue, Syncer(store.log.queue, lambda timestamp: None, lambda reason: None))
+    commit.start()
+    commit.stop()
+    assert commit.submit(end).result(0) is None
+    with pytest.raises(FlushFailed):
+        commit.submit(end + 1).result(0)
 
 
 def test_a_disk_without_room_for_a_queue_refuses_puts_until_there_is_room(home: StoreHome, disk: FaultyFiles) -> None:
