@@ -162,9 +162,7 @@ def assert_same_answers(store: MessageStore, java: Peer) -> None:
         assert ours
 
 
-def assert_same_page(
-    store: MessageStore, java: Peer, topic: str, queue_id: int, offset: int, tags: str | None
-) -> None:
+def assert_same_page(store: MessageStore, java: Peer, topic: str, queue_id: int, offset: int, tags: str | None) -> None:
     ours = store.get(topic, queue_id, offset, 32, tags)
     theirs = java.ask("get", topic=topic, queue=queue_id, offset=offset, max=32, tags=tags)
     wanted = None if tags is None else {tag.strip() for tag in tags.split("||")}

@@ -129,9 +129,7 @@ def picked(value: object, names: str) -> dict[str, object]:
 
 def read_record(example: Example) -> dict[str, object]:
     record = decode_record(example.data)
-    numbers = (
-        "size body_crc queue_id flag queue_offset physical_offset sys_flag born_timestamp store_timestamp"
-    )
+    numbers = "size body_crc queue_id flag queue_offset physical_offset sys_flag born_timestamp store_timestamp"
     others = "born_host store_host reconsume_times prepared_transaction_offset topic msg_id"
     properties = ", ".join(f"{name}={value}" for name, value in record.properties.items())
     return picked(record, f"{numbers} {others}") | {"body": record.body.decode(), "properties": properties}

@@ -106,9 +106,7 @@ def test_files_are_written_back_to_the_byte(tmp_path: Path, config: ConfigFiles)
 
 
 def test_fields_of_5_x_are_kept(tmp_path: Path, config: ConfigFiles) -> None:
-    newer = TOPICS.replace(
-        '\n\t\t\t"order"', '\n\t\t\t"attributes":{\n\t\t\t\t"+a":"b"\n\t\t\t},\n\t\t\t"order"'
-    )
+    newer = TOPICS.replace('\n\t\t\t"order"', '\n\t\t\t"attributes":{\n\t\t\t\t"+a":"b"\n\t\t\t},\n\t\t\t"order"')
     newer = newer.replace('"counter":2,', '"counter":2,\n\t\t"stateVersion":7,')
     (tmp_path / "topics.json").write_text(newer)
     (tmp_path / "consumerOffset.json").write_text(
@@ -176,9 +174,7 @@ def test_garbage_without_a_good_backup_is_an_error_that_names_both(
     assert f"{tmp_path / 'consumerOffset.json.bak'} is {found}" in sentence
 
 
-def test_an_empty_file_without_backup_is_an_empty_table_and_a_note_says_so(
-    tmp_path: Path, config: ConfigFiles
-) -> None:
+def test_an_empty_file_without_backup_is_an_empty_table_and_a_note_says_so(tmp_path: Path, config: ConfigFiles) -> None:
     path = tmp_path / "topics.json"
     path.touch()
     loaded = config.topics.read()
@@ -253,9 +249,7 @@ class CrashingFiles(Files):
 
 @pytest.mark.parametrize("after", [False, True])
 @pytest.mark.parametrize("damaged", [False, True])
-def test_a_crash_at_any_step_leaves_the_old_table_or_the_new(
-    tmp_path: Path, damaged: bool, after: bool
-) -> None:
+def test_a_crash_at_any_step_leaves_the_old_table_or_the_new(tmp_path: Path, damaged: bool, after: bool) -> None:
     step = 0
     crashed = True
     while crashed:

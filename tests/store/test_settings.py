@@ -69,9 +69,7 @@ def test_pairs_win_over_the_file_and_later_ones_over_earlier_ones(tmp_path: Path
     conf = tmp_path / "broker.conf"
     conf.write_text("flushDiskType = SYNC_FLUSH\nmaxMessageSize : 1000\nmaxMessageSize=2000\n")
     settings = Settings.load(conf, ["maxMessageSize=3000", " syncFlushTimeout = 70 "])
-    assert settings == Settings(
-        flush_disk_type=FlushDiskType.SYNC_FLUSH, max_message_size=3000, sync_flush_timeout=70
-    )
+    assert settings == Settings(flush_disk_type=FlushDiskType.SYNC_FLUSH, max_message_size=3000, sync_flush_timeout=70)
 
 
 def test_a_broker_conf_of_rocketmq_is_read_whole(tmp_path: Path) -> None:
@@ -150,9 +148,7 @@ def test_the_pool_works_with_asynchronous_flush_on_a_master_only() -> None:
     for change in ({"flush_disk_type": "SYNC_FLUSH"}, {"broker_role": "SLAVE"}):
         idle = pooled.with_changes(**change)
         assert not idle.transient_pool_active
-        assert any(
-            note.startswith("transientStorePoolEnable=true has no effect with") for note in idle.notes()
-        )
+        assert any(note.startswith("transientStorePoolEnable=true has no effect with") for note in idle.notes())
 
 
 # -- what is refused -----------------------------------------------------------------------------------------
@@ -217,9 +213,7 @@ def test_a_bad_delay_is_named() -> None:
 
 
 def test_an_index_larger_than_a_file_may_be_is_refused() -> None:
-    with pytest.raises(
-        BadSettings, match="maxHashSlotNum 5000000 and maxIndexNum 200000000 make index files of"
-    ):
+    with pytest.raises(BadSettings, match="maxHashSlotNum 5000000 and maxIndexNum 200000000 make index files of"):
         Settings(max_index_num=200_000_000)
 
 
@@ -236,9 +230,7 @@ def test_a_bad_line_of_a_file_is_named_with_path_and_number(tmp_path: Path) -> N
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     with pytest.raises(BadSettings) as refusal:
         Settings.load(tmp_path / "none.conf")
-    assert (
-        str(refusal.value) == f"{tmp_path / 'none.conf'}: cannot read the settings: No such file or directory"
-    )
+    assert str(refusal.value) == f"{tmp_path / 'none.conf'}: cannot read the settings: No such file or directory"
     broken = tmp_path / "broken.conf"
     broken.write_text("brokerName=\\u12")
     with pytest.raises(BadSettings, match=r"broken\.conf: line 1: a \\u escape"):

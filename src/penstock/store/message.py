@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 
-class Message(msgspec.Struct, frozen=True):
+class Message(msgspec.Struct, frozen=True, gc=False):
     """What a producer hands over; everything but topic and body has a default.
 
     `keys`, `tags`, `delay_level` and `wait` are the properties KEYS, TAGS, DELAY and WAIT under friendlier names, and
@@ -20,7 +20,7 @@ class Message(msgspec.Struct, frozen=True):
     body: bytes
     keys: Sequence[str] | str = ()
     tags: str = ""
-    properties: Mapping[str, str] = {}
+    properties: Mapping[str, str] | None = None
     queue_id: int = 0
     delay_level: int = 0
     flag: int = 0

@@ -117,7 +117,7 @@ def prepare(
 
 def collect_properties(message: Message) -> dict[str, str]:
     """The message's properties with its keys, tags, delay level and wait flag among them."""
-    properties = dict(message.properties)
+    properties = dict(message.properties or {})
     if message.keys:
         keys = message.keys
         properties[KEYS] = keys if isinstance(keys, str) else " ".join(keys)

@@ -47,10 +47,10 @@ class Putter:
         self._levels = len(settings.delay_levels)
 
     def put(self, message: Message) -> PutResult:
-        started = time.perf_counter()
         ordinary: PutResult | None = self._append_ordinary(message)
         if ordinary is not None and self._group_commit is None:
             return ordinary
+        started = time.perf_counter()
         results, flushed = self._go_on(message, ordinary)
         result = self._after_flush(results, flushed)[0]
         self._statistics.count_put(result, time.perf_counter() - started, appended=ordinary is not None)

@@ -112,7 +112,9 @@ class Recovery:
         self._cut_derived(report)
         self._dispatch(report)
         if not clean_exit:
-            self._sync_from(start)
+            self._sync_log(start)
+        if not clean_exit or report.dispatched_from < report.log_end:
+            self._sync_derived()
         return report
 
     # -- where to start --------------------------------------------------------------------------------------
@@ -261,15 +263,18 @@ class Recovery:
         self._dispatcher.gap_is_error = False
         self._dispatcher.timestamp = max(self._dispatcher.timestamp, self._log.newest_timestamp)
 
-    def _sync_from(self, start: int) -> None:
+    def _sync_log(self, start: int) -> None:
         """What a killed process left in the page cache counts as flushed from now on, so it must be on disk."""
         for file in self._log.queue.files[start:]:
             file.map.sync()
+
+    def _sync_derived(self) -> None:
+        """The checkpoint will say that queues and index are complete, so they must be on disk."""
         for queue in self._queues:
-            for mapped in queue.files.files:
-                mapped.map.sync()
-        if self._index is not None and self._index.files:
-            self._index.files[-1].sync()
+            for file in queue.files.files:
+                file.map.sync()
+        for table in () if self._index is None else self._index.files:
+            table.sync()
 
     def _forget_derived(self, report: RecoveryReport) -> None:
         """No log at all: queues and index describe nothing, and would hide what is written next."""

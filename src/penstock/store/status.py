@@ -40,7 +40,7 @@ class GetStatus(Enum):
     NO_MESSAGE_IN_QUEUE = "NO_MESSAGE_IN_QUEUE"
 
 
-class PutResult(msgspec.Struct, frozen=True):
+class PutResult(msgspec.Struct, frozen=True, gc=False):
     """The answer to one put. `reason` is a sentence where the status is not PUT_OK."""
 
     status: PutStatus

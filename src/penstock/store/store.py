@@ -30,7 +30,7 @@ from penstock.store.consume_queue import ConsumeQueue
 from penstock.store.consume_queues import ConsumeQueues
 from penstock.store.dispatch import Arrived, Dispatcher
 from penstock.store.dispatch_state import DispatchState, read_state, write_state
-from penstock.store.files import Files, OverlayFiles, StoreLock
+from penstock.store.files import Files, OverlayFiles, StoreLock, disk_refused
 from penstock.store.flush import GroupCommit, Syncer, TimedCommit, TimedFlush, Worker
 from penstock.store.get import Getter
 from penstock.store.index import Index
@@ -86,6 +86,7 @@ class MessageStore:
         self._threads: list[Worker] = []
         self._syncer = Syncer(self.log.queue, self._flushed, self._fail)
         self._putter: Putter | None = None
+        self._put: Callable[[Message], PutResult] = self._refuse
         self._closed = False
 
     # -- opening and closing ---------------------------------------------------------------------------------
@@ -93,19 +94,19 @@ class MessageStore:
     @classmethod
     def open(
         cls,
-        path: str | Path,
+        path: str | Path | None = None,
         settings: Settings | None = None,
         *,
         read_only: bool = False,
         clock: Callable[[], int] = now_ms,
         files: Files | None = None,
     ) -> Self:
-        """Opens the store in folder `path`, which is made if it is not there.
+        """Opens the store in folder `path`, or in storePathRootDir, which is made if it is not there.
 
         Raises StoreInUse, BadStore, BadSettings or StoreFailed, and then leaves everything as it was.
         """
-        root = Path(path)
         settings = settings or Settings()
+        root = Path(path or settings.store_path_root_dir)
         if read_only and not root.is_dir():
             raise BadStore("there is no store here: no such folder", path=root)
         if root.exists() and not root.is_dir():
@@ -114,8 +115,10 @@ class MessageStore:
         store = cls(root, settings, files or (OverlayFiles() if read_only else Files()), clock)
         try:
             store._start()
-        except BaseException:
+        except BaseException as error:
             store._release()
+            if isinstance(error, OSError):
+                raise disk_refused("cannot open the store", Path(error.filename or root), 0, error) from error
             raise
         return store
 
@@ -175,6 +178,7 @@ class MessageStore:
             Keeper(settings, self.queues, self.index, self._checkpoint, self.dispatcher, self.statistics, self._fail)
         )
         self._putter = Putter(settings, self.log, self.flags, self.statistics, group_commit)
+        self._put = self._putter.put
         self.dispatcher.start()
         for thread in self._threads:
             thread.start()
@@ -245,7 +249,7 @@ class MessageStore:
 
     def put(self, message: Message) -> PutResult:
         """Stores one message; returns when it is as safe as flushDiskType promises."""
-        return self._open_putter().put(message)
+        return self._put(message)
 
     def put_many(self, messages: Sequence[Message]) -> BatchResult:
         """Stores all or none, next to each other in the log, with one flush."""
@@ -254,6 +258,9 @@ class MessageStore:
     def put_async(self, message: Message) -> Future[PutResult]:
         """As `put`, but the answer comes in a future, once the disk has answered."""
         return self._open_putter().put_async(message)
+
+    def _refuse(self, message: Message) -> PutResult:
+        return self._open_putter().put(message)
 
     def _open_putter(self) -> Putter:
         if self._putter is None:

@@ -450,9 +450,9 @@ cdef int collect_pieces(properties, keys, tags, Piece* pieces, int64_t* total) e
     cdef Py_ssize_t position = 0
     cdef PyObject* name
     cdef PyObject* value
-    if not PyDict_CheckExact(properties):
+    if properties is not None and not PyDict_CheckExact(properties):
         return -1
-    if PyDict_Size(properties):
+    if properties is not None and PyDict_Size(properties):
         if 2 * PyDict_Size(properties) > MAX_PIECES - 8:
             return -1
         while PyDict_Next(properties, &position, &name, &value):
