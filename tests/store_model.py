@@ -142,6 +142,6 @@ def _enters_queue(sys_flag: int) -> bool:
 
 
 def _is_storable(message: Message) -> bool:
-    texts = [message.tags, *message.keys, *message.properties.values()]
+    texts = [message.tags, *message.keys, *(message.properties or {}).values()]
     names = "".join(message.properties)
     return not any("\x02" in text for text in (*texts, names)) and "\x01" not in names

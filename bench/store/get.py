@@ -42,11 +42,11 @@ class Get(Scenario):
                 offset = 0
                 while offset < self._most:
                     page = store.get(TOPIC, queue_id, offset, PAGE)
-                    found = len(page.messages) if self._decoded else len(page.records)
+                    found = len(page.messages) if self._decoded else page.count
                     if not found:
                         break
                     messages += found
-                    size += sum(map(len, page.records))
+                    size += len(page.data)
                     offset = page.next_begin_offset
             took = time.perf_counter() - started
         return self._run(took, messages, size)
