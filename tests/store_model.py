@@ -74,7 +74,7 @@ class Model:
         )
 
     def _route(self, message: Message) -> tuple[str, int, dict[str, str]]:
-        properties = {name: value for name, value in message.properties.items() if value}
+        properties = {name: value for name, value in (message.properties or {}).items() if value}
         if message.keys:
             properties["KEYS"] = " ".join(message.keys)
         if message.tags:
@@ -142,6 +142,7 @@ def _enters_queue(sys_flag: int) -> bool:
 
 
 def _is_storable(message: Message) -> bool:
-    texts = [message.tags, *message.keys, *(message.properties or {}).values()]
-    names = "".join(message.properties)
+    properties = message.properties or {}
+    texts = [message.tags, *message.keys, *properties.values()]
+    names = "".join(properties)
     return not any("\x02" in text for text in (*texts, names)) and "\x01" not in names
