@@ -52,9 +52,9 @@ class FaultyFiles(Files):
     def _hooked(self, made: FileMap) -> FileMap:
         really_sync = made.sync
 
-        def sync() -> None:
+        def sync(start: int = 0, stop: int | None = None) -> None:
             self.before_sync(made.path)
-            really_sync()
+            really_sync(start, stop)
 
         made.sync = sync  # type: ignore[method-assign]
         return made

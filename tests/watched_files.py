@@ -18,9 +18,9 @@ class WatchedMap(FileMap):
 
     watcher: WatchedFiles
 
-    def sync(self) -> None:
+    def sync(self, start: int = 0, stop: int | None = None) -> None:
         self.watcher.on_sync(self.path)
-        super().sync()
+        super().sync(start, stop)
         self.watcher.synced(self.path)
 
 

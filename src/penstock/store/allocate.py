@@ -16,7 +16,7 @@ from penstock.errors import StoreFailed
 from penstock.store.file_queue import file_name
 from penstock.store.files import FileMap, Files
 from penstock.store.mapped_file import PAGE, MappedFile
-from penstock.store.memory_lock import lock_memory
+from penstock.store.memory_calls import lock_memory
 from penstock.store.settings import FlushDiskType, Settings
 from penstock.store.transient_pool import TransientPool
 

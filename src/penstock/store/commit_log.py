@@ -22,7 +22,7 @@ from penstock.store.allocate import Allocator
 from penstock.store.file_queue import FileQueue
 from penstock.store.files import Files
 from penstock.store.mapped_file import MappedFile
-from penstock.store.memory_lock import unlock_memory
+from penstock.store.memory_calls import unlock_memory
 from penstock.store.message import Message
 from penstock.store.prepare import Prepared, Refused
 from penstock.store.settings import FlushDiskType, Settings

@@ -21,6 +21,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from penstock.errors import BadStore, StoreFailed, StoreInUse
+from penstock.store.memory_calls import sync_memory
 
 _FLOCK = "hhqqi"
 """Linux's struct flock: type, whence, start, length, process."""
@@ -41,9 +42,15 @@ class FileMap:
     def __len__(self) -> int:
         return len(self.memory)
 
-    def sync(self) -> None:
-        """Returns when everything stored so far is on disk. (fdatasync, unlike msync, lets other threads run.)"""
-        os.fdatasync(self._descriptor)
+    def sync(self, start: int = 0, stop: int | None = None) -> None:
+        """Returns when what was stored in a range, or anywhere, is on disk; other threads run meanwhile.
+
+        A range leaves the pages behind it alone, which the writer may be about to use.
+        """
+        if stop is None:
+            os.fdatasync(self._descriptor)
+        else:
+            sync_memory(self.memory, start, stop)
 
     def written_ranges(self, start: int) -> Iterator[tuple[int, int]]:
         """Ranges behind `start` that may hold something; what was only allocated is left out where that can be told."""
@@ -66,7 +73,7 @@ class MemoryMap(FileMap):
     def __init__(self, path: Path, memory: mmap.mmap) -> None:
         super().__init__(path, memory, -1)
 
-    def sync(self) -> None:
+    def sync(self, start: int = 0, stop: int | None = None) -> None:
         pass
 
     def written_ranges(self, start: int) -> Iterator[tuple[int, int]]:

@@ -99,7 +99,11 @@ class MappedFile:
         """Syncs if enough is waiting; returns the flushed position. Raises OSError when the disk refuses."""
         if self.can_flush(least_pages):
             reached = self.readable
-            self.map.sync()
+            if self.hold():  # else it is being deleted, and nothing of it needs to reach the disk
+                try:
+                    self.map.sync(self.flushed, reached)
+                finally:
+                    self.release()
             self.flushed = reached
         return self.flushed
 

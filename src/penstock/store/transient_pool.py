@@ -10,7 +10,7 @@ import logging
 import mmap
 import threading
 
-from penstock.store.memory_lock import lock_memory
+from penstock.store.memory_calls import lock_memory
 
 log = logging.getLogger("penstock.store")
 
