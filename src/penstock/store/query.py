@@ -18,9 +18,8 @@ from penstock.format.record import Record, decode_record
 from penstock.store.commit_log import CommitLog
 from penstock.store.consume_queue import NO_RECORD_SIZE, ConsumeQueue
 from penstock.store.index import Index
+from penstock.store.mapped_file import MappedFile
 from penstock.store.records import Records
-
-_PAGE = 256
 
 
 class Boundary(Enum):
@@ -69,38 +68,49 @@ class KeyQuery:
         self._index = index
         self._log = commit_log.queue
         self._verify_crc = verify_crc
+        self._seen: tuple[object, object] = (None, None)
+        self._tables: list[kernels.Buffer] = []
+        self._logs: list[kernels.Buffer] = []
 
     def find(self, topic: str, key: str, begin: int, end: int, most: int) -> Hits:
         """The newest `most` records with the key, oldest first."""
-        slots, items = self._index.geometry
         topic_bytes, key_bytes = topic.encode("utf-8", "surrogateescape"), key.encode("utf-8", "surrogateescape")
-        found: dict[int, bytes] = {}
-        for file in reversed(self._index.files):
-            item = 0
-            while len(found) < most:
-                offsets, item = kernels.index_candidates(
-                    file.map.view, slots, items, topic_bytes, key_bytes, begin, end, item, _PAGE
+        slots, items = self._index.geometry
+        log = self._log
+        while True:
+            files = log.files
+            if not files:
+                return Hits([])
+            self._look_at(files)
+            try:
+                return Hits(
+                    kernels.find_key(
+                        key_bytes,
+                        topic_bytes,
+                        self._tables,
+                        slots,
+                        items,
+                        self._logs,
+                        files[0].from_offset,
+                        log.file_size,
+                        log.max_offset,
+                        begin,
+                        end,
+                        most,
+                        self._verify_crc,
+                    )
                 )
-                for offset in offsets:
-                    if offset not in found and len(found) < most:
-                        record = self._match(offset, topic_bytes, key_bytes, begin, end)
-                        if record is not None:
-                            found[offset] = record
-                if not item:
-                    break
-        return Hits([found[offset] for offset in sorted(found)] if len(found) > 1 else list(found.values()))
+            except ValueError:
+                if files is log.files:  # else a file was deleted meanwhile
+                    raise
 
-    def _match(self, offset: int, topic: bytes, key: bytes, begin: int, end: int) -> bytes | None:
-        file = self._log.find(offset)
-        if file is None or not file.hold():
-            return None
-        try:
-            base = file.from_offset
-            return kernels.match_record(
-                file.map.view, offset - base, base, file.readable, self._verify_crc, topic, key, begin, end
-            )
-        finally:
-            file.release()
+    def _look_at(self, files: tuple[MappedFile, ...]) -> None:
+        """Remembers the views of all files for as long as they stay the same."""
+        tables = self._index.files
+        if self._seen[0] is not files or self._seen[1] is not tables:
+            self._tables = [table.map.view for table in tables]
+            self._logs = [file.map.view for file in files]
+            self._seen = (files, tables)
 
     def find_many(self, topic: str, keys: list[str], begin: int, end: int) -> tuple[kernels.Longs, kernels.Longs]:
         """(number of the key, physical offset) of every record with one of the keys, in the order of the keys."""
@@ -112,7 +122,7 @@ class KeyQuery:
             numbers, offsets = kernels.find_keys(
                 keys,
                 topic.encode("utf-8", "surrogateescape"),
-                [file.map.view for file in self._index.files],
+                [table.map.view for table in self._index.files],
                 slots,
                 items,
                 [file.map.view for file in files],
@@ -125,6 +135,8 @@ class KeyQuery:
         finally:
             for file in files:
                 file.release()
+        if (np.diff(numbers) > 0).all():  # each key at most once: in order already
+            return numbers, offsets
         order = np.lexsort((offsets, numbers))
         numbers, offsets = numbers[order], offsets[order]
         new = np.ones(len(order), np.bool_)

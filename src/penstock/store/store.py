@@ -304,7 +304,8 @@ class MessageStore:
     def _key_query(self) -> KeyQuery:
         if self._keys is None:
             raise BadStore("there is no index: messageIndexEnable is false", path=self.layout.root)
-        self.catch_up()
+        if self._closed or self.dispatcher.position < self.log.confirmed_offset:
+            self.catch_up()
         return self._keys
 
     def look_up(self, physical_offset: int) -> Record | None:

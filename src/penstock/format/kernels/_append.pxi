@@ -22,7 +22,6 @@ cdef extern from "Python.h":
     bint PyBytes_CheckExact(object thing)
     bint PyLong_CheckExact(object thing)
     long long PyLong_AsLongLong(object number) except? -1
-    long long PyLong_AsLongLongAndOverflow(object number, int* overflow)
 
 cdef enum:
     MAX_PIECES = 64

@@ -1,5 +1,9 @@
 # The index file: put, find, rewind. The reference is `_plain_index.py`.
 
+cdef extern from "Python.h":
+    long long PyLong_AsLongLongAndOverflow(object number, int* overflow) except? -1
+
+
 cdef extern from *:
     """
     /* Whether an item's second may hold a time in [begin, end]; wide, so that garbage cannot overflow. */
@@ -126,7 +130,12 @@ cdef int64_t follow(
 
 
 cdef int64_t clamp_long(object value) except? -1:
-    return max(-MAX_LONG - 1, min(value, MAX_LONG))
+    """A time as 64 bits: one that has more lies before or after all times."""
+    cdef int overflow = 0
+    cdef int64_t number = PyLong_AsLongLongAndOverflow(value, &overflow)
+    if overflow:
+        return MAX_LONG if overflow > 0 else -MAX_LONG - 1
+    return number
 
 
 def index_find(data, int64_t slots, int64_t items, int64_t key_hash, begin, end, int64_t item, int64_t limit):

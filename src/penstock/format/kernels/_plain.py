@@ -25,7 +25,7 @@ from penstock.format.kernels._plain_log import (
     write_blank,
 )
 from penstock.format.kernels._plain_pages import PageReader
-from penstock.format.kernels._plain_query import find_keys, index_candidates, match_record
+from penstock.format.kernels._plain_query import find_key, find_keys, match_record
 
 __all__ = [
     "Appender",
@@ -38,11 +38,11 @@ __all__ = [
     "crc32",
     "derive",
     "encode_record",
+    "find_key",
     "find_keys",
     "find_property",
     "find_record",
     "group_rows",
-    "index_candidates",
     "index_find",
     "index_keys",
     "index_put",

@@ -14,13 +14,11 @@ from penstock.format.kernels._types import Buffer, Longs
 _ALL = 2**31 - 1
 
 
-def index_candidates(
-    data: Buffer, slots: int, items: int, topic: bytes, key: bytes, begin: int, end: int, item: int, limit: int
-) -> tuple[tuple[int, ...], int]:
-    """As index_find, by topic and key instead of their hash, with the offsets as a tuple."""
+def _candidates(data: Buffer, slots: int, items: int, topic: bytes, key: bytes, begin: int, end: int) -> list[int]:
+    """Offsets under the hash of topic and key, newest first."""
     code = abs(java_hash((topic + b"#" + key).decode("utf-8", "replace")))
-    offsets, number = index_find(data, slots, items, 0 if code == 2**31 else code, begin, end, item, limit)
-    return tuple(offsets.tolist()), number
+    offsets: list[int] = index_find(data, slots, items, 0 if code == 2**31 else code, begin, end, 0, _ALL)[0].tolist()
+    return offsets
 
 
 def match_record(
@@ -41,6 +39,35 @@ def match_record(
         return None
     keys = (find_property(record, 0, b"KEYS") or b"").split(b" ")
     return record if key in keys or key == find_property(record, 0, b"UNIQ_KEY") else None
+
+
+def find_key(
+    key: bytes,
+    topic: bytes,
+    indexes: list[Buffer],
+    slots: int,
+    items: int,
+    logs: Sequence[Buffer],
+    log_base: int,
+    file_size: int,
+    log_end: int,
+    begin: int,
+    end: int,
+    most: int,
+    check_crc: bool,
+) -> list[bytes]:
+    """The newest `most` records with a key, oldest first, each once, as bytes; arguments as for `find_keys`."""
+    records: dict[int, bytes] = {}
+    for table in reversed(indexes):
+        for offset in _candidates(table, slots, items, topic, key, begin, end):
+            place, at = divmod(offset - log_base, file_size)
+            if len(records) >= most or not log_base <= offset < log_end or place >= len(logs) or offset in records:
+                continue
+            base = log_base + place * file_size
+            record = match_record(logs[place], at, base, log_end - base, check_crc, topic, key, begin, end)
+            if record is not None:
+                records[offset] = record
+    return [records[offset] for offset in sorted(records)]
 
 
 def find_keys(
@@ -65,7 +92,7 @@ def find_keys(
     for table in indexes:
         for number, text in enumerate(keys):
             key = text.encode()
-            for offset in index_candidates(table, slots, items, topic, key, begin, end, 0, _ALL)[0]:
+            for offset in _candidates(table, slots, items, topic, key, begin, end):
                 place, at = divmod(offset - log_base, file_size)
                 if not log_base <= offset < log_end or place >= len(logs):
                     continue

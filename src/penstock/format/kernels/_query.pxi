@@ -3,11 +3,8 @@
 from cpython.list cimport PyList_GET_ITEM, PyList_GET_SIZE
 
 
-cdef extern from *:
-    """
-    static inline void fetch(const void *p) { __builtin_prefetch(p, 0, 1); }
-    """
-    void fetch(const void* p) noexcept nogil
+cdef enum:
+    AT_ONCE = 64
 
 
 cdef bint has_key(
@@ -38,35 +35,8 @@ cdef bint has_key(
     return False
 
 
-def index_candidates(
-    data, int64_t slots, int64_t items, bytes topic not None, bytes key not None, begin, end, int64_t item, int64_t limit
-):
-    """As index_find, by topic and key instead of their hash, with the offsets as a tuple."""
-    cdef Py_buffer source
-    cdef int64_t first = clamp_long(begin), last = clamp_long(end), number = item, count, i, hashed
-    cdef int64_t* found = NULL
-    cdef uint32_t code = 31 * hash_on(<const uint8_t*>PyBytes_AS_STRING(topic), PyBytes_GET_SIZE(topic), 0) + 35
-    hashed = without_sign(hash_on(<const uint8_t*>PyBytes_AS_STRING(key), PyBytes_GET_SIZE(key), code))
-    PyObject_GetBuffer(data, &source, PyBUF_SIMPLE)
-    try:
-        check_geometry(source.len, slots, items)
-        if number == 0:
-            number = load32(<const uint8_t*>source.buf + 40 + 4 * (hashed % slots))
-        if number <= 0 or number >= items:
-            return (), 0
-        acquire_fence()
-        with nogil:
-            count = follow(<const uint8_t*>source.buf, slots, items, hashed, first, last, &number, limit, &found)
-        if count < 0:
-            raise MemoryError
-        return tuple([found[i] for i in range(count)]), number
-    finally:
-        free(found)
-        PyBuffer_Release(&source)
-
-
-def match_record(
-    data, int64_t at, int64_t base, int64_t readable, bint check_crc, bytes topic not None, bytes key not None, begin, end
+cpdef match_record(
+    data, int64_t at, int64_t base, int64_t readable, bint check_crc, bytes topic, bytes key, begin, end
 ):
     """The bytes of the record at `at` if it is valid and has this topic, key and time; else None."""
     cdef Py_buffer source
@@ -87,14 +57,56 @@ def match_record(
         PyBuffer_Release(&source)
 
 
+def find_key(
+    bytes key not None, bytes topic not None, list indexes not None, int64_t slots, int64_t items, list logs not None,
+    int64_t log_base, int64_t file_size, int64_t log_end, begin, end, int64_t most, bint check_crc,
+):
+    """The newest `most` records with a key, oldest first, each once, as bytes; arguments as for `find_keys`."""
+    cdef int64_t first = clamp_long(begin), last = clamp_long(end), hashed, number, count, i, offset, place, item
+    cdef int64_t* found = NULL
+    cdef Py_buffer table
+    cdef uint32_t code = 31 * hash_on(<const uint8_t*>PyBytes_AS_STRING(topic), PyBytes_GET_SIZE(topic), 0) + 35
+    cdef dict records = {}
+    hashed = without_sign(hash_on(<const uint8_t*>PyBytes_AS_STRING(key), PyBytes_GET_SIZE(key), code))
+    for item in range(PyList_GET_SIZE(indexes) - 1, -1, -1):
+        PyObject_GetBuffer(<object>PyList_GET_ITEM(indexes, item), &table, PyBUF_SIMPLE)
+        try:
+            check_geometry(table.len, slots, items)
+            number = load32(<const uint8_t*>table.buf + 40 + 4 * (hashed % slots))
+            while 0 < number < items and PyDict_Size(records) < most:
+                acquire_fence()
+                with nogil:
+                    count = follow(
+                        <const uint8_t*>table.buf, slots, items, hashed, first, last, &number, AT_ONCE, &found
+                    )
+                if count < 0:
+                    raise MemoryError
+                for i in range(count):
+                    offset = found[i]
+                    if PyDict_Size(records) >= most or not log_base <= offset < log_end or offset in records:
+                        continue
+                    place = (offset - log_base) // file_size
+                    if place < PyList_GET_SIZE(logs):
+                        record = match_record(
+                            <object>PyList_GET_ITEM(logs, place), offset - log_base - place * file_size,
+                            log_base + place * file_size, log_end - log_base - place * file_size, check_crc, topic, key,
+                            begin, end,
+                        )
+                        if record is not None:
+                            records[offset] = record
+        finally:
+            PyBuffer_Release(&table)
+            free(found)
+            found = NULL
+    if PyDict_Size(records) < 2:
+        return list(records.values())
+    return [records[offset] for offset in sorted(records)]
+
+
 ctypedef struct Wanted:
     const char* text
     Py_ssize_t size
     int64_t hashed
-
-
-cdef enum:
-    AT_ONCE = 64
 
 
 cdef int search_file(
@@ -105,6 +117,8 @@ cdef int search_file(
     """Looks all keys up in one index file, some at once so that their cache misses overlap; -1 without memory."""
     cdef int64_t start, stop, i, number, place, at, room, previous
     cdef int64_t[AT_ONCE] numbers
+    cdef int64_t[AT_ONCE] lefts
+    cdef const uint8_t* tails[AT_ONCE]
     cdef const uint8_t* item
     cdef const uint8_t* first_item = index + 40 + 4 * slots
     cdef int64_t first_time = load64(index), offset
@@ -114,6 +128,7 @@ cdef int search_file(
     start = 0
     while start < count:
         stop = min(start + AT_ONCE, count)
+        memset(tails, 0, sizeof(tails))
         for i in range(start, stop):
             fetch(index + 40 + 4 * (wanted[i].hashed % slots))
         for i in range(start, stop):
@@ -129,6 +144,14 @@ cdef int search_file(
                     if place < log_count and at + 128 < logs[place].len:
                         fetch(<const uint8_t*>logs[place].buf + at)
                         fetch(<const uint8_t*>logs[place].buf + at + 64)
+                        tails[i - start] = <const uint8_t*>logs[place].buf + at
+                        lefts[i - start] = logs[place].len - at
+        for i in range(start, stop):
+            if tails[i - start] != NULL:  # topic and keys stand at a record's end
+                room = load32(tails[i - start])
+                if 128 < room <= lefts[i - start]:
+                    fetch(tails[i - start] + room - 1)
+                    fetch(tails[i - start] + room - 65)
         for i in range(start, stop):
             number = numbers[i - start]
             while 0 < number < items:
