@@ -6,7 +6,8 @@
     ├── CorruptData     bytes that are not what they must be; carries path, offset, expected and found
     ├── BadStore        a store that cannot be opened as it is: wrong file size, foreign file, missing folder
     ├── StoreInUse      another process, or this one, owns the store
-    └── StoreFailed     the disk refused: full, read-only, or a failed sync
+    ├── StoreFailed     the disk refused: full, read-only, or a failed sync
+    └── MissingPackage  an optional package that is needed here is not installed
 
 Damage met while scanning is not an exception: it is reported as data by whatever scans.
 """
@@ -65,3 +66,7 @@ class StoreInUse(PenstockError):
 
 class StoreFailed(PenstockError):
     """The disk refused: full, read-only, or a failed sync."""
+
+
+class MissingPackage(PenstockError):
+    """An optional package that is needed here is not installed."""

@@ -1,4 +1,4 @@
-"""What the walk over a log yields: one ROW per record, and the Reason why it stopped."""
+"""What the walk over a log yields, one ROW per record and the Reason why it stopped; and PUT_ROW, the way back."""
 
 from __future__ import annotations
 
@@ -32,8 +32,19 @@ _INTS = (
     "reserved",
 )
 
-# The compiled kernels write the same struct: keep the order.
+# The compiled kernels have the same structs: keep the order.
 ROW: Final = np.dtype([(name, np.int64) for name in _LONGS] + [(name, np.int32) for name in _INTS])
+
+_PUT_LONGS = (
+    "body_at",  # both _at fields count from the start of the batch's own bytes
+    "properties_at",
+    "born_timestamp",  # 0: the store time
+    "queue_offset",  # these two are filled in when the row is written
+    "physical_offset",
+)
+_PUT_INTS = ("body_length", "properties_length", "topic", "queue_id", "queue", "flag", "size", "reserved")
+
+PUT_ROW: Final = np.dtype([(name, np.int64) for name in _PUT_LONGS] + [(name, np.int32) for name in _PUT_INTS])
 
 
 class Reason(IntEnum):

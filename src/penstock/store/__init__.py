@@ -9,6 +9,7 @@ with MessageStore.open("data/store", Settings.dev()) as store:
 """
 
 from penstock.format.record import Record
+from penstock.store.arrow_results import ArrowPage, ArrowResult, LogPage
 from penstock.store.damage import DamagedRange
 from penstock.store.message import Message
 from penstock.store.query import Boundary, Hits
@@ -20,6 +21,8 @@ from penstock.store.store import MessageStore
 from penstock.store.tag_filter import TagFilter
 
 __all__ = [
+    "ArrowPage",
+    "ArrowResult",
     "BatchResult",
     "Boundary",
     "BrokerRole",
@@ -27,6 +30,7 @@ __all__ = [
     "FlushDiskType",
     "GetStatus",
     "Hits",
+    "LogPage",
     "Message",
     "MessageStore",
     "Page",

@@ -9,15 +9,19 @@ them, which recovery cuts off.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+
+import numpy as np
 
 from penstock.errors import StoreFailed
 from penstock.format import kernels
 from penstock.format.constants import BLANK_HEADER_SIZE
 from penstock.format.hosts import encode_host
+from penstock.format.put_rows import PutRows
 from penstock.store.allocate import Allocator
 from penstock.store.file_queue import FileQueue
 from penstock.store.files import Files
@@ -129,29 +133,80 @@ class CommitLog:
         with self._lock:
             self._stopped = True
 
-    def append(self, messages: Sequence[Prepared]) -> list[PutResult]:
-        """Appends all or none, in one file, visible at once. Raises Refused; nothing is stored then."""
-        total = sum(message.size for message in messages)
+    @contextlib.contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Holds the put lock, with the appender closed. Raises Refused once appends are stopped."""
         with self._lock:
             if self._stopped:
                 raise Refused(PutStatus.SERVICE_NOT_AVAILABLE, "the store takes no messages: the store is closed")
             self._locked_at = time.monotonic()
             self.appender.is_open = False
             try:
-                file = self._room_for(total)
-                now = self._clock()
-                results = self._encode(file, messages, now)
-                first = file.wrote
-                if len(messages) > 1:
-                    kernels.publish(file.target, first, messages[0].size)
-                file.store_timestamp = self.newest_timestamp = now
-                file.wrote = first + total
-                self._remember(file, messages, results)
+                yield
             finally:
                 self._locked_at = 0.0
                 self.appender.is_open = self._open
+
+    def append(self, messages: Sequence[Prepared]) -> list[PutResult]:
+        """Appends all or none, in one file, visible at once. Raises Refused; nothing is stored then."""
+        total = sum(message.size for message in messages)
+        with self._alone():
+            file = self._room_for(total)
+            now = self._clock()
+            results = self._encode(file, messages, now)
+            first = file.wrote
+            if len(messages) > 1:
+                kernels.publish(file.target, first, messages[0].size)
+            file.store_timestamp = self.newest_timestamp = now
+            file.wrote = first + total
+            self._remember(file, messages, results)
         self.wake_follower()
         return results
+
+    def append_rows(self, batch: PutRows) -> tuple[int, int, str]:
+        """Appends planned rows: in one file if they fit one, else in pieces that end where files do.
+
+        Each piece is visible at once. Returns how many rows were stored, their store time and, if no file could be
+        made for the others, why not. Raises Refused; nothing is stored then.
+        """
+        done, failure = 0, ""
+        with self._alone():
+            now = self._clock()
+            next_offsets = np.array([self.next_offset(*queue) for queue in batch.queues], np.int64)
+            while done < len(batch) and not failure:
+                try:
+                    file, stop = self._room_for_rows(batch, done)
+                except Refused as refused:
+                    if not done:
+                        raise
+                    failure = refused.reason
+                else:
+                    self._append_piece(file, batch, done, stop, next_offsets, now)
+                    done = stop
+        self.wake_follower()
+        self.appender.page_need()
+        return done, now, failure
+
+    def _append_piece(
+        self, file: MappedFile, batch: PutRows, start: int, stop: int, next_offsets: kernels.Longs, now: int
+    ) -> None:
+        """Writes rows behind `file.wrote`, publishes the first one last, and moves the queues on."""
+        first = file.wrote
+        batch.encode(file.target, first, file.from_offset + first, start, stop, next_offsets, now)
+        kernels.publish(file.target, first, int(batch.rows["size"][start]))
+        file.store_timestamp = self.newest_timestamp = now
+        file.wrote = first + batch.size(start, stop)
+        for (topic, queue_id), offset in zip(batch.queues, next_offsets.tolist(), strict=True):
+            self.set_next_offset(topic, queue_id, offset)
+        self.appender.attach(file.target, file.marks, file.from_offset)
+
+    def _room_for_rows(self, batch: PutRows, start: int) -> tuple[MappedFile, int]:
+        """The file for the rows from `start` on, and the row before which it ends."""
+        most = self.queue.file_size - BLANK_HEADER_SIZE
+        if batch.size(0, len(batch)) <= most:
+            return self._room_for(batch.size(start, len(batch))), len(batch)
+        room = self._room_for(batch.size(start, start + 1))
+        return room, batch.fitting(start, room.size - room.wrote - BLANK_HEADER_SIZE)
 
     def wake_follower(self) -> None:
         if self.appender.is_follower_asleep:

@@ -8,12 +8,15 @@ what becomes of the record is up to the disk.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 
 import msgspec
+import numpy as np
 
+from penstock.format.put_rows import PutRows
 from penstock.format.sys_flag import TRANSACTION_NONE, transaction_type
+from penstock.store.arrow_results import ArrowResult
 from penstock.store.commit_log import CommitLog
 from penstock.store.flush import FlushFailed, GroupCommit
 from penstock.store.message import Message
@@ -93,6 +96,30 @@ class Putter:
             flushed.add_done_callback(answer_now)
         return answer
 
+    def put_rows(self, plan: Callable[[], PutRows]) -> ArrowResult:
+        """Stores the rows that `plan` makes, which may raise Refused; it is called once the store can take them."""
+        started = time.perf_counter()
+        try:
+            self._check_state()
+            batch = plan()
+            if not len(batch):
+                return ArrowResult(PutStatus.PUT_OK)
+            count, now, failure = self._log.append_rows(batch)
+        except Refused as refused:
+            self._statistics.count_put(PutResult(refused.status), time.perf_counter() - started)
+            return ArrowResult(refused.status, reason=refused.reason)
+        rows = batch.rows[:count]
+        status, reason = self._flush_rows(int(rows["physical_offset"][-1]) + int(rows["size"][-1]), batch.waits)
+        if status is PutStatus.UNKNOWN_ERROR:
+            self._statistics.count_put(PutResult(status), time.perf_counter() - started)
+            return ArrowResult(status, reason=reason)
+        self._statistics.count_rows(count, batch.size(0, count), time.perf_counter() - started)
+        if failure:
+            status, reason = PutStatus.CREATE_MAPEDFILE_FAILED, f"only the first {count} rows are stored: {failure}"
+        queue_offsets = np.ascontiguousarray(rows["queue_offset"])
+        physical_offsets = np.ascontiguousarray(rows["physical_offset"])
+        return ArrowResult(status, count, queue_offsets, physical_offsets, now, reason)
+
     # -- steps -----------------------------------------------------------------------------------------------
 
     def _go_on(self, message: Message, ordinary: PutResult | None) -> tuple[list[PutResult], Future[None] | None]:
@@ -142,15 +169,30 @@ class Putter:
             raise Refused(PutStatus.MESSAGE_ILLEGAL, "a message of a batch may be neither transactional nor delayed")
         return prepared
 
-    def _after_flush(self, results: list[PutResult], flushed: Future[None] | None) -> list[PutResult]:
-        if flushed is None:
-            return results
+    def _flush_rows(self, end_offset: int, wait: bool) -> tuple[PutStatus, str]:
+        if self._group_commit is None:
+            return PutStatus.PUT_OK, ""
+        if wait:
+            return self._outcome(self._group_commit.submit(end_offset))
+        self._group_commit.wake()
+        return PutStatus.PUT_OK, ""
+
+    def _outcome(self, flushed: Future[None]) -> tuple[PutStatus, str]:
+        """Waits for the disk; the status of what was appended, and the sentence that goes with it."""
         try:
             flushed.result(self._wait_seconds)
         except TimeoutError:
-            reason = f"stored, but not on disk after {self._wait_seconds:g} seconds"
-            late = PutStatus.FLUSH_DISK_TIMEOUT
-            return [msgspec.structs.replace(result, status=late, reason=reason) for result in results]
+            return PutStatus.FLUSH_DISK_TIMEOUT, f"stored, but not on disk after {self._wait_seconds:g} seconds"
         except FlushFailed as error:
-            return [PutResult(PutStatus.UNKNOWN_ERROR, reason=str(error)) for _ in results]
-        return results
+            return PutStatus.UNKNOWN_ERROR, str(error)
+        return PutStatus.PUT_OK, ""
+
+    def _after_flush(self, results: list[PutResult], flushed: Future[None] | None) -> list[PutResult]:
+        if flushed is None:
+            return results
+        status, reason = self._outcome(flushed)
+        if status is PutStatus.PUT_OK:
+            return results
+        if status is PutStatus.UNKNOWN_ERROR:
+            return [PutResult(status, reason=reason) for _ in results]
+        return [msgspec.structs.replace(result, status=status, reason=reason) for result in results]

@@ -18,6 +18,7 @@ from penstock.format.record import Record, decode_record
 from penstock.store.commit_log import CommitLog
 from penstock.store.consume_queue import NO_RECORD_SIZE, ConsumeQueue
 from penstock.store.index import Index
+from penstock.store.index_file import IndexFile
 from penstock.store.mapped_file import MappedFile
 from penstock.store.records import Records
 
@@ -36,6 +37,8 @@ class Boundary(Enum):
 
 class Hits(Sequence[Record]):
     """Records that a query found, oldest first: whole as they stand in the log, decoded when they are looked at."""
+
+    __slots__ = ("records",)
 
     def __init__(self, records: Sequence[bytes]) -> None:
         self.records = records
@@ -68,32 +71,37 @@ class KeyQuery:
         self._index = index
         self._log = commit_log.queue
         self._verify_crc = verify_crc
-        self._seen: tuple[object, object] = (None, None)
+        self._slots, self._items = index.geometry
+        self._files: tuple[MappedFile, ...] = ()
+        self._index_files: tuple[IndexFile, ...] = ()
         self._tables: list[kernels.Buffer] = []
         self._logs: list[kernels.Buffer] = []
 
-    def find(self, topic: str, key: str, begin: int, end: int, most: int) -> Hits:
-        """The newest `most` records with the key, oldest first."""
-        topic_bytes, key_bytes = topic.encode("utf-8", "surrogateescape"), key.encode("utf-8", "surrogateescape")
-        slots, items = self._index.geometry
+    def find(self, topic: str, key: str, begin: int, end: int, most: int, log_end: int) -> Hits:
+        """The newest `most` records with the key, oldest first; `log_end` is how far the log may be read."""
+        try:
+            topic_bytes, key_bytes = topic.encode(), key.encode()
+        except UnicodeEncodeError:
+            topic_bytes, key_bytes = topic.encode(errors="surrogateescape"), key.encode(errors="surrogateescape")
         log = self._log
         while True:
             files = log.files
             if not files:
                 return Hits([])
-            self._look_at(files)
+            if self._files is not files or self._index_files is not self._index.files:
+                self._look_again()
             try:
                 return Hits(
                     kernels.find_key(
                         key_bytes,
                         topic_bytes,
                         self._tables,
-                        slots,
-                        items,
+                        self._slots,
+                        self._items,
                         self._logs,
                         files[0].from_offset,
                         log.file_size,
-                        log.max_offset,
+                        log_end,
                         begin,
                         end,
                         most,
@@ -104,17 +112,14 @@ class KeyQuery:
                 if files is log.files:  # else a file was deleted meanwhile
                     raise
 
-    def _look_at(self, files: tuple[MappedFile, ...]) -> None:
-        """Remembers the views of all files for as long as they stay the same."""
-        tables = self._index.files
-        if self._seen[0] is not files or self._seen[1] is not tables:
-            self._tables = [table.map.view for table in tables]
-            self._logs = [file.map.view for file in files]
-            self._seen = (files, tables)
+    def _look_again(self) -> None:
+        """Remembers the views of all files, for as long as these stay the same."""
+        self._files, self._index_files = self._log.files, self._index.files
+        self._tables = [table.map.view for table in self._index_files]
+        self._logs = [file.map.view for file in self._files]
 
     def find_many(self, topic: str, keys: list[str], begin: int, end: int) -> tuple[kernels.Longs, kernels.Longs]:
         """(number of the key, physical offset) of every record with one of the keys, in the order of the keys."""
-        slots, items = self._index.geometry
         files = [file for file in self._log.files if file.hold()]
         try:
             if not files:
@@ -123,8 +128,8 @@ class KeyQuery:
                 keys,
                 topic.encode("utf-8", "surrogateescape"),
                 [table.map.view for table in self._index.files],
-                slots,
-                items,
+                self._slots,
+                self._items,
                 [file.map.view for file in files],
                 files[0].from_offset,
                 self._log.file_size,

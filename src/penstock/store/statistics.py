@@ -13,6 +13,7 @@ from collections import deque
 import msgspec
 
 from penstock.format import kernels
+from penstock.store.arrow_results import ArrowPage
 from penstock.store.status import GetStatus, Page, PutResult
 
 LATENCY_BOUNDS_MS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 5000)
@@ -68,6 +69,13 @@ class Statistics:
         self._latencies[bisect_left(LATENCY_BOUNDS_MS, seconds * 1000)] += 1
         self._slowest = max(self._slowest, seconds)
 
+    def count_rows(self, count: int, size: int, seconds: float) -> None:
+        """Counts messages that were stored together."""
+        self._general_puts += count
+        self._general_bytes += size
+        self._latencies[bisect_left(LATENCY_BOUNDS_MS, seconds * 1000)] += count
+        self._slowest = max(self._slowest, seconds)
+
     @property
     def put_total(self) -> int:
         """Messages stored, by the short way and by the general one."""
@@ -79,6 +87,13 @@ class Statistics:
             self.get_found += 1
             self.got_messages += page.count
             self.got_bytes += len(page.data)
+
+    def count_arrow_page(self, page: ArrowPage) -> None:
+        self.get_total += 1
+        if page.status is GetStatus.FOUND:
+            self.get_found += 1
+            self.got_messages += page.batch.num_rows
+            self.got_bytes += page.record_bytes
 
     def sample(self) -> None:
         self._samples.append((time.monotonic(), self.put_total, self.get_total, self.got_messages))

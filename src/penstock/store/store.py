@@ -24,6 +24,7 @@ from penstock.format.kernels import Longs
 from penstock.format.message_id import decode_message_id
 from penstock.format.record import Record
 from penstock.store.allocate import Allocator
+from penstock.store.arrow_methods import ArrowMethods
 from penstock.store.checkpoint_file import CheckpointFile
 from penstock.store.commit_log import CommitLog, now_ms
 from penstock.store.consume_queue import ConsumeQueue
@@ -53,7 +54,7 @@ from penstock.store.transient_pool import TransientPool
 log = logging.getLogger("penstock.store")
 
 
-class MessageStore:
+class MessageStore(ArrowMethods):
     """An open store. Use `open`, and close it or use it in a `with` block."""
 
     report: RecoveryReport
@@ -78,6 +79,7 @@ class MessageStore:
         self.dispatcher = Dispatcher(self.log, self.queues, self.index, settings.delay_levels, self.flags)
         self._getter = Getter(settings, self.log, self.queues)
         self._times = TimeSearch(self.records)
+        self._most_hits = min(settings.default_query_max_num, settings.max_msgs_num_batch)
         self._keys: KeyQuery | None = None
         if self.index is not None:
             self._keys = KeyQuery(self.index, self.log, verify_crc=settings.verify_crc_on_read)
@@ -288,9 +290,13 @@ class MessageStore:
 
         At most `max_messages`, or defaultQueryMaxNum if it is not given, and never more than maxMsgsNumBatch.
         """
-        wanted = self.settings.default_query_max_num if max_messages is None else max_messages
-        most = min(wanted, self.settings.max_msgs_num_batch)
-        return self._key_query().find(topic, key, begin_ms, end_ms, most)
+        if self._keys is None:
+            raise self._no_index()
+        log_end = self.log.confirmed_offset
+        if self._closed or self.dispatcher.position < log_end:
+            self.catch_up()
+        most = self._most_hits if max_messages is None else min(max_messages, self.settings.max_msgs_num_batch)
+        return self._keys.find(topic, key, begin_ms, end_ms, most, log_end)
 
     def query_many(
         self, topic: str, keys: list[str], begin_ms: int = 0, end_ms: int = 2**63 - 1
@@ -299,14 +305,13 @@ class MessageStore:
 
         As exact as `query`, without its limit, and much faster for each key; `look_up` reads a record.
         """
-        return self._key_query().find_many(topic, keys, begin_ms, end_ms)
-
-    def _key_query(self) -> KeyQuery:
         if self._keys is None:
-            raise BadStore("there is no index: messageIndexEnable is false", path=self.layout.root)
-        if self._closed or self.dispatcher.position < self.log.confirmed_offset:
-            self.catch_up()
-        return self._keys
+            raise self._no_index()
+        self.catch_up()
+        return self._keys.find_many(topic, keys, begin_ms, end_ms)
+
+    def _no_index(self) -> BadStore:
+        return BadStore("there is no index: messageIndexEnable is false", path=self.layout.root)
 
     def look_up(self, physical_offset: int) -> Record | None:
         """The record that begins at a physical offset."""

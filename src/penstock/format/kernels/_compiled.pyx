@@ -12,6 +12,9 @@ and read from memory once only, so that a writer that changes it meanwhile canno
     _queues.pxi   rows grouped by queue, queue units
     _index.pxi    the index file
     _append.pxi   an ordinary message into the log in one step
+    _buffers.pxi  arrays and columns, held while a kernel works on them
+    _arrow_properties.pxi, _arrow_in.pxi   columns of messages into the log
+    _arrow_out.pxi, _arrow_split.pxi       records into columns
     _pages.pxi    a page of a queue out of the log in one step
     _holds.pxi    who is reading a file
     _query.pxi    records by key
@@ -245,3 +248,8 @@ include "_pages.pxi"
 include "_holds.pxi"
 include "_query.pxi"
 include "_fields.pxi"
+include "_buffers.pxi"
+include "_arrow_properties.pxi"
+include "_arrow_in.pxi"
+include "_arrow_out.pxi"
+include "_arrow_split.pxi"

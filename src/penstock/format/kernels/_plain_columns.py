@@ -116,7 +116,7 @@ def derive(
 def group_rows(rows: Rows) -> list[tuple[int, int, Longs]]:
     """(topic_id, queue_id, row numbers) of the rows that belong into a queue; groups by first appearance."""
     groups: dict[tuple[int, int], list[int]] = {}
-    types = _checked(rows)["sys_flag"] & TRANSACTION_MASK
+    types = checked_rows(rows)["sys_flag"] & TRANSACTION_MASK
     for number in np.flatnonzero((types == TRANSACTION_NONE) | (types == TRANSACTION_COMMIT)).tolist():
         key = (int(rows["topic_id"][number]), int(rows["queue_id"][number]))
         groups.setdefault(key, []).append(number)
@@ -125,7 +125,7 @@ def group_rows(rows: Rows) -> list[tuple[int, int, Longs]]:
 
 def append_units(out: WritableBuffer, at: int, rows: Rows, picks: Longs) -> None:
     """Writes the 20-byte queue units of the picked rows at out[at:]."""
-    view, rows = writable_view_of(out), _checked(rows)
+    view, rows = writable_view_of(out), checked_rows(rows)
     picks = np.asarray(picks, dtype=np.int64)
     if at < 0 or at + UNIT_SIZE * len(picks) > len(view):
         raise ValueError(f"{len(picks)} units at {at} do not fit into {len(view)} bytes")
@@ -138,7 +138,8 @@ def append_units(out: WritableBuffer, at: int, rows: Rows, picks: Longs) -> None
     view[at : at + UNIT_SIZE * len(picks)] = units.tobytes()
 
 
-def _checked(rows: Rows) -> Rows:
+def checked_rows(rows: Rows) -> Rows:
+    """The same rows, if that is what they are."""
     if rows.dtype != ROW or rows.ndim != 1 or not rows.flags.c_contiguous:
         raise ValueError("rows must be a contiguous array of ROW")
     return rows
@@ -148,7 +149,7 @@ def _texts(data: Buffer, base: int, rows: Rows) -> Iterator[tuple[bytes, bytes]]
     """Topic and properties of each row."""
     view = view_of(data)
     columns = ("physical_offset", "size", "topic_at", "topic_length", "properties_at", "properties_length")
-    fields = zip(*(_checked(rows)[name].tolist() for name in columns), strict=True)
+    fields = zip(*(checked_rows(rows)[name].tolist() for name in columns), strict=True)
     for number, (offset, size, topic_at, topic_length, properties_at, properties_length) in enumerate(fields):
         at = offset - base
         if (

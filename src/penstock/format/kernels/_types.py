@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 from mmap import mmap
-from typing import Any, Protocol, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +14,33 @@ WritableBuffer: TypeAlias = "bytearray | memoryview | mmap | array[int] | npt.ND
 Rows: TypeAlias = npt.NDArray[np.void]  # of dtype ROW
 Longs: TypeAlias = npt.NDArray[np.int64]
 Ints: TypeAlias = npt.NDArray[np.int32]
+Bools: TypeAlias = npt.NDArray[np.bool_]
+PutTable: TypeAlias = npt.NDArray[np.void]  # of dtype PUT_ROW
+
+
+class TextColumn(NamedTuple):
+    """One text or byte string per row: data[offsets[i]:offsets[i + 1]], or nothing where `valid` says so."""
+
+    offsets: Ints
+    data: Buffer
+    valid: Bools | None
+
+
+class ListColumn(NamedTuple):
+    """A list of texts per row: items[offsets[i]:offsets[i + 1]]."""
+
+    offsets: Ints
+    items: TextColumn
+    valid: Bools | None
+
+
+class MapColumn(NamedTuple):
+    """Names and values per row: those with the numbers offsets[i] to offsets[i + 1]."""
+
+    offsets: Ints
+    names: TextColumn
+    values: TextColumn
+    valid: Bools | None
 
 
 class Topics(Protocol):

@@ -1,0 +1,246 @@
+"""Records of a log as Arrow record batches, column by column, without a Python object per row. Needs pyarrow.
+
+The columns are copies: nothing of the log stays in use. Text that is not UTF-8 comes out with U+FFFD in its place, and
+a time that microseconds cannot express as null.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cached_property, partial
+from itertools import pairwise
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from penstock.format import kernels
+from penstock.format.arrow_schema import MESSAGE_SCHEMA
+from penstock.format.constants import KEYS, TAGS
+from penstock.format.kernels import Bools, Buffer, Ints, Longs, Rows
+from penstock.format.sys_flag import BORN_HOST_V6, STORE_HOST_V6
+
+_BORN_HOST_AT = 48
+_MOST_MS = (2**63 - 1) // 1000
+_HOST_ROOM = (26, 58)  # what the text of an IPv4 and an IPv6 host takes at most
+
+Places = tuple[Longs, Ints]
+
+
+def rows_to_batch(data: Buffer, starts: Longs, rows: Rows, schema: pa.Schema) -> pa.RecordBatch:
+    """The rows as a batch with these columns of MESSAGE_SCHEMA; `starts` says where their records lie in the data.
+
+    The records together take less than 2 GiB.
+    """
+    source = _Source(data, starts, rows, schema.names)
+    return pa.RecordBatch.from_arrays([_COLUMNS[name](source) for name in schema.names], schema=schema)
+
+
+class _Source:
+    """The rows' fields as far as the columns need them, and where the texts lie in the data."""
+
+    def __init__(self, data: Buffer, starts: Longs, rows: Rows, columns: list[str]) -> None:
+        self.data = data
+        self._starts = starts
+        names = tuple({field: None for name in columns for field in _FIELDS[name]})
+        self._fields = dict(zip(names, kernels.row_fields(rows, names), strict=True))
+        self._wanted = [name for name in (TAGS, KEYS) if name.lower() in columns]
+
+    def field(self, name: str) -> npt.NDArray[Any]:
+        return self._fields[name]
+
+    def part(self, name: str) -> Places:
+        """Places and lengths of body, topic or properties."""
+        return self._starts + self._fields[f"{name}_at"], self._fields[f"{name}_length"]
+
+    @cached_property
+    def born_hosts(self) -> Places:
+        return self._starts + _BORN_HOST_AT, self._host_lengths(BORN_HOST_V6)
+
+    @cached_property
+    def store_hosts(self) -> Places:
+        places, lengths = self.born_hosts
+        return places + lengths + 8, self._host_lengths(STORE_HOST_V6)
+
+    def _host_lengths(self, wide: int) -> Ints:
+        return np.where(self._fields["sys_flag"] & wide, np.int32(20), np.int32(8))
+
+    @cached_property
+    def values(self) -> dict[str, Places]:
+        """Where the values of TAGS and KEYS lie, as far as they are columns: looked for in one go."""
+        names = tuple(name.encode() for name in self._wanted)
+        found = kernels.find_values(self.data, *self.part("properties"), names)
+        return dict(zip(self._wanted, found, strict=True))
+
+
+# -- columns -------------------------------------------------------------------------------------------------
+
+
+def _numbers(field: str, source: _Source) -> pa.Array:
+    values = source.field(field)
+    kind = pa.int64() if values.dtype == np.int64 else pa.int32()
+    return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(values)])
+
+
+def _moments(field: str, source: _Source) -> pa.Array:
+    milliseconds: Longs = source.field(field)
+    valid = None
+    if len(milliseconds) and not -_MOST_MS <= milliseconds.min() <= milliseconds.max() <= _MOST_MS:
+        valid = _bitmap((milliseconds >= -_MOST_MS) & (milliseconds <= _MOST_MS))
+    micros = pa.py_buffer(milliseconds * np.int64(1000))
+    return pa.Array.from_buffers(MESSAGE_SCHEMA.field(field).type, len(milliseconds), [valid, micros])
+
+
+def _bodies(source: _Source) -> pa.Array:
+    return _gathered(pa.binary(), source.data, source.part("body"))
+
+
+def _topics(source: _Source) -> pa.Array:
+    return _sound(_gathered(pa.string(), source.data, source.part("topic")))
+
+
+def _tags(source: _Source) -> pa.Array:
+    return _sound(_gathered(pa.string(), source.data, source.values[TAGS]))
+
+
+def _keys(source: _Source) -> pa.Array:
+    offsets, places, lengths = kernels.split_keys(source.data, *source.values[KEYS])
+    items = _sound(_gathered(pa.string(), source.data, (places, lengths)))
+    kind = MESSAGE_SCHEMA.field("keys").type
+    return pa.Array.from_buffers(kind, len(offsets) - 1, [None, pa.py_buffer(offsets)], children=[items])
+
+
+def _properties(source: _Source) -> pa.Array:
+    offsets, name_places, name_lengths, places, lengths = kernels.split_properties(
+        source.data, *source.part("properties")
+    )
+    names = _gathered(pa.string(), source.data, (name_places, name_lengths))
+    values = _gathered(pa.string(), source.data, (places, lengths))
+    kind = MESSAGE_SCHEMA.field("properties").type
+    if not _is_utf8(names):
+        return _sound_maps(kind, offsets, names, values)
+    pairs = pa.StructArray.from_arrays([names, _sound(values)], fields=[kind.key_field, kind.item_field])
+    return pa.Array.from_buffers(kind, len(offsets) - 1, [None, pa.py_buffer(offsets)], children=[pairs])
+
+
+def _message_ids(source: _Source) -> pa.Array:
+    places, lengths = source.store_hosts
+    offsets = _offsets(2 * lengths + 16)
+    out = _room(offsets[-1])
+    kernels.message_ids(source.data, places, lengths, source.field("physical_offset"), out)
+    return _texts(pa.string(), offsets, out)
+
+
+def _born_hosts(source: _Source) -> pa.Array:
+    return _hosts(source.data, source.born_hosts)
+
+
+def _store_hosts(source: _Source) -> pa.Array:
+    return _hosts(source.data, source.store_hosts)
+
+
+def _hosts(data: Buffer, hosts: Places) -> pa.Array:
+    out = _room(np.where(hosts[1] == 20, _HOST_ROOM[1], _HOST_ROOM[0]).sum())
+    return _texts(pa.string(), kernels.host_texts(data, *hosts, out), out)
+
+
+_COLUMNS: Final[dict[str, Callable[[_Source], pa.Array]]] = {
+    "topic": _topics,
+    "queue_id": partial(_numbers, "queue_id"),
+    "queue_offset": partial(_numbers, "queue_offset"),
+    "body": _bodies,
+    "tags": _tags,
+    "keys": _keys,
+    "properties": _properties,
+    "msg_id": _message_ids,
+    "born_timestamp": partial(_moments, "born_timestamp"),
+    "store_timestamp": partial(_moments, "store_timestamp"),
+    "born_host": _born_hosts,
+    "store_host": _store_hosts,
+    "flag": partial(_numbers, "flag"),
+    "sys_flag": partial(_numbers, "sys_flag"),
+    "reconsume_times": partial(_numbers, "reconsume_times"),
+    "prepared_transaction_offset": partial(_numbers, "prepared_transaction_offset"),
+    "physical_offset": partial(_numbers, "physical_offset"),
+    "store_size": partial(_numbers, "size"),
+    "body_crc": partial(_numbers, "body_crc"),
+}
+
+_PROPERTIES = ("properties_at", "properties_length")
+_FIELDS: Final[dict[str, tuple[str, ...]]] = {name: (name,) for name in MESSAGE_SCHEMA.names} | {
+    "topic": ("topic_at", "topic_length"),
+    "body": ("body_at", "body_length"),
+    "tags": _PROPERTIES,
+    "keys": _PROPERTIES,
+    "properties": _PROPERTIES,
+    "msg_id": ("sys_flag", "physical_offset"),
+    "born_host": ("sys_flag",),
+    "store_host": ("sys_flag",),
+    "store_size": ("size",),
+}
+"""The fields of a row that a column is made of."""
+
+
+# -- buffers -------------------------------------------------------------------------------------------------
+
+
+def _gathered(kind: pa.DataType, data: Buffer, places: Places) -> pa.Array:
+    """Texts from where they lie; null where the length is below zero."""
+    lengths = places[1]
+    offsets = _offsets(np.maximum(lengths, 0))
+    out = _room(offsets[-1])
+    kernels.gather(data, *places, out)
+    return _texts(kind, offsets, out, _bitmap(lengths >= 0))
+
+
+def _offsets(lengths: Ints) -> Ints:
+    offsets = np.zeros(len(lengths) + 1, np.int32)
+    np.cumsum(lengths, out=offsets[1:])
+    return offsets
+
+
+def _room(size: int) -> pa.Buffer:
+    """Memory of Arrow's pool, which is used again for the next batch."""
+    return pa.allocate_buffer(int(size))
+
+
+def _texts(kind: pa.DataType, offsets: Ints, data: pa.Buffer, valid: pa.Buffer | None = None) -> pa.Array:
+    return pa.Array.from_buffers(kind, len(offsets) - 1, [valid, pa.py_buffer(offsets), data])
+
+
+def _bitmap(valid: Bools) -> pa.Buffer | None:
+    """A bit per row, None if all are set."""
+    return None if valid.all() else pa.py_buffer(np.packbits(valid, bitorder="little"))
+
+
+# -- text that is not UTF-8 ----------------------------------------------------------------------------------
+
+
+def _is_utf8(texts: pa.Array) -> bool:
+    data: npt.NDArray[np.uint8] = np.frombuffer(texts.buffers()[2], np.uint8)
+    if not len(data) or data.max() < 0x80:
+        return True
+    try:
+        texts.validate(full=True)
+    except pa.ArrowInvalid:
+        return False
+    return True
+
+
+def _sound(texts: pa.Array) -> pa.Array:
+    """The same texts, with U+FFFD for what is not UTF-8."""
+    return texts if _is_utf8(texts) else pa.array(_decoded(texts), texts.type)
+
+
+def _decoded(texts: pa.Array) -> list[str | None]:
+    raw = texts.cast(pa.binary()).to_pylist()
+    return [None if text is None else text.decode("utf-8", "replace") for text in raw]
+
+
+def _sound_maps(kind: pa.MapType, offsets: Ints, names: pa.Array, values: pa.Array) -> pa.Array:
+    """Maps of names that are not UTF-8: each name once, also after names have become equal."""
+    pairs = list(zip(_decoded(names), _decoded(values), strict=True))
+    ends = offsets.tolist()
+    maps = [list(dict(pairs[start:end]).items()) for start, end in pairwise(ends)]
+    return pa.array(maps, kind)

@@ -1,0 +1,205 @@
+"""The plain twin's way from records to columns: checked rows of a queue, and texts gathered from where they lie.
+
+Reference for `_arrow_out.pxi`. `places` and `lengths` say where the texts of a column lie in the data; a length below
+zero is a text that is not there. One that lies outside the data is a ValueError.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import accumulate
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.format.hosts import IPV4_HOST_SIZE, IPV6_HOST_SIZE, decode_host
+from penstock.format.kernels._plain_columns import checked_rows
+from penstock.format.kernels._plain_log import examine, view_of, walk, writable_view_of
+from penstock.format.kernels._types import Buffer, Ints, Longs, Rows, WritableBuffer
+from penstock.format.rows import ROW, Reason
+
+_MAX_LONG = 2**63 - 1
+_HOST_ROOM = {IPV4_HOST_SIZE: 26, IPV6_HOST_SIZE: 58}  # what the text of a host takes at most
+
+
+def unit_rows(
+    data: Buffer,
+    base: int,
+    stop: int,
+    offsets: Longs,
+    sizes: Ints,
+    queue_offsets: Longs,
+    topic: bytes,
+    queue_id: int,
+    check_crc: bool,
+    out: WritableBuffer,
+) -> tuple[Rows, Ints]:
+    """The rows of the records that queue units point to, and for each unit STOP or the reason why it has no row.
+
+    A record is taken if it ends at or before `stop`, passes every check of a walk, has the unit's size, and is the
+    message of this topic, queue and queue offset. The records are copied one after the other into `out`, which has
+    room for all, and checked there.
+    """
+    view, target = view_of(data), writable_view_of(out)
+    stop = max(0, min(stop, len(view)))
+    units = list(zip(_longs(offsets), _ints(sizes), _longs(queue_offsets), strict=True))
+    if not 0 <= base <= _MAX_LONG - stop:
+        raise ValueError(f"{base} is not the offset of a file")
+    room = sum(max(size, 0) for _, size, _ in units)
+    if room > len(target):
+        raise ValueError(f"{room} bytes of records do not fit into {len(target)}")
+    rows, reasons, written = [], [], 0
+    for offset, size, queue_offset in units:
+        at = offset - base
+        reason, row = Reason.UNWRITTEN, None
+        if 0 <= at < stop and 0 < size <= stop - at:
+            record = target[written : written + size]
+            record[:] = view[at : at + size]
+            reason, row = examine(record, 0, offset, check_crc)
+        if row is not None:
+            if row[6] != size:
+                reason = Reason.BAD_SIZE
+            elif (row[1], row[8]) != (queue_offset, queue_id) or record[row[15] : row[15] + row[16]] != topic:
+                reason = Reason.BAD_POSITION
+            else:
+                rows.append(row)
+                written += size
+        reasons.append(reason)
+    return np.array(rows, ROW), np.array(reasons, np.int32)
+
+
+def fill_rows(data: Buffer, base: int, start: int, stop: int, check_crc: bool, room: Rows) -> tuple[int, int, int]:
+    """As walk, without topics, into the array `room`: how many rows it took, the position after them, and why."""
+    rows, reached, reason = walk(data, base, start, stop, check_crc, None, len(checked_rows(room)))
+    room[: len(rows)] = rows
+    return len(rows), reached, reason
+
+
+def row_fields(rows: Rows, names: tuple[str, ...]) -> list[npt.NDArray[Any]]:
+    """Fields of all rows, each as an array of its own."""
+    return [np.ascontiguousarray(checked_rows(rows)[name]) for name in names]
+
+
+def gather(data: Buffer, places: Longs, lengths: Ints, out: WritableBuffer) -> None:
+    """Copies the texts one after the other into `out`, which they fill exactly."""
+    _write(out, b"".join(text for _, text in _texts(data, places, lengths)))
+
+
+def find_values(data: Buffer, places: Longs, lengths: Ints, names: tuple[bytes, ...]) -> list[tuple[Longs, Ints]]:
+    """For each name the places and lengths of its values in property strings; length -1 where it has none."""
+    found: list[tuple[Longs, Ints]] = [
+        (np.zeros(len(places), np.int64), np.full(len(places), -1, np.int32)) for _ in names
+    ]
+    for number, (place, text) in enumerate(_texts(data, places, lengths)):
+        for name, value_at, value_length in _pairs(text):
+            for wanted, (value_places, value_lengths) in zip(names, found, strict=True):
+                if name == wanted:
+                    value_places[number], value_lengths[number] = place + value_at, value_length
+    return found
+
+
+def split_keys(data: Buffer, places: Longs, lengths: Ints) -> tuple[Ints, Longs, Ints]:
+    """The pieces between single spaces that are not empty: each text's first piece, then places and lengths."""
+    counts, pieces = [], []
+    for place, text in _texts(data, places, lengths):
+        keys = text.split(b" ")
+        starts = accumulate([0, *(len(key) + 1 for key in keys[:-1])])
+        found = [(place + start, len(key)) for start, key in zip(starts, keys, strict=True) if key]
+        counts.append(len(found))
+        pieces += found
+    return _offsets(counts), *_columns(pieces)
+
+
+def split_properties(data: Buffer, places: Longs, lengths: Ints) -> tuple[Ints, Longs, Ints, Longs, Ints]:
+    """All properties, each name once with its last value, where the name first stood.
+
+    The number of each text's first property, then places and lengths of the names, then those of the values.
+    """
+    counts, names, values = [], [], []
+    for place, text in _texts(data, places, lengths):
+        found: dict[bytes, tuple[int, tuple[int, int]]] = {}
+        for name, value_at, value_length in _pairs(text):
+            name_at, _ = found.get(name, (place + value_at - 1 - len(name), (0, 0)))
+            found[name] = name_at, (place + value_at, value_length)
+        counts.append(len(found))
+        names += [(name_at, len(name)) for name, (name_at, _) in found.items()]
+        values += [value for _, value in found.values()]
+    return _offsets(counts), *_columns(names), *_columns(values)
+
+
+def message_ids(data: Buffer, places: Longs, lengths: Ints, physical_offsets: Longs, out: WritableBuffer) -> None:
+    """Writes the offset ids of records one after the other into `out`: store host and offset in hex."""
+    numbers = _longs(physical_offsets)
+    hosts = [text for _, text in _hosts(data, places, lengths)]
+    ids = [host + number.to_bytes(8, "big", signed=True) for host, number in zip(hosts, numbers, strict=True)]
+    _write(out, b"".join(ids).hex().upper().encode())
+
+
+def host_texts(data: Buffer, places: Longs, lengths: Ints, out: WritableBuffer) -> Ints:
+    """Writes hosts as `ip:port` one after the other into `out`, and returns where each begins, and the end.
+
+    `out` must have room for 26 bytes for each IPv4 host, and for 58 for each IPv6 one.
+    """
+    view = writable_view_of(out)
+    hosts = [host for _, host in _hosts(data, places, lengths)]
+    if sum(_HOST_ROOM[len(host)] for host in hosts) > len(view):
+        raise ValueError("there is not enough room for the hosts' texts")
+    texts = [decode_host(host).encode() for host in hosts]
+    written = b"".join(texts)
+    view[: len(written)] = written
+    return _offsets([len(text) for text in texts])
+
+
+def _texts(data: Buffer, places: Longs, lengths: Ints) -> Iterator[tuple[int, bytes]]:
+    """Place and bytes of each text; no bytes where there is none."""
+    view = view_of(data)
+    texts = list(zip(_longs(places), _ints(lengths), strict=True))
+    for number, (place, length) in enumerate(texts):
+        if length >= 0 and not 0 <= place <= len(view) - length:
+            raise ValueError(f"text {number} does not lie in the data")
+    for place, length in texts:
+        yield place, bytes(view[place : place + length]) if length >= 0 else b""
+
+
+def _hosts(data: Buffer, places: Longs, lengths: Ints) -> Iterator[tuple[int, bytes]]:
+    if any(length not in _HOST_ROOM for length in _ints(lengths)):
+        raise ValueError("a host takes 8 bytes (IPv4) or 20 (IPv6)")
+    return _texts(data, places, lengths)
+
+
+def _pairs(text: bytes) -> Iterator[tuple[bytes, int, int]]:
+    """Name, where the value begins, and its length, of each property."""
+    at = 0
+    for piece in text.split(b"\x02"):
+        name, _, value = piece.partition(b"\x01")
+        if name and value:
+            yield name, at + len(name) + 1, len(value)
+        at += len(piece) + 1
+
+
+def _write(out: WritableBuffer, texts: bytes) -> None:
+    view = writable_view_of(out)
+    if len(view) != len(texts):
+        raise ValueError(f"{len(texts)} bytes do not fill {len(view)}")
+    view[:] = texts
+
+
+def _offsets(counts: list[int]) -> Ints:
+    return np.array([0, *accumulate(counts)], np.int32)
+
+
+def _columns(pieces: list[tuple[int, int]]) -> tuple[Longs, Ints]:
+    return np.array([place for place, _ in pieces], np.int64), np.array([length for _, length in pieces], np.int32)
+
+
+def _longs(values: Longs) -> list[int]:
+    if values.dtype != np.int64 or values.ndim != 1 or not values.flags.c_contiguous:
+        raise ValueError("a contiguous array of int64 is needed")
+    return list(values.tolist())
+
+
+def _ints(values: Ints) -> list[int]:
+    if values.dtype != np.int32 or values.ndim != 1 or not values.flags.c_contiguous:
+        raise ValueError("a contiguous array of int32 is needed")
+    return list(values.tolist())

@@ -1,0 +1,137 @@
+"""Pages of a queue or of the log as Arrow record batches. Needs pyarrow.
+
+A page never crosses the end of a log file, nor that of a queue file. What is damaged, or not the message that its
+place promises, is passed over, and only that.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.format import kernels
+from penstock.format.arrow_rows import rows_to_batch
+from penstock.format.constants import MIN_RECORD_SIZE
+from penstock.format.kernels import Ints, Longs, Rows
+from penstock.format.queue_unit import UNIT_SIZE
+from penstock.format.rows import ROW, Reason
+from penstock.store.arrow_results import ArrowPage, LogPage
+from penstock.store.commit_log import CommitLog
+from penstock.store.consume_queue import NO_RECORD_SIZE, ConsumeQueue
+from penstock.store.mapped_file import MappedFile
+from penstock.store.status import GetStatus
+
+_LEAST_UNITS_EXAMINED: Final = 800
+_MOST_BYTES: Final = 512 << 20  # offsets in the columns have 32 bits, and text can grow to three times its size
+
+
+class ArrowReader:
+    """Reads with one set of columns; keeps nothing between pages."""
+
+    def __init__(self, commit_log: CommitLog, schema: pa.Schema, *, verify_crc: bool) -> None:
+        self._log = commit_log
+        self._schema = schema
+        self._verify_crc = verify_crc
+
+    def nothing(self) -> pa.RecordBatch:
+        """A batch without rows."""
+        return rows_to_batch(b"", np.empty(0, np.int64), np.empty(0, ROW), self._schema)
+
+    # -- a queue ---------------------------------------------------------------------------------------------
+
+    def read_queue(self, queue: ConsumeQueue, offset: int, max_messages: int, max_bytes: int) -> ArrowPage:
+        """The messages from `offset` on, which lies between the queue's minimum and maximum."""
+        lowest, highest = queue.min_offset, queue.max_offset
+        units = queue.page(offset, max(max_messages, _LEAST_UNITS_EXAMINED))
+        if units is None:
+            per_file = queue.files.file_size // UNIT_SIZE
+            next_offset = offset + per_file - offset % per_file
+            return ArrowPage(GetStatus.OFFSET_FOUND_NULL, next_offset, lowest, highest, self.nothing())
+        offsets, sizes = units["offset"].astype(np.int64), units["size"].astype(np.int32)
+        live = np.flatnonzero((sizes != NO_RECORD_SIZE) & (offsets >= self._log.min_offset))
+        taken = live[: min(max_messages, self._fitting(offsets[live], sizes[live], max_bytes))]
+        next_offset = offset + (int(live[len(taken)]) if len(taken) < len(live) else len(units))
+        numbers = offset + taken
+        batch, reasons = self._records(queue, offsets[taken], sizes[taken], numbers)
+        status = GetStatus.FOUND if batch.num_rows else GetStatus.MESSAGE_WAS_REMOVING
+        damaged = numbers[(reasons != Reason.STOP) & (reasons != Reason.UNWRITTEN)]
+        found = int(sizes[taken][reasons == Reason.STOP].sum(dtype=np.int64))
+        return ArrowPage(status, next_offset, lowest, highest, batch, tuple(damaged.tolist()), found)
+
+    def _fitting(self, offsets: Longs, sizes: Ints, max_bytes: int) -> int:
+        """How many units make a page: those of the first one's log file, at least one, within the bytes."""
+        if not len(offsets):
+            return 0
+        files = offsets // self._log.queue.file_size
+        elsewhere = files != files[0]
+        same_file = int(elsewhere.argmax()) if elsewhere.any() else len(files)
+        ends = np.cumsum(np.maximum(sizes, 0), dtype=np.int64)
+        return min(same_file, max(1, int(np.searchsorted(ends, min(max_bytes, _MOST_BYTES), "right"))))
+
+    def _records(self, queue: ConsumeQueue, offsets: Longs, sizes: Ints, numbers: Longs) -> tuple[pa.RecordBatch, Ints]:
+        """The records that units of one log file point to, and what was found for each unit."""
+        file = self._log.queue.find(int(offsets[0])) if len(offsets) else None
+        if file is None or not file.hold():
+            return self.nothing(), np.full(len(offsets), Reason.UNWRITTEN, np.int32)
+        try:
+            sizes = np.where(sizes > file.readable, np.int32(0), sizes)  # no unit of a sound queue has such a size
+            records = pa.allocate_buffer(int(np.maximum(sizes, 0).sum(dtype=np.int64)))
+            rows, reasons = kernels.unit_rows(
+                file.map.view,
+                file.from_offset,
+                file.readable,
+                offsets,
+                sizes,
+                numbers,
+                queue.topic.encode(),
+                queue.queue_id,
+                self._verify_crc,
+                records,
+            )
+        finally:
+            file.release()
+        lengths = rows["size"].astype(np.int64)
+        return rows_to_batch(records, np.cumsum(lengths) - lengths, rows, self._schema), reasons
+
+    # -- the log ---------------------------------------------------------------------------------------------
+
+    def read_log(self, start_offset: int, max_bytes: int) -> LogPage:
+        """The next records that start at or behind `start_offset`, and the offset behind them."""
+        log, end = self._log, self._log.confirmed_offset
+        at = max(start_offset, log.min_offset, 0)
+        while at < end:
+            file = log.queue.find(at)
+            if file is None or not file.hold():
+                at = max(log.min_offset, log.roll_next(at))
+                continue
+            try:
+                stop = min(end - file.from_offset, file.readable)
+                rows, reached = self._walk(file, at - file.from_offset, stop, max(1, min(max_bytes, _MOST_BYTES)))
+                at = file.from_offset + reached
+                if len(rows):
+                    starts = rows["physical_offset"] - file.from_offset
+                    return LogPage(rows_to_batch(file.map.view, starts, rows, self._schema), at)
+            finally:
+                file.release()
+        return LogPage(self.nothing(), end)
+
+    def _walk(self, file: MappedFile, start: int, stop: int, max_bytes: int) -> tuple[Rows, int]:
+        """Records of a file within the bytes, and the position behind them; without any, where to look further."""
+        data, base = file.map.view, file.from_offset
+        limit = min(stop, start + max_bytes)
+        # Of Arrow's pool, which uses the memory again; numpy would get it anew from the system, page by page.
+        memory = pa.allocate_buffer(ROW.itemsize * ((limit - start) // MIN_RECORD_SIZE + 1))
+        room = np.frombuffer(memory, ROW)
+        count, reached, reason = kernels.fill_rows(data, base, start, limit, self._verify_crc, room)
+        rows = room[:count]
+        if len(rows) > 1 and reached > limit:
+            reached -= int(rows["size"][-1])
+            return rows[:-1], reached
+        if reason == Reason.BLANK:
+            return rows, file.size
+        if not len(rows):
+            found = kernels.find_record(data, base, start + 1, stop, True)
+            reached = stop if found < 0 else found
+        return rows, reached

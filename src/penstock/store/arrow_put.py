@@ -1,0 +1,58 @@
+"""Putting Arrow record batches: the columns are planned, then appended in one go. Needs pyarrow."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+from penstock.errors import BadMessage
+from penstock.format.arrow_puts import PutBatch
+from penstock.format.hosts import encode_host
+from penstock.format.put_rows import PutLimits, PutRows, RowRefused, plan_puts
+from penstock.store.arrow_results import ArrowResult
+from penstock.store.message import Message
+from penstock.store.prepare import Refused, prepare
+from penstock.store.put import Putter
+from penstock.store.settings import Settings
+from penstock.store.status import PutStatus
+
+
+def put_batch(putter: Putter, settings: Settings, batch: pa.RecordBatch) -> ArrowResult:
+    """Stores all rows; see `MessageStore.put_arrow`."""
+    if not isinstance(batch, pa.RecordBatch):
+        raise TypeError(f"a pyarrow.RecordBatch is needed, not {type(batch).__name__}")
+    return putter.put_rows(lambda: _plan(batch, settings))
+
+
+def _plan(batch: pa.RecordBatch, settings: Settings) -> PutRows:
+    limits = PutLimits(
+        settings.max_message_size,
+        settings.max_record_size,
+        len(settings.delay_levels),
+        encode_host(Message("", b"").born_host),
+        encode_host(settings.store_host),
+    )
+    try:
+        columns = PutBatch(batch)
+        return plan_puts(columns.columns(), limits)
+    except (BadMessage, ValueError) as error:
+        raise Refused(PutStatus.MESSAGE_ILLEGAL, str(error)) from None
+    except RowRefused as refused:
+        why = _explain(columns, refused, settings)
+        raise Refused(why.status, f"row {refused.number}: {why.reason}") from None
+
+
+def _explain(columns: PutBatch, refused: RowRefused, settings: Settings) -> Refused:
+    """Why a put of that row alone would be refused."""
+    if refused.reason:
+        return Refused(PutStatus.MESSAGE_ILLEGAL, refused.reason)
+    try:
+        prepare(
+            Message(**columns.fields(refused.number)),
+            store_host=settings.store_host,
+            max_message_size=settings.max_message_size,
+            max_record_size=settings.max_record_size,
+            delay_levels=len(settings.delay_levels),
+        )
+    except Refused as why:
+        return why
+    raise AssertionError(f"row {refused.number} was refused, though a put would take it")
