@@ -33,6 +33,16 @@ def test_behind_the_end_of_the_log_there_are_no_rows_and_the_end_is_told(home: S
     assert store.log_arrow(-5).batch.num_rows == 2
 
 
+@pytest.mark.parametrize("most", [1, 7, 60, 1000])
+def test_rows_bound_a_page_that_has_at_least_one(most: int, home: StoreHome) -> None:
+    store = home.open(mapped_file_size_commit_log=16_384)
+    put_numbered(store, 60)
+    page = store.log_arrow(max_messages=most)
+    assert numbers(page.batch) == list(range(min(most, 60)))
+    assert read_log(store, max_messages=most) == read_log(store)
+    assert store.log_arrow(max_messages=0).batch.num_rows == 1
+
+
 def test_new_records_are_seen_from_where_the_last_page_ended(home: StoreHome) -> None:
     store = home.open()
     put_numbered(store, 2)

@@ -97,9 +97,10 @@ class ArrowReader:
 
     # -- the log ---------------------------------------------------------------------------------------------
 
-    def read_log(self, start_offset: int, max_bytes: int) -> LogPage:
+    def read_log(self, start_offset: int, max_messages: int, max_bytes: int) -> LogPage:
         """The next records that start at or behind `start_offset`, and the offset behind them."""
         log, end = self._log, self._log.confirmed_offset
+        most_rows, most_bytes = max(1, max_messages), max(1, min(max_bytes, _MOST_BYTES))
         at = max(start_offset, log.min_offset, 0)
         while at < end:
             file = log.queue.find(at)
@@ -108,7 +109,7 @@ class ArrowReader:
                 continue
             try:
                 stop = min(end - file.from_offset, file.readable)
-                rows, reached = self._walk(file, at - file.from_offset, stop, max(1, min(max_bytes, _MOST_BYTES)))
+                rows, reached = self._walk(file, at - file.from_offset, stop, most_rows, most_bytes)
                 at = file.from_offset + reached
                 if len(rows):
                     starts = rows["physical_offset"] - file.from_offset
@@ -117,13 +118,13 @@ class ArrowReader:
                 file.release()
         return LogPage(self.nothing(), end)
 
-    def _walk(self, file: MappedFile, start: int, stop: int, max_bytes: int) -> tuple[Rows, int]:
-        """Records of a file within the bytes, and the position behind them; without any, where to look further."""
+    def _walk(self, file: MappedFile, start: int, stop: int, most_rows: int, most_bytes: int) -> tuple[Rows, int]:
+        """Records of a file within the bounds, and the position behind them; without any, where to look further."""
         data, base = file.map.view, file.from_offset
-        limit = min(stop, start + max_bytes)
+        limit = min(stop, start + most_bytes)
         # Of Arrow's pool, which uses the memory again; numpy would get it anew from the system, page by page.
-        memory = pa.allocate_buffer(ROW.itemsize * ((limit - start) // MIN_RECORD_SIZE + 1))
-        room = np.frombuffer(memory, ROW)
+        rows_needed = min(most_rows, (limit - start) // MIN_RECORD_SIZE + 1)
+        room = np.frombuffer(pa.allocate_buffer(ROW.itemsize * rows_needed), ROW)
         count, reached, reason = kernels.fill_rows(data, base, start, limit, self._verify_crc, room)
         rows = room[:count]
         if len(rows) > 1 and reached > limit:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from penstock.store.arrow_get import ArrowReader
 
 MAX_ROWS = 20_000
+"""Pages of this size stay in the processor's cache while their columns are made."""
 MAX_BYTES = 8 << 20
 
 
@@ -86,7 +87,11 @@ class ArrowMethods:
         return page
 
     def log_arrow(
-        self, start_offset: int = 0, max_bytes: int = MAX_BYTES, columns: Sequence[str] | None = None
+        self,
+        start_offset: int = 0,
+        max_bytes: int = MAX_BYTES,
+        columns: Sequence[str] | None = None,
+        max_messages: int = MAX_ROWS,
     ) -> LogPage:
         """Records of the log, of every topic, and the offset at which to go on.
 
@@ -96,7 +101,7 @@ class ArrowMethods:
         """
         reader = self._arrow_reader(columns)
         self._check_open()
-        return reader.read_log(start_offset, max_bytes)
+        return reader.read_log(start_offset, max_messages, max_bytes)
 
     def _arrow_reader(self, columns: Sequence[str] | None) -> ArrowReader:
         with _needing_pyarrow():

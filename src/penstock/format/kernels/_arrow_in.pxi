@@ -144,10 +144,10 @@ cdef void write_puts(
         store64(p + 28, physical_offset)
         store32(p + 36, sys_flag)
         store64(p + 40, row.born_timestamp if row.born_timestamp else now)
-        memcpy(p + 48, born_host, born_size)
+        copy_short(p + 48, born_host, born_size)
         p += 48 + born_size
         store64(p, now)
-        memcpy(p + 8, store_host, store_size)
+        copy_short(p + 8, store_host, store_size)
         p += 8 + store_size
         memset(p, 0, 12)
         store32(p + 12, row.body_length)
@@ -155,10 +155,10 @@ cdef void write_puts(
         p += 16 + row.body_length
         topic_size = length_of(topics, row.topic)
         p[0] = <uint8_t>topic_size
-        memcpy(p + 1, text_of(topics, row.topic), topic_size)
+        copy_short(p + 1, text_of(topics, row.topic), topic_size)
         p += 1 + topic_size
         store16(p, <int16_t>row.properties_length)
-        memcpy(p + 2, properties + row.properties_at, row.properties_length)
+        copy_short(p + 2, properties + row.properties_at, row.properties_length)
         p = start + row.size
         physical_offset += row.size
         if number:

@@ -153,7 +153,7 @@ cdef uint8_t* write_keys(uint8_t* p, const Properties* work, int64_t i) noexcept
                 p[0] = 32
                 p += 1
             first = False
-            memcpy(p, text_of(work.items, number), length_of(work.items, number))
+            copy_short(p, text_of(work.items, number), length_of(work.items, number))
             p += length_of(work.items, number)
     return p
 
@@ -261,14 +261,14 @@ cdef void write_entries(uint8_t* p, const Properties* work, int64_t i) noexcept 
             p[0] = 2
             p += 1
         first = False
-        memcpy(p, entry.name, entry.name_size)
+        copy_short(p, entry.name, entry.name_size)
         p += entry.name_size
         p[0] = 1
         p += 1
         if entry.value == NULL:
             p = write_keys(p, work, i)
         else:
-            memcpy(p, entry.value, entry.value_size)
+            copy_short(p, entry.value, entry.value_size)
             p += entry.value_size
 
 

@@ -3,6 +3,8 @@
 cdef struct WantedName:
     const char* name
     int64_t size            # 0: a name that no property has
+    uint64_t word           # the name's first bytes and the separator behind it, as far as they go into a word,
+    uint64_t mask           # and which bytes of the word these are
     int64_t* places
     int32_t* lengths
 
@@ -28,9 +30,13 @@ cdef void find_all(
             piece_end = find_byte(piece, end, 2, limit)
             for k in range(name_count):
                 size = names[k].size
-                if not size or piece_end - piece <= size + 1 or piece[size] != 1:
+                if not size or piece_end - piece <= size + 1:
                     continue
-                if memcmp(piece, names[k].name, size) == 0:
+                if limit - piece >= 8 and (first_bytes(piece) ^ names[k].word) & names[k].mask:
+                    continue
+                if (size < 8 and limit - piece >= 8) or (
+                    piece[size] == 1 and memcmp(piece, names[k].name, size) == 0
+                ):
                     names[k].places[i] = piece - data + size + 1
                     names[k].lengths[i] = <int32_t>(piece_end - piece - size - 1)
             piece = piece_end + 1
@@ -40,7 +46,7 @@ def find_values(data, places, lengths, tuple names not None):
     """For each name the places and lengths of its values in property strings; length -1 where it has none."""
     cdef _Places texts = _Places(data, places, lengths)
     cdef int k, name_count = len(names)
-    cdef bytes name
+    cdef bytes name, head
     cdef _Array held
     cdef WantedName* wanted = <WantedName*>malloc((name_count + 1) * sizeof(WantedName))
     found, holds = [], []
@@ -51,6 +57,9 @@ def find_values(data, places, lengths, tuple names not None):
             name = names[k]
             wanted[k].size = 0 if b"\x01" in name or b"\x02" in name else len(name)
             wanted[k].name = PyBytes_AS_STRING(name)
+            head = (name + b"\x01")[:8]
+            wanted[k].word = first_bytes(head.ljust(8, b"\x00"))
+            wanted[k].mask = first_bytes((b"\xff" * len(head)).ljust(8, b"\x00"))
             found.append((np.empty(texts.count, np.int64), np.empty(texts.count, np.int32)))
             held = _Array(found[k][0], _INT64, True)
             wanted[k].places = <int64_t*>held.items

@@ -6,11 +6,22 @@ _INT32, _INT64, _BOOL = np.dtype(np.int32), np.dtype(np.int64), np.dtype(np.bool
 
 cdef extern from *:
     """
-    /* Short texts are the rule: what may be read or written beyond a text's end spares the call. */
+    /* Short texts are the rule, and for them a call costs more than the copy. */
+    static inline void copy_short(uint8_t *to, const uint8_t *from, int64_t size) {
+        if (size > 16) { memcpy(to, from, size); return; }
+        if (size >= 8) { memcpy(to, from, 8); memcpy(to + size - 8, from + size - 8, 8); return; }
+        if (size >= 4) { memcpy(to, from, 4); memcpy(to + size - 4, from + size - 4, 4); return; }
+        for (int64_t i = 0; i < size; i++) to[i] = from[i];
+    }
+
+    /* The same where `slack` bytes may be read and written, whatever lies behind the text. */
     static inline void copy_text(uint8_t *to, const uint8_t *from, int64_t size, int64_t slack) {
         if (size <= 32 && slack >= 32) { memcpy(to, from, 32); return; }
         memcpy(to, from, size);
     }
+
+    /* Eight bytes as they lie there. */
+    static inline uint64_t first_bytes(const uint8_t *p) { uint64_t word; memcpy(&word, p, 8); return word; }
 
     /* The first such byte in [p, end), or end; up to `limit` may be read. */
     static inline const uint8_t *find_byte(
@@ -36,6 +47,8 @@ cdef extern from *:
         return found ? found : end;
     }
     """
+    void copy_short(uint8_t* to, const uint8_t* source, int64_t size) noexcept nogil
+    uint64_t first_bytes(const uint8_t* p) noexcept nogil
     void copy_text(uint8_t* to, const uint8_t* source, int64_t size, int64_t slack) noexcept nogil
     const uint8_t* find_byte(
         const uint8_t* p, const uint8_t* end, uint8_t byte, const uint8_t* limit
