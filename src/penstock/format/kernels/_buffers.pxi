@@ -128,9 +128,8 @@ cdef class _Column:
             self.c.data = self.data_held.p
             length = self.data_held.size
             self.c.limit = self.c.data + length
-        with nogil:
-            for i in range(self.c.count):
-                sound &= self.c.offsets[i] <= self.c.offsets[i + 1]
+        for i in range(self.c.count):
+            sound &= self.c.offsets[i] <= self.c.offsets[i + 1]
         if not sound or self.c.offsets[0] < 0 or self.c.offsets[self.c.count] > length:
             raise ValueError("a column's offsets do not lie in its data")
 
