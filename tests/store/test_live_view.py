@@ -12,9 +12,10 @@ from penstock.format.index_layout import IndexGeometry
 from penstock.store import Message, MessageStore, Settings
 from penstock.store.damage import DamagedRange
 from penstock.store.file_queue import FileQueue
-from penstock.store.files import Files, OverlayFiles
+from penstock.store.files import Files
 from penstock.store.index_file import IndexFile
 from penstock.store.live_view import freeze_index, settle_log
+from penstock.store.overlay_files import OverlayFiles
 
 pytestmark = pytest.mark.usefixtures("kernels_name")
 

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import StoreFailed, StoreInUse
-from penstock.store.files import Files, OverlayFiles
+from penstock.store.files import Files
+from penstock.store.overlay_files import OverlayFiles
 
 HOLDER = """
 import sys

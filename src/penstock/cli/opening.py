@@ -17,8 +17,9 @@ from penstock.cli.geometry import fit_to_files
 from penstock.cli.output import say
 from penstock.errors import BadStore
 from penstock.store import MessageStore, Settings
-from penstock.store.files import Files, OverlayFiles
+from penstock.store.files import Files
 from penstock.store.layout import Layout
+from penstock.store.overlay_files import OverlayFiles
 
 _SIGNS = ("commitlog", "consumequeue", "index", "config", "checkpoint", "abort", "lock")
 _NOTES_SAID = 5

@@ -31,13 +31,14 @@ from penstock.store.consume_queue import ConsumeQueue
 from penstock.store.consume_queues import ConsumeQueues
 from penstock.store.dispatch import Arrived, Dispatcher
 from penstock.store.dispatch_state import DispatchState, read_state, write_state
-from penstock.store.files import Files, OverlayFiles, StoreLock, disk_refused
+from penstock.store.files import Files, StoreLock, disk_refused
 from penstock.store.flush import GroupCommit, Syncer, TimedCommit, TimedFlush, Worker
 from penstock.store.get import Getter
 from penstock.store.index import Index
 from penstock.store.keeper import Keeper
 from penstock.store.layout import Layout
 from penstock.store.message import Message
+from penstock.store.overlay_files import OverlayFiles
 from penstock.store.prefault import Prefaulter
 from penstock.store.put import Putter
 from penstock.store.quarantine import Quarantine
