@@ -7,6 +7,10 @@
     ├── BadStore        a store that cannot be opened as it is: wrong file size, foreign file, missing folder
     ├── StoreInUse      another process, or this one, owns the store
     ├── StoreFailed     the disk refused: full, read-only, or a failed sync
+    ├── BadFrame        bytes from the network that are no remoting frame; the connection is of no further use
+    ├── BadRequest      a frame whose arguments or body are not what its code asks for
+    ├── Unreachable     a peer that cannot be connected to, or whose connection is gone
+    ├── NoAnswer        a peer that did not answer in time
     └── MissingPackage  an optional package that is needed here is not installed
 
 Damage met while scanning is not an exception: it is reported as data by whatever scans.
@@ -66,6 +70,22 @@ class StoreInUse(PenstockError):
 
 class StoreFailed(PenstockError):
     """The disk refused: full, read-only, or a failed sync."""
+
+
+class BadFrame(PenstockError):
+    """Bytes from the network that are no remoting frame: whoever reads them closes the connection."""
+
+
+class BadRequest(PenstockError):
+    """A frame whose arguments or body are not what its code asks for: whoever reads it answers with an error."""
+
+
+class Unreachable(PenstockError):
+    """A peer that cannot be connected to, or whose connection is gone."""
+
+
+class NoAnswer(PenstockError):
+    """A peer that did not answer in time: what was asked for may have happened, or not."""
 
 
 class MissingPackage(PenstockError):

@@ -1,0 +1,43 @@
+"""Tables of configuration that brokers, tools and name servers send each other.
+
+They have the shapes of the config files, so `penstock.format.config_tables` holds them: `Topics` (21),
+`TopicConfig` (351), `SubscriptionGroups` (201), `SubscriptionGroup` (200, 352), `DataVersion` (322), `ConsumerOffsets`
+(43), `DelayOffsets` (45).
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol, Self, TypeVar
+
+import msgspec
+
+from penstock.errors import BadRequest
+from penstock.protocol.bodies.base import NOT_THE_SHAPE, read_document
+
+
+class Config(Protocol):
+    """A table of configuration."""
+
+    @classmethod
+    def from_json(cls, document: Any) -> Self: ...
+
+    def to_json(self) -> dict[str, Any]: ...
+
+
+C = TypeVar("C", bound=Config)
+
+
+def encode_config(config: Config) -> bytes:
+    """A table as body."""
+    return msgspec.json.encode(config.to_json())
+
+
+def decode_config(kind: type[C], data: bytes | memoryview) -> C:
+    """The table in a body. Raises BadRequest."""
+    document = read_document(data, kind.__name__)
+    if not isinstance(document, dict):
+        raise BadRequest(f"a body is no {kind.__name__}: it is no object")
+    try:
+        return kind.from_json(document)
+    except NOT_THE_SHAPE as error:
+        raise BadRequest(f"a body is no {kind.__name__}: {error}") from None

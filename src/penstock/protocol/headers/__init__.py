@@ -1,0 +1,28 @@
+"""The arguments of every request and reply, one struct for each shape, by concern.
+
+`REQUESTS` and `REPLIES` find the struct of a code; a code that is in neither has no arguments.
+"""
+
+from __future__ import annotations
+
+from typing import Final, TypeVar
+
+from penstock.protocol.codes import RequestCode
+from penstock.protocol.fields import Fields, Reply, Request
+from penstock.protocol.headers import admin, groups, namesrv, offsets, pull, query, send, topics, transactions
+
+F = TypeVar("F", bound=Fields)
+
+
+def _by_code(base: type[F]) -> dict[RequestCode, type[F]]:
+    return {
+        code: kind
+        for module in (admin, groups, namesrv, offsets, pull, query, send, topics, transactions)
+        for kind in vars(module).values()
+        if isinstance(kind, type) and issubclass(kind, base)
+        for code in kind.codes
+    }
+
+
+REQUESTS: Final = _by_code(Request)
+REPLIES: Final = _by_code(Reply)

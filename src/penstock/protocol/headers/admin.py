@@ -1,0 +1,76 @@
+"""What concerns a broker as a whole: statistics, configuration, accounts."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from penstock.protocol.codes import RequestCode
+from penstock.protocol.fields import Codes, Reply, Request
+
+
+class ViewBrokerStats(Request, kw_only=True):
+    """315."""
+
+    codes: ClassVar[Codes] = (RequestCode.VIEW_BROKER_STATS_DATA,)
+
+    stats_name: str
+    stats_key: str
+
+
+class GetBrokerConsumeStats(Request, kw_only=True):
+    """317."""
+
+    codes: ClassVar[Codes] = (RequestCode.GET_BROKER_CONSUME_STATS,)
+
+    is_order: bool
+
+
+class BrokerConfigReply(Reply, kw_only=True):
+    """To 26: the data version as JSON text; the settings are the body."""
+
+    codes: ClassVar[Codes] = (RequestCode.GET_BROKER_CONFIG,)
+
+    version: str
+
+
+class UpdateAccount(Request, kw_only=True):
+    """50. The permissions are lists with commas, such as `topicA=DENY,topicB=PUB|SUB`."""
+
+    codes: ClassVar[Codes] = (RequestCode.UPDATE_AND_CREATE_ACL_CONFIG,)
+
+    access_key: str
+    secret_key: str | None = None
+    white_remote_address: str | None = None
+    admin: bool = False
+    default_topic_perm: str | None = None
+    default_group_perm: str | None = None
+    topic_perms: str | None = None
+    group_perms: str | None = None
+
+
+class AccessKey(Request, kw_only=True):
+    """51."""
+
+    codes: ClassVar[Codes] = (RequestCode.DELETE_ACL_CONFIG,)
+
+    access_key: str
+
+
+class AclVersionReply(Reply, kw_only=True):
+    """To 52."""
+
+    codes: ClassVar[Codes] = (RequestCode.GET_BROKER_CLUSTER_ACL_INFO,)
+
+    version: str
+    broker_name: str
+    broker_addr: str
+    cluster_name: str
+    all_acl_file_version: str | None = None
+
+
+class UpdateGlobalAddresses(Request, kw_only=True):
+    """53. The path that 4.9 sends along is not read: no path is taken from the network."""
+
+    codes: ClassVar[Codes] = (RequestCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG,)
+
+    global_white_addrs: str

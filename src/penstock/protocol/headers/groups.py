@@ -1,0 +1,113 @@
+"""Clients and consumer groups: membership, send-back, connections, and what concerns one client."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import msgspec
+
+from penstock.format.java_ints import Int32, Int64
+from penstock.protocol.codes import RequestCode
+from penstock.protocol.fields import Codes, Request
+
+
+class UnregisterClient(Request, kw_only=True):
+    """35."""
+
+    codes: ClassVar[Codes] = (RequestCode.UNREGISTER_CLIENT,)
+
+    client_id: str = msgspec.field(name="clientID")
+    producer_group: str | None = None
+    consumer_group: str | None = None
+
+
+class ConsumerGroup(Request, kw_only=True):
+    """38 and 203, and 40 on its way to a client."""
+
+    codes: ClassVar[Codes] = (
+        RequestCode.GET_CONSUMER_LIST_BY_GROUP,
+        RequestCode.NOTIFY_CONSUMER_IDS_CHANGED,
+        RequestCode.GET_CONSUMER_CONNECTION_LIST,
+    )
+
+    consumer_group: str
+
+
+class ProducerGroup(Request, kw_only=True):
+    """204."""
+
+    codes: ClassVar[Codes] = (RequestCode.GET_PRODUCER_CONNECTION_LIST,)
+
+    producer_group: str
+
+
+class SendBack(Request, kw_only=True):
+    """36. `offset` is the physical offset of the message that was not consumed."""
+
+    codes: ClassVar[Codes] = (RequestCode.CONSUMER_SEND_MSG_BACK,)
+
+    offset: Int64
+    group: str
+    delay_level: Int32
+    origin_msg_id: str | None = None
+    origin_topic: str | None = None
+    unit_mode: bool = False
+    max_reconsume_times: Int32 | None = None
+
+
+class GetConsumeStats(Request, kw_only=True):
+    """208. No topic, or a blank one, means all."""
+
+    codes: ClassVar[Codes] = (RequestCode.GET_CONSUME_STATS,)
+
+    consumer_group: str
+    topic: str | None = None
+    topic_list: str | None = None
+
+
+class DeleteGroup(Request, kw_only=True):
+    """207. `clean_offset` is 5.x's name for what 4.9 calls `removeOffset`."""
+
+    codes: ClassVar[Codes] = (RequestCode.DELETE_SUBSCRIPTIONGROUP,)
+
+    group_name: str
+    clean_offset: bool = False
+    remove_offset: bool = False
+
+
+class GroupName(Request, kw_only=True):
+    """343, 352."""
+
+    codes: ClassVar[Codes] = (RequestCode.QUERY_TOPICS_BY_CONSUMER, RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG)
+
+    group: str
+
+
+class QuerySubscription(Request, kw_only=True):
+    """345."""
+
+    codes: ClassVar[Codes] = (RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER,)
+
+    group: str
+    topic: str
+
+
+class GetConsumerRunningInfo(Request, kw_only=True):
+    """307, relayed to the client it names."""
+
+    codes: ClassVar[Codes] = (RequestCode.GET_CONSUMER_RUNNING_INFO,)
+
+    consumer_group: str
+    client_id: str
+    jstack_enable: bool = False
+
+
+class ConsumeDirectly(Request, kw_only=True):
+    """309, relayed to a client with the record as body."""
+
+    codes: ClassVar[Codes] = (RequestCode.CONSUME_MESSAGE_DIRECTLY,)
+
+    consumer_group: str
+    client_id: str | None = None
+    msg_id: str | None = None
+    broker_name: str | None = None

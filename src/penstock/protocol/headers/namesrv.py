@@ -1,0 +1,132 @@
+"""The name server: routes, KV configuration, and brokers that register."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from penstock.format.java_ints import Int32, Int64
+from penstock.protocol.codes import RequestCode
+from penstock.protocol.fields import Codes, Reply, Request
+
+
+class GetRoute(Request, kw_only=True):
+    """105."""
+
+    codes: ClassVar[Codes] = (RequestCode.GET_ROUTEINFO_BY_TOPIC,)
+
+    topic: str
+    accept_standard_json_only: bool | None = None
+
+
+class GetTopicsByCluster(Request, kw_only=True):
+    """224."""
+
+    codes: ClassVar[Codes] = (RequestCode.GET_TOPICS_BY_CLUSTER,)
+
+    cluster: str
+
+
+class DeleteTopicRoute(Request, kw_only=True):
+    """216."""
+
+    codes: ClassVar[Codes] = (RequestCode.DELETE_TOPIC_IN_NAMESRV,)
+
+    topic: str
+    cluster_name: str | None = None
+
+
+class PutKv(Request, kw_only=True):
+    """100."""
+
+    codes: ClassVar[Codes] = (RequestCode.PUT_KV_CONFIG,)
+
+    namespace: str
+    key: str
+    value: str
+
+
+class KvKey(Request, kw_only=True):
+    """101, 102."""
+
+    codes: ClassVar[Codes] = (RequestCode.GET_KV_CONFIG, RequestCode.DELETE_KV_CONFIG)
+
+    namespace: str
+    key: str
+
+
+class KvReply(Reply, kw_only=True):
+    """To 101."""
+
+    codes: ClassVar[Codes] = (RequestCode.GET_KV_CONFIG,)
+
+    value: str | None = None
+
+
+class KvNamespace(Request, kw_only=True):
+    """219."""
+
+    codes: ClassVar[Codes] = (RequestCode.GET_KVLIST_BY_NAMESPACE,)
+
+    namespace: str
+
+
+class BrokerName(Request, kw_only=True):
+    """205, 327."""
+
+    codes: ClassVar[Codes] = (RequestCode.WIPE_WRITE_PERM_OF_BROKER, RequestCode.ADD_WRITE_PERM_OF_BROKER)
+
+    broker_name: str
+
+
+class WipeReply(Reply, kw_only=True):
+    """How many topics lost their write permission."""
+
+    codes: ClassVar[Codes] = (RequestCode.WIPE_WRITE_PERM_OF_BROKER,)
+
+    wipe_topic_count: Int32
+
+
+class AddReply(Reply, kw_only=True):
+    """How many topics got it back."""
+
+    codes: ClassVar[Codes] = (RequestCode.ADD_WRITE_PERM_OF_BROKER,)
+
+    add_topic_count: Int32
+
+
+class BrokerIdentity(Request, kw_only=True):
+    """104, 322: which broker speaks."""
+
+    codes: ClassVar[Codes] = (RequestCode.UNREGISTER_BROKER, RequestCode.QUERY_DATA_VERSION)
+
+    broker_name: str
+    broker_addr: str
+    cluster_name: str
+    broker_id: Int64
+
+
+class RegisterBroker(BrokerIdentity, kw_only=True):
+    """103. `compressed` says that the body went through zlib; `body_crc32` covers what is sent, 0 for unknown."""
+
+    codes: ClassVar[Codes] = (RequestCode.REGISTER_BROKER,)
+
+    ha_server_addr: str
+    compressed: bool = False
+    body_crc32: Int32 = 0
+
+
+class RegisterBrokerReply(Reply, kw_only=True):
+    """To 103: where a slave finds its master."""
+
+    codes: ClassVar[Codes] = (RequestCode.REGISTER_BROKER,)
+
+    ha_server_addr: str | None = None
+    master_addr: str | None = None
+
+
+class DataVersionReply(Reply, kw_only=True):
+    """To 322."""
+
+    codes: ClassVar[Codes] = (RequestCode.QUERY_DATA_VERSION,)
+
+    changed: bool

@@ -1,0 +1,138 @@
+"""Offsets: of queues (29 to 32), of groups (14, 15), and their reset and cloning by an administrator."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from penstock.format.java_ints import Int32, Int64
+from penstock.protocol.codes import RequestCode
+from penstock.protocol.fields import Codes, Reply, Request
+
+
+class _Queue(Request, kw_only=True):
+    topic: str
+    queue_id: Int32
+
+
+class GetMaxOffset(_Queue, kw_only=True):
+    """30."""
+
+    codes: ClassVar[Codes] = (RequestCode.GET_MAX_OFFSET,)
+
+    committed: bool = True
+
+
+class GetMinOffset(_Queue, kw_only=True):
+    """31."""
+
+    codes: ClassVar[Codes] = (RequestCode.GET_MIN_OFFSET,)
+
+
+class GetEarliestTime(_Queue, kw_only=True):
+    """32."""
+
+    codes: ClassVar[Codes] = (RequestCode.GET_EARLIEST_MSG_STORETIME,)
+
+
+class SearchOffset(_Queue, kw_only=True):
+    """29. `boundary_type` is lower or upper."""
+
+    codes: ClassVar[Codes] = (RequestCode.SEARCH_OFFSET_BY_TIMESTAMP,)
+
+    timestamp: Int64
+    boundary_type: str | None = None
+
+
+class QueryConsumerOffset(_Queue, kw_only=True):
+    """14."""
+
+    codes: ClassVar[Codes] = (RequestCode.QUERY_CONSUMER_OFFSET,)
+
+    consumer_group: str
+    set_zero_if_not_found: bool | None = None
+
+
+class UpdateConsumerOffset(_Queue, kw_only=True):
+    """15. A negative `commit_offset` is not to be stored."""
+
+    codes: ClassVar[Codes] = (RequestCode.UPDATE_CONSUMER_OFFSET,)
+
+    consumer_group: str
+    commit_offset: Int64
+
+
+class OffsetReply(Reply, kw_only=True):
+    """An offset of a queue."""
+
+    codes: ClassVar[Codes] = (
+        RequestCode.GET_MAX_OFFSET,
+        RequestCode.GET_MIN_OFFSET,
+        RequestCode.SEARCH_OFFSET_BY_TIMESTAMP,
+        RequestCode.QUERY_CONSUMER_OFFSET,
+    )
+
+    offset: Int64
+
+
+class EarliestTimeReply(Reply, kw_only=True):
+    """Of the oldest message of a queue."""
+
+    codes: ClassVar[Codes] = (RequestCode.GET_EARLIEST_MSG_STORETIME,)
+
+    timestamp: Int64
+
+
+class ResetOffset(Request, kw_only=True):
+    """222, and 220 on its way to a client. `timestamp` −1 is the end; without force an offset only moves backwards."""
+
+    codes: ClassVar[Codes] = (RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, RequestCode.RESET_CONSUMER_CLIENT_OFFSET)
+
+    topic: str
+    group: str
+    timestamp: Int64
+    is_force: bool
+    queue_id: Int32 | None = None
+    offset: Int64 | None = None
+
+
+class GetConsumerStatus(Request, kw_only=True):
+    """223, and 221 on its way to a client."""
+
+    codes: ClassVar[Codes] = (
+        RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS,
+        RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT,
+    )
+
+    topic: str
+    group: str
+    client_addr: str | None = None
+
+
+class QueryConsumeTimeSpan(Request, kw_only=True):
+    """303."""
+
+    codes: ClassVar[Codes] = (RequestCode.QUERY_CONSUME_TIME_SPAN,)
+
+    topic: str
+    group: str
+
+
+class CloneGroupOffset(Request, kw_only=True):
+    """314."""
+
+    codes: ClassVar[Codes] = (RequestCode.CLONE_GROUP_OFFSET,)
+
+    src_group: str
+    dest_group: str
+    topic: str | None = None
+    offline: bool = False
+
+
+class QueryCorrectionOffset(Request, kw_only=True):
+    """308. `filter_groups` is a list with commas."""
+
+    codes: ClassVar[Codes] = (RequestCode.QUERY_CORRECTION_OFFSET,)
+
+    compare_group: str
+    topic: str
+    filter_groups: str | None = None

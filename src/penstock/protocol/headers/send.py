@@ -1,0 +1,97 @@
+"""Sending: codes 10, 310, 320 and the request-reply codes 324 to 326.
+
+The V2 codes say the same in names of one letter, so `SendMessageV2` has the attributes of `SendMessage`, and whoever
+stores a message need not know which of the two came.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import msgspec
+
+from penstock.format.java_ints import Int32, Int64
+from penstock.protocol.codes import RequestCode
+from penstock.protocol.fields import Codes, Reply, Request
+
+
+class _Message(Request, kw_only=True):
+    """What every message on its way to the store has. A negative `queue_id` leaves the choice to the broker."""
+
+    producer_group: str
+    topic: str
+    default_topic: str
+    default_topic_queue_nums: Int32
+    queue_id: Int32
+    sys_flag: Int32
+    born_timestamp: Int64
+    flag: Int32
+    properties: str = ""
+    reconsume_times: Int32 = 0
+    unit_mode: bool = False
+
+
+class SendMessage(_Message, kw_only=True):
+    """10, 324. `batch`, not the code, says whether the body is a batch."""
+
+    codes: ClassVar[Codes] = (RequestCode.SEND_MESSAGE, RequestCode.SEND_REPLY_MESSAGE)
+
+    batch: bool = False
+    max_reconsume_times: Int32 | None = None
+    broker_name: str | None = None
+
+
+class SendMessageV2(SendMessage, kw_only=True):
+    """310, 320, 325."""
+
+    codes: ClassVar[Codes] = (
+        RequestCode.SEND_MESSAGE_V2,
+        RequestCode.SEND_BATCH_MESSAGE,
+        RequestCode.SEND_REPLY_MESSAGE_V2,
+    )
+
+    producer_group: str = msgspec.field(name="a")
+    topic: str = msgspec.field(name="b")
+    default_topic: str = msgspec.field(name="c")
+    default_topic_queue_nums: Int32 = msgspec.field(name="d")
+    queue_id: Int32 = msgspec.field(name="e")
+    sys_flag: Int32 = msgspec.field(name="f")
+    born_timestamp: Int64 = msgspec.field(name="g")
+    flag: Int32 = msgspec.field(name="h")
+    properties: str = msgspec.field(default="", name="i")
+    reconsume_times: Int32 = msgspec.field(default=0, name="j")
+    unit_mode: bool = msgspec.field(default=False, name="k")
+    max_reconsume_times: Int32 | None = msgspec.field(default=None, name="l")
+    batch: bool = msgspec.field(default=False, name="m")
+    broker_name: str | None = msgspec.field(default=None, name="n")
+
+
+class PushReply(_Message, kw_only=True):
+    """326, broker to client: a reply for the producer that asked. The hosts are text, `ip:port`."""
+
+    codes: ClassVar[Codes] = (RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT,)
+
+    born_host: str
+    store_host: str
+    store_timestamp: Int64
+
+
+class SendMessageReply(Reply, kw_only=True):
+    """`msg_id` is the offset id, comma-joined for a batch; `queue_offset` is that of the first message."""
+
+    codes: ClassVar[Codes] = (
+        RequestCode.SEND_MESSAGE,
+        RequestCode.SEND_MESSAGE_V2,
+        RequestCode.SEND_BATCH_MESSAGE,
+        RequestCode.SEND_REPLY_MESSAGE,
+        RequestCode.SEND_REPLY_MESSAGE_V2,
+    )
+
+    msg_id: str
+    queue_id: Int32
+    queue_offset: Int64
+    transaction_id: str | None = None
+    batch_uniq_id: str | None = None
+    recall_handle: str | None = None
+    region: str | None = msgspec.field(default=None, name="MSG_REGION")
+    trace_on: bool | None = msgspec.field(default=None, name="TRACE_ON")

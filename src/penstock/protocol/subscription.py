@@ -1,0 +1,55 @@
+"""What a consumer wants of a topic: an expression, and for tags the hashes that a broker compares.
+
+Clients may send the expression alone; what follows from it is then computed here. Plain values.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from penstock.errors import BadRequest
+from penstock.format import kernels
+from penstock.format.java_ints import Int32, Int64
+from penstock.protocol.bodies.base import Body
+
+TAG: Final = "TAG"
+SQL92: Final = "SQL92"
+EVERYTHING: Final = "*"
+
+
+class SubscriptionData(Body, kw_only=True):
+    """A subscription. `sub_version` is the time of its making in milliseconds; a newer one replaces it."""
+
+    topic: str
+    sub_string: str = EVERYTHING
+    tags_set: list[str] = []
+    code_set: list[Int32] = []
+    sub_version: Int64 = 0
+    expression_type: str = TAG
+    class_filter_mode: bool = False
+
+    def __post_init__(self) -> None:
+        self.expression_type = self.expression_type or TAG
+        self.sub_string = self.sub_string or EVERYTHING
+        if self.expression_type == TAG and not self.wants_everything:
+            self.tags_set = self.tags_set or tags_of(self.sub_string)
+            self.code_set = self.code_set or [kernels.java_hash(tag) for tag in self.tags_set]
+
+    @property
+    def wants_everything(self) -> bool:
+        return self.sub_string == EVERYTHING
+
+
+def tags_of(expression: str) -> list[str]:
+    """The tags of `A || B`, each once, in their order."""
+    return list(dict.fromkeys(tag for piece in expression.split("||") if (tag := piece.strip())))
+
+
+def subscribe(topic: str, expression: str | None, version: int, expression_type: str | None = None) -> SubscriptionData:
+    """A subscription made from an expression. Raises BadRequest for one that names no tag at all."""
+    found = SubscriptionData(
+        topic=topic, sub_string=expression or EVERYTHING, sub_version=version, expression_type=expression_type or TAG
+    )
+    if found.expression_type == TAG and not found.wants_everything and not found.tags_set:
+        raise BadRequest(f"the subscription '{expression}' of topic '{topic}' names no tag; write '*' or 'A || B'")
+    return found

@@ -1,0 +1,166 @@
+"""A peer that sends more than it reads: it waits, or goes; others do not notice, and memory stays bounded."""
+
+from __future__ import annotations
+
+import asyncio
+import tracemalloc
+from typing import TYPE_CHECKING
+
+import pytest
+from loopback import ECHO, SOON_S, Raw, frames, requests, serving, small_limits, until
+
+from penstock.protocol.codes import ResponseCode
+from penstock.protocol.command import Command
+from penstock.remoting.connection import Connection
+from penstock.remoting.dial import connect
+
+if TYPE_CHECKING:
+    from remoting.conftest import Run
+
+BIG, LATER = 2, 3
+BODY = bytes(64 << 10)
+
+
+def big(connection: Connection, command: Command) -> Command:
+    return command.reply(ResponseCode.SUCCESS, body=bytes(len(BODY)))
+
+
+def test_a_flood_without_reading_stops_being_served_and_goes_on_when_it_reads(run: Run) -> None:
+    async def main() -> None:
+        served = 0
+
+        def count(connection: Connection, command: Command) -> Command:
+            nonlocal served
+            served += 1
+            return big(connection, command)
+
+        limits = small_limits(high_water=256 << 10)
+        async with serving({BIG: count}, limits=limits) as (server, address), await Raw.open(address) as flood:
+            flood.stop_reading()
+            flood.send(frames(requests(2000, BIG)))  # 125 MiB of replies for 200 KiB of requests
+            await until(lambda: server.pool.unsent_bytes > limits.high_water)
+            connection = await connect(address)
+            await connection.request(Command(ECHO), SOON_S)
+            before = served
+            for _ in range(100):
+                assert (await connection.request(Command(ECHO), SOON_S)).code == ResponseCode.SUCCESS
+            connection.close()
+            assert served == before < 2000
+            assert server.pool.unsent_bytes < limits.high_water + (1 << 20)
+            flood.read_again()
+            replies = await flood.replies(2000)
+            assert [reply.opaque for reply in replies] == list(range(1, 2001))
+            assert (await flood.ask(Command(ECHO, opaque=1))).code == ResponseCode.SUCCESS
+            await until(lambda: server.pool.unsent_bytes == 0)
+
+    run(main())
+
+
+def test_many_floods_take_little_memory(run: Run) -> None:
+    async def main() -> None:
+        limits = small_limits(high_water=64 << 10)
+        async with serving({BIG: big}, limits=limits) as (server, address):
+            floods = [await Raw.open(address) for _ in range(20)]
+            data = frames(requests(1000, BIG))
+            tracemalloc.start()
+            for flood in floods:
+                flood.stop_reading()
+                flood.send(data)
+            await until(lambda: sum(each.congested for each in server.connections) == len(floods))
+            _, peak = tracemalloc.get_traced_memory()
+            tracemalloc.stop()
+            assert peak < 40 << 20  # and 1,250 MiB were asked for
+            for flood in floods:
+                await flood.close()
+
+    run(main())
+
+
+def test_a_peer_that_never_reads_is_cut_off(run: Run, caplog: pytest.LogCaptureFixture) -> None:
+    async def main() -> None:
+        limits = small_limits(high_water=64 << 10, stalled_s=0.2)
+        async with serving({BIG: big}, limits=limits) as (server, address), await Raw.open(address) as flood:
+            flood.send(frames(requests(1000, BIG)))
+            await until(lambda: server.connections)
+            await until(lambda: not server.connections)
+            assert (server.pool.unsent_bytes, len(server.pool)) == (0, 0)
+
+    run(main())
+    assert "it has not read its replies for 0.2 s" in caplog.text
+
+
+def test_when_too_much_waits_in_all_the_worst_one_goes(run: Run, caplog: pytest.LogCaptureFixture) -> None:
+    async def main() -> None:
+        limits = small_limits(high_water=1 << 20, outgoing_bytes=3 << 20)
+        async with serving({BIG: big}, limits=limits) as (server, address):
+            floods = [await Raw.open(address) for _ in range(8)]
+            for flood in floods:
+                flood.stop_reading()
+                flood.send(frames(requests(1000, BIG)))
+            await until(lambda: 0 < len(server.connections) < len(floods))
+            assert server.pool.unsent_bytes <= limits.outgoing_bytes
+            async with await Raw.open(address) as other:
+                assert (await other.ask(Command(ECHO, opaque=1))).code == ResponseCode.SUCCESS
+            for flood in floods:
+                await flood.close()
+
+    run(main())
+    assert "bytes wait for peers that do not read" in caplog.text
+
+
+def test_when_unfinished_frames_take_too_much_the_largest_goes(run: Run, caplog: pytest.LogCaptureFixture) -> None:
+    async def main() -> None:
+        async with serving(limits=small_limits(incoming_bytes=1 << 20)) as (server, address):
+            small, large = await Raw.open(address), await Raw.open(address)
+            frame = frames(requests(1, body=bytes(2 << 20)))
+            await small.send_all(frame[: 100 << 10])
+            await until(lambda: server.pool.held_bytes == 100 << 10)
+            large.send(frame[:-1])
+            assert await large.until_closed() == b""
+            assert server.pool.held_bytes <= 1 << 20
+            await small.close()
+            await until(lambda: server.pool.held_bytes == 0)
+            await large.close()
+
+    run(main())
+    assert "its own is the largest" in caplog.text
+
+
+def test_so_many_deferred_replies_and_no_more(run: Run) -> None:
+    async def main() -> None:
+        gate = asyncio.Event()
+        begun: list[int] = []
+
+        async def later(connection: Connection, command: Command) -> Command:
+            begun.append(command.opaque)
+            await gate.wait()
+            return command.reply(ResponseCode.SUCCESS)
+
+        async with (
+            serving({LATER: later}, limits=small_limits(deferred=8)) as (_, address),
+            await Raw.open(address) as greedy,
+            await Raw.open(address) as other,
+        ):
+            await greedy.send_all(frames(requests(50, LATER)))
+            await until(lambda: len(begun) == 8)
+            assert (await other.ask(Command(ECHO, opaque=1))).code == ResponseCode.SUCCESS
+            await greedy.send_all(frames([Command(LATER, opaque=51)]))
+            assert (await other.ask(Command(ECHO, opaque=2))).code == ResponseCode.SUCCESS
+            assert begun == [1, 2, 3, 4, 5, 6, 7, 8]
+            gate.set()
+            assert sorted(reply.opaque for reply in await greedy.replies(51)) == list(range(1, 52))
+
+    run(main())
+
+
+def test_a_closed_peer_that_does_not_read_is_not_waited_for(run: Run) -> None:
+    async def main() -> None:
+        limits = small_limits(goodbye_s=0.1)
+        async with serving({BIG: big}, limits=limits) as (server, address), await Raw.open(address) as flood:
+            flood.send(frames(requests(1000, BIG)))
+            await until(lambda: any(each.congested for each in server.connections))
+            [connection] = server.connections
+            connection.close()
+            await until(lambda: not server.connections)
+
+    run(main())

@@ -1,0 +1,150 @@
+"""What is counted and measured about connections."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import resource
+import socket
+from typing import TYPE_CHECKING
+
+import pytest
+from loopback import ECHO, Raw, echo, frames, requests, serving, small_limits, until
+
+from penstock.protocol.codes import ResponseCode
+from penstock.protocol.command import Command
+from penstock.remoting import limits as limits_module
+from penstock.remoting.event_loop import loop_factory
+from penstock.remoting.limits import Limits, raise_open_files
+from penstock.remoting.seldom import Seldom
+from penstock.remoting.server import Server
+from penstock.remoting.sockets import bind, keep_alive
+
+if TYPE_CHECKING:
+    from remoting.conftest import Run
+
+
+@pytest.mark.parametrize("what", ["connections", "connections_per_peer"])
+def test_one_connection_too_many_is_closed_and_a_place_that_was_left_is_free(
+    run: Run, caplog: pytest.LogCaptureFixture, what: str
+) -> None:
+    async def main() -> None:
+        async with serving(limits=small_limits(**{what: 3})) as (server, address):
+            within = [await Raw.open(address) for _ in range(3)]
+            for raw in within:
+                assert (await raw.ask(Command(ECHO, opaque=1))).code == ResponseCode.SUCCESS
+            for _ in range(5):
+                async with await Raw.open(address) as raw:
+                    assert await raw.until_closed() == b""
+            await within.pop().close()
+            await until(lambda: len(server.pool) == 2)
+            within.append(await Raw.open(address))
+            for raw in within:
+                assert (await raw.ask(Command(ECHO, opaque=2))).code == ResponseCode.SUCCESS
+                await raw.close()
+
+    run(main())
+    assert caplog.text.count("3 connections already") == 1  # five were refused, within a second
+
+
+def test_a_system_without_free_descriptors_is_asked_again_later(run: Run, caplog: pytest.LogCaptureFixture) -> None:
+    async def main() -> None:
+        async with serving() as (server, address):
+            soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+            with socket.create_connection(address) as waiting:
+                resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
+                try:
+                    await until(lambda: "the system cannot accept it (Too many open files)" in caplog.text)
+                finally:
+                    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+                assert len(server.pool) == 0
+                await until(lambda: len(server.pool) == 1)
+                waiting.sendall(frames(requests(1)))
+                waiting.setblocking(False)
+                assert await asyncio.get_running_loop().sock_recv(waiting, 1000)
+
+    run(main())
+
+
+def test_a_peer_that_waits_for_us_is_not_taken_for_a_silent_one(run: Run) -> None:
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        answers: list[asyncio.Future[Command | None]] = [loop.create_future() for _ in range(4)]
+        handed = iter(answers)
+        limits = small_limits(deferred=4, slow_frame_s=0.1, idle_s=0.1, first_frame_s=0.1)
+        async with (
+            serving({2: lambda _connection, _command: next(handed)}, limits=limits) as (server, address),
+            await Raw.open(address) as raw,
+            await Raw.open(address) as silent,
+        ):
+            asked = requests(5, 2)
+            raw.send(frames(asked)[:-1])
+            await until(lambda: any(each.is_held_up for each in server.connections))
+            assert await silent.until_closed() == b""  # so the limits have passed
+            for answer, command in zip(answers, asked, strict=False):
+                answer.set_result(command.reply(ResponseCode.SUCCESS))
+            assert [reply.opaque for reply in await raw.replies(4)] == [1, 2, 3, 4]
+
+    run(main())
+
+
+def test_the_system_watches_over_connections() -> None:
+    with socket.socket() as connected:
+        keep_alive(connected)
+        assert connected.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+        assert connected.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 60
+
+
+def test_a_socket_that_is_bound_already_is_listened_to(run: Run) -> None:
+    async def main() -> None:
+        bound = bind("127.0.0.1", 0)
+        server = Server({ECHO: echo})
+        address = await server.start("127.0.0.1", 0, bound)
+        assert address == bound.getsockname()
+        async with await Raw.open(address) as raw:
+            assert (await raw.ask(Command(ECHO, opaque=1))).code == ResponseCode.SUCCESS
+        await server.stop(1)
+
+    run(main())
+
+
+def test_open_files_are_raised_as_far_as_the_system_allows(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [1024, 4096]
+    monkeypatch.setattr(limits_module.resource, "getrlimit", lambda _: tuple(now))
+    monkeypatch.setattr(limits_module.resource, "setrlimit", lambda _, both: now.__setitem__(slice(None), both))
+    assert raise_open_files(100) == 1024
+    assert now == [1024, 4096]
+    assert raise_open_files(1024) == 1536
+    assert now == [1536, 4096]
+    assert raise_open_files(100_000) == 4096
+    now[:] = [1024, resource.RLIM_INFINITY]
+    assert raise_open_files(100_000) == 100_512
+
+
+def test_the_sweep_is_as_frequent_as_the_shortest_limit_needs() -> None:
+    assert Limits().sweep_s == 1.0
+    assert Limits(stalled_s=0.4).sweep_s == pytest.approx(0.1)
+
+
+def test_lines_that_strangers_cause_are_counted_not_written(caplog: pytest.LogCaptureFixture) -> None:
+    now = 0.0
+    lines = Seldom(logging.getLogger("penstock.remoting"), clock=lambda: now)
+    for _ in range(10):
+        lines.warn("closed one")
+    now = 1.0
+    lines.warn("closed another")
+    lines.warn("closed another")
+    assert [record.getMessage() for record in caplog.records] == [
+        "closed one",
+        "closed another (and 9 more since the last such line)",
+    ]
+
+
+def test_uvloop_is_used_where_it_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    loop = loop_factory()()
+    assert type(loop).__module__.startswith("uvloop")
+    loop.close()
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    loop = loop_factory()()
+    assert type(loop).__module__.startswith("asyncio")
+    loop.close()

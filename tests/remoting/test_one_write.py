@@ -1,0 +1,97 @@
+"""What one read brings is answered with one write."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from loopback import ECHO, echo, frames, requests
+
+from penstock.protocol.codes import ResponseCode
+from penstock.protocol.command import Command
+from penstock.protocol.frame import FrameReader
+from penstock.remoting.connection import Connection
+from penstock.remoting.limits import Limits
+
+if TYPE_CHECKING:
+    from remoting.conftest import Run
+
+LARGE = 2
+
+
+class Recorder(asyncio.Transport):
+    """Keeps what is written to it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.writes: list[list[bytes | memoryview]] = []
+
+    def write(self, data: Any) -> None:
+        self.writes.append([data])
+
+    def writelines(self, list_of_data: Any) -> None:
+        self.writes.append(list(list_of_data))
+
+    def is_closing(self) -> bool:
+        return False
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        pass
+
+
+def connected(handlers: dict[int, Any]) -> tuple[Connection, Recorder]:
+    connection, transport = Connection(handlers, Limits()), Recorder()
+    connection.connection_made(transport)
+    return connection, transport
+
+
+def test_all_replies_to_one_read_leave_together(run: Run) -> None:
+    async def main() -> None:
+        connection, transport = connected({ECHO: echo})
+        connection.data_received(frames(requests(1000, body=b"x" * 20)))
+        [[written]] = transport.writes
+        assert len(FrameReader().feed(bytes(written))) == 1000
+
+    run(main())
+
+
+def test_what_is_sent_in_one_turn_of_the_loop_leaves_together(run: Run) -> None:
+    async def main() -> None:
+        connection, transport = connected({})
+        connection.send(Command(1))
+        connection.send_many([Command(2), Command(3)])
+        assert transport.writes == []
+        await asyncio.sleep(0)
+        [[written]] = transport.writes
+        assert [command.code for command in FrameReader().feed(bytes(written))] == [1, 2, 3]
+
+    run(main())
+
+
+@pytest.mark.parametrize("size", [1 << 10, 1 << 20])
+def test_a_large_body_is_not_copied(run: Run, size: int) -> None:
+    body = memoryview(bytes(size))
+
+    async def main() -> None:
+        connection, transport = connected({LARGE: lambda _, command: command.reply(ResponseCode.SUCCESS, body=body)})
+        connection.data_received(frames(requests(1, LARGE)))
+        [parts] = transport.writes
+        assert any(part is body for part in parts) == (size == 1 << 20)
+
+    run(main())
+
+
+def test_what_is_still_to_be_written_goes_out_before_a_close(run: Run) -> None:
+    async def main() -> None:
+        connection, transport = connected({})
+        transport.close = lambda: transport.writes.append([b"closed"])  # type: ignore[method-assign]
+        transport.get_write_buffer_size = lambda: 0  # type: ignore[method-assign]
+        connection.send(Command(1))
+        connection.close()
+        connection.send(Command(2))
+        await asyncio.sleep(0)
+        assert len(transport.writes) == 2
+        assert transport.writes[-1] == [b"closed"]
+
+    run(main())
