@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -18,6 +18,7 @@ from rich.console import Console
 
 from bench import PROJECT
 from bench.harness import BenchFailed
+from bench.recovery import RecoverySuite
 from bench.report import Report, as_table, fill_page
 from bench.run import Options, Suite, run
 from bench.store import StoreSuite
@@ -26,39 +27,50 @@ from penstock.errors import PenstockError
 
 PAGE = PROJECT / "docs" / "explanation" / "performance.md"
 
+SUITES: tuple[Suite, ...] = (StoreSuite(), RecoverySuite())
+
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 
 @app.callback(invoke_without_command=True)
 def root(context: typer.Context) -> int:
     """Measures Penstock beside Apache RocketMQ. Without a suite: all of them."""
-    return show(measured(StoreSuite(), Options(command=context.obj))) if context.invoked_subcommand is None else 0
+    if context.invoked_subcommand is not None:
+        return 0
+    return max(show(measured(suite, Options(command=context.obj))) for suite in SUITES)
 
 
-@app.command()
-def store(
-    context: typer.Context,
-    quick: Annotated[bool, typer.Option("--quick", help="Small sizes: shows that it runs, not how fast.")] = False,
-    rounds: Annotated[int, typer.Option(min=1, help="Rounds that count, after one warm-up.")] = Options().rounds,
-    only: Annotated[str, typer.Option(metavar="NAMES", help="Groups or rows, joined by commas.")] = "",
-    json: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the report there as well.")] = None,
-    folder: Annotated[Path | None, typer.Option("--dir", metavar="FOLDER", help="Where the stores lie.")] = None,
-    java: Annotated[bool, typer.Option("--java/--no-java", help="Have Java do the same work.")] = True,
-    write_docs: Annotated[bool, typer.Option("--write-docs", help="Put the table into the documents.")] = False,
-    again: Annotated[
-        Path | None, typer.Option("--from", metavar="FILE", help="Show a report of an earlier run; measure nothing.")
-    ] = None,
-) -> int:
-    """The embeddable store: put, dispatch, get, query by key, walk."""
-    names = tuple(name.strip() for name in only.split(",") if name.strip())
-    options = Options(quick, rounds, names, folder, java, context.obj)
-    report = Report.load(again) if again else measured(StoreSuite(), options)
-    status = show(report)
-    if json is not None:
-        report.save(json)
-    if write_docs:
-        fill_page(report, PAGE)
-    return status
+def command_of(suite: Suite) -> Callable[..., int]:
+    """The command that runs one suite."""
+
+    def command(
+        context: typer.Context,
+        quick: Annotated[bool, typer.Option("--quick", help="Small sizes: shows that it runs, not how fast.")] = False,
+        rounds: Annotated[int, typer.Option(min=1, help="Rounds that count, after one warm-up.")] = Options().rounds,
+        only: Annotated[str, typer.Option(metavar="NAMES", help="Groups or rows, joined by commas.")] = "",
+        json: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the report there as well.")] = None,
+        folder: Annotated[Path | None, typer.Option("--dir", metavar="FOLDER", help="Where the stores lie.")] = None,
+        java: Annotated[bool, typer.Option("--java/--no-java", help="Have Java do the same work.")] = True,
+        write_docs: Annotated[bool, typer.Option("--write-docs", help="Put the table into the documents.")] = False,
+        again: Annotated[
+            Path | None, typer.Option("--from", metavar="FILE", help="Show the report of a run; measure nothing.")
+        ] = None,
+    ) -> int:
+        names = tuple(name.strip() for name in only.split(",") if name.strip())
+        options = Options(quick, rounds, names, folder, java, context.obj)
+        report = Report.load(again) if again else measured(suite, options)
+        status = show(report)
+        if json is not None:
+            report.save(json)
+        if write_docs:
+            fill_page(report, PAGE)
+        return status
+
+    return command
+
+
+for each in SUITES:
+    app.command(each.name, help=each.summary)(command_of(each))
 
 
 def measured(suite: Suite, options: Options) -> Report:

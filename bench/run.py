@@ -28,6 +28,8 @@ class Suite(Protocol):
     """A set of rows that are measured together."""
 
     name: str
+    summary: str
+    """One line about it."""
 
     def need(self, quick: bool) -> int:
         """Bytes of disk that it uses at most."""

@@ -26,6 +26,7 @@ class StoreSuite:
     """See the module."""
 
     name = "store"
+    summary = "The embeddable store: put, dispatch, get, query by key, walk."
 
     def need(self, quick: bool) -> int:
         return (QUICK if quick else FULL).disk_need
