@@ -1,0 +1,103 @@
+"""Reading a store's files without owning or recovering it: for workers that were told what to read.
+
+Whoever opens a view knows, from a store that was opened properly, up to where log and queues are settled; nothing behind
+that is looked at. Files are mapped when they are needed, privately, so that nothing on disk can change, and let go when
+many are mapped. Each record is checked as always, by the readers that are given these views.
+
+Not safe for threads. A file that its owner deletes while it is mapped stays readable; one that is gone before reads as
+absent.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from pathlib import Path
+
+from penstock.errors import BadStore
+from penstock.format.queue_unit import UNIT_SIZE
+from penstock.store.consume_queue import Units, view_units
+from penstock.store.file_queue import file_name
+from penstock.store.mapped_file import MappedFile
+from penstock.store.overlay_files import OverlayFiles
+
+_MOST_MAPPED = 8
+
+
+class FilesView:
+    """The files of one folder, each named by the offset of its first byte."""
+
+    def __init__(self, folder: Path, file_size: int) -> None:
+        self._io = OverlayFiles()
+        self._folder = folder
+        self.file_size = file_size
+        self._mapped: OrderedDict[int, MappedFile] = OrderedDict()
+
+    def find(self, offset: int) -> MappedFile | None:
+        """The file that covers an offset, None if there is none (any more). Raises BadStore if its size is wrong."""
+        first = offset - offset % self.file_size
+        file = self._mapped.get(first)
+        if file is not None:
+            self._mapped.move_to_end(first)
+            return file
+        path = self._folder / file_name(first)
+        try:
+            made = self._io.open_map(path)
+        except FileNotFoundError:
+            return None
+        if len(made) != self.file_size:
+            size = len(made)
+            made.close()
+            raise BadStore(
+                "the file has another size than the others", path=path, expected=self.file_size, found=f"{size} bytes"
+            )
+        file = self._mapped[first] = MappedFile(made, first, wrote=self.file_size)
+        if len(self._mapped) > _MOST_MAPPED:
+            self._mapped.popitem(last=False)[1].shut_down()
+        return file
+
+    def close(self) -> None:
+        while self._mapped:
+            self._mapped.popitem()[1].shut_down()
+
+
+class LogView:
+    """The commit log from `min_offset` up to `confirmed_offset`."""
+
+    def __init__(self, folder: Path, file_size: int, min_offset: int, confirmed_offset: int) -> None:
+        self.queue = FilesView(folder, file_size)
+        self.min_offset = min_offset
+        self.confirmed_offset = confirmed_offset
+
+    def roll_next(self, offset: int) -> int:
+        """Where the next file begins."""
+        return offset + self.queue.file_size - offset % self.queue.file_size
+
+    def close(self) -> None:
+        self.queue.close()
+
+
+class QueueView:
+    """A consume queue from `min_offset` up to `max_offset`."""
+
+    def __init__(
+        self, folder: Path, topic: str, queue_id: int, file_size: int, min_offset: int, max_offset: int
+    ) -> None:
+        self.files = FilesView(folder, file_size)
+        self.topic = topic
+        self.queue_id = queue_id
+        self.min_offset = min_offset
+        self.max_offset = max_offset
+
+    def page(self, queue_offset: int, most: int) -> Units | None:
+        """A copy of the units from `queue_offset` on, within one file, at most `most`; None if there are none."""
+        at = queue_offset * UNIT_SIZE
+        file = self.files.find(at)
+        if file is None:
+            return None
+        position = at - file.from_offset
+        size = min(most, self.max_offset - queue_offset) * UNIT_SIZE
+        size = min(size, file.size - position)
+        return view_units(file, position, size).copy() if size > 0 else None
+
+    def close(self) -> None:
+        self.files.close()
