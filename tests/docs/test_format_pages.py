@@ -31,6 +31,7 @@ from penstock.format.queue_ext import decode_ext_unit
 from penstock.format.queue_unit import pack_unit, unpack_unit
 from penstock.format.record import decode_record, encode_record
 from penstock.format.scan import Blank, scan
+from penstock.protocol import FrameReader, encode
 
 FOLDER = Path(__file__).parents[2] / "docs" / "explanation" / "format"
 PAGES = sorted(FOLDER.glob("*.md"))
@@ -175,6 +176,17 @@ def read_index_header(example: Example) -> dict[str, object]:
     return picked(IndexHeader.unpack(example.data), f"{times} hash_slot_count index_count")
 
 
+def read_frame(example: Example) -> dict[str, object]:
+    (command,) = FrameReader().feed(example.data)
+    texts = {
+        "language": command.language.name,
+        "remark": command.remark or "",
+        "ext": ", ".join(f"{name}={value}" for name, value in command.ext.items()),
+        "body": bytes(command.body).decode(),
+    }
+    return picked(command, "code flag opaque version") | texts
+
+
 def write_filler(example: Example) -> bytes:
     out = bytearray(len(example.data))
     kernels.write_blank(out, 0, int(example.values["size"]))
@@ -191,6 +203,7 @@ READERS: dict[str, Callable[[Example], dict[str, object]]] = {
     "index item": read_index_item,
     "checkpoint": read_checkpoint,
     "config": read_config,
+    "frame": read_frame,
 }
 WRITERS: dict[str, Callable[[Example], bytes]] = {
     "host": lambda example: encode_host(example.values["host"]),
@@ -201,6 +214,7 @@ WRITERS: dict[str, Callable[[Example], bytes]] = {
     "index item": lambda example: pack_item(*map(int, example.values.values())),
     "checkpoint": lambda example: Checkpoint(*list(map(int, example.values.values()))[:3]).pack(),
     "config": lambda example: dumps(loads(example.data.decode())).encode(),
+    "frame": lambda example: encode(FrameReader().feed(example.data)[0]),
 }
 NEVER_WRITTEN = {"ext unit"}
 

@@ -15,11 +15,16 @@ IPV4_HOST_SIZE: Final = 8
 IPV6_HOST_SIZE: Final = 20
 
 
+MAX_PORT: Final = 0xFFFF
+MAX_STORED_PORT: Final = 0xFFFFFFFF
+"""What four bytes hold: a damaged record may say so, and must still be shown and named."""
+
+
 @lru_cache(maxsize=4096)
-def encode_host(host: str) -> bytes:
+def encode_host(host: str, max_port: int = MAX_PORT) -> bytes:
     """The 8 bytes of an IPv4 host, the 20 of an IPv6 one."""
     address, colon, port_text = host.rpartition(":")
-    if not (colon and port_text.isascii() and port_text.isdigit() and int(port_text) <= 0xFFFF):
+    if not (colon and port_text.isascii() and port_text.isdigit() and int(port_text) <= max_port):
         raise _bad_host(host)
     port = int(port_text).to_bytes(4, "big")
     try:

@@ -12,7 +12,7 @@ import struct
 import time
 
 from penstock.errors import BadMessage
-from penstock.format.hosts import decode_host, encode_host
+from penstock.format.hosts import MAX_STORED_PORT, decode_host, encode_host
 
 _UNIQUE = struct.Struct(">4sH4sIH")
 _LOOPBACK = b"\x7f\x00\x00\x01"
@@ -20,7 +20,8 @@ _LOOPBACK = b"\x7f\x00\x00\x01"
 
 def encode_message_id(store_host: str, physical_offset: int) -> str:
     """The offset id of the record at `physical_offset`."""
-    return (encode_host(store_host) + physical_offset.to_bytes(8, "big", signed=True)).hex().upper()
+    host = encode_host(store_host, MAX_STORED_PORT)
+    return (host + physical_offset.to_bytes(8, "big", signed=True)).hex().upper()
 
 
 def decode_message_id(message_id: str) -> tuple[str, int]:

@@ -28,8 +28,13 @@ def encode_properties(properties: Mapping[str, str]) -> bytes:
 
 def decode_properties(data: bytes) -> dict[str, str]:
     """The properties of a property string. Later duplicates win; a value may itself hold 0x01."""
+    return split_properties(data.decode("utf-8", "surrogateescape"))
+
+
+def split_properties(text: str) -> dict[str, str]:
+    """The same of a property string that is text already."""
     properties = {}
-    for piece in data.decode("utf-8", "surrogateescape").split(PROPERTY_SEPARATOR):
+    for piece in text.split(PROPERTY_SEPARATOR):
         name, _, value = piece.partition(NAME_VALUE_SEPARATOR)
         if name and value:
             properties[name] = value

@@ -31,7 +31,7 @@ import msgspec
 from penstock.errors import BadMessage, CorruptData
 from penstock.format import constants, kernels
 from penstock.format.delay import DEFAULT_DELAY_LEVELS
-from penstock.format.hosts import IPV4_HOST_SIZE, decode_host, encode_host
+from penstock.format.hosts import IPV4_HOST_SIZE, MAX_STORED_PORT, decode_host, encode_host
 from penstock.format.index_layout import as_java_reads
 from penstock.format.message_id import encode_message_id
 from penstock.format.properties import encode_properties
@@ -118,7 +118,8 @@ def record_size(
 
 def encode_record(record: Record) -> bytes:
     """The record's bytes (V1). `size` and `body_crc` are computed, the IPv6 bits taken from the hosts."""
-    born_host, store_host = encode_host(record.born_host), encode_host(record.store_host)
+    born_host = encode_host(record.born_host, MAX_STORED_PORT)
+    store_host = encode_host(record.store_host, MAX_STORED_PORT)
     sys_flag = with_hosts(record.sys_flag, born_host, store_host)
     topic = record.topic.encode("utf-8", "surrogateescape")
     properties = encode_properties(record.properties)

@@ -98,6 +98,7 @@ cdef class Appender:
     cdef int64_t from_offset, position
     cdef Py_ssize_t topic_at, body_at, keys_at, tags_at, properties_at, queue_id_at, delay_level_at, flag_at
     cdef Py_ssize_t sys_flag_at, born_timestamp_at, born_host_at, store_host_at, reconsume_times_at, prepared_at, wait_at
+    cdef Py_ssize_t property_text_at
 
     def __cinit__(self):
         self.attached = False
@@ -133,6 +134,7 @@ cdef class Appender:
         self.reconsume_times_at = self.find("reconsume_times")
         self.prepared_at = self.find("prepared_transaction_offset")
         self.wait_at = self.find("wait")
+        self.property_text_at = self.find("property_text")
 
     cdef Py_ssize_t find(self, str name):
         """Where messages keep a field; if that cannot be told, every message is declined."""
@@ -253,7 +255,7 @@ cdef class Appender:
                 return -1
         count = collect_pieces(
             <object>member_at(message, self.properties_at), keys, <object>member_at(message, self.tags_at),
-            pieces, &properties_size,
+            <object>member_at(message, self.property_text_at), pieces, &properties_size,
         )
         if count < 0:
             return -1
@@ -442,15 +444,25 @@ cdef int latency_place(int64_t nanoseconds) noexcept nogil:
     return place
 
 
-cdef int collect_pieces(properties, keys, tags, Piece* pieces, int64_t* total) except? -1:
-    """The property string as pieces of text, names and values by turns, and its length; -1 if it is not ordinary."""
+cdef int collect_pieces(properties, keys, tags, whole, Piece* pieces, int64_t* total) except? -1:
+    """The property string as pieces of text, names and values by turns, and its length; -1 if it is not ordinary.
+
+    It may also be there already, as one `whole` piece.
+    """
     cdef int count = 0
     cdef int64_t size = 0
     cdef Py_ssize_t position = 0
     cdef PyObject* name
     cdef PyObject* value
-    if properties is not None and not PyDict_CheckExact(properties):
+    if not PyUnicode_CheckExact(whole) or (properties is not None and not PyDict_CheckExact(properties)):
         return -1
+    if PyUnicode_GET_LENGTH(whole):
+        pieces[0].text = PyUnicode_AsUTF8AndSize(whole, &pieces[0].size)
+        if pieces[0].text == NULL:  # as in add_piece
+            PyErr_Clear()
+            return -1
+        total[0] = pieces[0].size
+        return -1 if keys or tags or properties else 1
     if properties is not None and PyDict_Size(properties):
         if 2 * PyDict_Size(properties) > MAX_PIECES - 8:
             return -1

@@ -19,6 +19,7 @@ and read from memory once only, so that a writer that changes it meanwhile canno
     _holds.pxi    who is reading a file
     _query.pxi    records by key
     _fields.pxi   one record as Python values
+    _audit.pxi    units, items and chains compared in bulk
 """
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
@@ -253,3 +254,4 @@ include "_arrow_properties.pxi"
 include "_arrow_in.pxi"
 include "_arrow_out.pxi"
 include "_arrow_split.pxi"
+include "_audit.pxi"

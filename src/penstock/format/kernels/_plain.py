@@ -13,6 +13,7 @@ from penstock.format.kernels._plain_arrow_out import (
     split_properties,
     unit_rows,
 )
+from penstock.format.kernels._plain_audit import check_chains, match_items, match_units
 from penstock.format.kernels._plain_columns import (
     TopicTable,
     append_units,
@@ -45,6 +46,7 @@ __all__ = [
     "PageReader",
     "TopicTable",
     "append_units",
+    "check_chains",
     "check_record",
     "copy_published",
     "crc32",
@@ -65,7 +67,9 @@ __all__ = [
     "index_put",
     "index_rewind",
     "java_hash",
+    "match_items",
     "match_record",
+    "match_units",
     "message_ids",
     "number_queues",
     "number_texts",

@@ -25,7 +25,7 @@ _MAX_LONG = 2**63 - 1
 def index_put(out: WritableBuffer, slots: int, items: int, hashes: Ints, offsets: Longs, times: Longs) -> int:
     """Puts keys until the file is full; returns how many were put."""
     view = writable_view_of(out)
-    _check_geometry(view, slots, items)
+    check_geometry(view, slots, items)
     hashes = np.asarray(hashes, dtype=np.int32)
     offsets, times = np.asarray(offsets, dtype=np.int64), np.asarray(times, dtype=np.int64)
     if not len(hashes) == len(offsets) == len(times):
@@ -43,7 +43,7 @@ def index_put(out: WritableBuffer, slots: int, items: int, hashes: Ints, offsets
             previous = 0
         begin = _long(view, _BEGIN_TIMESTAMP)
         seconds = min((time - begin) // 1000, _MAX_INT) if time > begin > 0 else 0
-        _ITEM.pack_into(view, _item_at(slots, count), key_hash, offset, seconds, previous)
+        _ITEM.pack_into(view, item_at(slots, count), key_hash, offset, seconds, previous)
         _INT.pack_into(view, slot_at, count)
         if count == 1:
             _LONG.pack_into(view, _BEGIN_OFFSET, offset)
@@ -66,7 +66,7 @@ def index_find(
     Every step goes to a smaller number, so garbage cannot make it run in circles.
     """
     view = view_of(data)
-    _check_geometry(view, slots, items)
+    check_geometry(view, slots, items)
     if key_hash < 0:
         raise ValueError("a key's hash is never negative")
     begin, end = _clamp_long(begin), _clamp_long(end)
@@ -74,7 +74,7 @@ def index_find(
     first = _long(view, _BEGIN_TIMESTAMP)
     found: list[int] = []
     while 0 < number < items and len(found) < limit:
-        item_hash, offset, seconds, previous = _ITEM.unpack_from(view, _item_at(slots, number))
+        item_hash, offset, seconds, previous = _ITEM.unpack_from(view, item_at(slots, number))
         if number == 1:
             seconds = 0  # the header's begin is its time; its own seconds count from the end of the file before
         time = first + seconds * 1000
@@ -87,12 +87,12 @@ def index_find(
 def index_rewind(out: WritableBuffer, slots: int, items: int, count: int, new_count: int) -> None:
     """Undoes the puts of items new_count … count - 1 and zeroes them. The end fields are the caller's."""
     view = writable_view_of(out)
-    _check_geometry(view, slots, items)
+    check_geometry(view, slots, items)
     if not 1 <= new_count <= count <= items:
         raise ValueError(f"cannot go back from {count} items to {new_count} in a file for {items}")
     for number in range(count - 1, new_count - 1, -1):
-        item_at = _item_at(slots, number)
-        key_hash, _, _, previous = _ITEM.unpack_from(view, item_at)
+        place = item_at(slots, number)
+        key_hash, _, _, previous = _ITEM.unpack_from(view, place)
         slot_at = _HEADER_SIZE + _SLOT_SIZE * (key_hash % slots)
         # A slot that points below this item was never moved to it: the put was cut off before.
         if key_hash >= 0 and _int(view, slot_at) >= number:
@@ -100,16 +100,18 @@ def index_rewind(out: WritableBuffer, slots: int, items: int, count: int, new_co
                 previous = 0
                 _add_slots(view, -1)
             _INT.pack_into(view, slot_at, previous)
-        view[item_at : item_at + _ITEM_SIZE] = bytes(_ITEM_SIZE)
+        view[place : place + _ITEM_SIZE] = bytes(_ITEM_SIZE)
     _INT.pack_into(view, _COUNT, new_count)
 
 
-def _check_geometry(view: memoryview, slots: int, items: int) -> None:
-    if slots < 1 or items < 1 or _item_at(slots, items) > len(view):
+def check_geometry(view: memoryview, slots: int, items: int) -> None:
+    """Raises ValueError unless so many slots and items fit."""
+    if slots < 1 or items < 1 or item_at(slots, items) > len(view):
         raise ValueError(f"{slots} slots and {items} items do not fit into {len(view)} bytes")
 
 
-def _item_at(slots: int, number: int) -> int:
+def item_at(slots: int, number: int) -> int:
+    """Byte position of an item."""
     return _HEADER_SIZE + _SLOT_SIZE * slots + _ITEM_SIZE * number
 
 

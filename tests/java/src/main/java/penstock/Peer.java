@@ -70,6 +70,8 @@ public final class Peer {
                 return queues();
             case "bench":
                 return new Bench(store).run(ask);
+            case "wire":
+                return Wire.answer(ask);
             default:
                 throw new IllegalArgumentException("unknown: " + ask);
         }
