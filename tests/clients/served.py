@@ -1,0 +1,80 @@
+"""`penstock serve` as a process of its own, on free ports that stay the same when it is killed and started again."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Self
+
+_UP_WITHIN_S = 30
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+class Served:
+    """A broker with its name server. Use it in a `with` block."""
+
+    def __init__(self, folder: Path, *settings: str) -> None:
+        self.folder = folder
+        self.port, self.namesrv_port = free_port(), free_port()
+        self._settings = settings
+        self._log = folder.with_suffix(".log")
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def namesrv(self) -> str:
+        return f"127.0.0.1:{self.namesrv_port}"
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    def start(self) -> None:
+        command = [sys.executable, "-m", "penstock.cli.main", "serve", "--store", str(self.folder), "--profile", "dev"]
+        command += ["--listen", self.address, "--namesrv", self.namesrv, "--console", "off"]
+        for setting in self._settings:
+            command += ["--set", setting]
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(command, stdout=log, stderr=log)
+        deadline = time.monotonic() + _UP_WITHIN_S
+        while not self._answers():
+            assert self._process.poll() is None, self._log.read_text()
+            assert time.monotonic() < deadline, self._log.read_text()
+            time.sleep(0.02)
+
+    def _answers(self) -> bool:
+        for port in (self.port, self.namesrv_port):
+            try:
+                socket.create_connection(("127.0.0.1", port), 1).close()
+            except OSError:
+                return False
+        return True
+
+    def kill(self) -> None:
+        """As a crash would end it."""
+        assert self._process is not None
+        os.kill(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+
+    def stop(self) -> int:
+        """Ends it cleanly; returns its exit status."""
+        assert self._process is not None
+        if self._process.poll() is None:
+            self._process.terminate()
+        return self._process.wait(30)
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.stop()
