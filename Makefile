@@ -4,7 +4,7 @@ BIN := .venv/bin
 STAMP := .venv/.ready
 export PYTHONUNBUFFERED := 1
 
-.PHONY: setup run test test-peers check bench clean
+.PHONY: setup run test test-peers torture check bench clean
 
 setup: $(STAMP)
 
@@ -17,14 +17,19 @@ $(STAMP): pyproject.toml setup.py constraints.txt $(wildcard src/penstock/format
 	@touch $@
 
 run: setup
-	$(BIN)/penstock tour
+	$(BIN)/penstock serve
 
 test: check
-	$(BIN)/python -m pytest -m "not java and not node and not torture"
+	$(BIN)/python -m pytest -m "not java and not node and not cpp and not torture"
 
-# Needs Maven, and Apache RocketMQ's published artifacts through it; skips with the reason where they cannot be had.
+# Real clients and Apache RocketMQ itself: through Maven, npm and PyPI. Skips, with the reason, what cannot be had.
 test-peers: setup
-	$(BIN)/python -m pytest -m "java or node" -rs
+	$(BIN)/python -m pytest -m "java or node or cpp" -rs
+
+# What takes minutes to hours: a million mutated frames, kills, power losses, damage: whatever is marked `torture`. Prints
+# its seeds; PENSTOCK_SEED, PENSTOCK_ROUNDS, PENSTOCK_IMAGES and PENSTOCK_DAMAGES choose others, and how many.
+torture: setup
+	$(BIN)/python -m pytest -m torture -s
 
 check: setup
 	$(BIN)/ruff check .
