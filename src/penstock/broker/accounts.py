@@ -1,0 +1,156 @@
+"""Accounts and their rights, from a file of the shape of RocketMQ's plain_acl.yml.
+
+    globalWhiteRemoteAddresses: [10.10.15.*]
+    accounts:
+      - accessKey: reporting
+        secretKey: keep-this-to-yourself
+        whiteRemoteAddress: ""
+        admin: false
+        defaultTopicPerm: DENY
+        defaultGroupPerm: SUB
+        topicPerms: [orders=SUB, audit=PUB|SUB]
+        groupPerms: [CID_reports=SUB]
+
+A file is taken whole or not at all. Values are immutable; printed, an account does not show its secret.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from penstock.broker.white_addresses import Matches, matcher
+from penstock.errors import BadSettings
+
+DENY: Final = 0
+PUB: Final = 1
+SUB: Final = 2
+ANY: Final = PUB | SUB
+
+_RIGHTS: Final = {"DENY": DENY, "PUB": PUB, "SUB": SUB, "PUB|SUB": ANY, "SUB|PUB": ANY}
+_SHORTEST: Final = 7
+"""Of keys, as in RocketMQ."""
+_LARGEST: Final = 8 << 20
+
+
+class Account(msgspec.Struct, frozen=True, kw_only=True):
+    """One account. Rights are bits: PUB, SUB."""
+
+    access_key: str
+    secret_key: str
+    is_white: Matches
+    admin: bool = False
+    default_topic: int = DENY
+    default_group: int = DENY
+    topics: Mapping[str, int] = {}
+    groups: Mapping[str, int] = {}
+
+    def may(self, wanted: int, *, topic: str = "", group: str = "") -> bool:
+        """Whether it has one of the rights that are wanted. An administrator lacks only what is denied by name."""
+        named = self.groups.get(group) if group else self.topics.get(topic)
+        if named is None:
+            named = ANY if self.admin else self.default_group if group else self.default_topic
+        return named & wanted != 0
+
+    def __repr__(self) -> str:
+        return f"<account {self.access_key}>"
+
+
+class Accounts(msgspec.Struct, frozen=True):
+    """What one file says."""
+
+    by_key: Mapping[str, Account]
+    is_white: Matches
+
+    @classmethod
+    def load(cls, path: Path) -> Accounts:
+        """Reads the file. Raises BadSettings, which never quotes what the file holds."""
+        import yaml  # only with access control on
+
+        try:
+            with path.open("rb") as file:
+                data = file.read(_LARGEST + 1)
+        except OSError as error:
+            raise BadSettings(f"the access file cannot be read: {error.strerror}", path=path) from None
+        if len(data) > _LARGEST:
+            raise BadSettings(f"the access file is larger than {_LARGEST >> 20} MiB", path=path)
+        try:
+            return cls.of(yaml.safe_load(data))
+        except yaml.MarkedYAMLError as error:
+            where = "" if error.problem_mark is None else f" in line {error.problem_mark.line + 1}"
+            raise BadSettings(f"the access file is no YAML{where}: {error.problem}", path=path) from None
+        except (yaml.YAMLError, ValueError) as error:
+            why = "it is no YAML" if isinstance(error, yaml.YAMLError) else str(error)
+            raise BadSettings(f"the access file cannot be used: {why}", path=path) from None
+
+    @classmethod
+    def of(cls, document: Any) -> Accounts:
+        """Raises ValueError with a phrase that says what is wrong."""
+        if not isinstance(document, dict):
+            raise ValueError("it has neither accounts nor addresses")
+        white = [_text(each, "an address") for each in _list(document, "globalWhiteRemoteAddresses")]
+        by_key: dict[str, Account] = {}
+        for number, entry in enumerate(_list(document, "accounts"), 1):
+            account = _account(entry, number)
+            if account.access_key in by_key:
+                raise ValueError(f"the account {account.access_key} is there twice")
+            by_key[account.access_key] = account
+        if not by_key and not white:
+            raise ValueError("it has neither accounts nor addresses, so nobody could do anything")
+        tests = [matcher(pattern) for pattern in white]
+        return cls(by_key, lambda address: any(test(address) for test in tests))
+
+
+def _account(entry: Any, number: int) -> Account:
+    if not isinstance(entry, dict):
+        raise ValueError(f"account {number} has no accessKey")
+    key, secret = (_text(entry.get(name), f"account {number}: {name}") for name in ("accessKey", "secretKey"))
+    if len(key) < _SHORTEST or len(secret) < _SHORTEST:
+        raise ValueError(f"account {number}: accessKey and secretKey need at least {_SHORTEST} characters each")
+    admin = entry.get("admin", False)
+    if not isinstance(admin, bool):
+        raise ValueError(f"account {key}: admin is true or false")
+    return Account(
+        access_key=key,
+        secret_key=secret,
+        is_white=matcher(_text(entry.get("whiteRemoteAddress") or "", f"account {key}: whiteRemoteAddress")),
+        admin=admin,
+        default_topic=_right(entry.get("defaultTopicPerm") or "DENY", key),
+        default_group=_right(entry.get("defaultGroupPerm") or "DENY", key),
+        topics=_rights(_list(entry, "topicPerms"), key),
+        groups=_rights(_list(entry, "groupPerms"), key),
+    )
+
+
+def _rights(entries: list[Any], key: str) -> dict[str, int]:
+    rights = {}
+    for entry in entries:
+        name, equals, right = _text(entry, f"account {key}: a permission").partition("=")
+        if not equals or not name.strip():
+            raise ValueError(f"account {key}: '{entry}' is no permission; write name=PUB|SUB")
+        rights[name.strip()] = _right(right, key)
+    return rights
+
+
+def _right(text: Any, key: str) -> int:
+    found = _RIGHTS.get("".join(str(text).split()).upper())
+    if found is None:
+        raise ValueError(f"account {key}: '{text}' is no right; it is DENY, PUB, SUB or PUB|SUB")
+    return found
+
+
+def _list(document: dict[Any, Any], name: str) -> list[Any]:
+    found = document.get(name) or []
+    if not isinstance(found, list):
+        raise ValueError(f"{name} is no list")
+    return found
+
+
+def _text(value: Any, what: str) -> str:
+    """Keys of digits only are numbers to YAML, and are meant as text."""
+    if isinstance(value, bool) or not isinstance(value, str | int):
+        raise ValueError(f"{what} is missing, or no text")
+    return str(value)

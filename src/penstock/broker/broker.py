@@ -1,0 +1,273 @@
+"""The broker: a store, its tables, and the concerns that answer requests.
+
+Start, in this order: the store is open and recovered before a broker is made; the tables are read; the handlers are put
+together; then it listens, delivers what is delayed, and registers with name servers. So nobody is answered by half a
+broker, and nobody is sent here before it answers.
+
+Stop, in this order: takes leave of the name servers; refuses new messages (SERVICE_NOT_AVAILABLE, so that clients go
+elsewhere) and stops delivering; answers the pulls that wait, and the sends whose messages are on their way to disk;
+closes the port; saves the tables; closes the store. What does not end within the limit is cut off: every acknowledged
+message is in the log all the same, and the next start recovers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket
+from collections.abc import Callable, Coroutine
+from typing import Any, Final, Protocol
+
+from penstock.broker.access import LOOK_EVERY_S, Access, IsLocal, is_local, local_only
+from penstock.broker.administration import Administration
+from penstock.broker.answers import Answers
+from penstock.broker.clients import Clients
+from penstock.broker.flow import UnflushedSends
+from penstock.broker.hold import HeldPulls
+from penstock.broker.offsets import Offsets
+from penstock.broker.pull import Pulls
+from penstock.broker.query import Queries
+from penstock.broker.rates import SAMPLE_S
+from penstock.broker.registration import Registration
+from penstock.broker.rights import is_administration
+from penstock.broker.selection import RecordFilter, SqlCompiler
+from penstock.broker.send import Sends
+from penstock.broker.send_back import SendBacks
+from penstock.broker.send_check import SendChecks
+from penstock.broker.settings import BrokerSettings
+from penstock.broker.state import BrokerState
+from penstock.broker.transaction_check import TransactionCheck
+from penstock.broker.transactions import Transactions, make_half
+from penstock.broker.watch import StoreWatch
+from penstock.namesrv.name_server import NameServer
+from penstock.namesrv.route_table import Broker as BrokerIdentity
+from penstock.protocol.codes import RequestCode, ResponseCode
+from penstock.protocol.command import Command
+from penstock.protocol.frame import MAX_FRAME
+from penstock.remoting.connection import Address, Connection
+from penstock.remoting.handlers import Handler
+from penstock.remoting.limits import Limits
+from penstock.remoting.server import Server
+from penstock.remoting.tls import ServerTls, server_tls
+from penstock.store.commit_log import now_ms
+from penstock.store.store import MessageStore
+
+log = logging.getLogger("penstock.broker")
+
+_WRITES: Final = (
+    RequestCode.SEND_MESSAGE,
+    RequestCode.SEND_MESSAGE_V2,
+    RequestCode.SEND_BATCH_MESSAGE,
+    RequestCode.SEND_REPLY_MESSAGE,
+    RequestCode.SEND_REPLY_MESSAGE_V2,
+    RequestCode.CONSUMER_SEND_MSG_BACK,
+    RequestCode.END_TRANSACTION,
+)
+_FRAME_SLACK: Final = 1 << 20
+"""What a frame has besides its body."""
+_GATHER_S: Final = 0.001
+"""The thread that dispatches looks once in a millisecond, as RocketMQ's does; whoever waits is served at once."""
+_EXPIRE_EVERY_S: Final = 10.0
+_LOCKS_EVERY_S: Final = 60.0
+_WATCH_EVERY_S: Final = 1.0
+
+
+class Concern(Protocol):
+    """What answers some kinds of requests."""
+
+    def handlers(self) -> dict[RequestCode, Handler]: ...
+
+
+class Broker:
+    """One broker. Made, started and stopped within one event loop, once each; it closes the store."""
+
+    def __init__(
+        self,
+        store: MessageStore,
+        settings: BrokerSettings | None = None,
+        *,
+        name_server: NameServer | None = None,
+        access: Access | None = None,
+        local: IsLocal = is_local,
+        compile_sql: SqlCompiler | None = None,
+        clock: Callable[[], int] = now_ms,
+    ) -> None:
+        """`name_server` is one in this process; `access`, unless given, is as the settings want it.
+
+        `local` says who is on this machine, and so may administer where access is not controlled. Raises BadSettings.
+        """
+        compile_sql = compile_sql or _compile_sql
+        self.state = state = BrokerState(store, settings or BrokerSettings.of(store.settings), clock)
+        self.store = store
+        store.dispatcher.gather_seconds = _GATHER_S
+        self.held = HeldPulls(store)
+        self.unflushed = UnflushedSends(store, state.settings)
+        self.handlers: dict[int, Handler] = {}
+        """By request code; asked anew for each request."""
+        self.identity = _identity(store, state.settings.now)
+        self.registration = Registration(self.identity, state.topics, state.settings, name_server)
+        self._tls: ServerTls = server_tls(store.settings.broker)
+        self.access = access or Access.of(state.settings.now)
+        if self.access is not None:
+            self.access.look_up = store.look_up
+        self._local = local
+        self._server = Server(self.handlers, limits=self._limits(), tls=self._tls, before=self.access)
+        self._tasks: list[asyncio.Task[None]] = []
+        self._stopped = False
+        self.transaction_check = TransactionCheck(
+            store, state.topics, state.offsets, state.clients, state.settings, clock
+        )
+        self.administration = Administration(state, self.held, self.unflushed, compile_sql)
+        self._queries = Queries(store)
+        transactions = Transactions(store, self.unflushed, self.held, state.tally)
+        transactions.on_end.append(self.transaction_check.ended)
+        checks = SendChecks(state.topics, state.groups, state.settings, clock)
+        for concern in (
+            Sends(
+                store,
+                state.topics,
+                checks,
+                state.settings,
+                self.unflushed,
+                self.held,
+                state.hooks,
+                state.tally,
+                make_half,
+            ),
+            Answers(store, state.clients, checks, state.settings, clock),
+            SendBacks(store, state.topics, state.groups, state.settings, self.unflushed, state.hooks, state.tally),
+            Pulls(
+                store,
+                state.topics,
+                state.groups,
+                state.offsets,
+                state.clients,
+                self.held,
+                state.settings,
+                state.hooks,
+                state.tally,
+                compile_sql,
+            ),
+            transactions,
+            Offsets(store, state.offsets, state.topics, state.groups),
+            Clients(state.clients, state.groups, state.topics, state.settings, compile_sql),
+            state.locks,
+            self._queries,
+            self.administration,
+        ):
+            self.add(concern)
+        for note in state.settings.now.notes():
+            log.warning("%s", note)
+
+    @property
+    def server(self) -> Server:
+        return self._server
+
+    # -- putting together ------------------------------------------------------------------------------------
+
+    def add(self, concern: Concern) -> None:
+        """Has a concern answer its requests; no request has two."""
+        for code, handler in concern.handlers().items():
+            assert code not in self.handlers, f"{code.name} is answered already"
+            guarded = self.access is None and is_administration(code)
+            self.handlers[code] = local_only(handler, self._local) if guarded else handler
+
+    def every(self, seconds: float, act: Callable[[], object]) -> None:
+        """Calls `act` on the loop now and then, as long as the broker runs; an error in it is logged."""
+
+        async def run() -> None:
+            while True:
+                await asyncio.sleep(seconds)
+                try:
+                    act()
+                except Exception:
+                    log.exception("a periodic task failed")
+
+        self._tasks.append(asyncio.create_task(run()))
+
+    def _limits(self) -> Limits:
+        return Limits(
+            frame_bytes=max(MAX_FRAME, self.store.settings.max_message_size + _FRAME_SLACK),
+            idle_s=float(self.state.settings.now.server_channel_max_idle_time_seconds),
+        )
+
+    # -- running ---------------------------------------------------------------------------------------------
+
+    async def start(self, host: str, port: int, bound: socket.socket | None = None) -> Address:
+        """Serves from now on, at a socket that is `bound` already if one is given; returns where. Raises Unreachable.
+
+        The port should be that of the store's settings: it stands in every record, and clients are told it.
+        """
+        where = await self._server.start(host, port, bound)
+        self.state.start_saving()
+        self.state.delayed.start()
+        self.registration.start()
+        self._tasks.append(asyncio.create_task(self.transaction_check.run()))
+        self.every(_EXPIRE_EVERY_S, self.state.clients.expire)
+        self.every(_LOCKS_EVERY_S, self.state.locks.forget_expired)
+        self.every(_WATCH_EVERY_S, StoreWatch(self.store).look)
+        self.every(SAMPLE_S, self.administration.sample)
+        if self.access is not None:
+            self.every(LOOK_EVERY_S, self.access.reload_if_changed)
+        return where
+
+    async def stop(self, limit_s: float | None = None) -> bool:
+        """Ends as described above; says whether all was done in time. Does nothing the second time."""
+        if self._stopped:
+            return True
+        self._stopped = True
+        limit = self.state.settings.now.stop_limit_millis / 1000 if limit_s is None else limit_s
+        deadline = asyncio.get_running_loop().time() + limit
+        in_time = await _within(self._stop_serving(limit), deadline)
+        saved = await _within(self._save(), deadline)
+        closed = await _within(asyncio.to_thread(self.store.close), deadline)
+        for done, what in ((in_time, "its last replies"), (saved, "saving its tables"), (closed, "closing the store")):
+            if not done:
+                log.error("the broker stopped without %s: there was no time left", what)
+        return in_time and saved and closed
+
+    async def _stop_serving(self, limit_s: float) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self.handlers.update(dict.fromkeys((code for code in _WRITES if code in self.handlers), _refuse))
+        await self.registration.stop()
+        self.state.delayed.stop()
+        await asyncio.to_thread(self._queries.stop)
+        self.held.release_all()
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self.unflushed.drained(), limit_s / 3)
+        await self._server.stop(limit_s / 3)
+
+    async def _save(self) -> None:
+        if not await self.state.persister.stop():
+            log.error("some of the broker's tables are not saved; their older files are still there")
+
+
+async def _within(work: Coroutine[Any, Any, None], deadline: float) -> bool:
+    left = deadline - asyncio.get_running_loop().time()
+    try:
+        await asyncio.wait_for(work, max(left, 0.1))
+    except TimeoutError:
+        return False
+    return True
+
+
+def _compile_sql(expression: str) -> RecordFilter:
+    from penstock.broker.filters.sql92 import compile_sql  # the parser is loaded when somebody filters
+
+    return compile_sql(expression)
+
+
+def _refuse(connection: Connection, command: Command) -> Command:
+    return command.reply(ResponseCode.SERVICE_NOT_AVAILABLE, "this broker is stopping; send to another one")
+
+
+def _identity(store: MessageStore, settings: BrokerSettings) -> BrokerIdentity:
+    return BrokerIdentity(
+        name=settings.broker_name,
+        address=store.settings.store_host,
+        cluster=settings.broker_cluster_name,
+        ha_address="",
+    )

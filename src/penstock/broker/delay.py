@@ -1,0 +1,189 @@
+"""Delivers delayed messages. Each level is a queue of SCHEDULE_TOPIC_XXXX; what is due there is put where it belongs.
+
+A unit of these queues holds the time at which its message is due, and the first is due first. Each level sleeps until
+then, or until a message arrives; what is due is delivered in short steps, so that the loop serves others in between. A
+message that cannot be put is tried again until it can; one that never could be is passed over, and said.
+
+How far each level is stands in delayOffset.json, written every `flushDelayOffsetInterval` and at the end, and each time
+only after the log was synced: the file never says that a message was delivered which a power cut could take back. A
+crash delivers the last few seconds again, and loses nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.errors import PenstockError
+from penstock.format.config_tables import DelayOffsets
+from penstock.format.constants import HALF_TOPIC, REAL_QID, REAL_TOPIC, SCHEDULE_TOPIC
+from penstock.format.properties import encode_properties
+from penstock.format.record import Record
+from penstock.store.consume_queue import NO_RECORD_SIZE
+from penstock.store.message import Message
+from penstock.store.status import PutStatus
+from penstock.store.store import MessageStore
+
+log = logging.getLogger("penstock.broker")
+
+_STEP: Final = 64
+"""Units read at once."""
+_STEP_S: Final = 0.005
+"""How long one level may keep the loop."""
+_RETRY_S: Final = 1.0
+_LONGEST_SLEEP_S: Final = 30.0
+"""Then the clock is looked at again: somebody may have set it."""
+_NEVER: Final = (PutStatus.MESSAGE_ILLEGAL, PutStatus.PROPERTIES_SIZE_EXCEEDED)
+
+
+class DelayedMessages:
+    """All levels, and how far each of them is."""
+
+    def __init__(self, store: MessageStore, loaded: DelayOffsets, clock: Callable[[], int]) -> None:
+        self._store = store
+        self._clock = clock
+        self._loop = asyncio.get_running_loop()
+        self._levels = store.settings.delay_levels
+        self._extra = loaded.extra
+        self._next = dict(loaded.offsets)
+        """By level, the queue offset that is delivered next."""
+        self._timers: dict[int, asyncio.TimerHandle] = {}
+        self._closed = False
+        store.on_arrival(self._arrival)
+
+    def start(self) -> None:
+        """Begins to deliver, or goes on."""
+        self._closed = False
+        for level in range(1, len(self._levels) + 1):
+            self._wake(level, 0.0)
+
+    def stop(self) -> None:
+        """Delivers nothing until it is started again."""
+        self._closed = True
+        for timer in self._timers.values():
+            timer.cancel()
+        self._timers.clear()
+
+    # -- how far it is ---------------------------------------------------------------------------------------
+
+    def progress(self) -> dict[int, tuple[int, int]]:
+        """By level that has messages: the offset that is delivered next, and the end of its queue."""
+        found = {}
+        for level in range(1, len(self._levels) + 1):
+            end = self._store.max_offset(SCHEDULE_TOPIC, level - 1)
+            if end or level in self._next:
+                found[level] = (self._next.get(level, 0), end)
+        return found
+
+    def version(self) -> object:
+        """Changes when there is something new to save."""
+        return tuple(self._next.items())
+
+    def snapshot(self) -> DelayOffsets:
+        """What delayOffset.json may say once the log is synced."""
+        return DelayOffsets(offsets=dict(sorted(self._next.items())), extra=self._extra)
+
+    # -- delivering ------------------------------------------------------------------------------------------
+
+    def _arrival(self, topic: str, queue_id: int, max_offset: int, tags_codes: npt.NDArray[np.int64]) -> None:
+        """On whatever thread dispatches."""
+        if topic != SCHEDULE_TOPIC or self._closed:
+            return
+        try:
+            self._loop.call_soon_threadsafe(self._wake_if_idle, queue_id + 1)
+        except RuntimeError:  # the loop is gone; the next start delivers
+            return
+
+    def _wake_if_idle(self, level: int) -> None:
+        if level not in self._timers:
+            self._wake(level, 0.0)
+
+    def _wake(self, level: int, seconds: float) -> None:
+        if not self._closed and level <= len(self._levels):
+            self._timers[level] = self._loop.call_later(min(seconds, _LONGEST_SLEEP_S), self._run, level)
+
+    def _run(self, level: int) -> None:
+        """Delivers what is due of one level, for a short while; sleeps until there is more."""
+        del self._timers[level]
+        try:
+            again_s = self._deliver(level)
+        except PenstockError as error:
+            log.warning("delay level %d waits: %s", level, error)
+            again_s = _RETRY_S
+        except Exception:
+            log.exception("delay level %d waits", level)
+            again_s = _RETRY_S
+        if again_s is not None:
+            self._wake(level, again_s)
+
+    def _deliver(self, level: int) -> float | None:
+        """Seconds until there is more to do; None if that is when a message arrives."""
+        until = time.monotonic() + _STEP_S
+        queue = self._store.queues.find(SCHEDULE_TOPIC, level - 1)
+        if queue is None:
+            return None
+        offset = self._next.get(level, 0)
+        offset = self._next[level] = min(max(offset, queue.min_offset), queue.max_offset)
+        while offset < queue.max_offset:
+            units = queue.page(offset, _STEP)
+            if units is None:
+                return _RETRY_S
+            for physical_offset, size, due in units.tolist():
+                wait_ms = self._wait_ms(due, level)
+                if wait_ms > 0:
+                    return wait_ms / 1000
+                if size != NO_RECORD_SIZE and not self._put(physical_offset):
+                    return _RETRY_S
+                offset += 1
+                self._next[level] = offset
+                if time.monotonic() > until:
+                    return 0.0
+        return None
+
+    def _wait_ms(self, due: int, level: int) -> int:
+        """How long a message has to wait yet; one that claims more than its level's delay is due now."""
+        wait = due - self._clock()
+        return wait if wait <= self._levels[level - 1] else 0
+
+    def _put(self, physical_offset: int) -> bool:
+        """Puts a message where it belongs; false if that has to be tried again."""
+        record = self._store.look_up(physical_offset)
+        if record is None:
+            log.error("the delayed message at offset %d is damaged or gone: passed over", physical_offset)
+            return True
+        message = _deliverable(record)
+        if message is None:
+            log.error("the delayed message at offset %d names no topic to go to: passed over", physical_offset)
+            return True
+        result = self._store.append(message)
+        if result.stored:
+            return True
+        if result.status in _NEVER:
+            log.error("the delayed message at offset %d is passed over: %s", physical_offset, result.reason)
+            return True
+        log.warning("the delayed message at offset %d waits: %s", physical_offset, result.reason)
+        return False
+
+
+def _deliverable(record: Record) -> Message | None:
+    """The message as it was before it was delayed; as in RocketMQ, its properties keep all that is about the delay."""
+    topic, queue_id = record.properties.get(REAL_TOPIC, ""), record.properties.get(REAL_QID, "")
+    if not topic or not queue_id.isdecimal() or topic == HALF_TOPIC:
+        return None
+    return Message(
+        topic,
+        record.body,
+        queue_id=int(queue_id),
+        flag=record.flag,
+        sys_flag=record.sys_flag,
+        born_timestamp=record.born_timestamp,
+        born_host=record.born_host,
+        reconsume_times=record.reconsume_times,
+        property_text=encode_properties(record.properties).decode("utf-8", "surrogateescape"),
+    )

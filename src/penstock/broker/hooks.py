@@ -1,0 +1,105 @@
+"""Code that is called before and after each send and each pull: for traces, counters and checks of one's own.
+
+A hook is any object with the methods of `SendHook` or `ConsumeHook`. Hooks run on the loop's thread and must be quick.
+What a `before_send` raises as a `Refusal` is the answer to the client and nothing is stored; any other error of a hook
+is logged and changes nothing. Without hooks nothing is built for them.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Protocol
+
+import msgspec
+
+from penstock.remoting.handlers import Refusal
+
+log = logging.getLogger("penstock.broker")
+
+
+class SendContext(msgspec.Struct, kw_only=True):
+    """One send. The second half is known afterwards."""
+
+    producer_group: str
+    topic: str
+    queue_id: int
+    property_text: str
+    body_size: int
+    born_host: str
+    born_timestamp: int
+    store_host: str
+    region: str
+    request_timestamp: int
+    batch: bool = False
+
+    code: int = -1
+    remark: str | None = None
+    msg_id: str = ""
+    queue_offset: int = -1
+    took_ms: float = 0.0
+
+
+class ConsumeContext(msgspec.Struct, kw_only=True):
+    """Messages that a group is given, or gives back."""
+
+    consumer_group: str
+    topic: str
+    queue_id: int
+    client_host: str
+    store_host: str
+    count: int = 0
+    size: int = 0
+    next_begin_offset: int = -1
+    origin_msg_id: str = ""
+    """Of a message that is sent back."""
+    success: bool = True
+
+
+class SendHook(Protocol):
+    """What is called around a send."""
+
+    def before_send(self, context: SendContext) -> None: ...
+
+    def after_send(self, context: SendContext) -> None: ...
+
+
+class ConsumeHook(Protocol):
+    """What is called when messages go to a consumer, and when it says what became of them."""
+
+    def before_consume(self, context: ConsumeContext) -> None: ...
+
+    def after_consume(self, context: ConsumeContext) -> None: ...
+
+
+class Hooks:
+    """The hooks of one broker."""
+
+    def __init__(self) -> None:
+        self.send: list[SendHook] = []
+        self.consume: list[ConsumeHook] = []
+
+    def before_send(self, context: SendContext) -> None:
+        for hook in self.send:
+            _call(hook.before_send, context)
+
+    def after_send(self, context: SendContext) -> None:
+        for hook in self.send:
+            _call(hook.after_send, context)
+
+    def before_consume(self, context: ConsumeContext) -> None:
+        for hook in self.consume:
+            _call(hook.before_consume, context)
+
+    def after_consume(self, context: ConsumeContext) -> None:
+        for hook in self.consume:
+            _call(hook.after_consume, context)
+
+
+def _call(hook: Callable[..., None], context: SendContext | ConsumeContext) -> None:
+    try:
+        hook(context)
+    except Refusal:
+        raise
+    except Exception:
+        log.exception("a hook failed")

@@ -1,0 +1,245 @@
+"""Pulling: codes 11 and 361.
+
+A pull is checked, its offset committed if it says so, and answered from the queue. One that is at the queue's end may
+be held (`hold`) and is then run once more. Every answer carries the next offset and the queue's bounds.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from penstock.broker.client_table import ClientTable
+from penstock.broker.clients import sql_compiler
+from penstock.broker.group_table import GroupTable
+from penstock.broker.hold import HeldPull, HeldPulls
+from penstock.broker.hooks import ConsumeContext, Hooks
+from penstock.broker.offset_table import OffsetTable
+from penstock.broker.selection import Selection, SqlCompiler, by_tags
+from penstock.broker.settings import SettingsInForce
+from penstock.broker.tally import Tally
+from penstock.broker.topic_table import TopicTable
+from penstock.errors import BadRequest
+from penstock.format.config_tables import SubscriptionGroup
+from penstock.protocol.bodies.heartbeat import MessageModel
+from penstock.protocol.bodies.route import PERM_READ
+from penstock.protocol.codes import RequestCode, ResponseCode
+from penstock.protocol.command import Command
+from penstock.protocol.headers.pull import PullMessage
+from penstock.protocol.subscription import TAG, SubscriptionData, subscribe
+from penstock.remoting.connection import Connection
+from penstock.remoting.handlers import Handler, Refusal, failed
+from penstock.store.status import GetStatus, Page
+from penstock.store.store import MessageStore
+
+_EMPTY: Final = (GetStatus.NO_MESSAGE_IN_QUEUE, GetStatus.NO_MATCHED_LOGIC_QUEUE)
+_SCANNED: Final = (GetStatus.FOUND, GetStatus.NO_MATCHED_MESSAGE, GetStatus.MESSAGE_WAS_REMOVING)
+_CODES: Final = {
+    GetStatus.FOUND: ResponseCode.SUCCESS,
+    GetStatus.NO_MATCHED_MESSAGE: ResponseCode.PULL_RETRY_IMMEDIATELY,
+    GetStatus.MESSAGE_WAS_REMOVING: ResponseCode.PULL_RETRY_IMMEDIATELY,
+    GetStatus.OFFSET_FOUND_NULL: ResponseCode.PULL_NOT_FOUND,
+    GetStatus.OFFSET_OVERFLOW_ONE: ResponseCode.PULL_NOT_FOUND,
+    GetStatus.OFFSET_OVERFLOW_BADLY: ResponseCode.PULL_OFFSET_MOVED,
+    GetStatus.OFFSET_TOO_SMALL: ResponseCode.PULL_OFFSET_MOVED,
+    GetStatus.NO_MESSAGE_IN_QUEUE: ResponseCode.PULL_NOT_FOUND,
+    GetStatus.NO_MATCHED_LOGIC_QUEUE: ResponseCode.PULL_NOT_FOUND,
+}
+_LONGEST_HOLD_S: Final = 300.0
+_MOST_EXAMINED: Final = 800
+"""Messages that one pull shows to an SQL92 filter before it is answered, found or not."""
+
+
+class Pulls:
+    """Answers pulls."""
+
+    def __init__(
+        self,
+        store: MessageStore,
+        topics: TopicTable,
+        groups: GroupTable,
+        offsets: OffsetTable,
+        clients: ClientTable,
+        held: HeldPulls,
+        settings: SettingsInForce,
+        hooks: Hooks,
+        tally: Tally,
+        compile_sql: SqlCompiler | None = None,
+    ) -> None:
+        self._store = store
+        self._topics = topics
+        self._groups = groups
+        self._offsets = offsets
+        self._clients = clients
+        self._held = held
+        self._settings = settings
+        self._hooks = hooks
+        self._tally = tally
+        self._compile_sql = compile_sql
+
+    def handlers(self) -> dict[RequestCode, Handler]:
+        return {RequestCode.PULL_MESSAGE: self._pull, RequestCode.LITE_PULL_MESSAGE: self._pull}
+
+    def _pull(self, connection: Connection, command: Command) -> Command | None:
+        header = command.read(PullMessage)
+        selection = self._select(header, self._check(header))
+        if header.commits:
+            self._offsets.commit(header.consumer_group, header.topic, header.queue_id, header.commit_offset)
+        offset = header.queue_offset
+        page = self._get(header, offset, selection)
+        waits = header.may_wait and self._is_at_end(page, offset)
+        if page.status not in _SCANNED and not waits and self._store.dispatcher.behind > 0:
+            self._store.catch_up()  # who cannot wait is to see what was acknowledged before
+            page = self._get(header, offset, selection)
+            waits = header.may_wait and self._is_at_end(page, offset)
+        if waits:
+            self._hold(connection, command, header, selection)
+            return None
+        return self._answer(connection, command, header, page)
+
+    # -- checks ----------------------------------------------------------------------------------------------
+
+    def _check(self, header: PullMessage) -> SubscriptionGroup:
+        """The group, if it may pull from this queue. Raises Refusal."""
+        if not self._settings.now.is_readable:
+            raise Refusal(ResponseCode.NO_PERMISSION, "this broker may not be read from (brokerPermission)")
+        group = self._groups.find_or_create(header.consumer_group)
+        if group is None:
+            why = f"consumer group '{header.consumer_group}' does not exist"
+            raise Refusal(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, why)
+        if not group.consume_enable:
+            raise Refusal(ResponseCode.NO_PERMISSION, f"consumer group '{group.name}' may not consume")
+        topic = self._topics.find(header.topic)
+        if topic is None:
+            raise Refusal(ResponseCode.TOPIC_NOT_EXIST, f"topic '{header.topic}' does not exist; create it first")
+        if not topic.perm & PERM_READ:
+            raise Refusal(ResponseCode.NO_PERMISSION, f"topic '{topic.name}' may not be read")
+        if not 0 <= header.queue_id < topic.read_queue_nums:
+            why = f"topic '{topic.name}' has {topic.read_queue_nums} queues, and no queue {header.queue_id}"
+            raise Refusal(ResponseCode.SYSTEM_ERROR, why)
+        return group
+
+    def _select(self, header: PullMessage, group: SubscriptionGroup) -> Selection:
+        """What the consumer wants: what the pull says, or else the last heartbeat. Raises Refusal."""
+        if header.has_subscription:
+            if not header.subscription or header.subscription == "*":
+                subscription_type, expression = header.expression_type or TAG, "*"
+            else:
+                try:
+                    wanted = subscribe(header.topic, header.subscription, header.sub_version, header.expression_type)
+                except BadRequest as error:
+                    raise Refusal(ResponseCode.SUBSCRIPTION_PARSE_FAILED, str(error)) from None
+                subscription_type, expression = wanted.expression_type, wanted.sub_string
+            failure = ResponseCode.SUBSCRIPTION_PARSE_FAILED
+        else:
+            known = self._subscription(header, group)
+            subscription_type, expression = known.expression_type, known.sub_string
+            failure = ResponseCode.FILTER_DATA_NOT_EXIST
+        if subscription_type == TAG:
+            return by_tags(expression)
+        compile_sql = sql_compiler(self._compile_sql, self._settings)
+        try:
+            return Selection(accepts=compile_sql(expression))
+        except BadRequest as error:
+            raise Refusal(failure, str(error)) from None
+
+    def _subscription(self, header: PullMessage, group: SubscriptionGroup) -> SubscriptionData:
+        clients = self._clients.consumers(group.name)
+        if clients is None:
+            why = f"no consumer of group '{group.name}' has sent a heartbeat"
+            raise Refusal(ResponseCode.SUBSCRIPTION_NOT_EXIST, why)
+        if clients.message_model is MessageModel.BROADCASTING and not group.consume_broadcast_enable:
+            raise Refusal(ResponseCode.NO_PERMISSION, f"consumer group '{group.name}' may not consume by broadcast")
+        found = clients.subscriptions.get(header.topic)
+        if found is None:
+            why = f"consumer group '{group.name}' has not subscribed to topic '{header.topic}'"
+            raise Refusal(ResponseCode.SUBSCRIPTION_NOT_EXIST, why)
+        if found.sub_version < header.sub_version:
+            why = f"the subscription of group '{group.name}' to topic '{header.topic}' has not arrived yet"
+            raise Refusal(ResponseCode.SUBSCRIPTION_NOT_LATEST, why)
+        return found
+
+    # -- reading ---------------------------------------------------------------------------------------------
+
+    def _get(self, header: PullMessage, offset: int, selection: Selection) -> Page:
+        topic, queue_id, most = header.topic, header.queue_id, max(1, header.max_msg_nums)
+        page = self._store.get_dispatched(topic, queue_id, offset, most, selection.tags)
+        if selection.accepts is None or page.status is not GetStatus.FOUND:
+            return page
+        while True:
+            kept = [record for record in page.records if selection.accepts(record)]
+            if kept:
+                return msgspec.structs.replace(page, data=b"".join(kept), count=len(kept))
+            if page.next_begin_offset - offset >= _MOST_EXAMINED or page.next_begin_offset >= page.max_offset:
+                return msgspec.structs.replace(page, status=GetStatus.NO_MATCHED_MESSAGE, data=b"", count=0)
+            following = self._store.get_dispatched(topic, queue_id, page.next_begin_offset, most, selection.tags)
+            if following.status is not GetStatus.FOUND:
+                return msgspec.structs.replace(page, status=GetStatus.NO_MATCHED_MESSAGE, data=b"", count=0)
+            page = following
+
+    @staticmethod
+    def _is_at_end(page: Page, offset: int) -> bool:
+        """Whether there is nothing to give and nothing to correct: the next message is the one that is asked for."""
+        if page.status in _EMPTY:
+            return offset == 0
+        return page.status is GetStatus.OFFSET_OVERFLOW_ONE
+
+    # -- waiting ---------------------------------------------------------------------------------------------
+
+    def _hold(self, connection: Connection, command: Command, header: PullMessage, selection: Selection) -> None:
+        settings = self._settings.now
+        if self._held.count_of(connection) >= settings.max_held_pulls:
+            why = f"{settings.max_held_pulls} pulls of this connection wait already (maxHeldPulls)"
+            raise Refusal(ResponseCode.SYSTEM_BUSY, why)
+        millis = header.suspend_timeout_millis if settings.long_polling_enable else settings.short_polling_time_mills
+
+        def run(held: HeldPull, is_last: bool) -> bool:
+            try:
+                page = self._get(header, held.offset, selection)
+            except Exception as error:
+                connection.send(failed(command, error))
+                return True
+            if not is_last and page.status is GetStatus.NO_MATCHED_MESSAGE:
+                held.offset = page.next_begin_offset
+            if not is_last and (page.status is GetStatus.NO_MATCHED_MESSAGE or self._is_at_end(page, held.offset)):
+                return False
+            if page.status is GetStatus.OFFSET_OVERFLOW_ONE and held.offset > header.queue_offset:
+                page = msgspec.structs.replace(page, status=GetStatus.NO_MATCHED_MESSAGE)
+            connection.send(self._answer(connection, command, header, page))
+            return True
+
+        pull = HeldPull(connection, header.topic, header.queue_id, header.queue_offset, selection, run)
+        self._held.hold(pull, min(max(millis, 0) / 1000, _LONGEST_HOLD_S))
+
+    # -- answering -------------------------------------------------------------------------------------------
+
+    def _answer(self, connection: Connection, command: Command, header: PullMessage, page: Page) -> Command:
+        code = _CODES[page.status]
+        if page.status in _EMPTY and header.queue_offset != 0:
+            code = ResponseCode.PULL_OFFSET_MOVED
+        if page.count:
+            self._tally.count_got(header.topic, header.consumer_group, page.count, len(page.data))
+            if self._hooks.consume:
+                self._tell_hooks(connection, header, page)
+        bounds = {
+            "suggestWhichBrokerId": "0",
+            "nextBeginOffset": str(page.next_begin_offset),
+            "minOffset": str(page.min_offset),
+            "maxOffset": str(page.max_offset),
+        }
+        return command.reply(code, page.status.name, bounds, page.data)
+
+    def _tell_hooks(self, connection: Connection, header: PullMessage, page: Page) -> None:
+        self._hooks.before_consume(
+            ConsumeContext(
+                consumer_group=header.consumer_group,
+                topic=header.topic,
+                queue_id=header.queue_id,
+                client_host=f"{connection.peer[0]}:{connection.peer[1]}",
+                store_host=self._store.settings.store_host,
+                count=page.count,
+                size=len(page.data),
+                next_begin_offset=page.next_begin_offset,
+            )
+        )

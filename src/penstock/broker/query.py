@@ -1,0 +1,76 @@
+"""Finding messages: by key (12) and by id (33).
+
+A key may have many candidates in the index, so the search runs in a thread; the loop serves others meanwhile. There is
+one such thread: queries wait for each other and for nothing else, and a client that asks for many holds up only who
+asks as well. What is found goes into one answer, the newest first in line when not all fits into it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final
+
+from penstock.protocol import fields
+from penstock.protocol.codes import RequestCode, ResponseCode
+from penstock.protocol.command import Command
+from penstock.protocol.headers.query import QueryMessage, QueryMessageReply, ViewMessage
+from penstock.remoting.connection import Connection
+from penstock.remoting.handlers import Handler, Refusal
+from penstock.store.store import MessageStore
+
+_MOST_BYTES: Final = 8 << 20
+"""Of one answer; clients refuse frames of more than 16 MiB. One record is always given."""
+
+
+class Queries:
+    """Answers from the index and the log."""
+
+    def __init__(self, store: MessageStore) -> None:
+        self._store = store
+        self._thread = ThreadPoolExecutor(1, "penstock-query")
+        self._stopped = False
+
+    def handlers(self) -> dict[RequestCode, Handler]:
+        return {RequestCode.QUERY_MESSAGE: self._by_key, RequestCode.VIEW_MESSAGE_BY_ID: self._by_id}
+
+    def stop(self) -> None:
+        """Begins no more queries, and returns when the one under way has ended. May be called from another thread."""
+        self._stopped = True
+        self._thread.shutdown(wait=True, cancel_futures=True)
+
+    async def _by_key(self, connection: Connection, command: Command) -> Command:
+        header = command.read(QueryMessage)
+        if self._stopped:
+            raise Refusal(ResponseCode.SERVICE_NOT_AVAILABLE, "this broker is stopping; ask another one")
+        found = await asyncio.get_running_loop().run_in_executor(self._thread, self._find, header)
+        told = fields.write(self._index_end())
+        if not found:
+            why = "no such message, or not within these times, or not in the index yet"
+            return command.reply(ResponseCode.QUERY_NOT_FOUND, why, told)
+        return command.reply(ResponseCode.SUCCESS, ext=told, body=b"".join(found))
+
+    def _find(self, header: QueryMessage) -> list[bytes]:
+        most = None if header.unique_key else max(header.max_num, 1)
+        hits = self._store.query(header.topic, header.key, header.begin_timestamp, header.end_timestamp, most)
+        kept: list[bytes] = []
+        size = 0
+        for record in reversed(hits.records):
+            size += len(record)
+            if kept and size > _MOST_BYTES:
+                break
+            kept.append(record)
+        return kept[::-1]
+
+    def _index_end(self) -> QueryMessageReply:
+        index = self._store.index
+        timestamp, offset = (0, 0) if index is None else index.newest
+        return QueryMessageReply(index_last_update_timestamp=timestamp, index_last_update_phyoffset=offset)
+
+    def _by_id(self, connection: Connection, command: Command) -> Command:
+        offset = command.read(ViewMessage).offset
+        record = self._store.look_up(offset)
+        data = None if record is None else self._store.records.raw(offset, record.size)[0]
+        if data is None:
+            raise Refusal(ResponseCode.SYSTEM_ERROR, f"there is no message at offset {offset}")
+        return command.reply(ResponseCode.SUCCESS, body=data)

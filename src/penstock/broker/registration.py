@@ -1,0 +1,186 @@
+"""Tells name servers that this broker is here and which topics it has.
+
+The embedded name server is told directly and at once. Others are told over the network: every 30 seconds, and soon
+after a change; one that does not answer is tried again after a second, then less and less often, and does not keep the
+broker from working. At the end the broker takes its leave, so that clients stop asking for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import zlib
+from typing import Final
+
+import msgspec
+
+from penstock.broker.settings import BrokerSettings, SettingsInForce
+from penstock.broker.topic_table import TopicTable
+from penstock.errors import PenstockError
+from penstock.format.config_tables import Topics
+from penstock.namesrv.name_server import NameServer
+from penstock.namesrv.route_table import Broker
+from penstock.protocol import fields
+from penstock.protocol.bodies.register import RegisterBrokerBody
+from penstock.protocol.codes import RequestCode, ResponseCode
+from penstock.protocol.command import Command
+from penstock.protocol.headers.namesrv import BrokerIdentity, RegisterBroker
+from penstock.remoting.addresses import parse_address
+from penstock.remoting.connection import Connection
+from penstock.remoting.dial import connect
+
+log = logging.getLogger("penstock.broker")
+
+_FIRST_RETRY_S: Final = 1.0
+_LONGEST_RETRY_S: Final = 30.0
+_LEAVE_S: Final = 1.0
+_SOON_S: Final = 0.02
+"""Topics that are made together are told together."""
+
+
+class Registration:
+    """All name servers that know, or are to know, this broker."""
+
+    def __init__(
+        self, broker: Broker, topics: TopicTable, settings: SettingsInForce, embedded: NameServer | None = None
+    ) -> None:
+        self._broker = broker
+        self._topics = topics
+        self._settings = settings
+        self._embedded = embedded
+        self._remote = [_Remote(address, self) for address in settings.now.name_servers]
+        self._loop = asyncio.get_running_loop()
+        self._telling = False
+        topics.on_change.append(self.changed)
+        self._permission = settings.now.broker_permission
+        settings.on_change.append(self._settings_changed)
+
+    def start(self) -> None:
+        self._tell_embedded()
+        for remote in self._remote:
+            remote.start()
+
+    def _settings_changed(self, settings: BrokerSettings) -> None:
+        if settings.broker_permission != self._permission:
+            self._permission = settings.broker_permission
+            self._topics.mark_changed()  # name servers take note of a new version only
+
+    def changed(self) -> None:
+        """The topics, or what may be done with them, are not what they were."""
+        if not self._telling:
+            self._telling = True
+            self._loop.call_soon(self._tell)
+
+    def _tell(self) -> None:
+        self._telling = False
+        self._tell_embedded()
+        for remote in self._remote:
+            remote.changed.set()
+
+    def _tell_embedded(self) -> None:
+        if self._embedded is not None:
+            self._embedded.register_local(self._broker, self.topics())
+
+    async def stop(self) -> None:
+        """Takes leave of all of them; of those that answer soon."""
+        if self._embedded is not None:
+            self._embedded.unregister_local(self._broker)
+        await asyncio.gather(*(remote.stop() for remote in self._remote))
+
+    # -- what is told ----------------------------------------------------------------------------------------
+
+    def topics(self) -> Topics:
+        """The topics as clients may use them: with no right that the broker itself does not give."""
+        known, allowed = self._topics.snapshot(), self._settings.now.broker_permission
+        if self._settings.now.is_readable and self._settings.now.is_writable:
+            return known
+        cut = {name: msgspec.structs.replace(topic, perm=topic.perm & allowed) for name, topic in known.topics.items()}
+        return Topics(topics=cut, version=known.version)
+
+    def register_request(self) -> Command:
+        compressed, broker = self._settings.now.compressed_register, self._broker
+        body = RegisterBrokerBody(topics=self.topics()).to_bytes(compressed)
+        header = RegisterBroker(
+            broker_name=broker.name,
+            broker_addr=broker.address,
+            cluster_name=broker.cluster,
+            broker_id=broker.broker_id,
+            ha_server_addr=broker.ha_address,
+            compressed=compressed,
+            body_crc32=zlib.crc32(body) & 0x7FFFFFFF,
+        )
+        return Command(RequestCode.REGISTER_BROKER, fields.write(header), body)
+
+    def unregister_request(self) -> Command:
+        broker = self._broker
+        header = BrokerIdentity(
+            broker_name=broker.name,
+            broker_addr=broker.address,
+            cluster_name=broker.cluster,
+            broker_id=broker.broker_id,
+        )
+        return Command(RequestCode.UNREGISTER_BROKER, fields.write(header))
+
+    @property
+    def period_s(self) -> float:
+        return self._settings.now.register_name_server_period / 1000
+
+    @property
+    def timeout_s(self) -> float:
+        return self._settings.now.register_broker_timeout_mills / 1000
+
+
+class _Remote:
+    """One name server on the network."""
+
+    def __init__(self, address: str, registration: Registration) -> None:
+        self._address = address
+        self._registration = registration
+        self._connection: Connection | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._is_registered = False
+        self._has_failed = False
+        self.changed = asyncio.Event()
+
+    def start(self) -> None:
+        self._task = asyncio.create_task(self._run())
+
+    async def _run(self) -> None:
+        retry_s = _FIRST_RETRY_S
+        while True:
+            self.changed.clear()
+            try:
+                await self._register()
+                retry_s, pause_s = _FIRST_RETRY_S, self._registration.period_s
+            except PenstockError as error:
+                if not self._has_failed:
+                    log.warning("not registered at name server %s, will try on: %s", self._address, error)
+                self._has_failed, self._is_registered = True, False
+                pause_s, retry_s = retry_s, min(retry_s * 2, _LONGEST_RETRY_S)
+                await asyncio.sleep(pause_s)
+                continue
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self.changed.wait(), pause_s)
+                await asyncio.sleep(_SOON_S)
+
+    async def _register(self) -> None:
+        if self._connection is None or self._connection.closed:
+            host, port = parse_address(self._address, "namesrvAddr")
+            self._connection = await connect((host, port), timeout_s=self._registration.timeout_s)
+        reply = await self._connection.request(self._registration.register_request(), self._registration.timeout_s)
+        if reply.code != ResponseCode.SUCCESS:
+            raise PenstockError(f"it answered {reply.code}: {reply.remark or 'no reason given'}")
+        if not self._is_registered:
+            log.info("registered at name server %s", self._address)
+        self._is_registered, self._has_failed = True, False
+
+    async def stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        if self._connection is not None and not self._connection.closed:
+            with contextlib.suppress(PenstockError):
+                if self._is_registered:
+                    await self._connection.request(self._registration.unregister_request(), _LEAVE_S)
+            self._connection.close()

@@ -1,0 +1,132 @@
+"""The topics of this broker: topics.json in memory.
+
+The table decides what exists; the store would take any legal name. Every change moves the data version on, by which
+name servers and slaves see which table is newer, and calls `on_change`: the file is written and the broker registers
+again, neither of which is waited for. A crash in between leaves the older file: the next start makes topics again
+whose messages it finds in the store.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+
+import msgspec
+
+from penstock.broker.settings import SettingsInForce
+from penstock.broker.system_topics import READ_WRITE, system_topics
+from penstock.format.config_tables import DataVersion, TopicConfig, Topics
+from penstock.format.topics import is_legal_topic
+from penstock.namesrv.default_route import TEMPLATE_TOPIC
+from penstock.protocol.bodies.route import PERM_INHERIT
+
+log = logging.getLogger("penstock.broker")
+
+UNIT: int = 1
+UNIT_SUBSCRIPTION: int = 2
+"""Bits of a topic's `sys_flag`."""
+
+
+class TopicTable:
+    """Finds, makes, changes and deletes topics."""
+
+    def __init__(
+        self, loaded: Topics, settings: SettingsInForce, clock: Callable[[], int], *, delay_levels: int = 18
+    ) -> None:
+        self._settings = settings
+        self._clock = clock
+        self._extra = loaded.extra
+        self._version = loaded.version
+        made = {topic.name: topic for topic in system_topics(settings.now, delay_levels)}
+        self._topics = {**made, **loaded.topics}
+        self.on_change: list[Callable[[], object]] = []
+        if self._topics.keys() != loaded.topics.keys():
+            self._version = self._version.next(clock())
+
+    # -- asking ----------------------------------------------------------------------------------------------
+
+    def find(self, topic: str) -> TopicConfig | None:
+        return self._topics.get(topic)
+
+    def all(self) -> Mapping[str, TopicConfig]:
+        return self._topics
+
+    @property
+    def data_version(self) -> DataVersion:
+        return self._version
+
+    def snapshot(self) -> Topics:
+        """What topics.json should say now."""
+        return Topics(topics=dict(self._topics), version=self._version, extra=self._extra)
+
+    # -- changing --------------------------------------------------------------------------------------------
+
+    def create_on_send(self, topic: str, template: str, queues: int, sys_flag: int = 0) -> TopicConfig | None:
+        """The topic, made after `template` if it is new; None if it may not be made.
+
+        It gets as many queues as the client asks for, at least one and at most those of the template, and its
+        permission without the right to inherit.
+        """
+        known = self._topics.get(topic)
+        if known is not None:
+            return known
+        model = self._topics.get(template)
+        if model is None or not model.perm & PERM_INHERIT:
+            return None
+        if template == TEMPLATE_TOPIC and not self._settings.now.auto_create_topic_enable:
+            return None
+        count = max(1, min(queues, model.write_queue_nums))
+        return self._add(
+            TopicConfig(
+                name=topic,
+                read_queue_nums=count,
+                write_queue_nums=count,
+                perm=model.perm & ~PERM_INHERIT,
+                filter_type=model.filter_type,
+                sys_flag=sys_flag,
+            )
+        )
+
+    def create_for_send_back(
+        self, topic: str, queues: int, perm: int = READ_WRITE, sys_flag: int = 0
+    ) -> TopicConfig | None:
+        """The topic, made as given if it is new: for retries, dead letters and the broker's own topics."""
+        known = self._topics.get(topic)
+        if known is not None:
+            return known
+        return self._add(
+            TopicConfig(name=topic, read_queue_nums=queues, write_queue_nums=queues, perm=perm, sys_flag=sys_flag)
+        )
+
+    def update(self, topic: TopicConfig) -> None:
+        """Makes or replaces a topic; fields that this version does not know stay as they were."""
+        known = self._topics.get(topic.name)
+        if known is not None and not topic.extra:
+            topic = msgspec.structs.replace(topic, extra=known.extra)
+        self._topics[topic.name] = topic
+        self.mark_changed()
+
+    def delete(self, topic: str) -> bool:
+        """Forgets a topic; says whether there was one. Its messages stay in the log."""
+        if self._topics.pop(topic, None) is None:
+            return False
+        log.info("topic %s is deleted", topic)
+        self.mark_changed()
+        return True
+
+    def _add(self, topic: TopicConfig) -> TopicConfig | None:
+        if not is_legal_topic(topic.name):
+            return None
+        if len(self._topics) >= self._settings.now.max_topics:
+            log.warning("topic %s is not made: there are %d already (maxTopics)", topic.name, len(self._topics))
+            return None
+        self._topics[topic.name] = topic
+        log.info("topic %s is made, with %d queues", topic.name, topic.write_queue_nums)
+        self.mark_changed()
+        return topic
+
+    def mark_changed(self) -> None:
+        """Moves the version on and tells everybody; also for who changes what the topics mean."""
+        self._version = self._version.next(self._clock())
+        for changed in self.on_change:
+            changed()

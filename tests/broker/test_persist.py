@@ -1,0 +1,139 @@
+"""Saving tables: in a thread, in one piece, again if it failed, and nothing counts as saved before it is on disk."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from broker.raw_client import BrokerHome
+from loopback import until
+from store_home import FaultyFiles, refuse
+
+from penstock.broker import persist
+from penstock.broker.offset_table import OffsetTable
+from penstock.broker.persist import Persister, SavedTable
+from penstock.errors import BadStore
+from penstock.format.config_tables import ConsumerOffsets
+from penstock.store.config_files import ConfigFile
+
+if TYPE_CHECKING:
+    from broker.conftest import Run
+
+
+class Saving:
+    """An offset table with its file, on a disk that a test can make fail."""
+
+    def __init__(self, folder: Path) -> None:
+        self.disk = FaultyFiles()
+        self.file = ConfigFile(self.disk, folder / "consumerOffset.json", ConsumerOffsets)
+        self.table = OffsetTable(ConsumerOffsets())
+        self.saved = SavedTable(self.file, self.table.snapshot, lambda: self.table.changes)
+
+    def on_disk(self) -> dict[int, int]:
+        found = self.file.read().table.offsets
+        return found.get(("T", "g"), {})
+
+
+def test_a_change_during_a_write_is_written_next(tmp_path: Path, run: Run) -> None:
+    async def check() -> None:
+        saving, persister = Saving(tmp_path), Persister()
+        may_write, writing = threading.Event(), threading.Event()
+
+        def wait(folder: Path) -> None:
+            writing.set()
+            assert may_write.wait(30)
+
+        saving.disk.before_sync_folder = wait
+        persister.add(saving.saved)
+        saving.table.commit("g", "T", 0, 1)
+        persister.due(saving.saved)
+        await asyncio.to_thread(writing.wait, 30)
+        saving.table.commit("g", "T", 0, 2)
+        assert not saving.saved.is_saved
+        may_write.set()
+        await until(lambda: saving.saved.is_saved)
+        assert saving.on_disk() == {0: 2}
+        assert await persister.stop()
+
+    run(check())
+
+
+def test_a_write_that_fails_is_said_once_and_tried_again(
+    tmp_path: Path, run: Run, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def check() -> None:
+        saving, persister = Saving(tmp_path), Persister()
+        tried = 0
+
+        def count(folder: Path) -> None:
+            nonlocal tried
+            tried += 1
+            refuse(errno.ENOSPC)
+
+        saving.disk.before_sync_folder = count
+        persister.add(saving.saved)
+        saving.table.commit("g", "T", 0, 1)
+        persister.due(saving.saved)
+        await until(lambda: tried >= 3)
+        assert not saving.saved.is_saved
+        saving.disk.before_sync_folder = lambda folder: None
+        await until(lambda: saving.saved.is_saved)
+        assert await persister.stop()
+        assert saving.on_disk() == {0: 1}
+
+    monkeypatch.setattr(persist, "_RETRY_S", 0.001)
+    with caplog.at_level(logging.INFO, "penstock.broker"):
+        run(check())
+    said = [record.getMessage() for record in caplog.records]
+    assert len([line for line in said if "is not saved" in line]) == 1
+    assert len([line for line in said if "is saved again" in line]) == 1
+
+
+def test_what_was_not_saved_yet_is_saved_at_the_end(tmp_path: Path, run: Run) -> None:
+    async def check() -> None:
+        saving, persister = Saving(tmp_path), Persister()
+        persister.add(saving.saved, 3600)
+        saving.table.commit("g", "T", 0, 1)
+        assert await persister.stop()
+        assert saving.on_disk() == {0: 1}
+
+    run(check())
+
+
+def test_at_the_end_a_disk_that_refuses_is_said(tmp_path: Path, run: Run) -> None:
+    async def check() -> None:
+        saving, persister = Saving(tmp_path), Persister()
+        persister.add(saving.saved)
+        saving.table.commit("g", "T", 0, 1)
+        saving.disk.before_sync_folder = lambda folder: refuse(errno.EROFS)
+        assert not await persister.stop()
+
+    run(check())
+
+
+def test_offsets_are_saved_now_and_then(home: BrokerHome, run: Run) -> None:
+    async def check() -> None:
+        async with home.running(flush_consumer_offset_interval=10) as broker:
+            broker.state.offsets.commit("g", "T", 0, 7)
+            path = home.path / "config" / "consumerOffset.json"
+            await until(lambda: path.exists() and '"T@g":{0:7' in path.read_text())
+
+    run(check())
+
+
+def test_a_table_that_cannot_be_read_keeps_the_broker_from_starting(home: BrokerHome, run: Run) -> None:
+    async def check() -> None:
+        async with home.running():
+            pass
+        for name in ("consumerOffset.json", "consumerOffset.json.bak"):
+            (home.path / "config" / name).write_text("garbage")
+        with pytest.raises(BadStore, match=r"consumerOffset\.json"):
+            async with home.running():
+                pass
+
+    run(check())

@@ -1,0 +1,121 @@
+"""A store that is full, slow or failed: the right code, and back to work by itself where that is possible."""
+
+from __future__ import annotations
+
+import errno
+import logging
+from typing import TYPE_CHECKING
+
+import pytest
+from broker.raw_client import BrokerHome, ok
+from store_home import FaultyFiles, is_one_sentence, refuse
+
+from penstock.broker.put_reply import code_of
+from penstock.broker.watch import StoreWatch
+from penstock.protocol.codes import ResponseCode
+from penstock.store.running_flags import Trouble
+from penstock.store.status import PutResult, PutStatus
+
+if TYPE_CHECKING:
+    from broker.conftest import Run
+
+
+@pytest.mark.parametrize(
+    ("status", "code"),
+    [
+        (PutStatus.PUT_OK, 0),
+        (PutStatus.FLUSH_DISK_TIMEOUT, 10),
+        (PutStatus.SLAVE_NOT_AVAILABLE, 11),
+        (PutStatus.FLUSH_SLAVE_TIMEOUT, 12),
+        (PutStatus.MESSAGE_ILLEGAL, 13),
+        (PutStatus.PROPERTIES_SIZE_EXCEEDED, 13),
+        (PutStatus.SERVICE_NOT_AVAILABLE, 14),
+        (PutStatus.CREATE_MAPEDFILE_FAILED, 14),
+        (PutStatus.OS_PAGECACHE_BUSY, 2),
+        (PutStatus.UNKNOWN_ERROR, 1),
+    ],
+)
+def test_every_status_of_a_put_has_its_code(status: PutStatus, code: int) -> None:
+    assert code_of(status) == code
+
+
+def test_a_full_disk_refuses_sends_and_takes_them_again_when_there_is_room(home: BrokerHome, run: Run) -> None:
+    async def check() -> None:
+        disk = FaultyFiles()
+        async with home.running(files=disk) as broker:
+            client = await broker.client()
+            disk.before_allocate = lambda path: refuse(errno.ENOSPC) if "commitlog" in str(path) else None
+            for send in (client.send("orders"), client.send_batch("orders", [(b"x", "")])):
+                reply = await send
+                assert reply.code == ResponseCode.SERVICE_NOT_AVAILABLE
+                assert is_one_sentence(reply.remark or "")
+                assert "no space left" in (reply.remark or "")
+                assert str(home.path) not in (reply.remark or ""), "strangers need not know where the store lies"
+            disk.before_allocate = lambda path: None
+            ok(await client.send("orders"))
+
+    run(check())
+
+
+def test_a_store_that_is_busy_says_so(home: BrokerHome, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def check() -> None:
+        async with home.running() as broker:
+            client = await broker.client()
+            monkeypatch.setattr(broker.store.log, "busy", lambda: True)
+            monkeypatch.setattr(broker.store.log, "locked_for", lambda: 1.5)
+            assert (await client.send("orders")).code == ResponseCode.SYSTEM_BUSY
+            monkeypatch.undo()
+            ok(await client.send("orders"))
+
+    run(check())
+
+
+def test_reading_goes_on_while_writing_is_refused(home: BrokerHome, run: Run) -> None:
+    async def check() -> None:
+        async with home.running() as broker:
+            client = await broker.client()
+            ok(await client.send("orders"))
+            broker.store.flags.raise_trouble(Trouble.DISK_FULL, "the disk is full")
+            reply = await client.send("orders")
+            assert reply.code == ResponseCode.SERVICE_NOT_AVAILABLE
+            assert "the disk is full" in (reply.remark or "")
+            ok(await client.pull("orders"))
+            broker.store.flags.clear(Trouble.DISK_FULL)
+            ok(await client.send("orders"))
+
+    run(check())
+
+
+def test_the_log_says_when_the_store_takes_no_messages_and_when_it_does_again(
+    home: BrokerHome, run: Run, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def check() -> None:
+        async with home.running() as broker:
+            watch = StoreWatch(broker.store)
+            watch.look()
+            broker.store.flags.raise_trouble(Trouble.DISK_FULL, "the disk is full")
+            watch.look()
+            watch.look()
+            broker.store.flags.clear(Trouble.DISK_FULL)
+            watch.look()
+
+    with caplog.at_level(logging.WARNING, "penstock.broker"):
+        run(check())
+    said = [record.getMessage() for record in caplog.records]
+    assert said == ["the store takes no messages: the disk is full", "the store takes messages again"]
+
+
+def test_slow_puts_are_said(home: BrokerHome, run: Run, caplog: pytest.LogCaptureFixture) -> None:
+    async def check() -> None:
+        async with home.running() as broker:
+            watch = StoreWatch(broker.store)
+            broker.store.statistics.count_put(PutResult(PutStatus.PUT_OK, 0, 1), 0.4)
+            watch.look()
+            broker.store.statistics.count_put(PutResult(PutStatus.PUT_OK, 0, 1), 0.7)
+            watch.look()
+            watch.look()
+
+    with caplog.at_level(logging.WARNING, "penstock.broker"):
+        run(check())
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert line == "slow put: 1 took longer than 500 ms; the slowest so far 700 ms"

@@ -1,0 +1,151 @@
+"""Sends under SYNC_FLUSH: answered when the disk has answered, without holding anybody else up."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from broker.raw_client import BrokerHome, ok, send_arguments
+from loopback import until
+from store_home import FaultyFiles, refuse
+
+from penstock.protocol.codes import RequestCode, ResponseCode
+from penstock.protocol.command import Command
+
+if TYPE_CHECKING:
+    from broker.conftest import Run
+
+
+class SlowDisk(FaultyFiles):
+    """Syncs of the log wait until they may go on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.may_sync = threading.Event()
+        self.may_sync.set()
+        self.before_sync = self._wait
+
+    def _wait(self, path: Path) -> None:
+        if "commitlog" in str(path):
+            assert self.may_sync.wait(60)
+
+
+def test_a_send_is_answered_only_when_it_is_on_disk(home: BrokerHome, run: Run) -> None:
+    async def check() -> None:
+        disk = SlowDisk()
+        async with home.running(sync=True, files=disk) as broker:
+            client, other = await broker.client(), await broker.client()
+            ok(await client.send("orders"))
+            disk.may_sync.clear()
+            waiting = [asyncio.create_task(client.send("orders", b"%d" % number)) for number in range(20)]
+            await until(lambda: len(broker.broker.unflushed) == 20)
+            ok(await other.ask(RequestCode.GET_MAX_OFFSET, topic="orders", queueId=0))
+            assert not any(task.done() for task in waiting)
+            disk.may_sync.set()
+            replies = [ok(reply) for reply in await asyncio.gather(*waiting)]
+            assert [reply.ext["queueOffset"] for reply in replies] == [str(number) for number in range(1, 21)]
+
+    run(check())
+
+
+def test_who_does_not_want_to_wait_is_answered_at_once(home: BrokerHome, run: Run) -> None:
+    async def check() -> None:
+        disk = SlowDisk()
+        async with home.running(sync=True, files=disk) as broker:
+            client = await broker.client()
+            disk.may_sync.clear()
+            ok(await client.send("orders", properties={"WAIT": "false"}))
+            disk.may_sync.set()
+
+    run(check())
+
+
+def test_a_disk_that_takes_too_long_is_said_and_the_message_is_stored(home: BrokerHome, run: Run) -> None:
+    async def check() -> None:
+        disk = SlowDisk()
+        async with home.running(sync=True, files=disk, store={"sync_flush_timeout": 50}) as broker:
+            client = await broker.client()
+            disk.may_sync.clear()
+            replies = await asyncio.gather(*(client.send("orders", b"%d" % number) for number in range(3)))
+            assert {reply.code for reply in replies} == {ResponseCode.FLUSH_DISK_TIMEOUT}
+            assert sorted(reply.ext["queueOffset"] for reply in replies) == ["0", "1", "2"]
+            assert all("not on disk" in (reply.remark or "") for reply in replies)
+            disk.may_sync.set()
+            await until(lambda: broker.store.max_offset("orders", 0) == 3)
+
+    run(check())
+
+
+def test_a_sync_that_fails_is_an_error_and_no_more_messages_are_taken(home: BrokerHome, run: Run) -> None:
+    async def check() -> None:
+        disk = FaultyFiles()
+        async with home.running(sync=True, files=disk) as broker:
+            client = await broker.client()
+            ok(await client.send("orders"))
+            disk.before_sync = lambda path: refuse(errno.EIO) if "commitlog" in str(path) else None
+            reply = await client.send("orders")
+            assert reply.code == ResponseCode.SYSTEM_ERROR
+            assert "could not be synced" in (reply.remark or "")
+            reply = await client.send("orders")
+            assert reply.code == ResponseCode.SERVICE_NOT_AVAILABLE
+            assert reply.ext["MSG_REGION"] == "DefaultRegion"
+
+    run(check())
+
+
+def test_one_connection_may_have_only_so_many_sends_waiting(home: BrokerHome, run: Run) -> None:
+    async def check() -> None:
+        disk = SlowDisk()
+        async with home.running(sync=True, files=disk, max_unflushed_sends=5) as broker:
+            client, other = await broker.client(), await broker.client()
+            ok(await client.send("orders"))
+            disk.may_sync.clear()
+            waiting = [asyncio.create_task(client.send("orders")) for _ in range(5)]
+            await until(lambda: len(broker.broker.unflushed) == 5)
+            end = broker.store.log.queue.wrote_offset
+            for send in (client.send("orders"), client.send("new"), client.send_batch("orders", [(b"x", "")])):
+                reply = await send
+                assert reply.code == ResponseCode.SYSTEM_BUSY
+                assert "maxUnflushedSends" in (reply.remark or "")
+            assert broker.store.log.queue.wrote_offset == end
+            waiting.append(asyncio.create_task(other.send("orders")))
+            await until(lambda: len(broker.broker.unflushed) == 6)
+            disk.may_sync.set()
+            for reply in await asyncio.gather(*waiting):
+                ok(reply)
+
+    run(check())
+
+
+def test_a_batch_waits_for_the_disk_as_one(home: BrokerHome, run: Run) -> None:
+    async def check() -> None:
+        disk = SlowDisk()
+        async with home.running(sync=True, files=disk) as broker:
+            client = await broker.client()
+            disk.may_sync.clear()
+            waiting = asyncio.create_task(client.send_batch("orders", [(b"one", ""), (b"two", "")]))
+            await until(lambda: len(broker.broker.unflushed) == 1)
+            disk.may_sync.set()
+            assert len(ok(await waiting).ext["msgId"].split(",")) == 2
+
+    run(check())
+
+
+def test_the_place_of_a_connection_that_is_gone_is_given_back(home: BrokerHome, run: Run) -> None:
+    async def check() -> None:
+        disk = SlowDisk()
+        async with home.running(sync=True, files=disk) as broker:
+            client = await broker.client()
+            disk.may_sync.clear()
+            ext = {name: str(value) for name, value in send_arguments("orders").items()}
+            client.connection.send(Command(RequestCode.SEND_MESSAGE, ext, b"x", opaque=1))
+            await until(lambda: len(broker.broker.unflushed) == 1)
+            client.close()
+            disk.may_sync.set()
+            await until(lambda: len(broker.broker.unflushed) == 0)
+            await broker.broker.unflushed.drained()
+
+    run(check())

@@ -1,0 +1,297 @@
+"""`penstock serve`, as a process: what it prints, how it ends, and what is left when it is killed."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from broker.raw_client import RawClient, bodies, ok
+
+from penstock.protocol.bodies.route import TopicRouteData
+from penstock.protocol.codes import RequestCode
+from penstock.remoting.dial import connect
+
+ANYWHERE = ("--profile", "dev", "--listen", "127.0.0.1:0", "--namesrv", "127.0.0.1:0")
+
+
+class Served:
+    """A running `penstock serve`."""
+
+    def __init__(self, *arguments: object) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "penstock.cli.main", "serve", *map(str, arguments)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        self.errors: list[str] = []
+        assert self.process.stderr is not None
+        self._reader = threading.Thread(target=lambda lines: self.errors.extend(lines), args=(self.process.stderr,))
+        self._reader.start()
+
+    def line(self) -> str:
+        assert self.process.stdout is not None
+        return self.process.stdout.readline()
+
+    def address(self) -> dict[str, Any]:
+        """What `--json` prints: the chosen addresses."""
+        text = self.line()
+        assert text, "".join(self.errors)
+        found: dict[str, Any] = json.loads(text)
+        return found
+
+    def end(self, number: int = signal.SIGTERM) -> int:
+        self.process.send_signal(number)
+        return self.wait()
+
+    def wait(self) -> int:
+        status = self.process.wait(60)
+        self._reader.join()
+        assert self.process.stdout is not None
+        assert self.process.stderr is not None
+        self.process.stdout.close()
+        self.process.stderr.close()
+        return status
+
+    @property
+    def said(self) -> str:
+        return "".join(self.errors)
+
+
+@pytest.fixture
+def serve(tmp_path: Path) -> Iterator[Callable[..., Served]]:
+    started: list[Served] = []
+
+    def start(*arguments: object, store: Path = tmp_path / "store") -> Served:
+        started.append(Served("--store", store, *arguments))
+        return started[-1]
+
+    yield start
+    for served in started:
+        if served.process.poll() is None:
+            served.process.kill()
+            served.wait()
+
+
+def split(address: str) -> tuple[str, int]:
+    host, _, port = address.rpartition(":")
+    return host, int(port)
+
+
+def with_client(address: str, act: Callable[[RawClient], Any]) -> Any:
+    async def run() -> Any:
+        client = RawClient(await connect(split(address)), asyncio.Queue())
+        try:
+            return await act(client)
+        finally:
+            client.close()
+
+    return asyncio.run(run())
+
+
+def test_it_prints_where_it_listens_serves_and_stops_on_sigterm(serve: Callable[..., Served]) -> None:
+    served = serve(*ANYWHERE)
+    lines = [served.line() for _ in range(5)]
+    assert lines[0].startswith("Penstock ")
+    broker = lines[1].split()[1]
+    name_server = lines[2].split()[2]
+    assert lines[1].startswith("  broker       127.0.0.1:")
+    assert lines[3] == f"Clients connect with NAMESRV_ADDR={name_server}\n"
+    route = with_client(name_server, lambda client: client.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, topic="TBW102"))
+    found = TopicRouteData.from_bytes(ok(route).body)
+    assert found.broker_datas[0].broker_addrs == {0: broker}
+    reply = ok(with_client(broker, lambda client: client.send("orders", b"hello")))
+    assert int(reply.ext["msgId"][8:16], 16) == split(broker)[1], "the id leads to this port"
+    assert served.end() == 0
+    assert served.said.endswith("INFO penstock.broker: topic orders is made, with 4 queues\n")
+    assert served.said.count("\n") == 1
+
+
+def test_ctrl_c_is_a_clean_end_too_and_the_store_goes_on(serve: Callable[..., Served]) -> None:
+    first = serve(*ANYWHERE, "--json")
+    broker = first.address()["broker"]
+    ok(with_client(broker, lambda client: client.send("orders", b"hello")))
+    assert first.end(signal.SIGINT) == 0
+    second = serve(*ANYWHERE, "--json")
+    assert bodies(with_client(second.address()["broker"], lambda client: client.pull("orders"))) == [b"hello"]
+    assert second.end() == 0
+
+
+def test_what_was_acknowledged_survives_a_kill(serve: Callable[..., Served]) -> None:
+    first = serve(*ANYWHERE, "--json")
+
+    async def send_many(client: RawClient) -> None:
+        for number in range(200):
+            ok(await client.send("orders", b"%d" % number))
+
+    with_client(first.address()["broker"], send_many)
+    assert first.end(signal.SIGKILL) == -signal.SIGKILL
+    second = serve(*ANYWHERE, "--json")
+
+    async def pull_all(client: RawClient) -> list[bytes]:
+        found: list[bytes] = []
+        while len(found) < 200:
+            found += bodies(await client.pull("orders", len(found)))
+        return found
+
+    found = with_client(second.address()["broker"], pull_all)
+    assert found == [b"%d" % number for number in range(200)]
+    assert second.end() == 0
+
+
+def test_a_store_keeps_its_file_sizes_without_being_told(serve: Callable[..., Served]) -> None:
+    assert serve_once(serve(*ANYWHERE, "--json")) == 0
+    without_profile = [option for option in ANYWHERE if option not in ("--profile", "dev")]
+    assert serve_once(serve(*without_profile, "--json")) == 0
+
+
+def serve_once(served: Served) -> int:
+    ok(with_client(served.address()["broker"], lambda client: client.send("orders", properties={"KEYS": "k"})))
+    return served.end()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--listen", "nowhere"], "--listen is 'nowhere'; it must be HOST:PORT"),
+        (["--namesrv", "127.0.0.1"], "--namesrv is '127.0.0.1'; it must be HOST:PORT"),
+        (["--register", "nowhere"], "namesrvAddr is 'nowhere'"),
+        (["--console", "nowhere"], "--console is 'nowhere'"),
+        (["--profile", "prod"], "'prod'"),
+        (["--set", "brokerPermission=99"], "brokerPermission is '99'"),
+        (["--set", "noSuchSetting=1"], "unknown setting 'noSuchSetting'"),
+        (["--log-format", "xml"], "'xml'"),
+    ],
+)
+def test_bad_options_are_one_sentence_and_status_2(
+    serve: Callable[..., Served], arguments: list[str], words: str, tmp_path: Path
+) -> None:
+    served = serve(*arguments)
+    assert served.wait() == 2
+    assert words in served.said
+    assert served.said.count("\n") == 1
+    assert not (tmp_path / "store").exists()
+
+
+def test_a_port_that_is_in_use_is_said_before_the_store_is_touched(
+    serve: Callable[..., Served], tmp_path: Path
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        served = serve("--profile", "dev", "--listen", f"127.0.0.1:{taken.getsockname()[1]}")
+        assert served.wait() == 2
+    assert "cannot listen" in served.said
+    assert not (tmp_path / "store").exists()
+
+
+def test_a_store_that_is_in_use_is_said(serve: Callable[..., Served]) -> None:
+    first = serve(*ANYWHERE, "--json")
+    first.address()
+    second = serve(*ANYWHERE)
+    assert second.wait() == 2
+    assert "in use" in second.said
+    assert first.end() == 0
+
+
+def test_there_is_no_console_yet_and_that_is_said(serve: Callable[..., Served]) -> None:
+    served = serve(*ANYWHERE, "--console", "127.0.0.1:0", "--json")
+    served.address()
+    assert served.end() == 0
+    assert "there is no console yet" in served.said
+    quiet = serve(*ANYWHERE, "--console", "off", "--json")
+    quiet.address()
+    assert quiet.end() == 0
+    assert quiet.said == ""
+
+
+def test_it_registers_with_others_and_needs_no_name_server_of_its_own(serve: Callable[..., Served]) -> None:
+    one = serve(*ANYWHERE, "--json")
+    name_server = one.address()["namesrv"]
+    other = serve(
+        *("--profile", "dev", "--listen", "127.0.0.1:0", "--namesrv", "off", "--register", name_server, "--json"),
+        *("--set", "brokerName=broker-b"),
+        store=Path(str(one.process.args[4])).with_name("other"),  # type: ignore[index]
+    )
+    assert other.address()["namesrv"] == ""
+
+    async def route(client: RawClient) -> set[str]:
+        while True:
+            reply = ok(await client.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, topic="TBW102"))
+            names = {data.broker_name for data in TopicRouteData.from_bytes(reply.body).broker_datas}
+            if len(names) == 2:
+                return names
+            await asyncio.sleep(0.01)
+
+    assert with_client(name_server, route) == {"broker-a", "broker-b"}
+    assert other.end() == 0
+    assert one.end() == 0
+
+
+def test_the_log_in_json_has_an_object_a_line_and_never_a_body(serve: Callable[..., Served]) -> None:
+    served = serve(*ANYWHERE, "--json", "--log-format", "json", "--log-level", "debug")
+    secret = b"do-not-log-this-body"
+    ok(with_client(served.address()["broker"], lambda client: client.send("orders", secret)))
+    assert served.end() == 0
+    lines = [json.loads(line) for line in served.errors]
+    assert any(line["message"].startswith("topic orders is made") for line in lines)
+    assert all(set(line) >= {"time", "level", "logger", "message"} for line in lines)
+    assert secret.decode() not in served.said
+
+
+def test_settings_without_effect_are_named(serve: Callable[..., Served]) -> None:
+    served = serve(*ANYWHERE, "--json", "--set", "sendMessageThreadPoolNums=64")
+    served.address()
+    assert served.end() == 0
+    assert "sendMessageThreadPoolNums has no effect: one event loop serves all requests." in served.said
+
+
+def test_whoever_opens_the_door_to_others_is_told(serve: Callable[..., Served]) -> None:
+    served = serve("--profile", "dev", "--listen", "0.0.0.0:0", "--namesrv", "127.0.0.1:0", "--json")
+    told = served.address()
+    assert not told["advertised"].startswith("0.0.0.0")
+    assert served.end() == 0
+    assert "aclEnable is false" in served.said
+
+
+def test_a_second_signal_ends_it_at_once(serve: Callable[..., Served]) -> None:
+    """Both come while it is stopped, so that it sees the second before it has done anything about the first."""
+    served = serve(*ANYWHERE, "--json")
+    served.address()
+    os.kill(served.process.pid, signal.SIGSTOP)
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGCONT):
+        os.kill(served.process.pid, number)
+    assert served.wait() == 1
+
+
+def test_access_control_without_accounts_does_not_start(serve: Callable[..., Served]) -> None:
+    served = serve(*ANYWHERE, "--set", "aclEnable=true")
+    assert served.wait() == 2
+    assert "aclEnable=true needs aclFile" in served.said
+
+
+def test_with_access_control_broker_and_name_server_ask_for_an_account(
+    serve: Callable[..., Served], tmp_path: Path
+) -> None:
+    accounts = tmp_path / "plain_acl.yml"
+    accounts.write_text("accounts: [{accessKey: operations, secretKey: hard-to-guess, admin: true}]")
+    accounts.chmod(0o600)
+    served = serve(*ANYWHERE, "--json", "--set", "aclEnable=true", "--set", f"aclFile={accounts}")
+    told = served.address()
+    request = {"namespace": "n", "key": "k", "value": "v"}
+    refusals = [
+        with_client(told["broker"], lambda client: client.send("orders")),
+        with_client(told["namesrv"], lambda client: client.ask(RequestCode.PUT_KV_CONFIG, **request)),
+    ]
+    assert [reply.code for reply in refusals] == [1, 1]
+    assert all("accessKey" in reply.remark for reply in refusals)
+    assert served.end() == 0
+    assert "hard-to-guess" not in served.said
