@@ -192,4 +192,5 @@ def all_verbs(path: Path) -> dict[str, Sequence[object]]:
         "query": ("store", "query", path, "--topic", "orders", "--key", "all", "--json"),
         "offset": ("store", "offset", path, "--topic", "orders", "--queue", 0, "--timestamp", T0, "--json"),
         "conf": ("store", "conf", path, "--json"),
+        "retention": ("store", "retention", path, "--dry-run", "--json"),
     }

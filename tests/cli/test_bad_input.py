@@ -95,10 +95,12 @@ def test_a_folder_in_place_of_a_file_is_named(run: Run, filled: Filled) -> None:
     assert str(path) in run("store", "log", filled.path).refused()
 
 
-def test_a_file_that_is_missing_in_between_is_named(run: Run, filled: Filled) -> None:
-    path = filled.path / "commitlog" / f"{2 << 20:020d}"
+def test_files_that_are_missing_in_between_are_counted_and_the_next_is_named(run: Run, filled: Filled) -> None:
+    path = filled.path / "commitlog" / f"{10 << 20:020d}"
     path.write_bytes(bytes(1 << 20))
-    assert str(path) in run("store", "log", filled.path).refused()
+    for verb in ("log", "info"):
+        said = run("store", verb, filled.path).refused()
+        assert f"{path}: 9 files are missing before this one" in said
 
 
 def test_an_empty_log_file_is_a_log_without_messages(run: Run, filled: Filled) -> None:
@@ -140,5 +142,5 @@ def test_a_file_that_may_not_be_read_is_named(run: Run, filled: Filled, monkeypa
         raise PermissionError(13, "Permission denied", str(path))
 
     monkeypatch.setattr(Path, "read_bytes", refuse)
-    path = filled.path / "checkpoint"
+    path = filled.path / "penstock" / "dispatched.json"
     assert run("store", "info", filled.path).refused() == f"penstock: {path}: Permission denied.\n"

@@ -32,6 +32,7 @@ def odd(tmp_path: Path) -> Path:
         for number in range(COUNT):
             assert store.put(Message("orders", b"%d" % number, keys=("all",))).ok
     assert len(list((path / "commitlog").iterdir())) > 1
+    (path / "penstock" / "dispatched.json").unlink()  # RocketMQ writes no such note
     return path
 
 
@@ -78,6 +79,14 @@ def test_a_conf_opens_the_store_it_was_made_for(run: Run, odd: Path, tmp_path: P
         assert store.max_offset("orders", 0) == COUNT
 
 
+def test_the_note_of_the_last_close_tells_the_geometry(run: Run, odd: Path) -> None:
+    MessageStore.open(odd, Settings.dev(**ODD)).close()
+    found = run("store", "info", odd, "--json").done().json["index"]
+    assert (found["readable"], found["slots"], found["items"]) == (True, 11, 200)
+    asked = ("store", "query", odd, "--topic", "orders", "--key", "all", "--max", 100, "--json")
+    assert len(run(*asked).done().objects) == COUNT
+
+
 def test_what_is_set_wins_over_the_files(run: Run, filled: Filled) -> None:
     said = run("store", "dump", filled.path, "--set", "mappedFileSizeCommitLog=4096").refused()
     assert "expected 4096 bytes, found 1048576 bytes" in said
@@ -98,14 +107,24 @@ def test_a_log_elsewhere_is_found_by_its_setting(run: Run, filled: Filled, tmp_p
     assert "there is no commit log" in run("store", "dump", filled.path).done().err
 
 
-@pytest.mark.parametrize("kind", ["commitlog", "consumequeue"])
-def test_a_file_that_disagrees_with_the_others_is_named(run: Run, odd: Path, kind: str) -> None:
-    victim = sorted(path for path in (odd / kind).rglob("0*") if path.is_file())[1]
+def test_a_log_file_that_disagrees_with_the_others_is_named(run: Run, odd: Path) -> None:
+    victim = sorted(path for path in (odd / "commitlog").rglob("0*") if path.is_file())[1]
     with victim.open("r+b") as data:
         data.truncate(100)
     said = run("store", "info", odd, *ODD_INDEX).refused()
     assert str(victim) in said
     assert "found 100 bytes" in said
+    assert "penstock store repair" in said
+
+
+def test_a_queue_file_that_disagrees_with_the_others_is_made_up_for(run: Run, odd: Path) -> None:
+    before = run("store", "dump", odd, "--json").done().out
+    victim = sorted(path for path in (odd / "consumequeue").rglob("0*") if path.is_file())[1]
+    with victim.open("r+b") as data:
+        data.truncate(100)
+    ran = run("store", "dump", odd, "--json", *ODD_INDEX).done()
+    assert ran.out == before
+    assert "a start would report: queue orders/0" in ran.err
 
 
 def test_a_file_cut_short_that_has_no_other_to_disagree_with_is_noticed(run: Run, filled: Filled) -> None:
@@ -130,7 +149,21 @@ def test_an_unfinished_last_file_is_passed_over_as_a_start_would(run: Run, odd: 
     assert run("store", "log", odd).done().out.count("orders/0") == COUNT
 
 
+def test_an_index_file_of_a_wrong_size_is_made_up_for_where_a_note_tells_the_right_one(
+    run: Run, filled: Filled
+) -> None:
+    asked = ("store", "query", filled.path, "--topic", "orders", "--key", "all", "--json")
+    before = run(*asked).done().out
+    (victim,) = (filled.path / "index").iterdir()
+    with victim.open("r+b") as data:
+        data.truncate(1000)
+    ran = run(*asked).done()
+    assert ran.out == before
+    assert f"a start would report: {victim}: the index could not be believed" in ran.err
+
+
 def test_an_index_file_of_a_wrong_size_is_named(run: Run, filled: Filled) -> None:
+    (filled.path / "penstock" / "dispatched.json").unlink()
     (victim,) = (filled.path / "index").iterdir()
     with victim.open("r+b") as data:
         data.truncate(1000)

@@ -14,7 +14,15 @@ if TYPE_CHECKING:
 
 PAGE = (Path(__file__).parent.parent.parent / "docs" / "reference" / "cli.md").read_text(encoding="utf-8")
 SECTIONS = {title.strip("`"): text for title, text in re.findall(r"^## (.*)\n((?:(?!^## ).*\n)*)", PAGE, re.M)}
-CALLS = [["tour"], *(["store", verb] for verb in all_verbs(Path()))]
+CALLS = [
+    ["tour"],
+    ["serve"],
+    ["namesrv"],
+    ["store", "recover"],
+    ["store", "repair"],
+    ["store", "rebuild"],
+    *(["store", verb] for verb in all_verbs(Path())),
+]
 
 
 def section(title: str) -> str:

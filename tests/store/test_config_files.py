@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import BadStore, StoreFailed
-from penstock.store.config_files import ConfigFiles
+from penstock.store.config_files import ConfigFile, ConfigFiles
 from penstock.store.config_tables import (
     ConsumerFilters,
     ConsumerOffsets,
@@ -51,6 +51,13 @@ DELAY_OFFSETS = """{
 	}
 }"""
 GARBAGE = [b"\0\0\0\0", b"{", b"[1]", b'{"offsetTable":[]}', b'{"offsetTable":{"a@b":{"x":1}}}', b"\xff\xfe"]
+
+
+@pytest.fixture
+def tmp_path(tmp_path: Path) -> Path:
+    """The folder `config` of a store."""
+    (tmp_path / "config").mkdir()
+    return tmp_path / "config"
 
 
 @pytest.fixture
@@ -206,7 +213,16 @@ def test_garbage_never_becomes_the_backup_and_is_set_aside(
     config.consumer_offsets.write(offsets(9))
     assert config.consumer_offsets.read().table == offsets(9)
     assert (tmp_path / "consumerOffset.json.bak").read_text() == CONSUMER_OFFSETS
-    assert (tmp_path / "consumerOffset.json.damaged").read_bytes() == b"{garbage"
+    quarantine = tmp_path.parent / "penstock" / "quarantine"
+    (kept,) = (path for path in quarantine.rglob("*") if path.is_file())
+    assert (kept.name, kept.read_bytes()) == ("config-consumerOffset.json", b"{garbage")
+
+
+def test_garbage_of_a_config_file_outside_a_store_stays_beside_it(tmp_path: Path) -> None:
+    path = tmp_path / "offsets.json"
+    path.write_bytes(bytes(20))
+    ConfigFile(Files(), path, ConsumerOffsets).write(offsets(9))
+    assert (tmp_path / "offsets.json.damaged").read_bytes() == bytes(20)
 
 
 def test_a_good_file_that_was_never_read_becomes_the_backup(tmp_path: Path, config: ConfigFiles) -> None:
@@ -254,7 +270,7 @@ def test_a_crash_at_any_step_leaves_the_old_table_or_the_new(tmp_path: Path, dam
     crashed = True
     while crashed:
         step += 1
-        folder = tmp_path / str(step)
+        folder = tmp_path / str(step) / "config"
         good = ConfigFiles(Files(), folder).consumer_offsets
         good.write(offsets(1))
         good.write(offsets(2))

@@ -26,6 +26,7 @@ PUBLIC = [
     "Message",
     "MessageStore",
     "Page",
+    "Progress",
     "PutResult",
     "PutStatus",
     "Record",

@@ -139,11 +139,6 @@ def empty_the_first(home: StoreHome) -> Path:
     return home.log_files()[0]
 
 
-def remove_the_second(home: StoreHome) -> Path:
-    home.log_files()[1].unlink()
-    return home.log_files()[1]
-
-
 def add_foreign_file(home: StoreHome) -> Path:
     path = home.path / "commitlog" / "notes.txt"
     path.write_text("mine")
@@ -162,16 +157,6 @@ def add_foreign_file_to_index(home: StoreHome) -> Path:
     return path
 
 
-def shorten_index(home: StoreHome) -> Path:
-    home.index_files()[0].write_bytes(b"x" * 100)
-    return home.index_files()[0]
-
-
-def shorten_queue(home: StoreHome) -> Path:
-    home.queue_files("T")[0].write_bytes(b"x" * 100)
-    return home.queue_files("T")[0]
-
-
 def log_is_a_file(home: StoreHome) -> Path:
     shutil.rmtree(home.path / "commitlog")
     (home.path / "commitlog").write_bytes(b"x")
@@ -181,12 +166,9 @@ def log_is_a_file(home: StoreHome) -> Path:
 HARMS = [
     shorten,
     empty_the_first,
-    remove_the_second,
     add_foreign_file,
     add_foreign_file_to_queues,
     add_foreign_file_to_index,
-    shorten_index,
-    shorten_queue,
     log_is_a_file,
 ]
 

@@ -31,6 +31,23 @@ def test_after_a_clean_exit_the_walk_begins_in_the_third_last_file(home: StoreHo
     assert home.state(store) == before
 
 
+@pytest.mark.parametrize("content", [b"", b"garbage"], ids=["zeros", "garbage"])
+def test_a_log_that_ends_before_the_third_last_file_ends_there(home: StoreHome, content: bytes) -> None:
+    """Files that hold no record, behind a clean exit: the log goes on where the last record ends."""
+    with home.open(**SMALL_LOG) as store:
+        home.put_numbered(store, 100)
+        before, end = home.state(store), store.log.max_offset
+    count = len(home.log_files())
+    assert end % 4096
+    for number in range(count, count + 4):
+        (home.path / "commitlog" / f"{number * 4096:020d}").write_bytes(content.ljust(4096, b"\0"))
+    store = home.open(**SMALL_LOG)
+    assert (store.report.log_end, store.report.damage) == (end, [])
+    assert home.state(store) == before
+    assert len(home.log_files()) == count
+    assert len(home.kept()) == (4 if content else 0)
+
+
 @pytest.mark.parametrize("check", [True, False])
 def test_bodies_are_checked_in_recovery_unless_the_settings_say_otherwise(home: StoreHome, check: bool) -> None:
     with home.open() as store:

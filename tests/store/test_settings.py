@@ -254,16 +254,16 @@ def test_defaults_and_the_dev_profile_need_no_notes() -> None:
 
 
 def test_a_setting_without_effect_is_said_so_when_it_is_given() -> None:
-    settings = Settings.load(pairs=["fileReservedTime=48", "duplicationEnable=true", "maxMsgsNumBatch=10"])
+    settings = Settings.load(pairs=["slaveTimeout=48", "duplicationEnable=true", "maxMsgsNumBatch=10"])
     assert settings.notes() == [
         "duplicationEnable=true has no effect: the whole log is dispatched.",
-        "fileReservedTime=48 has no effect yet: old files are not deleted.",
+        "slaveTimeout=48 has no effect yet: there is no replication.",
     ]
 
 
 def test_it_is_said_also_when_the_default_is_given_and_when_python_sets_it() -> None:
-    assert Settings.load(pairs=["fileReservedTime=72"]).notes() == [
-        "fileReservedTime=72 has no effect yet: old files are not deleted."
+    assert Settings.load(pairs=["slaveTimeout=3000"]).notes() == [
+        "slaveTimeout=3000 has no effect yet: there is no replication."
     ]
     assert Settings(duplication_enable=True).notes() == [
         "duplicationEnable=true has no effect: the whole log is dispatched."

@@ -31,6 +31,19 @@ MESSAGES = st.builds(
     prepared_transaction_offset=st.integers(0, 2**40),
     wait=st.sampled_from([True, True, False]),
 )
+READY = st.builds(
+    Message,
+    topic=st.sampled_from(["orders", "payments"]),
+    body=st.binary(max_size=300),
+    tags=st.sampled_from(["", "", "", "t"]),
+    born_host=st.sampled_from(["127.0.0.1:0", "10.0.0.7:1234"]),
+    property_text=st.one_of(
+        st.sampled_from(["TAGS\x01a", "DELAY\x013\x02TAGS\x01a\x02", "\ud800", "bytes\x01\udc80", "é\x01中文"]),
+        st.text(st.characters(exclude_categories=["Cs"]), max_size=40),
+    ),
+    wait=st.sampled_from([True, True, False]),
+)
+MESSAGES = st.one_of(MESSAGES, READY)
 STEPS = st.lists(st.one_of(MESSAGES, st.lists(MESSAGES, max_size=5)), max_size=25)
 
 pytestmark = pytest.mark.skipif(kernels.active != "compiled", reason="without a compiler there is no short way")
@@ -86,3 +99,19 @@ def test_a_committed_message_in_a_batch_is_refused(tmp_path: Path) -> None:
         assert store.put(Message("orders", b"x")).ok
         result = store.put_many([Message("orders", b"x"), Message("orders", b"x", sys_flag=0x8)])
     assert result.status is PutStatus.MESSAGE_ILLEGAL
+
+
+def test_properties_in_their_stored_form_are_stored_as_they_are(tmp_path: Path) -> None:
+    text = "DELAY\x013\x02TAGS\x01a\x02"
+    message = Message("orders", b"x", property_text=text)
+    answers, (log, *_), short = run(tmp_path, [message] * 2, "compiled")
+    assert short == 1
+    assert [answer.queue_offset for answer in answers] == [0, 1]
+    assert log.count(text.encode()) == 2
+
+
+def test_properties_come_in_one_form_only(tmp_path: Path) -> None:
+    with MessageStore.open(tmp_path, Settings.dev()) as store:
+        result = store.put(Message("orders", b"x", tags="a", property_text="TAGS\x01a"))
+    assert result.status is PutStatus.MESSAGE_ILLEGAL
+    assert "not both" in result.reason

@@ -1,13 +1,16 @@
 """File sizes, as the files themselves tell them.
 
-What was given by `--set` or `--config` is believed. Otherwise all files of a kind must agree on their size; a file that
-a crash left unfinished, shorter than the others and all zero, is not asked. How many slots and items an index file has
-cannot be read from it: its size decides between the two geometries that Penstock itself makes.
+What was given by `--set` or `--config` is believed. Otherwise all files of the log must agree on their size; a file
+that a crash left unfinished, shorter than the others and all zero, is not asked. Of the queues' files the size that
+most have is taken: a start sets the others aside and builds them again. How many slots and items an index file has
+cannot be read from it: the note of the last close says it, and where there is none, its size decides between the two
+geometries that Penstock itself makes.
 """
 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
@@ -18,6 +21,7 @@ from penstock.format import kernels
 from penstock.format.index_layout import IndexGeometry
 from penstock.format.rows import Reason
 from penstock.store import Settings
+from penstock.store.dispatch_state import read_state
 from penstock.store.files import Files
 from penstock.store.layout import Layout
 
@@ -49,15 +53,18 @@ def fit_to_log(settings: Settings, files: Files, layout: Layout) -> Settings:
 def fit_to_files(settings: Settings, files: Files, layout: Layout) -> Fitted:
     """The settings with all sizes that the store's files have. Raises BadStore if files of a kind do not agree."""
     settings = fit_to_log(settings, files, layout)
-    for attribute, folder, name in (
-        ("mapped_file_size_consume_queue", layout.consume_queue, "mappedFileSizeConsumeQueue"),
-        ("mapped_file_size_consume_queue_ext", layout.consume_queue_ext, "mappedFileSizeConsumeQueueExt"),
-    ):
-        if attribute not in settings.given:
-            size = _common_size(files, _queue_folders(files, folder), name)
-            if size is not None:
-                settings = settings.with_changes(**{attribute: size})
-    return _fit_to_index(settings, files, layout)
+    noted = read_state(files, layout.dispatched)
+    if "mapped_file_size_consume_queue" not in settings.given:
+        usual = _usual_size(files, layout.consume_queue, 0 if noted is None else noted.sizes.consume_queue)
+        if usual:
+            settings = settings.with_changes(mapped_file_size_consume_queue=usual)
+    if "mapped_file_size_consume_queue_ext" not in settings.given:
+        folders = _queue_folders(files, layout.consume_queue_ext)
+        size = _common_size(files, folders, "mappedFileSizeConsumeQueueExt")
+        if size is not None:
+            settings = settings.with_changes(mapped_file_size_consume_queue_ext=size)
+    geometry = None if noted is None else IndexGeometry(noted.sizes.hash_slots, noted.sizes.index_items)
+    return _fit_to_index(settings, files, layout, geometry)
 
 
 # -- one size for all ----------------------------------------------------------------------------------------------
@@ -78,12 +85,22 @@ def _common_size(files: Files, folders: list[Path] | Iterator[Path], setting: st
     if len(found) > 1:
         raise BadStore(
             f"the files do not agree on one size ({len(by_size[odd])} of this, {len(by_size[usual])} of the other); "
-            f"restore this one from a copy, or say which size is right with --set {setting}=...",
+            f"restore this one from a copy, run `penstock store repair`, or set the right one with --set {setting}=...",
             path=by_size[odd][0],
             expected=f"{usual} bytes, as {by_size[usual][0].name} has",
             found=f"{odd} bytes",
         )
     return usual
+
+
+def _usual_size(files: Files, folder: Path, noted: int) -> int:
+    """The size that was noted, if a file of the queues has it, else the one that most have; 0 if there are none."""
+    paths = chain.from_iterable(_data_files(files, queue) for queue in _queue_folders(files, folder))
+    counts = Counter(files.size(path) for path in paths)
+    del counts[0]
+    if noted in counts:
+        return noted
+    return max(counts, key=lambda size: (counts[size], size), default=noted)
 
 
 def _data_files(files: Files, folder: Path) -> Iterator[Path]:
@@ -134,17 +151,19 @@ def _refuse_truncated_alone(files: Files, folder: Path) -> None:
 # -- the index -----------------------------------------------------------------------------------------------------
 
 
-def _fit_to_index(settings: Settings, files: Files, layout: Layout) -> Fitted:
+def _fit_to_index(settings: Settings, files: Files, layout: Layout, noted: IndexGeometry | None) -> Fitted:
     if not settings.message_index_enable:
         return Fitted(settings, "there is no index, because messageIndexEnable is false")
     paths = [layout.index / name for name in files.names(layout.index) if _INDEX_NAME.fullmatch(name)]
     sizes = {files.size(path): path for path in paths}
-    given = bool({"max_hash_slot_num", "max_index_num"} & settings.given)
-    for known in (settings,) if given else (settings, *_KNOWN):
-        if sizes.keys() <= {known.index_geometry.file_size}:
-            slots, items = known.index_geometry
-            return Fitted(settings.with_changes(max_hash_slot_num=slots, max_index_num=items))
-    return Fitted(settings, _unfit(settings.index_geometry, sizes))
+    known = [settings.index_geometry]
+    if not {"max_hash_slot_num", "max_index_num"} & settings.given:
+        known = [*([noted] if noted else []), settings.index_geometry, *(each.index_geometry for each in _KNOWN)]
+    fitting = [geometry for geometry in known if not sizes or geometry.file_size in sizes]
+    if not fitting and noted not in known:
+        return Fitted(settings, _unfit(settings.index_geometry, sizes))
+    slots, items = (fitting or known)[0]
+    return Fitted(settings.with_changes(max_hash_slot_num=slots, max_index_num=items))
 
 
 def _unfit(geometry: IndexGeometry, sizes: dict[int, Path]) -> str:

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
-import stat
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +13,7 @@ from penstock.format.checkpoint import CHECKPOINT_SIZE, Checkpoint
 from penstock.store import MessageStore
 from penstock.store.config_files import ConfigFile, ConfigFiles
 from penstock.store.index_file import IndexFile
-from penstock.store.layout import Layout
+from penstock.store.quarantine import held_folders
 
 
 def inspect(view: View) -> dict[str, Any]:
@@ -39,12 +35,15 @@ def inspect(view: View) -> dict[str, Any]:
             "log_end": report.log_end,
             "torn_bytes": report.torn_bytes,
             "units_cut": report.units_cut,
+            "skipped_bytes": store.dispatcher.skipped_bytes,
             "damage": msgspec.to_builtins(report.damage),
             "notes": report.notes,
         },
         "config": _config(place),
-        "quarantine": _quarantine(place.layout),
-        **_disk(place.layout),
+        "quarantine": _quarantine(place),
+        "quarantine_folders": msgspec.to_builtins(held_folders(place.files, place.layout.quarantine)),
+        "quarantine_max_bytes": place.settings.quarantine_max_bytes,
+        **_disk(place),
     }
 
 
@@ -155,26 +154,19 @@ def _note(file: ConfigFile[Any]) -> str:
         return str(error)
 
 
-def _disk(layout: Layout) -> dict[str, int]:
+def _disk(place: Place) -> dict[str, int]:
     """Apparent size, and what the blocks on disk add up to."""
+    layout = place.layout
     inside = layout.commit_log.is_relative_to(layout.root)
     folders = [layout.root] if inside else [layout.root, layout.commit_log]
-    facts = [fact for folder in folders for _, fact in _files_under(folder)]
+    facts = [fact for folder in folders for _, fact in place.files.under(folder)]
     return {
         "apparent_bytes": sum(fact.st_size for fact in facts),
         "allocated_bytes": sum(fact.st_blocks * 512 for fact in facts),
     }
 
 
-def _quarantine(layout: Layout) -> list[dict[str, Any]]:
-    found = [(str(path.relative_to(layout.root)), fact.st_size) for path, fact in _files_under(layout.quarantine)]
+def _quarantine(place: Place) -> list[dict[str, Any]]:
+    root, layout = place.layout.root, place.layout
+    found = [(str(path.relative_to(root)), fact.st_size) for path, fact in place.files.under(layout.quarantine)]
     return [{"path": path, "size": size} for path, size in sorted(found)]
-
-
-def _files_under(folder: Path) -> Iterator[tuple[Path, os.stat_result]]:
-    """Files and their facts; the owner of a store may remove one while we look."""
-    for path in folder.rglob("*"):
-        with contextlib.suppress(FileNotFoundError):
-            fact = path.lstat()
-            if stat.S_ISREG(fact.st_mode):
-                yield path, fact

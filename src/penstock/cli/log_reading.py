@@ -19,6 +19,7 @@ from penstock.format.rows import Reason
 from penstock.format.scan import Batch, Blank, Damage, scan
 from penstock.store.file_queue import FileQueue
 from penstock.store.mapped_file import MappedFile
+from penstock.store.stand_in import MOST_IN_A_ROW
 
 Found: TypeAlias = tuple[Record, int] | Blank | Damage
 """A record with its tags code, or what is no record."""
@@ -75,5 +76,5 @@ class LogReader:
 def _load(place: Place) -> FileQueue:
     size = fit_to_log(place.settings, place.files, place.layout).mapped_file_size_commit_log
     queue = FileQueue(place.files, place.layout.commit_log, size)
-    queue.load()
+    queue.map_files(queue.look(may_lack=MOST_IN_A_ROW).offsets)
     return queue

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from penstock.cli.geometry import fit_to_files
 from penstock.cli.output import say
+from penstock.cli.progress import ProgressLine
 from penstock.errors import BadStore
 from penstock.store import MessageStore, Settings
 from penstock.store.files import Files
@@ -91,9 +92,11 @@ def open_view(
         changes = {name: value for name, value in defaults.items() if name not in settings.given}
         if problem:
             changes["message_index_enable"] = False
-        return MessageStore.open(folder, settings.with_changes(**changes), read_only=True), problem
+        with ProgressLine() as line:
+            fitted = settings.with_changes(**changes)
+            return MessageStore.open(folder, fitted, read_only=True, progress=line.tell), problem
 
-    with _quiet_log():
+    with quiet_log():
         store, problem = place.settled(open_fitted)
         with store:
             view = View(store, place, problem)
@@ -113,7 +116,7 @@ def _say_all(view: View) -> None:
 
 
 @contextlib.contextmanager
-def _quiet_log() -> Iterator[None]:
+def quiet_log() -> Iterator[None]:
     """The store's own log speaks of repairs as done; here none is done, and the report's notes are said instead."""
     log = logging.getLogger("penstock.store")
     before = log.level

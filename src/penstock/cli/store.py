@@ -9,6 +9,10 @@ from penstock.cli.store_conf import conf
 from penstock.cli.store_info import info
 from penstock.cli.store_log import log
 from penstock.cli.store_read import dump, get, offset, query
+from penstock.cli.store_recover import recover
+from penstock.cli.store_repair import rebuild, repair
+from penstock.cli.store_retention import retention
+from penstock.cli.store_verify import verify
 
 app = typer.Typer(rich_markup_mode=None)
 
@@ -29,5 +33,5 @@ def store(context: typer.Context) -> None:
     help_if_alone(context)
 
 
-for verb in (info, dump, log, get, query, offset, conf):
+for verb in (info, dump, log, get, query, offset, conf, verify, recover, repair, rebuild, retention):
     app.command()(verb)

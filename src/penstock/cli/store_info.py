@@ -12,6 +12,9 @@ from penstock.cli.opening import open_view, owner_name
 from penstock.cli.options import AsJson, Config, Folder, Pairs
 from penstock.cli.output import add_row, in_units, moment, show, table, write_json
 
+_FILES_SHOWN = 20
+_DAMAGE = ("at", "bytes", "reason")
+
 
 def info(folder: Folder, config: Config = None, pairs: Pairs = None, as_json: AsJson = False) -> None:
     """What is in a store, and how it is.
@@ -43,6 +46,7 @@ def _summary(found: dict[str, Any]) -> Table:
     log, checkpoint, recovery = found["commit_log"], found["checkpoint"], found["recovery"]
     times = "none" if checkpoint is None else ", ".join(f"{name} {moment(at)}" for name, at in checkpoint.items())
     state = f"in use by {owner_name(found['in_use_by'])}" if found["in_use_by"] else found["last_exit"]
+    held = sum(folder["size"] for folder in found["quarantine_folders"])
     lines = {
         "last exit": state,
         "log": f"{log['min_offset']} to {log['max_offset']}, {len(log['files'])} files of {in_units(log['file_size'])}",
@@ -51,6 +55,7 @@ def _summary(found: dict[str, Any]) -> Table:
         "checkpoint": times,
         "index": _index_line(found["index"]),
         "damage": f"{len(recovery['damage'])} ranges, {recovery['torn_bytes']} torn bytes at the end",
+        "kept aside": f"{in_units(held)} of {in_units(found['quarantine_max_bytes'])}",
         "on disk": f"{in_units(found['allocated_bytes'])} allocated, {in_units(found['apparent_bytes'])} apparent",
     }
     made = table(found["path"], "", "")
@@ -78,11 +83,17 @@ def _tables(found: dict[str, Any]) -> Iterator[Table]:
         yield made
     if found["quarantine"]:
         made = table("quarantine", "file", "bytes", right=("bytes",))
-        for file in found["quarantine"]:
+        for file in found["quarantine"][:_FILES_SHOWN]:
             add_row(made, file["path"], file["size"])
+        if len(found["quarantine"]) > _FILES_SHOWN:
+            add_row(made, f"and {len(found['quarantine']) - _FILES_SHOWN} more", "")
+        yield made
+        made = table("quarantine by start or repair", "folder", "files", "on disk", right=("files", "on disk"))
+        for folder in found["quarantine_folders"]:
+            add_row(made, folder["folder"], folder["files"], in_units(folder["size"]))
         yield made
     if found["recovery"]["damage"]:
-        made = table("damage", "at", "bytes", "reason", right=("at", "bytes"))
+        made = table("damage: Java would cut the log here; run `penstock store repair`", *_DAMAGE, right=_DAMAGE[:2])
         for each in found["recovery"]["damage"]:
             add_row(made, each["physical_offset"], each["size"], each["reason"])
         yield made

@@ -13,7 +13,7 @@ from penstock.store.arrow_results import ArrowPage, ArrowResult, LogPage
 from penstock.store.damage import DamagedRange
 from penstock.store.message import Message
 from penstock.store.query import Boundary, Hits
-from penstock.store.recovery import RecoveryReport
+from penstock.store.recovery import Progress, RecoveryReport
 from penstock.store.settings import BrokerRole, FlushDiskType, Settings
 from penstock.store.statistics import Snapshot
 from penstock.store.status import BatchResult, GetStatus, Page, PutResult, PutStatus
@@ -34,6 +34,7 @@ __all__ = [
     "Message",
     "MessageStore",
     "Page",
+    "Progress",
     "PutResult",
     "PutStatus",
     "Record",

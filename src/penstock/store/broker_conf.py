@@ -8,6 +8,7 @@ properties appear as a comment.
 
 from __future__ import annotations
 
+from penstock.store.broker_names import PENSTOCK_BROKER_NAMES
 from penstock.store.java_properties import format_property
 from penstock.store.setting_spec import Origin
 from penstock.store.setting_table import SPECS
@@ -33,7 +34,8 @@ def to_broker_conf(settings: Settings) -> str:
     lines += [_line(settings, attribute) for attribute in _ALWAYS]
     different = [spec for spec in settings.changed() if spec.attribute not in _ALWAYS]
     rest = [_line(settings, spec.attribute) for spec in different if spec.about.origin is Origin.BROKER_CONF]
-    rest += [format_property(name, value) for name, value in settings.broker.items()]
+    known = {name: value for name, value in settings.broker.items() if name not in PENSTOCK_BROKER_NAMES}
+    rest += [format_property(name, value) for name, value in known.items()]
     if rest:
         lines += ["# Different from RocketMQ's defaults.", *rest]
     for spec in different:

@@ -1,8 +1,8 @@
-"""The names of broker.conf that belong to RocketMQ's broker and network layer, not to its store.
+"""The names of broker.conf that belong to the broker and the network layer, not to the store.
 
 They are known, so that a broker.conf of RocketMQ 4.9 is read whole; `Settings.broker` keeps their text for
 the broker. `brokerIP1` and `listenPort` are not here because the store uses them: they are in the setting
-table.
+table. A few are Penstock's own, which a Java broker is not to be told.
 """
 
 from __future__ import annotations
@@ -53,8 +53,17 @@ _NETWORK = """
 _COMMERCIAL = """
     commercialEnable commercialTimerCount commercialTransCount commercialBigCount commercialBaseCount
 """
+_TLS = """
+    tls.server.mode tls.server.certPath tls.server.keyPath tls.server.keyPassword tls.server.trustCertPath
+    tls.server.need.client.auth
+"""
+"""Java takes these as system properties."""
 
-BROKER_NAMES: frozenset[str] = frozenset(
+PENSTOCK_BROKER_NAMES: frozenset[str] = frozenset(
+    ["aclFile", "registerBrokerFrom", "maxTopics", "maxGroups", "maxHeldPulls", "maxUnflushedSends", "stopLimitMillis"]
+)
+
+BROKER_NAMES: frozenset[str] = PENSTOCK_BROKER_NAMES | frozenset(
     " ".join(
         (
             _IDENTITY,
@@ -65,6 +74,7 @@ BROKER_NAMES: frozenset[str] = frozenset(
             _THREADS_AND_QUEUES,
             _NETWORK,
             _COMMERCIAL,
+            _TLS,
         )
     ).split()
 )

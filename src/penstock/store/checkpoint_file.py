@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 from pathlib import Path
 
+from penstock.errors import BadStore
 from penstock.format.checkpoint import CHECKPOINT_SIZE, Checkpoint
 from penstock.store.files import FileMap, Files
 
@@ -23,8 +24,13 @@ class CheckpointFile:
         self._gate = threading.Lock()
         self._map: FileMap | None = None
         self.value = Checkpoint()
-        if files.exists(path) and files.size(path) == CHECKPOINT_SIZE:
-            self.value = Checkpoint.unpack(files.read_bytes(path))
+
+    def load(self) -> None:
+        """Reads what is there. Raises BadStore or OSError."""
+        if self._io.is_folder(self._path):
+            raise BadStore("this must be a file, and it is a folder; move it elsewhere", path=self._path)
+        if self._io.exists(self._path) and self._io.size(self._path) == CHECKPOINT_SIZE:
+            self.value = Checkpoint.unpack(self._io.read_bytes(self._path))
 
     def set_log(self, timestamp: int) -> None:
         self._set(physic=timestamp)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -146,6 +146,17 @@ class CommitLog:
             finally:
                 self._locked_at = 0.0
                 self.appender.is_open = self._open
+
+    def forget(self, queues: Callable[[], Iterable[tuple[str, int]]], note: Callable[[int], None]) -> None:
+        """Lets queues begin at offset 0 again. Nothing is put while `queues` says which and `note` takes the log's end.
+
+        What `note` raises leaves everything as it was. Raises Refused once appends are stopped.
+        """
+        with self._alone():
+            going = list(queues())
+            note(self.queue.wrote_offset)
+            for topic, queue_id in going:
+                self.appender.queues.get(topic, {}).pop(queue_id, None)
 
     def append(self, messages: Sequence[Prepared]) -> list[PutResult]:
         """Appends all or none, in one file, visible at once. Raises Refused; nothing is stored then."""

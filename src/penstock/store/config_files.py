@@ -3,13 +3,14 @@
 A file X is read; if it is missing, empty or garbage, its backup X.bak is, and a note says so. If both are
 garbage that is an error, never an empty table: consumers would start again from the beginning. A file is
 replaced through X.tmp, and the previous X becomes X.bak, so a crash at any moment leaves X or X.bak good. An
-X that is garbage never becomes the backup: it is set aside as X.damaged.
+X that is garbage never becomes the backup: it is kept in the store's quarantine, or, outside a store, as X.damaged.
 
 Not safe for threads: one owner writes a file. Readers in other processes see the old content or the new.
 """
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, Protocol, Self, TypeVar
@@ -26,7 +27,8 @@ from penstock.store.config_tables import (
     SubscriptionGroups,
     Topics,
 )
-from penstock.store.files import Files
+from penstock.store.files import Files, disk_refused
+from penstock.store.quarantine import Quarantine
 
 
 class Table(Protocol):
@@ -64,16 +66,20 @@ class _Unusable:
 class ConfigFile(Generic[T]):
     """One file and its backup."""
 
-    def __init__(self, files: Files, path: Path, kind: type[T]) -> None:
+    def __init__(self, files: Files, path: Path, kind: type[T], quarantine: Quarantine | None = None) -> None:
         self.path = path
         self.backup = path.with_name(path.name + ".bak")
         self._files = files
         self._kind = kind
+        self._quarantine = quarantine
         self._may_become_backup = False
         """Whether the file is known to be good: as it was read, or as it was written here."""
 
     def read(self) -> Loaded[T]:
-        """The table; an empty one if there is nothing to read. Raises BadStore if there is only garbage."""
+        """The table; an empty one if there is nothing to read.
+
+        Raises BadStore if there is only garbage, and StoreFailed if the disk refuses.
+        """
         current = self._look(self.path)
         if not isinstance(current, _Unusable):
             self._may_become_backup = True
@@ -105,7 +111,9 @@ class ConfigFile(Generic[T]):
         current = self._look(self.path)
         if not isinstance(current, _Unusable):
             return True
-        if current.has_content:
+        if current.has_content and self._quarantine is not None:
+            self._quarantine.keep(f"config-{self.path.name}", current.data)
+        elif current.has_content:
             aside = self.path.with_name(self.path.name + ".damaged")
             self._files.replace_bytes(aside, current.data, keep_backup=True)
         return False
@@ -113,7 +121,10 @@ class ConfigFile(Generic[T]):
     def _look(self, path: Path) -> T | _Unusable:
         if not self._files.exists(path):
             return _Unusable("missing")
-        data = self._files.read_bytes(path)
+        try:
+            data = self._files.read_bytes(path)
+        except OSError as error:
+            raise disk_refused("cannot read", path, 0, error) from error
         if not data.strip():
             return _Unusable("empty")
         try:
@@ -125,12 +136,18 @@ class ConfigFile(Generic[T]):
             return _Unusable(f"not a config file ({error})", data)
 
 
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
 class ConfigFiles:
-    """All config files of a store."""
+    """All config files of a store: `folder` is its `config`."""
 
     def __init__(self, files: Files, folder: Path) -> None:
-        self.topics = ConfigFile(files, folder / "topics.json", Topics)
-        self.consumer_offsets = ConfigFile(files, folder / "consumerOffset.json", ConsumerOffsets)
-        self.delay_offsets = ConfigFile(files, folder / "delayOffset.json", DelayOffsets)
-        self.subscription_groups = ConfigFile(files, folder / "subscriptionGroup.json", SubscriptionGroups)
-        self.consumer_filters = ConfigFile(files, folder / "consumerFilter.json", ConsumerFilters)
+        # Small, and written whatever happens: no limit holds them up.
+        aside = Quarantine(files, folder.parent / "penstock" / "quarantine", _now_ms, may_exceed=lambda *_: True)
+        self.topics = ConfigFile(files, folder / "topics.json", Topics, aside)
+        self.consumer_offsets = ConfigFile(files, folder / "consumerOffset.json", ConsumerOffsets, aside)
+        self.delay_offsets = ConfigFile(files, folder / "delayOffset.json", DelayOffsets, aside)
+        self.subscription_groups = ConfigFile(files, folder / "subscriptionGroup.json", SubscriptionGroups, aside)
+        self.consumer_filters = ConfigFile(files, folder / "consumerFilter.json", ConsumerFilters, aside)

@@ -7,16 +7,19 @@ here can be rebuilt from the log. One thread appends (the dispatcher); any threa
 from __future__ import annotations
 
 import logging
+import struct
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
 from penstock.format import kernels
-from penstock.format.queue_unit import PRE_BLANK, UNIT, UNIT_SIZE
+from penstock.format.queue_unit import PRE_BLANK, UNIT, UNIT_SIZE, unpack_unit
 from penstock.store.file_queue import FileQueue
 from penstock.store.files import Files
 from penstock.store.mapped_file import MappedFile
+from penstock.store.placeholders import Placeholders
 
 log = logging.getLogger("penstock.store")
 
@@ -24,8 +27,11 @@ NO_RECORD_SIZE = 0x7FFFFFFF
 """The size in a unit that only keeps the place of a message which is not in the log."""
 
 _UNITS_AT_ONCE = 4096
+_FILES_LOOKED_THROUGH = 3
+_MAX_OFFSET = 2**62
 
 NO_UNIT = (0, NO_RECORD_SIZE, 0)
+_TARGET = struct.Struct(">qi")
 
 Units = npt.NDArray[np.void]
 Rows = npt.NDArray[np.void]
@@ -34,6 +40,11 @@ Picks = npt.NDArray[np.int64]
 
 class GapInQueue(Exception):
     """A record comes whose predecessors in the queue have no units."""
+
+    def __init__(self, what: str, queue_end: int) -> None:
+        super().__init__(what)
+        self.queue_end = queue_end
+        """Where the record of the queue's last unit ends in the log, -1 if there is none."""
 
 
 class ConsumeQueue:
@@ -57,70 +68,106 @@ class ConsumeQueue:
     # -- loading ---------------------------------------------------------------------------------------------
 
     def load(self) -> None:
-        """Maps the files and finds the end of the valid units; files behind it go."""
+        """Maps the files and finds the end of the sound units; what lies behind it is left on disk, out of sight."""
         self.files.load()
+        for file in self.settle():
+            file.shut_down()
+
+    def settle(self) -> list[MappedFile]:
+        """Finds the end of the sound units in files that were just mapped; returns the files behind it, last first.
+
+        Of the last three files every unit is looked at, of those before only the first and the last one.
+        """
         files = self.files.files
-        end, self.max_physical_offset = 0, -1
-        for file in files[max(0, len(files) - 3) :]:
-            units = view_units(file, 0, file.size)
-            valid = valid_units(units)
-            bad = np.flatnonzero(~valid)
-            count = int(bad[0]) if len(bad) else len(units)
+        gone = self.files.cut(self._sound_end(files))
+        self._remember_last()
+        self.min_offset = files[0].from_offset // UNIT_SIZE if files else 0
+        return gone
+
+    def _sound_end(self, files: tuple[MappedFile, ...]) -> int:
+        last: Units | None = None
+        for number, file in enumerate(files):
+            written = next(iter(file.map.written_ranges(0)), (0, 0))
+            size = 0 if written[0] else min(written[1] + UNIT_SIZE - 1, file.size)
+            units = view_units(file, 0, size)
+            full = len(units) * UNIT_SIZE == file.size
+            if number < len(files) - _FILES_LOOKED_THROUGH:
+                full = full and count_sound(units[:: max(len(units) - 1, 1)].copy(), last) == min(len(units), 2)
+                count = len(units) if full else 0
+            else:
+                count = count_sound(units, last)
             real = np.flatnonzero(units["size"][:count] != NO_RECORD_SIZE)
-            if len(real):
-                newest = units[real[-1]]
-                self.max_physical_offset = int(newest["offset"]) + int(newest["size"])
-            end = file.from_offset + count * UNIT_SIZE
-            del units, real
+            last = units[real[-1:]].copy() if len(real) else last
+            del units
             if count * UNIT_SIZE < file.size:
-                break
-        self.files.truncate(end, zero=False)
-        if files:
-            self.min_offset = files[0].from_offset // UNIT_SIZE
+                return file.from_offset + count * UNIT_SIZE
+        return files[-1].from_offset + files[-1].size if files else 0
 
-    def truncate(self, physical_offset: int) -> int:
-        """Cuts and zeroes every unit that points at or behind `physical_offset`; returns how many went."""
-        before = self.max_offset
-        keep = before
-        low = self.files.min_offset // UNIT_SIZE if self.files.files else 0
-        while keep > low:
-            offset, size, _ = self.unit(keep - 1)
-            if size == NO_RECORD_SIZE or offset < physical_offset:
-                break
-            keep -= 1
-        self.files.truncate(keep * UNIT_SIZE)
-        self._remember_last(keep, low)
-        self.min_offset = min(self.min_offset, keep)
-        return before - keep
+    def count_before(self, physical_offset: int) -> int:
+        """How many units are left if those at the end go that point at or behind `physical_offset`."""
+        return (
+            self._last_where(lambda units: (units["size"] == NO_RECORD_SIZE) | (units["offset"] < physical_offset)) + 1
+        )
 
-    def cut_last(self) -> None:
-        """Takes the last unit back, so that it can be appended again."""
-        self.files.truncate((self.max_offset - 1) * UNIT_SIZE)
-        self._remember_last(self.max_offset, self.files.min_offset // UNIT_SIZE)
+    def keep_first(self, count: int) -> list[MappedFile]:
+        """Takes the units from number `count` on out of sight; returns the files that go with them, last first."""
+        gone = self.files.cut(count * UNIT_SIZE)
+        self._remember_last()
+        self.min_offset = min(self.min_offset, count)
+        return gone
 
-    def _remember_last(self, end: int, low: int) -> None:
-        self.max_physical_offset = -1
-        for number in range(end - 1, low - 1, -1):
-            offset, size, _ = self.unit(number)
-            if size != NO_RECORD_SIZE:
-                self.max_physical_offset = offset + size
-                return
+    def _remember_last(self) -> None:
+        number = self._last_where(lambda units: units["size"] != NO_RECORD_SIZE)
+        offset, size, _ = self.unit(number)
+        self.max_physical_offset = offset + size if size != NO_RECORD_SIZE else -1
+
+    def _last_where(self, suits: Callable[[Units], npt.NDArray[np.bool_]]) -> int:
+        """The number of the last unit that suits; the one before the first unit if none does."""
+        files = self.files.files
+        low = files[0].from_offset // UNIT_SIZE if files else 0
+        for file in reversed(files):
+            for end in range(file.wrote // UNIT_SIZE, 0, -_UNITS_AT_ONCE):
+                start = max(end - _UNITS_AT_ONCE, 0)
+                found = np.flatnonzero(suits(view_units(file, start * UNIT_SIZE, (end - start) * UNIT_SIZE).copy()))
+                if len(found):
+                    return file.from_offset // UNIT_SIZE + start + int(found[-1])
+        return low - 1
 
     def correct_min_offset(self, log_min_offset: int) -> None:
         """Moves the minimum to the first unit whose record is still in the log; to the end if none is.
 
-        A unit that points to no record says nothing about those before it: the next one that does decides.
+        A unit that points to no record says nothing about those before it: the next one that does decides. A single
+        one that points too low, which nothing but its neighbours can tell, does not hide those before it.
         """
+        found = self.first_from(log_min_offset)
+        while (before := self._first_in_page_before(found, log_min_offset)) < found:
+            found = before
+        self.min_offset = found
+
+    def _first_in_page_before(self, end: int, physical_offset: int) -> int:
+        """The first of the units just before `end` that points at or behind a position; `end` if none does."""
+        file = self.files.find((end - 1) * UNIT_SIZE) if end else None
+        if file is None:
+            return end
+        start = max(end - _UNITS_AT_ONCE, file.from_offset // UNIT_SIZE)
+        units = self.page(start, end - start)
+        if units is None:
+            return end
+        found = np.flatnonzero(is_real(units) & (units["offset"] >= physical_offset))
+        return start + int(found[0]) if len(found) else end
+
+    def first_from(self, physical_offset: int) -> int:
+        """The first unit that points to a record at or behind a position of the log; the end if none does."""
         low = max(self.files.min_offset // UNIT_SIZE, 0) if self.files.files else 0
         high = end = self.max_offset
         while low < high:
             middle = (low + high) // 2
             place = self._next_real(middle, high)
-            if place < high and self.unit(place)[0] < log_min_offset:
+            if place < high and self.unit(place)[0] < physical_offset:
                 low = place + 1
             else:
                 high = middle
-        self.min_offset = self._next_real(low, end)
+        return self._next_real(low, end)
 
     def _next_real(self, queue_offset: int, stop: int) -> int:
         """The first unit from `queue_offset` on that points to a record, `stop` if there is none before it."""
@@ -128,11 +175,35 @@ class ConsumeQueue:
             units = self.page(queue_offset, min(stop - queue_offset, _UNITS_AT_ONCE))
             if units is None:
                 return stop
-            real = np.flatnonzero(units["size"] != NO_RECORD_SIZE)
+            real = np.flatnonzero(is_real(units))
             if len(real):
                 return queue_offset + int(real[0])
             queue_offset += len(units)
         return stop
+
+    # -- deleting --------------------------------------------------------------------------------------------
+
+    def expired(self, log_min_offset: int) -> bool:
+        """Whether the first file may go: no unit of it points to a record in the log. Never the last file."""
+        files = self.files.files
+        if len(files) < 2:
+            return False
+        first = files[0].from_offset // UNIT_SIZE
+        newest = self._last_real(first, first + files[0].size // UNIT_SIZE)
+        return newest is None or newest < log_min_offset
+
+    def _last_real(self, begin: int, end: int) -> int | None:
+        """Physical offset in the last unit before `end`, from `begin` on, that points to a record."""
+        while end > begin:
+            start = max(begin, end - _UNITS_AT_ONCE)
+            units = self.page(start, end - start)
+            if units is None:  # the file is being deleted
+                return None
+            real = np.flatnonzero(units["size"] != NO_RECORD_SIZE)
+            if len(real):
+                return int(units["offset"][real[-1]])
+            end = start
+        return None
 
     # -- reading ---------------------------------------------------------------------------------------------
 
@@ -140,6 +211,30 @@ class ConsumeQueue:
         """(physical offset, size, tags code); a unit that is not there (any more) points to no record."""
         found = self.page(queue_offset, 1)
         return NO_UNIT if found is None else found[0].item()
+
+    def units_pointing(self, begin: int, end: int) -> Units:
+        """A copy of the units that point to records from one position of the log on and before another."""
+        found = [np.empty(0, UNIT)]
+        number = self.first_from(begin)
+        while (units := self.page(number, _UNITS_AT_ONCE)) is not None:
+            inside = units[(units["offset"] >= begin) & (units["offset"] < end) & (units["size"] != NO_RECORD_SIZE)]
+            found.append(inside)
+            number += len(units)
+            if int(units["offset"][-1]) >= end:
+                break
+        return np.concatenate(found)
+
+    def points_to(self, queue_offset: int, physical_offset: int, size: int) -> bool:
+        """Whether there is such a unit, and it points to exactly these bytes of the log."""
+        position = queue_offset * UNIT_SIZE
+        file = self.files.find(position)
+        if file is None:
+            return False
+        at = position - file.from_offset
+        try:  # asked for every hit of a query: an error is cheaper than a hold
+            return at < file.marks[0] and _TARGET.unpack_from(file.map.view, at) == (physical_offset, size)
+        except ValueError:
+            return False  # it was deleted meanwhile
 
     def page(self, queue_offset: int, most: int) -> Units | None:
         """A copy of the units from `queue_offset` on, within one file, at most `most`; None if there are none."""
@@ -155,22 +250,26 @@ class ConsumeQueue:
 
     # -- appending -------------------------------------------------------------------------------------------
 
-    def append(self, rows: Rows, picks: Picks, *, gap_is_error: bool = False) -> int:
+    def append(
+        self, rows: Rows, picks: Picks, *, no_gap_before: int = -1, placeholders: Placeholders | None = None
+    ) -> int:
         """Adds units for `rows[picks]`, which are in log order; returns how many were new.
 
-        Units that are there already are left alone. If offsets are missing in between, their places are kept with
-        units that point to no record, or GapInQueue is raised, before anything is written.
+        Units that are there already are left alone, and so is a record before that of the last unit: it was put before
+        the topic was deleted and made again, by whoever. If offsets are missing in between, their places are kept with
+        units that point to the placeholder in between, or to no record. If the record before them ends before
+        `no_gap_before`, GapInQueue is raised instead: they may be in the log.
         """
         offsets = rows["queue_offset"][picks]
         next_offset = self.max_offset
-        if int(offsets[0]) < next_offset:
-            new = offsets >= next_offset
+        if int(offsets[0]) < next_offset or int(rows["physical_offset"][picks[0]]) < self.max_physical_offset:
+            new = (offsets >= next_offset) & (rows["physical_offset"][picks] >= self.max_physical_offset)
             picks, offsets = picks[new], offsets[new]
         if not len(picks):
             return 0
         first = int(offsets[0])
         if first > next_offset or (len(offsets) > 1 and not (np.diff(offsets) == 1).all()):
-            return self._append_with_gaps(rows, picks, gap_is_error)
+            return self._append_with_gaps(rows, picks, no_gap_before, placeholders or Placeholders())
         done = 0
         while done < len(picks):
             file = self.files.writable(first * UNIT_SIZE)
@@ -183,7 +282,7 @@ class ConsumeQueue:
             self.max_physical_offset = int(newest["physical_offset"]) + int(newest["size"])
         return done
 
-    def _append_with_gaps(self, rows: Rows, picks: Picks, gap_is_error: bool) -> int:
+    def _append_with_gaps(self, rows: Rows, picks: Picks, no_gap_before: int, placeholders: Placeholders) -> int:
         """One by one: fills holes, leaves out what comes twice."""
         added = 0
         for pick in picks:
@@ -191,20 +290,26 @@ class ConsumeQueue:
             if queue_offset < self.max_offset:
                 continue
             if queue_offset > self.max_offset:
-                if gap_is_error:
-                    raise GapInQueue(f"{self.topic}/{self.queue_id}: {self.max_offset} to {queue_offset - 1}")
-                self._fill_up_to(queue_offset)
+                if self.max_physical_offset < no_gap_before:
+                    missing = f"{self.topic}/{self.queue_id}: {self.max_offset} to {queue_offset - 1}"
+                    raise GapInQueue(missing, self.max_physical_offset)
+                unit = placeholders.unit_for_gap(self.max_physical_offset, int(rows[pick]["physical_offset"]))
+                self.fill_up_to(queue_offset, unit)
             added += self.append(rows, np.array([pick], np.int64))
         return added
 
-    def _fill_up_to(self, queue_offset: int) -> None:
-        """Keeps the places before `queue_offset` with units that point to no record."""
-        was_empty = not self.files.files
-        file = self.files.writable(queue_offset * UNIT_SIZE)
-        if was_empty:
-            self.min_offset = queue_offset
+    def fill_up_to(self, queue_offset: int, unit: bytes = PRE_BLANK) -> None:
+        """Keeps the places before `queue_offset` with a unit that points to no record, or to a placeholder.
+
+        An empty queue then begins at 0 if a placeholder tells where its first messages were, else with this offset.
+        """
+        offset, size, _ = unpack_unit(unit)
+        known = size != NO_RECORD_SIZE
+        if not self.files.files:
+            file = self.files.writable(0 if known else queue_offset * UNIT_SIZE)
+            self.min_offset = 0 if known else queue_offset
             self.files.flushed_where = self.files.committed_where = file.from_offset
-        else:
+        elif not known:
             log.warning(
                 "%s queue %d: no record for offsets %d to %d; their places are kept",
                 self.topic,
@@ -215,8 +320,10 @@ class ConsumeQueue:
         while self.max_offset < queue_offset:
             file = self.files.writable(queue_offset * UNIT_SIZE)
             count = min(queue_offset - self.max_offset, (file.size - file.wrote) // UNIT_SIZE)
-            file.map.view[file.wrote : file.wrote + count * UNIT_SIZE] = PRE_BLANK * count
+            file.map.view[file.wrote : file.wrote + count * UNIT_SIZE] = unit * count
             file.wrote += count * UNIT_SIZE
+        if known:
+            self.max_physical_offset = offset + size
 
     # -- flushing --------------------------------------------------------------------------------------------
 
@@ -235,5 +342,30 @@ def view_units(file: MappedFile, position: int, size: int) -> Units:
     return np.frombuffer(file.map.view, UNIT, size // UNIT_SIZE, position)
 
 
-def valid_units(units: Units) -> npt.NDArray[np.bool_]:
-    return np.asarray((units["offset"] >= 0) & (units["size"] > 0))
+def is_real(units: Units) -> npt.NDArray[np.bool_]:
+    """Which units can point to a record."""
+    sizes = units["size"]
+    return np.asarray((sizes != NO_RECORD_SIZE) & (sizes > 0) & (units["offset"] >= 0))
+
+
+def count_sound(units: Units, before: Units | None) -> int:
+    """How many units are whole and in the order of the log; `before` holds the last one of the file before.
+
+    A unit points to a record behind that of the unit before it, or, as both lost theirs, to the same placeholder.
+    Where that is not so, one of the two is wrong, and neither counts.
+    """
+    offsets, sizes = units["offset"].astype(np.int64), units["size"].astype(np.int64)
+    bad = np.flatnonzero((offsets < 0) | (offsets > _MAX_OFFSET) | (sizes <= 0))
+    count = int(bad[0]) if len(bad) else len(units)
+    real = np.flatnonzero(sizes[:count] != NO_RECORD_SIZE)
+    if before is not None:
+        offsets, sizes = np.append(offsets, before["offset"]), np.append(sizes, before["size"])
+        real = np.append(len(units), real)
+    offsets, sizes = offsets[real], sizes[real]
+    in_order = offsets[1:] >= offsets[:-1] + sizes[:-1]
+    same = (offsets[1:] == offsets[:-1]) & (sizes[1:] == sizes[:-1])
+    wrong = np.flatnonzero(~(in_order | same))
+    if not len(wrong):
+        return count
+    first = int(real[wrong[0]])
+    return first if first < len(units) else 0

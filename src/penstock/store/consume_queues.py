@@ -6,6 +6,7 @@ nothing. Names come from records and folders, so both are checked before they be
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +15,8 @@ from penstock.format.topics import is_readable_topic
 from penstock.store.consume_queue import ConsumeQueue
 from penstock.store.files import Files
 
+_QUEUE_ID = re.compile(r"0|[1-9][0-9]{0,9}")
+
 
 class ConsumeQueues:
     """Finds queues by topic and id. The dispatcher adds, anyone looks."""
@@ -21,22 +24,31 @@ class ConsumeQueues:
     def __init__(self, files: Files, folder: Path, file_size: int) -> None:
         self._io = files
         self.folder = folder
-        self._file_size = file_size
+        self.file_size = file_size
         self._queues: dict[tuple[str, int], ConsumeQueue] = {}
 
-    def load(self) -> None:
-        """Opens what is there; folders that are not numbers are left alone, as RocketMQ does."""
+    def find_all(self) -> list[ConsumeQueue]:
+        """The queues that have a folder, nothing of them loaded; folders that are not numbers are left alone.
+
+        Raises BadStore if a file lies where only folders may.
+        """
         for topic in self._io.names(self.folder):
             topic_folder = self.folder / topic
             if not self._io.is_folder(topic_folder):
                 raise BadStore("a foreign file lies among the topics' folders; move it elsewhere", path=topic_folder)
             for name in self._io.names(topic_folder):
-                if name.isascii() and name.isdecimal() and self._io.is_folder(topic_folder / name):
-                    self._add(topic, int(name)).load()
+                if not _QUEUE_ID.fullmatch(name):
+                    continue
+                if not self._io.is_folder(topic_folder / name):
+                    raise BadStore(
+                        "a foreign file lies among the queues' folders; move it elsewhere", path=topic_folder / name
+                    )
+                self._add(topic, int(name))
+        return list(self)
 
     def _add(self, topic: str, queue_id: int) -> ConsumeQueue:
         folder = self.folder / topic / str(queue_id)
-        queue = ConsumeQueue(self._io, folder, topic, queue_id, self._file_size)
+        queue = ConsumeQueue(self._io, folder, topic, queue_id, self.file_size)
         self._queues[topic, queue_id] = queue
         return queue
 
@@ -50,8 +62,19 @@ class ConsumeQueues:
             found = self._add(topic, queue_id)
         return found
 
+    def remove(self, queue: ConsumeQueue) -> None:
+        """Deletes a queue's files and folder, and its topic's if that was the last; readers of a file may go on.
+
+        The dispatcher must stand still. Raises OSError: files that are left keep a new queue from being made, which
+        stops dispatch with a reason, until the next start has dealt with them. A power cut may bring files back: who
+        calls has noted that they are to go, or has left but one.
+        """
+        del self._queues[queue.topic, queue.queue_id]
+        queue.files.destroy()
+        self._io.remove_folder(queue.files.folder.parent)
+
     def __iter__(self) -> Iterator[ConsumeQueue]:
-        return iter([self._queues[key] for key in sorted(self._queues)])
+        return iter([queue for _, queue in sorted(self._queues.copy().items())])  # the dispatcher may add one meanwhile
 
     def __len__(self) -> int:
         return len(self._queues)
@@ -59,10 +82,10 @@ class ConsumeQueues:
     @property
     def max_physical_offset(self) -> int:
         """End of the newest record that any queue knows, -1 if none knows any."""
-        return max((queue.max_physical_offset for queue in self._queues.values()), default=-1)
+        return max((queue.max_physical_offset for queue in self._queues.copy().values()), default=-1)
 
     def topics(self) -> list[str]:
-        return sorted({topic for topic, _ in self._queues})
+        return sorted({topic for topic, _ in self._queues.copy()})
 
     def close(self) -> None:
         for queue in self._queues.values():

@@ -2,26 +2,35 @@
 
 One thread, woken by puts; a reader that needs the newest messages may run a step itself. It never passes the log's
 confirmed offset, so under SYNC_FLUSH consumers see nothing that is not on disk. Each step is idempotent: what a
-queue or the index already has is passed over. A crash loses nothing: recovery dispatches again.
+queue or the index already has is passed over. A crash loses nothing: recovery dispatches again. Records of a topic that
+was deleted after they were stored get no units; the index has them all.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
-from collections.abc import Callable
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import numpy.typing as npt
 
 from penstock.errors import StoreFailed
 from penstock.format import kernels
+from penstock.format.placeholder import find_placeholders
 from penstock.format.rows import ROW, Reason
 from penstock.store.commit_log import CommitLog
 from penstock.store.consume_queues import ConsumeQueues
+from penstock.store.damage import DamagedRange
 from penstock.store.index import Index
+from penstock.store.look_ahead import Derived, LookAhead
 from penstock.store.mapped_file import MappedFile
+from penstock.store.placeholders import Placeholders
 from penstock.store.running_flags import RunningFlags, Trouble
+from penstock.store.witness import Claims
 
 log = logging.getLogger("penstock.store")
 
@@ -50,9 +59,12 @@ class Dispatcher:
         self._flags = flags
         self._topics = kernels.TopicTable()
         self._room = np.empty(_BATCH_ROWS, ROW)
+        self._ahead: LookAhead | None = None
         self._step_lock = threading.Lock()
+        self._turnstile = threading.Lock()
         self._wake = threading.Event()
         self._closed = False
+        self._ending = threading.Event()
         self._thread: threading.Thread | None = None
         self.position = 0
         """Physical offset up to which everything is dispatched."""
@@ -60,10 +72,24 @@ class Dispatcher:
         """Store time of the newest record that is dispatched."""
         self.skipped_bytes = 0
         """Bytes of the log that were passed over because no valid record lies there."""
-        self.gap_is_error = False
+        self.damage: tuple[DamagedRange, ...] = ()
+        """Known ranges without a valid record, in log order: dispatch goes on exactly behind each."""
+        self.passed_over: list[DamagedRange] = []
+        """Ranges without a valid record that were not known, found at a start."""
+        self.no_gap_before = -1
+        """Records that a queue lacks before this position may be in the log: GapInQueue says so."""
+        self.placeholders = Placeholders()
+        self.selects: Callable[[str, int], bool] | None = None
+        """Which queues are built, by topic and queue id; None: all."""
+        self.deleted: Mapping[str, int] = {}
+        """Topics that were deleted: their records before this physical offset get no units. Replaced as a whole."""
+        self.restarts: Mapping[tuple[str, int], int] = {}
+        """The same for single queues, by topic and queue id: where they are known to have begun anew at 0."""
         self.listeners: list[Arrived] = []
         self.advanced: Callable[[], object] = bool
         """Called whenever the position has moved, by whoever moved it."""
+        self.gather_seconds = 0.0
+        """How long the thread lets messages come together before it looks at them; readers do not wait for it."""
 
     # -- running ---------------------------------------------------------------------------------------------
 
@@ -81,6 +107,8 @@ class Dispatcher:
                 self._wake.wait()
                 self._wake.clear()
             self._log.appender.is_follower_asleep = False
+            if self.gather_seconds:
+                self._ending.wait(self.gather_seconds)
             while not self._try_catch_up() and not self._closed:
                 self._wake.clear()
                 self._wake.wait(_RETRY_SECONDS)
@@ -101,6 +129,7 @@ class Dispatcher:
     def stop(self) -> None:
         """Ends the thread after one last attempt to catch up."""
         self._closed = True
+        self._ending.set()
         self._wake.set()
         if self._thread is not None:
             self._thread.join()
@@ -111,6 +140,12 @@ class Dispatcher:
         """Bytes of the log that may be dispatched and are not yet."""
         return self._log.confirmed_offset - self.position
 
+    @contextlib.contextmanager
+    def standstill(self) -> Iterator[None]:
+        """Nothing is dispatched inside; however busy dispatch is, it lets whoever asks for this go first."""
+        with self._turnstile, self._step_lock:
+            yield
+
     # -- working ---------------------------------------------------------------------------------------------
 
     def catch_up(self) -> None:
@@ -119,6 +154,8 @@ class Dispatcher:
         if self.position >= goal:
             return
         while self.position < goal:
+            with self._turnstile:
+                pass
             with self._step_lock:
                 self.step()
         self.advanced()
@@ -140,9 +177,14 @@ class Dispatcher:
         data, base = file.map.view, file.from_offset
         stop = min(self._log.confirmed_offset - base, file.readable)
         start = self.position - base
-        rows, reached, reason, hashes, numbers = kernels.derive(
-            data, base, start, stop, self._topics, self._delay_levels, self._room
-        )
+        if self.damage:
+            ahead = self._next_damage()
+            if ahead is not None and ahead.physical_offset <= self.position:
+                self.skipped_bytes += ahead.end - self.position
+                self.position = ahead.end
+                return
+            stop = stop if ahead is None else min(stop, ahead.physical_offset - base)
+        rows, reached, reason, hashes, numbers = self._derived(data, base, start, stop)
         if len(rows):
             self._build(rows, hashes, numbers)
             self.timestamp = int(rows["store_timestamp"][-1])
@@ -152,16 +194,59 @@ class Dispatcher:
             reached = self._pass_over(data, base, reached, stop, Reason(reason))
         self.position = base + reached
 
+    def _derived(self, data: memoryview, base: int, start: int, stop: int) -> Derived:
+        """What the next records are and where they go; while that is built, those behind them are looked at."""
+        if self._ahead is None:
+            return self._derive(data, base, start, stop, self._room)
+        return self._ahead.take(data, base, start, stop)
+
+    def _derive(self, data: memoryview, base: int, start: int, stop: int, room: kernels.Rows) -> Derived:
+        return kernels.derive(data, base, start, stop, self._topics, self._delay_levels, room)
+
+    @contextlib.contextmanager
+    def looking_ahead(self) -> Iterator[None]:
+        """Within it, a second thread walks ahead of the steps: for who dispatches much, and has the store to itself."""
+        with ThreadPoolExecutor(1, "penstock-dispatch-ahead") as pool:
+            self._ahead = LookAhead(pool, self._derive, (self._room, np.empty(_BATCH_ROWS, ROW)))
+            try:
+                yield
+            finally:
+                self._ahead = None
+
+    def _next_damage(self) -> DamagedRange | None:
+        """The known range that begins next, or that the position lies in."""
+        at = bisect_right(self.damage, self.position, key=lambda each: each.end)
+        return self.damage[at] if at < len(self.damage) else None
+
     def _build(self, rows: kernels.Rows, hashes: kernels.Ints, numbers: kernels.Longs) -> None:
+        claims: Claims | None = None
+        if self._thread is None:  # a start, or a repair; what comes while we run was just put
+            claims = Claims(self._queues, rows)
+            self.placeholders.log_is_whole = self._log.min_offset == 0
+            self.placeholders.add(find_placeholders(rows, self._topics.name))
         for topic_id, queue_id, picks in kernels.group_rows(rows):
             topic = self._topics.name(topic_id)
+            if self.selects is not None and not self.selects(topic, queue_id):
+                continue
+            if topic in self.deleted or (topic, queue_id) in self.restarts:
+                begin = max(self.deleted.get(topic, 0), self.restarts.get((topic, queue_id), 0))
+                picks = picks[rows["physical_offset"][picks] >= begin]
+                if not len(picks):
+                    continue
+            if claims is not None:
+                wrong = claims.denied(self._queues.find(topic, queue_id), rows, picks)
+                if wrong.any():
+                    log.warning("%s queue %d: %d records cannot belong there", topic, queue_id, np.count_nonzero(wrong))
+                    picks = picks[~wrong]
+                    if not len(picks):
+                        continue
             queue = self._queues.find_or_add(topic, queue_id)
             if queue is None:
                 log.warning(
                     "%d records of %r queue %d have no legal name and get no queue", len(picks), topic, queue_id
                 )
                 continue
-            if queue.append(rows, picks, gap_is_error=self.gap_is_error):
+            if queue.append(rows, picks, no_gap_before=self.no_gap_before, placeholders=self.placeholders):
                 for arrived in self.listeners:
                     arrived(topic, queue_id, queue.max_offset, rows["tags_code"][picks])
         if self._index is not None:
@@ -178,6 +263,8 @@ class Dispatcher:
         found = kernels.find_record(data, base, position + 1, stop, True)
         reached = stop if found < 0 else found
         self.skipped_bytes += reached - position
+        if self._thread is None:
+            self.passed_over.append(DamagedRange(base + position, reached - position, reason.name))
         log.warning(
             "no valid record at %d (%s): %d bytes are passed over", base + position, reason.name, reached - position
         )

@@ -1,20 +1,21 @@
 """An endless byte sequence kept in files of one size, each named by the offset of its first byte.
 
 The commit log is one such sequence, every consume queue is another. The list of files is replaced, never changed in
-place, so readers walk it without a lock; appending, truncating and deleting are left to one thread at a time.
+place, so readers walk it without a lock. One thread appends, and another may delete from the front meanwhile; a lock
+keeps the two from losing each other's change of the list. Truncating is left to whoever is alone.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from penstock.errors import BadStore
 from penstock.store.files import FileMap, Files
+from penstock.store.folder_shape import FolderShape, look_at
 from penstock.store.mapped_file import MappedFile
-
-_NAME = re.compile(r"[0-9]{20}")
+from penstock.store.stand_in import stand_in
 
 Allocate = Callable[[Path, int], MappedFile]
 
@@ -31,6 +32,8 @@ class FileQueue:
         self.folder = folder
         self.file_size = file_size
         self.files: tuple[MappedFile, ...] = ()
+        self._gate = threading.Lock()
+        """Held while the list is replaced by a longer one, or by one without its first file."""
         self.flushed_where = 0
         self.committed_where = 0
         self._buffered = False
@@ -46,58 +49,63 @@ class FileQueue:
         A file of the wrong size or a foreign name is an error that names it: guessing here loses data. Only an
         unfinished last file, empty or too short and all zero, is completed, because a crash can leave one.
         """
-        names = self._io.names(self.folder)
-        for name in names:
-            if not _NAME.fullmatch(name) or self._io.is_folder(self.folder / name):
+        shape = self.look()
+        self.map_files(shape.offsets)
+        self.remove_unfinished(shape)
+
+    def look(self, *, may_lack: int = 0) -> FolderShape:
+        """What is there, without touching it. At most `may_lack` files in a row may be missing between others.
+
+        Raises BadStore for anything else that is not as it must be.
+        """
+        shape = look_at(self._io, self.folder, self.file_size)
+        for offset, size in shape.wrong_sizes.items():
+            raise BadStore(
+                "the file has another size than the settings say; set the size that all files have, restore the file "
+                "from a copy, or run `penstock store repair`",
+                path=self.folder / file_name(offset),
+                expected=f"{self.file_size} bytes",
+                found=f"{size} bytes",
+            )
+        for offset in shape.misplaced:
+            raise BadStore(
+                "the file's name is not a multiple of the file size; set the size that the files have",
+                path=self.folder / file_name(offset),
+                expected=f"a multiple of {self.file_size}",
+                found=offset,
+            )
+        for offset, count in shape.holes:
+            if count > may_lack:
+                missing = "a file is" if count == 1 else f"{count} files are"
                 raise BadStore(
-                    "a foreign file or folder lies among the data files; move it elsewhere",
-                    path=self.folder / name,
-                    expected="files with names of 20 digits",
-                    found=repr(name),
+                    f"{missing} missing before this one; restore them from a copy, or move the older files elsewhere "
+                    "to serve what follows",
+                    path=self.folder / file_name(offset + count * self.file_size),
+                    expected=file_name(offset),
+                    found=file_name(offset + count * self.file_size),
                 )
+        return shape
+
+    def map_files(self, offsets: Sequence[int]) -> None:
+        """Maps the files with these offsets; zeros stand in for those that are missing in between."""
         loaded: list[MappedFile] = []
         try:
-            for name in names:
-                path = self.folder / name
-                size = self._io.size(path)
-                last = name == names[-1]
-                if size != self.file_size and last and size < self.file_size and self._all_zero(path, size):
-                    self._io.unlink(path)
-                    continue
-                self._check_shape(path, int(name), size, loaded[-1] if loaded else None)
-                loaded.append(MappedFile(self._io.open_map(path), int(name), wrote=self.file_size))
+            for offset in range(offsets[0], offsets[-1] + 1, self.file_size) if offsets else ():
+                path = self.folder / file_name(offset)
+                if offset in offsets:
+                    loaded.append(MappedFile(self._io.open_map(path), offset, wrote=self.file_size))
+                else:
+                    loaded.append(stand_in(path, offset, self.file_size))
         except BaseException:
             for file in loaded:
                 file.shut_down()
             raise
         self.files = tuple(loaded)
 
-    def _all_zero(self, path: Path, size: int) -> bool:
-        return not any(self._io.read_bytes(path)) if size else True
-
-    def _check_shape(self, path: Path, offset: int, size: int, before: MappedFile | None) -> None:
-        if size != self.file_size:
-            raise BadStore(
-                "the file has another size than the settings say; set the size that all files have, "
-                "or restore the file from a copy",
-                path=path,
-                expected=f"{self.file_size} bytes",
-                found=f"{size} bytes",
-            )
-        if offset % self.file_size:
-            raise BadStore(
-                "the file's name is not a multiple of the file size; set the size that the files have",
-                path=path,
-                expected=f"a multiple of {self.file_size}",
-                found=offset,
-            )
-        if before is not None and offset != before.from_offset + self.file_size:
-            raise BadStore(
-                "a file is missing before this one; restore it from a copy",
-                path=path,
-                expected=file_name(before.from_offset + self.file_size),
-                found=path.name,
-            )
+    def remove_unfinished(self, shape: FolderShape) -> None:
+        """Removes a last file whose making a crash cut short; it holds nothing."""
+        if shape.unfinished is not None:
+            self._io.unlink(self.folder / file_name(shape.unfinished))
 
     # -- finding ---------------------------------------------------------------------------------------------
 
@@ -157,7 +165,8 @@ class FileQueue:
         made = allocate(path, offset) if allocate else MappedFile(self._create(path), offset)
         made.created_first = last is None
         self._buffered = self._buffered or made.buffer is not None
-        self.files = (*self.files, made)
+        with self._gate:
+            self.files = (*self.files, made)
         return made
 
     def _create(self, path: Path) -> FileMap:
@@ -198,34 +207,51 @@ class FileQueue:
 
     # -- shrinking -------------------------------------------------------------------------------------------
 
+    def cut(self, offset: int) -> list[MappedFile]:
+        """Takes all at and behind `offset` out of sight, and changes no byte.
+
+        Returns the files that are out of sight as a whole, the last one first: whoever calls sees to them.
+        """
+        kept: list[MappedFile] = []
+        gone: list[MappedFile] = []
+        for file in self.files:
+            if file.from_offset >= offset and (kept or file.from_offset > offset):
+                gone.insert(0, file)
+                continue
+            kept.append(file)
+            file.wrote = file.committed = file.flushed = min(max(offset - file.from_offset, 0), file.size)
+        self.files = tuple(kept)
+        self.flushed_where = self.committed_where = offset
+        return gone
+
     def truncate(self, offset: int, *, zero: bool = True) -> int:
         """Cuts everything at and behind `offset`: later files go; returns how many non-zero bytes were cut.
 
         What is cut inside a file is zeroed, so that it cannot come back; `zero=False` is for ends that a clean
-        close wrote.
+        close wrote. The last file goes first, so that a crash leaves no hole.
         """
-        cut = 0
-        kept: list[MappedFile] = []
-        for file in self.files:
-            if file.from_offset >= offset and (kept or file.from_offset > offset):
-                cut += file.size
-                self._remove(file)
-                continue
-            kept.append(file)
-            position = min(max(offset - file.from_offset, 0), file.size)
-            cut += file.zero(position) if zero else 0
-            file.wrote = file.committed = file.flushed = position
-        self.files = tuple(kept)
-        self.flushed_where = self.committed_where = offset
-        return cut
+        count = 0
+        for file in self.cut(offset):
+            count += file.size
+            self._remove(file)
+        for file in self.files if zero else ():
+            count += file.zero(file.wrote)
+        return count
 
-    def drop_first(self) -> bool:
-        """Deletes the first file unless somebody reads it; True if it is gone."""
+    def drop_first(self, *, forced: bool = False) -> bool:
+        """Deletes the first file unless somebody reads it; True if it is gone, by its name on disk too.
+
+        From the first try on nobody new gets it. `forced` deletes it although it is read: whoever reads it may go on,
+        and its blocks are free when they let go. The removal is synced before this returns, so a power cut can bring
+        back the last file that was deleted, never one in front of a hole. Raises OSError, and can be called again.
+        """
         file = self.files[0]
-        if not file.shut_down():
+        if not file.shut_down() and not forced:
             return False
         self._io.unlink(file.path)
-        self.files = self.files[1:]
+        with self._gate:
+            self.files = self.files[1:]
+        self._io.sync_folder(self.folder)
         return True
 
     def _remove(self, file: MappedFile) -> None:
@@ -238,7 +264,10 @@ class FileQueue:
         self.files = ()
 
     def destroy(self) -> None:
-        """Removes all files and the folder."""
+        """Removes all files and the folder; whoever reads one may go on. A power cut may bring any of them back.
+
+        Raises OSError.
+        """
         for file in self.files:
             self._remove(file)
         self.files = ()

@@ -15,6 +15,7 @@ import fcntl
 import mmap
 import os
 import shutil
+import stat
 import struct
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,6 +25,9 @@ from penstock.store.memory_calls import sync_memory
 
 _FLOCK = "hhqqi"
 """Linux's struct flock: type, whence, start, length, process."""
+
+_NO_UNNAMED_FILES = (errno.EOPNOTSUPP, errno.EISDIR, errno.ENOENT, errno.EINVAL)
+"""What file systems answer that can make no file without a name."""
 
 _locked_here: dict[tuple[int, int], int] = {}
 """(device, inode) of each `lock` file that this process holds, with its descriptor: see `StoreLock`."""
@@ -54,6 +58,10 @@ class FileMap:
     def written_ranges(self, start: int) -> Iterator[tuple[int, int]]:
         """Ranges behind `start` that may hold something; what was only allocated is left out where that can be told."""
         yield from written_ranges(self._descriptor, start, len(self))
+
+    def allocate(self, start: int, stop: int) -> None:
+        """Makes sure that a range has its blocks before it is stored into. Raises OSError."""
+        os.posix_fallocate(self._descriptor, start, stop - start)
 
     def will_need(self) -> None:
         self.memory.madvise(mmap.MADV_WILLNEED)
@@ -96,6 +104,15 @@ class StoreLock:
         _locked_here.pop(self._identity, None)
         os.close(self._descriptor)
 
+    def lend(self) -> StoreLock:
+        """The same lock for a store that is opened meanwhile: it does not end when that one is closed."""
+        return _LentLock(self._descriptor, self._identity)
+
+
+class _LentLock(StoreLock):
+    def release(self) -> None:
+        pass
+
 
 class Files:
     """The real disk."""
@@ -125,10 +142,30 @@ class Files:
     def modified_ms(self, path: Path) -> int:
         return path.stat().st_mtime_ns // 1_000_000
 
+    def set_modified_ms(self, path: Path, moment: int) -> None:
+        """RocketMQ deletes log files, and picks queue files by time, by when they were modified."""
+        os.utime(path, ns=(moment * 1_000_000, moment * 1_000_000))
+
     def disk_usage(self, folder: Path) -> tuple[int, int]:
-        """(used, usable) bytes of the partition that holds `folder`."""
+        """(used, usable) bytes of the partition that holds `folder`; blocks kept for root are neither."""
         usage = shutil.disk_usage(folder)
-        return usage.total - usage.free, usage.free
+        return usage.used, usage.free
+
+    def under(self, path: Path) -> Iterator[tuple[Path, os.stat_result]]:
+        """Each file below a folder, or the file itself, with its facts; what goes away meanwhile is left out."""
+        for each in (path, *path.rglob("*")):
+            with contextlib.suppress(FileNotFoundError):
+                facts = each.lstat()
+                if stat.S_ISREG(facts.st_mode):
+                    yield each, facts
+
+    def allocated(self, path: Path) -> int:
+        """The bytes that the blocks of a file, or of all files below a folder, take on disk."""
+        return sum(facts.st_blocks * 512 for _, facts in self.under(path))
+
+    def partition(self, folder: Path) -> int:
+        """A number that two folders have in common if they lie on one partition."""
+        return folder.stat().st_dev
 
     def read_bytes(self, path: Path) -> bytes:
         return path.read_bytes()
@@ -153,21 +190,21 @@ class Files:
         except OSError as error:
             if made is not None:
                 made.close()
-            path.unlink()
+            with contextlib.suppress(OSError):  # a file of full size and all zero is no harm
+                self.unlink(path)
             raise disk_refused("cannot make a file", path, size, error) from error
         return made
 
     def _create_whole(self, path: Path, size: int) -> int:
         try:
-            descriptor = os.open(path.parent, os.O_TMPFILE | os.O_RDWR, 0o644)
+            descriptor = self._open(path.parent, os.O_TMPFILE | os.O_RDWR)
         except OSError as error:
-            if error.errno not in (errno.EOPNOTSUPP, errno.EISDIR, errno.ENOENT, errno.EINVAL):
+            if error.errno not in _NO_UNNAMED_FILES:
                 raise
             return self._create_in_place(path, size)
         try:
-            os.posix_fallocate(descriptor, 0, size)
-            # A folder descriptor, though unused for an absolute path, makes Python follow the link to the file.
-            os.link(f"/proc/self/fd/{descriptor}", path, src_dir_fd=descriptor, follow_symlinks=True)
+            self._allocate(descriptor, size)
+            self._name(descriptor, path)
         except BaseException:
             os.close(descriptor)
             raise
@@ -175,18 +212,54 @@ class Files:
 
     def _create_in_place(self, path: Path, size: int) -> int:
         """For file systems without unnamed files; a load takes an all-zero last file of a wrong size for this."""
-        descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o644)
+        descriptor = self._open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR)
         try:
-            os.posix_fallocate(descriptor, 0, size)
+            self._allocate(descriptor, size)
         except BaseException:
             os.close(descriptor)
-            path.unlink()
+            with contextlib.suppress(OSError):
+                self.unlink(path)
             raise
         return descriptor
 
+    def _open(self, path: Path, flags: int) -> int:
+        return os.open(path, flags, 0o644)
+
+    def _allocate(self, descriptor: int, size: int) -> None:
+        os.posix_fallocate(descriptor, 0, size)
+
+    def _name(self, descriptor: int, path: Path) -> None:
+        """Gives an unnamed file its name."""
+        # A folder descriptor, though unused for an absolute path, makes Python follow the link to the file.
+        os.link(f"/proc/self/fd/{descriptor}", path, src_dir_fd=descriptor, follow_symlinks=True)
+
+    def create_sparse(self, path: Path, size: int) -> None:
+        """A new file of exactly `size` zero bytes that takes no room, with its name on disk.
+
+        It stands in for a file that was lost; nothing may be stored into it.
+        """
+        try:
+            unnamed = True
+            try:
+                descriptor = self._open(path.parent, os.O_TMPFILE | os.O_RDWR)
+            except OSError as error:
+                if error.errno not in _NO_UNNAMED_FILES:
+                    raise
+                unnamed, descriptor = False, self._open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR)
+            try:
+                os.ftruncate(descriptor, size)
+                os.fsync(descriptor)
+                if unnamed:
+                    self._name(descriptor, path)
+            finally:
+                os.close(descriptor)
+            self.sync_folder(path.parent)
+        except OSError as error:
+            raise disk_refused("cannot make a file", path, 0, error) from error
+
     def open_map(self, path: Path) -> FileMap:
         """An existing file, whole, for reading and writing."""
-        descriptor = os.open(path, os.O_RDWR)
+        descriptor = self._open(path, os.O_RDWR)
         return self._map(path, descriptor, os.fstat(descriptor).st_size)
 
     def _map(self, path: Path, descriptor: int, size: int) -> FileMap:
@@ -199,7 +272,7 @@ class Files:
 
     # -- changing --------------------------------------------------------------------------------------------
 
-    def replace_bytes(self, path: Path, data: bytes, keep_backup: bool = False) -> None:
+    def replace_bytes(self, path: Path, data: bytes | memoryview, keep_backup: bool = False) -> None:
         """Puts `data` in place of a file so that a crash leaves the old content or the new, never a mixture.
 
         With `keep_backup` the old content stays under `.bak`; at every moment one of the two names is good.
@@ -211,16 +284,16 @@ class Files:
             if keep_backup and path.exists():
                 backup = path.with_name(path.name + ".bak")
                 spare = path.with_name(path.name + ".bak.tmp")
-                spare.unlink(missing_ok=True)
-                os.link(path, spare)
+                self.unlink(spare)
+                self._link(path, spare)
                 self.rename(spare, backup)
             self.rename(temporary, path)
             self.sync_folder(path.parent)
         except OSError as error:
             raise disk_refused("cannot write", path, len(data), error) from error
 
-    def _write_synced(self, path: Path, data: bytes) -> None:
-        descriptor = os.open(path, os.O_CREAT | os.O_TRUNC | os.O_WRONLY, 0o644)
+    def _write_synced(self, path: Path, data: bytes | memoryview) -> None:
+        descriptor = self._open(path, os.O_CREAT | os.O_TRUNC | os.O_WRONLY)
         try:
             left = memoryview(data)
             while left:
@@ -229,6 +302,9 @@ class Files:
         finally:
             os.close(descriptor)
 
+    def _link(self, source: Path, target: Path) -> None:
+        os.link(source, target)
+
     def rename(self, source: Path, target: Path) -> None:
         source.replace(target)
 
@@ -236,9 +312,14 @@ class Files:
         path.unlink(missing_ok=True)
 
     def make_folder(self, folder: Path) -> None:
+        """Makes a folder and those above it that are missing, each with its name on disk."""
         if not folder.is_dir():
-            folder.mkdir(parents=True, exist_ok=True)
+            self.make_folder(folder.parent)
+            self._make_one_folder(folder)
             self.sync_folder(folder.parent)
+
+    def _make_one_folder(self, folder: Path) -> None:
+        folder.mkdir(exist_ok=True)
 
     def remove_folder(self, folder: Path) -> None:
         """Removes a folder if it is empty."""
@@ -247,7 +328,7 @@ class Files:
 
     def sync_folder(self, folder: Path) -> None:
         """Makes names created, renamed or removed in `folder` survive a power loss."""
-        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        descriptor = self._open(folder, os.O_RDONLY | os.O_DIRECTORY)
         try:
             os.fsync(descriptor)
         finally:
@@ -261,7 +342,7 @@ class Files:
             self.make_folder(path.parent)
             if self._held_by_this_process(path):
                 raise StoreInUse("the store is already open in this process", path=path.parent)
-            descriptor = os.open(path, os.O_CREAT | os.O_RDWR, 0o644)
+            descriptor = self._open(path, os.O_CREAT | os.O_RDWR)
         except OSError as error:
             raise disk_refused("cannot take the store's lock", path, 4, error) from error
         try:

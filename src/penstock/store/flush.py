@@ -28,12 +28,16 @@ class FlushFailed(Exception):
 
 
 class Worker:
-    """A thread that runs `work` whenever it is woken, or after `interval` seconds; None waits for ever."""
+    """A thread that runs `work` whenever it is woken, or after `interval` seconds; None waits for ever.
 
-    def __init__(self, name: str, interval: float | None, wakeable: bool = True) -> None:
+    `first` is the interval before the first round, where that is another one.
+    """
+
+    def __init__(self, name: str, interval: float | None, wakeable: bool = True, *, first: float | None = None) -> None:
         self._wake = threading.Event()
         self._stopping = threading.Event()
         self._interval = interval
+        self._first = interval if first is None else first
         self._wakeable = wakeable
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
@@ -45,10 +49,12 @@ class Worker:
             self._wake.set()
 
     def _run(self) -> None:
+        wait = self._first
         while not self._stopping.is_set():
-            self._wake.wait(self._interval)
+            self._wake.wait(wait)
             self._wake.clear()
             self.work()
+            wait = self._interval
         self.finish()
 
     def work(self) -> None:

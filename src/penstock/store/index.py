@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
 
@@ -40,27 +40,29 @@ class Index:
 
     # -- loading ---------------------------------------------------------------------------------------------
 
-    def load(self) -> None:
-        loaded: list[IndexFile] = []
-        for name in self._io.names(self.folder):
-            path = self.folder / name
-            if not _NAME.fullmatch(name) or self._io.is_folder(path):
+    def names(self) -> list[str]:
+        """The files that there are, oldest first. Raises BadStore if something foreign lies among them."""
+        found = self._io.names(self.folder)
+        for name in found:
+            if not _NAME.fullmatch(name) or self._io.is_folder(self.folder / name):
                 raise BadStore(
                     "a foreign file or folder lies in the index folder; move it elsewhere",
-                    path=path,
+                    path=self.folder / name,
                     expected="files with names of 17 digits",
                     found=repr(name),
                 )
-            size = self._io.size(path)
-            if size != self.geometry.file_size:
-                raise BadStore(
-                    "the index file has another size than maxHashSlotNum and maxIndexNum say; set those it was "
-                    "made with, or move the file elsewhere to have it rebuilt",
-                    path=path,
-                    expected=f"{self.geometry.file_size} bytes",
-                    found=f"{size} bytes",
-                )
-            loaded.append(IndexFile(self._io.open_map(path), self.geometry))
+        return found
+
+    def load(self, names: Sequence[str]) -> None:
+        """Maps files of the right size."""
+        loaded: list[IndexFile] = []
+        try:
+            for name in names:
+                loaded.append(IndexFile(self._io.open_map(self.folder / name), self.geometry))
+        except BaseException:
+            for file in loaded:
+                file.close()
+            raise
         self.files = tuple(loaded)
 
     def rewind(self, offset: int, timestamp_of: Callable[[int], int]) -> None:
@@ -75,18 +77,23 @@ class Index:
             before = self.files[-2].header if len(self.files) > 1 else IndexHeader()
             self.files[-1].rewind(offset, timestamp_of, header_after(before))
 
-    def keep_before(self, offset: int, timestamp_of: Callable[[int], int]) -> None:
+    def keep_before(self, offset: int, timestamp_of: Callable[[int], int]) -> bool:
         """After a crash: keeps the items of records before `offset`, which were on disk, and forgets the rest.
 
         Of the rest nothing can be believed: pages reach the disk in any order, so a header may count items that
-        never did, and a slot may point to one.
+        never did, and a slot may point to one. Returns whether all that were counted and lie before `offset` are kept.
         """
-        while len(self.files) > 1 and self.files[-1].sound_before(offset) == 1:
-            self._drop_last()
-        if self.files:
-            before = self.files[-2].header if len(self.files) > 1 else IndexHeader()
+        whole = True
+        while self.files:
             last = self.files[-1]
-            last.keep_first(last.sound_before(offset), timestamp_of, header_after(before))
+            end = last.sound_before(offset)
+            whole = whole and (end >= min(last.count, self.geometry.items) or last.item(end).physical_offset >= offset)
+            if end > 1 or len(self.files) == 1:
+                before = self.files[-2].header if len(self.files) > 1 else IndexHeader()
+                last.keep_first(end, timestamp_of, header_after(before))
+                break
+            self._drop_last()
+        return whole
 
     def _drop_last(self) -> None:
         last = self.files[-1]
@@ -103,6 +110,14 @@ class Index:
             if not file.empty:
                 return file.header.end_physical_offset
         return -1
+
+    @property
+    def newest(self) -> tuple[int, int]:
+        """Store time and physical offset of the last indexed record, zeros if there is none."""
+        for file in reversed(self.files):
+            if not file.empty:
+                return file.header.end_timestamp, file.header.end_physical_offset
+        return 0, 0
 
     def append(
         self,
@@ -137,7 +152,8 @@ class Index:
             made.set_header(header_after(last.header))
             with self._gate:
                 self._unsynced.append(last)
-        self.files = (*self.files, made)
+        with self._gate:
+            self.files = (*self.files, made)
         return made
 
     def _new_path(self, last: IndexFile | None) -> Path:
@@ -168,10 +184,38 @@ class Index:
         safe = 0
         last = self.files[-1:] if everything else ()
         for file in (*waiting, *last):
-            end = 0 if file.empty else file.header.end_timestamp
-            file.sync()
-            safe = max(safe, end)
+            if not file.hold():  # deleted meanwhile
+                continue
+            try:
+                end = 0 if file.empty else file.header.end_timestamp
+                file.sync()
+                safe = max(safe, end)
+            finally:
+                file.release()
         return safe
+
+    # -- deleting --------------------------------------------------------------------------------------------
+
+    def expired(self, log_min_offset: int) -> bool:
+        """Whether the first file may go: all its records lie before the log's minimum, and a newer file has items.
+
+        Never the last file, nor the last that is not empty: it tells how far the index has come.
+        """
+        files = self.files
+        if len(files) < 2 or (len(files) == 2 and files[-1].empty):
+            return False
+        return not files[0].available or files[0].header.end_physical_offset < log_min_offset
+
+    def drop_first(self, *, forced: bool = False) -> bool:
+        """Deletes the first file unless somebody reads it, `forced` also then; as `FileQueue.drop_first`."""
+        file = self.files[0]
+        if not file.shut_down() and not forced:
+            return False
+        self._io.unlink(file.path)
+        with self._gate:
+            self.files = self.files[1:]
+        self._io.sync_folder(self.folder)
+        return True
 
     def close(self) -> None:
         for file in self.files:

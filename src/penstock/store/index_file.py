@@ -2,7 +2,7 @@
 
 The file is written in place: an item, then its slot, then the header's counts, so that a killed process leaves at
 most one item that the header does not count yet. Nothing in it is checksummed; it can be rebuilt from the log.
-One thread puts, any thread looks up.
+One thread puts, any thread looks up. Whoever shares the file with the cleaner `hold()`s it while it looks.
 """
 
 from __future__ import annotations
@@ -29,6 +29,9 @@ class IndexFile:
         self.map = file_map
         self.path = file_map.path
         self.geometry = geometry
+        self._holds = kernels.Holds()
+        self.hold = self._holds.hold
+        """True if the bytes may be used until `release()`."""
 
     # -- header ----------------------------------------------------------------------------------------------
 
@@ -139,8 +142,22 @@ class IndexFile:
     def sync(self) -> None:
         self.map.sync()
 
+    @property
+    def available(self) -> bool:
+        return not self._holds.is_retired
+
+    def release(self) -> None:
+        if self._holds.release():
+            self.map.close()
+
+    def shut_down(self) -> bool:
+        """Takes the file from new readers; True once nobody holds it any more and it is unmapped."""
+        if self._holds.retire():
+            self.map.close()
+        return self._holds.count <= 0
+
     def close(self) -> None:
-        self.map.close()
+        self.shut_down()
 
 
 def _chain(items: npt.NDArray[np.void], first_number: int, newest: npt.NDArray[np.void]) -> None:

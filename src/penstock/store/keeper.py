@@ -1,11 +1,12 @@
 """The keeper of derived files: syncs queues and index now and then, and moves the checkpoint behind them.
 
-Every second queues that have grown by a few pages; every minute everything, then the checkpoint. The checkpoint's
-times are taken before the sync, so they never promise more than the disk holds.
+Every second queues that have grown by a few pages; every minute everything, then the note of how complete they are,
+then the checkpoint. What these two say is taken before the sync, so they never promise more than the disk holds.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
 from collections.abc import Callable
@@ -14,6 +15,7 @@ from penstock.errors import StoreFailed
 from penstock.store.checkpoint_file import CheckpointFile
 from penstock.store.consume_queues import ConsumeQueues
 from penstock.store.dispatch import Dispatcher
+from penstock.store.dispatch_state import DispatchNotes
 from penstock.store.flush import Worker
 from penstock.store.index import Index
 from penstock.store.settings import Settings
@@ -31,6 +33,7 @@ class Keeper(Worker):
         queues: ConsumeQueues,
         index: Index | None,
         checkpoint: CheckpointFile,
+        notes: DispatchNotes,
         dispatcher: Dispatcher,
         statistics: Statistics,
         failed: Callable[[str], None],
@@ -39,6 +42,7 @@ class Keeper(Worker):
         self._queues = queues
         self._index = index
         self._checkpoint = checkpoint
+        self._notes = notes
         self._dispatcher = dispatcher
         self._statistics = statistics
         self._pages = settings.flush_consume_queue_least_pages
@@ -60,9 +64,13 @@ class Keeper(Worker):
             return
         try:
             dispatched = self._dispatcher.timestamp
+            state = self._notes.take() if thorough else None
             for queue in self._queues:
                 queue.flush(0 if thorough else self._pages)
             indexed = 0 if self._index is None else self._index.sync(everything=thorough)
+            if state is not None:
+                with contextlib.suppress(StoreFailed):  # an older note makes a start take longer, that is all
+                    self._notes.write(state)
             if indexed:
                 self._checkpoint.set_index(indexed)
             if thorough:

@@ -53,5 +53,25 @@ class Layout(msgspec.Struct, frozen=True):
         return self.root / "penstock" / "dispatched.json"
 
     @property
+    def damaged(self) -> Path:
+        return self.root / "penstock" / "damaged.json"
+
+    @property
+    def deleted_topics(self) -> Path:
+        return self.root / "penstock" / "deleted_topics.json"
+
+    @property
+    def walked(self) -> Path:
+        return self.root / "penstock" / "walked.json"
+
+    @property
     def quarantine(self) -> Path:
         return self.root / "penstock" / "quarantine"
+
+    @property
+    def staging(self) -> Path:
+        return self.root / "penstock" / "staging"
+
+    @property
+    def swap(self) -> Path:
+        return self.root / "penstock" / "swap.json"

@@ -1,8 +1,8 @@
 """Reading a store's files without owning or recovering it: for workers that were told what to read.
 
-Whoever opens a view knows, from a store that was opened properly, up to where log and queues are settled; nothing behind
-that is looked at. Files are mapped when they are needed, privately, so that nothing on disk can change, and let go when
-many are mapped. Each record is checked as always, by the readers that are given these views.
+Whoever opens a view knows, from a store that was opened properly, up to where log and queues are settled; nothing
+behind that is looked at. Files are mapped when they are needed, privately, so that nothing on disk can change, and let
+go when many are mapped. Each record is checked as always, by the readers that are given these views.
 
 Not safe for threads. A file that its owner deletes while it is mapped stays readable; one that is gone before reads as
 absent.

@@ -19,6 +19,9 @@ from penstock.store.damage import DamagedRange
 from penstock.store.file_queue import FileQueue
 from penstock.store.index_file import IndexFile
 
+_MOST_UNPUBLISHED = 64 << 20
+"""No record is larger; a range that is was damaged, or stands in for a file that is missing."""
+
 
 def settle_log(log: FileQueue, end: int, damage: list[DamagedRange]) -> tuple[int, list[DamagedRange]]:
     """The log's end and its damage, as they are by now: what has been written meanwhile is no damage.
@@ -33,7 +36,8 @@ def settle_log(log: FileQueue, end: int, damage: list[DamagedRange]) -> tuple[in
         reason = kernels.check_record(data, at, base, True)
         if reason in (Reason.STOP, Reason.BLANK):
             continue
-        if reason == Reason.UNWRITTEN and is_unpublished(data, base, at, at + found.size):
+        may_be_on_its_way = reason == Reason.UNWRITTEN and found.size <= _MOST_UNPUBLISHED
+        if may_be_on_its_way and is_unpublished(data, base, at, at + found.size):
             return found.physical_offset, real
         real.append(found)
     return end, real

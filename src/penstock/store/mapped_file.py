@@ -149,6 +149,8 @@ class MappedFile:
         """The position after the last byte at or behind `position` that is not zero; `position` if there is none."""
         end = position
         for start, stop in self._chunks(position):
+            if not np.count_nonzero(np.frombuffer(self.map.view, np.uint8, stop - start, start)):
+                continue
             # A copy: another process may be writing here, and numpy does not bear that while it counts.
             found = np.flatnonzero(np.frombuffer(bytes(self.map.view[start:stop]), np.uint8))
             if len(found):

@@ -14,6 +14,9 @@ class Message(msgspec.Struct, frozen=True, gc=False):
     win over entries of `properties` with those names. `keys` may be one string with spaces. `wait=False` asks not to
     wait for the disk under SYNC_FLUSH. A `born_timestamp` of 0 means now. `sys_flag` carries the compression and
     transaction bits; the store sets the bits of the host families itself and never compresses.
+
+    `property_text` is for who has the properties in their stored form, as a broker does: `name 0x01 value`, joined with
+    0x02. It is stored as it is, nothing in it is acted on; `properties`, `keys`, `tags` and `delay_level` stay empty.
     """
 
     topic: str
@@ -31,3 +34,4 @@ class Message(msgspec.Struct, frozen=True, gc=False):
     reconsume_times: int = 0
     prepared_transaction_offset: int = 0
     wait: bool = True
+    property_text: str = ""

@@ -20,15 +20,20 @@ from penstock.store.files import FileMap, Files, StoreLock, written_ranges
 class MemoryMap(FileMap):
     """A private copy: what is stored into it never reaches the disk."""
 
-    def __init__(self, path: Path, memory: mmap.mmap) -> None:
+    def __init__(self, path: Path, memory: mmap.mmap, origin: Path | None = None) -> None:
         super().__init__(path, memory, -1)
+        self._origin = origin or path
+        """The file on disk that it is a copy of."""
 
     def sync(self, start: int = 0, stop: int | None = None) -> None:
         pass
 
+    def allocate(self, start: int, stop: int) -> None:
+        pass
+
     def written_ranges(self, start: int) -> Iterator[tuple[int, int]]:
         try:
-            descriptor = os.open(self.path, os.O_RDONLY)
+            descriptor = os.open(self._origin, os.O_RDONLY)
         except FileNotFoundError:
             yield start, len(self)
             return
@@ -49,8 +54,8 @@ class OverlayFiles(Files):
     read_only = True
 
     def __init__(self) -> None:
-        self._made: dict[Path, bytes | MemoryMap | None] = {}
-        """What this view changed: content, a map, or None for a name that is gone."""
+        self._made: dict[Path, bytes | MemoryMap | Path | None] = {}
+        """What this view changed: content, a map, the file on disk that was moved here; None: the name is gone."""
         self._folders: set[Path] = set()
 
     def exists(self, path: Path) -> bool:
@@ -67,55 +72,62 @@ class OverlayFiles(Files):
         found.update(path.name for path in self._folders if path.parent == folder)
         return sorted(found)
 
-    def _change(self, path: Path) -> bytes | MemoryMap | None:
-        """What this view made of a file, None if nothing. Raises FileNotFoundError if it removed it."""
-        made = self._made.get(path, b"")
+    def _look(self, path: Path) -> bytes | MemoryMap | Path:
+        """What a name stands for: what this view made, or a file on disk. Raises FileNotFoundError if it is gone."""
+        made = self._made.get(path, path)
         if made is None:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
-        return made if path in self._made else None
+        return made
 
     def size(self, path: Path) -> int:
-        made = self._change(path)
-        return super().size(path) if made is None else len(made)
+        made = self._look(path)
+        return super().size(made) if isinstance(made, Path) else len(made)
 
     def modified_ms(self, path: Path) -> int:
-        return super().modified_ms(path) if self._change(path) is None else 0
+        made = self._look(path)
+        return super().modified_ms(made) if isinstance(made, Path) else 0
+
+    def set_modified_ms(self, path: Path, moment: int) -> None:
+        pass
 
     def read_bytes(self, path: Path) -> bytes:
-        made = self._change(path)
-        if made is None:
-            return super().read_bytes(path)
+        made = self._look(path)
+        if isinstance(made, Path):
+            return super().read_bytes(made)
         return made if isinstance(made, bytes) else bytes(made.view)
 
     def create_map(self, path: Path, size: int) -> FileMap:
-        made = MemoryMap(path, mmap.mmap(-1, size))
-        self._made[path] = made
+        self.make_folder(path.parent)
+        made = self._made[path] = MemoryMap(path, mmap.mmap(-1, size))
         return made
 
+    def create_sparse(self, path: Path, size: int) -> None:
+        self.create_map(path, size)
+
     def open_map(self, path: Path) -> FileMap:
-        made = self._change(path)
+        made = self._look(path)
         if isinstance(made, FileMap):
             return made
-        if made is not None:
+        if isinstance(made, bytes):
             copy = self.create_map(path, len(made))
             copy.view[:] = made
             return copy
-        descriptor = os.open(path, os.O_RDONLY)
-        try:
-            size = os.fstat(descriptor).st_size
-            if size == 0:
-                raise BadStore("the file is empty", path=path)
-            return MemoryMap(path, mmap.mmap(descriptor, size, access=mmap.ACCESS_COPY))
-        finally:
-            os.close(descriptor)
+        return MemoryMap(path, copy_on_write(made), made)
 
-    def replace_bytes(self, path: Path, data: bytes, keep_backup: bool = False) -> None:
-        self._made[path] = data
+    def replace_bytes(self, path: Path, data: bytes | memoryview, keep_backup: bool = False) -> None:
+        self.make_folder(path.parent)
+        self._made[path] = bytes(data)
 
     def rename(self, source: Path, target: Path) -> None:
-        """A folder is only taken away: a view has no use for what was moved aside."""
-        if not self.is_folder(source):
-            self._made[target] = self.read_bytes(source)
+        if self.is_folder(source):
+            self.make_folder(target)
+            for name in self.names(source):
+                self.rename(source / name, target / name)
+        else:
+            moved = self._look(source)
+            if isinstance(moved, MemoryMap):
+                moved.path = target
+            self._made[target] = moved
         self.unlink(source)
 
     def unlink(self, path: Path) -> None:
@@ -125,14 +137,29 @@ class OverlayFiles(Files):
         self._made[path] = None
 
     def make_folder(self, folder: Path) -> None:
-        self._folders.add(folder)
-        self._made.pop(folder, None)
+        if not self.is_folder(folder):
+            self.make_folder(folder.parent)
+            self._folders.add(folder)
+            self._made.pop(folder, None)
 
     def remove_folder(self, folder: Path) -> None:
-        self._folders.discard(folder)
+        if self.is_folder(folder) and not self.names(folder):
+            self.unlink(folder)
 
     def sync_folder(self, folder: Path) -> None:
         pass
 
     def lock(self, path: Path) -> StoreLock:
         raise AssertionError("a read-only view never takes the lock")
+
+
+def copy_on_write(path: Path) -> mmap.mmap:
+    """A file on disk; what is stored into the map stays there. Raises BadStore if the file is empty."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        size = os.fstat(descriptor).st_size
+        if size == 0:
+            raise BadStore("the file is empty", path=path)
+        return mmap.mmap(descriptor, size, access=mmap.ACCESS_COPY)
+    finally:
+        os.close(descriptor)

@@ -74,7 +74,7 @@ def prepare(
         for name, value in properties.items():
             check_property(name, value)
         topic, queue_id, delayed = route(message, properties, delay_levels)
-        encoded = encode_properties(properties)
+        encoded = encode_property_text(message, properties) or encode_properties(properties)
         host = message.store_host or store_host
         born_host, store_host_bytes = encode_host(message.born_host), encode_host(host)
     except BadMessage as error:
@@ -130,6 +130,16 @@ def collect_properties(message: Message) -> dict[str, str]:
     if not _INT.fullmatch(properties.get(DELAY, "0")):
         raise BadMessage(f"the property DELAY must be a number, not {properties[DELAY]!r}")
     return properties
+
+
+def encode_property_text(message: Message, properties: dict[str, str]) -> bytes:
+    """The properties that a message brings in their stored form; nothing if it brings none."""
+    if message.property_text and properties.keys() - {WAIT}:
+        raise BadMessage("a message has its properties either as property_text or one by one, not both")
+    try:
+        return message.property_text.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        raise BadMessage("property_text holds text that UTF-8 cannot express") from None
 
 
 def route(message: Message, properties: dict[str, str], delay_levels: int) -> tuple[str, int, bool]:

@@ -59,7 +59,7 @@ class Putter:
         self._statistics.count_put(result, time.perf_counter() - started, appended=ordinary is not None)
         return result
 
-    def put_many(self, messages: Sequence[Message]) -> BatchResult:
+    def put_many(self, messages: Sequence[Message], *, wait: bool = True) -> BatchResult:
         started = time.perf_counter()
         if not messages:
             return BatchResult(PutStatus.MESSAGE_ILLEGAL, reason="the batch is empty")
@@ -68,13 +68,27 @@ class Putter:
             results, flushed = self._append(messages, batch=True)
         else:
             results, flushed = ordinary, self._submit(ordinary)
-        results = self._after_flush(results, flushed)
+        results = self._after_flush(results, flushed if wait else None)
         took = time.perf_counter() - started
         if ordinary is None or self._group_commit is not None:
             for result in results:
                 self._statistics.count_put(result, took, appended=ordinary is not None)
         first = results[0]
         return BatchResult(first.status, tuple(results) if first.stored else (), first.reason)
+
+    def append(self, message: Message) -> PutResult:
+        """As `put`, without waiting for the disk; the time that is counted is that of the append."""
+        ordinary: PutResult | None = self._append_ordinary(message)
+        if ordinary is not None and self._group_commit is None:
+            return ordinary
+        started = time.perf_counter()
+        if ordinary is None:
+            result = self._append([message])[0][0]
+        else:
+            result = ordinary
+            self._wake_disk()
+        self._statistics.count_put(result, time.perf_counter() - started, appended=ordinary is not None)
+        return result
 
     def put_async(self, message: Message) -> Future[PutResult]:
         started = time.perf_counter()
@@ -128,6 +142,10 @@ class Putter:
             return self._append([message])
         return [ordinary], self._submit([ordinary])
 
+    def _wake_disk(self) -> None:
+        if self._group_commit is not None:
+            self._group_commit.wake()
+
     def _submit(self, results: Sequence[PutResult]) -> Future[None] | None:
         return None if self._group_commit is None else self._group_commit.submit(results[-1].end_offset)
 
@@ -143,8 +161,7 @@ class Putter:
             return [PutResult(refused.status, reason=refused.reason)], None
         if any(message.wait for message in prepared):
             return results, self._submit(results)
-        if self._group_commit is not None:
-            self._group_commit.wake()
+        self._wake_disk()
         return results, None
 
     def _check_state(self) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import Enum
-from typing import overload
+from typing import NamedTuple, overload
 
 import numpy as np
 
@@ -21,6 +21,7 @@ from penstock.store.index import Index
 from penstock.store.index_file import IndexFile
 from penstock.store.mapped_file import MappedFile
 from penstock.store.records import Records
+from penstock.store.witness import Witness
 
 
 class Boundary(Enum):
@@ -64,18 +65,40 @@ class Hits(Sequence[Record]):
         return f"Hits({list(self)!r})"
 
 
+class _Seen(NamedTuple):
+    """The files as they were at one moment, and views of those that were not being deleted."""
+
+    files: tuple[MappedFile, ...]
+    index_files: tuple[IndexFile, ...]
+    tables: list[kernels.Buffer]
+    logs: list[kernels.Buffer]
+    log_base: int
+
+    @classmethod
+    def of(cls, files: tuple[MappedFile, ...], index_files: tuple[IndexFile, ...]) -> _Seen:
+        alive = [file for file in files if file.available]
+        base = alive[0].from_offset if alive else 0
+        tables: list[kernels.Buffer] = [table.map.view for table in index_files if table.available]
+        logs: list[kernels.Buffer] = [file.map.view for file in alive]
+        return cls(files, index_files, tables, logs, base)
+
+    @property
+    def is_stale(self) -> bool:
+        """Whether a file of it has been deleted since."""
+        gone = sum(not file.available for file in self.files) + sum(not table.available for table in self.index_files)
+        return len(self.logs) + len(self.tables) + gone > len(self.files) + len(self.index_files)
+
+
 class KeyQuery:
     """Looks keys up in the index, and believes only what the records themselves say."""
 
-    def __init__(self, index: Index, commit_log: CommitLog, *, verify_crc: bool) -> None:
+    def __init__(self, index: Index, commit_log: CommitLog, witness: Witness, *, verify_crc: bool) -> None:
         self._index = index
+        self._denies = witness.denies
         self._log = commit_log.queue
         self._verify_crc = verify_crc
         self._slots, self._items = index.geometry
-        self._files: tuple[MappedFile, ...] = ()
-        self._index_files: tuple[IndexFile, ...] = ()
-        self._tables: list[kernels.Buffer] = []
-        self._logs: list[kernels.Buffer] = []
+        self._seen = _Seen((), (), [], [], 0)
 
     def find(self, topic: str, key: str, begin: int, end: int, most: int, log_end: int) -> Hits:
         """The newest `most` records with the key, oldest first; `log_end` is how far the log may be read."""
@@ -85,41 +108,36 @@ class KeyQuery:
             topic_bytes, key_bytes = topic.encode(errors="surrogateescape"), key.encode(errors="surrogateescape")
         log = self._log
         while True:
-            files = log.files
-            if not files:
+            seen = self._seen  # in one piece: another thread may look again meanwhile
+            if seen.files is not log.files or seen.index_files is not self._index.files:
+                self._seen = seen = _Seen.of(log.files, self._index.files)
+            if not seen.logs:
                 return Hits([])
-            if self._files is not files or self._index_files is not self._index.files:
-                self._look_again()
             try:
-                return Hits(
-                    kernels.find_key(
-                        key_bytes,
-                        topic_bytes,
-                        self._tables,
-                        self._slots,
-                        self._items,
-                        self._logs,
-                        files[0].from_offset,
-                        log.file_size,
-                        log_end,
-                        begin,
-                        end,
-                        most,
-                        self._verify_crc,
-                    )
+                found = kernels.find_key(
+                    key_bytes,
+                    topic_bytes,
+                    seen.tables,
+                    self._slots,
+                    self._items,
+                    seen.logs,
+                    seen.log_base,
+                    log.file_size,
+                    log_end,
+                    begin,
+                    end,
+                    most,
+                    self._verify_crc,
                 )
+                return Hits([record for record in found if not self._denies(topic, record)])
             except ValueError:
-                if files is log.files:  # else a file was deleted meanwhile
+                if not seen.is_stale:
                     raise
-
-    def _look_again(self) -> None:
-        """Remembers the views of all files, for as long as these stay the same."""
-        self._files, self._index_files = self._log.files, self._index.files
-        self._tables = [table.map.view for table in self._index_files]
-        self._logs = [file.map.view for file in self._files]
+                self._seen = _Seen((), (), [], [], 0)
 
     def find_many(self, topic: str, keys: list[str], begin: int, end: int) -> tuple[kernels.Longs, kernels.Longs]:
         """(number of the key, physical offset) of every record with one of the keys, in the order of the keys."""
+        tables = [table for table in self._index.files if table.hold()]
         files = [file for file in self._log.files if file.hold()]
         try:
             if not files:
@@ -127,7 +145,7 @@ class KeyQuery:
             numbers, offsets = kernels.find_keys(
                 keys,
                 topic.encode("utf-8", "surrogateescape"),
-                [table.map.view for table in self._index.files],
+                [table.map.view for table in tables],
                 self._slots,
                 self._items,
                 [file.map.view for file in files],
@@ -140,6 +158,8 @@ class KeyQuery:
         finally:
             for file in files:
                 file.release()
+            for table in tables:
+                table.release()
         if (np.diff(numbers) > 0).all():  # each key at most once: in order already
             return numbers, offsets
         order = np.lexsort((offsets, numbers))

@@ -10,6 +10,7 @@ from penstock.format.record import Record, decode_record
 from penstock.format.rows import Reason
 from penstock.format.sys_flag import host_sizes
 from penstock.store.commit_log import CommitLog
+from penstock.store.witness import Witness
 
 _INT = struct.Struct(">i")
 _LONG = struct.Struct(">q")
@@ -19,9 +20,10 @@ _BORN_HOST_AT = 48
 class Records:
     """Whole, checked records by physical offset."""
 
-    def __init__(self, commit_log: CommitLog, *, verify_crc: bool) -> None:
+    def __init__(self, commit_log: CommitLog, *, verify_crc: bool, witness: Witness | None = None) -> None:
         self._log = commit_log
         self._verify_crc = verify_crc
+        self._witness = witness
 
     def raw(self, offset: int, size: int) -> tuple[bytes | None, Reason]:
         """The record's bytes, or None and why not; UNWRITTEN means that nothing is there (any more)."""
@@ -34,7 +36,7 @@ class Records:
         return (data if reason is Reason.STOP else None), reason
 
     def at(self, offset: int) -> Record | None:
-        """The record at `offset`, None if no valid one begins there."""
+        """The record at `offset`, None if no valid one begins there, or its queue knows it by another place."""
         head = self._log.read(offset, 4)
         if head is None:
             return None
@@ -42,7 +44,10 @@ class Records:
         if size <= 0:
             return None
         data, _ = self.raw(offset, size)
-        return None if data is None else decode_record(data)
+        if data is None:
+            return None
+        record = decode_record(data)
+        return None if self._witness is not None and self._witness.denies(record.topic, data) else record
 
     def store_timestamp(self, offset: int) -> int:
         """Store time of the record at `offset`, -1 if it is not there; reads only its head."""

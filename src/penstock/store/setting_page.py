@@ -55,19 +55,22 @@ def settings_page() -> str:
     """The page's whole text."""
     parts = [_HEAD]
     for title, specs in groupby(SPECS.values(), key=lambda spec: spec.about.section):
-        rows = "".join(_row(spec) for spec in specs)
+        rows = "".join(row(spec) for spec in specs)
         parts.append(f"## {title}\n\n{_COLUMNS}{rows}")
     names = ", ".join(f"`{name}`" for name in sorted(BROKER_NAMES))
-    parts.append(f"## Settings of the broker\n\nKnown and kept for the broker; not used by the store: {names}.\n")
+    kept = f"Known and kept for the broker, whose [page](broker-settings.md) says what they do: {names}.\n"
+    parts.append(f"## Settings of the broker\n\n{kept}")
     parts.append(_RULES)
     return "\n".join(parts)
 
 
-def _row(spec: Spec) -> str:
+def row(spec: Spec, *, dev: bool = True) -> str:
+    """One setting; with or without the column of the dev profile."""
     names = f"`{spec.name}`" + "".join(f", also `{alias}`" for alias in spec.about.aliases)
     default = _code(spec, spec.default) if spec.default is not None else "unset"
-    dev = "" if spec.about.dev is None else _code(spec, spec.about.dev)
-    return f"| {names} | {default} | {dev} | {spec.about.effect} | {spec.about.meaning} |\n"
+    small = "" if spec.about.dev is None else _code(spec, spec.about.dev)
+    columns = [names, default, *([small] if dev else []), str(spec.about.effect), spec.about.meaning]
+    return f"| {' | '.join(columns)} |\n"
 
 
 def _code(spec: Spec, value: object) -> str:

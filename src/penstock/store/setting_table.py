@@ -48,9 +48,9 @@ FLUSH = Section("Flushing")
 BUFFERS = Section("New files and write buffers")
 GET = Section("Getting and querying")
 QUEUE_EXT = Section("Consume queue extension", no_effect("existing extension files are read and kept, none is written"))
-DELAY = Section("Delayed messages", not_yet("delayed messages are stored but not delivered"))
-DELETE = Section("Deleting old files", not_yet("old files are not deleted"))
-DISK = Section("Deleting old files", DELETE.effect, Origin.SYSTEM_PROPERTY)
+DELAY = Section("Delayed messages", no_effect("a broker never waits for one put before the next"))
+DELETE = Section("Deleting old files")
+DISK = Section("Deleting old files", origin=Origin.SYSTEM_PROPERTY)
 REPLICATE = Section("Replication", not_yet("there is no replication"))
 DLEDGER = Section("DLedger and light queues", no_effect("there is no DLedger commit log"))
 OTHER = Section("Statistics and debugging")
@@ -162,7 +162,9 @@ class SettingTable:
     message_delay_level: Annotated[str, DELAY("the delay of each level, in s, m, h or d", HONOURED)] = (
         "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
     )
-    flush_delay_offset_interval: Annotated[int, DELAY("period of writing delayOffset.json, ms", low=1)] = 10_000
+    flush_delay_offset_interval: Annotated[
+        int, DELAY("period of writing delayOffset.json, ms; by the broker", HONOURED, low=1)
+    ] = 10_000
     enable_schedule_async_deliver: Annotated[bool, DELAY("deliver without waiting for each put")] = False
     schedule_async_deliver_max_pending_limit: Annotated[int, DELAY("deliveries under way at once", low=1)] = 2000
     schedule_async_deliver_max_resend_num2_blocked: Annotated[int, DELAY("tries before a level waits", low=1)] = 3
@@ -182,13 +184,13 @@ class SettingTable:
     ] = 120_000
     redelete_hanged_file_interval: Annotated[int, DELETE("pause before the first file is tried again, ms")] = 120_000
     disk_max_used_space_ratio: Annotated[
-        int, DELETE("percent of the disk at which old files go at once, kept within 10 to 95", low=-(2**31))
+        int, DELETE("percent of the disk above which old files go at once, kept within 10 to 95", low=-(2**31))
     ] = 75
     clean_file_forcibly_enable: Annotated[bool, DELETE("delete files that are not old when the disk is full")] = True
     disk_space_warning_level_ratio: Annotated[
         float,
         DISK(
-            "share of the disk at which puts are refused",
+            "share of the disk above which puts are refused",
             name="rocketmq.broker.diskSpaceWarningLevelRatio",
             aliases=("diskSpaceWarningLevelRatio",),
             high=1,
@@ -197,7 +199,7 @@ class SettingTable:
     disk_space_clean_forcibly_ratio: Annotated[
         float,
         DISK(
-            "share of the disk at which files that are not old go too",
+            "share of the disk above which files that are not old go too",
             name="rocketmq.broker.diskSpaceCleanForciblyRatio",
             aliases=("diskSpaceCleanForciblyRatio",),
             high=1,
@@ -257,6 +259,32 @@ class SettingTable:
         OURS("create the next two commitlog files ahead of need; false: a file when it is needed", dev=False),
     ] = True
     verify_crc_on_read: Annotated[bool, OURS("check the body of each message that is read")] = True
+    quarantine_max_bytes: Annotated[
+        int,
+        OURS(
+            "bytes that may be kept aside under `penstock/quarantine`; before there would be more, a start or a repair "
+            "asks, or refuses to go on",
+            high=2**63 - 1,
+            dev=256 << 20,
+        ),
+    ] = 4 << 30
+    disk_enough_free_bytes: Annotated[
+        int,
+        OURS(
+            "while so many bytes are free no put is refused, and while twice as many are free no file goes that is not "
+            "old, whatever the ratios say; 0: the ratios alone decide, as in RocketMQ",
+            high=2**63 - 1,
+            dev=256 << 20,
+        ),
+    ] = 16 << 30
+    disk_min_free_bytes: Annotated[
+        int,
+        OURS(
+            "with fewer bytes free puts are refused, and with fewer than twice as many files go that are not old, "
+            "whatever the ratios say; 0: no such limit",
+            high=2**63 - 1,
+        ),
+    ] = 0
 
 
 def _specs() -> dict[str, Spec]:

@@ -88,7 +88,8 @@ class Settings(SettingTable):
 
         A commitlog file has 1 MiB, a consume queue file 1,000 units (20,000 bytes), an index file 5,000 slots
         and 20,000 items (420,040 bytes); a body has at most 512 KiB; files are made when they are needed, not
-        ahead, and not warmed up. All else is as in production, so what works here works there.
+        ahead, and not warmed up; 256 MiB free are enough, however full the disk. All else is as in production, so
+        what works here works there.
         """
         small = {spec.attribute: spec.about.dev for spec in SPECS.values() if spec.about.dev is not None}
         return cls(**{**small, **changes})

@@ -14,6 +14,7 @@ import msgspec
 
 from penstock.format import kernels
 from penstock.store.arrow_results import ArrowPage
+from penstock.store.retention.figures import RetentionFigures
 from penstock.store.status import GetStatus, Page, PutResult
 
 LATENCY_BOUNDS_MS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 5000)
@@ -40,8 +41,14 @@ class Snapshot(msgspec.Struct, frozen=True):
     get_per_second: float
     got_messages_per_second: float
     dispatch_behind_bytes: int
+    dispatch_skipped_bytes: int
+    """Bytes of the log that were passed over because no valid record lies there."""
     flush_behind_bytes: int
     put_lock_held_ms: float
+    puts_refused: str
+    """Why puts are refused, in one sentence; empty if they are not."""
+    retention: RetentionFigures | None
+    """The disk, and what was deleted; none of a store that was opened read-only."""
 
 
 class Statistics:
@@ -98,7 +105,16 @@ class Statistics:
     def sample(self) -> None:
         self._samples.append((time.monotonic(), self.put_total, self.get_total, self.got_messages))
 
-    def snapshot(self, *, dispatch_behind: int, flush_behind: int, put_lock_held: float) -> Snapshot:
+    def snapshot(
+        self,
+        *,
+        dispatch_behind: int,
+        dispatch_skipped: int,
+        flush_behind: int,
+        put_lock_held: float,
+        puts_refused: str,
+        retention: RetentionFigures | None,
+    ) -> Snapshot:
         then, puts, gets, messages = self._samples[0]
         seconds = max(time.monotonic() - then, 1e-3)
         put_bytes = self._general_bytes + self._appender.bytes_appended
@@ -122,6 +138,9 @@ class Statistics:
             get_per_second=(self.get_total - gets) / seconds,
             got_messages_per_second=(self.got_messages - messages) / seconds,
             dispatch_behind_bytes=dispatch_behind,
+            dispatch_skipped_bytes=dispatch_skipped,
             flush_behind_bytes=flush_behind,
             put_lock_held_ms=put_lock_held * 1000,
+            puts_refused=puts_refused,
+            retention=retention,
         )

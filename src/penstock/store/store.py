@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import resource
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from pathlib import Path
@@ -21,41 +20,46 @@ from typing import Self
 
 from penstock.errors import BadStore, StoreFailed
 from penstock.format.kernels import Longs
-from penstock.format.message_id import decode_message_id
-from penstock.format.record import Record
 from penstock.store.allocate import Allocator
 from penstock.store.arrow_methods import ArrowMethods
 from penstock.store.checkpoint_file import CheckpointFile
 from penstock.store.commit_log import CommitLog, now_ms
-from penstock.store.consume_queue import ConsumeQueue
 from penstock.store.consume_queues import ConsumeQueues
+from penstock.store.deleted_topics import DeletedTopics
+from penstock.store.descriptors import allow_many_files
 from penstock.store.dispatch import Arrived, Dispatcher
-from penstock.store.dispatch_state import DispatchState, read_state, write_state
+from penstock.store.dispatch_state import DispatchNotes
 from penstock.store.files import Files, StoreLock, disk_refused
 from penstock.store.flush import GroupCommit, Syncer, TimedCommit, TimedFlush, Worker
+from penstock.store.flush_methods import FlushMethods
 from penstock.store.get import Getter
 from penstock.store.index import Index
 from penstock.store.keeper import Keeper
 from penstock.store.layout import Layout
 from penstock.store.message import Message
 from penstock.store.overlay_files import OverlayFiles
+from penstock.store.position_methods import PositionMethods
 from penstock.store.prefault import Prefaulter
 from penstock.store.put import Putter
-from penstock.store.quarantine import Quarantine
-from penstock.store.query import Boundary, Hits, KeyQuery, TimeSearch
+from penstock.store.quarantine import MayExceed, never
+from penstock.store.query import Hits, KeyQuery, TimeSearch
 from penstock.store.records import Records
-from penstock.store.recovery import Recovery, RecoveryReport
+from penstock.store.recovery import Progress, Recovery, RecoveryReport
+from penstock.store.retention.methods import RetentionMethods
+from penstock.store.retention.retention import Retention
 from penstock.store.running_flags import RunningFlags, Trouble
 from penstock.store.settings import FlushDiskType, Settings
 from penstock.store.statistics import Snapshot, Statistics
 from penstock.store.status import BatchResult, Page, PutResult
+from penstock.store.swap import finish_swap
 from penstock.store.tag_filter import EVERYTHING, TagFilter
 from penstock.store.transient_pool import TransientPool
+from penstock.store.witness import Witness
 
 log = logging.getLogger("penstock.store")
 
 
-class MessageStore(ArrowMethods):
+class MessageStore(ArrowMethods, FlushMethods, PositionMethods, RetentionMethods):
     """An open store. Use `open`, and close it or use it in a `with` block."""
 
     report: RecoveryReport
@@ -76,17 +80,24 @@ class MessageStore(ArrowMethods):
         self.index: Index | None = None
         if settings.message_index_enable:
             self.index = Index(files, layout.index, settings.index_geometry, clock)
-        self.records = Records(self.log, verify_crc=settings.verify_crc_on_read)
         self.dispatcher = Dispatcher(self.log, self.queues, self.index, settings.delay_levels, self.flags)
+        self._notes = DispatchNotes(
+            files, layout.dispatched, self.log, self.queues, self.index, self.dispatcher, settings
+        )
+        self._deleted_topics = DeletedTopics(files, layout.deleted_topics)
+        self.retention: Retention | None = None
         self._getter = Getter(settings, self.log, self.queues)
+        witness = Witness(self.queues, self.dispatcher)
+        self.records = Records(self.log, verify_crc=settings.verify_crc_on_read, witness=witness)
         self._times = TimeSearch(self.records)
         self._most_hits = min(settings.default_query_max_num, settings.max_msgs_num_batch)
         self._keys: KeyQuery | None = None
         if self.index is not None:
-            self._keys = KeyQuery(self.index, self.log, verify_crc=settings.verify_crc_on_read)
+            self._keys = KeyQuery(self.index, self.log, witness, verify_crc=settings.verify_crc_on_read)
         self._lock: StoreLock | None = None
         self._pool: TransientPool | None = None
         self._threads: list[Worker] = []
+        self._flush_listeners: list[Callable[[], object]] = []
         self._syncer = Syncer(self.log.queue, self._flushed, self._fail)
         self._putter: Putter | None = None
         self._put: Callable[[Message], PutResult] = self._refuse
@@ -103,10 +114,15 @@ class MessageStore(ArrowMethods):
         read_only: bool = False,
         clock: Callable[[], int] = now_ms,
         files: Files | None = None,
+        lock: StoreLock | None = None,
+        progress: Callable[[Progress], object] = lambda progress: None,
+        may_exceed: MayExceed = never,
     ) -> Self:
         """Opens the store in folder `path`, or in storePathRootDir, which is made if it is not there.
 
-        Raises StoreInUse, BadStore, BadSettings or StoreFailed, and then leaves everything as it was.
+        Raises StoreInUse, BadStore, BadSettings or StoreFailed, and then leaves everything as it was. Who holds the
+        store's lock already gives it as `lock`; closing the store releases it. `progress` is called now and then, by
+        one thread at a time. `may_exceed` is asked before more is kept aside than quarantineMaxBytes allows.
         """
         settings = settings or Settings()
         root = Path(path or settings.store_path_root_dir)
@@ -114,10 +130,11 @@ class MessageStore(ArrowMethods):
             raise BadStore("there is no store here: no such folder", path=root)
         if root.exists() and not root.is_dir():
             raise BadStore("a store is a folder, and this is a file", path=root)
-        _allow_many_files()
+        allow_many_files()
         store = cls(root, settings, files or (OverlayFiles() if read_only else Files()), clock)
+        store._lock = lock
         try:
-            store._start()
+            store._start(progress, may_exceed)
         except BaseException as error:
             store._release()
             if isinstance(error, OSError):
@@ -125,31 +142,39 @@ class MessageStore(ArrowMethods):
             raise
         return store
 
-    def _start(self) -> None:
-        if not self._io.read_only:
-            self._lock = self._io.lock(self.layout.lock)
+    def _start(self, progress: Callable[[Progress], object], may_exceed: MayExceed) -> None:
+        files, layout = self._io, self.layout
+        if not files.read_only:
+            self._lock = self._lock or files.lock(layout.lock)
             for note in self.settings.notes():
                 log.warning("%s", note)
-        clean = not self._io.exists(self.layout.abort)
+        finish_swap(files, layout)
+        self._checkpoint.load()
+        self.dispatcher.deleted = self._deleted_topics.load(layout)
+        if files.is_folder(layout.abort):
+            raise BadStore("this must be a file, and it is a folder; move it elsewhere", path=layout.abort)
+        clean = not files.exists(layout.abort)
         recovery = Recovery(
+            files,
+            layout,
+            self.settings,
             self.log,
             self.queues,
             self.index,
             self.dispatcher,
             self.records,
-            Quarantine(self._io, self.layout.quarantine, self._clock),
             self._checkpoint.value,
-            read_state(self._io, self.layout.dispatched),
-            check_crc=self.settings.check_crc_on_recover,
-            live=self._io.read_only and self._io.lock_owner(self.layout.lock) != 0,
+            self._clock,
+            may_exceed=may_exceed,
+            tell=progress,
         )
-        recovery.load()
+        recovery.look(clean)
         if clean:
-            self._io.replace_bytes(self.layout.abort, b"")
-        self.report = recovery.run(clean)
+            files.replace_bytes(layout.abort, b"")
+        self.report = recovery.act()
         for note in self.report.notes:
             log.warning("%s", note)
-        if self._io.read_only:
+        if files.read_only:
             return
         self._checkpoint.restart(self.log.newest_timestamp)
         self._checkpoint.write()
@@ -178,8 +203,20 @@ class MessageStore(ArrowMethods):
                 self.log.appender.page_need = prefaulter.wake
                 self._threads.append(prefaulter)
         self._threads.append(
-            Keeper(settings, self.queues, self.index, self._checkpoint, self.dispatcher, self.statistics, self._fail)
+            Keeper(
+                settings,
+                self.queues,
+                self.index,
+                self._checkpoint,
+                self._notes,
+                self.dispatcher,
+                self.statistics,
+                self._fail,
+            )
         )
+        parts = self.log, self.queues, self.index, self.dispatcher, self.flags, self._deleted_topics
+        self.retention = Retention(settings, self._io, self.layout, self._clock, *parts)
+        self._threads += self.retention.threads()
         self._putter = Putter(settings, self.log, self.flags, self.statistics, group_commit)
         self._put = self._putter.put
         self.dispatcher.start()
@@ -193,17 +230,19 @@ class MessageStore(ArrowMethods):
     def _flushed(self, timestamp: int) -> None:
         self._checkpoint.set_log(timestamp)
         self.dispatcher.wake()
+        self._tell_flushed()
 
     def _fail(self, reason: str) -> None:
         """Puts are refused from now on; only a restart, which recovers, ends that."""
         self.flags.raise_trouble(Trouble.NOT_WRITEABLE, reason)
+        self._tell_flushed()
 
     def close(self) -> None:
         """Brings everything to disk and lets go of the store. Does nothing the second time."""
         if self._closed:
             return
         self._closed = True
-        failed = not self.flags.writable
+        failed = self.flags.bits & ~Trouble.DISK_FULL != 0
         self.flags.raise_trouble(Trouble.NOT_WRITEABLE, "the store is closed")
         self.log.stop_appends()
         keeper = [thread for thread in self._threads if isinstance(thread, Keeper)]
@@ -218,8 +257,7 @@ class MessageStore(ArrowMethods):
         clean = bool(self._threads) and drained and not failed
         if clean:
             with contextlib.suppress(StoreFailed):  # without the note the next start takes longer, that is all
-                state = DispatchState.of(self.dispatcher.position, self.queues, self.index)
-                write_state(self._io, self.layout.dispatched, state)
+                self._notes.write(self._notes.take())
         self._release(clean=clean)
 
     def _release(self, *, clean: bool = False) -> None:
@@ -281,6 +319,7 @@ class MessageStore(ArrowMethods):
             self.catch_up()
         wanted = EVERYTHING if tags is None else tags if isinstance(tags, TagFilter) else TagFilter(tags)
         page = self._getter.get(topic, queue_id, offset, max_messages, wanted, end)
+        self._check_open()
         self.statistics.count_get(page)
         return page
 
@@ -297,7 +336,9 @@ class MessageStore(ArrowMethods):
         if self._closed or self.dispatcher.position < log_end:
             self.catch_up()
         most = self._most_hits if max_messages is None else min(max_messages, self.settings.max_msgs_num_batch)
-        return self._keys.find(topic, key, begin_ms, end_ms, most, log_end)
+        hits = self._keys.find(topic, key, begin_ms, end_ms, most, log_end)
+        self._check_open()
+        return hits
 
     def query_many(
         self, topic: str, keys: list[str], begin_ms: int = 0, end_ms: int = 2**63 - 1
@@ -309,58 +350,12 @@ class MessageStore(ArrowMethods):
         if self._keys is None:
             raise self._no_index()
         self.catch_up()
-        return self._keys.find_many(topic, keys, begin_ms, end_ms)
+        found = self._keys.find_many(topic, keys, begin_ms, end_ms)
+        self._check_open()
+        return found
 
     def _no_index(self) -> BadStore:
         return BadStore("there is no index: messageIndexEnable is false", path=self.layout.root)
-
-    def look_up(self, physical_offset: int) -> Record | None:
-        """The record that begins at a physical offset."""
-        self._check_open()
-        return self.records.at(physical_offset)
-
-    def look_up_id(self, msg_id: str) -> Record | None:
-        """The record with an offset message id. Raises BadMessage if it is no such id."""
-        record = self.look_up(decode_message_id(msg_id)[1])
-        return record if record is not None and record.msg_id == msg_id.upper() else None
-
-    def offset_by_time(self, topic: str, queue_id: int, timestamp: int, boundary: Boundary = Boundary.NEAREST) -> int:
-        """Queue offset of the message stored at a time; 0 if there is no such queue."""
-        queue = self._queue(topic, queue_id)
-        return 0 if queue is None else self._times.find(queue, timestamp, boundary)
-
-    def min_offset(self, topic: str, queue_id: int) -> int:
-        """Queue offset of the oldest message, -1 if there is no such queue."""
-        queue = self._queue(topic, queue_id)
-        return -1 if queue is None else queue.min_offset
-
-    def max_offset(self, topic: str, queue_id: int) -> int:
-        """The queue offset that the next message will get, 0 if there is no such queue."""
-        queue = self._queue(topic, queue_id)
-        return 0 if queue is None else queue.max_offset
-
-    def store_time(self, topic: str, queue_id: int, offset: int) -> int:
-        """Store time of one message, -1 if it is not there."""
-        queue = self._queue(topic, queue_id)
-        if queue is None or not queue.min_offset <= offset < queue.max_offset:
-            return -1
-        return self.records.store_timestamp(queue.unit(offset)[0])
-
-    def earliest_time(self, topic: str | None = None, queue_id: int = 0) -> int:
-        """Store time of the oldest message of the log or of a queue, -1 if there is none."""
-        self._check_open()
-        if topic is not None:
-            return self.store_time(topic, queue_id, self.min_offset(topic, queue_id))
-        return self.records.store_timestamp(self.log.min_offset) if self.log.max_offset else -1
-
-    def topics(self) -> list[str]:
-        """The topics that have a queue, sorted."""
-        self.catch_up()
-        return self.queues.topics()
-
-    def _queue(self, topic: str, queue_id: int) -> ConsumeQueue | None:
-        self.catch_up()
-        return self.queues.find(topic, queue_id)
 
     def _check_open(self) -> None:
         if self._closed:
@@ -387,14 +382,9 @@ class MessageStore(ArrowMethods):
         queue = self.log.queue
         return self.statistics.snapshot(
             dispatch_behind=max(self.dispatcher.behind, 0),
+            dispatch_skipped=self.dispatcher.skipped_bytes,
             flush_behind=max(queue.wrote_offset - queue.flushed_where, 0),
             put_lock_held=self.log.locked_for(),
+            puts_refused=self.flags.reason,
+            retention=None if self.retention is None else self.retention.figures(),
         )
-
-
-def _allow_many_files() -> None:
-    """Each file takes two descriptors; the usual soft limit of 1,024 is too low for many queues."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft < hard:
-        with contextlib.suppress(ValueError, OSError):
-            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

@@ -19,6 +19,7 @@ and read from memory once only, so that a writer that changes it meanwhile canno
     _holds.pxi    who is reading a file
     _query.pxi    records by key
     _fields.pxi   one record as Python values
+    _batch.pxi    a client's batch taken apart
     _audit.pxi    units, items and chains compared in bulk
 """
 
@@ -249,6 +250,7 @@ include "_pages.pxi"
 include "_holds.pxi"
 include "_query.pxi"
 include "_fields.pxi"
+include "_batch.pxi"
 include "_buffers.pxi"
 include "_arrow_properties.pxi"
 include "_arrow_in.pxi"

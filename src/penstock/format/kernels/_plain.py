@@ -14,6 +14,7 @@ from penstock.format.kernels._plain_arrow_out import (
     unit_rows,
 )
 from penstock.format.kernels._plain_audit import check_chains, match_items, match_units
+from penstock.format.kernels._plain_batch import split_batch
 from penstock.format.kernels._plain_columns import (
     TopicTable,
     append_units,
@@ -78,6 +79,7 @@ __all__ = [
     "publish",
     "record_fields",
     "row_fields",
+    "split_batch",
     "split_keys",
     "split_properties",
     "tag_codes",

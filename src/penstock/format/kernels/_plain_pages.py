@@ -78,7 +78,7 @@ class PageReader:
                 break
             else:
                 record = bytes(log[physical - base : physical - base + size])
-                reason = self._judge(record, physical, size, topic, queue_id, queue_offset)
+                reason = self._judge(record, log, physical, base, size, topic, queue_id, queue_offset)
                 if reason is not Reason.STOP:
                     outcome = REMOVING
                     if reason is not Reason.UNWRITTEN:
@@ -93,11 +93,21 @@ class PageReader:
             last, examined, queue_offset = physical, examined + 1, queue_offset + 1
         return b"".join(found), len(found), total - before, examined, status, damaged or None, last, needed
 
-    def _judge(self, record: bytes, physical: int, size: int, topic: bytes, queue_id: int, queue_offset: int) -> Reason:
-        """STOP if these bytes are the record that the unit promises."""
+    def _judge(
+        self,
+        record: bytes,
+        log: memoryview,
+        physical: int,
+        base: int,
+        size: int,
+        topic: bytes,
+        queue_id: int,
+        queue_offset: int,
+    ) -> Reason:
+        """STOP if these bytes of the log are the record that the unit promises."""
         if len(record) < size:
             return Reason.UNWRITTEN
-        rows, _, reason = walk(record, physical, 0, 1, self._check_crc, None, 1)
+        rows, _, reason = walk(log, base, physical - base, physical - base + 1, self._check_crc, None, 1)
         if not len(rows):
             return Reason(reason)
         row = rows[0]

@@ -1,0 +1,81 @@
+"""How far a long job is, on stderr: a bar that moves where a person watches, a line every five seconds elsewhere.
+
+A job that is done within half a second shows nothing. Any thread may tell how far it is, one at a time.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+
+from rich import progress as bars
+from rich.console import Console
+
+from penstock.cli.output import in_units, say
+from penstock.store import Progress
+
+_SILENT_SECONDS = 0.5
+_LINE_SECONDS = 5.0
+
+
+class ProgressLine:
+    """Call it with what is being done, how much of it is done, and how much there is. Use it in a `with` block."""
+
+    def __init__(self) -> None:
+        self._bar = _Bar() if sys.stderr.isatty() else None
+        self._due = time.monotonic() + (_LINE_SECONDS if self._bar is None else _SILENT_SECONDS)
+        self._what = ""
+        self._begun = 0.0
+
+    def __call__(self, what: str, done: int, total: int) -> None:
+        now = time.monotonic()
+        if what != self._what:
+            self._what, self._begun = what, now
+        if now < self._due:
+            return
+        if self._bar is not None:
+            self._bar.show(what, done, total)
+            return
+        self._due = now + _LINE_SECONDS
+        share = min(done * 100 // total, 100) if total > 0 else 0
+        left = f", about {(now - self._begun) * (total - done) / done:.0f} s to go" if done else ""
+        say(f"{what}: {share} % of {in_units(total)}{left} …")
+
+    def tell(self, told: Progress) -> None:
+        """Takes what a start tells."""
+        self(told.phase, told.done, told.total)
+
+    def clear(self) -> None:
+        """Leaves the terminal to somebody else."""
+        if self._bar is not None:
+            self._bar.stop()
+
+    def __enter__(self) -> ProgressLine:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.clear()
+
+
+class _Bar:
+    """One bar for each thing that is done, gone when all is done."""
+
+    def __init__(self) -> None:
+        self._progress = bars.Progress(
+            bars.TextColumn("penstock: {task.description}"),
+            bars.BarColumn(),
+            bars.DownloadColumn(binary_units=True),
+            bars.TimeRemainingColumn(),
+            console=Console(stderr=True),
+            transient=True,
+        )
+        self._tasks: dict[str, bars.TaskID] = {}
+
+    def show(self, what: str, done: int, total: int) -> None:
+        self._progress.start()
+        if what not in self._tasks:
+            self._tasks[what] = self._progress.add_task(what, total=total)
+        self._progress.update(self._tasks[what], completed=done, total=total)
+
+    def stop(self) -> None:
+        self._progress.stop()

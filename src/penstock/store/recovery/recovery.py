@@ -1,0 +1,134 @@
+"""The order of a start: load, look, ask for room, act, sync."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from penstock.format.checkpoint import Checkpoint
+from penstock.store.commit_log import CommitLog
+from penstock.store.consume_queues import ConsumeQueues
+from penstock.store.dispatch import Dispatcher
+from penstock.store.dispatch_state import read_state
+from penstock.store.files import Files
+from penstock.store.index import Index
+from penstock.store.layout import Layout
+from penstock.store.quarantine import MayExceed, Quarantine, never
+from penstock.store.records import Records
+from penstock.store.recovery.dispatching import Dispatching
+from penstock.store.recovery.index_part import IndexPart
+from penstock.store.recovery.log_part import LogPart
+from penstock.store.recovery.queue_part import QueuePart
+from penstock.store.recovery.report import RecoveryReport, Tell
+from penstock.store.settings import Settings
+
+
+class Recovery:
+    """Runs once, at open, before any other thread exists.
+
+    For a view of a store that another process is writing to (`live`), what lies behind the end is not torn but on its
+    way: nothing is said of it, and it stays out of sight.
+    """
+
+    def __init__(
+        self,
+        files: Files,
+        layout: Layout,
+        settings: Settings,
+        commit_log: CommitLog,
+        queues: ConsumeQueues,
+        index: Index | None,
+        dispatcher: Dispatcher,
+        records: Records,
+        checkpoint: Checkpoint,
+        clock: Callable[[], int],
+        *,
+        may_exceed: MayExceed = never,
+        tell: Tell = lambda progress: None,
+    ) -> None:
+        self._io = files
+        self._log = commit_log
+        self._queues = queues
+        self._index = index
+        self._dispatcher = dispatcher
+        most = settings.quarantine_max_bytes
+        self._quarantine = Quarantine(files, layout.quarantine, clock, max_bytes=most, may_exceed=may_exceed)
+        self._checkpoint = checkpoint
+        self._live = live = files.read_only and files.lock_owner(layout.lock) != 0
+        self._tell = tell
+        self._state = read_state(files, layout.dispatched)
+        check_crc = settings.check_crc_on_recover
+        self._log_part = LogPart(files, layout, commit_log, records, check_crc=check_crc, live=live)
+        self._queue_part = QueuePart(files, queues, commit_log, dispatcher, live=live)
+        self._index_part = None if index is None else IndexPart(files, index, records, live=live)
+        garbage = self._state is None and files.exists(layout.dispatched)
+        self._dispatching = Dispatching(commit_log, queues, dispatcher, self._state, state_is_garbage=garbage)
+
+    def look(self, clean_exit: bool) -> None:
+        """Finds out what there is and what has to be done; everything stays as it is.
+
+        Raises BadStore if something is not as it must be, StoreFailed if there is no room to keep things aside.
+        """
+        self._clean_exit = clean_exit
+        sizes = None if self._state is None else self._state.sizes
+        self._log_part.load()
+        self._queue_part.load(sizes)
+        if self._index_part is not None:
+            self._index_part.load(sizes)
+        needed = 0
+        if self._log.queue.files:
+            self._log_part.look(clean_exit, self._checkpoint, self._state, self._tell)
+            self._queue_part.look(self._log_part, clean_exit)
+            if self._index_part is not None:
+                self._index_part.look(self._log_part, clean_exit)
+                needed += self._index_part.room_needed
+            needed += self._log_part.room_needed + self._queue_part.room_needed
+        else:
+            needed += sum(self._io.allocated(folder) for folder in self._derived_folders())
+        self._quarantine.make_room(needed)
+
+    def act(self) -> RecoveryReport:
+        """Brings what was looked at in order. Raises StoreFailed or OSError, and then the next start goes on."""
+        report = RecoveryReport(self._clean_exit)
+        if not self._log.queue.files:
+            self._forget_derived(report)
+            return report
+        log, queues, index = self._log_part, self._queue_part, self._index_part
+        log.bring_in_order(self._quarantine, report)
+        queues.bring_in_order(self._quarantine, report, self._clean_exit)
+        if index is not None:
+            noted_end = None if self._state is None else self._state.index_end
+            index.bring_in_order(log, self._quarantine, report, self._clean_exit, noted_end)
+        self._say_shrunk(report)
+        self._dispatching.run(log, index, queues.behind, report, self._tell)
+        log.add_damage(self._dispatcher.passed_over, report)
+        if not self._clean_exit:
+            log.sync()
+        if not self._clean_exit or report.dispatched_from < report.log_end:
+            queues.sync()
+            if index is not None:
+                index.sync()
+        log.finish()
+        return report
+
+    def _say_shrunk(self, report: RecoveryReport) -> None:
+        noted = 0 if self._state is None else min(self._state.flushed, self._state.position)
+        if noted > report.log_end and not self._live:
+            report.notes.append(
+                f"the log ends at {report.log_end}, and it was on disk up to {noted}: {noted - report.log_end} bytes "
+                "are not there any more"
+            )
+
+    def _derived_folders(self) -> list[Path]:
+        folders = [self._queues.folder] if self._index is None else [self._queues.folder, self._index.folder]
+        return [folder for folder in folders if self._io.names(folder)]
+
+    def _forget_derived(self, report: RecoveryReport) -> None:
+        """No log at all: queues and index describe nothing, and would hide what is written next."""
+        self._queues.close()
+        if self._index is not None:
+            self._index.close()
+        for folder in self._derived_folders():
+            kept = self._quarantine.take(folder)
+            report.kept_aside.append(str(kept))
+            report.notes.append(f"there is no commit log: {folder} was moved to {kept}")

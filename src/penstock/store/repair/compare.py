@@ -1,0 +1,124 @@
+"""Whether a queue is what dispatch builds from the log, as far as anybody who reads it can tell. Where units lead.
+
+Units of records that retention has deleted are not looked at, nor what lies behind the queue's end, nor the address in
+an extension file that a unit may have in place of its tag's hash.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.format.index_layout import HEADER_SIZE, IndexGeometry, IndexHeader
+from penstock.format.queue_unit import MAX_EXT_ADDRESS, UNIT, UNIT_SIZE
+from penstock.store.audit.index_items import ItemTable
+from penstock.store.consume_queue import NO_RECORD_SIZE, ConsumeQueue, Units
+from penstock.store.damage import DamagedRange
+from penstock.store.files import Files
+from penstock.store.repair.report import LostMessages
+
+_UNITS_AT_ONCE = 1 << 16
+
+
+def difference(
+    old: ConsumeQueue | None, built: ConsumeQueue | None, log_begin: int, damage: Sequence[DamagedRange] = ()
+) -> str:
+    """What is wrong with the old queue, in a few words; empty if it can stay. `damage` is what a build passes over."""
+    if old is None:
+        return "" if built is None else "it was missing, or its files could not be read"
+    if built is None:
+        return "" if not _points_behind(old, log_begin) else "its units point to records that are not its own"
+    if old.max_offset != built.max_offset:
+        return f"it ended at {old.max_offset} instead of {built.max_offset}"
+    first = max(built.files.min_offset, 0) // UNIT_SIZE
+    for number in range(first, built.max_offset, _UNITS_AT_ONCE):
+        stop = min(number + _UNITS_AT_ONCE, built.max_offset)
+        wrong = _wrong(units_between(old, number, stop), units_between(built, number, stop), log_begin, damage)
+        if len(wrong):
+            return f"its unit {number + int(wrong[0])} was wrong"
+    return ""
+
+
+def _points_behind(queue: ConsumeQueue, log_begin: int) -> bool:
+    low = max(queue.files.min_offset, 0) // UNIT_SIZE
+    for number in range(low, queue.max_offset, _UNITS_AT_ONCE):
+        units = units_between(queue, number, min(number + _UNITS_AT_ONCE, queue.max_offset))
+        if ((units["size"] != NO_RECORD_SIZE) & (units["offset"] >= log_begin)).any():
+            return True
+    return False
+
+
+def _wrong(old: Units, built: Units, log_begin: int, damage: Sequence[DamagedRange]) -> npt.NDArray[np.int64]:
+    """The places where the old unit will not do."""
+    same = (old["offset"] == built["offset"]) & (old["size"] == built["size"])
+    same &= (old["tags_code"] == built["tags_code"]) | (old["tags_code"] <= MAX_EXT_ADDRESS)
+    nothing = (old["size"] == NO_RECORD_SIZE) | (old["offset"] < log_begin)
+    for each in damage:
+        nothing |= (old["offset"] >= each.physical_offset) & (old["offset"] < each.end)
+    return np.flatnonzero(~same & ~((built["size"] == NO_RECORD_SIZE) & nothing))
+
+
+def units_between(queue: ConsumeQueue, first: int, stop: int) -> Units:
+    """A copy of the units, with such that point to no record where the queue has no file."""
+    pieces: list[Units] = []
+    while first < stop:
+        page = queue.page(first, stop - first)
+        if page is None:
+            per_file = queue.files.file_size // UNIT_SIZE
+            page = np.zeros(min(stop, first - first % per_file + per_file) - first, UNIT)
+            page["size"] = NO_RECORD_SIZE
+        pieces.append(page)
+        first += len(page)
+    return np.concatenate(pieces)
+
+
+def lost_in(queue: ConsumeQueue, ranges: Sequence[tuple[int, int]]) -> list[tuple[int, LostMessages]]:
+    """The messages of a queue whose units point into ranges of the log, as runs, each with the number of its range.
+
+    The ranges are (begin, end), in order, and do not overlap.
+    """
+    runs: list[tuple[int, LostMessages]] = []
+    begins, ends = (np.array(column, np.int64) for column in zip(*ranges, strict=True))
+    low = max(queue.files.min_offset, 0) // UNIT_SIZE
+    for number in range(low, queue.max_offset, _UNITS_AT_ONCE):
+        units = units_between(queue, number, min(number + _UNITS_AT_ONCE, queue.max_offset))
+        offsets = units["offset"].astype(np.int64)
+        within = np.searchsorted(begins, offsets, side="right") - 1
+        inside = (units["size"] != NO_RECORD_SIZE) & (within >= 0) & (offsets < ends[within])
+        for place in np.flatnonzero(inside).tolist():
+            _join(runs, int(within[place]), number + place, queue)
+    return runs
+
+
+def _join(runs: list[tuple[int, LostMessages]], number: int, place: int, queue: ConsumeQueue) -> None:
+    if runs and runs[-1][0] == number and runs[-1][1].last_offset == place - 1:
+        first = runs.pop()[1].first_offset
+    else:
+        first = place
+    runs.append((number, LostMessages(queue.topic, queue.queue_id, first, place)))
+
+
+def index_offsets(files: Files, folder: Path, geometry: IndexGeometry) -> Iterator[npt.NDArray[np.int64]]:
+    """Where the items of an index lead, file by file; files of another size are left out."""
+    for name in files.names(folder) if files.is_folder(folder) else ():
+        if not files.is_folder(folder / name) and files.size(folder / name) == geometry.file_size:
+            with contextlib.closing(files.open_map(folder / name)) as file:
+                count = min(max(IndexHeader.unpack(file.view[:HEADER_SIZE]).index_count, 1), geometry.items)
+                table = ItemTable(file, geometry, count, in_order=True)
+                yield table.raw(1, count)["offset"].astype(np.int64)
+
+
+def leads_into(offsets: Iterable[npt.NDArray[np.int64]], ranges: Sequence[tuple[int, int]]) -> bool:
+    """Whether one of these positions in the log lies in one of the ranges, which are in order."""
+    if not ranges:
+        return False
+    begins, ends = (np.array(column, np.int64) for column in zip(*ranges, strict=True))
+    for some in offsets:
+        number = np.searchsorted(begins, some, side="right") - 1
+        if ((number >= 0) & (some < ends[number])).any():
+            return True
+    return False

@@ -1,0 +1,148 @@
+"""Queues and index in line with the log: built anew beside the old ones, and swapped where they should be.
+
+Everything is built, synced and read back before the first old file moves; then the swap is written down, so that a
+start finds the old or the new ones whenever the process was killed, and never neither. What was built and is not needed
+goes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from penstock.errors import StoreFailed
+from penstock.format.queue_unit import UNIT_SIZE
+from penstock.format.topics import is_readable_topic
+from penstock.store.consume_queue import ConsumeQueue
+from penstock.store.damage import DamagedRange
+from penstock.store.files import Files
+from penstock.store.index import Index
+from penstock.store.layout import Layout
+from penstock.store.overlay_files import OverlayFiles
+from penstock.store.quarantine import Quarantine
+from penstock.store.repair.compare import difference
+from penstock.store.repair.old_queues import QueueName
+from penstock.store.repair.report import Progress, Rebuilt, within
+from penstock.store.repair.staging import Staging
+from penstock.store.settings import Settings
+from penstock.store.swap import Move, clear_staging, swap
+
+Wanted = Callable[[Staging], tuple[dict[QueueName, str], str]]
+"""Looks at what was built; says which queues are to be swapped, and why, and why the index is, if it is."""
+
+
+class Derived:
+    """The queues and the index of one store, whose owner calls this."""
+
+    def __init__(
+        self, files: Files, layout: Layout, settings: Settings, clock: Callable[[], int], quarantine: Quarantine
+    ) -> None:
+        self._io = files
+        self._layout = layout
+        self._settings = settings
+        self._clock = clock
+        self._quarantine = quarantine
+
+    def renew(
+        self,
+        log_end: int,
+        wanted: Wanted,
+        *,
+        damage: Sequence[DamagedRange] = (),
+        restarts: Mapping[QueueName, int],
+        selects: Callable[[str, int], bool] | None = None,
+        with_index: bool = True,
+        progress: Progress,
+    ) -> list[Rebuilt]:
+        """Builds what is selected, and swaps what is wanted. Raises StoreFailed; then the old ones are in place."""
+        clear_staging(self._io, self._layout)
+        staging = Staging(
+            self._io,
+            self._layout,
+            self._settings,
+            self._clock,
+            log_end=log_end,
+            selects=selects,
+            restarts=restarts,
+            damage=damage,
+            with_index=with_index,
+        )
+        with staging:
+            staging.build(progress)
+            staging.keep_ends()
+            staging.sync()
+            queues, index_reason = wanted(staging)
+            rebuilt = [self._queue(staging, name, reason) for name, reason in sorted(queues.items())]
+            moves = [self._move(Path("consumequeue", topic, str(queue_id))) for topic, queue_id in sorted(queues)]
+            for topic, queue_id in queues:
+                self._read_back(staging.queues.find(topic, queue_id))
+            if index_reason:
+                items = 0 if staging.index is None else sum(file.count - 1 for file in staging.index.files)
+                self._read_back_index(staging.index)
+                rebuilt.append(Rebuilt("index", index_reason, items))
+                moves.append(self._move(Path("index")))
+        swap(self._io, self._layout, moves)
+        for topic in {topic for topic, _ in queues}:
+            self._io.remove_folder(self._layout.consume_queue / topic)
+        clear_staging(self._io, self._layout)
+        return [
+            Rebuilt(each.what, each.reason, each.units, move.kept if self._io.exists(self._path(move.kept)) else "")
+            for each, move in zip(rebuilt, moves, strict=True)
+        ]
+
+    def _queue(self, staging: Staging, name: QueueName, reason: str) -> Rebuilt:
+        built = staging.queues.find(*name)
+        units = 0 if built is None else built.max_offset - max(built.files.min_offset, 0) // UNIT_SIZE
+        return Rebuilt(f"{name[0]} queue {name[1]}", reason, units)
+
+    def _move(self, place: Path) -> Move:
+        root = self._layout.root
+        kept = self._quarantine.place_for(root / place)
+        return Move(str(place), self._io.is_folder(self._layout.staging / place), within(root, kept))
+
+    def _path(self, name: str) -> Path:
+        return self._layout.root / name
+
+    # -- reading back ----------------------------------------------------------------------------------------
+
+    def _read_back(self, built: ConsumeQueue | None) -> None:
+        """What the disk holds must be what was built, before it takes the place of anything."""
+        if built is None:
+            return
+        reading = self._io if self._io.read_only else OverlayFiles()
+        again = ConsumeQueue(reading, built.files.folder, built.topic, built.queue_id, built.files.file_size)
+        with contextlib.closing(again):
+            again.load()
+            if (again.max_offset, again.max_physical_offset) != (built.max_offset, built.max_physical_offset):
+                raise self._not_as_built(built.files.folder)
+
+    def _read_back_index(self, built: Index | None) -> None:
+        if built is None:
+            return
+        again = Index(self._io if self._io.read_only else OverlayFiles(), built.folder, built.geometry, self._clock)
+        with contextlib.closing(again):
+            again.load([file.path.name for file in built.files])
+            if [file.header for file in again.files] != [file.header for file in built.files]:
+                raise self._not_as_built(built.folder)
+
+    def _not_as_built(self, folder: Path) -> StoreFailed:
+        return StoreFailed("what was built reads back differently; nothing was replaced, check the disk", path=folder)
+
+
+def what_differs(staging: Staging, log_begin: int, damage: Sequence[DamagedRange]) -> dict[QueueName, str]:
+    """The queues in the store that are not what was built, with what is wrong in a few words.
+
+    Those of topics that dispatch makes no queue for are somebody else's.
+    """
+    wrong: dict[QueueName, str] = {}
+    built = {(queue.topic, queue.queue_id): queue for queue in staging.queues}
+    there = {name for name in staging.old.names() if is_readable_topic(name[0])}
+    for name in sorted(there | built.keys()):
+        with staging.old.open(*name) as old:
+            reason = difference(old, built.get(name), log_begin, damage)
+            if old is None and name in there and name not in built:
+                reason = "its files could not be read, and the log has no record of it"
+        if reason:
+            wrong[name] = reason
+    return wrong

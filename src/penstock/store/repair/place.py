@@ -1,0 +1,98 @@
+"""The store that a repair or a rebuild works on: owned, with sizes that fit its files, or rehearsed on a view."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import msgspec
+
+from penstock.errors import BadStore, StoreInUse
+from penstock.store.descriptors import allow_many_files
+from penstock.store.files import Files, StoreLock, disk_refused
+from penstock.store.layout import Layout
+from penstock.store.quarantine import MayExceed, Quarantine
+from penstock.store.repair.rehearsal import RehearsalFiles
+from penstock.store.repair.report import Progress
+from penstock.store.repair.sizes import fit_sizes
+from penstock.store.settings import Settings
+from penstock.store.store import MessageStore
+from penstock.store.swap import finish_swap
+
+
+class Place(msgspec.Struct, frozen=True):
+    """A store's folder, and what is needed to work on it."""
+
+    files: Files
+    layout: Layout
+    settings: Settings
+    index_problem: str
+    clock: Callable[[], int]
+    quarantine: Quarantine
+    may_exceed: MayExceed
+    lock: StoreLock | None
+    """None in a rehearsal."""
+
+    @property
+    def dry_run(self) -> bool:
+        return self.files.read_only
+
+    def mark_unclean(self) -> None:
+        """From now on the store is not what the last close left: a start that comes in between recovers it."""
+        self.files.replace_bytes(self.layout.abort, b"")
+
+    def open(self, progress: Progress) -> MessageStore:
+        """The store itself, by a start as any other; its recovery runs. Raises BadStore or StoreFailed."""
+        lent = None if self.lock is None else self.lock.lend()
+        return MessageStore.open(
+            self.layout.root,
+            self.settings,
+            read_only=self.dry_run,
+            clock=self.clock,
+            files=self.files,
+            lock=lent,
+            progress=lambda told: progress(told.phase, told.done, told.total),
+            may_exceed=self.may_exceed,
+        )
+
+
+@contextlib.contextmanager
+def own(
+    folder: str | Path,
+    settings: Settings | None,
+    *,
+    dry_run: bool,
+    files: Files | None,
+    clock: Callable[[], int],
+    may_exceed: MayExceed,
+) -> Iterator[Place]:
+    """Takes the store's lock until the end.
+
+    Raises BadStore if there is no store, StoreInUse if somebody has it, StoreFailed if the disk refuses what is done.
+    """
+    root = Path(folder)
+    settings = settings or Settings()
+    layout = Layout.of(root, settings)
+    real = files or Files()
+    if not root.is_dir() or not any(each.exists() for each in (layout.commit_log, layout.consume_queue, layout.lock)):
+        raise BadStore("there is no store here", path=root)
+    allow_many_files()
+    lock: StoreLock | None = None
+    if dry_run:
+        if real.lock_owner(layout.lock):
+            raise StoreInUse("the store is in use by another process; stop it first", path=root)
+        real = RehearsalFiles()
+    else:
+        lock = real.lock(layout.lock)
+    try:
+        finish_swap(real, layout)
+        fitted = fit_sizes(settings, real, layout)
+        most = settings.quarantine_max_bytes
+        quarantine = Quarantine(real, layout.quarantine, clock, max_bytes=most, may_exceed=may_exceed)
+        yield Place(real, layout, fitted.settings, fitted.index_problem, clock, quarantine, may_exceed, lock)
+    except OSError as error:
+        raise disk_refused("cannot go on", Path(error.filename or root), 0, error) from error
+    finally:
+        if lock is not None:
+            lock.release()

@@ -1,0 +1,168 @@
+"""Builds queues and index anew from the log, beside the old ones: under `penstock/staging/`.
+
+The store's own dispatch builds them, so what comes out is what a start would build. The log and the old queues are only
+read, through views that keep every change in memory. Of an old queue one thing is taken: the places at its end whose
+messages lay in bytes that are damaged or covered by now. No later record tells that they ever were, and without them
+their offsets would be given a second time. A crash leaves a folder that nobody looks into and the next build removes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+from penstock.format.queue_unit import PRE_BLANK, UNIT_SIZE, pack_unit
+from penstock.store.commit_log import CommitLog
+from penstock.store.consume_queue import NO_RECORD_SIZE, ConsumeQueue
+from penstock.store.consume_queues import ConsumeQueues
+from penstock.store.damage import DamagedRange
+from penstock.store.deleted_topics import read_deleted_topics
+from penstock.store.dispatch import Dispatcher
+from penstock.store.files import Files, disk_refused
+from penstock.store.index import Index
+from penstock.store.layout import Layout
+from penstock.store.mapped_file import MappedFile
+from penstock.store.overlay_files import OverlayFiles
+from penstock.store.placeholders import Placeholders
+from penstock.store.records import Records
+from penstock.store.repair.old_queues import OldQueues, QueueName
+from penstock.store.repair.report import Progress
+from penstock.store.running_flags import RunningFlags
+from penstock.store.settings import Settings
+
+Selects = Callable[[str, int], bool]
+_FAR = 2**63 - 1
+
+
+class _Lost(NamedTuple):
+    """Places of a queue, next to each other, and the unit that they get."""
+
+    first: int
+    last: int
+    unit: bytes
+
+
+class Staging:
+    """Queues and index under construction. Use it in a `with` block, which closes them."""
+
+    def __init__(
+        self,
+        files: Files,
+        layout: Layout,
+        settings: Settings,
+        clock: Callable[[], int],
+        *,
+        log_end: int,
+        selects: Selects | None = None,
+        restarts: Mapping[QueueName, int],
+        damage: Sequence[DamagedRange],
+        with_index: bool = True,
+    ) -> None:
+        self._io = files
+        self._layout = layout
+        self._log_end = log_end
+        queue_size = settings.mapped_file_size_consume_queue
+        self.old = OldQueues(files, layout, queue_size, selects)
+        reading = files if files.read_only else OverlayFiles()
+        self.log = CommitLog(reading, layout.commit_log, settings, clock)
+        self.records = Records(self.log, verify_crc=False)
+        self.queues = ConsumeQueues(files, layout.staging / "consumequeue", queue_size)
+        self.index: Index | None = None
+        if with_index and settings.message_index_enable:
+            self.index = Index(files, layout.staging / "index", settings.index_geometry, clock)
+        self._dispatcher = Dispatcher(self.log, self.queues, self.index, settings.delay_levels, RunningFlags())
+        self._dispatcher.selects = selects
+        self._dispatcher.restarts = restarts
+        self._dispatcher.damage = tuple(damage)
+        self._damage = damage
+        self._dispatcher.deleted = read_deleted_topics(files, layout.deleted_topics)
+
+    def __enter__(self) -> Staging:
+        self.log.queue.load()
+        if self.log.queue.files:
+            self.log.queue.truncate(self._log_end, zero=False)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.queues.close()
+        if self.index is not None:
+            self.index.close()
+        self.log.close()
+
+    @property
+    def placeholders(self) -> Placeholders:
+        """Those in the part of the log that was dispatched."""
+        return self._dispatcher.placeholders
+
+    # -- building --------------------------------------------------------------------------------------------
+
+    def build(self, progress: Progress) -> None:
+        """Dispatches the whole log. Raises StoreFailed."""
+        begin = max(self.log.min_offset, 0)
+        dispatcher = self._dispatcher
+        dispatcher.position = begin
+        while dispatcher.behind > 0:
+            dispatcher.step()
+            progress("build queues and index", dispatcher.position - begin, self._log_end - begin)
+
+    def keep_ends(self) -> None:
+        """Takes over the places at the old queues' ends whose messages are lost. Raises StoreFailed."""
+        for old in self.old:
+            lost = _lost_end(old, self.queues.find(old.topic, old.queue_id), self.placeholders, self._damage)
+            built = self.queues.find_or_add(old.topic, old.queue_id) if lost else None
+            if built is None or old.topic in self._dispatcher.deleted:
+                continue
+            if not built.files.files and lost[0].first:
+                built.fill_up_to(lost[0].first)
+            for each in lost:
+                built.fill_up_to(each.last + 1, each.unit)
+
+    def sync(self) -> None:
+        """Brings all that was built to disk. Raises StoreFailed."""
+        try:
+            for queue in self.queues:
+                for file in queue.files.files:
+                    file.map.sync()
+                    self._set_time(queue, file)
+            for table in () if self.index is None else self.index.files:
+                table.sync()
+        except OSError as error:
+            raise disk_refused("cannot sync what was built", self._layout.staging, 0, error) from error
+
+    def _set_time(self, queue: ConsumeQueue, file: MappedFile) -> None:
+        """RocketMQ looks for a time in the first queue file that was modified after it."""
+        offset, size, _ = queue.unit((file.from_offset + file.wrote) // UNIT_SIZE - 1)
+        timestamp = self.records.store_timestamp(offset) if size != NO_RECORD_SIZE else -1
+        if timestamp > 0:
+            self._io.set_modified_ms(file.path, timestamp)
+
+
+def _lost_end(
+    old: ConsumeQueue, built: ConsumeQueue | None, placeholders: Placeholders, damage: Sequence[DamagedRange]
+) -> list[_Lost]:
+    """The places behind a built queue's end that an old one has, and whose messages are lost."""
+    lost: list[_Lost] = []
+    end = -1 if built is None else built.max_physical_offset
+    start = max(0 if built is None else built.max_offset, old.files.min_offset // UNIT_SIZE)
+    for number in range(start, old.max_offset) if damage or placeholders else ():
+        unit = _unit_of_lost(old.unit(number), max(end, 0), placeholders, damage)
+        if unit is not None:
+            lost.append(_Lost(start, number, unit))
+            start = number + 1
+    return lost
+
+
+def _unit_of_lost(
+    unit: tuple[int, int, int], begin: int, placeholders: Placeholders, damage: Sequence[DamagedRange]
+) -> bytes | None:
+    """What stands for a message that lay behind `begin` and is lost; None if it is not known to be."""
+    offset, size, tags_code = unit
+    if size == NO_RECORD_SIZE:  # a start has kept the place already
+        covered = placeholders.first_between(begin, _FAR)
+        if covered is None and any(each.physical_offset >= begin for each in damage):
+            return PRE_BLANK
+    else:
+        covered = placeholders.around(offset)
+        if covered is None and any(each.physical_offset <= offset < each.end for each in damage):
+            return pack_unit(offset, size, tags_code)
+    return None if covered is None else pack_unit(*covered, 0)

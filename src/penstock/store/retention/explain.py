@@ -1,0 +1,138 @@
+"""What deletion would do: which file goes when and why, how full the disk is, and who has not read it.
+
+Changes nothing, and works on a read-only view of a store as on an open one. The decisions are those of `policy`, which
+the cleaner follows too; what is foretold holds if neither the store nor the disk changes before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from penstock.store.commit_log import CommitLog
+from penstock.store.consume_queues import ConsumeQueues
+from penstock.store.files import Files
+from penstock.store.records import Records
+from penstock.store.retention.ages import facts_of
+from penstock.store.retention.figures import DiskFigures
+from penstock.store.retention.policy import Cause, Level, Limits, LogFile, Usage
+from penstock.store.retention.unread import GroupOffsets, Unread, find_unread
+
+
+class FileOutlook(msgspec.Struct, frozen=True):
+    """One file of the log."""
+
+    name: str
+    size: int
+    modified_ms: int
+    """Its last change, by which deletion goes."""
+    stored_from_ms: int
+    stored_until_ms: int
+    """No message in it is newer: this is the store time of the first one behind it. -1 if that is not known."""
+    expires_ms: int
+    """When it is old enough to go."""
+    goes_ms: int
+    """The first hour of deleteWhen at which it and all before it are old enough; -1 if it is the last file."""
+    cause: Cause | None
+    """Why a pass now would delete it, None if it stays."""
+    why: str
+
+
+class Going(msgspec.Struct, frozen=True):
+    """What would be deleted at one moment."""
+
+    at_ms: int
+    files: list[str]
+    size: int
+    log_offset: int
+    """Everything before this physical offset would be gone."""
+    unread: list[Unread]
+
+
+class Outlook(msgspec.Struct, frozen=True):
+    """The whole explanation."""
+
+    now_ms: int
+    disk: list[DiskFigures]
+    puts_refused: str
+    """Why the disk's fullness has puts refused; empty if it does not."""
+    files: list[FileOutlook]
+    now: Going
+    """What passes would delete now, at this hour or any other: what `penstock store retention` deletes."""
+    next_hour: Going
+    """What passes would have deleted at the next hour of deleteWhen, what goes now included."""
+
+
+class Explainer:
+    """Looks at a store's parts; keeps nothing."""
+
+    def __init__(
+        self, files: Files, commit_log: CommitLog, queues: ConsumeQueues, records: Records, limits: Limits
+    ) -> None:
+        self._io = files
+        self._log = commit_log
+        self._queues = queues
+        self._records = records
+        self._limits = limits
+
+    def explain(self, now_ms: int, usages: Sequence[Usage], offsets: GroupOffsets) -> Outlook:
+        limits = self._limits
+        end = self._log.queue.wrote_offset
+        files = [facts_of(self._io, file, safe_offset=end) for file in self._log.queue.files]
+        level, worst = limits.worst(usages)
+        causes = {file.from_offset: cause for file, cause in limits.going(files, now_ms, usages)}
+        return Outlook(
+            now_ms=now_ms,
+            disk=[disk_figures(usage, limits) for usage in usages],
+            puts_refused=limits.refusal(worst) if worst is not None and level is Level.FULL else "",
+            files=self._outlooks(files, causes, now_ms),
+            now=self._going(files, now_ms, usages, offsets),
+            next_hour=self._going(files, limits.next_hour_ms(now_ms), usages, offsets),
+        )
+
+    def _outlooks(self, files: list[LogFile], causes: dict[int, Cause], now_ms: int) -> list[FileOutlook]:
+        starts = [self._records.store_timestamp(file.from_offset) for file in files]
+        ends = [*starts[1:], self._log.newest_timestamp or -1]
+        oldest_ready = 0
+        found: list[FileOutlook] = []
+        for number, file in enumerate(files):
+            expires = self._limits.expires_ms(file)
+            oldest_ready = max(oldest_ready, expires)
+            last = number == len(files) - 1
+            cause = causes.get(file.from_offset)
+            found.append(
+                FileOutlook(
+                    name=f"{file.from_offset:020d}",
+                    size=file.size,
+                    modified_ms=file.modified_ms,
+                    stored_from_ms=starts[number],
+                    stored_until_ms=ends[number],
+                    expires_ms=expires,
+                    goes_ms=-1 if last else self._limits.next_hour_ms(max(oldest_ready, now_ms)),
+                    cause=cause,
+                    why=_why(cause, last, expires, now_ms),
+                )
+            )
+        return found
+
+    def _going(self, files: list[LogFile], at_ms: int, usages: Sequence[Usage], offsets: GroupOffsets) -> Going:
+        going = [file for file, _ in self._limits.going(files, at_ms, usages)]
+        end = going[-1].from_offset + going[-1].size if going else max(self._log.min_offset, 0)
+        unread = find_unread(self._queues, offsets, end) if going else []
+        names = [f"{file.from_offset:020d}" for file in going]
+        return Going(at_ms, names, sum(file.size for file in going), end, unread)
+
+
+def _why(cause: Cause | None, last: bool, expires_ms: int, now_ms: int) -> str:
+    if cause is Cause.AGE:
+        return "older than fileReservedTime"
+    if cause is Cause.DISK:
+        return "not old, but the disk is above diskSpaceCleanForciblyRatio"
+    if last:
+        return "the last file always stays"
+    return "not old enough" if expires_ms > now_ms else "old enough, but behind a file that stays"
+
+
+def disk_figures(usage: Usage, limits: Limits) -> DiskFigures:
+    return DiskFigures(str(usage.path), usage.used, usage.usable, usage.ratio, limits.level(usage).name)

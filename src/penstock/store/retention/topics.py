@@ -1,0 +1,117 @@
+"""Deleting topics and queues, when somebody asks for it.
+
+A topic's records stay in the log until its files go; what is deleted are the queues, and a note says that they must not
+be built again (`store/deleted_topics.py`). The note is on disk before the first queue goes. A queue that is deleted
+begins at offset 0 when its next message comes, as in RocketMQ: consumers that remember an offset of the old one are
+beyond the end of the new one.
+
+While queues go nothing is dispatched, and while it is decided which, nothing is put; so a put belongs to the old queue
+or to the new one, never to both.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Collection, Iterator
+from threading import Lock
+
+from penstock.errors import StoreFailed
+from penstock.format.constants import OP_HALF_TOPIC, SCHEDULE_TOPIC
+from penstock.store.commit_log import CommitLog
+from penstock.store.consume_queue import ConsumeQueue
+from penstock.store.consume_queues import ConsumeQueues
+from penstock.store.deleted_topics import DeletedTopics
+from penstock.store.dispatch import Dispatcher
+from penstock.store.files import Files
+from penstock.store.layout import Layout
+from penstock.store.prepare import Refused
+
+ALWAYS_KEPT = frozenset({SCHEDULE_TOPIC, OP_HALF_TOPIC})
+"""Topics that no list of topics names and that are in use all the same."""
+
+
+class TopicCleaner:
+    """Safe to call from any thread; each call has the queues to itself."""
+
+    def __init__(
+        self,
+        files: Files,
+        layout: Layout,
+        commit_log: CommitLog,
+        queues: ConsumeQueues,
+        dispatcher: Dispatcher,
+        deleted_topics: DeletedTopics,
+        gate: Lock,
+    ) -> None:
+        """`gate` keeps the cleaner of old files away."""
+        self._io = files
+        self._layout = layout
+        self._log = commit_log
+        self._queues = queues
+        self._dispatcher = dispatcher
+        self._deleted_topics = deleted_topics
+        self._gate = gate
+
+    def delete(self, choose: Callable[[set[str]], Collection[str]]) -> list[str]:
+        """Deletes the topics that `choose` picks out of all that have a message or a queue; returns them, sorted.
+
+        Raises StoreFailed: then nothing was deleted, or the next start completes it.
+        """
+        going: list[str] = []
+
+        def pick() -> Iterator[tuple[str, int]]:
+            table = self._log.appender.queues
+            going.extend(sorted(choose({*self._queues.topics(), *(topic for topic in table if table[topic])})))
+            return ((topic, queue_id) for topic in going for queue_id in list(table.get(topic, ())))
+
+        def note(log_end: int) -> None:
+            if going:
+                self._deleted_topics.add(going, log_end)
+
+        with self._alone():
+            self._log.forget(pick, note)
+            self._dispatcher.deleted = self._deleted_topics.ends
+            for queue in [queue for queue in self._queues if queue.topic in going]:
+                self._remove(queue)
+        return going
+
+    def delete_expired_queues(self) -> list[tuple[str, int]]:
+        """Deletes the queues none of whose messages is in the log any more; returns topics and queue ids."""
+        going: list[ConsumeQueue] = []
+
+        def pick() -> Iterator[tuple[str, int]]:
+            lowest = max(self._log.min_offset, 0)
+            going.extend(queue for queue in self._queues if self._is_expired(queue, lowest))
+            return ((queue.topic, queue.queue_id) for queue in going)
+
+        with self._alone():
+            self._log.forget(pick, lambda log_end: None)
+            for queue in going:
+                while len(queue.files.files) > 1:
+                    queue.files.drop_first(forced=True)
+                self._remove(queue)
+        return [(queue.topic, queue.queue_id) for queue in going]
+
+    def _is_expired(self, queue: ConsumeQueue, log_min_offset: int) -> bool:
+        """A queue without any unit of a record may just have been made; one with a message on its way is alive."""
+        dispatched = self._log.next_offset(queue.topic, queue.queue_id) == queue.max_offset
+        return dispatched and 0 <= queue.max_physical_offset <= log_min_offset
+
+    def _remove(self, queue: ConsumeQueue) -> None:
+        self._queues.remove(queue)
+        folder = self._layout.consume_queue_ext / queue.topic / str(queue.queue_id)
+        if self._io.is_folder(folder):
+            for name in self._io.names(folder):
+                self._io.unlink(folder / name)
+            for emptied in (folder, folder.parent):
+                self._io.remove_folder(emptied)
+
+    @contextlib.contextmanager
+    def _alone(self) -> Iterator[None]:
+        try:
+            with self._gate, self._dispatcher.standstill():
+                yield
+        except Refused as refused:
+            raise StoreFailed(refused.reason, path=self._layout.root) from None
+        except OSError as error:
+            raise StoreFailed(f"cannot delete a queue: {error.strerror}", path=error.filename) from error

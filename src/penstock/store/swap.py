@@ -1,0 +1,91 @@
+"""Puts files that were built anew in place of the old ones, so that a crash at any moment leaves the one or the other.
+
+What is new lies complete and synced under `penstock/staging/`, at the path that it will have in the store; then the
+moves are written down in `penstock/swap.json`, the old files go to the quarantine, the new ones to their places, and
+the note goes. Whoever finds the note (a start, a repair) makes the moves that are still to be made, before it reads
+anything: each is one rename, so what is done shows. Only the owner of the store calls this; a view makes the moves for
+itself.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import msgspec
+
+from penstock.format.topics import is_readable_topic
+from penstock.store.files import Files
+from penstock.store.layout import Layout
+from penstock.store.sealed_json import read_sealed, write_sealed
+
+_PLACE = re.compile(r"index|consumequeue/([^/]+)/[0-9]+")
+_KEPT = re.compile(r"penstock/quarantine(/(?!\.\.?(/|$))[^/]+)+")
+
+
+class Move(msgspec.Struct, frozen=True):
+    """One folder: where it belongs in the store, whether a new one is staged, and where the old one is to be kept."""
+
+    place: str
+    is_new: bool
+    kept: str
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether it moves nothing but queues and index: a note is a file, and files can be wrong."""
+        place = _PLACE.fullmatch(self.place)
+        topic = None if place is None else place[1]
+        return place is not None and (topic is None or is_readable_topic(topic)) and bool(_KEPT.fullmatch(self.kept))
+
+
+class _Document(msgspec.Struct):
+    moves: list[Move]
+
+
+def swap(files: Files, layout: Layout, moves: list[Move]) -> None:
+    """Makes all moves. If it raises OSError or StoreFailed, `finish_swap` goes on."""
+    if moves:
+        write_sealed(files, layout.swap, _Document(moves))
+        finish_swap(files, layout)
+
+
+def finish_swap(files: Files, layout: Layout) -> int:
+    """Makes the moves of a swap that was begun; returns how many there were. Does nothing without a note."""
+    found = read_sealed(files, layout.swap, _Document)
+    moves = [] if found is None else [move for move in found.moves if move.is_sound]
+    for move in moves:
+        _make(files, layout, move)
+    if found is not None:
+        files.unlink(layout.swap)
+        files.sync_folder(layout.swap.parent)
+    return len(moves)
+
+
+def _make(files: Files, layout: Layout, move: Move) -> None:
+    place, new, kept = layout.root / move.place, layout.staging / move.place, layout.root / move.kept
+    if move.is_new and not files.is_folder(new):
+        return  # it is in its place
+    if files.is_folder(place) and not files.exists(kept):
+        files.make_folder(kept.parent)
+        files.rename(place, kept)
+        files.sync_folder(kept.parent)
+        files.sync_folder(place.parent)
+    if move.is_new:
+        files.make_folder(place.parent)
+        files.rename(new, place)
+        files.sync_folder(place.parent)
+        files.sync_folder(new.parent)
+
+
+def clear_staging(files: Files, layout: Layout) -> None:
+    """Removes what an earlier build left behind; only what no note speaks of is there."""
+    _remove(files, layout.staging)
+
+
+def _remove(files: Files, path: Path) -> None:
+    if files.is_folder(path):
+        for name in files.names(path):
+            _remove(files, path / name)
+        files.remove_folder(path)
+    elif files.exists(path):
+        files.unlink(path)

@@ -1,0 +1,101 @@
+"""Every verb and option over the network is on its reference page, and mqadmin's spellings of them work."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer.main
+
+from penstock.cli import main
+from penstock.cli.mqadmin import VERBS, translated
+
+PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "cli-network.md").read_text(encoding="utf-8")
+SECTIONS = dict(re.findall(r"^## `penstock (\w+)`\n((?:(?!^## ).*\n)*)", PAGE, re.M))
+SHARED = {"namesrv", "account", "trust", "as_json"}
+
+MQADMIN = {
+    "updateTopic": "-b -c -o -p -r -s -t -u -w",
+    "deleteTopic": "-c -t",
+    "topicStatus": "-t",
+    "topicRoute": "-l -t",
+    "topicList": "-c",
+    "topicClusterList": "-t",
+    "clusterList": "-i -m",
+    "brokerStatus": "-b -c",
+    "consumerProgress": "-g -s",
+    "consumerStatus": "-b -g -i -s",
+    "consumerConnection": "-b -g",
+    "producerConnection": "-g -t",
+    "queryMsgById": "-d -g -i -s -u",
+    "queryMsgByKey": "-k -t",
+    "queryMsgByUniqueKey": "-a -d -g -i -t",
+    "queryMsgByOffset": "-b -i -o -t",
+    "printMsg": "-b -c -d -e -s -t",
+    "printMsgByQueue": "-a -b -c -d -e -f -i -p -s -t",
+    "resetOffsetByTime": "-c -f -g -s -t",
+    "skipAccumulatedMessage": "-f -g -t",
+    "cloneGroupOffset": "-d -o -s -t",
+    "updateSubGroup": "-a -b -c -d -g -i -m -q -r -s -w",
+    "deleteSubGroup": "-b -c -g -r",
+    "sendMessage": "-b -c -i -k -m -p -t",
+    "consumeMessage": "-b -c -e -g -i -o -s -t",
+    "updateBrokerConfig": "-b -c -k -v",
+    "getBrokerConfig": "-b -c",
+    "wipeWritePerm": "-b",
+    "addWritePerm": "-b",
+}
+"""What `mqadmin help <verb>` of RocketMQ 4.9.8 lists, but for -n and -h, which all have."""
+
+
+def commands() -> dict[str, Any]:
+    """Click's command of each verb, by `group verb`; those that help does not list left out."""
+    main._add_groups([])
+    root: Any = typer.main.get_command(main.app)
+    return {
+        f"{group} {name}": command
+        for group in main._OVER_NETWORK
+        for name, command in root.commands[group].commands.items()
+        if not command.hidden
+    }
+
+
+COMMANDS = commands()
+
+
+def test_every_verb_and_its_spelling_are_on_the_page() -> None:
+    spelled = {ours: theirs for theirs, ours in VERBS.items()}
+    on_page = {
+        f"{group} {verb}": theirs
+        for group, text in SECTIONS.items()
+        for verb, theirs in re.findall(r"^\| `([\w-]+)` \| (?:`(\w+)`)? ?\|", text, re.M)
+    }
+    assert on_page == {name: spelled.get(name, "") for name in COMMANDS}
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_option_of_a_verb_is_in_its_row(name: str) -> None:
+    group, verb = name.split(" ")
+    row = next(line for line in SECTIONS[group].splitlines() if line.startswith(f"| `{verb}` |"))
+    for parameter in COMMANDS[name].params:
+        if parameter.name in SHARED:
+            assert all(f"`{each}" in PAGE for each in parameter.opts if re.fullmatch(r"--?[a-z-]+", each))
+            continue
+        short = [each for each in parameter.opts if re.fullmatch(r"--?[a-z-]+", each)]
+        assert all(re.search(rf"`{each}[` ]", row) for each in short), (name, parameter.opts)
+
+
+@pytest.mark.parametrize("verb", MQADMIN)
+def test_mqadmins_options_are_known(verb: str) -> None:
+    command = COMMANDS[VERBS[verb]]
+    known = {each for parameter in command.params for each in parameter.opts}
+    assert set(MQADMIN[verb].split()) | {"-n"} <= known
+
+
+def test_only_mqadmins_verbs_are_translated() -> None:
+    assert translated(["topicList", "-n", "h:1"]) == ["topic", "list", "-n", "h:1"]
+    assert translated(["topicList", "-h"]) == ["topic", "list", "--help"]
+    assert translated(["store", "topicList"]) == ["store", "topicList"]
+    assert translated([]) == []

@@ -1,0 +1,92 @@
+"""The unit for systemd: its command line is run and stopped as systemd would, and its limits fit the broker's."""
+
+from __future__ import annotations
+
+import configparser
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from clients.served import free_port
+
+from penstock.broker.settings import BrokerSettings
+from penstock.cli import exits
+
+ROOT = Path(__file__).resolve().parents[2]
+UNIT = ROOT / "deploy" / "penstock.service"
+PAGE = ROOT / "docs" / "how-to" / "systemd.md"
+PROGRAM = Path(sys.executable).with_name("penstock")
+
+
+def service() -> configparser.SectionProxy:
+    """The last of settings that are given several times; that suits those asked for here."""
+    parser = configparser.ConfigParser(strict=False, interpolation=None)
+    parser.optionxform = str  # type: ignore[assignment,method-assign]  # names are as they are written
+    parser.read(UNIT)
+    return parser["Service"]
+
+
+def command_in(folder: Path) -> list[str]:
+    """ExecStart with this machine's program, folders of the test and free ports."""
+    config = folder / "broker.conf"
+    config.touch()
+    put = {
+        "/opt/penstock/bin/penstock": str(PROGRAM),
+        "/var/lib/penstock/store": str(folder / "store"),
+        "/etc/penstock/broker.conf": str(config),
+        "127.0.0.1:10911": f"127.0.0.1:{free_port()}",
+        "127.0.0.1:9876": f"127.0.0.1:{free_port()}",
+    }
+    words = shlex.split(service()["ExecStart"])
+    assert put.keys() <= set(words)
+    return [put.get(word, word) for word in words]
+
+
+def test_its_command_serves_and_ends_cleanly_on_its_signal_in_its_time(tmp_path: Path) -> None:
+    command = [*command_in(tmp_path), "--profile", "dev"]  # files of a laptop's size
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        lines = [process.stdout.readline() for _ in range(5)]
+        assert lines[-1] == "Ctrl-C or SIGTERM stops it.\n", lines
+        process.send_signal(signal.Signals[service()["KillSignal"]])
+        assert process.wait(int(service()["TimeoutStopSec"])) == exits.OK
+    finally:
+        process.kill()
+        process.communicate()
+    assert not (tmp_path / "store" / "abort").exists(), "it was a clean stop"
+
+
+def test_systemd_waits_longer_than_the_broker_takes_to_stop() -> None:
+    assert int(service()["TimeoutStopSec"]) * 1000 >= BrokerSettings().stop_limit_millis + 2000
+
+
+def test_what_cannot_start_is_not_started_again(tmp_path: Path) -> None:
+    assert service()["Restart"] == "on-failure"
+    command = [*command_in(tmp_path), "--set", "noSuchSetting=1"]
+    refused = subprocess.run(command, capture_output=True, timeout=60, check=False)
+    assert str(refused.returncode) == service()["RestartPreventExitStatus"] == str(exits.NOT_RUN)
+    page = PAGE.read_text(encoding="utf-8")
+    for status in (exits.OK, exits.PROBLEM, exits.NOT_RUN):
+        assert f"\n| {status} |" in page
+
+
+def test_it_does_not_run_as_root_and_writes_to_its_own_folder_only() -> None:
+    found = service()
+    assert found["User"] == found["StateDirectory"] == "penstock"
+    assert found["ProtectSystem"] == "strict"
+    assert found["NoNewPrivileges"] == "true"
+    assert int(found["LimitNOFILE"]) > 16_384, "as many connections as the broker takes, and its files"
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not installed")
+def test_systemd_understands_every_line(tmp_path: Path) -> None:
+    copy = tmp_path / UNIT.name
+    copy.write_text(UNIT.read_text().replace("/opt/penstock/bin/penstock", str(PROGRAM)))
+    found = subprocess.run(["systemd-analyze", "verify", copy], capture_output=True, text=True, timeout=60, check=False)
+    said = [line for line in (found.stdout + found.stderr).splitlines() if UNIT.name in line]
+    assert said == []

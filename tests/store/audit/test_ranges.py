@@ -1,0 +1,80 @@
+"""The log may be audited in ranges of any size, by any process: the outcome is the same."""
+
+from __future__ import annotations
+
+import pickle
+import shutil
+from pathlib import Path
+
+import pytest
+from faults import ALL
+from sound_store import LOG_SIZE, SETTINGS, SoundStore
+
+from penstock.format import kernels
+from penstock.store.audit import AuditReport, audit
+from penstock.store.audit.auditor import finish
+from penstock.store.audit.config_audit import read_config
+from penstock.store.audit.index_files import audit_index_file
+from penstock.store.audit.plan import pieces, survey
+from penstock.store.audit.range_audit import RangeResult, audit_range
+from penstock.store.layout import Layout
+from penstock.store.overlay_files import OverlayFiles
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return SoundStore.make(tmp_path_factory.mktemp("model") / "store").folder
+
+
+@pytest.fixture
+def store(model: Path, tmp_path: Path) -> SoundStore:
+    return SoundStore(Path(shutil.copytree(model, tmp_path / "store")))
+
+
+def audit_in_pieces(folder: Path, size: int) -> AuditReport:
+    """As workers elsewhere would: everything goes there and comes back as bytes."""
+    files = OverlayFiles()
+    plan = pickle.loads(pickle.dumps(survey(files, Layout.of(folder, SETTINGS), SETTINGS, is_live=False)))
+    found = [audit_index_file(plan, files, number) for number in range(len(plan.index_files))]
+    index = tuple(facts for facts in found if facts is not None)
+    results = [audit_range(plan, files, piece, index) for piece in pieces(plan, files, size)]
+    joined = RangeResult()
+    for result in pickle.loads(pickle.dumps(results)):
+        joined.join(result)
+    return finish(plan, files, read_config(files, plan), index, joined)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_a_fault_is_found_alike_in_ranges_of_any_size(store: SoundStore, name: str) -> None:
+    ALL[name](store)
+    whole = audit(store.folder, SETTINGS)
+    for size in (700, 5000):
+        assert audit_in_pieces(store.folder, size) == whole, size
+
+
+def test_threads_share_the_ranges(store: SoundStore) -> None:
+    ALL["a_body_with_another_crc"](store)
+    assert audit(store.folder, SETTINGS, workers=4, piece_size=1000) == audit(store.folder, SETTINGS)
+
+
+def test_records_that_rocketmq_cut_off_and_left_in_a_filler_are_no_part_of_the_log(store: SoundStore) -> None:
+    """Its cuts move positions only; if a filler comes to lie there, old records stay behind it, whole and in place."""
+    spots = [spot for spot in store.records() if spot.offset // LOG_SIZE == 1]
+    last, cut = spots[-1], spots[-4:]
+    end = last.offset + last.size
+    data = store.read_log(cut[0].offset, end - cut[0].offset)
+    filler = bytearray(2 * LOG_SIZE - cut[0].offset)
+    kernels.write_blank(filler, 0, len(filler))
+    store.write_log(cut[0].offset, bytes(filler))
+    store.write_log(cut[0].offset + cut[0].size, data[cut[0].size :])
+    shutil.rmtree(store.folder / "consumequeue")
+    shutil.rmtree(store.folder / "index")
+    for size in (LOG_SIZE, 5000, 300, 100):
+        report = audit_in_pieces(store.folder, size)
+        assert {finding.kind for finding in report.errors} == {
+            "unit-missing",
+            "index-key-missing",
+            "queue-offset-gap",
+            "delay-offset-past-end",
+        }
+        assert report.figures.records == len(store.records())

@@ -1,0 +1,60 @@
+"""A caller that must not wait for the disk: it appends, and is told when the log was synced."""
+
+from __future__ import annotations
+
+import errno
+import threading
+
+import pytest
+from store_home import FaultyFiles, StoreHome, eventually, refuse
+
+from penstock.errors import StoreFailed
+from penstock.store import GetStatus, Message, PutStatus, TagFilter
+
+
+def test_an_append_is_answered_while_the_disk_is_still_busy(home: StoreHome) -> None:
+    disk, may_sync, told = FaultyFiles(), threading.Event(), threading.Event()
+    store = home.open(files=disk, sync=True)
+    disk.before_sync = lambda path: may_sync.wait(30) and None
+    store.on_flush(told.set)
+    one, batch = store.append(Message("T", b"one")), store.append_many([Message("T", b"two"), Message("T", b"three")])
+    assert one.ok
+    assert batch.ok
+    assert store.flushed_offset < one.end_offset
+    told.clear()
+    may_sync.set()
+    assert told.wait(30)
+    eventually(lambda: store.flushed_offset >= batch.results[-1].end_offset, "the batch never came to disk")
+    assert home.bodies(store, "T") == [b"one", b"two", b"three"]
+
+
+def test_whoever_waits_for_a_sync_hears_that_it_failed(home: StoreHome) -> None:
+    disk, told = FaultyFiles(), threading.Event()
+    store = home.open(files=disk, sync=True)
+    store.on_flush(lambda: told.set() if store.flush_failure else None)
+    disk.before_sync = lambda path: refuse(errno.EIO) if "commitlog" in str(path) else None
+    assert store.flush_failure == ""
+    assert store.append(Message("T", b"one")).ok
+    assert told.wait(30)
+    assert "could not be synced" in store.flush_failure
+    assert store.append(Message("T", b"two")).status is PutStatus.SERVICE_NOT_AVAILABLE
+    with pytest.raises(StoreFailed, match="could not be synced"):
+        store.flush()
+
+
+def test_a_flush_brings_to_disk_what_was_put_so_far(home: StoreHome) -> None:
+    store = home.open()
+    result = store.append(Message("T", b"one"))
+    store.flush()
+    assert store.flushed_offset == result.end_offset
+
+
+def test_a_get_of_what_is_dispatched_waits_for_nothing(home: StoreHome) -> None:
+    store = home.open()
+    store.dispatcher.gather_seconds = 3600  # the thread does not get to it in this test
+    assert store.append(Message("T", b"one")).ok
+    page = store.get_dispatched("T", 0, 0, 32, TagFilter("*"))
+    assert (page.status, page.count) == (GetStatus.NO_MESSAGE_IN_QUEUE, 0)
+    assert store.get("T", 0, 0).count == 1
+    assert store.get_dispatched("T", 0, 0, 32, TagFilter("*")).count == 1
+    store.dispatcher.gather_seconds = 0.0

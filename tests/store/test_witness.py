@@ -1,0 +1,107 @@
+"""A record's topic, queue id and queue offset have no checksum; its unit bears witness."""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+from store_home import StoreHome
+
+from penstock.format.record import Record, encode_record
+from penstock.store import GetStatus, Message, PutResult
+
+pytestmark = pytest.mark.usefixtures("kernels_name")
+
+CLEAN_OR_NOT = pytest.mark.parametrize("crashed", [False, True], ids=["clean_exit", "crash"])
+FIELDS = pytest.mark.parametrize(
+    ("position", "what"),
+    [(15, "queue id"), (27, "queue offset"), (20, "high byte of the queue offset"), (88 + 5 + 1, "topic")],
+)
+"""Places in a record with a body of five bytes."""
+
+
+def fill(home: StoreHome) -> list[PutResult]:
+    with home.open() as store:
+        return [
+            store.put(Message("orders", b"%05d" % number, keys=f"k{number}", queue_id=number % 2))
+            for number in range(10)
+        ]
+
+
+@CLEAN_OR_NOT
+@FIELDS
+def test_a_record_with_a_damaged_header_is_served_by_nobody(
+    home: StoreHome, crashed: bool, position: int, what: str
+) -> None:
+    hit = fill(home)[4]
+    home.flip(home.log_files()[0], hit.physical_offset + position)
+    if crashed:
+        home.mark_crashed()
+    store = home.open()
+    assert store.topics() == ["orders"], f"a damaged {what} makes a topic"
+    assert [queue.queue_id for queue in store.queues] == [0, 1]
+    assert home.bodies(store, "orders", 0) == [b"00000", b"00002", b"00006", b"00008"]
+    assert home.bodies(store, "orders", 1) == [b"%05d" % number for number in range(1, 10, 2)]
+    page = store.get("orders", 0, 0)
+    assert (page.status, page.damaged) == (GetStatus.FOUND, (2,))
+    assert store.look_up(hit.physical_offset) is None
+    assert not store.query("orders", "k4")
+    assert [hit.body for hit in store.query("orders", "k5")] == [b"00005"]
+    assert store.put(Message("orders", b"next")).queue_offset == 5
+
+
+@FIELDS
+def test_the_last_unit_of_a_queue_is_not_given_up_for_a_damaged_header(
+    home: StoreHome, position: int, what: str
+) -> None:
+    hit = fill(home)[8]
+    home.flip(home.log_files()[0], hit.physical_offset + position)
+    home.mark_crashed()
+    store = home.open()
+    assert [queue.queue_id for queue in store.queues] == [0, 1], what
+    assert store.look_up(hit.physical_offset) is None
+    assert home.bodies(store, "orders", 0) == [b"00000", b"00002", b"00004", b"00006"]
+    assert store.put(Message("orders", b"next")).queue_offset == 5
+
+
+@CLEAN_OR_NOT
+def test_a_record_without_its_unit_is_believed(home: StoreHome, crashed: bool) -> None:
+    hit = fill(home)[4]
+    unit = home.queue_files("orders", 0)[0]
+    home.write(unit, hit.queue_offset * 20, (1 << 40).to_bytes(8, "big"))
+    if crashed:
+        home.mark_crashed()
+    store = home.open()
+    record = store.look_up(hit.physical_offset)
+    assert record is not None
+    assert record.body == b"00004"
+    assert [found.body for found in store.query("orders", "k4")] == [b"00004"]
+
+
+def test_a_lost_queue_is_built_again_beside_others(home: StoreHome) -> None:
+    fill(home)
+    shutil.rmtree(home.path / "consumequeue" / "orders" / "1")
+    home.mark_crashed()
+    store = home.open()
+    assert home.bodies(store, "orders", 1) == [b"%05d" % number for number in range(1, 10, 2)]
+
+
+def test_a_queue_offset_that_no_log_could_have_reached_makes_no_files(home: StoreHome) -> None:
+    """Its place would lie behind 2**40 units that stand for nothing."""
+    folder = home.path / "commitlog"
+    folder.mkdir(parents=True)
+    first = encode_record(Record(topic="T", body=b"one"))
+    far = encode_record(Record(topic="T", body=b"far", queue_offset=2**40, physical_offset=len(first)))
+    (folder / f"{0:020d}").write_bytes((first + far).ljust(1 << 20, b"\0"))
+    store = home.open()
+    assert home.bodies(store, "T") == [b"one"]
+    assert len(home.queue_files("T")) == 1
+    assert store.put(Message("T", b"two")).queue_offset == 1
+
+
+def test_a_record_that_is_not_dispatched_yet_has_no_witness_and_is_found(home: StoreHome) -> None:
+    store = home.open(sync=True)
+    answer = store.put(Message("T", b"new", wait=False))
+    record = store.look_up(answer.physical_offset)
+    assert record is not None
+    assert record.body == b"new"
