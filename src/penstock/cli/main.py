@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from importlib import import_module
 from io import TextIOWrapper
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
 from penstock import __version__
-from penstock.cli import exits, store, tour
+from penstock.cli import exits, namesrv, serve, store, tour
+from penstock.cli.mqadmin import translated
 from penstock.cli.options import help_if_alone
 from penstock.cli.output import flush, say, write
 from penstock.errors import PenstockError
@@ -18,6 +20,10 @@ from penstock.errors import PenstockError
 app = typer.Typer(name="penstock", add_completion=False, rich_markup_mode=None)
 app.add_typer(store.app, name="store")
 app.command()(tour.tour)
+app.command()(serve.serve)
+app.command()(namesrv.namesrv)
+
+_OVER_NETWORK: Final = ("topic", "group", "message", "offset", "cluster")
 
 
 def _show_version(wanted: bool) -> None:
@@ -53,7 +59,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
     try:
-        status = app(args=arguments, prog_name="penstock", standalone_mode=False)
+        given = translated(sys.argv[1:] if arguments is None else arguments)
+        _add_groups(given)
+        status = app(args=given, prog_name="penstock", standalone_mode=False)
         flush()
     except SystemExit as gone:
         return int(gone.code or exits.OK)
@@ -63,6 +71,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return exits.INTERRUPTED
     return status if isinstance(status, int) else exits.OK
+
+
+def _add_groups(arguments: Sequence[str]) -> None:
+    """Has the app know the groups that talk to a cluster, if they are asked for: others start sooner without them."""
+    first = arguments[0] if arguments else ""
+    groups = {group.name for group in app.registered_groups}
+    verbs = {command.name or getattr(command.callback, "__name__", "") for command in app.registered_commands}
+    wanted = [first] if first in _OVER_NETWORK else [] if first in groups | verbs else _OVER_NETWORK
+    for name in wanted:
+        if name not in groups:
+            app.add_typer(import_module(f"penstock.cli.{name}").app, name=name)
 
 
 def _sentence(error: Exception) -> str:

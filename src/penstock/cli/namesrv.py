@@ -7,10 +7,10 @@ import logging
 import signal
 from typing import Annotated
 
-from penstock.broker.settings import parse_address
 from penstock.cli.options import AsJson, Config, Pairs, option
 from penstock.cli.output import flush, say, write, write_json
 from penstock.namesrv import NameServer, NamesrvSettings
+from penstock.remoting.addresses import parse_address
 from penstock.remoting.event_loop import run
 
 _GRACE_S = 3.0

@@ -1,0 +1,46 @@
+"""A client of RocketMQ clusters, Penstock's or Java's: asyncio first, `penstock.client.sync` for plain code.
+
+    Producer, TransactionProducer          send
+    PushConsumer, PullConsumer             consume
+    Admin                                  look and change
+    ClientConfig, Credentials              how to get there
+
+All find their brokers through name servers, reconnect by themselves, and raise subclasses of PenstockError.
+"""
+
+from penstock.client.admin import Admin
+from penstock.client.config import ClientConfig
+from penstock.client.credentials import Credentials
+from penstock.client.fetch import PullResult, PullStatus
+from penstock.client.handling import Later
+from penstock.client.message import Message, ReceivedMessage
+from penstock.client.producer import Producer, ProducerOptions
+from penstock.client.pull_consumer import PullConsumer
+from penstock.client.push_consumer import PushConsumer, PushOptions
+from penstock.client.results import SendResult, SendStatus
+from penstock.client.subscription import Sql92
+from penstock.client.transaction_producer import TransactionProducer, TransactionResult, TransactionState
+from penstock.protocol.bodies.queues import MessageQueue
+
+__all__ = [
+    "Admin",
+    "ClientConfig",
+    "Credentials",
+    "Later",
+    "Message",
+    "MessageQueue",
+    "Producer",
+    "ProducerOptions",
+    "PullConsumer",
+    "PullResult",
+    "PullStatus",
+    "PushConsumer",
+    "PushOptions",
+    "ReceivedMessage",
+    "SendResult",
+    "SendStatus",
+    "Sql92",
+    "TransactionProducer",
+    "TransactionResult",
+    "TransactionState",
+]

@@ -1,0 +1,241 @@
+"""The queues that a push consumer has now: each is pulled, one page after the other, and what comes is consumed.
+
+A queue is added where the group stands, taken away with its offset stored (and its lock given up), and begun anew
+where a broker, or an administrator, says that it has to. Belongs to the loop's thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Final, Protocol
+
+from penstock.client.fetch import Fetcher, Pull, PullStatus
+from penstock.client.instance import ClientInstance
+from penstock.client.message import ReceivedMessage
+from penstock.client.offset_store import OffsetStore
+from penstock.client.process_queue import ProcessQueue
+from penstock.client.queue_locks import QueueLocks
+from penstock.errors import PenstockError, Refused
+from penstock.protocol.bodies.queues import MessageQueue
+from penstock.protocol.codes import ResponseCode
+from penstock.protocol.subscription import SubscriptionData
+
+log = logging.getLogger("penstock.client")
+
+_HOLD_S: Final = 15.0
+_FIRST_PAUSE_S: Final = 0.2
+_LONGEST_PAUSE_S: Final = 3.0
+_NOT_KNOWN: Final = frozenset(
+    {
+        ResponseCode.SUBSCRIPTION_NOT_EXIST,
+        ResponseCode.SUBSCRIPTION_NOT_LATEST,
+        ResponseCode.FILTER_DATA_NOT_EXIST,
+        ResponseCode.FILTER_DATA_NOT_LATEST,
+    }
+)
+"""The broker has not heard our last heartbeat."""
+
+
+class Consumption(Protocol):
+    """What consumes: side by side, or in order."""
+
+    def begin(self, process_queue: ProcessQueue) -> None: ...
+
+    def submit(self, process_queue: ProcessQueue, messages: Iterable[ReceivedMessage]) -> None: ...
+
+    async def end(self, process_queue: ProcessQueue) -> None: ...
+
+    async def close(self, timeout_s: float) -> None: ...
+
+
+class Assignments:
+    """Queues and what is in hand of them."""
+
+    def __init__(
+        self,
+        instance: ClientInstance,
+        group: str,
+        subscriptions: dict[str, SubscriptionData],
+        offsets: OffsetStore,
+        locks: QueueLocks | None,
+        start_offset: Callable[[MessageQueue], Awaitable[int]],
+        *,
+        commits: bool,
+        pull_batch: int,
+        body_limit: int,
+    ) -> None:
+        """`commits`: pulls carry the group's offset."""
+        self._instance = instance
+        self._group = group
+        self._subscriptions = subscriptions
+        self._offsets = offsets
+        self._locks = locks
+        self._start_offset = start_offset
+        self._commits = commits
+        self._pull_batch = pull_batch
+        self._fetcher = Fetcher(instance, body_limit)
+        self._pulling: dict[ProcessQueue, asyncio.Task[None]] = {}
+        self._leaving: dict[MessageQueue, asyncio.Task[None]] = {}
+        self._closed = False
+        self.table: dict[MessageQueue, ProcessQueue] = {}
+        self.consumption: Consumption
+        """Set before the first queue is added."""
+        self.on_left: Callable[[], None] = lambda: None
+        """Called when a queue that was taken away is free."""
+
+    # -- which -----------------------------------------------------------------------------------------------
+
+    async def update(self, topic: str, queues: set[MessageQueue]) -> bool:
+        """Has exactly these queues of a topic from now on; says whether that is done, or needs another round."""
+        have = {queue for queue in self.table if queue.topic == topic}
+        for queue in have - queues:
+            self.remove(queue)
+        new = queues - have
+        free = {queue for queue in new if queue not in self._leaving}
+        if self._locks is not None and free:
+            await self._locks.lock(free)
+            free = {queue for queue in free if self._locks.holds(queue)}
+        added = [await self._add(queue) for queue in sorted(free)]
+        return len(free) == len(new) and all(added)
+
+    async def _add(self, queue: MessageQueue) -> bool:
+        try:
+            offset = await self._start_offset(queue)
+        except PenstockError as error:
+            log.warning("%s/%d of %s waits: %s", queue.topic, queue.queue_id, queue.broker_name, error)
+            return False
+        self._begin(queue, offset)
+        return True
+
+    def _begin(self, queue: MessageQueue, offset: int) -> None:
+        if self._closed:
+            return
+        log.info("%s/%d of %s from offset %d on", queue.topic, queue.queue_id, queue.broker_name, offset)
+        process_queue = self.table[queue] = ProcessQueue(queue, offset)
+        self._offsets.note(queue, offset)
+        self.consumption.begin(process_queue)
+        self._pulling[process_queue] = asyncio.create_task(self._pull(process_queue))
+
+    def remove(self, queue: MessageQueue) -> None:
+        """Takes a queue away; what has to be finished first is finished meanwhile."""
+        process_queue = self.table.pop(queue)
+        log.info("%s/%d of %s is given up", queue.topic, queue.queue_id, queue.broker_name)
+        self._stop_pulling(process_queue)
+        task = self._leaving[queue] = asyncio.create_task(self._leave(process_queue))
+        task.add_done_callback(lambda _: self._left(queue))
+
+    def restart(self, process_queue: ProcessQueue, offset: int) -> None:
+        """Begins a queue anew at an offset; what is in hand of it is dropped."""
+        queue = process_queue.queue
+        if self.table.get(queue) is not process_queue:
+            return
+        del self.table[queue]
+        self._stop_pulling(process_queue)
+        process_queue.drop()
+        self._offsets.note(queue, offset)
+        task = self._leaving[queue] = asyncio.create_task(self._begin_anew(process_queue, offset))
+        task.add_done_callback(lambda _: self._left(queue))
+
+    async def _begin_anew(self, process_queue: ProcessQueue, offset: int) -> None:
+        await self.consumption.end(process_queue)
+        await self._offsets.save([process_queue.queue])
+        self._begin(process_queue.queue, offset)
+
+    async def _leave(self, process_queue: ProcessQueue) -> None:
+        queue = process_queue.queue
+        await self.consumption.end(process_queue)
+        await self._offsets.save([queue])
+        self._offsets.forget(queue)
+        if self._locks is not None:
+            await self._locks.unlock([queue])
+
+    def _left(self, queue: MessageQueue) -> None:
+        self._leaving.pop(queue, None)
+        self.on_left()
+
+    def _stop_pulling(self, process_queue: ProcessQueue) -> None:
+        task = self._pulling.pop(process_queue, None)
+        if task is not None:
+            task.cancel()
+
+    async def close(self, timeout_s: float) -> None:
+        """Pulls no more, waits for the messages under way, stores all offsets and gives up all locks."""
+        self._closed, self.on_left = True, lambda: None
+        tasks = list(self._pulling.values())
+        for process_queue in list(self._pulling):
+            self._stop_pulling(process_queue)
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self.consumption.close(timeout_s)
+        leaving = list(self._leaving.values())
+        if leaving:
+            await asyncio.wait(leaving, timeout=timeout_s)
+        for task in leaving:
+            task.cancel()
+        await asyncio.gather(*leaving, return_exceptions=True)
+        await self._offsets.save()
+        if self._locks is not None:
+            await self._locks.unlock(list(self.table))
+        self.table.clear()
+
+    # -- pulling ---------------------------------------------------------------------------------------------
+
+    async def _pull(self, process_queue: ProcessQueue) -> None:
+        queue, pause_s = process_queue.queue, _FIRST_PAUSE_S
+        while not process_queue.dropped:
+            await process_queue.room()
+            try:
+                await self._pull_page(process_queue)
+                pause_s = _FIRST_PAUSE_S
+            except PenstockError as error:
+                log.log(
+                    logging.WARNING if pause_s >= _LONGEST_PAUSE_S else logging.INFO,
+                    "%s/%d of %s cannot be pulled: %s",
+                    queue.topic,
+                    queue.queue_id,
+                    queue.broker_name,
+                    error,
+                )
+                if isinstance(error, Refused) and error.code in _NOT_KNOWN:
+                    await self._instance.beat()
+                else:
+                    self._instance.routes.refresh_soon(queue.topic)
+                await asyncio.sleep(pause_s)
+                pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+
+    async def _pull_page(self, process_queue: ProcessQueue) -> None:
+        queue = process_queue.queue
+        may_commit = self._commits and (self._locks is None or self._locks.holds(queue))
+        noted = self._offsets.noted(queue) if may_commit else None
+        page = await self._fetcher.fetch(
+            Pull(
+                group=self._group,
+                queue=queue,
+                offset=process_queue.next_offset,
+                subscription=self._subscriptions[queue.topic],
+                max_messages=self._pull_batch,
+                wait_s=_HOLD_S,
+                commit_offset=-1 if noted is None else noted,
+                is_subscribed=True,
+            )
+        )
+        if process_queue.dropped:
+            return
+        if page.status is PullStatus.OFFSET_ILLEGAL:
+            log.warning(
+                "%s/%d of %s has offsets %d to %d, and not %d; going on at %d",
+                queue.topic,
+                queue.queue_id,
+                queue.broker_name,
+                page.min_offset,
+                page.max_offset,
+                process_queue.next_offset,
+                page.next_offset,
+            )
+            self.restart(process_queue, page.next_offset)
+            return
+        process_queue.put(page.messages, page.next_offset)
+        self._offsets.note(queue, process_queue.commit_offset)
+        if page.messages:
+            self.consumption.submit(process_queue, page.messages)

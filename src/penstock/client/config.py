@@ -1,0 +1,70 @@
+"""How a client finds its cluster, proves who it is, and how patient it is: one frozen value for all kinds of clients.
+
+    ClientConfig("127.0.0.1:9876")
+    ClientConfig("10.0.0.1:9876;10.0.0.2:9876", credentials=Credentials("app", "secret"))
+    ClientConfig("10.0.0.1:9876", tls={"tls.enable": "true", "tls.client.trustCertPath": "ca.pem"})
+
+Without an address the environment's NAMESRV_ADDR counts, as for RocketMQ's own clients, and else 127.0.0.1:9876.
+"""
+
+from __future__ import annotations
+
+import os
+import ssl
+from collections.abc import Mapping
+from dataclasses import KW_ONLY, dataclass, field
+from typing import Final, TypeAlias
+
+from penstock.client.credentials import Credentials
+from penstock.errors import BadSettings
+from penstock.remoting.addresses import parse_address
+from penstock.remoting.tls import client_tls
+
+DEFAULT_NAMESRV: Final = "127.0.0.1:9876"
+
+
+@dataclass(frozen=True)
+class ClientConfig:
+    """Times are in seconds. Raises BadSettings if an address is none, or TLS files cannot be used."""
+
+    namesrv: str = ""
+    """Name servers, `host:port` joined by `;`. Each knows the whole cluster; one that is silent is passed over."""
+    _: KW_ONLY
+    credentials: Credentials | None = None
+    """The account that signs every request, for clusters with access control."""
+    tls: ssl.SSLContext | Mapping[str, str] | None = field(default=None, repr=False)
+    """How to speak TLS: a context, or RocketMQ's `tls.*` properties; None for plain connections."""
+    timeout_s: float = 3.0
+    """For a request that is answered at once."""
+    connect_timeout_s: float = 3.0
+    route_refresh_s: float = 30.0
+    """How often routes are asked for anew."""
+    heartbeat_s: float = 30.0
+    """How often brokers are told which groups are here; they forget a client after 120."""
+
+    def __post_init__(self) -> None:
+        namesrv = self.namesrv or os.environ.get("NAMESRV_ADDR", "") or DEFAULT_NAMESRV
+        object.__setattr__(self, "namesrv", namesrv)
+        if not self.name_servers:
+            raise BadSettings(f"there is no name server in {self.namesrv!r}; write HOST:PORT, several joined by ';'")
+        for address in self.name_servers:
+            parse_address(address, "the name server")
+        context = client_tls(self.tls) if isinstance(self.tls, Mapping) else self.tls
+        object.__setattr__(self, "tls", context)
+
+    @property
+    def name_servers(self) -> list[str]:
+        return [address.strip() for address in self.namesrv.split(";") if address.strip()]
+
+    @property
+    def tls_context(self) -> ssl.SSLContext | None:
+        return None if isinstance(self.tls, Mapping) else self.tls
+
+
+Namesrv: TypeAlias = "str | ClientConfig | None"
+"""Where a client finds its cluster: addresses, or a whole configuration."""
+
+
+def config_of(namesrv: Namesrv) -> ClientConfig:
+    """What `namesrv` says, with defaults for the rest."""
+    return namesrv if isinstance(namesrv, ClientConfig) else ClientConfig(namesrv or "")

@@ -1,0 +1,187 @@
+"""Reads queues at the caller's own pace.
+
+    async with PullConsumer("reports", "127.0.0.1:9876") as consumer:
+        for queue in await consumer.queues("orders"):
+            page = await consumer.pull(queue, 0)
+
+`pull` knows no state: a queue, an offset, a page. `assign` and `poll` keep positions for the caller, and `commit`
+stores them for the group. A pull consumer is no member of its group: it takes no queue from anybody, and nobody from
+it. Belongs to the thread of one event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from types import TracebackType
+from typing import Self
+
+from penstock.client.config import Namesrv
+from penstock.client.fetch import Fetcher, Pull, PullResult, PullStatus
+from penstock.client.instance import ClientInstance
+from penstock.client.message import ReceivedMessage
+from penstock.client.queue_offsets import QueueOffsets
+from penstock.client.subscription import make_subscription
+from penstock.errors import PenstockError
+from penstock.protocol.bodies.queues import MessageQueue
+from penstock.protocol.subscription import EVERYTHING, SubscriptionData
+
+_HOLD_S = 15.0
+
+
+class PullConsumer:
+    """Reads for a group. Started once, closed once; `async with` does both."""
+
+    def __init__(self, group: str, namesrv: Namesrv = None, *, max_messages: int = 32) -> None:
+        self.group = group
+        self._instance = ClientInstance(namesrv)
+        self._fetcher = Fetcher(self._instance)
+        self._max_messages = max_messages
+        self.offsets = QueueOffsets(self._instance)
+        """Offsets of queues, and of any group."""
+        self._positions: dict[MessageQueue, int] = {}
+        self._subscriptions: dict[str, SubscriptionData] = {}
+        self._pulls: dict[MessageQueue, asyncio.Task[PullResult]] = {}
+
+    async def start(self) -> Self:
+        self._instance.start()
+        return self
+
+    async def close(self) -> None:
+        """Nothing is committed by itself."""
+        pulls = list(self._pulls.values())
+        self.assign(())
+        await asyncio.gather(*pulls, return_exceptions=True)
+        await self._instance.close()
+
+    async def __aenter__(self) -> Self:
+        return await self.start()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    # -- one page --------------------------------------------------------------------------------------------
+
+    async def queues(self, topic: str) -> list[MessageQueue]:
+        """The queues of a topic that may be read."""
+        return list((await self._instance.routes.find(topic)).subscribe_queues)
+
+    async def pull(
+        self,
+        queue: MessageQueue,
+        offset: int,
+        *,
+        expression: str = EVERYTHING,
+        max_messages: int | None = None,
+        wait_s: float = 0.0,
+    ) -> PullResult:
+        """One page from an offset on, of what `expression` selects; waits up to `wait_s` for a message to come."""
+        await self._instance.routes.find(queue.topic)
+        return await self._fetcher.fetch(
+            Pull(
+                group=self.group,
+                queue=queue,
+                offset=offset,
+                subscription=make_subscription(queue.topic, expression),
+                max_messages=max_messages or self._max_messages,
+                wait_s=wait_s,
+            )
+        )
+
+    # -- with positions --------------------------------------------------------------------------------------
+
+    def assign(self, queues: Iterable[MessageQueue], *, expression: str = EVERYTHING) -> None:
+        """From now on `poll` reads these queues, from where the group stands, or from their beginning."""
+        wanted = set(queues)
+        for queue in self._positions.keys() - wanted:
+            del self._positions[queue]
+        for queue in self._pulls.keys() - wanted:
+            self._pulls.pop(queue).cancel()
+        self._subscriptions = {queue.topic: make_subscription(queue.topic, expression) for queue in wanted}
+        self._positions.update({queue: -1 for queue in wanted if queue not in self._positions})
+
+    @property
+    def assigned(self) -> list[MessageQueue]:
+        return sorted(self._positions)
+
+    def seek(self, queue: MessageQueue, offset: int) -> None:
+        """The next poll reads the queue from `offset` on."""
+        self._check(queue)
+        self._positions[queue] = offset
+        if queue in self._pulls:
+            self._pulls.pop(queue).cancel()
+
+    async def seek_to_time(self, queue: MessageQueue, timestamp: int) -> int:
+        """The next poll reads the queue from about a time on, in epoch milliseconds; returns the offset."""
+        offset = await self.offsets.offset_by_time(queue, timestamp)
+        self.seek(queue, offset)
+        return offset
+
+    async def position(self, queue: MessageQueue) -> int:
+        """Where the next poll reads the queue."""
+        self._check(queue)
+        return await self._settle(queue)
+
+    async def poll(self, timeout_s: float = 3.0) -> list[ReceivedMessage]:
+        """Messages of the queues that are assigned, of one or of several; none if none comes in time."""
+        deadline = asyncio.get_running_loop().time() + timeout_s
+        while self._positions:
+            for queue in self._positions:
+                if queue not in self._pulls:
+                    self._pulls[queue] = asyncio.create_task(self._pull_next(queue))
+            left = deadline - asyncio.get_running_loop().time()
+            done, _ = await asyncio.wait(self._pulls.values(), timeout=left, return_when=asyncio.FIRST_COMPLETED)
+            messages = self._take(done)
+            if messages or not done:
+                return messages
+        return []
+
+    async def commit(self) -> None:
+        """Stores the positions for the group: it has consumed what `poll` returned so far."""
+        known = {queue: offset for queue, offset in self._positions.items() if offset >= 0}
+        await asyncio.gather(*(self.offsets.commit(self.group, queue, offset) for queue, offset in known.items()))
+
+    async def _pull_next(self, queue: MessageQueue) -> PullResult:
+        return await self._fetcher.fetch(
+            Pull(
+                group=self.group,
+                queue=queue,
+                offset=await self._settle(queue),
+                subscription=self._subscriptions[queue.topic],
+                max_messages=self._max_messages,
+                wait_s=_HOLD_S,
+            )
+        )
+
+    async def _settle(self, queue: MessageQueue) -> int:
+        """The position, asked for where it is not known yet."""
+        if self._positions[queue] < 0:
+            offset = await self.offsets.committed(self.group, queue)
+            if offset is None:
+                offset = await self.offsets.min_offset(queue)
+            self._positions[queue] = offset
+        return self._positions[queue]
+
+    def _take(self, done: set[asyncio.Task[PullResult]]) -> list[ReceivedMessage]:
+        """The messages of pulls that have ended; the first error of one is raised when there are none."""
+        messages: list[ReceivedMessage] = []
+        errors = []
+        for queue in [queue for queue, task in self._pulls.items() if task in done]:
+            task = self._pulls.pop(queue)
+            error = task.exception()
+            if error is not None:
+                errors.append(error)
+                continue
+            page = task.result()
+            self._positions[queue] = page.next_offset
+            if page.status is PullStatus.FOUND:
+                messages += page.messages
+        if errors and not messages:
+            raise errors[0]
+        return messages
+
+    def _check(self, queue: MessageQueue) -> None:
+        if queue not in self._positions:
+            raise PenstockError(f"queue {queue.queue_id} of topic '{queue.topic}' is not assigned; call `assign` first")

@@ -1,0 +1,238 @@
+"""The clients for plain code and notebooks: the same names, the same methods, without `await`.
+
+    from penstock.client.sync import Message, Producer
+
+    with Producer("orders-service", "127.0.0.1:9876") as producer:
+        print(producer.send(Message("orders", b"two shirts")).msg_id)
+
+Each runs its asynchronous twin on a loop in a thread of its own, from its making until `close`. Methods may be called
+from several threads at once. A push consumer's handler is called in threads, unless it is a coroutine function.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from penstock.client import admin, producer, pull_consumer, push_consumer, transaction_producer
+from penstock.client.admin_cluster import ClusterAdmin
+from penstock.client.admin_groups import GroupAdmin
+from penstock.client.admin_messages import MessageAdmin
+from penstock.client.admin_offsets import OffsetAdmin
+from penstock.client.admin_topics import TopicAdmin
+from penstock.client.blocking import Blocking, Facade, blocking
+from penstock.client.config import ClientConfig, Namesrv
+from penstock.client.credentials import Credentials
+from penstock.client.handling import Later, MessageHandler
+from penstock.client.message import Message, ReceivedMessage
+from penstock.client.producer import ProducerOptions
+from penstock.client.push_consumer import PushOptions
+from penstock.client.queue_offsets import QueueOffsets
+from penstock.client.subscription import Sql92
+from penstock.client.transaction_producer import TransactionCheck, TransactionState
+from penstock.protocol.bodies.queues import MessageQueue
+from penstock.protocol.subscription import EVERYTHING
+
+__all__ = [
+    "Admin",
+    "ClientConfig",
+    "Credentials",
+    "Later",
+    "Message",
+    "MessageQueue",
+    "Producer",
+    "ProducerOptions",
+    "PullConsumer",
+    "PushConsumer",
+    "PushOptions",
+    "ReceivedMessage",
+    "Sql92",
+    "TransactionProducer",
+    "TransactionState",
+]
+
+
+class Producer(Facade[producer.Producer]):
+    """See `penstock.client.Producer`."""
+
+    def __init__(self, group: str, namesrv: Namesrv = None, *, options: ProducerOptions | None = None) -> None:
+        super().__init__(lambda: producer.Producer(group, namesrv, options=options), f"penstock producer {group}")
+
+    send = blocking(producer.Producer.send)
+    send_batch = blocking(producer.Producer.send_batch)
+    send_oneway = blocking(producer.Producer.send_oneway)
+    queues = blocking(producer.Producer.queues)
+
+
+class TransactionProducer(Facade[transaction_producer.TransactionProducer]):
+    """See `penstock.client.TransactionProducer`; what runs in a transaction runs on the client's own thread."""
+
+    def __init__(
+        self, group: str, check: TransactionCheck, namesrv: Namesrv = None, *, options: ProducerOptions | None = None
+    ) -> None:
+        super().__init__(
+            lambda: transaction_producer.TransactionProducer(group, check, namesrv, options=options),
+            f"penstock producer {group}",
+        )
+
+    send = blocking(producer.Producer.send)
+    send_batch = blocking(producer.Producer.send_batch)
+    send_oneway = blocking(producer.Producer.send_oneway)
+    queues = blocking(producer.Producer.queues)
+    send_in_transaction = blocking(transaction_producer.TransactionProducer.send_in_transaction)
+
+
+class PushConsumer(Facade[push_consumer.PushConsumer]):
+    """See `penstock.client.PushConsumer`; it consumes from its making on."""
+
+    def __init__(
+        self,
+        group: str,
+        handler: MessageHandler,
+        namesrv: Namesrv = None,
+        *,
+        subscriptions: Mapping[str, str] | None = None,
+        options: PushOptions | None = None,
+    ) -> None:
+        super().__init__(
+            lambda: push_consumer.PushConsumer(group, handler, namesrv, subscriptions=subscriptions, options=options),
+            f"penstock consumer {group}",
+        )
+
+    subscribe = blocking(push_consumer.PushConsumer.subscribe)
+    unsubscribe = blocking(push_consumer.PushConsumer.unsubscribe)
+
+    @property
+    def client_id(self) -> str:
+        return self.inner.client_id
+
+    @property
+    def assigned(self) -> list[MessageQueue]:
+        """The queues that this consumer has now."""
+        return self.inner.assigned
+
+
+class _Offsets(Blocking[QueueOffsets]):
+    """See `penstock.client.queue_offsets`."""
+
+    min_offset = blocking(QueueOffsets.min_offset)
+    max_offset = blocking(QueueOffsets.max_offset)
+    offset_by_time = blocking(QueueOffsets.offset_by_time)
+    earliest_time = blocking(QueueOffsets.earliest_time)
+    committed = blocking(QueueOffsets.committed)
+    commit = blocking(QueueOffsets.commit)
+
+
+class PullConsumer(Facade[pull_consumer.PullConsumer]):
+    """See `penstock.client.PullConsumer`."""
+
+    def __init__(self, group: str, namesrv: Namesrv = None, *, max_messages: int = 32) -> None:
+        super().__init__(
+            lambda: pull_consumer.PullConsumer(group, namesrv, max_messages=max_messages),
+            f"penstock consumer {group}",
+        )
+        self.offsets = _Offsets(self.inner.offsets, self._thread)
+
+    queues = blocking(pull_consumer.PullConsumer.queues)
+    pull = blocking(pull_consumer.PullConsumer.pull)
+    poll = blocking(pull_consumer.PullConsumer.poll)
+    commit = blocking(pull_consumer.PullConsumer.commit)
+    position = blocking(pull_consumer.PullConsumer.position)
+    seek_to_time = blocking(pull_consumer.PullConsumer.seek_to_time)
+
+    def assign(self, queues: Iterable[MessageQueue], *, expression: str = EVERYTHING) -> None:
+        """From now on `poll` reads these queues, from where the group stands, or from their beginning."""
+
+        async def assign() -> None:
+            self.inner.assign(queues, expression=expression)
+
+        self._thread.run(assign())
+
+    def seek(self, queue: MessageQueue, offset: int) -> None:
+        """The next poll reads the queue from `offset` on."""
+
+        async def seek() -> None:
+            self.inner.seek(queue, offset)
+
+        self._thread.run(seek())
+
+
+class _Cluster(Blocking[ClusterAdmin]):
+    """See `penstock.client.admin_cluster`."""
+
+    info = blocking(ClusterAdmin.info)
+    masters = blocking(ClusterAdmin.masters)
+    targets = blocking(ClusterAdmin.targets)
+    runtime_info = blocking(ClusterAdmin.runtime_info)
+    broker_config = blocking(ClusterAdmin.broker_config)
+    update_broker_config = blocking(ClusterAdmin.update_broker_config)
+    broker_stats = blocking(ClusterAdmin.broker_stats)
+    wipe_write_perm = blocking(ClusterAdmin.wipe_write_perm)
+    add_write_perm = blocking(ClusterAdmin.add_write_perm)
+    namesrv_config = blocking(ClusterAdmin.namesrv_config)
+    update_namesrv_config = blocking(ClusterAdmin.update_namesrv_config)
+    get_kv = blocking(ClusterAdmin.get_kv)
+    list_kv = blocking(ClusterAdmin.list_kv)
+    put_kv = blocking(ClusterAdmin.put_kv)
+    delete_kv = blocking(ClusterAdmin.delete_kv)
+
+
+class _Topics(Blocking[TopicAdmin]):
+    """See `penstock.client.admin_topics`."""
+
+    names = blocking(TopicAdmin.names)
+    route = blocking(TopicAdmin.route)
+    clusters = blocking(TopicAdmin.clusters)
+    config = blocking(TopicAdmin.config)
+    configs = blocking(TopicAdmin.configs)
+    stats = blocking(TopicAdmin.stats)
+    groups = blocking(TopicAdmin.groups)
+    masters = blocking(TopicAdmin.masters)
+    create = blocking(TopicAdmin.create)
+    delete = blocking(TopicAdmin.delete)
+
+
+class _Groups(Blocking[GroupAdmin]):
+    """See `penstock.client.admin_groups`."""
+
+    configs = blocking(GroupAdmin.configs)
+    progress = blocking(GroupAdmin.progress)
+    connections = blocking(GroupAdmin.connections)
+    producers = blocking(GroupAdmin.producers)
+    topics = blocking(GroupAdmin.topics)
+    running_info = blocking(GroupAdmin.running_info)
+    update = blocking(GroupAdmin.update)
+    delete = blocking(GroupAdmin.delete)
+
+
+class _AdminOffsets(_Offsets):
+    """See `penstock.client.admin_offsets`."""
+
+    queues = blocking(OffsetAdmin.queues)
+    reset = blocking(OffsetAdmin.reset)
+    clone = blocking(OffsetAdmin.clone)
+    time_span = blocking(OffsetAdmin.time_span)
+
+
+class _Messages(Blocking[MessageAdmin]):
+    """See `penstock.client.admin_messages`."""
+
+    by_key = blocking(MessageAdmin.by_key)
+    by_unique_id = blocking(MessageAdmin.by_unique_id)
+    by_offset_id = blocking(MessageAdmin.by_offset_id)
+    by_id = blocking(MessageAdmin.by_id)
+    page = blocking(MessageAdmin.page)
+    at = blocking(MessageAdmin.at)
+    units = blocking(MessageAdmin.units)
+    consume_directly = blocking(MessageAdmin.consume_directly)
+
+
+class Admin(Facade[admin.Admin]):
+    """See `penstock.client.Admin`."""
+
+    def __init__(self, namesrv: Namesrv = None) -> None:
+        super().__init__(lambda: admin.Admin(namesrv), "penstock admin")
+        self.cluster = _Cluster(self.inner.cluster, self._thread)
+        self.topics = _Topics(self.inner.topics, self._thread)
+        self.groups = _Groups(self.inner.groups, self._thread)
+        self.offsets = _AdminOffsets(self.inner.offsets, self._thread)
+        self.messages = _Messages(self.inner.messages, self._thread)

@@ -1,0 +1,181 @@
+"""A broker and a name server in a thread of this process, with an event loop of their own.
+
+Everything is real: the store's files, the sockets, the protocol. The folder goes at the end unless it was given. Two of
+them never meet. Used from any thread; `async with` waits for start and stop without blocking the caller's loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import shutil
+import tempfile
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Final, Self
+
+from penstock.broker.access import Access
+from penstock.broker.broker import Broker
+from penstock.broker.settings import BrokerSettings
+from penstock.client import sync
+from penstock.client.config import ClientConfig
+from penstock.client.loop_thread import LoopThread
+from penstock.errors import BadSettings, PenstockError
+from penstock.namesrv import NameServer, NamesrvSettings
+from penstock.namesrv.access import LocalRule
+from penstock.remoting.sockets import bind
+from penstock.store import MessageStore, Settings
+
+_HOST: Final = "127.0.0.1"
+_STOP_S: Final = 10.0
+
+
+def broker(
+    topics: Mapping[str, int] | Iterable[str] = (),
+    *,
+    store_path: str | Path | None = None,
+    settings: Mapping[str, object] | None = None,
+) -> LocalBroker:
+    """A broker for a `with` or an `async with`.
+
+    `topics` are made at the start: names, or names with their number of queues (else 4). `settings` are RocketMQ's, by
+    RocketMQ's names, as in `{"flushDiskType": "SYNC_FLUSH", "messageDelayLevel": "1s 2s"}`. A store at `store_path` is
+    opened, or made, and kept; without one it is in a temporary folder.
+    """
+    return LocalBroker(topics, store_path=store_path, settings=settings)
+
+
+class LocalBroker:
+    """One broker with its name server. `namesrv` and `address` are `host:port`, and stay the same over a restart."""
+
+    def __init__(
+        self,
+        topics: Mapping[str, int] | Iterable[str] = (),
+        *,
+        store_path: str | Path | None = None,
+        settings: Mapping[str, object] | None = None,
+    ) -> None:
+        self._topics = dict(topics) if isinstance(topics, Mapping) else dict.fromkeys(topics, 4)
+        self._pairs = [f"{name}={_text(value)}" for name, value in (settings or {}).items()]
+        self._is_temporary = store_path is None
+        self._path = None if store_path is None else Path(store_path)
+        self._ports = [0, 0]
+        self._thread: LoopThread | None = None
+        self._broker: Broker | None = None
+        self._name_server: NameServer | None = None
+
+    # -- where it is -----------------------------------------------------------------------------------------
+
+    @property
+    def namesrv(self) -> str:
+        """The name server's address, which is all that a client needs."""
+        return f"{_HOST}:{self._ports[0]}"
+
+    @property
+    def address(self) -> str:
+        """The broker's own address."""
+        return f"{_HOST}:{self._ports[1]}"
+
+    @property
+    def store_path(self) -> Path:
+        """The store's folder."""
+        if self._path is None:
+            raise PenstockError("the broker has not been started, so it has no folder yet")
+        return self._path
+
+    def admin(self) -> sync.Admin:
+        """An administrator's client, to be closed by who asked for it: `with b.admin() as admin: ...`."""
+        return sync.Admin(ClientConfig(self.namesrv))
+
+    # -- running ---------------------------------------------------------------------------------------------
+
+    def start(self) -> Self:
+        """Serves from now on; the topics are there."""
+        if self._thread is not None:
+            return self
+        if self._path is None:
+            self._path = Path(tempfile.mkdtemp(prefix="penstock-"))
+        thread = LoopThread("penstock broker")
+        try:
+            thread.run(self._serve(self._path))
+        except BaseException:
+            thread.close()
+            self._remove()
+            raise
+        self._thread = thread
+        return self
+
+    def stop(self) -> None:
+        """Stops cleanly; the store stays, and `start` serves it again at the same addresses."""
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            try:
+                thread.run(self._end())
+            finally:
+                thread.close()
+
+    def restart(self) -> None:
+        """Stops and starts, as an operator would."""
+        self.stop()
+        self.start()
+
+    def close(self) -> None:
+        """Stops, and removes the folder if it is a temporary one."""
+        try:
+            self.stop()
+        finally:
+            self._remove()
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    async def __aenter__(self) -> Self:
+        return await asyncio.to_thread(self.start)
+
+    async def __aexit__(self, *error: object) -> None:
+        await asyncio.to_thread(self.close)
+
+    # -- within its loop -------------------------------------------------------------------------------------
+
+    async def _serve(self, path: Path) -> None:
+        settings = Settings.load(None, self._pairs, base=Settings.dev())
+        broker_settings = BrokerSettings.of(settings)
+        access = Access.of(broker_settings)
+        with contextlib.ExitStack() as opened:  # what is open is closed again if something goes wrong
+            names, own = (opened.enter_context(contextlib.closing(bind(_HOST, port))) for port in self._ports)
+            self._ports = [names.getsockname()[1], own.getsockname()[1]]
+            settings = settings.with_changes(store_path_root_dir=path, broker_ip1=_HOST, listen_port=self._ports[1])
+            of_names = NamesrvSettings(
+                auto_create_topic_enable=broker_settings.auto_create_topic_enable,
+                tls={name: text for name, text in settings.broker.items() if name.startswith("tls.")},
+            )
+            rule = LocalRule(of_names.register_broker_from)
+            server = NameServer(of_names, before=None if access is None else access.for_name_server(rule))
+            store = opened.enter_context(contextlib.closing(MessageStore.open(path, settings)))
+            broker = Broker(store, broker_settings, name_server=server, access=access)
+            for topic, queues in self._topics.items():
+                if broker.state.topics.create_for_send_back(topic, queues) is None:
+                    raise BadSettings(f"'{topic[:40]}' is no name for a topic")
+            await broker.start(_HOST, self._ports[1], own)
+            await server.start(_HOST, self._ports[0], names)
+            opened.pop_all()
+        self._broker, self._name_server = broker, server
+
+    async def _end(self) -> None:
+        assert self._broker is not None
+        assert self._name_server is not None
+        await self._broker.stop(_STOP_S)
+        await self._name_server.stop(1.0)
+
+    def _remove(self) -> None:
+        if self._is_temporary and self._path is not None:
+            shutil.rmtree(self._path, ignore_errors=True)
+            self._path = None
+
+
+def _text(value: object) -> str:
+    """As a broker.conf has it."""
+    return str(value).lower() if isinstance(value, bool) else str(value)

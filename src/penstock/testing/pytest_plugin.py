@@ -1,0 +1,36 @@
+"""The pytest plugin: fixtures that are a running broker.
+
+    def test_orders(penstock_broker):
+        producer = Producer("orders-service", penstock_broker.namesrv)
+
+`penstock_broker` is new for each test, with an empty store; `penstock_broker_session` is one for the whole run, for
+tests that use topics and groups of their own. Nothing of Penstock is imported before a test asks for one of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from penstock.testing import LocalBroker
+
+
+@pytest.fixture
+def penstock_broker() -> Iterator[LocalBroker]:
+    """A RocketMQ broker with a name server, on free ports, with an empty store: `.namesrv`, `.address`, `.admin()`."""
+    from penstock.testing import broker
+
+    with broker() as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def penstock_broker_session() -> Iterator[LocalBroker]:
+    """The same, one for the whole run."""
+    from penstock.testing import broker
+
+    with broker() as running:
+        yield running

@@ -1,0 +1,137 @@
+"""Finding brokers: routes, several name servers, several brokers."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import pytest
+from client.gathered import Gathered, until
+from client.test_push_consumer import send_numbers
+
+from penstock.client import Admin, ClientConfig, Message, Producer, ProducerOptions, PushConsumer
+from penstock.client.routes import Route
+from penstock.errors import BadSettings, Unreachable
+from penstock.protocol.bodies.route import BrokerData, QueueData, TopicRouteData
+from penstock.testing import broker
+
+if TYPE_CHECKING:
+    from client.conftest import Run
+
+    from penstock.testing import LocalBroker
+
+
+def route(*brokers: tuple[str, int, dict[int, str]], order: str | None = None, queues: int = 2) -> Route:
+    """A route over (broker name, perm, addresses)."""
+    return Route(
+        "T",
+        TopicRouteData(
+            broker_datas=[BrokerData(broker_name=name, broker_addrs=addresses) for name, _, addresses in brokers],
+            queue_datas=[
+                QueueData(broker_name=name, perm=perm, read_queue_nums=queues, write_queue_nums=queues)
+                for name, perm, _ in brokers
+            ],
+            order_topic_conf=order,
+        ),
+    )
+
+
+def names(queues: object) -> list[tuple[str, int]]:
+    return [(queue.broker_name, queue.queue_id) for queue in queues]  # type: ignore[attr-defined]
+
+
+def test_queues_may_be_written_where_there_is_a_master_and_the_permission() -> None:
+    found = route(("b", 6, {0: "b:1"}), ("a", 6, {0: "a:1"}), ("slave", 6, {1: "s:1"}), ("full", 4, {0: "f:1"}))
+    assert names(found.publish_queues) == [("a", 0), ("a", 1), ("b", 0), ("b", 1)]
+    assert names(found.subscribe_queues) == [
+        (name, queue_id) for name in ("a", "b", "full", "slave") for queue_id in (0, 1)
+    ]
+    assert found.masters == {"a": "a:1", "b": "b:1", "full": "f:1"}
+
+
+def test_the_order_of_an_ordered_topic_is_that_of_its_configuration() -> None:
+    found = route(("a", 6, {0: "a:1"}), ("b", 6, {0: "b:1"}), order="b:1;a:2")
+    assert names(found.publish_queues) == [("b", 0), ("a", 0), ("a", 1)]
+
+
+@pytest.mark.parametrize("namesrv", ["127.0.0.1:1;{}", "{};127.0.0.1:1"])
+def test_a_name_server_that_is_down_is_passed_over(run: Run, b: LocalBroker, namesrv: str) -> None:
+    async def main() -> None:
+        async with Producer("PID", namesrv.format(b.namesrv)) as producer:
+            assert (await producer.send(Message("orders", b"x"))).ok
+
+    run(main())
+
+
+def test_without_any_name_server_the_error_names_them(run: Run) -> None:
+    async def main() -> None:
+        async with Producer("PID", "127.0.0.1:1;127.0.0.1:2") as producer:
+            with pytest.raises(Unreachable, match=r"127\.0\.0\.1:1.*127\.0\.0\.1:2"):
+                await producer.send(Message("orders", b"x"))
+
+    run(main())
+
+
+def test_the_environment_names_the_name_servers(b: LocalBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NAMESRV_ADDR", raising=False)
+    assert ClientConfig().name_servers == ["127.0.0.1:9876"]
+    monkeypatch.setenv("NAMESRV_ADDR", " 10.0.0.1:9876 ; 10.0.0.2:9876;")
+    assert ClientConfig().name_servers == ["10.0.0.1:9876", "10.0.0.2:9876"]
+    assert ClientConfig("h:1").name_servers == ["h:1"]
+
+
+@pytest.mark.parametrize("text", ["nowhere", "host:x", ";;"])
+def test_what_is_no_address_is_refused(text: str) -> None:
+    with pytest.raises(BadSettings, match="name server"):
+        ClientConfig(text)
+
+
+def two_brokers(b: LocalBroker) -> LocalBroker:
+    """A second broker of the cluster, known to the first one's name server."""
+    return broker({"orders": 4}, settings={"brokerName": "broker-b", "namesrvAddr": b.namesrv})
+
+
+async def until_there_are_two(b: LocalBroker) -> None:
+    async with Admin(b.namesrv) as admin:
+        async with asyncio.timeout(30):
+            while len((await admin.topics.route("orders")).masters) < 2:
+                await asyncio.sleep(0.02)
+
+
+def test_messages_go_to_all_brokers_and_come_from_all(run: Run, b: LocalBroker) -> None:
+    async def main() -> None:
+        gathered = Gathered()
+        async with two_brokers(b):
+            await until_there_are_two(b)
+            async with PushConsumer("CID", gathered, b.namesrv, subscriptions={"orders": "*"}):
+                await gathered.until_has(await send_numbers(b.namesrv, 0, 80))
+        assert {message.broker_name for message in gathered.messages} == {"broker-a", "broker-b"}
+        assert gathered.counts.total() == 80
+
+    run(main())
+
+
+def test_when_a_broker_fails_its_messages_go_to_another(run: Run, b: LocalBroker) -> None:
+    async def main() -> None:
+        async with two_brokers(b) as other:
+            await until_there_are_two(b)
+            async with Producer("PID", b.namesrv, options=ProducerOptions(timeout_s=20)) as producer:
+                before = {(await producer.send(Message("orders", b"x"))).queue.broker_name for _ in range(8)}
+                assert before == {"broker-a", "broker-b"}
+                await asyncio.to_thread(other.stop)
+                after = [(await producer.send(Message("orders", b"y"))).queue.broker_name for _ in range(20)]
+                assert set(after) == {"broker-a"}
+
+    run(main())
+
+
+def test_a_broker_that_joins_is_noticed_at_the_next_refresh(run: Run, b: LocalBroker) -> None:
+    async def main() -> None:
+        config = ClientConfig(b.namesrv, route_refresh_s=0.1)
+        gathered = Gathered()
+        async with PushConsumer("CID", gathered, config, subscriptions={"orders": "*"}) as consumer:
+            await until(lambda: len(consumer.assigned) == 5)  # one is the retry topic's
+            async with two_brokers(b):
+                await until(lambda: {queue.broker_name for queue in consumer.assigned} == {"broker-a", "broker-b"})
+
+    run(main())
