@@ -7,6 +7,7 @@
     workspace   the temporary folder, and that nothing of it stays
     java        Apache RocketMQ's store, the peer
     store/      the suite `store`, one file per kind of row
+    broker/     the suite `broker`: the load generator, the two brokers, the rows
 
 The program around Apache RocketMQ's store is the one of the interchange tests, so `tests/` is made importable here.
 """

@@ -17,6 +17,7 @@ from compat.java_peer import PeerError
 from rich.console import Console
 
 from bench import PROJECT
+from bench.broker import BrokerSuite
 from bench.harness import BenchFailed
 from bench.recovery import RecoverySuite
 from bench.report import Report, as_table, fill_page
@@ -27,7 +28,7 @@ from penstock.errors import PenstockError
 
 PAGE = PROJECT / "docs" / "explanation" / "performance.md"
 
-SUITES: tuple[Suite, ...] = (StoreSuite(), RecoverySuite())
+SUITES: tuple[Suite, ...] = (StoreSuite(), RecoverySuite(), BrokerSuite())
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 

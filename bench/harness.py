@@ -10,12 +10,11 @@ from __future__ import annotations
 import statistics
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import msgspec
-from compat.java_peer import Peer
 
-Unit = Literal["messages/s", "queries/s", "GB/s", "s", "bytes"]
+Unit = Literal["messages/s", "queries/s", "GB/s", "s", "ms", "bytes"]
 
 
 class BenchFailed(Exception):
@@ -45,6 +44,8 @@ class Row(msgspec.Struct, frozen=True):
     less_is_better: bool = False
     has_ratio: bool = True
     """False for figures that are near zero on both sides, where a ratio says nothing."""
+    field: str = ""
+    """What OpenMessaging Benchmark calls the figure, where it has a name for it."""
 
 
 class Run(msgspec.Struct, frozen=True):
@@ -104,13 +105,13 @@ class Scenario(ABC):
     def ours(self) -> Run:
         """One round of Penstock."""
 
-    def java(self, peer: Peer) -> Run | None:
-        """One round of Java; None where Java has nothing like it."""
+    def java(self, peer: Any) -> Run | None:
+        """One round of Java, with what the suite started for it; None where Java has nothing like it."""
         return None
 
 
-def measure(scenario: Scenario, peer: Peer | None, rounds: int, tell: Callable[[str], None]) -> list[Result]:
-    """Runs a scenario: a warm-up of each side, then `rounds` rounds, ours and Java's in turns."""
+def measure(scenario: Scenario, peer: Any, rounds: int, tell: Callable[[str], None]) -> list[Result]:
+    """Runs a scenario: a warm-up of each side, then `rounds` rounds, ours and Java's (unless None) in turns."""
     reason = scenario.not_yet()
     if reason:
         return [Result(row, "not yet", note=reason) for row in scenario.rows]
@@ -121,9 +122,7 @@ def measure(scenario: Scenario, peer: Peer | None, rounds: int, tell: Callable[[
     return [summarise(row, _figures(row, ours), _figures(row, java)) for row in scenario.rows]
 
 
-def _rounds(
-    scenario: Scenario, peer: Peer | None, rounds: int, tell: Callable[[str], None]
-) -> tuple[list[Run], list[Run]]:
+def _rounds(scenario: Scenario, peer: Any, rounds: int, tell: Callable[[str], None]) -> tuple[list[Run], list[Run]]:
     """All rounds of both sides, the warm-up first."""
     ours: list[Run] = []
     java: list[Run] = []

@@ -1,4 +1,4 @@
-"""The peer: Apache RocketMQ's published store, in a process of its own for the whole run.
+"""The peer: Apache RocketMQ's published store, in a process of its own for the whole run; and where Java's jars are.
 
 Compiled with Maven if the program is not there or is older than its source; otherwise nothing is fetched. The process
 gets `HEAP` of heap and Java's own choice of everything else.
@@ -20,23 +20,24 @@ class NoJava(Exception):
     """A sentence that says why there is no peer."""
 
 
-def class_path() -> list[Path]:
-    """What Java needs to run the program. Raises NoJava."""
+def class_path(project: Path = PROJECT) -> list[Path]:
+    """What Java needs to run a program of ours, or a published one. Raises NoJava."""
     if shutil.which("java") is None:
         raise NoJava("java is not installed")
     try:
-        return _built() or build()
+        return _built(project) or build(project)
     except PeerError as reason:
         raise NoJava(str(reason)) from reason
 
 
-def _built() -> list[Path]:
+def _built(project: Path) -> list[Path]:
     """The class path of the last build, empty if there is none or the source is newer."""
-    jars = list((PROJECT / "target").glob("store-peer-*.jar"))
-    libraries = list((PROJECT / "target" / "lib").glob("*.jar"))
-    sources = [PROJECT / "pom.xml", *(PROJECT / "src").rglob("*.java")]
-    newest = max(source.stat().st_mtime for source in sources)
-    if not libraries or not jars or min(jar.stat().st_mtime for jar in jars) < newest:
+    jars = list((project / "target").glob("*-peer-*.jar"))
+    libraries = list((project / "target" / "lib").glob("*.jar"))
+    programs = list((project / "src").rglob("*.java"))
+    newest = max(source.stat().st_mtime for source in [project / "pom.xml", *programs])
+    made = jars if programs else [project / "target" / "lib"]
+    if not libraries or not made or min(each.stat().st_mtime for each in made) < newest:
         return []
     return [*jars, *libraries]
 
@@ -50,3 +51,23 @@ def started(jars: list[Path]) -> Iterator[Peer]:
         except BaseException:
             peer.kill()
             raise
+
+
+class BesideStore:
+    """A suite whose peer is Apache RocketMQ's store: how that is started and warmed up."""
+
+    def class_path(self) -> list[Path]:
+        return class_path()
+
+    @contextmanager
+    def peer(self, jars: list[Path], folder: Path, quick: bool) -> Iterator[Peer]:
+        with started(jars) as peer:
+            self.warm_up(peer, folder, quick)
+            yield peer
+
+    def warm_up(self, peer: Peer, folder: Path, quick: bool) -> None:
+        """Has Java do a little of everything, several hundred thousand times."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Nothing runs of our side."""

@@ -137,6 +137,8 @@ def figure(value: float, unit: Unit) -> str:
         return f"{value:.2f} GB/s"
     if unit == "s":
         return f"{value:.3f} s"
+    if unit == "ms":
+        return f"{value:.3g} ms"
     suffix = " B" if unit == "bytes" else " /s"
     for limit, letter in ((1e9, " G"), (1e6, " M"), (1e3, " k")):
         if value >= limit:

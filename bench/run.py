@@ -10,13 +10,12 @@ import contextlib
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import msgspec
-from compat.java_peer import Peer
 
 from bench.harness import BenchFailed, Result, Scenario, measure
-from bench.java import NoJava, class_path, started
+from bench.java import NoJava
 from bench.machine import java_versions, look_at, versions
 from bench.report import Report
 from bench.workspace import ended_politely, workspace
@@ -37,8 +36,14 @@ class Suite(Protocol):
     def scenarios(self, folder: Path, quick: bool) -> list[Scenario]:
         """What it measures, in the order of the table; all they write goes into `folder`."""
 
-    def warm_up(self, peer: Peer, folder: Path, quick: bool) -> None:
-        """Has Java do a little of everything, several hundred thousand times."""
+    def class_path(self) -> list[Path]:
+        """What its peer needs. Raises NoJava."""
+
+    def peer(self, jars: list[Path], folder: Path, quick: bool) -> contextlib.AbstractContextManager[Any]:
+        """Java, started and warmed up, as its scenarios expect it."""
+
+    def close(self) -> None:
+        """Ends what its scenarios have running."""
 
 
 class Options(msgspec.Struct, frozen=True):
@@ -58,17 +63,17 @@ def run(suite: Suite, options: Options, tell: Tell) -> Report:
     """Runs a suite. Raises BenchFailed with a sentence if it cannot."""
     with ended_politely(), contextlib.ExitStack() as stack:
         folder = stack.enter_context(workspace(options.folder, suite.need(options.quick)))
+        stack.callback(suite.close)
         chosen = choose(suite.scenarios(folder, options.quick), options.only)
         machine = look_at(folder)
         used = versions()
         peer, left_out = None, "not asked for (--no-java)"
         if options.with_java:
             try:
-                jars = class_path()
-                peer, left_out = stack.enter_context(started(jars)), ""
-                used |= java_versions(jars)
+                jars = suite.class_path()
                 tell("Java warms up")
-                suite.warm_up(peer, folder, options.quick)
+                peer, left_out = stack.enter_context(suite.peer(jars, folder, options.quick)), ""
+                used |= java_versions(jars)
             except NoJava as reason:
                 left_out = str(reason)
         if left_out:
@@ -102,5 +107,5 @@ def choose(scenarios: Sequence[Scenario], only: Sequence[str]) -> list[Scenario]
     return [each for each in scenarios if wanted & {each.group, *(row.name for row in each.rows)}]
 
 
-def _measure(scenario: Scenario, peer: Peer | None, rounds: int, tell: Tell) -> list[Result]:
+def _measure(scenario: Scenario, peer: Any, rounds: int, tell: Tell) -> list[Result]:
     return measure(scenario, peer, rounds, lambda step: tell(f"{scenario.rows[0].title}: {step}"))

@@ -11,12 +11,13 @@ from pathlib import Path
 from compat.java_peer import Peer
 
 from bench.harness import Scenario
+from bench.java import BesideStore
 from bench.recovery.killed import FULL, QUICK, KilledStores
 from bench.recovery.starts import Rebuild, Restart
 from bench.store.ground import HUNDRED, KILO
 
 
-class RecoverySuite:
+class RecoverySuite(BesideStore):
     """See the module."""
 
     name = "recovery"

@@ -10,6 +10,7 @@ from pathlib import Path
 from compat.java_peer import Peer
 
 from bench.harness import Scenario
+from bench.java import BesideStore
 from bench.store.arrow import LogToArrow, PutArrow
 from bench.store.dispatch import Lag, Rebuild
 from bench.store.get import Get
@@ -22,7 +23,7 @@ from bench.store.sync import SyncInFlight, SyncPut
 from bench.store.walk import Walk
 
 
-class StoreSuite:
+class StoreSuite(BesideStore):
     """See the module."""
 
     name = "store"

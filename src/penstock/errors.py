@@ -11,6 +11,8 @@
     ├── BadRequest      a frame whose arguments or body are not what its code asks for
     ├── Unreachable     a peer that cannot be connected to, or whose connection is gone
     ├── NoAnswer        a peer that did not answer in time
+    ├── Refused         a peer that answered with an error; carries its code and remark
+    ├── NoRoute         a topic that no name server knows, or a broker without an address
     └── MissingPackage  an optional package that is needed here is not installed
 
 Damage met while scanning is not an exception: it is reported as data by whatever scans.
@@ -86,6 +88,19 @@ class Unreachable(PenstockError):
 
 class NoAnswer(PenstockError):
     """A peer that did not answer in time: what was asked for may have happened, or not."""
+
+
+class Refused(PenstockError):
+    """A peer that answered with an error: `code` is the protocol's, `remark` its own words."""
+
+    def __init__(self, message: str, *, code: int, remark: str = "") -> None:
+        super().__init__(message)
+        self.code = code
+        self.remark = remark
+
+
+class NoRoute(PenstockError):
+    """A topic that no name server knows, or a broker without an address."""
 
 
 class MissingPackage(PenstockError):

@@ -38,6 +38,16 @@ class Served:
     def address(self) -> str:
         return f"127.0.0.1:{self.port}"
 
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    @property
+    def said(self) -> str:
+        """All that it printed and logged so far."""
+        return self._log.read_text()
+
     def start(self) -> None:
         command = [sys.executable, "-m", "penstock.cli.main", "serve", "--store", str(self.folder), "--profile", "dev"]
         command += ["--listen", self.address, "--namesrv", self.namesrv, "--console", "off"]

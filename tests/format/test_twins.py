@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from penstock.format.kernels import _compiled, _plain
 from penstock.format.properties import encode_properties
+from penstock.format.queue_unit import pack_unit
 from penstock.format.rows import ROW
 from penstock.format.sys_flag import with_hosts
 
@@ -249,3 +250,27 @@ def test_index_rewind(before: bytes, count: int, new_count: int, slots: int, ite
 def test_a_whole_file(bodies: list[bytes], tail: int) -> None:
     file = make_file(bodies, 512, tail=tail)
     assert_equal_results("walk", file, 512, 0, len(file), True, None, 1000)
+
+
+@settings(max_examples=60)
+@given(
+    bodies=st.lists(st.binary(max_size=30), min_size=1, max_size=4),
+    changes=st.lists(st.tuples(st.integers(0, 3), st.integers(-9, 9), st.integers(-9, 400)), max_size=3),
+    most=st.integers(1, 5),
+)
+def test_pages_agree_also_on_units_that_claim_nonsense(
+    bodies: list[bytes], changes: list[tuple[int, int, int]], most: int
+) -> None:
+    log = bytearray()
+    places: list[tuple[int, int]] = []
+    for number, body in enumerate(bodies):
+        record = make_record(len(log), body, topic="T", queue_offset=number)
+        places.append((len(log), len(record)))
+        log += record
+    for number, step, size in changes:
+        offset, _ = places[number % len(places)]
+        places[number % len(places)] = (offset + step, size)
+    units = b"".join(pack_unit(offset, size, 0) for offset, size in places)
+    call = (units, 0, len(units), 0, b"T", 0, bytes(log), 0, len(log), 4096, 0, len(log), most, 0, 0, None, ())
+    pages = [twin.PageReader(1 << 30, 32, 1 << 18, 8, 1 << 16, True).read(*call) for twin in (_compiled, _plain)]
+    assert plain_value(pages[0]) == plain_value(pages[1])

@@ -21,6 +21,12 @@ def test_a_known_signature() -> None:
     assert signature({"a": "what do ya want "}, b"for nothing?", "Jefe") == "7/zfauXrL6LSdBbV8YTfnCWafHk="
 
 
+def test_what_javas_own_hook_signed() -> None:
+    ext = {"a": "组", "b": "T", "c": "TBW102", "d": "4", "e": "1", "f": "0", "g": "5", "h": "0", "i": "A\x01b"}
+    ext |= {"k": "false", "m": "false", "AccessKey": "ak", "SecurityToken": "tok"}
+    assert signature(ext, b"\x00\xff\x03", "sk") == "Dfd87upvh8+YYISjLijxLdY1QM8="
+
+
 @pytest.mark.parametrize("binary", [False, True])
 def test_a_signed_command_is_recognised_after_its_journey(binary: bool) -> None:
     command = Command(310, {"a": "组", "b": "T", "e": "0"}, b"\x00\xff", binary=binary)

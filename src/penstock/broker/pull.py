@@ -25,7 +25,7 @@ from penstock.format.config_tables import SubscriptionGroup
 from penstock.protocol.bodies.heartbeat import MessageModel
 from penstock.protocol.bodies.route import PERM_READ
 from penstock.protocol.codes import RequestCode, ResponseCode
-from penstock.protocol.command import Command
+from penstock.protocol.command import RESPONSE, Command
 from penstock.protocol.headers.pull import PullMessage
 from penstock.protocol.subscription import TAG, SubscriptionData, subscribe
 from penstock.remoting.connection import Connection
@@ -46,6 +46,7 @@ _CODES: Final = {
     GetStatus.NO_MESSAGE_IN_QUEUE: ResponseCode.PULL_NOT_FOUND,
     GetStatus.NO_MATCHED_LOGIC_QUEUE: ResponseCode.PULL_NOT_FOUND,
 }
+_ANSWERS: Final = {status: (code, status.name) for status, code in _CODES.items()}
 _LONGEST_HOLD_S: Final = 300.0
 _MOST_EXAMINED: Final = 800
 """Messages that one pull shows to an SQL92 filter before it is answered, found or not."""
@@ -215,7 +216,7 @@ class Pulls:
     # -- answering -------------------------------------------------------------------------------------------
 
     def _answer(self, connection: Connection, command: Command, header: PullMessage, page: Page) -> Command:
-        code = _CODES[page.status]
+        code, remark = _ANSWERS[page.status]
         if page.status in _EMPTY and header.queue_offset != 0:
             code = ResponseCode.PULL_OFFSET_MOVED
         if page.count:
@@ -228,7 +229,7 @@ class Pulls:
             "minOffset": str(page.min_offset),
             "maxOffset": str(page.max_offset),
         }
-        return command.reply(code, page.status.name, bounds, page.data)
+        return Command(code, bounds, page.data, command.opaque, RESPONSE, remark, binary=command.binary)
 
     def _tell_hooks(self, connection: Connection, header: PullMessage, page: Page) -> None:
         self._hooks.before_consume(

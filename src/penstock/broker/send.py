@@ -99,8 +99,12 @@ class Sends:
     def _send(self, connection: Connection, command: Command, header: SendMessage) -> Command | bytes | None:
         topic = header.topic
         queues = self._plain.get(topic)
+        if queues is None or not 0 <= header.queue_id < queues or self._hooks.send:
+            return self._send_with_care(connection, command, header)
+        if header.batch:
+            return self._send_batch(connection, command, header)
         text = plain_text(header.properties, self._suffix)
-        if queues is None or text is None or not 0 <= header.queue_id < queues or header.batch or self._hooks.send:
+        if text is None:
             return self._send_with_care(connection, command, header)
         if self._waits_for_disk and self._unflushed.has_too_many(connection):
             return self._too_many(command)
@@ -139,6 +143,16 @@ class Sends:
             return self._stored(command, msg_id, result.queue_id, result.queue_offset)
         return self._frames.frame(command.opaque, msg_id, result.queue_id, result.queue_offset)
 
+    def _send_batch(self, connection: Connection, command: Command, header: SendMessage) -> Command | bytes | None:
+        """A batch for a topic that needs no care."""
+        if self._waits_for_disk and self._unflushed.has_too_many(connection):
+            return self._too_many(command)
+        try:
+            reply, end_offset = self._put_batch(connection, command, header, header.queue_id, header.sys_flag)
+        except BadMessage as error:
+            reply, end_offset = command.reply(ResponseCode.MESSAGE_ILLEGAL, str(error), self._always), 0
+        return self._answered(connection, command, reply, end_offset)
+
     # -- with care -------------------------------------------------------------------------------------------
 
     def _send_with_care(self, connection: Connection, command: Command, header: SendMessage) -> Command | None:
@@ -158,7 +172,8 @@ class Sends:
                 context = self._context(connection, command, header, queue_id)
                 self._hooks.before_send(context)
             if header.batch:
-                reply, end_offset = self._put_batch(connection, command, header, topic, queue_id)
+                sys_flag = header.sys_flag | (MULTI_TAGS if topic.filter_type == _MULTI_TAG else 0)
+                reply, end_offset = self._put_batch(connection, command, header, queue_id, sys_flag)
             else:
                 message = self._message(connection, command, header, topic, queue_id)
                 told = queue_id if message.topic == HALF_TOPIC else message.queue_id
@@ -170,6 +185,10 @@ class Sends:
         if context is not None:
             context.took_ms = (time.perf_counter() - started) * 1000
             self._tell_hooks(context, reply)
+        return self._answered(connection, command, reply, end_offset)
+
+    def _answered(self, connection: Connection, command: Command, reply: Command, end_offset: int) -> Command | None:
+        """The reply, unless it must wait for the disk or is not wanted."""
         if command.flag & ONE_WAY:
             return None
         if self._waits_for_disk and end_offset:
@@ -223,13 +242,13 @@ class Sends:
         return reply, result.end_offset if message.wait else 0
 
     def _put_batch(
-        self, connection: Connection, command: Command, header: SendMessage, topic: TopicConfig, queue_id: int
+        self, connection: Connection, command: Command, header: SendMessage, queue_id: int, sys_flag: int
     ) -> tuple[Command, int]:
         messages = messages_of(
             header,
             bytes(command.body),
             queue_id=queue_id,
-            sys_flag=header.sys_flag | (MULTI_TAGS if topic.filter_type == _MULTI_TAG else 0),
+            sys_flag=sys_flag,
             born_host=self._hosts[connection],
             cluster=self._cluster,
             max_size=self._store.settings.max_message_size,
@@ -238,8 +257,8 @@ class Sends:
         if batch.status not in STORED:
             return self._replies.refused(command, batch, self._always), 0
         results = batch.results
-        self._tally.count_sent(topic.name, len(results), results[-1].end_offset - results[0].physical_offset)
-        self._held.stored(topic.name, queue_id)
+        self._tally.count_sent(header.topic, len(results), results[-1].end_offset - results[0].physical_offset)
+        self._held.stored(header.topic, queue_id)
         ids = self._replies.msg_ids([result.physical_offset for result in results])
         return self._stored(command, ids, queue_id, results[0].queue_offset), results[-1].end_offset
 

@@ -125,7 +125,7 @@ class Connection(asyncio.Protocol):
         """
         deadline = self._loop.time() + timeout_s
         if self.congested:
-            await self._until_writable(timeout_s)
+            await self.until_writable(timeout_s)
         if self.closed:
             raise self._gone()
         opaque, reply = self._asked.add(deadline)
@@ -141,7 +141,10 @@ class Connection(asyncio.Protocol):
         command.flag |= ONE_WAY
         self.send(command)
 
-    async def _until_writable(self, timeout_s: float) -> None:
+    async def until_writable(self, timeout_s: float) -> None:
+        """Returns when the connection is not congested any more, or closed. Raises NoAnswer after `timeout_s`."""
+        if not self.congested or self.closed:
+            return
         if self._writable is None:
             self._writable = asyncio.Event()
         try:
@@ -224,12 +227,16 @@ class Connection(asyncio.Protocol):
                     result = unsupported(command) if handler is None else handler(self, command)
                 if result is None:
                     continue
-                if not isinstance(result, Command):
+                if not isinstance(result, (Command, bytes)):
                     self._defer(command, result)
             except Exception as error:
                 result = failed(command, error)
-            if isinstance(result, Command) and not flag & ONE_WAY:
-                self._put(result)
+            if not flag & ONE_WAY:
+                if isinstance(result, bytes):
+                    self._out.append(result)
+                    self._out_bytes += len(result)
+                elif isinstance(result, Command):
+                    self._put(result)
                 if self._out_bytes >= _FLUSH_AT:
                     self._flush()
             if self._blocked or self.closed:

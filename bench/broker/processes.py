@@ -1,0 +1,188 @@
+"""The two brokers as processes, ours and Java's, with the same settings; ended by their ids, whatever happens.
+
+Ours runs with its embedded name server, as it does by default. Java's runs without one, which it does not need for
+this: its memory and its start are those of the broker alone. It logs warnings only.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Self
+
+from compat.java_peer import OPENED
+
+from bench import PROJECT
+from bench.broker.frames import send_frame
+from bench.broker.window import BadReply, check
+from bench.harness import BenchFailed
+from bench.java import HEAP
+
+JAVA_PROJECT = PROJECT / "tests" / "clients" / "java_broker"
+CLUSTER = "DefaultCluster"
+_UP_WITHIN_S = 60.0
+_DOWN_WITHIN_S = 30.0
+
+_LOGBACK = """<configuration>
+  <appender name="file" class="ch.qos.logback.core.FileAppender">
+    <file>${user.home}/broker.log</file>
+    <encoder><pattern>%d %p %t - %m%n</pattern></encoder>
+  </appender>
+  <root level="WARN"><appender-ref ref="file"/></root>
+</configuration>
+"""
+
+
+class BrokerProcess:
+    """One broker on a new store in `folder`. Use it in a `with` block."""
+
+    def __init__(self, folder: Path, settings: dict[str, object]) -> None:
+        self.folder = folder
+        self.store = folder / "store"
+        self.settings = settings
+        self.port = 0
+        self.started_at = 0.0
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def command(self) -> Sequence[str]:
+        raise NotImplementedError
+
+    def environment(self) -> dict[str, str]:
+        return dict(os.environ)
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    def start(self) -> float:
+        """Starts it on a new store; returns the seconds from the start to the first message acknowledged."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+        self.store.mkdir(parents=True)
+        self.port = free_port()
+        command, environment = self.command(), self.environment()
+        started = time.perf_counter()
+        with (self.folder / "output.txt").open("wb") as output:
+            self._process = subprocess.Popen(command, stdout=output, stderr=output, env=environment, cwd=PROJECT)
+        while not self._takes_messages():
+            if self._process.poll() is not None or time.perf_counter() - started > _UP_WITHIN_S:
+                said = (self.folder / "output.txt").read_text(errors="replace").strip().splitlines()
+                raise BenchFailed(f"{type(self).__name__} did not start: {said[-1] if said else 'it said nothing'}")
+            time.sleep(0.005)
+        return time.perf_counter() - started
+
+    def _takes_messages(self) -> bool:
+        """Whether one message was acknowledged."""
+        try:
+            with socket.create_connection(("127.0.0.1", self.port), 5) as connection:
+                connection.sendall(send_frame("first", 0, b"first", 1))
+                reply = bytearray()
+                while len(reply) < 4 or len(reply) < 4 + int.from_bytes(reply[:4], "big"):
+                    got = connection.recv(1 << 16)
+                    if not got:
+                        return False
+                    reply += got
+                check(bytes(reply))
+        except (OSError, BadReply):
+            return False
+        return True
+
+    def memory(self) -> int:
+        """Bytes of memory that it holds just now."""
+        for line in Path(f"/proc/{self.pid}/status").read_text(encoding="utf-8").splitlines():
+            if line.startswith("VmRSS:"):
+                return int(line.split()[1]) * 1024
+        raise BenchFailed("the memory of a broker cannot be read")
+
+    def cpu_seconds(self) -> float:
+        """CPU time of all its threads so far."""
+        fields = Path(f"/proc/{self.pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    def disk_bytes(self) -> int:
+        """What its store takes on disk."""
+        return sum(path.stat().st_blocks * 512 for path in self.store.rglob("*") if path.is_file())
+
+    def stop(self) -> None:
+        """Ends it, and removes what it wrote."""
+        if self._process is None:
+            return
+        if self._process.poll() is None:
+            self._process.terminate()
+        try:
+            self._process.wait(_DOWN_WITHIN_S)
+        except subprocess.TimeoutExpired:
+            os.kill(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+        self._process = None
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.stop()
+
+
+class Penstock(BrokerProcess):
+    """`penstock serve`."""
+
+    def command(self) -> Sequence[str]:
+        pairs = [part for name, value in self.settings.items() for part in ("--set", f"{name}={value}")]
+        order = [sys.executable, "-m", "penstock.cli.main", "serve", "--store", str(self.store), "--console", "off"]
+        return [*order, "--listen", f"127.0.0.1:{self.port}", "--namesrv", "127.0.0.1:0", *pairs]
+
+
+class JavaBroker(BrokerProcess):
+    """Apache RocketMQ's broker."""
+
+    def __init__(self, folder: Path, settings: dict[str, object], class_path: list[Path]) -> None:
+        super().__init__(folder, settings)
+        self._class_path = class_path
+
+    def command(self) -> Sequence[str]:
+        home = self.folder
+        (home / "conf").mkdir()
+        (home / "conf" / "logback_broker.xml").write_text(_LOGBACK, encoding="utf-8")
+        own = {
+            "brokerClusterName": CLUSTER,
+            "brokerIP1": "127.0.0.1",
+            "listenPort": self.port,
+            "haListenPort": free_port(),
+            "storePathRootDir": self.store,
+            "storePathCommitLog": self.store / "commitlog",
+            "autoCreateTopicEnable": "true",
+            "defaultTopicQueueNums": 4,
+            "waitTimeMillsInSendQueue": 60_000,
+            "waitTimeMillsInPullQueue": 60_000,
+        }
+        lines = [f"{name}={value}\n" for name, value in {**own, **self.settings}.items()]
+        (home / "broker.conf").write_text("".join(lines), encoding="utf-8")
+        opens = [f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in OPENED]
+        main = ["org.apache.rocketmq.broker.BrokerStartup", "-c", str(home / "broker.conf")]
+        path = ":".join(map(str, self._class_path))
+        return ["java", f"-Xmx{HEAP}", f"-Duser.home={home}", *opens, "-cp", path, *main]
+
+    def environment(self) -> dict[str, str]:
+        return {**os.environ, "ROCKETMQ_HOME": str(self.folder)}
+
+
+def free_port() -> int:
+    """A free port whose neighbour two below is free as well: Java's broker takes both."""
+    while True:
+        with socket.socket() as one, socket.socket() as other:
+            one.bind(("127.0.0.1", 0))
+            port = int(one.getsockname()[1])
+            try:
+                other.bind(("127.0.0.1", port - 2))
+            except OSError:
+                continue
+            return port
