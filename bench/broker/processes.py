@@ -48,7 +48,6 @@ class BrokerProcess:
         self.store = folder / "store"
         self.settings = settings
         self.port = 0
-        self.started_at = 0.0
         self._process: subprocess.Popen[bytes] | None = None
 
     def command(self) -> Sequence[str]:

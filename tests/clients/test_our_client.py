@@ -160,7 +160,9 @@ def test_javas_broker_is_administered(theirs: JavaServed) -> None:
             for number in range(10):
                 producer.send(Message("moved", b"%d" % number))
             until(lambda: len(found) == 10)
-            until(lambda: sum(each.consumer_offset for each in admin.groups.progress("CID_moved", "moved").queues) == 10)
+            until(
+                lambda: sum(each.consumer_offset for each in admin.groups.progress("CID_moved", "moved").queues) == 10
+            )
             assert set(admin.offsets.reset("CID_moved", "moved", 0).values()) == {0}
             until(lambda: len(found) == 20)
             (mine,) = admin.groups.connections("CID_moved").connection_set

@@ -1,4 +1,4 @@
-"""The group `penstock store`: looks into a store without changing it."""
+"""The group `penstock store`: looks into a store, checks it, and puts it in order; no broker is needed."""
 
 from __future__ import annotations
 
@@ -19,16 +19,18 @@ app = typer.Typer(rich_markup_mode=None)
 
 @app.callback(invoke_without_command=True)
 def store(context: typer.Context) -> None:
-    """Look into a store: no broker is needed, and nothing is changed.
+    """Look into a store, check it, put it in order: no broker is needed.
 
-    A store in use is shown as it is at that moment, one that crashed as a start would serve it. File sizes are taken
-    from the files; where those cannot tell, from --config and --set.
+    recover, repair, rebuild and retention change the store and need it to themselves; the others change nothing. A store
+    in use is shown as it is at that moment, one that crashed as a start would serve it. File sizes are taken from the
+    files; where those cannot tell, from --config and --set.
 
     Examples:
 
     \b
       penstock store info data/store
       penstock store dump data/store --topic orders --json
+      penstock store verify data/store
     """
     help_if_alone(context)
 

@@ -108,7 +108,11 @@ class PushConsumer(Facade[push_consumer.PushConsumer]):
     @property
     def assigned(self) -> list[MessageQueue]:
         """The queues that this consumer has now."""
-        return self.inner.assigned
+
+        async def look() -> list[MessageQueue]:
+            return self.inner.assigned
+
+        return self._thread.run(look())
 
 
 class _Offsets(Blocking[QueueOffsets]):

@@ -83,9 +83,12 @@ class LocalBroker:
             raise PenstockError("the broker has not been started, so it has no folder yet")
         return self._path
 
-    def admin(self) -> sync.Admin:
-        """An administrator's client, to be closed by who asked for it: `with b.admin() as admin: ...`."""
-        return sync.Admin(ClientConfig(self.namesrv))
+    def admin(self, config: ClientConfig | None = None) -> sync.Admin:
+        """An administrator's client, to be closed by who asked for it: `with b.admin() as admin: ...`.
+
+        Where the broker wants an account or TLS, a `config` has to say so.
+        """
+        return sync.Admin(config or self.namesrv)
 
     # -- running ---------------------------------------------------------------------------------------------
 
