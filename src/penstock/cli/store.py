@@ -22,8 +22,8 @@ def store(context: typer.Context) -> None:
     """Look into a store, check it, put it in order: no broker is needed.
 
     recover, repair, rebuild and retention change the store and need it to themselves; the others change nothing. A
-    store in use is shown as it is at that moment, one that crashed as a start would serve it. File sizes are taken from the
-    files; where those cannot tell, from --config and --set.
+    store in use is shown as it is at that moment, one that crashed as a start would serve it. File sizes are taken from
+    the files; where those cannot tell, from --config and --set.
 
     Examples:
 

@@ -50,6 +50,18 @@ class Consumption(Protocol):
     async def close(self, timeout_s: float) -> None: ...
 
 
+class _Nothing:
+    """Consumes nothing, since nothing has begun."""
+
+    def begin(self, process_queue: ProcessQueue) -> None: ...
+
+    def submit(self, process_queue: ProcessQueue, messages: Iterable[ReceivedMessage]) -> None: ...
+
+    async def end(self, process_queue: ProcessQueue) -> None: ...
+
+    async def close(self, timeout_s: float) -> None: ...
+
+
 class Assignments:
     """Queues and what is in hand of them."""
 
@@ -80,8 +92,8 @@ class Assignments:
         self._leaving: dict[MessageQueue, asyncio.Task[None]] = {}
         self._closed = False
         self.table: dict[MessageQueue, ProcessQueue] = {}
-        self.consumption: Consumption
-        """Set before the first queue is added."""
+        self.consumption: Consumption = _Nothing()
+        """What consumes; set before the first queue is added."""
         self.on_left: Callable[[], None] = lambda: None
         """Called when a queue that was taken away is free."""
 
@@ -203,9 +215,16 @@ class Assignments:
                     self._instance.routes.refresh_soon(queue.topic)
                 await asyncio.sleep(pause_s)
                 pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+            except Exception:
+                log.exception("%s/%d of %s cannot be pulled", queue.topic, queue.queue_id, queue.broker_name)
+                await asyncio.sleep(_LONGEST_PAUSE_S)
 
     async def _pull_page(self, process_queue: ProcessQueue) -> None:
         queue = process_queue.queue
+        subscription = self._subscriptions.get(queue.topic)
+        if subscription is None:  # given up; the next round takes the queue away
+            await asyncio.sleep(_FIRST_PAUSE_S)
+            return
         may_commit = self._commits and (self._locks is None or self._locks.holds(queue))
         noted = self._offsets.noted(queue) if may_commit else None
         page = await self._fetcher.fetch(
@@ -213,7 +232,7 @@ class Assignments:
                 group=self._group,
                 queue=queue,
                 offset=process_queue.next_offset,
-                subscription=self._subscriptions[queue.topic],
+                subscription=subscription,
                 max_messages=self._pull_batch,
                 wait_s=_HOLD_S,
                 commit_offset=-1 if noted is None else noted,

@@ -63,7 +63,11 @@ class ConcurrentConsumption:
         while (taken := await self._waiting.get()) is not None:
             process_queue, message = taken
             if not process_queue.dropped:
-                await self._consume(process_queue, message)
+                try:
+                    await self._consume(process_queue, message)
+                except Exception:
+                    log.exception("%r could not be dealt with", message)
+                    self._try_again(process_queue, message)
 
     async def _consume(self, process_queue: ProcessQueue, message: ReceivedMessage) -> None:
         outcome = await self._handling.run(message)

@@ -67,7 +67,7 @@ class OrderedConsumption:
 
     def begin(self, process_queue: ProcessQueue) -> None:
         line = self._lines[process_queue] = _Line(process_queue)
-        line.task = asyncio.create_task(self._consume(line))
+        line.task = asyncio.create_task(self._run(line))
 
     def submit(self, process_queue: ProcessQueue, messages: Iterable[ReceivedMessage]) -> None:
         line = self._lines.get(process_queue)
@@ -97,6 +97,16 @@ class OrderedConsumption:
             await asyncio.gather(*late, *tasks, return_exceptions=True)
 
     # -- one line --------------------------------------------------------------------------------------------
+
+    async def _run(self, line: _Line) -> None:
+        while not line.process_queue.dropped:
+            try:
+                await self._consume(line)
+                return
+            except Exception:
+                queue = line.process_queue.queue
+                log.exception("%s/%d could not be dealt with", queue.topic, queue.queue_id)
+                await asyncio.sleep(self._suspend_s)
 
     async def _consume(self, line: _Line) -> None:
         process_queue = line.process_queue

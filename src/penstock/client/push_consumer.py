@@ -125,6 +125,7 @@ class PushConsumer:
             instance, group, self._subscriptions, self._assignments, everything=options.broadcast
         )
         self._rounds: asyncio.Task[None] | None = None
+        self._closed = False
         if not options.broadcast:
             self._add(f"{RETRY_PREFIX}{group}", EVERYTHING)
         for topic, expression in (subscriptions or {}).items():
@@ -163,6 +164,9 @@ class PushConsumer:
 
     async def close(self) -> None:
         """Leaves the group: takes no more, waits for what is with the handler, and stores how far it came."""
+        if self._closed:
+            return
+        self._closed = True
         if self._rounds is not None:
             self._rounds.cancel()
             await asyncio.gather(self._rounds, return_exceptions=True)

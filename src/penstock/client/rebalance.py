@@ -60,7 +60,11 @@ class Rebalance:
         """Round after round, until cancelled."""
         while True:
             self._due.clear()
-            is_done = await self.once()
+            try:
+                is_done = await self.once()
+            except Exception:
+                log.exception("the queues of group '%s' could not be shared", self._group)
+                is_done = False
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_EVERY_S if is_done else _SOON_S):
                     await self._due.wait()
