@@ -39,6 +39,8 @@ class RawClient:
         self._signer = signer
         self.asked = asked
         """What the broker asks or tells us."""
+        self.settle: Callable[[], object] = bool
+        """Has the broker dispatch what it was sent: a pull right behind a send may come too early otherwise."""
 
     async def ask(
         self,
@@ -81,6 +83,7 @@ class RawClient:
 
     async def pull(self, topic: str, offset: int = 0, /, *, wait_s: float = WAIT_S, **changes: object) -> Command:
         """Code 11, with its subscription and without waiting unless `changes` say otherwise."""
+        self.settle()
         return await self.ask(RequestCode.PULL_MESSAGE, wait_s=wait_s, **pull_arguments(topic, offset, **changes))
 
     def hold(
@@ -268,5 +271,6 @@ class RunningBroker:
             loop = asyncio.get_running_loop()
             await loop.create_connection(lambda: connection, *self.address, local_addr=(host, 0))
         made = RawClient(connection, asked, signer)
+        made.settle = self.store.catch_up
         self.clients.append(made)
         return made

@@ -21,6 +21,7 @@ async def filled(broker: RunningBroker, count: int = 3, **changes: Any) -> RawCl
     client = await broker.client()
     for number in range(count):
         ok(await client.send("orders", b"%d" % number, **changes))
+    broker.store.catch_up()
     return client
 
 

@@ -39,7 +39,7 @@ def test_topics_are_made_changed_and_deleted(run: Run, b: LocalBroker) -> None:
             assert await admin.topics.clusters("made") == {"DefaultCluster"}
             assert await admin.topics.delete("made") == [b.address]
             assert "made" not in await admin.topics.names()
-            with pytest.raises(Refused, match="no topic|system|own|illegal|characters"):
+            with pytest.raises(Refused, match="characters other than letters"):
                 await admin.topics.create("no topic")
 
     run(main())
@@ -60,6 +60,7 @@ def test_an_ordered_topic_is_told_to_the_name_servers_and_forgotten_with_it(run:
 def test_the_statistics_of_a_topic_are_those_of_its_queues(run: Run, b: LocalBroker) -> None:
     async def main() -> None:
         await send_numbers(b.namesrv, 0, 20)
+        b.settle()
         async with Admin(b.namesrv) as admin:
             stats = await admin.topics.stats("orders")
             assert [queue.queue_id for queue in stats] == [0, 1, 2, 3]
@@ -96,6 +97,7 @@ def test_the_progress_of_a_group_is_what_it_has_consumed_and_what_it_has_not(run
             async with PushConsumer("CID", gathered, b.namesrv, subscriptions=ORDERS):
                 await gathered.until_has(await send_numbers(b.namesrv, 0, 40))
             await send_numbers(b.namesrv, 40, 52)
+            b.settle()
             progress = await admin.groups.progress("CID", "orders")
             assert len(progress.queues) == 4
             assert (progress.lag, sum(queue.consumer_offset for queue in progress.queues)) == (12, 40)
@@ -187,9 +189,7 @@ def test_messages_are_found_by_key_by_id_and_by_place(run: Run, b: LocalBroker) 
                 for number in range(5)
             ]
             sent = results[3]
-            async with asyncio.timeout(30):
-                while not await admin.messages.by_key("orders", "order_4"):  # keys are indexed a moment later
-                    await asyncio.sleep(0.01)
+            b.settle()
             by_key = await admin.messages.by_key("orders", "order_3")
             by_unique = await admin.messages.by_unique_id("orders", sent.msg_id)
             by_offset = await admin.messages.by_offset_id(sent.offset_msg_id)

@@ -29,10 +29,11 @@ if TYPE_CHECKING:
     from penstock.testing import LocalBroker
 
 
-async def everything(namesrv: str, topic: str) -> list[ReceivedMessage]:
+async def everything(b: LocalBroker, topic: str) -> list[ReceivedMessage]:
     """All messages of a topic, by queue and offset."""
+    b.settle()
     found = []
-    async with PullConsumer("look", namesrv) as consumer:
+    async with PullConsumer("look", b.namesrv) as consumer:
         for queue in await consumer.queues(topic):
             offset = 0
             while (page := await consumer.pull(queue, offset)).messages:
@@ -57,7 +58,7 @@ def test_a_message_is_stored_with_all_that_it_has(run: Run, b: LocalBroker) -> N
         assert result.status is SendStatus.SEND_OK
         assert len(result.msg_id) == 32
         assert result.region == "DefaultRegion"
-        (message,) = await everything(b.namesrv, "orders")
+        (message,) = await everything(b, "orders")
         assert (message.topic, message.body, message.tags, message.keys) == (
             "orders",
             b"two shirts",
@@ -91,7 +92,7 @@ def test_messages_of_one_sharding_key_stay_together_and_in_order(run: Run, b: Lo
         async with Producer("PID", b.namesrv) as producer:
             for number in range(40):
                 await producer.send(Message("orders", b"%d" % number, sharding_key=f"customer_{number % 5}"))
-        found = await everything(b.namesrv, "orders")
+        found = await everything(b, "orders")
         for customer in range(5):
             key = f"customer_{customer}"
             mine = [message for message in found if message.properties["__SHARDINGKEY"] == key]
@@ -120,7 +121,7 @@ def test_many_sends_at_once_are_all_answered(run: Run, b: LocalBroker) -> None:
             bodies = [b"%d" % number for number in range(500)]
             results = await asyncio.gather(*(producer.send(Message("orders", body)) for body in bodies))
         assert len({result.offset_msg_id for result in results}) == 500
-        assert sorted(message.body for message in await everything(b.namesrv, "orders")) == sorted(bodies)
+        assert sorted(message.body for message in await everything(b, "orders")) == sorted(bodies)
 
     run(main())
 
@@ -132,7 +133,7 @@ def test_a_batch_is_one_queue_and_consecutive_offsets(run: Run, b: LocalBroker) 
             results = await producer.send_batch(messages)
         assert [result.queue for result in results] == [results[0].queue] * 10
         assert [result.queue_offset for result in results] == list(range(10))
-        found = await everything(b.namesrv, "orders")
+        found = await everything(b, "orders")
         assert [message.body for message in found] == [message.body for message in messages]
         assert [message.tags for message in found] == [message.tags for message in messages]
         assert [message.msg_id for message in found] == [result.msg_id for result in results]
@@ -181,7 +182,7 @@ def test_large_bodies_travel_compressed(run: Run, b: LocalBroker) -> None:
         async with Producer("PID", b.namesrv) as producer:
             await producer.send(Message("orders", b"x" * 4095, keys="small"))
             await producer.send(Message("orders", b"x" * 4096, keys="large"))
-        found = {message.keys[0]: message for message in await everything(b.namesrv, "orders")}
+        found = {message.keys[0]: message for message in await everything(b, "orders")}
         assert not found["small"].record.sys_flag & COMPRESSED
         assert found["large"].record.sys_flag & COMPRESSED
         assert len(found["large"].record.body) < 100
@@ -210,7 +211,7 @@ def test_a_topic_is_made_by_its_first_message(run: Run, b: LocalBroker) -> None:
         async with Producer("PID", b.namesrv) as producer:
             results = [await producer.send(Message("brand-new", b"%d" % number)) for number in range(8)]
         assert {result.queue.queue_id for result in results} == {0, 1, 2, 3}
-        assert len(await everything(b.namesrv, "brand-new")) == 8
+        assert len(await everything(b, "brand-new")) == 8
 
     run(main())
 

@@ -23,6 +23,7 @@ async def fill(b: LocalBroker, count: int, tag: str = "") -> MessageQueue:
         queue = (await producer.queues("orders"))[0]
         batch = [Message("orders", b"%d" % number, tags=f"{tag}{number % 2}") for number in range(count)]
         await producer.send_batch(batch, queue=queue)
+    b.settle()
     return queue
 
 
@@ -134,7 +135,10 @@ def test_what_goes_wrong_is_raised_where_the_reader_waits(run: Run, b: LocalBrok
             assert len(await consumer.poll()) == 1
             await asyncio.to_thread(b.stop)
             with pytest.raises(Unreachable):
-                while True:
-                    await consumer.poll(5)
+                await poll_for_ever(consumer)
+
+    async def poll_for_ever(consumer: PullConsumer) -> None:
+        while True:
+            await consumer.poll(5)
 
     run(main())

@@ -242,6 +242,7 @@ def test_a_new_group_begins_where_it_says(run: Run, b: LocalBroker) -> None:
         await asyncio.sleep(0.01)
         async with Producer("PID", b.namesrv) as producer:
             border = (await producer.send(Message("orders", b"border"))).queue
+        b.settle()
         async with PullConsumer("look", b.namesrv) as look:
             page = await look.pull(border, await look.offsets.max_offset(border) - 1)
             moment = page.messages[-1].store_timestamp
@@ -282,7 +283,7 @@ def test_a_topic_that_comes_later_is_consumed_then(run: Run, b: LocalBroker) -> 
 
 def test_without_a_name_server_a_consumer_does_not_start(run: Run) -> None:
     async def main() -> None:
-        with pytest.raises(Unreachable, match="no name server answers: cannot connect to 127.0.0.1:1"):
+        with pytest.raises(Unreachable, match=r"no name server answers: cannot connect to 127\.0\.0\.1:1"):
             await PushConsumer("CID", Gathered(), "127.0.0.1:1", subscriptions=ORDERS).start()
 
     run(main())

@@ -74,7 +74,7 @@ async def dead_letters(b: LocalBroker) -> list[ReceivedMessage]:
     from penstock.errors import NoRoute
 
     try:
-        return await everything(b.namesrv, "%DLQ%CID")
+        return await everything(b, "%DLQ%CID")
     except NoRoute:
         return []
 

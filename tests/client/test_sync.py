@@ -60,6 +60,7 @@ def test_a_pull_consumer_keeps_its_places(b: LocalBroker) -> None:
         queue = consumer.queues("orders")[1]
         for number in range(10):
             producer.send(Message("orders", b"%d" % number), queue=queue)
+        b.settle()
         assert [message.body for message in consumer.pull(queue, 8).messages] == [b"8", b"9"]
         consumer.assign([queue])
         consumer.seek(queue, 7)
@@ -77,6 +78,7 @@ def test_transactions(b: LocalBroker) -> None:
     with TransactionProducer("PID", check, b.namesrv) as producer, PullConsumer("CID", b.namesrv) as consumer:
         done = producer.send_in_transaction(Message("orders", b"x"), lambda message: TransactionState.COMMIT)
         assert done.is_ended
+        b.settle()
         pages = [consumer.pull(queue, 0) for queue in consumer.queues("orders")]
         assert [message.body for page in pages for message in page.messages] == [b"x"]
 

@@ -58,7 +58,7 @@ def test_a_commit_shows_the_message_and_a_rollback_does_not(run: Run, b: LocalBr
             ("k",),
             sent.sent.msg_id,
         )
-        assert [message.body for message in await everything(b.namesrv, "orders")] == [b"yes"]
+        assert [message.body for message in await everything(b, "orders")] == [b"yes"]
 
     run(main())
 

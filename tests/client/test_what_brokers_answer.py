@@ -1,4 +1,4 @@
-"""Answers that a healthy broker seldom gives, and what the client sends: seen through a broker that does as it is told."""
+"""Answers that a healthy broker seldom gives, and what a client sends: with a broker that does as it is told."""
 
 from __future__ import annotations
 

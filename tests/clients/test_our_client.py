@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -195,6 +196,6 @@ def test_a_group_is_shared_with_javas_consumers(served: Served, java: Connect) -
             ours = [each.body.decode() for each in mine if each.body.decode() in wanted]
             return ours, [body for body in bodies(theirs.ask("consumed", name="c")) if body in wanted]
 
-        until(lambda: sorted(sum(got(), [])) == sorted(sent))
+        until(lambda: sorted(itertools.chain(*got())) == sorted(sent))
         ours, javas = got()
         assert len(ours) == len(javas) == 30

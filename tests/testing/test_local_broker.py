@@ -10,11 +10,12 @@ import pytest
 
 from penstock.client.sync import Admin, Message, Producer, PullConsumer
 from penstock.errors import BadSettings, PenstockError, Refused
-from penstock.testing import broker
+from penstock.testing import LocalBroker, broker
 
 
-def bodies(namesrv: str, topic: str) -> list[bytes]:
-    with PullConsumer("look", namesrv) as consumer:
+def bodies(b: LocalBroker, topic: str) -> list[bytes]:
+    b.settle()
+    with PullConsumer("look", b.namesrv) as consumer:
         pages = [consumer.pull(queue, 0) for queue in consumer.queues(topic)]
     return sorted(message.body for page in pages for message in page.messages)
 
@@ -33,7 +34,7 @@ def test_it_serves_within_the_block_and_leaves_nothing_behind() -> None:
         with Producer("PID", b.namesrv) as producer:
             assert len(producer.queues("orders")) == 2
             assert producer.send(Message("orders", b"hello")).ok
-        assert bodies(b.namesrv, "orders") == [b"hello"]
+        assert bodies(b, "orders") == [b"hello"]
         path = b.store_path
         assert (path / "commitlog").is_dir()
         addresses = b.namesrv, b.address
@@ -66,7 +67,7 @@ def test_a_restart_keeps_addresses_and_messages() -> None:
             producer.send(Message("orders", b"kept"))
         b.restart()
         assert (b.namesrv, b.address, b.store_path) == before
-        assert bodies(b.namesrv, "orders") == [b"kept"]
+        assert bodies(b, "orders") == [b"kept"]
 
 
 def test_a_store_of_ones_own_is_kept(tmp_path: Path) -> None:
@@ -75,7 +76,7 @@ def test_a_store_of_ones_own_is_kept(tmp_path: Path) -> None:
             assert b.store_path == tmp_path / "store"
             producer.send(Message("orders", body))
     with broker(store_path=tmp_path / "store") as b:
-        assert bodies(b.namesrv, "orders") == [b"one", b"two"]
+        assert bodies(b, "orders") == [b"one", b"two"]
 
 
 def test_settings_are_rocketmqs() -> None:
@@ -101,6 +102,8 @@ def test_what_cannot_be_started_says_why_and_leaves_nothing_open(
         b.start()
     with pytest.raises(PenstockError, match="has not been started"):
         _ = b.store_path
+    with pytest.raises(PenstockError, match="is not running"):
+        b.settle()
 
 
 def test_an_administrator_comes_with_it() -> None:

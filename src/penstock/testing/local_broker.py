@@ -90,6 +90,16 @@ class LocalBroker:
         """
         return sync.Admin(config or self.namesrv)
 
+    def settle(self) -> None:
+        """Returns when every message that was stored so far can be consumed, and found by its keys.
+
+        That takes a broker a millisecond or two. A consumer that waits for messages needs none of this; a test that
+        looks once does.
+        """
+        if self._broker is None or self._thread is None:
+            raise PenstockError("the broker is not running")
+        self._broker.store.catch_up()
+
     # -- running ---------------------------------------------------------------------------------------------
 
     def start(self) -> Self:
