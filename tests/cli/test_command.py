@@ -67,7 +67,7 @@ def test_a_reader_that_goes_away_ends_it_quietly(tmp_path: Path) -> None:
 
 def test_interrupted_it_ends_quietly(tmp_path: Path) -> None:
     with MessageStore.open(tmp_path / "s", Settings.dev()) as store:
-        for _ in range(3):
+        for _ in range(12):
             store.put_many([Message("orders", b"x" * 400) for _ in range(500)])
     with started("store", "dump", tmp_path / "s") as process:
         assert process.stdout is not None

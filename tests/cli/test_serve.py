@@ -213,13 +213,15 @@ def test_there_is_no_console_yet_and_that_is_said(serve: Callable[..., Served]) 
     assert quiet.said == ""
 
 
-def test_it_registers_with_others_and_needs_no_name_server_of_its_own(serve: Callable[..., Served]) -> None:
+def test_it_registers_with_others_and_needs_no_name_server_of_its_own(
+    serve: Callable[..., Served], tmp_path: Path
+) -> None:
     one = serve(*ANYWHERE, "--json")
     name_server = one.address()["namesrv"]
     other = serve(
         *("--profile", "dev", "--listen", "127.0.0.1:0", "--namesrv", "off", "--register", name_server, "--json"),
         *("--set", "brokerName=broker-b"),
-        store=Path(str(one.process.args[4])).with_name("other"),  # type: ignore[index]
+        store=tmp_path / "other",
     )
     assert other.address()["namesrv"] == ""
 

@@ -178,7 +178,7 @@ def is_whole(image: Image, promise: Promise) -> bool:
     content = image.get(f"store/commitlog/{place.physical_offset - position:020d}")
     if content is None or check_record(content, position, place.physical_offset - position, True) != Reason.STOP:
         return False
-    record = decode_record(content[position : position + place.size])
+    record = decode_record(content, position)  # in a second life it may be another one
     return (place_of(record), number_of(record)) == (place, number) and is_as_put(record)
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import shutil
+from pathlib import Path
 
 import pytest
 from killed_files import CountedFiles
 from repair.damaged_home import DamagedHome
+from unsynced_files import UnsyncedFiles
 
 from penstock.errors import BadStore, StoreInUse
 from penstock.store import Message
@@ -169,3 +171,19 @@ def test_all_that_was_built_is_synced_before_the_first_old_file_moves(home: Dama
     assert len(made) > 10
     assert synced == made
     assert not [call for call in before if call.startswith("rename") and "quarantine" in call]
+
+
+class _TwoDisks(UnsyncedFiles):
+    def partition(self, folder: Path) -> int:
+        return int(folder.name == "consumequeue")
+
+
+def test_queues_on_another_disk_are_refused_and_stay_where_they_are(home: DamagedHome) -> None:
+    """A folder cannot be renamed to another disk, and no start could finish such a swap."""
+    home.fill()
+    before = derived(home)
+    with pytest.raises(BadStore, match="another disk"):
+        home.rebuild(files=_TwoDisks())
+    assert derived(home) == before
+    assert not (home.path / "penstock" / "swap.json").exists()
+    home.assert_whole()

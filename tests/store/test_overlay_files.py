@@ -94,6 +94,23 @@ def test_a_folder_renamed_in_an_overlay_is_gone_only_there(folder: Path) -> None
     assert view.names(folder / "queue") == []
     assert not view.exists(folder / "queue")
     assert not view.is_folder(folder / "queue")
+    assert view.names(folder / "aside") == ["0", "1"]
+    assert view.read_bytes(folder / "aside" / "0") == b"\x01" * 4096
+    opened = view.open_map(folder / "aside" / "1")
+    assert (opened.path, bytes(opened.view[:2])) == (folder / "aside" / "1", b"\x02\x02")
+    opened.close()
+
+
+def test_another_folder_may_take_the_place_of_one_that_was_moved(folder: Path) -> None:
+    view = OverlayFiles()
+    view.create_map(folder / "staged" / "deep" / "7", 8).view[:] = b"in place"
+    assert view.is_folder(folder / "staged")
+    view.rename(folder / "queue", folder / "aside")
+    view.rename(folder / "staged" / "deep", folder / "queue")
+    assert view.names(folder / "queue") == ["7"]
+    assert view.read_bytes(folder / "queue" / "7") == b"in place"
+    view.remove_folder(folder / "staged")
+    assert not view.exists(folder / "staged")
 
 
 def test_a_folder_made_in_an_overlay_is_seen_only_there(folder: Path) -> None:

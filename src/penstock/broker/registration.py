@@ -161,7 +161,8 @@ class _Remote:
                 await asyncio.sleep(pause_s)
                 continue
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self.changed.wait(), pause_s)
+                async with asyncio.timeout(pause_s):  # wait_for of Python 3.11 can swallow the cancelling of `stop`
+                    await self.changed.wait()
                 await asyncio.sleep(_SOON_S)
 
     async def _register(self) -> None:

@@ -6,14 +6,18 @@ Who asks for an address while it is being dialled waits for that one connection.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ssl
 from collections.abc import Awaitable, Callable
+from typing import Final
 
 from penstock.errors import Unreachable
 from penstock.remoting.addresses import parse_address
 from penstock.remoting.connection import Connection
 from penstock.remoting.dial import connect
 from penstock.remoting.handlers import Handlers
+
+_GOODBYE_S: Final = 1.0
 
 Greeting = Callable[[str, Connection], Awaitable[None]]
 """Called with every new connection before anybody else has it; whatever it raises is the dialler's error."""
@@ -69,9 +73,22 @@ class ConnectionPool:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        for connection in self._open.values():
+        connections, self._open = list(self._open.values()), {}
+        left, gone = len(connections), asyncio.Event()
+
+        def lost(connection: Connection) -> None:
+            nonlocal left
+            left -= 1
+            if left == 0:
+                gone.set()
+
+        for connection in connections:
+            connection.on_close.append(lost)
             connection.close()
-        self._open.clear()
+        if connections:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_GOODBYE_S):  # TLS says goodbye, which takes the loop a moment
+                    await gone.wait()
 
     async def _dial(self, address: str) -> Connection:
         place = parse_address(address, "the address")

@@ -11,7 +11,7 @@ import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from penstock.errors import StoreFailed
+from penstock.errors import BadStore, StoreFailed
 from penstock.format.queue_unit import UNIT_SIZE
 from penstock.format.topics import is_readable_topic
 from penstock.store.consume_queue import ConsumeQueue
@@ -55,7 +55,10 @@ class Derived:
         with_index: bool = True,
         progress: Progress,
     ) -> list[Rebuilt]:
-        """Builds what is selected, and swaps what is wanted. Raises StoreFailed; then the old ones are in place."""
+        """Builds what is selected, and swaps what is wanted.
+
+        Raises BadStore or StoreFailed; then the old ones are in their places, or the next start finishes the swap.
+        """
         clear_staging(self._io, self._layout)
         staging = Staging(
             self._io,
@@ -73,6 +76,8 @@ class Derived:
             staging.keep_ends()
             staging.sync()
             queues, index_reason = wanted(staging)
+            if queues or index_reason:
+                self._refuse_other_disks()
             rebuilt = [self._queue(staging, name, reason) for name, reason in sorted(queues.items())]
             moves = [self._move(Path("consumequeue", topic, str(queue_id))) for topic, queue_id in sorted(queues)]
             for topic, queue_id in queues:
@@ -90,6 +95,17 @@ class Derived:
             Rebuilt(each.what, each.reason, each.units, move.kept if self._io.exists(self._path(move.kept)) else "")
             for each, move in zip(rebuilt, moves, strict=True)
         ]
+
+    def _refuse_other_disks(self) -> None:
+        """A folder is moved by a rename, which must not fail halfway: no start could finish it."""
+        for folder in (self._layout.consume_queue, self._layout.index):
+            with contextlib.suppress(FileNotFoundError):
+                if self._io.partition(folder) != self._io.partition(self._layout.root):
+                    raise BadStore(
+                        "the folder lies on another disk than the store, so that nothing in it can be swapped; move it "
+                        "elsewhere and start the store, which builds it again",
+                        path=folder,
+                    )
 
     def _queue(self, staging: Staging, name: QueueName, reason: str) -> Rebuilt:
         built = staging.queues.find(*name)
