@@ -228,7 +228,7 @@ def test_puts_that_go_on_meanwhile_belong_to_the_old_topic_or_to_the_new_one(hom
             permits.acquire()
             offsets.append(store.put(Message("A", b"x")).queue_offset)
 
-    writer = threading.Thread(target=put)
+    writer = threading.Thread(target=put, daemon=True)
     writer.start()
     for _ in range(20):
         before = len(offsets)
