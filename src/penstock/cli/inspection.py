@@ -7,11 +7,12 @@ from typing import Any
 
 import msgspec
 
-from penstock.cli.opening import Place, View
+from penstock.cli.opening import View
 from penstock.errors import BadStore
 from penstock.format.checkpoint import CHECKPOINT_SIZE, Checkpoint
 from penstock.store import MessageStore
 from penstock.store.config_files import ConfigFile, ConfigFiles
+from penstock.store.folder import StoreFolder
 from penstock.store.index_file import IndexFile
 from penstock.store.quarantine import held_folders
 
@@ -130,7 +131,7 @@ def _checkpoint(path: Path) -> dict[str, Any] | None:
     return {"physic": page.physic, "logics": page.logics, "index": page.index}
 
 
-def _config(place: Place) -> list[dict[str, Any]]:
+def _config(place: StoreFolder) -> list[dict[str, Any]]:
     """The config files that are there, or whose backup is, and what is wrong with them."""
     every = ConfigFiles(place.files, place.layout.config)
     known: tuple[ConfigFile[Any], ...] = (
@@ -154,7 +155,7 @@ def _note(file: ConfigFile[Any]) -> str:
         return str(error)
 
 
-def _disk(place: Place) -> dict[str, int]:
+def _disk(place: StoreFolder) -> dict[str, int]:
     """Apparent size, and what the blocks on disk add up to."""
     layout = place.layout
     inside = layout.commit_log.is_relative_to(layout.root)
@@ -166,7 +167,7 @@ def _disk(place: Place) -> dict[str, int]:
     }
 
 
-def _quarantine(place: Place) -> list[dict[str, Any]]:
+def _quarantine(place: StoreFolder) -> list[dict[str, Any]]:
     root, layout = place.layout.root, place.layout
     found = [(str(path.relative_to(root)), fact.st_size) for path, fact in place.files.under(layout.quarantine)]
     return [{"path": path, "size": size} for path, size in sorted(found)]

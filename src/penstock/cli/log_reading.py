@@ -11,13 +11,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TypeAlias
 
-from penstock.cli.geometry import fit_to_log
-from penstock.cli.opening import Place
 from penstock.format import kernels
 from penstock.format.record import Record, decode_record
 from penstock.format.rows import Reason
 from penstock.format.scan import Batch, Blank, Damage, scan
 from penstock.store.file_queue import FileQueue
+from penstock.store.folder import StoreFolder
+from penstock.store.geometry import fit_to_log
 from penstock.store.mapped_file import MappedFile
 from penstock.store.stand_in import MOST_IN_A_ROW
 
@@ -30,7 +30,7 @@ _ROWS = 1024
 class LogReader:
     """Reads all log files that are there when it is made; they stay mapped as long as it is used."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: StoreFolder) -> None:
         self._delay_levels = place.settings.delay_levels
         self._live = bool(place.owner)
         self._queue = place.settled(lambda: _load(place))
@@ -73,7 +73,7 @@ class LogReader:
                 yield item, item.position + item.size - base
 
 
-def _load(place: Place) -> FileQueue:
+def _load(place: StoreFolder) -> FileQueue:
     size = fit_to_log(place.settings, place.files, place.layout).mapped_file_size_commit_log
     queue = FileQueue(place.files, place.layout.commit_log, size)
     queue.map_files(queue.look(may_lack=MOST_IN_A_ROW).offsets)

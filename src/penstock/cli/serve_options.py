@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Final
 
 from penstock.broker.settings import BrokerSettings
-from penstock.cli.geometry import fit_to_files
 from penstock.errors import BadSettings, BadStore
 from penstock.namesrv import NamesrvSettings
 from penstock.remoting.addresses import parse_address
 from penstock.remoting.sockets import bind
 from penstock.store import Settings
 from penstock.store.files import Files
+from penstock.store.geometry import fit_to_files
 from penstock.store.layout import Layout
 
 STORE: Final = Path("data/store")

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from penstock.cli.geometry import fit_to_files
-from penstock.cli.opening import Place
 from penstock.cli.options import AsJson, Config, Folder, Pairs
 from penstock.cli.output import write, write_json
 from penstock.errors import BadStore
 from penstock.store.broker_conf import to_broker_conf
+from penstock.store.folder import StoreFolder
+from penstock.store.geometry import fit_to_files
 from penstock.store.java_properties import parse_properties
 
 
@@ -24,7 +24,7 @@ def conf(folder: Folder, config: Config = None, pairs: Pairs = None, as_json: As
       penstock store conf data/store > broker.conf
       penstock store conf data/store --set brokerName=broker-a --json
     """
-    place = Place.find(folder, config, pairs)
+    place = StoreFolder.find(folder, config, pairs)
     settings, problem = fit_to_files(place.settings, place.files, place.layout)
     if problem and settings.message_index_enable:
         raise BadStore(problem)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from penstock.cli.log_reading import LogReader
 from penstock.cli.messages import write_message
-from penstock.cli.opening import Place
+from penstock.cli.opening import say_state
 from penstock.cli.options import AsJson, Config, Folder, NoBody, Pairs
 from penstock.cli.output import write, write_json
 from penstock.format.rows import Reason
 from penstock.format.scan import Blank, Damage
+from penstock.store.folder import StoreFolder
 
 
 def log(
@@ -25,9 +26,9 @@ def log(
       penstock store log data/store
       penstock store log data/store --no-body --json
     """
-    place = Place.find(folder, config, pairs)
+    place = StoreFolder.find(folder, config, pairs)
     found = LogReader(place)
-    place.say_state("what follows is the log as it lies in the files")
+    say_state(place, "what follows is the log as it lies in the files")
     for item in found:
         if isinstance(item, Blank | Damage):
             _write_other(item, as_json)

@@ -9,13 +9,13 @@ import typer
 
 from penstock.cli import exits
 from penstock.cli.consent import Yes, asked
-from penstock.cli.geometry import fit_to_files
-from penstock.cli.opening import Place, quiet_log
 from penstock.cli.options import AsJson, Config, Folder, Pairs
 from penstock.cli.output import add_row, in_units, say, show, table, write_json
 from penstock.cli.progress import ProgressLine
 from penstock.errors import BadStore, StoreFailed
 from penstock.store import MessageStore, RecoveryReport
+from penstock.store.folder import StoreFolder, quiet_log
+from penstock.store.geometry import fit_to_files
 
 
 def recover(
@@ -33,7 +33,7 @@ def recover(
       penstock store recover data/store
       penstock store recover data/store --json
     """
-    place = Place.find(folder, config, pairs)
+    place = StoreFolder.find(folder, config, pairs)
     try:
         with ProgressLine() as progress, quiet_log():
             settings, problem = fit_to_files(place.settings, place.files, place.layout)

@@ -9,13 +9,13 @@ import typer
 
 from penstock.cli import exits
 from penstock.cli.consent import Yes, asked
-from penstock.cli.opening import quiet_log
 from penstock.cli.options import AsJson, Config, Folder, Pairs, number, option
 from penstock.cli.output import add_row, in_units, say, show, table, write, write_json
 from penstock.cli.progress import ProgressLine
 from penstock.errors import BadSettings
 from penstock.store import Settings
 from penstock.store import repair as mending
+from penstock.store.folder import quiet_log
 from penstock.store.repair import LostMessages, RebuildReport, Rebuilt, RepairReport
 
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and change nothing.")]

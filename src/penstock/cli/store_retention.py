@@ -9,12 +9,13 @@ import msgspec
 import typer
 
 from penstock.cli import exits
-from penstock.cli.opening import Place, View, open_view, owner_name, quiet_log
+from penstock.cli.opening import View, open_view, owner_name
 from penstock.cli.options import AsJson, Config, Folder, Pairs
 from penstock.cli.output import add_row, in_units, moment, say, show, table, write, write_json
 from penstock.cli.store_repair import DryRun
 from penstock.errors import BadStore, StoreInUse
 from penstock.store import MessageStore, Settings
+from penstock.store.folder import StoreFolder, quiet_log
 from penstock.store.retention.explain import Going, Outlook
 
 _UNREAD_SHOWN = 20
@@ -83,7 +84,7 @@ def _consented(yes: bool, going: Going) -> bool:
     return typer.confirm(f"Delete {len(going.files)} files, {in_units(going.size)}{told}?", err=True)
 
 
-def _delete(place: Place, settings: Settings, outlook: Outlook) -> dict[str, Any]:
+def _delete(place: StoreFolder, settings: Settings, outlook: Outlook) -> dict[str, Any]:
     """Passes until nothing goes any more."""
     with quiet_log(), MessageStore.open(place.layout.root, settings) as store:
         assert store.retention is not None, "it is not read-only"

@@ -12,11 +12,12 @@ import msgspec
 import typer
 
 from penstock.cli import exits
-from penstock.cli.opening import Place, quiet_log
+from penstock.cli.opening import say_state
 from penstock.cli.options import AsJson, Config, Folder, Pairs
 from penstock.cli.output import in_units, plain, write, write_json
 from penstock.cli.progress import ProgressLine
 from penstock.store.audit import AuditReport, Finding, audit
+from penstock.store.folder import StoreFolder, quiet_log
 
 _SHOWN_OF_A_KIND = 5
 _MOST_THREADS = 4
@@ -42,7 +43,7 @@ def verify(
       penstock store verify data/store
       penstock store verify data/store --json
     """
-    place = Place.find(folder, config, pairs)
+    place = StoreFolder.find(folder, config, pairs)
     with ProgressLine() as progress, quiet_log():
         report = audit(
             place.layout,
@@ -55,7 +56,7 @@ def verify(
     if as_json:
         write_json(_document(folder, report))
     else:
-        place.say_state("what follows is what the files say")
+        say_state(place, "what follows is what the files say")
         _show(folder, report)
     if report.errors:
         raise typer.Exit(exits.PROBLEM)

@@ -20,10 +20,10 @@ from penstock.errors import BadStore
 from penstock.format import kernels
 from penstock.format.index_layout import IndexGeometry
 from penstock.format.rows import Reason
-from penstock.store import Settings
 from penstock.store.dispatch_state import read_state
 from penstock.store.files import Files
 from penstock.store.layout import Layout
+from penstock.store.settings import Settings
 
 _DATA_NAME = re.compile(r"\d{20}")
 _INDEX_NAME = re.compile(r"\d{17}")
