@@ -13,6 +13,7 @@
     ├── NoAnswer        a peer that did not answer in time
     ├── Refused         a peer that answered with an error; carries its code and remark
     ├── NoRoute         a topic that no name server knows, or a broker without an address
+    ├── DataLost        messages that were to be read are not there any more
     └── MissingPackage  an optional package that is needed here is not installed
 
 Damage met while scanning is not an exception: it is reported as data by whatever scans.
@@ -101,6 +102,10 @@ class Refused(PenstockError):
 
 class NoRoute(PenstockError):
     """A topic that no name server knows, or a broker without an address."""
+
+
+class DataLost(PenstockError):
+    """Messages that were to be read are not there any more."""
 
 
 class MissingPackage(PenstockError):

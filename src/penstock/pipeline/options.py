@@ -82,6 +82,7 @@ OPTIONS: Final = (
     Option("decompress", _READ, flag, "`true`", "unpack bodies that a client has compressed"),
     Option("mode", _READ, one_of(*_MODES), "`PERMISSIVE`", "what is done about damage: a row, an error, nothing"),
     Option("columnNameOfCorruptRecord", _READ, text, "`_corrupt`", "column that says what is wrong, if asked for"),
+    Option("consumerGroup", _READ, text, "`TOOLS_CONSUMER`", "group in whose name a cluster is read; leaves no trace"),
     Option("progressGroup", _STREAM, text, _NOT_SET, "consumer group to which progress is mirrored (`namesrv` only)"),
     Option("config", _ALL, text, _NOT_SET, "broker.conf of the store, where its file sizes are not the usual ones"),
     Option("accessKey", _ALL, text, _NOT_SET, "account of a cluster that asks for one"),
@@ -130,6 +131,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     decompress: bool = True
     mode: str = "PERMISSIVE"
     column_name_of_corrupt_record: str = "_corrupt"
+    consumer_group: str = "TOOLS_CONSUMER"
     progress_group: str = ""
     config: str = ""
     access_key: str = ""
@@ -181,8 +183,24 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
             raise BadSettings("assign goes by queue; with order=log use subscribe, or leave it out for every topic")
         if self.order == "log" and self.namesrv:
             raise BadSettings("order=log reads the files of a store; a cluster is read by queue")
+        if self.order == "log" and self.keys:
+            raise BadSettings("keys are found through the index, which knows topics; leave order=log out")
+        if self.order == "log" and (self.max_offsets_per_trigger or self.min_offsets_per_trigger):
+            raise BadSettings("order=log goes by bytes, not by offsets; limit it with maxBytesPerTrigger")
+        if self.order == "log" and self.max_records_per_partition:
+            raise BadSettings("order=log goes by bytes, not by records; limit it with maxBytesPerPartition")
+        if self.progress_group and not self.namesrv:
+            raise BadSettings("progressGroup needs namesrv: the offsets in a store's files belong to its broker")
+        if not all(name.strip() for name in self.tags.split("||")):
+            raise BadSettings(f"option tags='{self.tags}': it must be * or tags joined by ||, as in red || green")
         if self.columns and not self.include_body and {"body", "value"} & set(self.columns):
             raise BadSettings("columns names the body and includeBody is false; leave one of them out")
+
+    @property
+    def tag_names(self) -> tuple[str, ...] | None:
+        """The tags that are wanted, None for all."""
+        names = tuple(name.strip() for name in self.tags.split("||"))
+        return None if names == ("*",) else names
 
     @property
     def topics(self) -> tuple[str, ...]:

@@ -22,9 +22,8 @@ from pyspark.sql.types import (
 )
 
 from penstock.errors import BadSettings
+from penstock.pipeline.columns import BROKER
 from penstock.pipeline.options import Options
-
-BROKER: Final = "broker"
 
 _NATIVE: Final[dict[str, DataType]] = {
     "topic": StringType(),

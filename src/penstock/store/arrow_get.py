@@ -6,7 +6,8 @@ place promises, is passed over, and only that.
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Sequence
+from typing import Final, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -15,11 +16,9 @@ from penstock.format import kernels
 from penstock.format.arrow_rows import rows_to_batch
 from penstock.format.constants import MIN_RECORD_SIZE
 from penstock.format.kernels import Ints, Longs, Rows
-from penstock.format.queue_unit import UNIT_SIZE
 from penstock.format.rows import ROW, Reason
 from penstock.store.arrow_results import ArrowPage, LogPage
-from penstock.store.commit_log import CommitLog
-from penstock.store.consume_queue import NO_RECORD_SIZE, ConsumeQueue
+from penstock.store.consume_queue import NO_RECORD_SIZE, Units
 from penstock.store.mapped_file import MappedFile
 from penstock.store.status import GetStatus
 
@@ -27,10 +26,55 @@ _LEAST_UNITS_EXAMINED: Final = 800
 _MOST_BYTES: Final = 512 << 20  # offsets in the columns have 32 bits, and text can grow to three times its size
 
 
+class Folder(Protocol):
+    """Files that cover ranges of offsets."""
+
+    @property
+    def file_size(self) -> int: ...
+
+    def find(self, offset: int) -> MappedFile | None: ...
+
+
+class LogToRead(Protocol):
+    """What of a commit log is needed to read it: that of an open store, or a view of its files."""
+
+    @property
+    def queue(self) -> Folder: ...
+
+    @property
+    def min_offset(self) -> int: ...
+
+    @property
+    def confirmed_offset(self) -> int: ...
+
+    def roll_next(self, offset: int) -> int: ...
+
+
+class QueueToRead(Protocol):
+    """What of a consume queue is needed to read its messages."""
+
+    @property
+    def topic(self) -> str: ...
+
+    @property
+    def queue_id(self) -> int: ...
+
+    @property
+    def min_offset(self) -> int: ...
+
+    @property
+    def max_offset(self) -> int: ...
+
+    @property
+    def units_in_file(self) -> int: ...
+
+    def page(self, queue_offset: int, most: int) -> Units | None: ...
+
+
 class ArrowReader:
     """Reads with one set of columns; keeps nothing between pages."""
 
-    def __init__(self, commit_log: CommitLog, schema: pa.Schema, *, verify_crc: bool) -> None:
+    def __init__(self, commit_log: LogToRead, schema: pa.Schema, *, verify_crc: bool) -> None:
         self._log = commit_log
         self._schema = schema
         self._verify_crc = verify_crc
@@ -41,13 +85,12 @@ class ArrowReader:
 
     # -- a queue ---------------------------------------------------------------------------------------------
 
-    def read_queue(self, queue: ConsumeQueue, offset: int, max_messages: int, max_bytes: int) -> ArrowPage:
+    def read_queue(self, queue: QueueToRead, offset: int, max_messages: int, max_bytes: int) -> ArrowPage:
         """The messages from `offset` on, which lies between the queue's minimum and maximum."""
         lowest, highest = queue.min_offset, queue.max_offset
         units = queue.page(offset, max(max_messages, _LEAST_UNITS_EXAMINED))
         if units is None:
-            per_file = queue.files.file_size // UNIT_SIZE
-            next_offset = offset + per_file - offset % per_file
+            next_offset = offset + queue.units_in_file - offset % queue.units_in_file
             return ArrowPage(GetStatus.OFFSET_FOUND_NULL, next_offset, lowest, highest, self.nothing())
         offsets, sizes = units["offset"].astype(np.int64), units["size"].astype(np.int32)
         live = np.flatnonzero((sizes != NO_RECORD_SIZE) & (offsets >= self._log.min_offset))
@@ -56,9 +99,10 @@ class ArrowReader:
         numbers = offset + taken
         batch, reasons = self._records(queue, offsets[taken], sizes[taken], numbers)
         status = GetStatus.FOUND if batch.num_rows else GetStatus.MESSAGE_WAS_REMOVING
-        damaged = numbers[(reasons != Reason.STOP) & (reasons != Reason.UNWRITTEN)]
+        damaged = numbers[(reasons != Reason.STOP) & (reasons != Reason.UNWRITTEN)].tolist()
+        missing = numbers[reasons == Reason.UNWRITTEN].tolist()
         found = int(sizes[taken][reasons == Reason.STOP].sum(dtype=np.int64))
-        return ArrowPage(status, next_offset, lowest, highest, batch, tuple(damaged.tolist()), found)
+        return ArrowPage(status, next_offset, lowest, highest, batch, tuple(damaged), tuple(missing), found)
 
     def _fitting(self, offsets: Longs, sizes: Ints, max_bytes: int) -> int:
         """How many units make a page: those of the first one's log file, at least one, within the bytes."""
@@ -70,7 +114,7 @@ class ArrowReader:
         ends = np.cumsum(np.maximum(sizes, 0), dtype=np.int64)
         return min(same_file, max(1, int(np.searchsorted(ends, min(max_bytes, _MOST_BYTES), "right"))))
 
-    def _records(self, queue: ConsumeQueue, offsets: Longs, sizes: Ints, numbers: Longs) -> tuple[pa.RecordBatch, Ints]:
+    def _records(self, queue: QueueToRead, offsets: Longs, sizes: Ints, numbers: Longs) -> tuple[pa.RecordBatch, Ints]:
         """The records that units of one log file point to, and what was found for each unit."""
         file = self._log.queue.find(int(offsets[0])) if len(offsets) else None
         if file is None or not file.hold():
@@ -117,6 +161,24 @@ class ArrowReader:
             finally:
                 file.release()
         return LogPage(self.nothing(), end)
+
+    def read_at(self, offsets: Sequence[int]) -> pa.RecordBatch:
+        """The records that begin at these offsets of one log file; where none does, there is no row."""
+        file = self._log.queue.find(offsets[0]) if len(offsets) else None
+        if file is None or not file.hold():
+            return self.nothing()
+        try:
+            rows, count = np.empty(len(offsets), ROW), 0
+            for offset in offsets:
+                at = offset - file.from_offset
+                found, _, _ = kernels.fill_rows(
+                    file.map.view, file.from_offset, at, at + 1, self._verify_crc, rows[count : count + 1]
+                )
+                count += found
+            starts = rows["physical_offset"][:count] - file.from_offset
+            return rows_to_batch(file.map.view, starts, rows[:count], self._schema)
+        finally:
+            file.release()
 
     def _walk(self, file: MappedFile, start: int, stop: int, most_rows: int, most_bytes: int) -> tuple[Rows, int]:
         """Records of a file within the bounds, and the position behind them; without any, where to look further."""

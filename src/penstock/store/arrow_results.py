@@ -52,6 +52,8 @@ class ArrowPage(msgspec.Struct, frozen=True, eq=False):
     batch: pa.RecordBatch
     damaged: tuple[int, ...] = ()
     """Queue offsets that were passed over because their record is damaged."""
+    missing: tuple[int, ...] = ()
+    """Queue offsets that were passed over because nothing stands (any more) where their record should be."""
     record_bytes: int = 0
     """What the rows' records take in the log."""
 

@@ -65,6 +65,10 @@ class ConsumeQueue:
         """The queue offset that the next message will get."""
         return self.files.max_offset // UNIT_SIZE
 
+    @property
+    def units_in_file(self) -> int:
+        return self.files.file_size // UNIT_SIZE
+
     # -- loading ---------------------------------------------------------------------------------------------
 
     def load(self) -> None:

@@ -10,17 +10,21 @@ absent.
 
 from __future__ import annotations
 
+import re
 from collections import OrderedDict
 from pathlib import Path
 
+import numpy as np
+
 from penstock.errors import BadStore
-from penstock.format.queue_unit import UNIT_SIZE
+from penstock.format.queue_unit import UNIT, UNIT_SIZE
 from penstock.store.consume_queue import Units, view_units
 from penstock.store.file_queue import file_name
 from penstock.store.mapped_file import MappedFile
 from penstock.store.overlay_files import OverlayFiles
 
 _MOST_MAPPED = 8
+_NAME = re.compile(r"\d{20}")
 
 
 class FilesView:
@@ -31,6 +35,10 @@ class FilesView:
         self._folder = folder
         self.file_size = file_size
         self._mapped: OrderedDict[int, MappedFile] = OrderedDict()
+
+    def offsets(self) -> list[int]:
+        """Where the files that are there now begin, in order."""
+        return [int(name) for name in self._io.names(self._folder) if _NAME.fullmatch(name)]
 
     def find(self, offset: int) -> MappedFile | None:
         """The file that covers an offset, None if there is none (any more). Raises BadStore if its size is wrong."""
@@ -77,21 +85,22 @@ class LogView:
 
 
 class QueueView:
-    """A consume queue from `min_offset` up to `max_offset`."""
+    """The units of a consume queue from `min_offset` up to `max_offset`, in the files of its folder."""
 
     def __init__(
         self, folder: Path, topic: str, queue_id: int, file_size: int, min_offset: int, max_offset: int
     ) -> None:
-        self.files = FilesView(folder, file_size)
+        self._files = FilesView(folder, file_size)
         self.topic = topic
         self.queue_id = queue_id
         self.min_offset = min_offset
         self.max_offset = max_offset
+        self.units_in_file = file_size // UNIT_SIZE
 
     def page(self, queue_offset: int, most: int) -> Units | None:
         """A copy of the units from `queue_offset` on, within one file, at most `most`; None if there are none."""
         at = queue_offset * UNIT_SIZE
-        file = self.files.find(at)
+        file = self._files.find(at)
         if file is None:
             return None
         position = at - file.from_offset
@@ -100,4 +109,23 @@ class QueueView:
         return view_units(file, position, size).copy() if size > 0 else None
 
     def close(self) -> None:
-        self.files.close()
+        self._files.close()
+
+
+class GivenUnits:
+    """Units that whoever opened the store has sent along, because the files do not hold them: from `start` on."""
+
+    def __init__(self, topic: str, queue_id: int, start: int, units: bytes) -> None:
+        self._units = np.frombuffer(units, UNIT)
+        self.topic = topic
+        self.queue_id = queue_id
+        self.min_offset = start
+        self.max_offset = start + len(self._units)
+        self.units_in_file = 1
+
+    def page(self, queue_offset: int, most: int) -> Units | None:
+        first = queue_offset - self.min_offset
+        return self._units[first : first + most]
+
+    def close(self) -> None:
+        pass

@@ -1,0 +1,35 @@
+"""From ranges to tasks: how a read is cut, the same way each time for the same ranges and options."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+
+from penstock.pipeline.options import Options
+from penstock.pipeline.places import Place, Task
+from penstock.pipeline.ranges import Limits, Span, cut, packed
+from penstock.pipeline.store_place import StorePlace
+
+if TYPE_CHECKING:
+    from penstock.pipeline.cluster_place import ClusterPlace
+
+_TASKS_AT_LEAST: Final = 16
+"""Small queues share tasks, but not so that fewer than this are left."""
+
+
+def open_place(options: Options, *, following: bool = False) -> StorePlace | ClusterPlace:
+    """Where the options say the messages are. Raises BadStore, BadSettings, Unreachable."""
+    if options.path:
+        return StorePlace(options, following=following)
+    from penstock.pipeline.cluster_place import ClusterPlace
+
+    return ClusterPlace(options)
+
+
+def plan(place: Place, spans: Sequence[Span], options: Options) -> list[Task]:
+    """The tasks for some ranges."""
+    limits = Limits(options.max_bytes_per_partition, options.max_records_per_partition, options.min_partitions)
+    pieces = cut(spans, limits)
+    if options.min_partitions is not None or options.max_records_per_partition is not None or options.order == "log":
+        return place.tasks([[piece] for piece in pieces])
+    return place.tasks(packed(pieces, options.max_bytes_per_partition, _TASKS_AT_LEAST))

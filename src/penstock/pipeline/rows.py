@@ -1,0 +1,209 @@
+"""From pages of messages to the record batches that Spark wants: filtered, unpacked, with the columns asked for.
+
+Runs on workers. Nothing here knows where the messages come from.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.errors import CorruptData
+from penstock.format.arrow_schema import MESSAGE_SCHEMA, select_columns
+from penstock.format.constants import UNIQ_KEY
+from penstock.pipeline.bodies import inflate_bodies
+from penstock.pipeline.columns import BROKER, make_column, needed_for
+from penstock.pipeline.options import Options
+from penstock.pipeline.places import Flaw, Page, Task
+
+_ROWS_TOGETHER: Final = 20_000
+_BYTES_TOGETHER: Final = 8 << 20
+_SMALL: Final = 1 << 20
+
+
+class Shape(msgspec.Struct, frozen=True):
+    """What a read makes of messages. Made on the driver, used on workers."""
+
+    names: tuple[str, ...]
+    """The columns of the result."""
+    kafka: bool
+    corrupt: str
+    """The name of the column that says what is wrong with a row."""
+    mode: str
+    decompress: bool
+    by_log: bool
+    tags: tuple[str, ...] | None
+    keys: tuple[str, ...]
+    topics: tuple[str, ...] | None
+    pattern: str | None
+    """Which topics are wanted, where the log is read."""
+
+    @classmethod
+    def of(cls, options: Options, names: Sequence[str]) -> Shape:
+        by_log = options.order == "log"
+        return cls(
+            names=tuple(names),
+            kafka=options.schema == "kafka",
+            corrupt=options.column_name_of_corrupt_record,
+            mode=options.mode,
+            decompress=options.decompress,
+            by_log=by_log,
+            tags=options.tag_names,
+            keys=options.keys,
+            topics=(options.topics or None) if by_log else None,
+            pattern=options.subscribe_pattern.pattern if by_log and options.subscribe_pattern else None,
+        )
+
+    @property
+    def native(self) -> tuple[str, ...]:
+        """The columns of messages that are needed, in the order of their schema."""
+        needed = {name for wanted in self.names for name in needed_for(wanted, kafka=self.kafka)}
+        if self.decompress and "body" in needed:
+            needed.add("sys_flag")
+        if self.tags is not None:
+            needed.add("tags")
+        if self.keys:
+            needed |= {"keys", "properties"}
+        if self.topics is not None or self.pattern is not None:
+            needed.add("topic")
+        if self.mode == "PERMISSIVE":
+            needed.add(self._place)
+        return tuple(name for name in MESSAGE_SCHEMA.names if name in needed) or (self._place,)
+
+    @property
+    def _place(self) -> str:
+        """The column by which a row that cannot be read finds its place among the others."""
+        return "physical_offset" if self.by_log else "queue_offset"
+
+    def batches(self, task: Task, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+        """What a task reads, with exactly this schema. Raises CorruptData at the first flaw if the mode says so."""
+        return _together(batch for page in task.pages(self.native) for batch in self._shaped(page, schema))
+
+    def _shaped(self, page: Page, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+        if page.flaws and self.mode == "FAILFAST":
+            where = f"{page.broker}: {_where(page.flaws[0])}"
+            raise CorruptData(f"{where}{page.flaws[0].what}; mode=FAILFAST ends the read")
+        rows = self._filtered(page.batch)
+        for batch, failures in self._unpacked(rows, page.broker):
+            said = None if not failures else _said(batch.num_rows, failures)
+            yield self._columns(batch, page.broker, said, schema)
+        if page.flaws and self.mode == "PERMISSIVE" and not self._chooses:
+            yield self._columns(self._flawed(page.flaws), page.broker, pa.array([f.what for f in page.flaws]), schema)
+
+    # -- filters ---------------------------------------------------------------------------------------------
+
+    @property
+    def _chooses(self) -> bool:
+        """Whether rows are chosen by what they hold, which nobody knows of one that cannot be read."""
+        return bool(self.keys or self.tags or self.topics or self.pattern)
+
+    def _filtered(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        if self.topics is not None:
+            batch = batch.filter(pc.is_in(batch.column("topic"), pa.array(self.topics, pa.string())))
+        if self.pattern is not None:
+            batch = batch.filter(_matching(batch.column("topic"), self.pattern))
+        if self.tags is not None:
+            batch = batch.filter(pc.is_in(batch.column("tags"), pa.array(self.tags, pa.string())))
+        if self.keys:
+            batch = batch.filter(_with_keys(batch, pa.array(self.keys, pa.string())))
+        return batch
+
+    # -- bodies ----------------------------------------------------------------------------------------------
+
+    def _unpacked(self, batch: pa.RecordBatch, broker: str) -> Iterator[tuple[pa.RecordBatch, dict[int, str]]]:
+        """Rows with their bodies unpacked, and which could not be, and why. Raises CorruptData if the mode says so."""
+        if not self.decompress or "body" not in batch.schema.names:
+            yield batch, {}
+            return
+        for piece in inflate_bodies(batch, batch.column("sys_flag")):
+            failures = dict(piece.failures)
+            if failures and self.mode == "FAILFAST":
+                row, why = next(iter(failures.items()))
+                at = piece.batch.column(self._place)[row] if self._place in piece.batch.schema.names else "?"
+                raise CorruptData(f"{broker}: the body at {self._place} {at} cannot be unpacked: {why}")
+            if failures and self.mode == "DROPMALFORMED":
+                keep = [row for row in range(piece.batch.num_rows) if row not in failures]
+                yield piece.batch.take(pa.array(keep, pa.int64())), {}
+            else:
+                yield piece.batch, failures
+
+    # -- columns ---------------------------------------------------------------------------------------------
+
+    def _flawed(self, flaws: Sequence[Flaw]) -> pa.RecordBatch:
+        """Rows for what cannot be read: with its place, as far as that is known, and nothing else."""
+        schema = select_columns(self.native)
+        known = {
+            "topic": [flaw.topic for flaw in flaws],
+            "queue_id": [flaw.queue_id for flaw in flaws],
+            "queue_offset": [flaw.queue_offset for flaw in flaws],
+            "physical_offset": [flaw.physical_offset for flaw in flaws],
+        }
+        empty = [None] * len(flaws)
+        return pa.RecordBatch.from_arrays(
+            [pa.array(known.get(field.name, empty), field.type) for field in schema], schema=schema
+        )
+
+    def _columns(self, batch: pa.RecordBatch, broker: str, said: pa.Array | None, schema: pa.Schema) -> pa.RecordBatch:
+        columns = []
+        for field in schema:
+            if field.name == self.corrupt:
+                column = pa.nulls(batch.num_rows, pa.string()) if said is None else said
+            elif field.name == BROKER and not self.kafka:
+                column = pa.repeat(pa.scalar(broker), batch.num_rows)
+            else:
+                column = make_column(field.name, batch, kafka=self.kafka)
+            columns.append(column if column.type == field.type else column.cast(field.type))
+        return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _where(flaw: Flaw) -> str:
+    return "" if flaw.topic is None else f"topic {flaw.topic} queue {flaw.queue_id}: "
+
+
+def _said(rows: int, failures: dict[int, str]) -> pa.Array:
+    texts = [f"the body cannot be unpacked: {failures[row]}" if row in failures else None for row in range(rows)]
+    return pa.array(texts, pa.string())
+
+
+def _matching(topics: pa.Array, pattern: str) -> pa.Array:
+    """Which topics match as a whole, by Python's rules: each distinct one is looked at once."""
+    distinct = topics.dictionary_encode()
+    compiled = re.compile(pattern)
+    matches = np.array([compiled.fullmatch(topic) is not None for topic in distinct.dictionary.to_pylist()], np.bool_)
+    return pa.array(matches[distinct.indices.to_numpy()] if len(topics) else matches[:0])
+
+
+def _with_keys(batch: pa.RecordBatch, keys: pa.Array) -> pa.Array:
+    """Which rows have one of the keys, or it as their unique key."""
+    lists = batch.column("keys")
+    hit = pc.is_in(lists.flatten(), keys)
+    rows = np.zeros(batch.num_rows, np.bool_)
+    rows[pc.list_parent_indices(lists).to_numpy()[hit.to_numpy(zero_copy_only=False)]] = True
+    unique = pc.is_in(pc.map_lookup(batch.column("properties"), UNIQ_KEY, "first"), keys)
+    return pa.array(rows | unique.to_numpy(zero_copy_only=False))
+
+
+def _together(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The same rows in fewer batches, where they are small: each costs Spark the same, whatever it holds."""
+    held: list[pa.RecordBatch] = []
+    rows = size = 0
+    for batch in batches:
+        if not batch.num_rows:
+            continue
+        if not held and batch.nbytes >= _SMALL:
+            yield batch
+            continue
+        held.append(batch)
+        rows += batch.num_rows
+        size += batch.nbytes
+        if rows >= _ROWS_TOGETHER or size >= _BYTES_TOGETHER:
+            yield pa.concat_batches(held)
+            held, rows, size = [], 0, 0
+    if held:
+        yield pa.concat_batches(held)

@@ -1,0 +1,223 @@
+"""What a worker reads from the files of one store: spans of queues, a range of the log, or single records.
+
+A task opens nothing but the files it needs, and checks every record, as the store does. Memory stays bounded: pages of
+about 8 MB, or of one message if that is larger.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from itertools import groupby
+from pathlib import Path
+
+import msgspec
+import pyarrow as pa
+
+from penstock.errors import DataLost
+from penstock.format.arrow_schema import select_columns
+from penstock.format.constants import BLANK_MAGIC
+from penstock.pipeline.places import Flaw, Page
+from penstock.store.arrow_get import ArrowReader
+from penstock.store.arrow_methods import MAX_BYTES, MAX_ROWS
+from penstock.store.light_view import GivenUnits, LogView, QueueView
+from penstock.store.mapped_file import MappedFile
+
+_POSITIONS_AT_ONCE = 1000
+
+
+class Files(msgspec.Struct, frozen=True):
+    """Where a store's files are, and up to where its log may be read."""
+
+    broker: str
+    commit_log: str
+    consume_queue: str
+    log_file_size: int
+    queue_file_size: int
+    log_min: int
+    log_end: int
+
+    def log(self) -> LogView:
+        return LogView(Path(self.commit_log), self.log_file_size, self.log_min, self.log_end)
+
+
+class QueueSpan(msgspec.Struct, frozen=True):
+    """A range of one queue, with its units if they are not in the files."""
+
+    topic: str
+    queue_id: int
+    start: int
+    stop: int
+    units: bytes = b""
+
+
+def with_these(columns: Sequence[str], *needed: str) -> list[str]:
+    """The columns, and behind them those that are needed besides."""
+    return [*columns, *(name for name in needed if name not in columns)]
+
+
+def _reader(log: LogView, columns: Sequence[str]) -> ArrowReader:
+    return ArrowReader(log, select_columns(columns), verify_crc=True)
+
+
+class QueueTask(msgspec.Struct, frozen=True):
+    """Ranges of queues."""
+
+    files: Files
+    spans: tuple[QueueSpan, ...]
+    fail_on_data_loss: bool
+
+    def pages(self, columns: Sequence[str]) -> Iterator[Page]:
+        with closing(self.files.log()) as log:
+            reader = _reader(log, columns)
+            for span in self.spans:
+                with closing(self._units(span)) as queue:
+                    yield from self._span(log, reader, queue, span)
+
+    def _units(self, span: QueueSpan) -> QueueView | GivenUnits:
+        if span.units:
+            return GivenUnits(span.topic, span.queue_id, span.start, span.units)
+        folder = Path(self.files.consume_queue) / span.topic / str(span.queue_id)
+        return QueueView(folder, span.topic, span.queue_id, self.files.queue_file_size, span.start, span.stop)
+
+    def _span(
+        self, log: LogView, reader: ArrowReader, queue: QueueView | GivenUnits, span: QueueSpan
+    ) -> Iterator[Page]:
+        at = span.start
+        while at < span.stop:
+            page = reader.read_queue(queue, at, MAX_ROWS, MAX_BYTES)
+            flaws = [
+                Flaw(span.topic, span.queue_id, number, None, f"the record of queue offset {number} is damaged")
+                for number in page.damaged
+            ]
+            if not page.batch.num_rows and queue.page(at, 1) is None:
+                self._lost(span, at, min(page.next_begin_offset, span.stop))
+            for first, last in _runs(page.missing):
+                units = queue.page(first, 1)
+                if units is None or _is_gone(log, int(units["offset"][0])):
+                    self._lost(span, first, last + 1)
+                    continue
+                flaws += [
+                    Flaw(span.topic, span.queue_id, number, None, f"the record of queue offset {number} is missing")
+                    for number in range(first, last + 1)
+                ]
+            if page.batch.num_rows or flaws:
+                yield Page(self.files.broker, page.batch, tuple(flaws))
+            at = page.next_begin_offset
+
+    def _lost(self, span: QueueSpan, start: int, stop: int) -> None:
+        if self.fail_on_data_loss:
+            raise gone(span.topic, self.files.broker, span.queue_id, start, stop)
+
+
+def gone(topic: str, broker: str, queue_id: int, start: int, stop: int) -> DataLost:
+    """The error for a range of a queue that is gone."""
+    return DataLost(
+        f"messages {start} to {stop - 1} of topic {topic} queue {queue_id} (broker {broker}) are gone, most likely "
+        "deleted by retention; set failOnDataLoss=false to go on without them"
+    )
+
+
+def _runs(numbers: Sequence[int]) -> list[tuple[int, int]]:
+    """Neighbouring numbers together, as (first, last)."""
+    runs = []
+    for _, group in groupby(enumerate(numbers), lambda each: each[1] - each[0]):
+        members = [number for _, number in group]
+        runs.append((members[0], members[-1]))
+    return runs
+
+
+def _is_gone(log: LogView, offset: int) -> bool:
+    """Whether retention has removed the file of a record; one that is missing in the middle was lost otherwise."""
+    if log.queue.find(offset) is not None:
+        return False
+    first = next(iter(log.queue.offsets()), None)
+    return first is None or offset < first
+
+
+class LogTask(msgspec.Struct, frozen=True):
+    """The records of a log that begin in a range of its bytes."""
+
+    files: Files
+    start: int
+    stop: int
+    fail_on_data_loss: bool
+
+    def pages(self, columns: Sequence[str]) -> Iterator[Page]:
+        names = with_these(columns, "physical_offset")
+        with closing(self.files.log()) as log:
+            reader = _reader(log, names)
+            at = self.start
+            sure = at == log.min_offset or at % log.queue.file_size == 0  # that a record should begin there
+            while at < self.stop:
+                if log.queue.find(at) is None and _is_gone(log, at):
+                    at = self._lost(log, at)
+                    sure = True
+                    continue
+                page = reader.read_log(at, MAX_ROWS, min(MAX_BYTES, self.stop - at))
+                offsets = page.batch.column("physical_offset").to_numpy()
+                begin = int(offsets[0]) if len(offsets) else page.next_offset
+                flaws = self._gap(log, at, min(begin, self.files.log_end)) if sure else ()
+                count = int((offsets < self.stop).sum())
+                if count or flaws:
+                    yield Page(self.files.broker, page.batch.slice(0, count).select(list(columns)), flaws)
+                at, sure = page.next_offset, True
+
+    def _lost(self, log: LogView, at: int) -> int:
+        first = next(iter(log.queue.offsets()), self.stop)
+        if self.fail_on_data_loss:
+            raise DataLost(
+                f"bytes {at} to {min(first, self.stop) - 1} of the log of {self.files.broker} are gone, most likely "
+                "deleted by retention; set failOnDataLoss=false to go on without them"
+            )
+        return first
+
+    def _gap(self, log: LogView, start: int, stop: int) -> tuple[Flaw, ...]:
+        """What lies between the place where a record should begin and the one where the next does."""
+        flaws = []
+        begins = [start, *range(log.roll_next(start), stop, log.queue.file_size)] if start < stop else []
+        for begin in begins:
+            end = min(log.roll_next(begin), stop)
+            file = log.queue.find(begin)
+            if file is None:
+                what = f"the file with bytes {begin} to {end - 1} of the log is missing"
+            elif end == log.roll_next(begin) and _is_filler(file, begin):
+                continue
+            else:
+                what = f"{end - begin} bytes at {begin} of the log hold no valid record"
+            flaws.append(Flaw(None, None, None, begin, what))
+        return tuple(flaws)
+
+
+def _is_filler(file: MappedFile, offset: int) -> bool:
+    at = offset - file.from_offset
+    return int.from_bytes(file.map.view[at + 4 : at + 8], "big") == BLANK_MAGIC
+
+
+class RecordTask(msgspec.Struct, frozen=True):
+    """Single records of known positions: what an index has found. `spans` are the queues' ranges they must lie in."""
+
+    files: Files
+    positions: tuple[int, ...]
+    spans: tuple[QueueSpan, ...]
+
+    def pages(self, columns: Sequence[str]) -> Iterator[Page]:
+        names = with_these(columns, "topic", "queue_id", "queue_offset")
+        wanted = {(span.topic, span.queue_id): (span.start, span.stop) for span in self.spans}
+        with closing(self.files.log()) as log:
+            reader = _reader(log, names)
+            for _, group in groupby(self.positions, lambda offset: offset // self.files.log_file_size):
+                offsets = list(group)
+                for first in range(0, len(offsets), _POSITIONS_AT_ONCE):
+                    batch = reader.read_at(offsets[first : first + _POSITIONS_AT_ONCE])
+                    keys = zip(
+                        batch.column("topic").to_pylist(),
+                        batch.column("queue_id").to_pylist(),
+                        batch.column("queue_offset").to_pylist(),
+                        strict=True,
+                    )
+                    inside = [
+                        (topic, queue_id) in wanted and wanted[topic, queue_id][0] <= at < wanted[topic, queue_id][1]
+                        for topic, queue_id, at in keys
+                    ]
+                    yield Page(self.files.broker, batch.filter(pa.array(inside)).select(list(columns)))

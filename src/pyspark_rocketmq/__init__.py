@@ -1,0 +1,49 @@
+"""Registers `format("rocketmq")` with Spark, which looks for `DefaultSource` in every package named `pyspark_*`.
+
+Importing this must never fail: one such package that does hides all others from Spark, without a word. So Penstock is
+imported when a source is made, and what is wrong then is said in one sentence.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSource
+
+if TYPE_CHECKING:
+    from pyspark.sql.datasource import (
+        DataSourceReader,
+        DataSourceStreamReader,
+        DataSourceStreamWriter,
+        DataSourceWriter,
+    )
+    from pyspark.sql.types import StructType
+
+
+class DefaultSource(DataSource):
+    """Stands for `penstock.pipeline.source.RocketMQSource`, which has the contract."""
+
+    def __init__(self, options: Any) -> None:
+        super().__init__(options)
+        from penstock.pipeline.source import RocketMQSource
+
+        self._source = RocketMQSource(options)
+
+    @classmethod
+    def name(cls) -> str:
+        return "rocketmq"
+
+    def schema(self) -> StructType:
+        return self._source.schema()
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        return self._source.reader(schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        return self._source.writer(schema, overwrite)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        return self._source.streamReader(schema)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        return self._source.streamWriter(schema, overwrite)
