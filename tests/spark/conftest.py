@@ -1,0 +1,61 @@
+"""One Spark session for all tests of this folder: starting one takes longer than most of them run."""
+
+from __future__ import annotations
+
+import os
+import sys
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from store_home import StoreHome
+
+pyspark = pytest.importorskip("pyspark", reason="these tests need the extra `spark`")
+
+QUIET = Path(__file__).parent / "conf"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def spark_environment() -> Iterator[None]:
+    """What a session and what it starts find in their environment."""
+    before = dict(os.environ)
+    os.environ.update(SPARK_LOCAL_IP="127.0.0.1", SPARK_CONF_DIR=str(QUIET), PYSPARK_PYTHON=sys.executable)
+    yield
+    os.environ.clear()
+    os.environ.update(before)
+
+
+@pytest.fixture(scope="session")
+def spark(spark_environment: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[pyspark.sql.SparkSession]:
+    """`local[2]`, as `penstock pipeline` starts it, in the time zone in which results are compared."""
+    from pyspark.sql import SparkSession
+
+    folder = tmp_path_factory.mktemp("spark")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        session = (
+            SparkSession.builder.master("local[2]")
+            .appName("penstock tests")
+            .config("spark.driver.memory", "1g")
+            .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+            .config("spark.local.dir", str(folder / "local"))
+            .config("spark.python.unix.domain.socket.enabled", "true")
+            .config("spark.sql.session.timeZone", "UTC")
+            .config("spark.sql.shuffle.partitions", "2")
+            .config("spark.sql.warehouse.dir", str(folder / "warehouse"))
+            .config("spark.task.maxFailures", "2")
+            .config("spark.ui.enabled", "false")
+            .config("spark.ui.showConsoleProgress", "false")
+            .getOrCreate()
+        )
+    yield session
+    session.stop()
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Iterator[StoreHome]:
+    """The folder of a store."""
+    made = StoreHome(tmp_path / "store")
+    yield made
+    made.close_all()
