@@ -28,14 +28,14 @@ def spark_environment() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def spark(spark_environment: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[pyspark.sql.SparkSession]:
-    """`local[2]`, as `penstock pipeline` starts it, in the time zone in which results are compared."""
+    """`local[2]`, as `penstock pipeline` starts it, with one retry of a task, in the time zone of what is compared."""
     from pyspark.sql import SparkSession
 
     folder = tmp_path_factory.mktemp("spark")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         session = (
-            SparkSession.builder.master("local[2]")
+            SparkSession.builder.master("local[2,2]")
             .appName("penstock tests")
             .config("spark.driver.memory", "1g")
             .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
@@ -44,7 +44,6 @@ def spark(spark_environment: None, tmp_path_factory: pytest.TempPathFactory) -> 
             .config("spark.sql.session.timeZone", "UTC")
             .config("spark.sql.shuffle.partitions", "2")
             .config("spark.sql.warehouse.dir", str(folder / "warehouse"))
-            .config("spark.task.maxFailures", "2")
             .config("spark.ui.enabled", "false")
             .config("spark.ui.showConsoleProgress", "false")
             .getOrCreate()

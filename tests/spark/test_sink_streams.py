@@ -1,0 +1,81 @@
+"""`writeStream.format("rocketmq")`: each batch once, though it is replayed; and into a cluster with keys that stay."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from store_home import StoreHome
+from written_rows import bodies, in_cluster, numbered
+
+from penstock.store import Message
+from penstock.testing import broker
+
+
+def add_rows(folder: Path, start: int, stop: int) -> None:
+    """A file for the stream to read."""
+    import pyarrow.parquet as pq
+
+    folder.mkdir(exist_ok=True)
+    rows = pa.table({"body": [f"row {number}" for number in range(start, stop)]})
+    pq.write_table(rows, folder / f"{start:06d}.parquet")
+
+
+def run(spark: SparkSession, source: Path, checkpoint: Path, **options: str) -> None:
+    """Writes what is there, batch by batch of one file each, and ends."""
+    rows = spark.readStream.schema("body string").option("maxFilesPerTrigger", 1).parquet(str(source))
+    query = (
+        rows.writeStream.format("rocketmq")
+        .options(topic="t", **options)
+        .option("checkpointLocation", str(checkpoint))
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+
+
+def forget_commit(checkpoint: Path, batch: int) -> None:
+    """Makes Spark believe that it died before it knew that a batch was written: it is replayed."""
+    for name in (f"{batch}", f".{batch}.crc"):
+        (checkpoint / "commits" / name).unlink(missing_ok=True)
+
+
+def test_a_replayed_batch_is_stored_once(spark: SparkSession, home: StoreHome, tmp_path: Path) -> None:
+    with home.open() as made:
+        assert made.put(Message("before", b"")).ok
+    source, checkpoint = tmp_path / "source", tmp_path / "checkpoint"
+    add_rows(source, 0, 40)
+    add_rows(source, 40, 50)
+    run(spark, source, checkpoint, path=str(home.path))
+    assert bodies(home) == numbered(50)
+    forget_commit(checkpoint, 1)
+    add_rows(source, 50, 60)
+    run(spark, source, checkpoint, path=str(home.path))
+    assert bodies(home) == numbered(60)
+    shutil.rmtree(checkpoint)
+    run(spark, source, checkpoint, path=str(home.path))
+    assert bodies(home) == numbered(60) * 2, "a new checkpoint is a new query"
+
+
+def test_a_batch_that_is_replayed_into_a_cluster_has_the_same_keys(spark: SparkSession, tmp_path: Path) -> None:
+    source, checkpoint = tmp_path / "source", tmp_path / "checkpoint"
+    add_rows(source, 0, 40)
+    with broker({"t": 4}) as b:
+        run(spark, source, checkpoint, namesrv=b.namesrv)
+        first = in_cluster(b)
+        assert sorted(body for (body,) in first.values()) == sorted(numbered(40))
+        forget_commit(checkpoint, 0)
+        run(spark, source, checkpoint, namesrv=b.namesrv)
+        assert in_cluster(b) == {key: [body, body] for key, (body,) in first.items()}
+
+
+def test_a_named_write_into_a_cluster_has_the_same_keys_whenever_it_runs(spark: SparkSession) -> None:
+    rows: DataFrame = spark.range(0, 20, 1, 2).selectExpr("concat('row ', id) value", "cast(id as string) key")
+    with broker({"t": 4}) as b:
+        for _ in range(2):
+            rows.write.format("rocketmq").mode("append").options(topic="t", namesrv=b.namesrv, writeId="w").save()
+        found = in_cluster(b)
+        assert len(found) == 20
+        assert all(len(set(each)) == 1 and len(each) == 2 for each in found.values())
