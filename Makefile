@@ -2,6 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.ready
+WORKERS ?= 2
 export PYTHONUNBUFFERED := 1
 
 .PHONY: setup run test test-peers torture check bench clean
@@ -20,7 +21,7 @@ run: setup
 	$(BIN)/penstock serve
 
 test: check
-	$(BIN)/python -m pytest -m "not java and not node and not cpp and not torture"
+	$(BIN)/python -m pytest -m "not java and not node and not cpp and not torture" -n $(WORKERS) --dist loadgroup
 
 # Real clients and Apache RocketMQ itself: through Maven, npm and PyPI. Skips, with the reason, what cannot be had.
 test-peers: setup

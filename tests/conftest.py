@@ -19,3 +19,10 @@ def kernels_name(request: pytest.FixtureRequest) -> Iterator[str]:
     before = kernels.active
     yield kernels.select(request.param)
     kernels.select(before)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Where tests run in several processes, those of a file stay together, and so do all that share a Spark session."""
+    for item in items:
+        folder = item.path.parent.name
+        item.add_marker(pytest.mark.xdist_group(folder if folder == "spark" else str(item.path)))

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from arrow_batches import read_log
 from pyspark.sql import SparkSession
-from pyspark.sql import functions as F
+from pyspark.sql.functions import col
 from spark_rows import QUEUE_ORDER, read, rows, sentence, stored
 from store_home import StoreHome
 
@@ -206,7 +206,7 @@ def test_spark_s_own_filters_return_the_right_rows(spark: SparkSession, home: St
         frame = read(spark, home, subscribe="T")
         both = frame.where("queue_offset = 1").union(frame.where("queue_offset = 2"))
         assert sorted(row.queue_offset for row in both.collect()) == [1, 2]
-        assert frame.where(F.col("queue_offset") == 3).count() == 1
+        assert frame.where(col("queue_offset") == 3).count() == 1
         assert frame.count() == 10
     finally:
         spark.conf.unset("spark.sql.python.filterPushdown.enabled")

@@ -48,9 +48,10 @@ try:
     spark.read.format("rocketmq").option("subscribe", "none").load(sys.argv[1]).count()
 except Exception as error:
     print("said", str(error).splitlines()[0])
-query = (spark.readStream.format("rocketmq").option("subscribe", "T").option("startingOffsets", "earliest")
-    .load(sys.argv[1]).select("body", "tags", "keys").writeStream.format("rocketmq").option("topic", "copy").option("path", sys.argv[2])
-    .option("checkpointLocation", sys.argv[3]).trigger(availableNow=True).start())
+stream = spark.readStream.format("rocketmq").option("subscribe", "T").option("startingOffsets", "earliest")
+rows = stream.load(sys.argv[1]).select("body", "tags", "keys")
+copy = rows.writeStream.format("rocketmq").option("topic", "copy").option("path", sys.argv[2])
+query = copy.option("checkpointLocation", sys.argv[3]).trigger(availableNow=True).start()
 query.awaitTermination()
 copied = spark.read.format("rocketmq").option("subscribe", "copy").load(sys.argv[2])
 print("copied", copied.count())
