@@ -140,6 +140,37 @@ def test_rows_are_filled_in_as_far_as_there_is_room(kernels_name: str) -> None:
     assert kernels.fill_rows(log, 0, 0, len(log), True, np.zeros(5, ROW)) == (3, len(log), Reason.STOP)
 
 
+def test_records_taken_out_of_their_log_may_have_lain_anywhere(kernels_name: str) -> None:
+    pulled = [make_record(position, body) for position, body in ((9000, b"a"), (70, b"bb"), (2**60, b""))]
+    data, room = b"".join(pulled), np.zeros(9, ROW)
+    assert kernels.loose_rows(data, 0, True, room) == (3, len(data), Reason.STOP)
+    assert room["physical_offset"][:3].tolist() == [9000, 70, 2**60]
+    assert room["size"][:3].tolist() == [len(record) for record in pulled]
+    assert kernels.loose_rows(data, 0, True, room[:1]) == (1, len(pulled[0]), Reason.FULL)
+    assert kernels.loose_rows(data, len(pulled[0]), True, room)[0] == 2
+    harmed = data.replace(b"bb", b"bx")
+    assert kernels.loose_rows(harmed, 0, True, room) == (1, len(pulled[0]), Reason.BAD_CRC)
+    assert kernels.loose_rows(make_record(-1), 0, True, room) == (0, 0, Reason.BAD_POSITION)
+
+
+@given(
+    st.lists(st.tuples(longs, records), max_size=4),
+    st.lists(st.tuples(st.integers(0, 2000), st.integers(0, 255))),
+    st.integers(0, 300),
+)
+def test_the_twins_agree_on_loose_records(given_: list, harm: list[tuple[int, int]], start: int) -> None:
+    data = bytearray(b"".join(make_record(position, **fields) for position, fields in given_))
+    for at, value in harm:
+        if data:
+            data[at % len(data)] = value
+    results = []
+    for twin in (_compiled, _plain):
+        room = np.zeros(3, ROW)
+        count, *rest = twin.loose_rows(data, start if harm else 0, True, room)
+        results.append((count, rest, room[:count].tolist()))
+    assert results[0] == results[1]
+
+
 def test_fields_are_taken_out_of_rows(kernels_name: str) -> None:
     log = make_log([b"a", b"bb"])
     rows, _, _ = kernels.walk(log, 0, 0, len(log), True, None, 10)

@@ -1,7 +1,7 @@
 """Pulls one page of a queue: the request (11), its answer, and the messages in it.
 
-What a broker suggests is heeded: the next pull of a queue goes to the broker id of the last answer. Stateless but for
-that. Belongs to the loop's thread.
+`pull_records` asks one broker and leaves the records as they came. A Fetcher makes messages of them and heeds what
+brokers suggest: the next pull of a queue goes to the broker id of the last answer. Belongs to the loop's thread.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from penstock.format.record import decode_record
 from penstock.protocol.bodies.queues import MessageQueue
 from penstock.protocol.bodies.route import MASTER
 from penstock.protocol.codes import RequestCode, ResponseCode
-from penstock.protocol.command import Command
 from penstock.protocol.compression import MAX_SIZE
 from penstock.protocol.headers.pull import COMMIT_OFFSET, SUBSCRIPTION, SUSPEND, PullMessage, PullMessageReply
 from penstock.protocol.subscription import SubscriptionData
@@ -58,6 +57,19 @@ class PullResult:
     max_offset: int
 
 
+@dataclass(frozen=True, slots=True)
+class PulledRecords:
+    """One page of a queue as the broker sent it."""
+
+    status: PullStatus
+    body: bytes | memoryview
+    """Whole records, one after the other."""
+    next_offset: int
+    min_offset: int
+    max_offset: int
+    suggested_broker_id: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pull:
     """What to pull."""
@@ -86,22 +98,10 @@ class Fetcher:
     async def fetch(self, pull: Pull) -> PullResult:
         """Raises NoRoute, Unreachable, NoAnswer or Refused."""
         broker_id, address = self._place(pull.queue)
-        reply = await self._instance.ask(
-            address,
-            RequestCode.PULL_MESSAGE,
-            _header(pull, broker_id),
-            timeout_s=pull.wait_s + _SLACK_S if pull.wait_s else None,
-            good=STATUSES,
-        )
-        told = reply.read(PullMessageReply)
-        self._suggested[pull.queue] = told.suggest_which_broker_id
-        return PullResult(
-            STATUSES[ResponseCode(reply.code)],
-            self._messages(reply, pull),
-            told.next_begin_offset,
-            told.min_offset,
-            told.max_offset,
-        )
+        page = await pull_records(self._instance, pull, address, broker_id)
+        self._suggested[pull.queue] = page.suggested_broker_id
+        messages = self._messages(page.body, pull)
+        return PullResult(page.status, messages, page.next_offset, page.min_offset, page.max_offset)
 
     def _place(self, queue: MessageQueue) -> tuple[int, str]:
         """The broker that was suggested, or the master, or any of that name."""
@@ -111,14 +111,34 @@ class Fetcher:
                 return broker_id, ids[broker_id]
         raise NoRoute(f"broker '{queue.broker_name}' is in no route that is known")
 
-    def _messages(self, reply: Command, pull: Pull) -> list[ReceivedMessage]:
-        found, at, body = [], 0, reply.body
+    def _messages(self, body: bytes | memoryview, pull: Pull) -> list[ReceivedMessage]:
+        found, at = [], 0
         while at < len(body):
             record = decode_record(body, at)
             at += record.size
             if wants(pull.subscription, record.tags):
                 found.append(ReceivedMessage(record, pull.queue.broker_name, limit=self._body_limit))
         return found
+
+
+async def pull_records(instance: ClientInstance, pull: Pull, address: str, broker_id: int = MASTER) -> PulledRecords:
+    """A page from one broker, its messages not yet looked at. Raises Unreachable, NoAnswer or Refused."""
+    reply = await instance.ask(
+        address,
+        RequestCode.PULL_MESSAGE,
+        _header(pull, broker_id),
+        timeout_s=pull.wait_s + _SLACK_S if pull.wait_s else None,
+        good=STATUSES,
+    )
+    told = reply.read(PullMessageReply)
+    return PulledRecords(
+        STATUSES[ResponseCode(reply.code)],
+        reply.body,
+        told.next_begin_offset,
+        told.min_offset,
+        told.max_offset,
+        told.suggest_which_broker_id,
+    )
 
 
 def _header(pull: Pull, broker_id: int) -> PullMessage:

@@ -1,6 +1,11 @@
-"""Offsets of queues and of groups, asked of the brokers: 29 to 32, 14 and 15. Stateless."""
+"""Offsets of queues and of groups, asked of the brokers: 29 to 32, 14 and 15.
+
+Keeps nothing but which groups it has committed for. Belongs to the loop's thread.
+"""
 
 from __future__ import annotations
+
+import asyncio
 
 from penstock.client.instance import ClientInstance
 from penstock.protocol.bodies.queues import MessageQueue
@@ -24,6 +29,8 @@ class QueueOffsets:
 
     def __init__(self, instance: ClientInstance) -> None:
         self._instance = instance
+        self._begun: set[tuple[str, str, str]] = set()
+        self._beginning: dict[tuple[str, str, str], asyncio.Lock] = {}
 
     async def min_offset(self, queue: MessageQueue) -> int:
         """Of the oldest message that is there."""
@@ -71,7 +78,21 @@ class QueueOffsets:
         return None if reply.code == ResponseCode.QUERY_NOT_FOUND else reply.read(OffsetReply).offset
 
     async def commit(self, group: str, queue: MessageQueue, offset: int) -> None:
-        """From now on the group goes on at `offset`."""
+        """From now on the group goes on at `offset`.
+
+        Java's brokers lose one of two commits that come at the same time if they are the group's first in a topic, so
+        the first goes alone.
+        """
+        table = group, queue.broker_name, queue.topic
+        if table not in self._begun:
+            async with self._beginning.setdefault(table, asyncio.Lock()):
+                if table not in self._begun:
+                    await self._commit(group, queue, offset)
+                    self._begun.add(table)
+                    return
+        await self._commit(group, queue, offset)
+
+    async def _commit(self, group: str, queue: MessageQueue, offset: int) -> None:
         header = UpdateConsumerOffset(
             consumer_group=group, topic=queue.topic, queue_id=queue.queue_id, commit_offset=offset
         )

@@ -35,7 +35,7 @@ _starting, _ending = partial(parse_offsets, starting=True), partial(parse_offset
 
 def _paths(value: str) -> tuple[str, ...]:
     """One path or glob, several joined by commas, or what Spark makes of `load([...])`."""
-    if value.startswith("["):
+    if value.startswith('["'):  # a glob may begin with a bracket too
         try:
             return tuple(msgspec.json.decode(value, type=list[str]))
         except msgspec.MsgspecError as error:
@@ -82,7 +82,7 @@ OPTIONS: Final = (
     Option("decompress", _READ, flag, "`true`", "unpack bodies that a client has compressed"),
     Option("mode", _READ, one_of(*_MODES), "`PERMISSIVE`", "what is done about damage: a row, an error, nothing"),
     Option("columnNameOfCorruptRecord", _READ, text, "`_corrupt`", "column that says what is wrong, if asked for"),
-    Option("consumerGroup", _READ, text, "`TOOLS_CONSUMER`", "group in whose name a cluster is read; leaves no trace"),
+    Option("consumerGroup", _READ, text, "`TOOLS_CONSUMER`", "group in whose name a cluster is read; its offsets stay"),
     Option("progressGroup", _STREAM, text, _NOT_SET, "consumer group to which progress is mirrored (`namesrv` only)"),
     Option("config", _ALL, text, _NOT_SET, "broker.conf of the store, where its file sizes are not the usual ones"),
     Option("accessKey", _ALL, text, _NOT_SET, "account of a cluster that asks for one"),
@@ -195,6 +195,12 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
             raise BadSettings(f"option tags='{self.tags}': it must be * or tags joined by ||, as in red || green")
         if self.columns and not self.include_body and {"body", "value"} & set(self.columns):
             raise BadSettings("columns names the body and includeBody is false; leave one of them out")
+
+    def check_streaming(self) -> None:
+        """Raises BadSettings for what only a batch can do: a stream has no end."""
+        for name in ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp"):
+            if getattr(self, attribute(name)) is not None:
+                raise BadSettings(f"{name} is given, and a stream has no end; leave it out, or read a batch")
 
     @property
     def tag_names(self) -> tuple[str, ...] | None:

@@ -29,7 +29,7 @@ def choose_queues(place: Place, options: Options, *, must_exist: bool = True) ->
         return place.queues([topic for topic in there if options.subscribe_pattern.fullmatch(topic)])
     wanted = options.topics or tuple(sorted({topic for topic, _, _ in options.assign}))
     for topic in wanted if must_exist else ():
-        if topic not in there:
+        if topic not in there and not place.queues([topic]):  # a cluster lists none of its own
             raise BadSettings(f"there is no topic '{topic}' in {place.name}; {_those(there)}")
     queues = place.queues(wanted)
     return queues if not options.assign else _assigned(queues, options, must_exist)
@@ -150,11 +150,12 @@ def check_range(place: Place, queue: Queue, start: int, stop: int, options: Opti
     low, high = place.bounds(queue)
     start, stop = max(start, 0), max(start, stop)
     if (start < low and start < stop) or stop > high:
-        missing = f"{start} to {min(low, stop) - 1}" if start < low else f"{max(high, start)} to {stop - 1}"
+        missing = (start, min(low, stop)) if start < low else (start if high < start < stop else high, stop)
         if options.fail_on_data_loss:
             why = "deleted by retention" if start < low else "cut off, or the store is another one than before"
+            there = f"{low} to {high - 1} are there" if low < high else "nothing is there"
             raise DataLost(
-                f"{describe(queue)}: {_what(queue)} {missing} are gone ({why}; {low} to {high} are there); set "
+                f"{describe(queue)}: {_what(queue)} {missing[0]} to {missing[1] - 1} are gone ({why}; {there}); set "
                 "failOnDataLoss=false to go on with what is there"
             )
         start = min(max(start, low), high)

@@ -37,6 +37,7 @@ from penstock.format.kernels._plain import (
     find_property,
     find_record,
     find_values,
+    first_torn,
     gather,
     group_rows,
     host_texts,
@@ -45,6 +46,7 @@ from penstock.format.kernels._plain import (
     index_put,
     index_rewind,
     java_hash,
+    loose_rows,
     match_items,
     match_record,
     match_units,
@@ -62,6 +64,7 @@ from penstock.format.kernels._plain import (
     tag_codes,
     unit_rows,
     walk,
+    walk_past,
     write_blank,
 )
 from penstock.format.kernels._plain_log import view_of
@@ -110,6 +113,7 @@ __all__ = [
     "find_property",
     "find_record",
     "find_values",
+    "first_torn",
     "gather",
     "group_rows",
     "host_texts",
@@ -118,6 +122,7 @@ __all__ = [
     "index_put",
     "index_rewind",
     "java_hash",
+    "loose_rows",
     "match_items",
     "match_record",
     "match_units",
@@ -137,6 +142,7 @@ __all__ = [
     "unit_rows",
     "view_of",
     "walk",
+    "walk_past",
     "write_blank",
 ]
 

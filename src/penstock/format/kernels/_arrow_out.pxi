@@ -153,6 +153,29 @@ def fill_rows(data, int64_t base, int64_t start, int64_t stop, bint check_crc, r
     return count, at, reason
 
 
+def loose_rows(data, int64_t start, bint check_crc, room):
+    """As fill_rows, of records that were taken out of their log: each may say that it lies anywhere."""
+    cdef _Bytes source = _Bytes(data)
+    cdef _Array rows = _Array(room, _ROW, True)
+    cdef Row* row = <Row*>rows.items
+    cdef int64_t at = start, count = 0, base
+    cdef int reason = STOP
+    if start < 0:
+        raise ValueError(f"{start} is not a position")
+    with nogil:
+        while at < source.size:
+            if count >= rows.count:
+                reason = FULL
+                break
+            base = max(0, load64(source.p + at + 28)) - at if source.size - at >= 91 else 0
+            reason = examine(source.p, source.size, at, base, check_crc, row + count)
+            if reason != STOP:
+                break
+            at += row[count].size
+            count += 1
+    return count, at, reason
+
+
 cdef struct Field:
     int64_t offset
     int64_t* longs      # one of the two is NULL

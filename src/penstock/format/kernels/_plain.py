@@ -7,6 +7,7 @@ from penstock.format.kernels._plain_arrow_out import (
     find_values,
     gather,
     host_texts,
+    loose_rows,
     message_ids,
     row_fields,
     split_keys,
@@ -33,9 +34,11 @@ from penstock.format.kernels._plain_log import (
     crc32,
     encode_record,
     find_record,
+    first_torn,
     java_hash,
     publish,
     walk,
+    walk_past,
     write_blank,
 )
 from penstock.format.kernels._plain_pages import PageReader
@@ -60,6 +63,7 @@ __all__ = [
     "find_property",
     "find_record",
     "find_values",
+    "first_torn",
     "gather",
     "group_rows",
     "host_texts",
@@ -68,6 +72,7 @@ __all__ = [
     "index_put",
     "index_rewind",
     "java_hash",
+    "loose_rows",
     "match_items",
     "match_record",
     "match_units",
@@ -85,5 +90,6 @@ __all__ = [
     "tag_codes",
     "unit_rows",
     "walk",
+    "walk_past",
     "write_blank",
 ]

@@ -6,6 +6,7 @@ zero is a text that is not there. One that lies outside the data is a ValueError
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterator
 from itertools import accumulate
 from typing import Any
@@ -13,6 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from penstock.format.constants import MIN_RECORD_SIZE
 from penstock.format.hosts import IPV4_HOST_SIZE, IPV6_HOST_SIZE, decode_host
 from penstock.format.kernels._plain_columns import checked_rows
 from penstock.format.kernels._plain_log import examine, view_of, walk, writable_view_of
@@ -20,6 +22,7 @@ from penstock.format.kernels._types import Buffer, Ints, Longs, Rows, WritableBu
 from penstock.format.rows import ROW, Reason
 
 _MAX_LONG = 2**63 - 1
+_POSITION = struct.Struct(">q")
 _HOST_ROOM = {IPV4_HOST_SIZE: 26, IPV6_HOST_SIZE: 58}  # what the text of a host takes at most
 
 
@@ -74,6 +77,24 @@ def fill_rows(data: Buffer, base: int, start: int, stop: int, check_crc: bool, r
     rows, reached, reason = walk(data, base, start, stop, check_crc, None, len(checked_rows(room)))
     room[: len(rows)] = rows
     return len(rows), reached, reason
+
+
+def loose_rows(data: Buffer, start: int, check_crc: bool, room: Rows) -> tuple[int, int, int]:
+    """As fill_rows, of records that were taken out of their log: each may say that it lies anywhere."""
+    view, rows = view_of(data), checked_rows(room)
+    if start < 0:
+        raise ValueError(f"{start} is not a position")
+    at, count = start, 0
+    while at < len(view):
+        if count >= len(rows):
+            return count, at, Reason.FULL
+        physical_offset = _POSITION.unpack_from(view, at + 28)[0] if len(view) - at >= MIN_RECORD_SIZE else 0
+        reason, row = examine(view, at, max(0, physical_offset) - at, check_crc)
+        if row is None:
+            return count, at, reason
+        rows[count] = row
+        at, count = at + row[6], count + 1
+    return count, at, Reason.STOP
 
 
 def row_fields(rows: Rows, names: tuple[str, ...]) -> list[npt.NDArray[Any]]:

@@ -1,0 +1,174 @@
+"""Rows on their way into a cluster: sent by the workers themselves, each awaited, at least once.
+
+A task that is tried again, and a batch that is replayed, sends its rows again. So each row has a unique key (UNIQ_KEY)
+that is made of its place: the write, the batch, the partition, the number of the row. Whoever consumes can tell by it
+what came twice, provided that the plan makes the same rows in the same order again. Rows of a topic go in batches where
+that is allowed, in the order of their rows; a batch lies in one queue. Needs pyarrow.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from penstock.client.config import ClientConfig
+from penstock.client.credentials import Credentials
+from penstock.client.message import Message
+from penstock.client.producer import ProducerOptions
+from penstock.client.sync import Producer
+from penstock.errors import BadMessage
+from penstock.format.constants import RETRY_PREFIX, UNIQ_KEY
+from penstock.pipeline.cluster_link import ClusterAccess
+from penstock.pipeline.options import Options
+from penstock.pipeline.sink_rows import Place, WrittenRows, check_may_send
+from penstock.protocol.bodies.queues import MessageQueue
+from penstock.store.sink.marks import Identity
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_BATCH_BYTES: Final = 128 << 10
+"""Brokers may be set to take no more than half a megabyte at once."""
+_BATCH_ROWS: Final = 500
+_PATIENCE: Final = ProducerOptions(timeout_s=30.0, retries=10)
+
+
+@dataclass(frozen=True)
+class ClusterTarget:
+    """The cluster that is written to. May be pickled; printed, it shows no secret."""
+
+    namesrv: str
+    group: str
+    credentials: Credentials | None
+
+    @classmethod
+    def of(cls, options: Options) -> ClusterTarget:
+        """Raises BadSettings for an address that is none, or half an account."""
+        access = ClusterAccess.of(options)
+        ClientConfig(options.namesrv)
+        return cls(options.namesrv, options.producer_group, access.credentials)
+
+    def send(self, identity: Identity, rows: WrittenRows, partition: int, batches: Iterable[pa.RecordBatch]) -> int:
+        """Sends the rows of one task; returns how many. Raises BadMessage, or why the cluster does not take them."""
+        config = ClientConfig(self.namesrv, credentials=self.credentials)
+        keys = UniqueKeys(identity, partition)
+        count = 0
+        with Producer(self.group, config, options=_PATIENCE) as producer:
+            sender = _Sender(producer)
+            for batch in batches:
+                place = Place(partition, count)
+                fields = rows.messages(batch, place).to_pylist(maps_as_pydicts="lossy")
+                sender.send(
+                    [_message(each, keys.of(count + number), place, number) for number, each in enumerate(fields)]
+                )
+                count += batch.num_rows
+        return count
+
+
+class UniqueKeys:
+    """The keys of a task's rows: the same for the same rows, whoever makes them."""
+
+    def __init__(self, identity: Identity, partition: int) -> None:
+        seed = f"{identity.kind} {identity.name} {identity.batch_id} {partition}"
+        self._seed = hashlib.sha256(seed.encode("utf-8", "surrogatepass"))
+
+    def of(self, row: int) -> str:
+        """Of RocketMQ's shape, 32 hex digits; those in which clients have the time within the month are zero."""
+        hashed = self._seed.copy()
+        hashed.update(row.to_bytes(8, "big"))
+        digits = hashed.hexdigest().upper()
+        return f"{digits[:20]}00000000{digits[20:24]}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """A message, and the queue that its row names."""
+
+    message: Message
+    queue_id: int | None
+    place: Place
+    number: int
+
+    @property
+    def goes_alone(self) -> bool:
+        """Whether no batch takes it."""
+        message = self.message
+        is_large = len(message.body) > _BATCH_BYTES
+        return is_large or message.delay_level > 0 or message.topic.startswith(RETRY_PREFIX)
+
+    @property
+    def size(self) -> int:
+        return len(self.message.body) + sum(map(len, self.message.all_properties().values())) + 100
+
+
+def _message(fields: dict[str, Any], unique_key: str, place: Place, number: int) -> _Row:
+    properties = {name: value for name, value in (fields.get("properties") or {}).items() if value is not None}
+    properties.setdefault(UNIQ_KEY, unique_key)
+    keys, body, level = fields.get("keys") or (), fields["body"], fields.get("delay_level") or 0
+    if not isinstance(keys, str):
+        keys = [key for key in keys if key is not None]
+    try:
+        check_may_send(fields["topic"])
+        if level < 0:
+            raise BadMessage(f"there is no delay level {level}")
+        message = Message(
+            fields["topic"],
+            body.encode() if isinstance(body, str) else body,
+            tags=fields.get("tags") or "",
+            keys=keys,
+            properties=properties,
+            delay_level=level,
+        )
+    except BadMessage as error:
+        raise place.refused(number, str(error)) from None
+    return _Row(message, fields.get("queue_id"), place, number)
+
+
+class _Sender:
+    """Sends rows in their order, as many at a time as a broker takes."""
+
+    def __init__(self, producer: Producer) -> None:
+        self._producer = producer
+        self._turn = 0
+
+    def send(self, rows: list[_Row]) -> None:
+        for group in _groups(rows):
+            first = group[0]
+            try:
+                queue = self._queue(first)
+                if len(group) == 1:
+                    self._producer.send(first.message, queue=queue)
+                else:
+                    self._producer.send_batch([row.message for row in group], queue=queue)
+            except BadMessage as error:
+                raise first.place.refused(first.number, str(error)) from None
+
+    def _queue(self, row: _Row) -> MessageQueue | None:
+        """The queue that a row names; where several brokers have it, each in turn."""
+        if row.queue_id is None:
+            return None
+        topic = row.message.topic
+        found = [queue for queue in self._producer.queues(topic) if queue.queue_id == row.queue_id]
+        if not found:
+            raise BadMessage(f"topic '{topic}' has no queue {row.queue_id} that may be written to")
+        self._turn += 1
+        return found[self._turn % len(found)]
+
+
+def _groups(rows: list[_Row]) -> Iterator[list[_Row]]:
+    """Rows that can go in one request. Those of one topic and queue stay in their order."""
+    waiting: dict[tuple[str, int | None], list[_Row]] = {}
+    sizes: dict[tuple[str, int | None], int] = {}
+    for row in rows:
+        key = (row.message.topic, row.queue_id)
+        group = waiting.setdefault(key, [])
+        if group and (row.goes_alone or len(group) >= _BATCH_ROWS or sizes[key] + row.size > _BATCH_BYTES):
+            yield waiting.pop(key)
+            group = waiting.setdefault(key, [])
+        sizes[key] = (sizes[key] if group else 0) + row.size
+        group.append(row)
+        if row.goes_alone:
+            yield waiting.pop(key)
+    yield from waiting.values()

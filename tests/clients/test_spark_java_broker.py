@@ -1,0 +1,113 @@
+"""Java's broker as a place to read from: what the Spark source sees there, without Spark."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from clients.java_served import JavaServed
+from pipeline.cluster_reading import access_to, places, read, rows, whole
+
+from penstock.client.sync import Admin, Message, Producer
+from penstock.errors import DataLost
+from penstock.pipeline.bodies import inflate_bodies
+from penstock.pipeline.cluster_place import ClusterPlace
+from penstock.pipeline.cluster_task import ClusterTask
+from penstock.pipeline.options import Options
+from penstock.pipeline.ranges import Queue, Span
+
+pytestmark = [pytest.mark.java, pytest.mark.timeout(240)]
+
+SETTINGS = {"brokerClusterName": "DefaultCluster", "mappedFileSizeCommitLog": 10 << 20}
+COUNT = 2000
+LARGE = b"large " * 1000
+"""Which the producer compresses."""
+
+
+@pytest.fixture(scope="module")
+def theirs(tmp_path_factory: pytest.TempPathFactory, java_broker_jars: list[Path]) -> Iterator[JavaServed]:
+    """A broker of Java's with COUNT messages in the topic `orders`."""
+    folder = tmp_path_factory.mktemp("java")
+    with JavaServed(folder / "home", folder / "store", java_broker_jars, dict(SETTINGS)) as served:
+        with Admin(served.namesrv) as admin, Producer("PID", served.namesrv) as producer:
+            deadline = time.monotonic() + 60
+            while "broker-a" not in admin.cluster.info().broker_addr_table:
+                assert time.monotonic() < deadline, "Java's broker has not registered"
+                time.sleep(0.1)
+            admin.topics.create("orders", queues=4)
+            while len(producer.queues("orders")) != 4:
+                assert time.monotonic() < deadline, "the topic is not known"
+                time.sleep(0.1)
+            for first in range(0, COUNT - 100, 50):
+                messages = [Message("orders", b"%d" % number, tags="paid") for number in range(first, first + 50)]
+                producer.send_batch(messages)
+            for number in range(100):
+                producer.send(Message("orders", LARGE, tags="large", keys=f"k{number}"))
+            while sum(at.max_offset for at in admin.topics.stats("orders").values()) < COUNT:
+                assert time.monotonic() < deadline, "the messages are not in their queues"
+                time.sleep(0.1)
+        yield served
+
+
+@pytest.fixture
+def place(theirs: JavaServed) -> Iterator[ClusterPlace]:
+    opened = ClusterPlace(Options.read({"namesrv": theirs.namesrv}))
+    yield opened
+    opened.close()
+
+
+def test_all_messages_of_javas_broker_are_read_once_and_in_order(place: ClusterPlace) -> None:
+    assert "orders" in place.topics()
+    assert not {"TBW102", "broker-a", "DefaultCluster", "SCHEDULE_TOPIC_XXXX"} & set(place.topics())
+    spans = whole(place, "orders")
+    halves = [
+        Span(span.queue, *border)
+        for span in spans
+        for border in pairwise((span.start, (span.start + span.stop) // 2, span.stop))
+    ]
+    pages = [page for task in place.tasks([halves[:5], halves[5:]]) for page in read(task)]
+    assert places(pages) == [(span.queue, offset) for span in spans for offset in range(span.start, span.stop)]
+    assert not [flaw for page in pages for flaw in page.flaws]
+    unpacked = [
+        body
+        for page in pages
+        for piece in inflate_bodies(page.batch, page.batch.column("sys_flag"))
+        for body in piece.batch.column("body").to_pylist()
+    ]
+    assert sorted(unpacked) == sorted([b"%d" % number for number in range(COUNT - 100)] + [LARGE] * 100)
+    assert sorted(key for keys in rows(pages, "keys") for key in keys) == sorted(f"k{number}" for number in range(100))  # type: ignore[attr-defined]
+
+
+def test_javas_broker_compares_tags(theirs: JavaServed, place: ClusterPlace) -> None:
+    pages = read(ClusterTask(access_to(theirs.namesrv), tuple(whole(place, "orders")), "large"), ["body", "tags"])
+    assert rows(pages, "tags") == ["large"] * 100
+
+
+def test_javas_broker_knows_about_times_and_the_exact_one_is_found(place: ClusterPlace) -> None:
+    for span in whole(place, "orders"):
+        (task,) = place.tasks([[span]])
+        moments = [round(moment.timestamp() * 1000) for moment in rows(read(task), "store_timestamp")]  # type: ignore[attr-defined]
+        some = sorted(set(moments))
+        for moment in {*some[:: max(1, len(some) // 10)], some[0] - 1, some[-1] + 1}:
+            first = next((number for number, each in enumerate(moments) if each >= moment), len(moments))
+            assert place.offset_at(span.queue, moment) == first
+
+
+def test_a_groups_progress_is_kept_at_javas_broker(place: ClusterPlace) -> None:
+    queues = place.queues(["orders"])
+    assert place.group_offset("lake", queues[0]) is None
+    for number in range(30):  # Java's broker loses one of two first commits that come at once
+        group = f"lake-{number}"
+        place.commit_group(group, {queue: 7 + queue.queue_id for queue in queues})
+        assert [place.group_offset(group, queue) for queue in queues] == [7, 8, 9, 10]
+
+
+def test_a_size_and_a_loss_at_javas_broker(theirs: JavaServed, place: ClusterPlace) -> None:
+    queue = Queue("orders", "broker-a", 0)
+    low, high = place.bounds(queue)
+    assert 128 * 10 <= place.size(queue, low, low + 10) <= 8192 * 10
+    with pytest.raises(DataLost, match=f"messages {high} to {high + 9} of topic orders queue 0 "):
+        read(ClusterTask(access_to(theirs.namesrv), (Span(queue, low, high + 10),)))

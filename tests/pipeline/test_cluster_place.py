@@ -1,0 +1,258 @@
+"""A cluster as the driver sees it: topics, queues, offsets, times, groups and sizes, from a real broker."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pipeline.cluster_reading import access_to, place_of, read, rows, send, whole
+
+from penstock.client.instance import ClientInstance
+from penstock.client.sync import ClientConfig, Credentials, Message, Producer
+from penstock.errors import BadSettings, NoRoute, Refused, Unreachable
+from penstock.pipeline.cluster_link import ClusterLink
+from penstock.pipeline.cluster_look import QueueLook, _Moment
+from penstock.pipeline.cluster_place import ClusterPlace
+from penstock.pipeline.options import Options
+from penstock.pipeline.ranges import Queue
+from penstock.protocol.codes import RequestCode
+from penstock.testing import LocalBroker, broker
+
+ACCOUNTS = """
+accounts:
+  - accessKey: reader_1
+    secretKey: reader-secret
+    defaultTopicPerm: DENY
+    defaultGroupPerm: DENY
+    topicPerms: [orders=PUB|SUB]
+    groupPerms: [lake=SUB]
+"""
+
+
+def orders(count: int, **fields: str) -> list[Message]:
+    return [Message("orders", b"%d" % number, **fields) for number in range(count)]
+
+
+def test_topics_are_those_that_people_made(b: LocalBroker) -> None:
+    with b.admin() as admin:
+        admin.topics.create("%RETRY%CID", queues=1)
+    place = place_of(b)
+    try:
+        assert place.topics() == ["%RETRY%CID", "orders"]
+        assert [queue.queue_id for queue in place.queues(["orders"])] == [0, 1, 2, 3]
+        assert place.queues(["nobody-has-it"]) == []
+        assert place.queues(["SCHEDULE_TOPIC_XXXX"])  # whoever names one of the cluster's own may read it
+        assert place.name == b.namesrv
+    finally:
+        place.close()
+
+
+def test_bounds_are_those_of_the_last_refresh(b: LocalBroker) -> None:
+    place = place_of(b)
+    try:
+        assert [place.bounds(queue) for queue in place.queues(["orders"])] == [(0, 0)] * 4
+        send(b, orders(100))
+        assert sum(place.bounds(queue)[1] for queue in place.queues(["orders"])) == 0
+        place.refresh()
+        assert sum(place.bounds(queue)[1] for queue in place.queues(["orders"])) == 100
+    finally:
+        place.close()
+
+
+def test_a_topic_and_queues_that_come_later_are_seen(b: LocalBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("penstock.pipeline.cluster_place._ROUTES_LAST_S", 0.0)
+    place = place_of(b)
+    try:
+        assert place.queues(["late"]) == []
+        assert place.topics() == ["orders"]
+        assert len(whole(place, "orders")) == 4
+        with b.admin() as admin:
+            admin.topics.create("late", queues=2)
+            admin.topics.create("orders", queues=6)
+        place.refresh()
+        assert place.topics() == ["late", "orders"]
+        assert len(place.queues(["late", "orders"])) == 8
+        assert len(whole(place, "late", "orders")) == 8
+    finally:
+        place.close()
+
+
+def test_a_refresh_asks_each_broker_once_for_each_topic(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[RequestCode] = []
+    ask = ClientInstance.ask
+
+    async def note(self: ClientInstance, address: str, code: RequestCode, *rest: object, **named: object) -> object:
+        asked.append(code)
+        return await ask(self, address, code, *rest, **named)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(ClientInstance, "ask", note)
+    with broker({"orders": 16, "bills": 16}) as b:
+        place = place_of(b)
+        try:
+            assert len(whole(place, "orders", "bills")) == 32
+            asked.clear()
+            place.refresh()
+            assert asked == [RequestCode.GET_TOPIC_STATS_INFO] * 2
+        finally:
+            place.close()
+
+
+def test_queues_that_are_only_read_have_bounds_too(b: LocalBroker) -> None:
+    """A topic that shrinks has more queues to read than to write, and a broker tells of the latter only."""
+    send(b, orders(40))
+    with b.admin() as admin:
+        admin.topics.create("orders", read_queues=4, write_queues=1)
+    place = place_of(b)
+    try:
+        assert sum(span.count for span in whole(place, "orders")) == 40
+    finally:
+        place.close()
+
+
+def test_times_are_found_exactly(b: LocalBroker) -> None:
+    for _ in range(4):
+        send(b, orders(30))
+    place = place_of(b)
+    try:
+        for span in whole(place, "orders"):
+            (task,) = place.tasks([[span]])
+            moments = [moment.timestamp() * 1000 for moment in rows(read(task), "store_timestamp")]  # type: ignore[attr-defined]
+            for moment in sorted({round(moment) + shift for moment in moments for shift in (-1, 0, 1)}):
+                first = next((number for number, each in enumerate(moments) if each >= moment), len(moments))
+                assert place.offset_at(span.queue, moment) == first
+            assert place.offset_at(span.queue, 0) == 0
+            assert place.offset_at(span.queue, 2**62) == span.stop
+    finally:
+        place.close()
+
+
+@given(
+    st.lists(st.integers(0, 12), min_size=1, max_size=60).map(sorted),
+    st.sets(st.integers(0, 59)),
+    st.integers(0, 10),
+    st.integers(-2, 14),
+    st.integers(-5, 80),
+)
+def test_a_time_is_found_wherever_the_broker_points(
+    times: list[int], gone: set[int], low: int, timestamp: int, hint: int
+) -> None:
+    high = len(times)
+    low = min(low, high)
+    there = [offset for offset in range(low, high) if offset not in gone]
+
+    class Look(QueueLook):
+        async def _hint(self, queue: Queue, timestamp: int) -> int:
+            return hint
+
+        async def _moment(self, queue: Queue, offset: int, high: int) -> _Moment:
+            found = next((each for each in there if each >= offset), None)
+            return _Moment(high, 1 << 63) if found is None else _Moment(found, times[found])
+
+    found = asyncio.run(Look(None).offset_at(Queue("T", "b", 0), timestamp, low, high))  # type: ignore[arg-type]
+    assert found == next((offset for offset in there if times[offset] >= timestamp), high)
+
+
+def test_a_groups_progress_is_read_and_stored(b: LocalBroker) -> None:
+    send(b, orders(100))
+    place = place_of(b)
+    try:
+        queues = place.queues(["orders"])
+        assert [place.group_offset("lake", queue) for queue in queues] == [None] * 4
+        place.commit_group("lake", {queues[0]: 7, queues[2]: 0})
+        assert [place.group_offset("lake", queue) for queue in queues] == [7, None, 0, None]
+    finally:
+        place.close()
+
+
+def test_a_size_is_about_right_and_stays_the_same(b: LocalBroker) -> None:
+    place = place_of(b)
+    try:
+        empty = place.queues(["orders"])[0]
+        assert place.bounds(empty) == (0, 0)
+        assert place.size(empty, 0, 10) == 10 * 1024
+        send(b, [Message("orders", b"x" * 5000) for _ in range(60)])
+        place.refresh()
+        sizes = {queue: place.size(queue, 0, 10) for queue in place.queues(["orders"]) if place.bounds(queue)[1]}
+        assert set(sizes.values()) == {10 * 8192}
+        send(b, [Message("orders", b"x" * 90_000) for _ in range(5)])
+        place.refresh()
+        assert {queue: place.size(queue, 0, 10) for queue in sizes} == sizes
+    finally:
+        place.close()
+
+
+# -- errors --------------------------------------------------------------------------------------------------
+
+
+def test_a_name_server_that_is_not_there_is_said_at_once() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+    place = ClusterPlace(Options.read({"namesrv": address}))
+    try:
+        with pytest.raises(Unreachable, match=f"no name server answers.*{address}"):
+            place.queues(["orders"])
+        with pytest.raises(Unreachable, match=address):
+            place.topics()
+    finally:
+        place.close()
+
+
+def test_a_cluster_that_was_there_is_waited_for(b: LocalBroker) -> None:
+    with ClusterLink(access_to(b.namesrv, patience_s=0.3)) as link:
+        queue = Queue("orders", "nobody", 0)
+        with pytest.raises(NoRoute, match="broker 'nobody'"):
+            link.run(link.pull(queue, 0, 1))
+        link.run(link.pull(queue._replace(broker="broker-a"), 0, 1))
+        with pytest.raises(Unreachable, match=r"topic orders queue 0 of broker nobody .*did not change"):
+            link.run(link.pull(queue, 0, 1))
+
+
+def test_a_queue_that_no_broker_has_is_one_sentence(b: LocalBroker) -> None:
+    place = place_of(b)
+    try:
+        with pytest.raises(NoRoute, match="queue 9 of topic orders at broker broker-a is not in the cluster"):
+            place.bounds(Queue("orders", "broker-a", 9))
+    finally:
+        place.close()
+
+
+def test_an_account_reads_what_it_is_granted(tmp_path: Path) -> None:
+    (tmp_path / "plain_acl.yml").write_text(ACCOUNTS)
+    account = {"accessKey": "reader_1", "secretKey": "reader-secret", "consumerGroup": "lake"}
+
+    def count(**options: str) -> int:
+        place = place_of(b, **options)
+        try:
+            # Such an account is told of queues one by one only.
+            (task,) = place.tasks([whole(place, "orders")])
+            return sum(page.batch.num_rows for page in read(task))
+        finally:
+            place.close()
+
+    with broker({"orders": 4, "bills": 4}, settings={"aclEnable": True, "aclFile": tmp_path / "plain_acl.yml"}) as b:
+        config = ClientConfig(b.namesrv, credentials=Credentials("reader_1", "reader-secret"))
+        with Producer("PID", config) as producer:
+            producer.send_batch(orders(5))
+        assert count(**account) == 5
+        with pytest.raises(Refused, match="group 'other'"):
+            count(**account | {"consumerGroup": "other"})
+        for wrong in ({}, account | {"secretKey": "guessed-wrong"}):
+            with pytest.raises(Refused) as caught:
+                count(**wrong)
+            assert "guessed" not in str(caught.value)
+        place = place_of(b, **account)
+        try:
+            assert place.group_offset("lake", place.queues(["orders"])[0]) is None
+            with pytest.raises(Refused, match="bills"):
+                whole(place, "bills")
+        finally:
+            place.close()
+
+
+def test_half_an_account_is_refused() -> None:
+    with pytest.raises(BadSettings, match="accessKey is given without secretKey"):
+        ClusterPlace(Options.read({"namesrv": "127.0.0.1:1", "accessKey": "reader_1"}))
