@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import subprocess
+import sys
 import zlib
 from pathlib import Path
 from typing import Any
@@ -210,3 +212,22 @@ def test_spark_s_own_filters_return_the_right_rows(spark: SparkSession, home: St
         assert frame.count() == 10
     finally:
         spark.conf.unset("spark.sql.python.filterPushdown.enabled")
+
+
+def test_a_store_that_is_written_at_full_speed_is_read_without_gaps(spark: SparkSession, tmp_path: Path) -> None:
+    writer = Path(__file__).parents[1] / "full_speed_writer.py"
+    folder = tmp_path / "store"
+    with subprocess.Popen([sys.executable, str(writer), str(folder), "60000"]) as process:
+        counts = []
+        while process.poll() is None or not counts:
+            if not (folder / "consumequeue" / "even").is_dir():
+                continue
+            offsets: dict[int, list[int]] = {}
+            frame = read(spark, str(folder), subscribePattern="even", columns="queue_id,queue_offset", mode="FAILFAST")
+            for row in frame.collect():
+                offsets.setdefault(row.queue_id, []).append(row.queue_offset)
+            assert all(sorted(found) == list(range(len(found))) for found in offsets.values())
+            counts.append(sum(map(len, offsets.values())))
+    assert process.returncode == 0
+    assert counts == sorted(counts)
+    assert read(spark, str(folder), subscribe="even,odd", columns="queue_id").count() >= 60_000

@@ -1,0 +1,58 @@
+"""Spark reads stores that Apache RocketMQ wrote: closed, and while it is writing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from arrow_batches import read_log
+from compat.java_peer import Peer, PeerError, build, message_json
+from compat.test_store_interchange import SETTINGS, SIZES, corpus, fill_with_java
+from pyspark.sql import SparkSession
+from spark_rows import QUEUE_ORDER, read, rows, stored
+from store_home import StoreHome
+
+from penstock.store import MessageStore
+
+pytestmark = pytest.mark.java
+
+
+@pytest.fixture
+def java() -> Iterator[Peer]:
+    try:
+        class_path = build()
+    except PeerError as reason:
+        pytest.skip(f"Java's store cannot be had here: {reason}")
+    with Peer(class_path) as peer:
+        yield peer
+
+
+def test_a_store_that_java_wrote_is_read_to_the_field(spark: SparkSession, java: Peer, tmp_path: Path) -> None:
+    home = StoreHome(tmp_path / "store")
+    home.path.mkdir()
+    fill_with_java(java, home.path)
+    with MessageStore.open(home.path, SETTINGS, read_only=True) as store:
+        topics = store.topics()
+        expected = stored(home, store, *topics)
+        log = [{**row, "broker": "store"} for row in read_log(store)]
+    assert len(expected) > 500
+    packed = {"decompress": "false"}  # what a queue returns is what was stored
+    assert rows(read(spark, home, subscribePattern=".*", **packed), *QUEUE_ORDER) == expected
+    assert rows(read(spark, home, order="log", minPartitions=7, **packed), "physical_offset") == log
+
+
+def test_a_store_that_java_is_writing_to_is_read_without_gaps(spark: SparkSession, java: Peer, tmp_path: Path) -> None:
+    home = StoreHome(tmp_path / "store")
+    java.open(home.path, SIZES)
+    counts = []
+    for number, fields in enumerate(corpus()):
+        assert java.ask("put", message=message_json(**fields))["status"] == "PUT_OK"
+        if number in (99, 299):
+            offsets: dict[tuple[str, int], list[int]] = {}
+            for row in read(spark, home, subscribePattern=".*", columns="topic,queue_id,queue_offset").collect():
+                offsets.setdefault((row.topic, row.queue_id), []).append(row.queue_offset)
+            assert all(sorted(found) == list(range(len(found))) for found in offsets.values())
+            counts.append(sum(map(len, offsets.values())))
+    assert 0 < counts[0] < counts[1]
+    java.ask("close")
