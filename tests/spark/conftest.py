@@ -11,9 +11,11 @@ from pathlib import Path
 import pytest
 from store_home import StoreHome
 
+import penstock
+
 pyspark = pytest.importorskip("pyspark", reason="these tests need the extra `spark`")
 
-QUIET = Path(__file__).parent / "conf"
+QUIET = Path(penstock.__file__).parent / "pipeline" / "spark_conf"
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -23,7 +23,7 @@ app.command()(tour.tour)
 app.command()(serve.serve)
 app.command()(namesrv.namesrv)
 
-_OVER_NETWORK: Final = ("topic", "group", "message", "offset", "cluster")
+_WHEN_ASKED_FOR: Final = ("topic", "group", "message", "offset", "cluster", "pipeline")
 
 
 def _show_version(wanted: bool) -> None:
@@ -74,11 +74,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _add_groups(arguments: Sequence[str]) -> None:
-    """Has the app know the groups that talk to a cluster, if they are asked for: others start sooner without them."""
+    """Has the app know the groups for clusters and Spark, if they are asked for: others start sooner without them."""
     first = arguments[0] if arguments else ""
     groups = {group.name for group in app.registered_groups}
     verbs = {command.name or getattr(command.callback, "__name__", "") for command in app.registered_commands}
-    wanted = [first] if first in _OVER_NETWORK else [] if first in groups | verbs else _OVER_NETWORK
+    wanted = [first] if first in _WHEN_ASKED_FOR else [] if first in groups | verbs else _WHEN_ASKED_FOR
     for name in wanted:
         if name not in groups:
             app.add_typer(import_module(f"penstock.cli.{name}").app, name=name)

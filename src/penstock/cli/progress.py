@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Callable
 
 from rich import progress as bars
 from rich.console import Console
@@ -21,8 +22,10 @@ _LINE_SECONDS = 5.0
 class ProgressLine:
     """Call it with what is being done, how much of it is done, and how much there is. Use it in a `with` block."""
 
-    def __init__(self) -> None:
-        self._bar = _Bar() if sys.stderr.isatty() else None
+    def __init__(self, in_words: Callable[[int], str] = in_units) -> None:
+        """`in_words` says how much there is: of bytes, if it is not given."""
+        self._in_words = in_words
+        self._bar = _Bar(of_bytes=in_words is in_units) if sys.stderr.isatty() else None
         self._due = time.monotonic() + (_LINE_SECONDS if self._bar is None else _SILENT_SECONDS)
         self._what = ""
         self._begun = 0.0
@@ -39,7 +42,7 @@ class ProgressLine:
         self._due = now + _LINE_SECONDS
         share = min(done * 100 // total, 100) if total > 0 else 0
         left = f", about {(now - self._begun) * (total - done) / done:.0f} s to go" if done else ""
-        say(f"{what}: {share} % of {in_units(total)}{left} …")
+        say(f"{what}: {share} % of {self._in_words(total)}{left} …")
 
     def tell(self, told: Progress) -> None:
         """Takes what a start tells."""
@@ -60,11 +63,11 @@ class ProgressLine:
 class _Bar:
     """One bar for each thing that is done, gone when all is done."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, of_bytes: bool) -> None:
         self._progress = bars.Progress(
             bars.TextColumn("penstock: {task.description}"),
             bars.BarColumn(),
-            bars.DownloadColumn(binary_units=True),
+            bars.DownloadColumn(binary_units=True) if of_bytes else bars.MofNCompleteColumn(),
             bars.TimeRemainingColumn(),
             console=Console(stderr=True),
             transient=True,

@@ -13,6 +13,7 @@ from penstock.cli.store_recover import recover
 from penstock.cli.store_repair import rebuild, repair
 from penstock.cli.store_retention import retention
 from penstock.cli.store_verify import verify
+from penstock.cli.usage import usage_here
 
 app = typer.Typer(rich_markup_mode=None)
 
@@ -37,3 +38,4 @@ def store(context: typer.Context) -> None:
 
 for verb in (info, dump, log, get, query, offset, conf, verify, recover, repair, rebuild, retention):
     app.command()(verb)
+app.command("usage")(usage_here)

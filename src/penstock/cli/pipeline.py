@@ -1,0 +1,30 @@
+"""The group `penstock pipeline`: jobs over whole stores, on Spark."""
+
+from __future__ import annotations
+
+import typer
+
+from penstock.cli.options import help_if_alone
+from penstock.cli.usage import usage
+
+app = typer.Typer(rich_markup_mode=None)
+
+
+@app.callback(invoke_without_command=True)
+def pipeline(context: typer.Context) -> None:
+    """Jobs over whole stores, on Spark: on this machine, or on a cluster with --master.
+
+    Nothing is changed, also while another process owns a store. Exit status: 0 done; 1 a problem was found, where
+    finding that is what the job is for; 2 it could not be run.
+
+    Examples:
+
+    \b
+      penstock pipeline usage --store data/store
+      penstock pipeline usage --store data/store --master spark://10.0.0.1:7077
+    """
+    help_if_alone(context)
+
+
+for job in (usage,):
+    app.command()(job)

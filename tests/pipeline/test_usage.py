@@ -1,0 +1,193 @@
+"""The job `usage`: its counts are those of a plain count over the records, whatever the pieces are."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections import Counter
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from store_home import StoreHome
+
+from penstock.cli.main import main
+from penstock.pipeline.jobs.tally import Count, Key, Tally, class_end, count_batch, merge, size_class
+from penstock.pipeline.jobs.usage import Usage, usage_here
+from penstock.pipeline.jobs.usage_page import page
+from penstock.store import Message, MessageStore, Record
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> StoreHome:
+    return StoreHome(tmp_path / "store")
+
+
+def fill(home: StoreHome, count: int = 500) -> list[Record]:
+    """A store with messages of every kind, over three days; what its log holds."""
+    chance = random.Random(7)
+    with home.open(mapped_file_size_commit_log=65_536) as store:
+        for _ in range(count):
+            home.clock.now += chance.randrange(1000, 1_000_000)
+            message = Message(
+                chance.choice(("orders", "payments", "clicks")),
+                chance.randbytes(chance.randrange(3000)),
+                tags=chance.choice(("", "中文", "<b>")),
+                queue_id=chance.randrange(3),
+                sys_flag=chance.choice((0, 0, 0x4, 0x8, 0xC)),
+                born_host=f"10.0.0.{chance.randrange(3)}:{chance.randrange(1, 60000)}",
+            )
+            assert store.put(message).ok
+        return records(store)
+
+
+def records(store: MessageStore) -> list[Record]:
+    found, at = [], store.log.min_offset
+    while at < store.log.max_offset:
+        record = store.look_up(at)
+        if record is None:
+            at = store.log.roll_next(at)
+            continue
+        found.append(record)
+        at += record.size
+    return found
+
+
+def plain_key(by: str, record: Record) -> Key:
+    hour = record.store_timestamp // 3_600_000
+    return {
+        "topic": Key("topic", "store", record.topic),
+        "queue": Key("queue", "store", record.topic, record.queue_id),
+        "tag": Key("tag", "store", record.topic, tag=record.tags),
+        "producer": Key("producer", "store", record.topic, host=record.born_host.rpartition(":")[0]),
+        "hour": Key("hour", "store", record.topic, hour=hour),
+        "day": Key("day", "store", record.topic, hour=hour // 24 * 24),
+    }[by]
+
+
+def test_counts_are_those_of_a_plain_count(home: StoreHome) -> None:
+    log = fill(home)
+    found = usage_here([str(home.path)])
+    assert (found.messages, found.size) == (len(log), sum(record.size for record in log))
+    for by in ("topic", "queue", "tag", "producer", "hour", "day"):
+        messages = Counter(plain_key(by, record) for record in log)
+        sizes: Counter[Key] = Counter()
+        for record in log:
+            sizes[plain_key(by, record)] += record.size
+        assert {key: count for key, count, _ in found.rows(by)} == messages
+        assert {key: size for key, _, size in found.rows(by)} == sizes
+    orders = dict(found.tally.counts)[Key("topic", "store", "orders")]
+    times = [record.store_timestamp for record in log if record.topic == "orders"]
+    assert (orders.first_ms, orders.last_ms) == (min(times), max(times))
+
+
+def test_a_percentile_is_at_most_nine_per_cent_too_large(home: StoreHome) -> None:
+    log = fill(home)
+    count = dict(usage_here([str(home.path)]).tally.counts)[Key("topic", "store", "payments")]
+    sizes = sorted(record.size for record in log if record.topic == "payments")
+    for share in (0.5, 0.95, 0.99, 1.0):
+        exact = sizes[max(int(-(-share * len(sizes) // 1)) - 1, 0)]
+        assert exact <= count.percentile(share) <= exact * 1.0906 + 1
+
+
+def test_every_size_lies_in_its_class() -> None:
+    sizes = np.array([1, 2, 3, 91, 127, 128, 129, 4 << 20, 2**31 - 1], np.int32)
+    for size, number in zip(sizes.tolist(), size_class(sizes).tolist(), strict=True):
+        assert size <= class_end(number)
+        assert number == 0 or class_end(number - 1) < size
+
+
+def test_tallies_add_up_in_any_order(home: StoreHome) -> None:
+    fill(home, 60)
+    with home.open(read_only=True, mapped_file_size_commit_log=65_536) as store:
+        columns = ["topic", "queue_id", "tags", "born_host", "store_timestamp", "store_size"]
+        pieces = [count_batch("store", store.log_arrow(at, 8000, columns).batch) for at in (0, 8000, 16_000)]
+    assert merge(pieces) == merge(reversed(pieces))
+    assert merge([]) == Tally() == count_batch("store", pieces_of_nothing())
+
+
+def pieces_of_nothing() -> pa.RecordBatch:
+    return pa.RecordBatch.from_pydict({"topic": pa.array([], pa.string())})
+
+
+def test_growth_is_told_from_the_last_week(home: StoreHome) -> None:
+    with home.open() as store:
+        for _ in range(240):
+            home.clock.now += 3_600_000
+            assert store.put(Message("T", b"x" * 100)).ok
+        size = store.log.max_offset // 240
+    (disk,) = usage_here([str(home.path)]).disks
+    assert disk.per_day == size * 24
+    assert disk.days_left == disk.free / disk.per_day
+    assert Usage(Tally(), []).messages == 0
+
+
+def test_an_empty_store_and_damage_are_told(home: StoreHome, tmp_path: Path) -> None:
+    home.open().close()
+    empty = usage_here([str(home.path)])
+    assert (empty.messages, empty.disks[0].days_left) == (0, None)
+    damaged = StoreHome(tmp_path / "damaged")
+    with damaged.open() as store:
+        damaged.put_numbered(store, 20)
+        place = store.queues.find("T", 0).unit(7)[0]  # type: ignore[union-attr]
+    damaged.flip(damaged.log_files()[0], place + 90)
+    found = usage_here([str(damaged.path)])
+    assert (found.messages, found.tally.flaws) == (19, 1)
+
+
+def test_several_stores_are_counted_apart(home: StoreHome, tmp_path: Path) -> None:
+    fill(home, 20)
+    other = home.copy_to(tmp_path / "copy")
+    found = usage_here([str(home.path), str(other.path)])
+    assert found.messages == 40
+    assert {key.store for key, _, _ in found.rows("topic")} == {"store", "copy"}
+
+
+class _Text(HTMLParser):
+    def __init__(self) -> None:
+        super().__init__()
+        self.tags: Counter[str] = Counter()
+        self.texts: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags[tag] += 1
+        assert not any(name in ("src", "href") for name, _ in attrs), "the page needs nothing but itself"
+
+    def handle_data(self, data: str) -> None:
+        self.texts.append(data)
+
+
+def test_the_page_stands_alone_and_escapes_what_producers_chose(home: StoreHome) -> None:
+    fill(home)
+    parsed = _Text()
+    parsed.feed(page(usage_here([str(home.path)])))
+    assert parsed.tags["b"] == parsed.tags["script"] == 0
+    assert parsed.tags["svg"] == 5
+    assert any("<b>" in text for text in parsed.texts)
+    assert any("中文" in text for text in parsed.texts)
+
+
+def test_the_command_shows_a_table_json_csv_and_a_page(
+    home: StoreHome, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log = fill(home, 50)
+    assert main(["store", "usage", str(home.path), "--by", "queue"]) == 0
+    assert f"{len(log)} messages" in capsys.readouterr().out
+    assert main(["store", "usage", str(home.path), "--json", "--html", str(tmp_path / "page.html")]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert (document["messages"], document["flaws"]) == (50, 0)
+    assert {row["by"] for row in document["counts"]} == {"topic", "queue", "tag", "producer", "hour", "day"}
+    assert (tmp_path / "page.html").read_text(encoding="utf-8").startswith("<!doctype html>")
+    assert main(["store", "usage", str(home.path), "--csv"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 1 + len(document["counts"])
+    assert main(["store", "usage", str(home.path), "--by", "colour"]) == 2
+    assert "it must be one of topic, queue" in capsys.readouterr().err
+    assert main(["pipeline", "usage"]) == 2
+    assert "--store DIR" in capsys.readouterr().err
+
+
+def test_counts_of_nothing_are_nothing() -> None:
+    assert Count().percentile(0.5) == 0
