@@ -31,6 +31,7 @@ class BrokerSuite:
 
     name = "broker"
     summary = "penstock serve under load: sending, consuming, latency, start and memory."
+    beside = "Java"
 
     def __init__(self) -> None:
         self._jars: list[Path] = []

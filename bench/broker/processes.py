@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Self
 
-from compat.java_peer import OPENED
+from java_broker import broker_command, broker_environment, free_port_pair
 
 from bench import PROJECT
 from bench.broker.frames import send_frame
@@ -29,15 +29,6 @@ JAVA_PROJECT = PROJECT / "tests" / "clients" / "java_broker"
 CLUSTER = "DefaultCluster"
 _UP_WITHIN_S = 60.0
 _DOWN_WITHIN_S = 30.0
-
-_LOGBACK = """<configuration>
-  <appender name="file" class="ch.qos.logback.core.FileAppender">
-    <file>${user.home}/broker.log</file>
-    <encoder><pattern>%d %p %t - %m%n</pattern></encoder>
-  </appender>
-  <root level="WARN"><appender-ref ref="file"/></root>
-</configuration>
-"""
 
 
 class BrokerProcess:
@@ -65,7 +56,7 @@ class BrokerProcess:
         """Starts it on a new store; returns the seconds from the start to the first message acknowledged."""
         shutil.rmtree(self.folder, ignore_errors=True)
         self.store.mkdir(parents=True)
-        self.port = free_port()
+        self.port = free_port_pair()
         command, environment = self.command(), self.environment()
         started = time.perf_counter()
         with (self.folder / "output.txt").open("wb") as output:
@@ -148,40 +139,15 @@ class JavaBroker(BrokerProcess):
         self._class_path = class_path
 
     def command(self) -> Sequence[str]:
-        home = self.folder
-        (home / "conf").mkdir()
-        (home / "conf" / "logback_broker.xml").write_text(_LOGBACK, encoding="utf-8")
         own = {
             "brokerClusterName": CLUSTER,
-            "brokerIP1": "127.0.0.1",
-            "listenPort": self.port,
-            "haListenPort": free_port(),
-            "storePathRootDir": self.store,
-            "storePathCommitLog": self.store / "commitlog",
             "autoCreateTopicEnable": "true",
             "defaultTopicQueueNums": 4,
             "waitTimeMillsInSendQueue": 60_000,
             "waitTimeMillsInPullQueue": 60_000,
         }
-        lines = [f"{name}={value}\n" for name, value in {**own, **self.settings}.items()]
-        (home / "broker.conf").write_text("".join(lines), encoding="utf-8")
-        opens = [f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in OPENED]
-        main = ["org.apache.rocketmq.broker.BrokerStartup", "-c", str(home / "broker.conf")]
-        path = ":".join(map(str, self._class_path))
-        return ["java", f"-Xmx{HEAP}", f"-Duser.home={home}", *opens, "-cp", path, *main]
+        settings = {**own, **self.settings}
+        return broker_command(self.folder, self.store, self.port, self._class_path, settings, heap=HEAP)
 
     def environment(self) -> dict[str, str]:
-        return {**os.environ, "ROCKETMQ_HOME": str(self.folder)}
-
-
-def free_port() -> int:
-    """A free port whose neighbour two below is free as well: Java's broker takes both."""
-    while True:
-        with socket.socket() as one, socket.socket() as other:
-            one.bind(("127.0.0.1", 0))
-            port = int(one.getsockname()[1])
-            try:
-                other.bind(("127.0.0.1", port - 2))
-            except OSError:
-                continue
-            return port
+        return broker_environment(self.folder)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
-from broker.raw_client import BrokerHome, RawClient, RunningBroker, bodies, ok, pull_arguments, records
+from broker.raw_client import WAIT_S, BrokerHome, RawClient, RunningBroker, bodies, ok, pull_arguments, records
 from store_home import is_one_sentence
 
 from penstock.format.config_tables import SubscriptionGroup, TopicConfig
@@ -172,6 +173,59 @@ def test_the_checks_and_their_order(home: BrokerHome, run: Run) -> None:
             assert await refused(client, "open", **known) is ResponseCode.SUBSCRIPTION_NOT_LATEST
             await client.heartbeat("me", consumes={"CID_off": {"open": "*"}}, version=5)
             assert (await client.pull("open", **known)).code == ResponseCode.PULL_NOT_FOUND
+
+    run(check())
+
+
+def test_what_was_allowed_once_is_checked_anew_after_each_change(home: BrokerHome, run: Run) -> None:
+    async def check() -> None:
+        async with home.running(auto_create_subscription_group=False) as broker:
+            state, client = broker.state, await broker.client()
+            group, topic = SubscriptionGroup(name="CID_test"), TopicConfig(name="orders", read_queue_nums=2)
+            state.groups.update(group)
+            state.topics.update(topic)
+            ok(await client.send("orders", queueId=1))
+
+            async def pull() -> ResponseCode:
+                return ResponseCode((await client.pull("orders", queueId=1)).code)
+
+            def renew() -> None:
+                state.groups.update(group)
+                state.topics.update(topic)
+                state.settings.change(broker_permission=6)
+
+            for change, code in (
+                (lambda: state.settings.change(broker_permission=2), ResponseCode.NO_PERMISSION),
+                (lambda: state.groups.delete("CID_test"), ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST),
+                (
+                    lambda: state.groups.update(msgspec.structs.replace(group, consume_enable=False)),
+                    ResponseCode.NO_PERMISSION,
+                ),
+                (lambda: state.topics.delete("orders"), ResponseCode.TOPIC_NOT_EXIST),
+                (lambda: state.topics.update(msgspec.structs.replace(topic, perm=2)), ResponseCode.NO_PERMISSION),
+                (
+                    lambda: state.topics.update(msgspec.structs.replace(topic, read_queue_nums=1)),
+                    ResponseCode.SYSTEM_ERROR,
+                ),
+            ):
+                assert await pull() is ResponseCode.SUCCESS
+                change()
+                assert await pull() is code
+                renew()
+
+    run(check())
+
+
+def test_a_pull_with_a_binary_header_is_answered_in_kind(home: BrokerHome, run: Run) -> None:
+    async def check() -> None:
+        async with home.running() as broker:
+            client = await filled(broker)
+            arguments = {name: str(value) for name, value in pull_arguments("orders", 1).items()}
+            request = Command(RequestCode.PULL_MESSAGE, arguments, binary=True)
+            reply = await client.connection.request(request, WAIT_S)
+            assert reply.binary
+            assert bodies(reply) == [b"1", b"2"]
+            assert bounds(reply) == (3, 0, 3)
 
     run(check())
 

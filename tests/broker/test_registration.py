@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from broker.raw_client import BrokerHome, ok
+from broker.raw_client import WAIT_S, BrokerHome, ok
 from loopback import until
 
 from penstock.broker import registration
 from penstock.broker.broker import Broker
 from penstock.broker.settings import BrokerSettings
 from penstock.namesrv import NameServer
+from penstock.protocol.codes import RequestCode
+from penstock.protocol.command import Command
+from penstock.remoting.addresses import parse_address
+from penstock.remoting.dial import connect
 from penstock.store import MessageStore, Settings
 
 if TYPE_CHECKING:
@@ -59,6 +64,31 @@ def test_the_embedded_name_server_knows_each_topic_at_once(home: BrokerHome, run
             assert queues(server, "TBW102") == (8, 4)
             assert await broker.stop(10)
             assert server.routes.brokers == []
+
+    run(check())
+
+
+@pytest.mark.parametrize(("setting", "expected"), [(2, 2), (4, 4), (16, 4)])
+def test_an_unknown_topic_is_routed_as_a_send_would_make_it(
+    home: BrokerHome, run: Run, setting: int, expected: int
+) -> None:
+    """`defaultTopicQueueNums` is the most; clients ask for four, and cannot be told to ask for more."""
+
+    async def check() -> None:
+        async with (
+            name_server() as (server, address),
+            home.running(default_topic_queue_nums=setting, options={"name_server": server}) as broker,
+        ):
+            asked = await connect(parse_address(address, "the name server"))
+            route = Command(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "orders"})
+            reply = ok(await asked.request(route, WAIT_S))
+            (told,) = json.loads(reply.body)["queueDatas"]
+            assert (told["readQueueNums"], told["writeQueueNums"], told["perm"]) == (expected, expected, 6)
+            assert queues(server, "orders") is None  # nobody has it yet
+            ok(await (await broker.client()).send("orders", queueId=expected - 1))
+            await asyncio.sleep(0)
+            assert queues(server, "orders") == (expected, 6)
+            asked.close()
 
     run(check())
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 
 import pytest
 from clients.conftest import Connect, bodies, message, wait_for_count
@@ -87,3 +88,24 @@ def test_a_group_is_set_back_in_time(admin: Admin) -> None:
     assert "orders" in said or "broker-a" in said, said
     found = wait_for_count(admin.client, "c", 24)
     assert sorted(bodies(found)) == sorted([f"order {i}" for i in range(12)] * 2)
+
+
+def test_the_version_of_the_accounts_is_shown_and_they_are_not_changed(tmp_path: Path, java: Connect) -> None:
+    file = tmp_path / "plain_acl.yml"
+    account = "{accessKey: reporting, secretKey: very-secret, topicPerms: [orders=PUB|SUB]}"
+    file.write_text(f"globalWhiteRemoteAddresses: [127.0.0.1]\naccounts:\n- {account}\n")
+    file.chmod(0o600)
+    with Served(tmp_path / "store", "aclEnable=true", f"aclFile={file}") as served:
+        client = java(served.namesrv)
+
+        def run(*arguments: str) -> str:
+            where = ("-b", served.address, "-n", served.namesrv)
+            said: str = client.ask("mqadmin", arguments=[*arguments, *where])["said"]
+            return said
+
+        version = run("clusterAclConfigVersion")
+        assert "broker-a" in version
+        assert "plain_acl.yml" in version
+        change = ("updateAclConfig", "-a", "reporting", "-s", "another-secret", "-m", "true")
+        assert "success" not in run(*change)
+        assert "another-secret" not in file.read_text()

@@ -112,6 +112,24 @@ def test_without_auto_creation_there_is_no_default_route() -> None:
     run(main())
 
 
+def test_topics_are_listed_by_unit() -> None:
+    async def main() -> None:
+        async with name_server() as (server, address), peer(address) as client:
+
+            async def ask(code: int) -> list[str]:
+                found: list[str] = msgspec.json.decode((await client.ok(code)).body)["topicList"]
+                return found
+
+            flags = {"none": 0, "unit": 1, "subscribed": 2, "both": 3}
+            table = {name: msgspec.structs.replace(TEMPLATE, name=name, sys_flag=flag) for name, flag in flags.items()}
+            server.register_local(A, Topics(topics=table, version=DataVersion(counter=1)))
+            assert await ask(RequestCode.GET_UNIT_TOPIC_LIST) == ["both", "unit"]
+            assert await ask(RequestCode.GET_HAS_UNIT_SUB_TOPIC_LIST) == ["both", "subscribed"]
+            assert await ask(RequestCode.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST) == ["subscribed"]
+
+    run(main())
+
+
 def test_the_lists_of_brokers_and_topics() -> None:
     async def main() -> None:
         async with name_server() as (server, address), peer(address) as client:

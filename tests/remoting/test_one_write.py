@@ -9,8 +9,8 @@ import pytest
 from loopback import ECHO, echo, frames, requests
 
 from penstock.protocol.codes import ResponseCode
-from penstock.protocol.command import Command
-from penstock.protocol.frame import FrameReader
+from penstock.protocol.command import ONE_WAY, Command
+from penstock.protocol.frame import FrameReader, encode
 from penstock.remoting.connection import Connection
 from penstock.remoting.limits import Limits
 
@@ -78,6 +78,30 @@ def test_a_large_body_is_not_copied(run: Run, size: int) -> None:
         connection.data_received(frames(requests(1, LARGE)))
         [parts] = transport.writes
         assert any(part is body for part in parts) == (size == 1 << 20)
+
+    run(main())
+
+
+@pytest.mark.parametrize("size", [1, 1 << 10, 1 << 16])
+def test_a_reply_in_two_pieces_leaves_in_its_place(run: Run, size: int) -> None:
+    """A handler may encode its reply itself, and give the body apart from what comes before it."""
+    body = bytes(size)
+
+    def pieces(connection: Connection, command: Command) -> tuple[bytes, bytes]:
+        whole = encode(command.reply(ResponseCode.SUCCESS, body=body))
+        return whole[:-size], body
+
+    async def main() -> None:
+        connection, transport = connected({ECHO: echo, LARGE: pieces})
+        asked = [Command(LARGE if number % 2 else ECHO, opaque=number) for number in range(6)]
+        asked.append(Command(LARGE, opaque=6, flag=ONE_WAY))
+        connection.data_received(frames(asked))
+        [parts] = transport.writes
+        replies = FrameReader().feed(b"".join(parts))
+        assert [(reply.opaque, len(reply.body)) for reply in replies] == [
+            (number, size if number % 2 else 0) for number in range(6)
+        ]
+        assert any(part is body for part in parts) == (size == 1 << 16)
 
     run(main())
 

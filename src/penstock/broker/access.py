@@ -65,6 +65,8 @@ class Access:
         self._path = path
         self.accounts = Accounts.load(path)
         self._state = self._look()
+        self.reads = 1
+        """How often the accounts were taken over from the file."""
         self._nobody = secrets.token_hex()
         self._refusals = Seldom(log)
         self.look_up: LookUp = _nothing
@@ -93,8 +95,18 @@ class Access:
         except BadSettings as error:
             log.error("the accounts stay as they were: %s", error)
             return
+        self.reads += 1
         log.info("the access file was read again: %d accounts", len(self.accounts.by_key))
         self._warn_if_readable()
+
+    @property
+    def file_name(self) -> str:
+        return self._path.name
+
+    @property
+    def changed_at_ms(self) -> int:
+        """When the file was last written, as far as it was looked at; 0 if it is gone."""
+        return 0 if self._state is None else self._state[0] // 1_000_000
 
     def _look(self) -> tuple[int, int, int] | None:
         try:

@@ -31,6 +31,7 @@ SUB: Final = 2
 ANY: Final = PUB | SUB
 
 _RIGHTS: Final = {"DENY": DENY, "PUB": PUB, "SUB": SUB, "PUB|SUB": ANY, "SUB|PUB": ANY}
+_TEXTS: Final = {DENY: "DENY", PUB: "PUB", SUB: "SUB", ANY: "PUB|SUB"}
 _SHORTEST: Final = 7
 """Of keys, as in RocketMQ."""
 _LARGEST: Final = 8 << 20
@@ -42,6 +43,8 @@ class Account(msgspec.Struct, frozen=True, kw_only=True):
     access_key: str
     secret_key: str
     is_white: Matches
+    white: str = ""
+    """The addresses for which `is_white` is true, as the file has them."""
     admin: bool = False
     default_topic: int = DENY
     default_group: int = DENY
@@ -64,6 +67,7 @@ class Accounts(msgspec.Struct, frozen=True):
 
     by_key: Mapping[str, Account]
     is_white: Matches
+    white: tuple[str, ...] = ()
 
     @classmethod
     def load(cls, path: Path) -> Accounts:
@@ -101,7 +105,7 @@ class Accounts(msgspec.Struct, frozen=True):
         if not by_key and not white:
             raise ValueError("it has neither accounts nor addresses, so nobody could do anything")
         tests = [matcher(pattern) for pattern in white]
-        return cls(by_key, lambda address: any(test(address) for test in tests))
+        return cls(by_key, lambda address: any(test(address) for test in tests), tuple(white))
 
 
 def _account(entry: Any, number: int) -> Account:
@@ -113,10 +117,12 @@ def _account(entry: Any, number: int) -> Account:
     admin = entry.get("admin", False)
     if not isinstance(admin, bool):
         raise ValueError(f"account {key}: admin is true or false")
+    white = _text(entry.get("whiteRemoteAddress") or "", f"account {key}: whiteRemoteAddress")
     return Account(
         access_key=key,
         secret_key=secret,
-        is_white=matcher(_text(entry.get("whiteRemoteAddress") or "", f"account {key}: whiteRemoteAddress")),
+        is_white=matcher(white),
+        white=white,
         admin=admin,
         default_topic=_right(entry.get("defaultTopicPerm") or "DENY", key),
         default_group=_right(entry.get("defaultGroupPerm") or "DENY", key),
@@ -133,6 +139,11 @@ def _rights(entries: list[Any], key: str) -> dict[str, int]:
             raise ValueError(f"account {key}: '{entry}' is no permission; write name=PUB|SUB")
         rights[name.strip()] = _right(right, key)
     return rights
+
+
+def right_text(right: int) -> str:
+    """A right as the file has it."""
+    return _TEXTS[right]
 
 
 def _right(text: Any, key: str) -> int:

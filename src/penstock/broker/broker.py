@@ -20,11 +20,13 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Final, Protocol
 
 from penstock.broker.access import LOOK_EVERY_S, Access, IsLocal, is_local, local_only
+from penstock.broker.admin_accounts import AdminAccounts
 from penstock.broker.administration import Administration
 from penstock.broker.answers import Answers
 from penstock.broker.clients import Clients
 from penstock.broker.flow import UnflushedSends
 from penstock.broker.hold import HeldPulls
+from penstock.broker.moved_offsets import MovedOffsets
 from penstock.broker.offsets import Offsets
 from penstock.broker.pull import Pulls
 from penstock.broker.query import Queries
@@ -147,6 +149,7 @@ class Broker:
                 state.settings,
                 state.hooks,
                 state.tally,
+                MovedOffsets(store, state.settings, clock),
                 compile_sql,
             ),
             transactions,
@@ -155,6 +158,7 @@ class Broker:
             state.locks,
             self._queries,
             self.administration,
+            AdminAccounts(self.access, self.identity),
         ):
             self.add(concern)
         for note in state.settings.now.notes():

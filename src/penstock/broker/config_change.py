@@ -51,7 +51,7 @@ CHANGEABLE: Final = (
     "transactionCheckMax",
     "transactionTimeOut",
 )
-_HIDDEN: Final = "******"
+HIDDEN: Final = "******"
 _SECRET_WORDS: Final = ("password", "secret")
 
 
@@ -98,7 +98,7 @@ class ConfigChange:
         found = {spec.name: spec.show(getattr(now, spec.attribute)) for spec in SPECS.values()}
         found |= {spec.name: spec.show(getattr(store, spec.attribute)) for spec in STORE_SPECS.values()}
         found |= {name: text for name, text in store.broker.items() if name in SERVER_NAMES}
-        return {name: _HIDDEN if _is_secret(name) and value else value for name, value in sorted(found.items())}
+        return {name: HIDDEN if _is_secret(name) and value else value for name, value in sorted(found.items())}
 
 
 def _is_secret(name: str) -> bool:

@@ -15,8 +15,10 @@ from penstock.broker.clients import sql_compiler
 from penstock.broker.group_table import GroupTable
 from penstock.broker.hold import HeldPull, HeldPulls
 from penstock.broker.hooks import ConsumeContext, Hooks
+from penstock.broker.moved_offsets import MovedOffsets
 from penstock.broker.offset_table import OffsetTable
-from penstock.broker.selection import Selection, SqlCompiler, by_tags
+from penstock.broker.pull_reply import found_head
+from penstock.broker.selection import ALL, Selection, SqlCompiler, by_tags
 from penstock.broker.settings import SettingsInForce
 from penstock.broker.tally import Tally
 from penstock.broker.topic_table import TopicTable
@@ -26,7 +28,7 @@ from penstock.protocol.bodies.heartbeat import MessageModel
 from penstock.protocol.bodies.route import PERM_READ
 from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.protocol.command import RESPONSE, Command
-from penstock.protocol.headers.pull import PullMessage
+from penstock.protocol.headers.pull import COMMIT_OFFSET, SUBSCRIPTION, SUSPEND, PullMessage
 from penstock.protocol.subscription import TAG, SubscriptionData, subscribe
 from penstock.remoting.connection import Connection
 from penstock.remoting.handlers import Handler, Refusal, failed
@@ -47,6 +49,9 @@ _CODES: Final = {
     GetStatus.NO_MATCHED_LOGIC_QUEUE: ResponseCode.PULL_NOT_FOUND,
 }
 _ANSWERS: Final = {status: (code, status.name) for status, code in _CODES.items()}
+_BY_TAG: Final = (None, "", TAG)
+_UNKNOWN: Final = (None, 0)
+_MOST_PLAIN: Final = 65_536
 _LONGEST_HOLD_S: Final = 300.0
 _MOST_EXAMINED: Final = 800
 """Messages that one pull shows to an SQL92 filter before it is answered, found or not."""
@@ -66,6 +71,7 @@ class Pulls:
         settings: SettingsInForce,
         hooks: Hooks,
         tally: Tally,
+        moved: MovedOffsets,
         compile_sql: SqlCompiler | None = None,
     ) -> None:
         self._store = store
@@ -77,23 +83,36 @@ class Pulls:
         self._settings = settings
         self._hooks = hooks
         self._tally = tally
+        self._moved = moved
         self._compile_sql = compile_sql
+        self._plain: dict[tuple[str, str], tuple[SubscriptionGroup, int]] = {}
+        """By topic and group what has passed all checks, with the number of queues to read from."""
+        topics.on_change.append(self._plain.clear)
+        groups.on_change.append(self._plain.clear)
+        settings.on_change.append(lambda _: self._plain.clear())
 
     def handlers(self) -> dict[RequestCode, Handler]:
         return {RequestCode.PULL_MESSAGE: self._pull, RequestCode.LITE_PULL_MESSAGE: self._pull}
 
-    def _pull(self, connection: Connection, command: Command) -> Command | None:
+    def _pull(self, connection: Connection, command: Command) -> Command | tuple[bytes, bytes] | None:
         header = command.read(PullMessage)
-        selection = self._select(header, self._check(header))
-        if header.commits:
+        offset, flags = header.queue_offset, header.sys_flag
+        group, queues = self._plain.get((header.topic, header.consumer_group), _UNKNOWN)
+        if group is None or not 0 <= header.queue_id < queues:
+            group = self._check(header)
+        selection = self._select(header, group)
+        if flags & COMMIT_OFFSET:
             self._offsets.commit(header.consumer_group, header.topic, header.queue_id, header.commit_offset)
-        offset = header.queue_offset
         page = self._get(header, offset, selection)
-        waits = header.may_wait and self._is_at_end(page, offset)
+        if page.status is GetStatus.FOUND and not command.binary:
+            self._count(connection, header, page)
+            bounds = page.next_begin_offset, page.min_offset, page.max_offset
+            return found_head(command.opaque, *bounds, len(page.data)), page.data
+        waits = flags & SUSPEND != 0 and self._is_at_end(page, offset)
         if page.status not in _SCANNED and not waits and self._store.dispatcher.behind > 0:
             self._store.catch_up()  # who cannot wait is to see what was acknowledged before
             page = self._get(header, offset, selection)
-            waits = header.may_wait and self._is_at_end(page, offset)
+            waits = flags & SUSPEND != 0 and self._is_at_end(page, offset)
         if waits:
             self._hold(connection, command, header, selection)
             return None
@@ -119,11 +138,16 @@ class Pulls:
         if not 0 <= header.queue_id < topic.read_queue_nums:
             why = f"topic '{topic.name}' has {topic.read_queue_nums} queues, and no queue {header.queue_id}"
             raise Refusal(ResponseCode.SYSTEM_ERROR, why)
+        if len(self._plain) >= _MOST_PLAIN:
+            self._plain.clear()
+        self._plain[topic.name, group.name] = group, topic.read_queue_nums
         return group
 
     def _select(self, header: PullMessage, group: SubscriptionGroup) -> Selection:
         """What the consumer wants: what the pull says, or else the last heartbeat. Raises Refusal."""
-        if header.has_subscription:
+        if header.sys_flag & SUBSCRIPTION:
+            if header.subscription == "*" and header.expression_type in _BY_TAG:
+                return ALL
             if not header.subscription or header.subscription == "*":
                 subscription_type, expression = header.expression_type or TAG, "*"
             else:
@@ -219,10 +243,11 @@ class Pulls:
         code, remark = _ANSWERS[page.status]
         if page.status in _EMPTY and header.queue_offset != 0:
             code = ResponseCode.PULL_OFFSET_MOVED
+        if code is ResponseCode.PULL_OFFSET_MOVED:
+            queue = header.consumer_group, header.topic, header.queue_id
+            self._moved.tell(*queue, header.queue_offset, page.next_begin_offset)
         if page.count:
-            self._tally.count_got(header.topic, header.consumer_group, page.count, len(page.data))
-            if self._hooks.consume:
-                self._tell_hooks(connection, header, page)
+            self._count(connection, header, page)
         bounds = {
             "suggestWhichBrokerId": "0",
             "nextBeginOffset": str(page.next_begin_offset),
@@ -230,6 +255,11 @@ class Pulls:
             "maxOffset": str(page.max_offset),
         }
         return Command(code, bounds, page.data, command.opaque, RESPONSE, remark, binary=command.binary)
+
+    def _count(self, connection: Connection, header: PullMessage, page: Page) -> None:
+        self._tally.count_got(header.topic, header.consumer_group, page.count, len(page.data))
+        if self._hooks.consume:
+            self._tell_hooks(connection, header, page)
 
     def _tell_hooks(self, connection: Connection, header: PullMessage, page: Page) -> None:
         self._hooks.before_consume(

@@ -1,8 +1,10 @@
-"""What clients and tools ask: routes, brokers, topics (105, 106, 206, 224, 304)."""
+"""What clients and tools ask: routes, brokers, topics (105, 106, 206, 224, 304, 311, 312, 313)."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
+from typing import Final
 
 from penstock.namesrv.default_route import default_route
 from penstock.namesrv.kv_table import ORDER_TOPICS, KvTable
@@ -15,6 +17,10 @@ from penstock.protocol.command import Command
 from penstock.protocol.headers.namesrv import GetRoute, GetTopicsByCluster
 from penstock.remoting.connection import Connection
 from penstock.remoting.handlers import Handler
+
+_UNIT: Final = 1
+_UNIT_SUB: Final = 2
+"""Bits of a topic's flags: it belongs to a unit; a group of a unit has subscribed to it."""
 
 
 class Queries:
@@ -32,6 +38,11 @@ class Queries:
             RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: self.topics,
             RequestCode.GET_TOPICS_BY_CLUSTER: self.topics_of_cluster,
             RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS: self.system_topics,
+            RequestCode.GET_UNIT_TOPIC_LIST: partial(self._by_unit, lambda flag: flag & _UNIT != 0),
+            RequestCode.GET_HAS_UNIT_SUB_TOPIC_LIST: partial(self._by_unit, lambda flag: flag & _UNIT_SUB != 0),
+            RequestCode.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST: partial(
+                self._by_unit, lambda flag: flag & (_UNIT | _UNIT_SUB) == _UNIT_SUB
+            ),
         }
 
     def find(self, topic: str) -> TopicRouteData | None:
@@ -68,6 +79,15 @@ class Queries:
         addresses = sorted(broker.address for broker in self._routes.brokers)
         found = TopicList(topic_list=self._routes.system_topics(), broker_addr=addresses[0] if addresses else None)
         return self._list(command, found)
+
+    def _by_unit(self, wanted: Callable[[int], bool], connection: Connection, command: Command) -> Command:
+        """The topics of which a broker says so in their flags."""
+        found = [
+            topic
+            for topic in self._routes.topics()
+            if any(wanted(queues.topic_sys_flag) for queues in self._routes.queues(topic).values())
+        ]
+        return self._list(command, TopicList(topic_list=found))
 
     def _list(self, command: Command, topics: TopicList) -> Command:
         return command.reply(ResponseCode.SUCCESS, body=topics.to_bytes())

@@ -33,7 +33,7 @@ Address = tuple[str, int]
 _NOWHERE: Final[Address] = ("", 0)
 _FLUSH_AT: Final = 256 << 10
 """Replies of one read are written together, up to about so many bytes."""
-_LARGE: Final = 32 << 10
+_LARGE: Final = 4 << 10
 """A body from this size on is handed to the socket as it is, not copied behind its header."""
 
 
@@ -160,6 +160,9 @@ class Connection(asyncio.Protocol):
             if not command.flag & RESPONSE:
                 raise
             parts = encode_parts(failed(command, error))
+        self._lay_down(parts)
+
+    def _lay_down(self, parts: Sequence[bytes | memoryview]) -> None:
         self._out += parts
         self._out_bytes += len(parts[0])
         if len(parts) > 1:
@@ -227,12 +230,14 @@ class Connection(asyncio.Protocol):
                     result = unsupported(command) if handler is None else handler(self, command)
                 if result is None:
                     continue
-                if not isinstance(result, (Command, bytes)):
+                if not isinstance(result, (Command, bytes, tuple)):
                     self._defer(command, result)
             except Exception as error:
                 result = failed(command, error)
             if not flag & ONE_WAY:
-                if isinstance(result, bytes):
+                if isinstance(result, tuple):
+                    self._lay_down(result)
+                elif isinstance(result, bytes):
                     self._out.append(result)
                     self._out_bytes += len(result)
                 elif isinstance(result, Command):

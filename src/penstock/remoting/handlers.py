@@ -5,7 +5,8 @@
 A handler is called on the loop's thread with the connection and the request. It returns
 
 - a `Command` made with `command.reply(...)`: the fast path, no task is made;
-- bytes: the same, encoded already, for requests that come by the ten thousand a second;
+- bytes: the same, encoded already, for requests that come by the ten thousand a second; or two pieces of them in a
+  tuple, the beginning of the frame and its body, so that a large body need not be copied;
 - an awaitable of one (or of None): the reply goes out when it is done, other requests are served meanwhile;
 - None: there is no reply, or `connection.send` brings it later.
 
@@ -26,7 +27,7 @@ from penstock.protocol.command import Command
 if TYPE_CHECKING:
     from penstock.remoting.connection import Connection
 
-Result: TypeAlias = Command | bytes | Awaitable[Command | None] | None
+Result: TypeAlias = Command | bytes | tuple[bytes, bytes] | Awaitable[Command | None] | None
 Handler: TypeAlias = Callable[["Connection", Command], Result]
 Handlers: TypeAlias = Mapping[int, Handler]
 Before: TypeAlias = Callable[["Connection", Command], Command | None]

@@ -8,6 +8,7 @@ size, body CRC, topic, queue and queue offset are checked.
 from __future__ import annotations
 
 import os
+import struct
 
 from penstock.format import kernels
 from penstock.format.queue_unit import UNIT_SIZE
@@ -15,10 +16,13 @@ from penstock.format.topics import is_legal_topic
 from penstock.store.commit_log import CommitLog
 from penstock.store.consume_queue import ConsumeQueue
 from penstock.store.consume_queues import ConsumeQueues
+from penstock.store.mapped_file import MappedFile
 from penstock.store.settings import Settings
 from penstock.store.status import GetStatus, Page
 from penstock.store.tag_filter import TagFilter
 
+_POSITION = struct.Struct(">q")
+"""The first field of a unit."""
 _LEAST_BYTES_EXAMINED = 16_000
 _OUTCOMES = (GetStatus.FOUND, GetStatus.NO_MATCHED_MESSAGE, GetStatus.MESSAGE_WAS_REMOVING)
 """What the kernel's outcomes mean, in its order."""
@@ -53,7 +57,15 @@ class Getter:
             return Page(*self._outside(offset, lowest, highest), lowest, highest)
         if max_messages <= 0:
             return Page(GetStatus.NO_MATCHED_MESSAGE, offset, lowest, highest)
-        return self._scan(queue, offset, max_messages, tags, lowest, highest, log_end)
+        position = offset * UNIT_SIZE
+        units = queue.files.find(position)
+        if units is None or units.readable <= position - units.from_offset or not units.hold():
+            per_file = queue.files.file_size // UNIT_SIZE
+            return Page(GetStatus.OFFSET_FOUND_NULL, offset + per_file - offset % per_file, lowest, highest)
+        try:
+            return self._read(queue, units, offset, max_messages, tags, lowest, highest, log_end)
+        finally:
+            units.release()
 
     @staticmethod
     def _outside(offset: int, lowest: int, highest: int) -> tuple[GetStatus, int]:
@@ -65,62 +77,64 @@ class Getter:
             return GetStatus.OFFSET_OVERFLOW_ONE, offset
         return GetStatus.OFFSET_OVERFLOW_BADLY, highest
 
-    def _scan(
-        self, queue: ConsumeQueue, offset: int, most: int, tags: TagFilter, lowest: int, highest: int, log_end: int
+    def _read(
+        self,
+        queue: ConsumeQueue,
+        units: MappedFile,
+        offset: int,
+        most: int,
+        tags: TagFilter,
+        lowest: int,
+        highest: int,
+        log_end: int,
     ) -> Page:
-        units = queue.files.find(offset * UNIT_SIZE)
-        at = 0 if units is None else offset * UNIT_SIZE - units.from_offset
-        if units is None or units.readable <= at or not units.hold():
-            per_file = queue.files.file_size // UNIT_SIZE
-            return Page(GetStatus.OFFSET_FOUND_NULL, offset + per_file - offset % per_file, lowest, highest)
+        """The page whose first unit is in a file that is held; one step for each log file that it needs."""
+        view = units.map.view
+        at = offset * UNIT_SIZE - units.from_offset
         stop = min(units.readable, at + max(_LEAST_BYTES_EXAMINED, most * UNIT_SIZE))
-        log, log_start = self._log.queue, self._log.min_offset
-        file_size = log.file_size
+        log = self._log.queue
+        log_start, file_size = log.min_offset, log.file_size
         outcome, next_offset, count, total, physical = 1, offset, 0, 0, 0
-        pieces: list[bytes] = []
-        damaged: list[int] = []
-        needed = int.from_bytes(units.map.view[at : at + 8], "big", signed=True)
-        try:
-            while needed >= 0:
-                file = log.find(needed)
-                if file is not None and not file.hold():
-                    file = None
-                base = needed - needed % file_size
-                try:
-                    data, some, size, examined, status, bad, last, needed = self._pages.read(
-                        units.map.view,
-                        at,
-                        stop,
-                        next_offset,
-                        queue.topic_bytes,
-                        queue.queue_id,
-                        b"" if file is None else file.map.view,
-                        base,
-                        0 if file is None else file.readable,
-                        file_size,
-                        log_start,
-                        log_end,
-                        most,
-                        count,
-                        total,
-                        tags.hashes,
-                        tags.texts,
-                    )
-                finally:
-                    if file is not None:
-                        file.release()
-                at, next_offset, count, total = (
-                    at + examined * UNIT_SIZE,
-                    next_offset + examined,
-                    count + some,
-                    total + size,
+        whole = b""
+        damaged: tuple[int, ...] = ()
+        needed: int = _POSITION.unpack_from(view, at)[0]
+        while needed >= 0:
+            file = log.find(needed)
+            if file is not None and not file.hold():
+                file = None
+            try:
+                data, some, size, examined, status, bad, last, needed = self._pages.read(
+                    view,
+                    at,
+                    stop,
+                    next_offset,
+                    queue.topic_bytes,
+                    queue.queue_id,
+                    b"" if file is None else file.map.view,
+                    needed - needed % file_size,
+                    0 if file is None else file.readable,
+                    file_size,
+                    log_start,
+                    log_end,
+                    most,
+                    count,
+                    total,
+                    tags.hashes,
+                    tags.texts,
                 )
-                outcome = status if status >= 0 else outcome
-                physical = last if examined else physical
-                pieces.append(data)
-                damaged += bad or ()
-        finally:
-            units.release()
-        whole = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+            finally:
+                if file is not None:
+                    file.release()
+            at += examined * UNIT_SIZE
+            next_offset += examined
+            count += some
+            total += size
+            whole = whole + data if whole else data
+            if status >= 0:
+                outcome = status
+            if examined:
+                physical = last
+            if bad is not None:
+                damaged += tuple(bad)
         far = log_end - physical > self._in_memory
-        return Page(_OUTCOMES[outcome], next_offset, lowest, highest, whole, count, tuple(damaged), far)
+        return Page(_OUTCOMES[outcome], next_offset, lowest, highest, whole, count, damaged, far)

@@ -11,7 +11,7 @@ from typing import Any, Self
 
 import msgspec
 
-from penstock.format.java_ints import Int32
+from penstock.format.java_ints import Int32, Int64
 from penstock.protocol.bodies.base import Body
 
 
@@ -21,6 +21,15 @@ class MessageQueue(msgspec.Struct, frozen=True, order=True, kw_only=True, rename
     broker_name: str
     queue_id: Int32
     topic: str
+
+
+class OffsetMovedEvent(Body, kw_only=True):
+    """The body of a record in OFFSET_MOVED_EVENT: a consumer was sent to another offset than it asked for."""
+
+    consumer_group: str
+    message_queue: MessageQueue
+    offset_request: Int64
+    offset_new: Int64
 
 
 class BodyByQueue(Body, kw_only=True):
