@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
 from spark_rows import sentence
 from store_home import StoreHome
 
+from penstock.cli.main import main
+from penstock.errors import BadSettings, BadStore
+from penstock.pipeline.jobs.matching import Wanted
+from penstock.pipeline.jobs.search import Found, describe, search
 from penstock.pipeline.jobs.usage import usage, usage_here
+from penstock.pipeline.workers import in_workers
 from penstock.store import Message
 
 
@@ -31,12 +38,91 @@ def test_usage_on_spark_is_usage_here(spark: SparkSession, home: StoreHome, tmp_
 
 
 def test_what_a_worker_meets_is_one_sentence(spark: SparkSession, home: StoreHome) -> None:
-    from penstock.errors import BadStore
-    from penstock.pipeline.workers import in_workers
-
     def fail(piece: int) -> object:
         raise BadStore(f"piece {piece} is no good", path="somewhere")
 
     with pytest.raises(Exception) as error:
         in_workers(spark, [7], fail, "x int").collect()  # type: ignore[arg-type]
     assert sentence(error) == "somewhere: piece 7 is no good"
+
+
+def bodies(found: Found) -> list[bytes]:
+    return sorted(bytes(row.body) for row in found.frame.collect())
+
+
+def test_search_finds_by_what_messages_hold(spark: SparkSession, home: StoreHome) -> None:
+    with home.open(mapped_file_size_commit_log=65_536) as store:
+        for number in range(200):
+            home.clock.now += 1000
+            message = Message(
+                f"T{number % 2}",
+                b'{"order": {"id": %d, "name": "n%d"}}' % (number, number),
+                tags="red" if number % 10 else "green",
+                keys=(f"k{number}",),
+                properties={"color": f"c{number % 7}"},
+            )
+            assert store.put(message).ok
+        (hit,) = store.query("T1", "k77")
+    where = [str(home.path)]
+    begin = home.clock.now - 199_000
+
+    def numbers(**wanted: Any) -> list[int]:
+        found = search(spark, Wanted(**wanted), stores=where)
+        return sorted(int(json.loads(body)["order"]["id"]) for body in bodies(found))
+
+    assert numbers(topic="T1", keys=("k77", "k78")) == [77]
+    assert numbers(keys=("k77", "k78")) == [77, 78], "without a topic every topic is searched"
+    assert numbers(msg_id=hit.msg_id) == [77]
+    assert numbers(text='"n19"') == [19]
+    assert numbers(pattern=r'"n1[0-2]"', topic="T0") == [10, 12]
+    assert numbers(json=(("$.order.id", "42"),)) == [42]
+    assert numbers(json=(("order.name", "n5"), ("order.id", "6"))) == []
+    assert numbers(properties=(("color", "c3"),), tag="green") == [10, 80, 150]
+    assert numbers(since_ms=begin + 195_000) == [195, 196, 197, 198, 199]
+    assert numbers(since_ms=begin, until_ms=begin + 1000) == [0]
+    with pytest.raises(BadSettings, match="what is to be found"):
+        search(spark, Wanted(), stores=where)
+
+
+def test_search_tells_of_what_it_could_not_read(spark: SparkSession, home: StoreHome) -> None:
+    with home.open() as store:
+        home.put_numbered(store, 20)
+        place = store.queues.find("T", 0).unit(7)[0]  # type: ignore[union-attr]
+    home.flip(home.log_files()[0], place + 90)
+    for wanted in (Wanted(text="0003"), Wanted(text="0003", topic="T")):
+        found = search(spark, wanted, stores=[str(home.path)])
+        rows = found.frame.select("body", "_corrupt").collect()
+        assert sorted(row.body for row in rows if row.body is not None) == [b"0003"]
+        assert len([row for row in rows if row._corrupt is not None]) == 1
+    assert describe(found.coverage) == ["searched 20 messages of 1 queues"]
+
+
+def test_the_commands_run_on_spark(
+    spark: SparkSession, home: StoreHome, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    fill(home)
+    where = ["--store", str(home.path)]
+    assert main(["pipeline", "usage", *where, "--by", "tag", "--html", str(tmp_path / "page.html")]) == 0
+    shown = capsys.readouterr()
+    assert "300 messages" in shown.out
+    assert "penstock store usage" in shown.err, "the instant twin is named"
+    assert main(["pipeline", "search", *where, "--topic", "T1", "--key", "k7", "--json"]) == 0
+    shown = capsys.readouterr()
+    assert json.loads(shown.out)["keys"] == ["k7"]
+    assert "1 found; searched through the index" in shown.err
+    assert main(["pipeline", "search", *where, "--tag", "green", "--limit", "3"]) == 0
+    shown = capsys.readouterr()
+    assert len(shown.out.splitlines()) == 3
+    assert "there are more (--limit 3)" in shown.err
+    for arguments, expected in (
+        (["search", *where], "what is to be found?"),
+        (["search", "--text", "x"], "where? Give either --store DIR or --namesrv"),
+        (["search", *where, "--since", "yesterday"], "it must be a time such as"),
+        (["search", *where, "--property", "color"], "joined by ="),
+        (["search", *where, "--regex", "("], "is no regular expression"),
+        (["usage", *where, "--conf", "x"], "it must be a name and a value"),
+        (["usage", "--store", str(tmp_path / "none")], "there is no store here"),
+    ):
+        assert main(["pipeline", *arguments]) == 2
+        assert expected in capsys.readouterr().err
+    assert spark.range(3).count() == 3, "a session that was there before is left alone"

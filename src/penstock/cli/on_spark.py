@@ -24,9 +24,9 @@ StoreConfig: TypeAlias = Annotated[str, option("--config", "FILE", "A broker.con
 
 @contextmanager
 def session(job: str, master: str | None, conf: Sequence[str] | None) -> Iterator[SparkSession]:
-    """A session for one job, with a bar on stderr; ended afterwards."""
+    """A session for one job, with a bar on stderr; ended afterwards, unless it was there before."""
     from penstock.pipeline.progress import watched
-    from penstock.pipeline.session import start_session
+    from penstock.pipeline.session import has_session, start_session
 
     pairs = {}
     for pair in conf or ():
@@ -34,6 +34,7 @@ def session(job: str, master: str | None, conf: Sequence[str] | None) -> Iterato
         if not equals or not name.strip():
             raise BadSettings(f"--conf '{pair}': it must be a name and a value, as in spark.executor.memory=2g")
         pairs[name.strip()] = value.strip()
+    stays = has_session()
     spark = start_session(f"penstock {job}", master, pairs)
     try:
         with (
@@ -42,7 +43,8 @@ def session(job: str, master: str | None, conf: Sequence[str] | None) -> Iterato
         ):
             yield spark
     finally:
-        spark.stop()
+        if not stays:
+            spark.stop()
 
 
 def needed(stores: Sequence[str] | None) -> list[str]:

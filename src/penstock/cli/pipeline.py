@@ -5,6 +5,7 @@ from __future__ import annotations
 import typer
 
 from penstock.cli.options import help_if_alone
+from penstock.cli.search import search
 from penstock.cli.usage import usage
 
 app = typer.Typer(rich_markup_mode=None)
@@ -21,10 +22,11 @@ def pipeline(context: typer.Context) -> None:
 
     \b
       penstock pipeline usage --store data/store
+      penstock pipeline search --store data/store --text 'order 7'
       penstock pipeline usage --store data/store --master spark://10.0.0.1:7077
     """
     help_if_alone(context)
 
 
-for job in (usage,):
+for job in (usage, search):
     app.command()(job)

@@ -6,6 +6,7 @@ Spark prunes no columns of a Python source, so what is not wanted must be said b
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 from pyspark.sql.types import (
@@ -62,9 +63,14 @@ _BODIES: Final = {"rocketmq": "body", "kafka": "value"}
 
 
 def known_columns(options: Options) -> dict[str, DataType]:
-    """All columns that may be asked for: those of the schema, and the one that says what is wrong with a row."""
-    columns = _KAFKA if options.schema == "kafka" else _NATIVE
-    return {**columns, options.column_name_of_corrupt_record: StringType()}
+    """All columns that may be asked for: those of the schema, and the one that says what is wrong with a row.
+
+    Raises BadSettings if that one has the name of another.
+    """
+    columns, corrupt = _KAFKA if options.schema == "kafka" else _NATIVE, options.column_name_of_corrupt_record
+    if corrupt in columns:
+        raise BadSettings(f"columnNameOfCorruptRecord='{corrupt}' is the name of another column; choose a new one")
+    return {**columns, corrupt: StringType()}
 
 
 def schema_of(options: Options) -> StructType:
@@ -76,6 +82,12 @@ def schema_of(options: Options) -> StructType:
     for name in names:
         if name not in known:
             raise BadSettings(f"columns: there is no column '{name}'; there are {', '.join(known)}")
+    return spark_schema(names, options)
+
+
+def spark_schema(names: Sequence[str], options: Options) -> StructType:
+    """Some of the known columns, in this order."""
+    known = known_columns(options)
     return StructType([StructField(name, known[name]) for name in names])
 
 

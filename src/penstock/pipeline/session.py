@@ -28,8 +28,15 @@ _DEFAULTS: Final = {
 }
 
 
+def has_session() -> bool:
+    """Whether a session is running in this process."""
+    from pyspark.sql import SparkSession
+
+    return SparkSession.getActiveSession() is not None
+
+
 def start_session(app: str, master: str | None = None, conf: Mapping[str, str] | None = None) -> SparkSession:
-    """A session on `master`, on all cores of this machine if none is given.
+    """A session on `master`, on all cores of this machine if none is given; the one that is running, if one is.
 
     A master that begins with `sc://` is a Connect server. Raises MissingPackage where there is no pyspark.
     """

@@ -1,0 +1,139 @@
+"""`penstock pipeline search`: messages by key, id, body, property, tag and time."""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Annotated, Any
+
+from penstock.cli.on_spark import Confs, Master, StoreConfig, Stores, session
+from penstock.cli.options import AsJson, number, option
+from penstock.cli.output import plain, say, write, write_json
+from penstock.errors import BadSettings
+
+_PREVIEW = 80
+
+MaybeNamesrv = Annotated[str, option("--namesrv", "HOST:PORT", "Name servers of a cluster, instead of stores.")]
+
+
+def search(
+    stores: Stores = None,
+    namesrv: MaybeNamesrv = "",
+    topic: Annotated[str, option("--topic", "T", "Only in this topic; with a key, its index is used.")] = "",
+    key: Annotated[list[str] | None, option("--key", "K", "A key or unique key; repeatable: any of them.")] = None,
+    msg_id: Annotated[str, option("--id", "ID", "An offset message id.")] = "",
+    text: Annotated[str, option("--text", "TEXT", "Somewhere in the body.")] = "",
+    pattern: Annotated[str, option("--regex", "R", "A regular expression that matches in the body.")] = "",
+    json_path: Annotated[
+        list[str] | None, option("--json-path", "P=V", "The body is JSON and has this, as in order.id=7; repeatable.")
+    ] = None,
+    properties: Annotated[list[str] | None, option("--property", "N=V", "A property; repeatable.")] = None,
+    tag: Annotated[str, option("--tag", "T", "The tag.")] = "",
+    since: Annotated[str, option("--since", "TIME", "Stored at or after: 2026-11-16T08:00, or milliseconds.")] = "",
+    until: Annotated[str, option("--until", "TIME", "Stored before.")] = "",
+    limit: Annotated[int, number("--limit", "N", "Show so many at most.", low=1, default=True)] = 100,
+    as_json: AsJson = False,
+    master: Master = None,
+    conf: Confs = None,
+    config: StoreConfig = "",
+) -> None:
+    """Find messages by what they hold, and say what was searched.
+
+    All that is given must hold. With a topic its queues are searched; without one the logs, with all topics in them. A
+    message that cannot be read is counted, never passed over in silence. Exit status 0: done, whatever was found; 2: it
+    could not be run.
+
+    Examples:
+
+    \b
+      penstock pipeline search --store data/store --topic orders --key order_7
+      penstock pipeline search --store '/stores/*' --text 'order 7' --since 2026-11-15
+      penstock pipeline search --namesrv 127.0.0.1:9876 --topic orders --json-path customer.id=42 --json
+    """
+    from penstock.pipeline.jobs.matching import Wanted
+    from penstock.pipeline.jobs.search import CORRUPT, describe
+    from penstock.pipeline.jobs.search import search as find
+
+    if bool(stores) == bool(namesrv):
+        raise BadSettings("where? Give either --store DIR or --namesrv HOST:PORT")
+    wanted = Wanted(
+        topic=topic,
+        keys=tuple(key or ()),
+        msg_id=msg_id,
+        text=text,
+        pattern=pattern,
+        json=_pairs("--json-path", json_path),
+        properties=_pairs("--property", properties),
+        tag=tag,
+        since_ms=_moment("--since", since),
+        until_ms=_moment("--until", until),
+    )
+    with session("search", master, conf) as spark:
+        found = find(spark, wanted, stores=stores or (), namesrv=namesrv, config=config)
+        unread = 0
+        hits: list[dict[str, Any]] = []
+        for row in found.frame.toLocalIterator():
+            if row[CORRUPT] is not None and not _holds(row):
+                unread += 1
+            elif len(hits) < limit:
+                hits.append(row.asDict(recursive=True))
+            else:
+                break
+    for hit in hits:
+        write_json(_object(hit)) if as_json else write(_line(hit) + "\n")
+    more = f", and there are more (--limit {limit})" if len(hits) == limit else ""
+    say(f"{len(hits)} found{more}; {'; '.join(describe(found.coverage))}")
+    if unread:
+        say(f"{unread} messages or ranges could not be read, and so not searched; `penstock store verify` says why")
+
+
+def _holds(row: Any) -> bool:
+    """Whether a row is a message, though perhaps one whose body could not be unpacked."""
+    return row["msg_id"] is not None
+
+
+def _pairs(name: str, given: Sequence[str] | None) -> tuple[tuple[str, str], ...]:
+    pairs = []
+    for text in given or ():
+        left, equals, right = text.partition("=")
+        if not equals or not left:
+            raise BadSettings(f"{name} '{text}': it must be a name and a value, joined by =")
+        pairs.append((left, right))
+    return tuple(pairs)
+
+
+def _moment(name: str, text: str) -> int | None:
+    if not text:
+        return None
+    if text.isdecimal():
+        return int(text)
+    try:
+        return int(datetime.fromisoformat(text).timestamp() * 1000)
+    except ValueError:
+        raise BadSettings(f"{name} '{text}': it must be a time such as 2026-11-16T08:00, or milliseconds") from None
+
+
+def _object(row: dict[str, Any]) -> dict[str, Any]:
+    made: dict[str, Any] = {}
+    for name, value in row.items():
+        if isinstance(value, datetime):
+            made[name] = int(value.replace(tzinfo=value.tzinfo or UTC).timestamp() * 1000)
+        else:
+            made[name] = b64encode(value).decode() if isinstance(value, bytes | bytearray) else value
+    return made
+
+
+def _line(row: dict[str, Any]) -> str:
+    body = bytes(row["body"] or b"")[:_PREVIEW]
+    text = body.decode("utf-8", "backslashreplace")
+    parts = [
+        str(row["store_timestamp"]),
+        f"{row['broker']}: {row['topic']}/{row['queue_id']}",
+        f"offset {row['queue_offset']}",
+        row["msg_id"] or "",
+        f"tag {row['tags']}" if row["tags"] else "",
+        f"keys {' '.join(row['keys'])}" if row["keys"] else "",
+        text if len(row["body"] or b"") <= _PREVIEW else f"{text}…",
+    ]
+    return plain("  ".join(part for part in parts if part))
