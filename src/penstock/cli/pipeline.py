@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import typer
 
+from penstock.cli.lag import lag
 from penstock.cli.options import help_if_alone
 from penstock.cli.search import search
 from penstock.cli.usage import usage
@@ -28,5 +29,5 @@ def pipeline(context: typer.Context) -> None:
     help_if_alone(context)
 
 
-for job in (usage, search):
+for job in (usage, search, lag):
     app.command()(job)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import typer
 
+from penstock.cli.lag import lag_here
 from penstock.cli.options import help_if_alone
 from penstock.cli.store_conf import conf
 from penstock.cli.store_info import info
@@ -39,3 +40,4 @@ def store(context: typer.Context) -> None:
 for verb in (info, dump, log, get, query, offset, conf, verify, recover, repair, rebuild, retention):
     app.command()(verb)
 app.command("usage")(usage_here)
+app.command("lag")(lag_here)

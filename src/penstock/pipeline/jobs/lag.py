@@ -1,0 +1,178 @@
+"""How far consumer groups are behind: by group, topic and queue, in messages and in time; and which queues are stuck.
+
+From a store's files, or from the brokers of a cluster. Nothing but offsets and a few store times is read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from penstock.errors import Refused
+from penstock.pipeline.store_place import find_paths, name_stores
+from penstock.store.config_files import ConfigFiles
+from penstock.store.folder import StoreFolder
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from penstock.client.sync import Admin, MessageQueue, PullConsumer
+
+STUCK_AFTER_MS: Final = 600_000
+SCHEMA: Final = (
+    "broker string, consumer_group string, topic string, queue_id int, min_offset bigint, max_offset bigint, "
+    "consumer_offset bigint, behind bigint, gone bigint, behind_ms bigint, last_consumed timestamp, "
+    "oldest_unread timestamp, newest timestamp, stuck boolean"
+)
+
+
+class Behind(msgspec.Struct, frozen=True, kw_only=True):
+    """How far one group is in one queue. Times are epoch milliseconds of storing, 0 where nothing is known."""
+
+    broker: str
+    group: str
+    topic: str
+    queue_id: int
+    min_offset: int
+    max_offset: int
+    consumer_offset: int
+    last_consumed_ms: int
+    oldest_unread_ms: int
+    newest_ms: int
+    stuck: bool = False
+    """Others of the topic's queues go on, and this one has had an unread message for longer than ten minutes."""
+
+    @property
+    def behind(self) -> int:
+        """Messages that are there and not consumed."""
+        return max(self.max_offset - max(self.consumer_offset, self.min_offset), 0)
+
+    @property
+    def gone(self) -> int:
+        """Messages that were deleted before the group had consumed them."""
+        return max(self.min_offset - self.consumer_offset, 0)
+
+    @property
+    def behind_ms(self) -> int:
+        """From the oldest message that is not consumed to the newest."""
+        known = self.oldest_unread_ms and self.newest_ms
+        return max(self.newest_ms - self.oldest_unread_ms, 0) if self.behind and known else 0
+
+
+def lag(*, stores: Sequence[str] = (), namesrv: str = "", config: str = "", group: str = "") -> list[Behind]:
+    """All groups, or one. Raises BadSettings, BadStore, Unreachable."""
+    if namesrv:
+        return mark_stuck(_of_cluster(namesrv, group))
+    found: list[Behind] = []
+    for broker, path in name_stores(find_paths(stores)).items():
+        found += _of_store(broker, path, Path(config) if config else None, group)
+    return mark_stuck(found)
+
+
+def lag_frame(spark: SparkSession, rows: Sequence[Behind]) -> DataFrame:
+    """The same as a DataFrame."""
+    return spark.createDataFrame([_row(each) for each in rows], SCHEMA)
+
+
+def _row(each: Behind) -> tuple[object, ...]:
+    from datetime import UTC, datetime
+
+    def moment(milliseconds: int) -> datetime | None:
+        return datetime.fromtimestamp(milliseconds / 1000, UTC) if milliseconds > 0 else None
+
+    places = each.broker, each.group, each.topic, each.queue_id, each.min_offset, each.max_offset, each.consumer_offset
+    times = moment(each.last_consumed_ms), moment(each.oldest_unread_ms), moment(each.newest_ms)
+    return (*places, each.behind, each.gone, each.behind_ms, *times, each.stuck)
+
+
+def mark_stuck(rows: Sequence[Behind]) -> list[Behind]:
+    """Marks the queues in which a group stands still while it goes on in others of the same topic."""
+    newest: dict[tuple[str, str], int] = {}
+    for each in rows:
+        key = each.group, each.topic
+        newest[key] = max(newest.get(key, 0), each.last_consumed_ms)
+    return [
+        msgspec.structs.replace(
+            each,
+            stuck=bool(each.behind and each.oldest_unread_ms)
+            and newest[each.group, each.topic] - each.oldest_unread_ms > STUCK_AFTER_MS,
+        )
+        for each in sorted(rows, key=lambda row: (row.group, row.topic, row.broker, row.queue_id))
+    ]
+
+
+def _of_store(broker: str, path: Path, config: Path | None, group: str) -> list[Behind]:
+    folder = StoreFolder.find(path, config)
+    offsets = ConfigFiles(folder.files, folder.layout.config).consumer_offsets.read().table.offsets
+    found = []
+    with folder.view().store as store:
+        for (topic, name), queues in offsets.items():
+            if group and name != group:
+                continue
+            for queue_id, consumed in queues.items():
+                low, high = max(store.min_offset(topic, queue_id), 0), store.max_offset(topic, queue_id)
+
+                def time(offset: int, topic: str = topic, queue_id: int = queue_id) -> int:
+                    return max(store.store_time(topic, queue_id, offset), 0)
+
+                found.append(
+                    Behind(
+                        broker=broker,
+                        group=name,
+                        topic=topic,
+                        queue_id=queue_id,
+                        min_offset=low,
+                        max_offset=high,
+                        consumer_offset=consumed,
+                        last_consumed_ms=time(consumed - 1),
+                        oldest_unread_ms=time(max(consumed, low)),
+                        newest_ms=time(high - 1),
+                    )
+                )
+    return found
+
+
+def _of_cluster(namesrv: str, group: str) -> list[Behind]:
+    from penstock.client.sync import Admin, PullConsumer
+
+    found: list[Behind] = []
+    with Admin(namesrv) as admin, PullConsumer("TOOLS_CONSUMER", namesrv) as reader:
+        for name in [group] if group else sorted(admin.groups.configs()):
+            found += _of_group(admin, reader, name)
+    return found
+
+
+def _of_group(admin: Admin, reader: PullConsumer, group: str) -> list[Behind]:
+    try:
+        progress = admin.groups.progress(group)
+    except Refused:  # a group that has never consumed has no progress
+        return []
+    found = []
+    stands = {topic: admin.topics.stats(topic) for topic in {each.queue.topic for each in progress.queues}}
+    for each in progress.queues:
+        stand = stands[each.queue.topic].get(each.queue)
+        low = 0 if stand is None else stand.min_offset
+        first = max(each.consumer_offset, low)
+        found.append(
+            Behind(
+                broker=each.queue.broker_name,
+                group=group,
+                topic=each.queue.topic,
+                queue_id=each.queue.queue_id,
+                min_offset=low,
+                max_offset=each.broker_offset,
+                consumer_offset=each.consumer_offset,
+                last_consumed_ms=max(each.last_timestamp, 0),
+                oldest_unread_ms=_time_at(reader, each.queue, first) if first < each.broker_offset else 0,
+                newest_ms=0 if stand is None else stand.last_update_timestamp,
+            )
+        )
+    return found
+
+
+def _time_at(reader: PullConsumer, queue: MessageQueue, offset: int) -> int:
+    messages = reader.pull(queue, offset, max_messages=1).messages
+    return messages[0].store_timestamp if messages else 0
