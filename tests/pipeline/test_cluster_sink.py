@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -11,14 +13,14 @@ from written_schema import columns_of
 
 from penstock.client.message import ReceivedMessage
 from penstock.client.sync import PullConsumer
-from penstock.errors import BadMessage, PenstockError
+from penstock.errors import BadMessage, PenstockError, Refused
 from penstock.format.constants import UNIQ_KEY
 from penstock.format.message_id import make_unique_id
 from penstock.pipeline.cluster_sink import ClusterTarget, UniqueKeys
 from penstock.pipeline.options import Options
 from penstock.pipeline.sink_rows import WrittenRows
 from penstock.store.sink.marks import Identity, Kind
-from penstock.testing import LocalBroker
+from penstock.testing import LocalBroker, broker
 
 QUERY = Identity(Kind.QUERY, "7d6f4b0e", 3)
 
@@ -129,6 +131,46 @@ def test_keys_differ_by_write_batch_partition_and_row() -> None:
     assert len(keys) == 48
     assert all(len(key) == 32 and key == key.upper() and int(key, 16) for key in keys)
     assert {key[20:28] for key in keys} == {"00000000"}
+
+
+ACCOUNTS = """
+accounts:
+  - accessKey: spark_1
+    secretKey: spark-secret
+    defaultTopicPerm: DENY
+    defaultGroupPerm: DENY
+    topicPerms: [orders=PUB]
+"""
+
+
+def test_an_account_signs_what_is_sent(tmp_path: Path) -> None:
+    (tmp_path / "plain_acl.yml").write_text(ACCOUNTS)
+    rows = WrittenRows.of(columns_of("body string"), "orders")
+    batch = pa.RecordBatch.from_pydict({"body": ["a", "b"]})
+    with broker(["orders"], settings={"aclEnable": True, "aclFile": tmp_path / "plain_acl.yml"}) as guarded:
+
+        def send_as(**account: str) -> int:
+            target = ClusterTarget.of(Options.read({"namesrv": guarded.namesrv, **account}))
+            return target.send(QUERY, rows, 0, [batch])
+
+        with pytest.raises(Refused):
+            send_as()
+        with pytest.raises(Refused):
+            send_as(accessKey="spark_1", secretKey="guessed-it")
+        assert send_as(accessKey="spark_1", secretKey="spark-secret") == 2
+
+
+def test_rows_are_sent_in_the_name_of_the_producer_group(b: LocalBroker) -> None:
+    target = ClusterTarget.of(Options.read({"namesrv": b.namesrv, "producerGroup": "nightly"}))
+    seen: list[int] = []
+
+    def look() -> Iterator[pa.RecordBatch]:
+        yield pa.RecordBatch.from_pydict({"body": ["a"]})
+        with b.admin() as admin:
+            seen.append(len(admin.groups.producers("nightly", "orders").connection_set))
+
+    target.send(QUERY, WrittenRows.of(columns_of("body string"), "orders"), 0, look())
+    assert seen == [1]
 
 
 def test_a_secret_is_not_shown() -> None:

@@ -1,0 +1,190 @@
+"""What `df.write.format("rocketmq")` and `writeStream` write with. Needs pyspark.
+
+Spark makes a writer on the driver, pickles it to the workers, whose `write` is called once for each attempt of a task,
+and calls `commit` in another process with what the winning attempts returned. So nothing is known in `commit` but the
+writer as it was made, and those messages. A stream's writer is made anew for each batch; the ids of query and batch are
+known to the tasks only, which is why they travel in the messages.
+
+To a store (`path`) a batch is there whole and once: tasks stage, the driver appends. To a cluster (`namesrv`) rows are
+sent by the tasks, at least once, and there is nothing left to commit.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.types import StructType
+
+from penstock.errors import BadSettings, PenstockError
+from penstock.pipeline.cluster_sink import ClusterTarget
+from penstock.pipeline.errors import said
+from penstock.pipeline.options import Options
+from penstock.pipeline.sink_rows import WrittenRows
+from penstock.pipeline.staging import Staged, StoreTarget
+from penstock.store.sink.marks import Identity, Kind
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_QUERY_ID: Final = "sql.streaming.queryId"
+_BATCH_ID: Final = "streaming.sql.batchId"
+
+
+def make_writer(options: Options, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
+    """For one batch write. Raises BadSettings, BadStore or StoreInUse."""
+    rows = _checked(options, schema, overwrite)
+    identity = Identity(Kind.WRITE, options.write_id) if options.write_id else Identity(Kind.ONCE, _random())
+    if options.namesrv:
+        return ClusterWriter(ClusterTarget.of(options), rows, identity)
+    return StoreWriter(StoreTarget.of(options), rows, identity)
+
+
+def make_stream_writer(options: Options, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
+    """For one batch of a stream. Raises BadSettings, BadStore or StoreInUse."""
+    if options.write_id:
+        raise BadSettings("writeId names a batch write; a stream's batches have names already: leave it out")
+    rows = _checked(options, schema, overwrite)
+    if options.namesrv:
+        return ClusterStreamWriter(ClusterTarget.of(options), rows)
+    return StoreStreamWriter(StoreTarget.of(options), rows)
+
+
+def _checked(options: Options, schema: StructType, overwrite: bool) -> WrittenRows:
+    if overwrite:
+        raise BadSettings("messages are only ever appended: use the mode append instead of overwrite")
+    return WrittenRows.of(schema, options.topic)
+
+
+def _random() -> str:
+    return secrets.token_hex(16)
+
+
+@dataclass(frozen=True)
+class StagedMessage(WriterCommitMessage):
+    """What a task tells the driver: what it has staged."""
+
+    staged: Staged
+
+
+@dataclass(frozen=True)
+class SentMessage(WriterCommitMessage):
+    """What a task tells the driver: how many rows a cluster has stored."""
+
+    rows: int
+
+
+def _staged(messages: Sequence[WriterCommitMessage | None]) -> list[Staged]:
+    return [message.staged for message in messages if isinstance(message, StagedMessage)]
+
+
+def _task() -> TaskContext:
+    task = TaskContext.get()
+    assert task is not None, "rows are written by tasks"
+    return task
+
+
+def _stream_batch(task: TaskContext) -> Identity:
+    """Names the batch that a task belongs to. Raises PenstockError if Spark does not tell."""
+    query, batch = task.getLocalProperty(_QUERY_ID), task.getLocalProperty(_BATCH_ID)
+    if not query or not batch:
+        raise PenstockError("Spark does not say which query and batch this is, so it cannot be stored exactly once")
+    return Identity(Kind.QUERY, query, int(batch))
+
+
+# -- to a store ------------------------------------------------------------------------------------------------------
+
+
+class StoreWriter(DataSourceArrowWriter):
+    """Writes a DataFrame into a store, whole and once."""
+
+    def __init__(self, target: StoreTarget, rows: WrittenRows, identity: Identity) -> None:
+        self._target = target
+        self._rows = rows
+        self._identity = identity
+        self._run = _random()
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        with said():
+            partition = _task().partitionId()
+            return StagedMessage(self._target.stage(self._identity, self._run, self._rows, partition, iterator))
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        with said():
+            self._target.commit(_staged(messages) or [Staged(self._identity, self._run, (), 0, {})])
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        with said():
+            self._target.forget(self._identity, self._run)
+
+
+class StoreStreamWriter(DataSourceStreamArrowWriter):
+    """Writes one batch of a stream into a store, whole and once."""
+
+    def __init__(self, target: StoreTarget, rows: WrittenRows) -> None:
+        self._target = target
+        self._rows = rows
+        self._run = _random()
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        with said():
+            task = _task()
+            staged = self._target.stage(_stream_batch(task), self._run, self._rows, task.partitionId(), iterator)
+            return StagedMessage(staged)
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        with said():
+            staged = _staged(messages)
+            if any(each.rows for each in staged):
+                self._target.commit(staged)
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        with said():
+            for each in _staged(messages):
+                self._target.forget(each.identity, each.run)
+
+
+# -- to a cluster ----------------------------------------------------------------------------------------------------
+
+
+class _Sending:
+    """What both kinds of writers to a cluster do."""
+
+    _target: ClusterTarget
+    _rows: WrittenRows
+
+    def _send(self, identity: Identity, task: TaskContext, iterator: Iterator[pa.RecordBatch]) -> SentMessage:
+        return SentMessage(self._target.send(identity, self._rows, task.partitionId(), iterator))
+
+    def commit(self, messages: Any, batchId: int = 0) -> None:  # noqa: N803
+        """Everything is stored already."""
+
+    def abort(self, messages: Any, batchId: int = 0) -> None:  # noqa: N803
+        """What is stored stays: at least once."""
+
+
+class ClusterWriter(_Sending, DataSourceArrowWriter):
+    """Sends a DataFrame to a cluster."""
+
+    def __init__(self, target: ClusterTarget, rows: WrittenRows, identity: Identity) -> None:
+        self._target, self._rows, self._identity = target, rows, identity
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        with said():
+            return self._send(self._identity, _task(), iterator)
+
+
+class ClusterStreamWriter(_Sending, DataSourceStreamArrowWriter):
+    """Sends one batch of a stream to a cluster."""
+
+    def __init__(self, target: ClusterTarget, rows: WrittenRows) -> None:
+        self._target, self._rows = target, rows
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        with said():
+            task = _task()
+            return self._send(_stream_batch(task), task, iterator)

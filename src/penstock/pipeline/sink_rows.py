@@ -1,0 +1,173 @@
+"""Which columns a DataFrame that is written may have, and its rows as messages. Needs pyspark and pyarrow.
+
+`body`, or Kafka's `value`, must be there; `topic`, `tags`, `keys` (or `key`, beside `value`), `properties`,
+`delay_level` and `queue_id` may be. The schema is checked on the driver, before any row is made; rows are checked where
+they are written. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    ByteType,
+    CharType,
+    DataType,
+    IntegerType,
+    LongType,
+    MapType,
+    ShortType,
+    StringType,
+    StructType,
+    VarcharType,
+)
+
+from penstock.broker.system_topics import NOT_FOR_SENDING
+from penstock.errors import BadMessage, BadSettings
+from penstock.format.topics import check_topic
+
+BODY: Final = "body"
+TOPIC: Final = "topic"
+KEYS: Final = "keys"
+
+
+def _is_text(kind: DataType) -> bool:
+    return isinstance(kind, StringType | VarcharType | CharType)
+
+
+def _is_bytes_or_text(kind: DataType) -> bool:
+    return isinstance(kind, BinaryType) or _is_text(kind)
+
+
+def _is_number(kind: DataType) -> bool:
+    return isinstance(kind, ByteType | ShortType | IntegerType | LongType)
+
+
+def _is_keys(kind: DataType) -> bool:
+    return _is_text(kind) or (isinstance(kind, ArrayType) and _is_text(kind.elementType))
+
+
+def _is_properties(kind: DataType) -> bool:
+    return isinstance(kind, MapType) and _is_text(kind.keyType) and _is_text(kind.valueType)
+
+
+@dataclass(frozen=True, slots=True)
+class _Column:
+    """A column that may be written: what it is in a message, and which types it may have."""
+
+    field: str
+    fits: Callable[[DataType], bool]
+    types: str
+
+
+_COLUMNS: Final = {
+    "body": _Column(BODY, _is_bytes_or_text, "binary or string"),
+    "value": _Column(BODY, _is_bytes_or_text, "binary or string"),
+    "topic": _Column(TOPIC, _is_text, "string"),
+    "tags": _Column("tags", _is_text, "string"),
+    "keys": _Column(KEYS, _is_keys, "string or array<string>"),
+    "key": _Column(KEYS, _is_bytes_or_text, "binary or string"),
+    "properties": _Column("properties", _is_properties, "map<string,string>"),
+    "delay_level": _Column("delay_level", _is_number, "int"),
+    "queue_id": _Column("queue_id", _is_number, "int"),
+}
+
+
+def check_may_send(topic: str) -> None:
+    """Raises BadMessage for a topic that has no legal name, or that only a broker writes to."""
+    check_topic(topic)
+    if topic in NOT_FOR_SENDING:
+        raise BadMessage(f"topic '{topic}' is the broker's own; nobody else may write to it")
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenRows:
+    """From the columns of a DataFrame to those of messages. May be pickled."""
+
+    fields: dict[str, str]
+    """What a message has, by the name of the column."""
+    topic: str
+    """Of rows that name none; empty if each must."""
+
+    @classmethod
+    def of(cls, schema: StructType, topic: str) -> WrittenRows:
+        """Checks the schema. Raises BadSettings."""
+        fields: dict[str, str] = {}
+        for field in schema.fields:
+            column = _COLUMNS.get(field.name)
+            if column is None:
+                raise BadSettings(
+                    f"the column '{field.name}' cannot be written; there are {', '.join(_COLUMNS)}: select or rename"
+                )
+            if not column.fits(field.dataType):
+                raise BadSettings(
+                    f"the column '{field.name}' is {field.dataType.simpleString()}, and must be {column.types}: cast it"
+                )
+            if column.field in fields.values():
+                other = next((name for name in fields if fields[name] == column.field and name != field.name), "")
+                also = f"there beside '{other}', which means the same" if other else "there twice"
+                raise BadSettings(f"the column '{field.name}' is {also}; only one of them can be written")
+            fields[field.name] = column.field
+        if BODY not in fields.values():
+            raise BadSettings("there is neither a column 'body' nor a column 'value': what is to be written?")
+        if "key" in fields and "value" not in fields:
+            raise BadSettings("the column 'key' goes with 'value', as Kafka has it; beside 'body' it is 'keys'")
+        if TOPIC not in fields.values() and not topic:
+            raise BadSettings("which topic? Give the option topic, or a column 'topic'")
+        if topic:
+            try:
+                check_may_send(topic)
+            except BadMessage as error:
+                raise BadSettings(f"option topic: {error}") from None
+        return cls(fields, topic)
+
+    def messages(self, batch: pa.RecordBatch, place: Place) -> pa.RecordBatch:
+        """The rows as `MessageStore.put_arrow` takes them. Raises BadMessage for a row without a topic or body."""
+        columns = {self.fields[name]: batch.column(name) for name in batch.schema.names}
+        if TOPIC not in columns:
+            columns[TOPIC] = pa.repeat(pa.scalar(self.topic), batch.num_rows)
+        elif columns[TOPIC].null_count and self.topic:
+            columns[TOPIC] = pc.fill_null(columns[TOPIC], self.topic)
+        place.refuse_nulls(columns[TOPIC], "the topic is null, and there is no option topic")
+        place.refuse_nulls(columns[BODY], "the body is null")
+        if KEYS in columns and columns[KEYS].type in (pa.binary(), pa.large_binary()):
+            columns[KEYS] = _as_text(columns[KEYS], place)
+        return pa.RecordBatch.from_pydict(columns)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where some rows come from, for sentences."""
+
+    partition: int
+    first_row: int
+
+    def refused(self, number: int, why: str) -> BadMessage:
+        """The error about a row of the batch, or about all of it (-1)."""
+        if number < 0:
+            return BadMessage(f"rows from {self.first_row} on of partition {self.partition}: {why}")
+        return BadMessage(f"row {self.first_row + number} of partition {self.partition}: {why}")
+
+    def refuse_nulls(self, column: pa.Array, why: str) -> None:
+        """Raises BadMessage for the first row that is null."""
+        if column.null_count:
+            raise self.refused(pc.index(column.is_null(), True).as_py(), why)
+
+
+def _as_text(column: pa.Array, place: Place) -> pa.Array:
+    """Kafka's keys are bytes; a message's are text."""
+    try:
+        return column.cast(pa.string())
+    except pa.ArrowInvalid:
+        for number, key in enumerate(column.to_pylist()):
+            try:
+                (key or b"").decode()
+            except UnicodeDecodeError:
+                raise place.refused(number, "the key is no UTF-8 text, which a message's keys must be") from None
+        raise

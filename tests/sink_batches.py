@@ -1,0 +1,127 @@
+"""What tests of the sink share: a store with messages, batches of rows that are made from their number, and a look."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from arrow_batches import MAP
+from unsynced_files import UnsyncedFiles
+
+from penstock.format.record import Record
+from penstock.store import Message, MessageStore, Settings
+from penstock.store.audit import audit
+from penstock.store.files import Files
+from penstock.store.layout import Layout
+from penstock.store.sink.commit import Batch, Outcome, commit
+from penstock.store.sink.marks import Identity, Kind
+from penstock.store.sink.staged import folder_of, read_part, stage
+
+SETTINGS = Settings.dev(
+    mapped_file_size_commit_log=4096,
+    mapped_file_size_consume_queue=20 * 20,
+    max_hash_slot_num=50,
+    max_index_num=150,
+    max_message_size=2048,
+).with_changes(max_hash_slot_num=50, max_index_num=150)
+QUERY = "7d6f4b0e-0000-4000-8000-000000000001"
+BEFORE = 12
+"""How many messages there are before the first batch."""
+QUEUES = 4
+PIECE = 10
+"""How many rows are put at a time."""
+
+
+def query_batch(number: int) -> Identity:
+    return Identity(Kind.QUERY, QUERY, number)
+
+
+def make_store(path: Path, files: Files | None = None) -> None:
+    """A store with a few messages of other topics, closed."""
+    with MessageStore.open(path, SETTINGS, files=files) as store:
+        for number in range(BEFORE):
+            topic = "orders" if number % 2 else "before"
+            assert store.put(Message(topic, b"before %d" % number, keys=(f"b{number}",), queue_id=number % 3)).ok
+
+
+def rows(batch_id: int, start: int, stop: int, born: int) -> pa.RecordBatch:
+    """Rows that go to two topics and all queues; one in seven is delayed."""
+    numbers = range(start, stop)
+    return pa.RecordBatch.from_pydict(
+        {
+            "topic": ["orders" if number % 3 else "results" for number in numbers],
+            "body": [body_of(batch_id, number) for number in numbers],
+            "keys": [[f"key{batch_id}-{number}"] for number in numbers],
+            "tags": ["paid" if number % 2 else None for number in numbers],
+            "properties": pa.array([[("number", str(number))] for number in numbers], MAP),
+            "queue_id": pa.array([number % QUEUES for number in numbers], pa.int32()),
+            "delay_level": pa.array([3 if number % 7 == 6 else None for number in numbers], pa.int32()),
+            "born_timestamp": pa.array([born] * len(numbers), pa.int64()),
+        }
+    )
+
+
+def body_of(batch_id: int, number: int) -> bytes:
+    return b"batch %d row %d " % (batch_id, number) + b"." * (number * 37 % 300)
+
+
+def commit_rows(
+    path: Path,
+    identity: Identity,
+    count: int,
+    files: Files | None = None,
+    between: Callable[[int], object] = lambda number: None,
+    **changes: Any,
+) -> Outcome:
+    """Stages and commits `count` rows; `between` is called before each put, and after the last."""
+    files, layout = files or Files(), Layout.of(path, SETTINGS)
+    folder = folder_of(identity, str(identity.batch_id))
+    parts = [
+        stage(files, layout, folder, "0-0", b"%d %d" % (at, min(at + PIECE, count))) for at in range(0, count, PIECE)
+    ]
+
+    def read(born: int) -> Iterator[pa.RecordBatch]:
+        for number, part in enumerate(parts):
+            between(number)
+            start, stop = map(int, read_part(files, layout, folder, part).split())
+            yield rows(identity.batch_id, start, stop, born)
+        between(len(parts))
+
+    queues = {"orders": QUEUES - 1, "results": QUEUES - 1} if count else {}
+    batch = Batch(identity, rows=count, queues=queues, of_new_topics=QUEUES)
+    return commit(path, changes.pop("settings", SETTINGS), changes.pop("batch", batch), read, files=files)
+
+
+def stored(store: MessageStore) -> list[Record]:
+    """Every message of every queue."""
+    store.catch_up()
+    found: list[Record] = []
+    for queue in store.queues:
+        for offset in range(queue.min_offset, queue.max_offset):
+            page = store.get(queue.topic, queue.queue_id, offset, 1)
+            assert len(page.messages) == 1, (queue.topic, queue.queue_id, offset, page.status)
+            found += page.messages
+    return found
+
+
+def bodies(path: Path, *, read_only: bool = False) -> list[bytes]:
+    """The bodies of all batches, in the order of their rows; the messages from before must be there."""
+    with MessageStore.open(path, SETTINGS, read_only=read_only, files=None if read_only else UnsyncedFiles()) as store:
+        found = stored(store)
+        keys = [key for record in found for key in record.keys]
+        assert all(len(store.query(record.topic, key)) == 1 for record in found for key in record.keys)
+        assert len(set(keys)) == len(keys)
+    assert sum(record.body.startswith(b"before") for record in found) == BEFORE
+    found.sort(key=lambda record: record.physical_offset)
+    return [record.body for record in found if not record.body.startswith(b"before")]
+
+
+def whole(batch_id: int, count: int) -> list[bytes]:
+    return [body_of(batch_id, number) for number in range(count)]
+
+
+def assert_sound(path: Path) -> None:
+    """What `penstock store verify` says of it."""
+    assert [f"{each.kind} {each.path}: {each.what}" for each in audit(path, SETTINGS).errors] == []

@@ -1,0 +1,37 @@
+"""The benchmark of the source runs: all four sides give the same rows. How fast is not a test's matter."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+from bench.report import as_markdown
+from bench.run import Options, run
+from bench.spark import SparkSuite
+
+CHOSEN = ("by-topic-128b-ready", "to-parquet-1k-ready")
+
+
+def test_questions_are_asked_of_all_four_sides_and_nothing_is_left_behind(spark: SparkSession, tmp_path: Path) -> None:
+    options = Options(quick=True, rounds=1, only=CHOSEN, folder=tmp_path)
+    report = run(SparkSuite(spark), options, lambda step: None)
+    assert [result.row.name for result in report.results] == [
+        f"{question}-{other}"
+        for question in ("by-topic-128b", "to-parquet-1k")
+        for other in ("ready", "parquet", "broker")
+    ]
+    for result in report.results:
+        assert result.status == "measured", result.note
+        assert result.ours is not None
+        assert result.java is not None
+        assert min(result.ours.least, result.java.least) > 0
+        assert result.ratio is not None
+    assert not list(tmp_path.iterdir())
+    assert spark.range(3).count() == 3  # a session that was given goes on
+    text = as_markdown(report)
+    assert "| Row | Penstock | Other side |" in text
+    assert "Spark 4" in text

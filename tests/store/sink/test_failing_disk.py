@@ -1,0 +1,68 @@
+"""The N-th call to the disk fails, for every N of a commit: one sentence, and nothing of the batch, or all of it."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import shutil
+from pathlib import Path
+
+import pytest
+from crash.failing_files import FailingFiles
+from sink_batches import assert_sound, bodies, commit_rows, make_store, query_batch, whole
+from store_home import is_one_sentence
+from unsynced_files import UnsyncedFiles
+
+from penstock.errors import PenstockError
+
+ROWS = 30
+
+
+@pytest.fixture(autouse=True)
+def only_what_matters_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.CRITICAL, logger="penstock.store")
+
+
+@pytest.fixture
+def sound(tmp_path: Path) -> Path:
+    make_store(tmp_path / "sound", UnsyncedFiles())
+    return tmp_path / "sound"
+
+
+@pytest.mark.parametrize("stays_broken", [False, True])
+def test_any_call_fails(sound: Path, stays_broken: bool) -> None:
+    number, refused = 0, 0
+    while True:
+        path = shutil.copytree(sound, sound.parent / f"failed {number}")
+        kind = (errno.EIO, errno.ENOSPC)[number % 2]
+        files = FailingFiles(number, kind, stays_broken=stays_broken)
+        sentence = ""
+        try:
+            commit_rows(path, query_batch(1), ROWS, files)
+        except PenstockError as error:
+            sentence = str(error)
+            refused += 1
+        if files.failed is None:
+            break
+        found = bodies(path)
+        assert found in ([], whole(1, ROWS)), files.failed
+        assert is_one_sentence(sentence) if sentence else found, f"{files.failed}: it was said to be stored"
+        commit_rows(path, query_batch(1), ROWS, UnsyncedFiles())
+        assert bodies(path) == whole(1, ROWS), files.failed
+        assert_sound(path)
+        shutil.rmtree(path)
+        number += 3 if stays_broken else 1
+    assert refused > 10
+
+
+def test_a_log_that_cannot_be_synced_has_no_mark(sound: Path) -> None:
+    class Refusing(FailingFiles):
+        def call(self, what: str, path: Path) -> None:
+            if what == "sync" and path.parent.name == "commitlog":
+                raise OSError(errno.EIO, "Input/output error", str(path))
+
+    with pytest.raises(PenstockError, match="could not be synced"):
+        commit_rows(sound, query_batch(1), ROWS, Refusing(-1, errno.EIO))
+    assert not (sound / "penstock" / "sink" / "marks").exists()
+    assert bodies(sound) == []
+    assert not commit_rows(sound, query_batch(1), ROWS, UnsyncedFiles()).was_there
