@@ -56,7 +56,7 @@ def commands() -> dict[str, Any]:
     root: Any = typer.main.get_command(main.app)
     return {
         f"{group} {name}": command
-        for group in main._OVER_NETWORK
+        for group in main.OVER_NETWORK
         for name, command in root.commands[group].commands.items()
         if not command.hidden
     }

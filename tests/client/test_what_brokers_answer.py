@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import ssl
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,6 +22,7 @@ from penstock.client import (
     SendStatus,
 )
 from penstock.errors import BadSettings, NoAnswer, Refused, Unreachable
+from penstock.protocol.bodies.queues import MessageQueue
 from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.protocol.command import Command
 from penstock.protocol.signing import is_signed_with
@@ -183,3 +185,28 @@ def test_clients_speak_tls_and_trust_only_whom_they_are_told_to(run: Run, tmp_pa
         run(main(b.namesrv))
     with pytest.raises(BadSettings, match="trusted certificates cannot be read"):
         ClientConfig("h:1", tls={"tls.enable": "true", "tls.client.trustCertPath": "no such file"})
+
+
+def test_the_first_commit_of_a_group_goes_alone_because_java_loses_one_of_two(run: Run) -> None:
+    events: list[str] = []
+
+    def commit(connection: Connection, command: Command) -> None:
+        def answer() -> None:
+            events.append("answered")
+            connection.send(command.reply(ResponseCode.SUCCESS))
+
+        events.append("asked")
+        asyncio.get_running_loop().call_later(0.02, answer)
+
+    async def main() -> None:
+        async with (
+            FakeCluster({RequestCode.UPDATE_CONSUMER_OFFSET: commit}).running() as fake,
+            PullConsumer("CID", fake.namesrv) as consumer,
+        ):
+            queues = [MessageQueue(broker_name="fake", queue_id=number, topic="T") for number in range(3)]
+            for _ in range(2):
+                await asyncio.gather(*(consumer.offsets.commit("CID", queue, 5) for queue in queues))
+
+    run(main())
+    one, three = ["asked", "answered"], ["asked"] * 3 + ["answered"] * 3
+    assert events == [*one, "asked", "asked", "answered", "answered", *three]

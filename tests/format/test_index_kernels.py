@@ -43,6 +43,20 @@ def empty(geometry: IndexGeometry = SMALL) -> bytearray:
     return bytearray(geometry.file_size)
 
 
+def test_items_made_apart_are_those_that_would_stand_in_the_file() -> None:
+    keys = [(number * 5 % 11, 100 + number, 1000 * number) for number in range(25)]
+    columns = [np.array(column, kind) for column, kind in zip(zip(*keys, strict=True), "iqq", strict=True)]
+    whole, parted, apart = empty(), empty(), bytearray(20 * 25)
+    assert put(whole, *keys) == 19
+    assert kernels.index_put(parted, *SMALL, *columns, apart) == 19
+    begin = SMALL.item_position(1)
+    assert not any(parted[begin:])
+    parted[begin : begin + 20 * 19] = apart[: 20 * 19]
+    assert parted == whole
+    with pytest.raises(ValueError, match="do not fit"):
+        kernels.index_put(empty(), *SMALL, *columns, bytearray(20 * 24))
+
+
 def test_the_golden_record_makes_the_file_that_java_makes() -> None:
     geometry = IndexGeometry()
     assert geometry.file_size == 420_000_040

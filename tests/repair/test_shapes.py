@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from repair.damaged_home import LOG_SIZE, SETTINGS, DamagedHome
+from repair.damaged_home import LOG_SIZE, SETTINGS, UNITS_PER_FILE, DamagedHome
 
 from penstock.errors import BadStore
 from penstock.format.record import Record
@@ -160,3 +160,46 @@ def test_the_last_messages_of_a_queue_are_known_by_its_units_when_they_are_lost(
     lost = [lost for each in report.ranges for lost in each.lost]
     assert lost == [LostMessages("T", 0, number, number) for number in (17, 18, 19)]
     home.assert_whole(*broken)
+
+
+@pytest.fixture
+def under_a_filler(home: DamagedHome) -> list[Record]:
+    """A log file of zeros, repaired: one record and a long filler; returns the messages that were in it.
+
+    They are the last ones of their queues, from number 25 of topic T on.
+    """
+    home.fill(30, b"x" * 100)
+    with home.open_small() as store:
+        for _ in range(30):
+            home.put_numbered(store, 1, topic="later")
+    path = home.log_files()[-2]
+    path.write_bytes(bytes(LOG_SIZE))
+    lost = within(home, int(path.name), int(path.name) + LOG_SIZE)
+    assert len(lost) > 12, "they take more room than the record"
+    home.repair()
+    return lost
+
+
+def test_the_last_messages_of_a_queue_keep_their_numbers_also_where_only_a_filler_covers_them(
+    home: DamagedHome, under_a_filler: list[Record]
+) -> None:
+    """Who lay in the filler has a unit that leads to the record before it."""
+    (home.path / "penstock" / "dispatched.json").unlink()
+    home.assert_whole(*under_a_filler)
+
+
+def test_a_start_completes_the_units_that_lead_to_the_record_before_a_filler(
+    home: DamagedHome, under_a_filler: list[Record]
+) -> None:
+    """Also if those that are left begin behind that record; the note is of no use, so all of the log is dispatched."""
+    assert home.record("T", 0, 27) in under_a_filler
+    with home.open_small() as store:
+        home.put_numbered(store, 3)
+        store.catch_up()
+    path = home.path / "consumequeue" / "T" / "0" / f"{UNITS_PER_FILE * 20:020d}"
+    before = path.read_bytes()
+    path.write_bytes(before[: (27 - UNITS_PER_FILE) * 20].ljust(len(before), b"\0"))
+    (home.path / "penstock" / "dispatched.json").write_bytes(b"")
+    with home.open_small():
+        pass
+    assert path.read_bytes() == before

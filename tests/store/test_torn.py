@@ -7,9 +7,10 @@ import pytest
 from store_home import StoreHome
 
 from penstock.format import kernels
+from penstock.format.constants import SECTOR_SIZE as SECTOR
 from penstock.format.record import Record, encode_record
+from penstock.format.rows import Reason
 from penstock.store import Message
-from penstock.store.torn import SECTOR, first_torn
 
 pytestmark = pytest.mark.usefixtures("kernels_name")
 
@@ -40,7 +41,7 @@ def record_ending_its_topic_at(position: int, properties: dict[str, str]) -> Rec
 def test_a_whole_record_is_not_torn() -> None:
     data, rows = log_of(*(Record(topic="T", body=b"b" * size, properties={"a": "x" * 700}) for size in range(300, 310)))
     assert len(rows) == 10
-    assert first_torn(memoryview(data), 0, rows) == -1
+    assert kernels.first_torn(memoryview(data), 0, rows) == -1
 
 
 @pytest.mark.parametrize("lost", [1, 2, 3])
@@ -48,7 +49,9 @@ def test_properties_without_one_of_their_sectors_are_torn(lost: int) -> None:
     data, rows = log_of(Record(topic="T", body=b"b"), Record(topic="T", body=b"b" * 100, properties={"a": "x" * 1700}))
     data[lost * SECTOR : (lost + 1) * SECTOR] = bytes(SECTOR)
     assert (rows_of(data) == rows).all(), "no check of the record notices"
-    assert first_torn(memoryview(data), 0, rows) == 1
+    assert kernels.first_torn(memoryview(data), 0, rows) == 1
+    ends_at_it = (int(rows["size"][0]), Reason.UNWRITTEN, int(rows["store_timestamp"][0]))
+    assert kernels.walk_past(data, 0, 0, len(data), True) == ends_at_it
 
 
 def test_a_record_whose_last_bytes_did_not_make_it_is_torn() -> None:
@@ -56,7 +59,7 @@ def test_a_record_whose_last_bytes_did_not_make_it_is_torn() -> None:
     data, rows = log_of(record, Record(topic="T", body=b"next"))
     end = int(rows["size"][0])
     data[SECTOR:end] = bytes(end - SECTOR)
-    assert first_torn(memoryview(data), 0, rows) == 0
+    assert kernels.first_torn(memoryview(data), 0, rows) == 0
 
 
 @pytest.mark.parametrize("over", [0, 1, 2])
@@ -64,11 +67,17 @@ def test_the_zero_length_of_no_properties_is_no_loss(over: int) -> None:
     """It may lie behind a sector's end, whole or half."""
     data, rows = log_of(record_ending_its_topic_at(SECTOR - over, {}), Record(topic="T", body=b"next"))
     assert len(rows) == 2
-    assert first_torn(memoryview(data), 0, rows) == -1
+    assert kernels.first_torn(memoryview(data), 0, rows) == -1
+
+
+def test_rows_that_do_not_lie_in_the_data_are_refused() -> None:
+    data, rows = log_of(Record(topic="T", body=b"b" * 1000))
+    with pytest.raises(ValueError, match="does not lie in the data"):
+        kernels.first_torn(data[:500], 0, rows)
 
 
 def test_nothing_is_torn_where_there_is_nothing() -> None:
-    assert first_torn(memoryview(bytearray(100)), 0, rows_of(bytearray(100))) == -1
+    assert kernels.first_torn(memoryview(bytearray(100)), 0, rows_of(bytearray(100))) == -1
 
 
 @pytest.mark.parametrize("followed", [False, True], ids=["last", "with others behind it"])

@@ -23,7 +23,8 @@ app.command()(tour.tour)
 app.command()(serve.serve)
 app.command()(namesrv.namesrv)
 
-_WHEN_ASKED_FOR: Final = ("topic", "group", "message", "offset", "cluster", "pipeline")
+OVER_NETWORK: Final = ("topic", "group", "message", "offset", "cluster")
+_WHEN_ASKED_FOR: Final = (*OVER_NETWORK, "pipeline")
 
 
 def _show_version(wanted: bool) -> None:

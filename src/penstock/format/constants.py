@@ -15,6 +15,7 @@ IPV6_EXTRA: Final = 12  # what an IPv6 host is longer than an IPv4 one
 MAX_TOPIC_LENGTH: Final = 127
 MAX_TOPIC_LENGTH_V2: Final = 255  # what 5.x lets through, and what the name of a queue's folder may have
 MAX_PROPERTIES_LENGTH: Final = 32_767
+SECTOR_SIZE: Final = 512  # what a disk writes whole or not at all
 
 # System topics
 SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"

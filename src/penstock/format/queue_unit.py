@@ -15,6 +15,7 @@ import struct
 from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 
 UNIT_SIZE: Final = 20
 UNIT: Final = np.dtype([("offset", ">i8"), ("size", ">i4"), ("tags_code", ">i8")])
@@ -33,6 +34,14 @@ def pack_unit(offset: int, size: int, tags_code: int) -> bytes:
 def unpack_unit(data: bytes | bytearray | memoryview, at: int = 0) -> tuple[int, int, int]:
     """(offset, size, tags_code)."""
     return _UNIT.unpack_from(data, at)
+
+
+def copy_units(data: memoryview, position: int, size: int) -> npt.NDArray[np.void]:
+    """The whole units in part of some bytes, as an array of their own.
+
+    The bytes are copied, not the array: numpy copies its records one by one, fifteen times as slowly.
+    """
+    return np.frombuffer(bytearray(data[position : position + size - size % UNIT_SIZE]), UNIT)
 
 
 def is_ext_address(tags_code: int) -> bool:

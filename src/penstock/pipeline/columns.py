@@ -31,7 +31,7 @@ def _headers(batch: pa.RecordBatch) -> pa.Array:
     maps = batch.column("properties")
     # The child of a map is a list of pairs already; only the type of the values has to change.
     pairs = pa.StructArray.from_arrays([maps.keys, maps.items.cast(pa.binary())], names=["key", "value"])
-    offsets = maps.offsets
+    offsets = pc.add(maps.offsets, pa.scalar(0, pa.int32()))  # a copy: those of a slice may not go with a mask
     empty = pc.equal(pc.subtract(offsets[1:], offsets[:-1]), 0)
     return pa.ListArray.from_arrays(offsets, pairs, mask=pc.or_kleene(empty, maps.is_null()))
 

@@ -87,7 +87,7 @@ def _by_queue(value: str) -> dict[tuple[str, str, int], int]:
     for topic, inner in _object(value).items():
         if not isinstance(inner, dict) or not inner:
             raise ValueError(f'topic {topic}: it must have numbers by queue, as in {{"{topic}": {{"0": 12}}}}')
-        by_broker = inner if isinstance(next(iter(inner.values())), dict) else {ANY_BROKER: inner}
+        by_broker = inner if any(isinstance(each, dict) for each in inner.values()) else {ANY_BROKER: inner}
         for broker, queues in by_broker.items():
             if not isinstance(queues, dict):
                 raise ValueError(f"topic {topic}: brokers and queues are mixed")
@@ -112,6 +112,6 @@ def _queue_id(topic: str, queue_id: str) -> int:
 
 
 def _number(topic: str, queue_id: str, number: Any) -> int:
-    if type(number) is not int:
+    if type(number) is not int or number >= 1 << 63:
         raise ValueError(f"topic {topic} queue {queue_id}: {number!r} is no whole number")
     return number

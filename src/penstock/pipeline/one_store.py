@@ -24,32 +24,32 @@ from penstock.store.arrow_get import ArrowReader, QueueToRead
 from penstock.store.config_files import ConfigFiles
 from penstock.store.consume_queue import NO_RECORD_SIZE
 from penstock.store.folder import StoreFolder
-from penstock.store.geometry import fit_to_files
 from penstock.store.light_view import QueueView
 from penstock.store.query import Boundary
+from penstock.store.settings import Settings
 from penstock.store.store import MessageStore
 from penstock.store.tail import StoreTail
 
 LOG: Final = ""
 """The topic that stands for a store's log."""
 
-_MOST_ADDED_UP: Final = 1 << 20
-_PAGE: Final = 1 << 16
+_PAGE: Final = 1 << 12
+"""Units that are looked at together: so few that they stay in the cache, and that memory for them is at hand."""
+_PAGES_ADDED_UP: Final = 64
 
 
 class OneStore:
     """The files of one store. One thread."""
 
-    def __init__(self, path: Path, broker: str, config: Path | None, *, following: bool) -> None:
+    def __init__(self, path: Path, broker: str, config: Path | None, *, following: bool, by_key: bool) -> None:
         self._folder = StoreFolder.find(path, config)
         self.broker = broker
         self._following = following
-        fit = self._folder.settled(lambda: fit_to_files(self._folder.settings, self._folder.files, self._folder.layout))
-        self._settings = fit.settings
+        self._by_key = by_key
         self._view: MessageStore | None = None
         self._tail: StoreTail | None = None
         if following or self._folder.owner:
-            self._tail = StoreTail(self._folder.layout, self._settings)
+            self._tail = StoreTail(self._folder.layout, self._folder.settings)
 
     def close(self) -> None:
         self.close_view()
@@ -68,10 +68,18 @@ class OneStore:
 
     @property
     def view(self) -> MessageStore:
-        """The store as a start would serve it, opened when it is needed."""
+        """The store as a start would serve it, opened when it is needed.
+
+        Without its index unless keys are looked up: a store that has none would have it built, from the whole log.
+        """
         if self._view is None:
-            self._view = self._folder.view().store
+            self._view = (self._folder.view() if self._by_key else self._folder.view(message_index_enable=False)).store
         return self._view
+
+    @property
+    def _settings(self) -> Settings:
+        """With the sizes that the files have."""
+        return self.view.settings if self._tail is None else self._tail.settings
 
     # -- what is there ---------------------------------------------------------------------------------------
 
@@ -132,23 +140,19 @@ class OneStore:
         return any(name == group for _, name in tables.consumer_offsets.read().table.offsets)
 
     def size(self, topic: str, queue_id: int, start: int, stop: int) -> int:
-        """Bytes of a range of records; of a long one, what its beginning makes of it."""
+        """Bytes of a range of records; of a long one, what pages from all over it make of it."""
         if topic == LOG:
             return stop - start
         queue = self.queue(topic, queue_id)
         if queue is None or stop <= start:
             return 0
-        looked_at = min(stop, start + _MOST_ADDED_UP)
-        total, at = 0, start
-        while at < looked_at:
-            units = queue.page(at, min(_PAGE, looked_at - at))
-            if units is None or not len(units):
-                at += queue.units_in_file - at % queue.units_in_file
-                continue
-            sizes = units["size"]
-            total += int(sizes[sizes != NO_RECORD_SIZE].sum(dtype=np.int64))
-            at += len(units)
-        return total * (stop - start) // max(looked_at - start, 1)
+        step = max(_PAGE, -(-(stop - start) // _PAGES_ADDED_UP))
+        total = looked_at = 0
+        for first in range(start, stop, step):
+            last = min(first + _PAGE, stop)
+            looked_at += last - first
+            total += sum(_sizes(queue, first, last))
+        return total * (stop - start) // looked_at
 
     # -- tasks -----------------------------------------------------------------------------------------------
 
@@ -181,18 +185,20 @@ class OneStore:
         queue = self.queue(topic, queue_id)
         assert queue is not None, "a span lies in a queue"
         folder = self._folder.layout.consume_queue / topic / str(queue_id)
-        shown = list(_pages(queue, start, stop))
         with closing(
             QueueView(folder, topic, queue_id, self._settings.mapped_file_size_consume_queue, start, stop)
         ) as on_disk:
             try:
-                if list(_pages(on_disk, start, stop)) == shown:
+                both = zip(_pages(queue, start, stop), _pages(on_disk, start, stop), strict=True)
+                if all(shown == there for shown, there in both):
                     return b""
             except BadStore:
                 pass  # a file of another size: a start would build it again
-        return b"".join(shown)
+        return b"".join(_pages(queue, start, stop))
 
-    def key_task(self, topic: str, keys: Sequence[str], spans: Sequence[Span]) -> Task | None:
+    def key_task(
+        self, topic: str, keys: Sequence[str], spans: Sequence[Span], *, fail_on_data_loss: bool
+    ) -> Task | None:
         """What reads the messages of a topic that have one of some keys; None if there are none."""
         _, found = self.view.query_many(topic, list(keys))
         low, high = self._log_bounds()
@@ -200,7 +206,20 @@ class OneStore:
         if not positions:
             return None
         ranges = tuple(QueueSpan(span.queue.topic, span.queue.queue_id, span.start, span.stop) for span in spans)
-        return RecordTask(self._files(), tuple(positions), ranges)
+        return RecordTask(self._files(), tuple(positions), ranges, fail_on_data_loss)
+
+
+def _sizes(queue: QueueToRead, start: int, stop: int) -> Iterator[int]:
+    """Bytes of the records from one queue offset to another, page by page."""
+    at = start
+    while at < stop:
+        units = queue.page(at, stop - at)
+        if units is None or not len(units):
+            at += queue.units_in_file - at % queue.units_in_file
+            continue
+        sizes = units["size"]
+        yield int(sizes[sizes != NO_RECORD_SIZE].sum(dtype=np.int64))
+        at += len(units)
 
 
 def _pages(queue: QueueToRead, start: int, stop: int) -> Iterator[bytes]:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import closing
 from typing import TYPE_CHECKING, Final
 
+from penstock.errors import BadSettings, BadStore
+from penstock.pipeline.offset_words import EARLIEST
 from penstock.pipeline.options import Options
 from penstock.pipeline.places import Place, Task
 from penstock.pipeline.ranges import Limits, Span, cut, packed
+from penstock.pipeline.resolve import choose_queues, ends, spans_between, starts
 from penstock.pipeline.store_place import StorePlace
 
 if TYPE_CHECKING:
@@ -24,6 +28,32 @@ def open_place(options: Options, *, following: bool = False) -> StorePlace | Clu
     from penstock.pipeline.cluster_place import ClusterPlace
 
     return ClusterPlace(options)
+
+
+def check_there(options: Options) -> None:
+    """Looks whether what is to be read is there. Raises what opening it raises, BadSettings for an unknown topic.
+
+    First in the cheap way, which sees what the queues' files hold; a read may find more, as a start would.
+    """
+    for following in (True, False):
+        try:
+            with closing(open_place(options, following=following)) as place:
+                choose_queues(place, options)
+            return
+        except (BadSettings, BadStore):
+            if options.namesrv or not following:
+                raise
+
+
+def plan_batch(options: Options) -> list[Task]:
+    """The tasks of a batch read, of what is there now. Raises what opening raises, BadSettings, DataLost."""
+    with closing(open_place(options)) as place:
+        queues = choose_queues(place, options)
+        first = starts(place, queues, options, otherwise=EARLIEST)
+        spans = spans_between(place, first, ends(place, queues, options), options)
+        if options.keys and isinstance(place, StorePlace):
+            return place.key_tasks(options.keys, spans)
+        return plan(place, spans, options)
 
 
 def plan(place: Place, spans: Sequence[Span], options: Options) -> list[Task]:

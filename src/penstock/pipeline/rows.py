@@ -72,7 +72,7 @@ class Shape(msgspec.Struct, frozen=True):
             needed |= {"keys", "properties"}
         if self.topics is not None or self.pattern is not None:
             needed.add("topic")
-        if self.mode == "PERMISSIVE":
+        if self.mode != "DROPMALFORMED":
             needed.add(self._place)
         return tuple(name for name in MESSAGE_SCHEMA.names if name in needed) or (self._place,)
 
@@ -80,6 +80,10 @@ class Shape(msgspec.Struct, frozen=True):
     def _place(self) -> str:
         """The column by which a row that cannot be read finds its place among the others."""
         return "physical_offset" if self.by_log else "queue_offset"
+
+    def _place_of(self, flaw: Flaw) -> int:
+        place = flaw.physical_offset if self.by_log else flaw.queue_offset
+        return -1 if place is None else place
 
     def batches(self, task: Task, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         """What a task reads, with exactly this schema. Raises CorruptData at the first flaw if the mode says so."""
@@ -89,12 +93,20 @@ class Shape(msgspec.Struct, frozen=True):
         if page.flaws and self.mode == "FAILFAST":
             where = f"{page.broker}: {_where(page.flaws[0])}"
             raise CorruptData(f"{where}{page.flaws[0].what}; mode=FAILFAST ends the read")
-        rows = self._filtered(page.batch)
-        for batch, failures in self._unpacked(rows, page.broker):
-            said = None if not failures else _said(batch.num_rows, failures)
-            yield self._columns(batch, page.broker, said, schema)
-        if page.flaws and self.mode == "PERMISSIVE" and not self._chooses:
-            yield self._columns(self._flawed(page.flaws), page.broker, pa.array([f.what for f in page.flaws]), schema)
+        shown = self.mode == "PERMISSIVE" and not self._chooses
+        flaws = sorted(page.flaws, key=self._place_of) if shown else []
+        for batch, failures in self._unpacked(self._filtered(page.batch), page.broker):
+            made = self._columns(batch, page.broker, _said(batch.num_rows, failures) if failures else None, schema)
+            if flaws and batch.num_rows:
+                places = batch.column(self._place).to_numpy()
+                here = [flaw for flaw in flaws if self._place_of(flaw) < places[-1]]
+                flaws = flaws[len(here) :]
+                together = pa.concat_batches([made, self._flawed(here, page.broker, schema)])
+                order = np.argsort(np.append(places, [self._place_of(flaw) for flaw in here]), kind="stable")
+                made = together.take(pa.array(order))
+            yield made
+        if flaws:
+            yield self._flawed(flaws, page.broker, schema)
 
     # -- filters ---------------------------------------------------------------------------------------------
 
@@ -135,7 +147,7 @@ class Shape(msgspec.Struct, frozen=True):
 
     # -- columns ---------------------------------------------------------------------------------------------
 
-    def _flawed(self, flaws: Sequence[Flaw]) -> pa.RecordBatch:
+    def _flawed(self, flaws: Sequence[Flaw], broker: str, out: pa.Schema) -> pa.RecordBatch:
         """Rows for what cannot be read: with its place, as far as that is known, and nothing else."""
         schema = select_columns(self.native)
         known = {
@@ -145,9 +157,10 @@ class Shape(msgspec.Struct, frozen=True):
             "physical_offset": [flaw.physical_offset for flaw in flaws],
         }
         empty = [None] * len(flaws)
-        return pa.RecordBatch.from_arrays(
+        batch = pa.RecordBatch.from_arrays(
             [pa.array(known.get(field.name, empty), field.type) for field in schema], schema=schema
         )
+        return self._columns(batch, broker, pa.array([flaw.what for flaw in flaws], pa.string()), out)
 
     def _columns(self, batch: pa.RecordBatch, broker: str, said: pa.Array | None, schema: pa.Schema) -> pa.RecordBatch:
         columns = []

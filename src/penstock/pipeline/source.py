@@ -20,14 +20,11 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from penstock.pipeline.errors import said
-from penstock.pipeline.offset_words import EARLIEST
 from penstock.pipeline.options import Options
 from penstock.pipeline.places import Task
-from penstock.pipeline.planning import open_place, plan
-from penstock.pipeline.resolve import choose_queues, ends, spans_between, starts
+from penstock.pipeline.planning import check_there, plan_batch
 from penstock.pipeline.rows import Shape
 from penstock.pipeline.schema import check_schema, schema_of
-from penstock.pipeline.store_place import StorePlace
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -49,7 +46,7 @@ class RocketMQSource(DataSource):
         with said():
             self._options.check_reading()
             schema = schema_of(self._options)
-            with_place_closed(self._options)
+            check_there(self._options)
             return schema
 
     def reader(self, schema: StructType) -> DataSourceReader:
@@ -76,15 +73,6 @@ class RocketMQSource(DataSource):
             return make_stream_writer(self._options, schema, overwrite)
 
 
-def with_place_closed(options: Options) -> None:
-    """Looks whether what is to be read is there. Raises what opening it raises, BadSettings for an unknown topic."""
-    place = open_place(options, following=True)
-    try:
-        choose_queues(place, options)
-    finally:
-        place.close()
-
-
 class Part(InputPartition):
     """One task for a worker."""
 
@@ -103,19 +91,7 @@ class BatchReader(DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         with said():
-            options = self._options
-            place = open_place(options)
-            try:
-                queues = choose_queues(place, options)
-                first = starts(place, queues, options, otherwise=EARLIEST)
-                spans = spans_between(place, first, ends(place, queues, options), options)
-                if options.keys and isinstance(place, StorePlace):
-                    tasks = place.key_tasks(options.keys, spans)
-                else:
-                    tasks = plan(place, spans, options)
-            finally:
-                place.close()
-            return [Part(task) for task in tasks]
+            return [Part(task) for task in plan_batch(self._options)]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         return read_part(self._shape, self._schema, partition)

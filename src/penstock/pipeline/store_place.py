@@ -7,14 +7,18 @@ have the same name, by as much of their paths as tells them apart.
 from __future__ import annotations
 
 import glob
+import re
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Final
 
 from penstock.errors import BadSettings
 from penstock.pipeline.one_store import OneStore, log_queue
 from penstock.pipeline.options import Options
 from penstock.pipeline.places import Task
 from penstock.pipeline.ranges import Queue, Span
+
+_FILE_ADDRESS: Final = re.compile(r"^file:(//)?(?=/)")
 
 
 class StorePlace:
@@ -28,7 +32,7 @@ class StorePlace:
         self._stores: dict[str, OneStore] = {}
         try:
             for broker, path in name_stores(paths).items():
-                self._stores[broker] = OneStore(path, broker, config, following=following)
+                self._stores[broker] = OneStore(path, broker, config, following=following, by_key=bool(options.keys))
         except BaseException:
             self.close()
             raise
@@ -89,23 +93,28 @@ class StorePlace:
         by_topic: dict[tuple[str, str], list[Span]] = {}
         for span in spans:
             by_topic.setdefault((span.queue.broker, span.queue.topic), []).append(span)
-        found = (self._stores[broker].key_task(topic, keys, spans) for (broker, topic), spans in by_topic.items())
+        fail = self._options.fail_on_data_loss
+        found = (
+            self._stores[broker].key_task(topic, keys, spans, fail_on_data_loss=fail)
+            for (broker, topic), spans in by_topic.items()
+        )
         return [task for task in found if task is not None]
 
 
 def find_paths(given: Sequence[str]) -> list[Path]:
     """The folders that paths and globs name, sorted, each once. Raises BadSettings where a glob matches nothing."""
-    found: set[Path] = set()
+    found: dict[Path, Path] = {}
     for text in given:
-        plain = text.removeprefix("file://")
+        plain = _FILE_ADDRESS.sub("", text)
         folders = [Path(plain)]
         if glob.has_magic(plain) and not folders[0].is_dir():
             root = Path(folders[0].anchor or ".")
             folders = [match for match in root.glob(plain.removeprefix(folders[0].anchor)) if match.is_dir()]
         if not folders:
             raise BadSettings(f"path '{text}' matches no folder")
-        found.update(folder.absolute() for folder in folders)
-    return sorted(found)
+        for folder in folders:
+            found.setdefault(folder.resolve(), folder.absolute())  # a folder has one store, whatever it is called
+    return sorted(found.values())
 
 
 def name_stores(paths: Sequence[Path]) -> dict[str, Path]:

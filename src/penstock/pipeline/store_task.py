@@ -144,23 +144,24 @@ class LogTask(msgspec.Struct, frozen=True):
     fail_on_data_loss: bool
 
     def pages(self, columns: Sequence[str]) -> Iterator[Page]:
-        names = with_these(columns, "physical_offset")
+        """A gap is told of by whoever reads the record before it, also where that record crosses the range's end."""
         with closing(self.files.log()) as log:
-            reader = _reader(log, names)
-            at = self.start
-            sure = at == log.min_offset or at % log.queue.file_size == 0  # that a record should begin there
-            while at < self.stop:
-                if log.queue.find(at) is None and _is_gone(log, at):
+            reader = _reader(log, with_these(columns, "physical_offset"))
+            at, sure = self.start, self.start == log.min_offset  # that a record should begin there
+            while at < self.stop or sure:
+                if at < self.stop and _is_gone(log, at):
                     at = self._lost(log, at)
-                    sure = True
+                    sure = at < self.stop
                     continue
-                page = reader.read_log(at, MAX_ROWS, min(MAX_BYTES, self.stop - at))
+                page = reader.read_log(at, MAX_ROWS, max(min(MAX_BYTES, self.stop - at), 1))
                 offsets = page.batch.column("physical_offset").to_numpy()
                 begin = int(offsets[0]) if len(offsets) else page.next_offset
                 flaws = self._gap(log, at, min(begin, self.files.log_end)) if sure else ()
                 count = int((offsets < self.stop).sum())
                 if count or flaws:
                     yield Page(self.files.broker, page.batch.slice(0, count).select(list(columns)), flaws)
+                if not count or count < len(offsets):
+                    return  # the next record, if there is one, is somebody else's
                 at, sure = page.next_offset, True
 
     def _lost(self, log: LogView, at: int) -> int:
@@ -179,6 +180,10 @@ class LogTask(msgspec.Struct, frozen=True):
         for begin in begins:
             end = min(log.roll_next(begin), stop)
             file = log.queue.find(begin)
+            if file is None and _is_gone(log, begin):
+                if begin < self.stop:
+                    self._lost(log, begin)
+                continue
             if file is None:
                 what = f"the file with bytes {begin} to {end - 1} of the log is missing"
             elif end == log.roll_next(begin) and _is_filler(file, begin):
@@ -200,24 +205,31 @@ class RecordTask(msgspec.Struct, frozen=True):
     files: Files
     positions: tuple[int, ...]
     spans: tuple[QueueSpan, ...]
+    fail_on_data_loss: bool
 
     def pages(self, columns: Sequence[str]) -> Iterator[Page]:
-        names = with_these(columns, "topic", "queue_id", "queue_offset")
-        wanted = {(span.topic, span.queue_id): (span.start, span.stop) for span in self.spans}
         with closing(self.files.log()) as log:
-            reader = _reader(log, names)
+            reader = _reader(log, with_these(columns, "topic", "queue_id", "queue_offset", "physical_offset"))
             for _, group in groupby(self.positions, lambda offset: offset // self.files.log_file_size):
                 offsets = list(group)
+                if _is_gone(log, offsets[0]):
+                    self._lost(offsets)
+                    continue
                 for first in range(0, len(offsets), _POSITIONS_AT_ONCE):
-                    batch = reader.read_at(offsets[first : first + _POSITIONS_AT_ONCE])
-                    keys = zip(
-                        batch.column("topic").to_pylist(),
-                        batch.column("queue_id").to_pylist(),
-                        batch.column("queue_offset").to_pylist(),
-                        strict=True,
-                    )
-                    inside = [
-                        (topic, queue_id) in wanted and wanted[topic, queue_id][0] <= at < wanted[topic, queue_id][1]
-                        for topic, queue_id, at in keys
-                    ]
-                    yield Page(self.files.broker, batch.filter(pa.array(inside)).select(list(columns)))
+                    yield self._page(reader, offsets[first : first + _POSITIONS_AT_ONCE], columns)
+
+    def _page(self, reader: ArrowReader, offsets: list[int], columns: Sequence[str]) -> Page:
+        batch = reader.read_at(offsets)
+        keys = zip(*(batch.column(name).to_pylist() for name in ("topic", "queue_id", "queue_offset")), strict=True)
+        wanted = {(span.topic, span.queue_id): range(span.start, span.stop) for span in self.spans}
+        inside = [at in wanted.get((topic, queue_id), ()) for topic, queue_id, at in keys]
+        unread = sorted(set(offsets).difference(batch.column("physical_offset").to_pylist()))
+        flaws = (Flaw(None, None, None, at, f"the record at {at} of the log is damaged or missing") for at in unread)
+        return Page(self.files.broker, batch.filter(pa.array(inside, pa.bool_())).select(list(columns)), tuple(flaws))
+
+    def _lost(self, offsets: Sequence[int]) -> None:
+        if self.fail_on_data_loss:
+            raise DataLost(
+                f"{len(offsets)} messages with the keys are gone, in bytes {offsets[0]} to {offsets[-1]} of the log of "
+                f"{self.files.broker}, most likely deleted by retention; set failOnDataLoss=false to go on without them"
+            )

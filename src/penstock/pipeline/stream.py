@@ -24,7 +24,7 @@ from penstock.pipeline.offset_words import LATEST
 from penstock.pipeline.options import Options
 from penstock.pipeline.places import Place
 from penstock.pipeline.planning import open_place, plan
-from penstock.pipeline.resolve import choose_queues, spans_between, starts
+from penstock.pipeline.resolve import check_range, choose_queues, spans_between, starts
 from penstock.pipeline.rows import Shape
 from penstock.pipeline.schema import check_schema
 from penstock.pipeline.source import Part, read_part
@@ -58,6 +58,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _open(self) -> Place:
         if self._place is None:
             self._options.check_reading()
+            self._options.check_streaming()
             check_schema(self._schema, self._options)
             self._place = open_place(self._options, following=True)
         return self._place
@@ -95,6 +96,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             first = from_json(start)
             last = self._ends() if self._goal is None else dict(self._goal)
             first |= {queue: self._open().bounds(queue)[0] for queue in last if queue not in first}
+            if behind := self._behind(first, last):
+                return to_json({**first, **behind})
             last = {queue: max(stop, first[queue]) for queue, stop in last.items()}
             waiting = backlog(first, last)
             if not waiting or self._waits(waiting):
@@ -108,6 +111,18 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if refresh:
             place.refresh()
         return {queue: place.bounds(queue)[1] for queue in choose_queues(place, self._options, must_exist=False)}
+
+    def _behind(self, first: Offsets, last: Offsets) -> Offsets:
+        """Queues that end before what was read of them, and where they begin: they were cut off, or made again.
+
+        Raises DataLost unless that is allowed. Then an empty batch logs where it goes on.
+        """
+        place = self._open()
+        found = {queue: place.bounds(queue) for queue in last}
+        behind = {queue: low for queue, (low, high) in found.items() if high < first[queue]}
+        for queue in behind:
+            check_range(place, queue, first[queue], first[queue], self._options)
+        return behind
 
     def _waits(self, waiting: int) -> bool:
         """Whether more messages are to come before a batch begins."""

@@ -55,11 +55,14 @@ def within_count(first: Mapping[Queue, int], last: Mapping[Queue, int], most: in
 
 
 def within_bytes(first: Mapping[Queue, int], last: Mapping[Queue, int], most: int, size: Size) -> Offsets:
-    """The end of a micro-batch of about `most` bytes at most, and of one message at least."""
-    for _ in range(_TRIES):
-        count = backlog(first, last)
+    """The end of a micro-batch of at most `most` bytes, as far as sizes are known, and of one message at least."""
+    tries = 0
+    while (count := backlog(first, last)) > 1:
         total = sum(size(queue, first.get(queue, stop), stop) for queue, stop in last.items())
-        if total <= most or count <= 1:
+        if total <= most:
             break
-        last = within_count(first, last, max(min(count * most // total, count - 1), 1))
+        # What the share of the bytes says is near the truth, unless sizes differ much; halving always gets there.
+        fitting = min(count * most // total, count - 1) if tries < _TRIES else count // 2
+        last = within_count(first, last, max(fitting, 1))
+        tries += 1
     return dict(last)

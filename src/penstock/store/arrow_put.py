@@ -23,7 +23,31 @@ def put_batch(putter: Putter, settings: Settings, batch: pa.RecordBatch) -> Arro
     return putter.put_rows(lambda: _plan(batch, settings))
 
 
+def check_batch(batch: pa.RecordBatch, settings: Settings) -> None:
+    """Raises RowRefused if a put would refuse the batch: with the row, -1 if it is not one row's fault, and why."""
+    try:
+        _planned(batch, settings)
+    except _Unfit as unfit:
+        raise RowRefused(unfit.number, unfit.reason) from None
+
+
+class _Unfit(Exception):
+    """A batch that may not be stored, because of one row, or as a whole (-1)."""
+
+    def __init__(self, number: int, status: PutStatus, reason: str) -> None:
+        super().__init__(reason)
+        self.number, self.status, self.reason = number, status, reason
+
+
 def _plan(batch: pa.RecordBatch, settings: Settings) -> PutRows:
+    try:
+        return _planned(batch, settings)
+    except _Unfit as unfit:
+        reason = unfit.reason if unfit.number < 0 else f"row {unfit.number}: {unfit.reason}"
+        raise Refused(unfit.status, reason) from None
+
+
+def _planned(batch: pa.RecordBatch, settings: Settings) -> PutRows:
     limits = PutLimits(
         settings.max_message_size,
         settings.max_record_size,
@@ -35,10 +59,10 @@ def _plan(batch: pa.RecordBatch, settings: Settings) -> PutRows:
         columns = PutBatch(batch)
         return plan_puts(columns.columns(), limits)
     except (BadMessage, ValueError) as error:
-        raise Refused(PutStatus.MESSAGE_ILLEGAL, str(error)) from None
+        raise _Unfit(-1, PutStatus.MESSAGE_ILLEGAL, str(error)) from None
     except RowRefused as refused:
         why = _explain(columns, refused, settings)
-        raise Refused(why.status, f"row {refused.number}: {why.reason}") from None
+        raise _Unfit(refused.number, why.status, why.reason) from None
 
 
 def _explain(columns: PutBatch, refused: RowRefused, settings: Settings) -> Refused:

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.format import kernels
-from penstock.format.queue_unit import PRE_BLANK, UNIT, UNIT_SIZE, unpack_unit
+from penstock.format.queue_unit import PRE_BLANK, UNIT, UNIT_SIZE, copy_units, unpack_unit
 from penstock.store.file_queue import FileQueue
 from penstock.store.files import Files
 from penstock.store.mapped_file import MappedFile
@@ -27,6 +27,7 @@ NO_RECORD_SIZE = 0x7FFFFFFF
 """The size in a unit that only keeps the place of a message which is not in the log."""
 
 _UNITS_AT_ONCE = 4096
+_WORTH_A_WRITE = 2048
 _FILES_LOOKED_THROUGH = 3
 _MAX_OFFSET = 2**62
 
@@ -99,9 +100,9 @@ class ConsumeQueue:
                 full = full and count_sound(units[:: max(len(units) - 1, 1)].copy(), last) == min(len(units), 2)
                 count = len(units) if full else 0
             else:
-                count = count_sound(units, last)
-            real = np.flatnonzero(units["size"][:count] != NO_RECORD_SIZE)
-            last = units[real[-1:]].copy() if len(real) else last
+                quick = max(count_in_order(units, last) - 1, 0)
+                count = quick + count_sound(units[quick:], None if quick else last)
+            last = _last_real(units[:count], last)
             del units
             if count * UNIT_SIZE < file.size:
                 return file.from_offset + count * UNIT_SIZE
@@ -248,7 +249,7 @@ class ConsumeQueue:
         try:
             position = queue_offset * UNIT_SIZE - file.from_offset
             size = min(most * UNIT_SIZE, file.readable - position)
-            return view_units(file, position, size).copy() if size > 0 else None
+            return copy_units(file.map.view, position, size) if size > 0 else None
         finally:
             file.release()
 
@@ -279,7 +280,11 @@ class ConsumeQueue:
             file = self.files.writable(first * UNIT_SIZE)
             count = min(len(picks) - done, (file.size - file.wrote) // UNIT_SIZE)
             part = picks[done : done + count]
-            kernels.append_units(file.map.view, file.wrote, rows, part)
+            if count < _WORTH_A_WRITE:
+                kernels.append_units(file.map.view, file.wrote, rows, part)
+            else:  # the page faults of stores into a new file take far longer than this
+                kernels.append_units(units := bytearray(count * UNIT_SIZE), 0, rows, part)
+                file.map.write(file.wrote, units)
             file.wrote += count * UNIT_SIZE
             done += count
             newest = rows[part[-1]]
@@ -314,13 +319,8 @@ class ConsumeQueue:
             self.min_offset = 0 if known else queue_offset
             self.files.flushed_where = self.files.committed_where = file.from_offset
         elif not known:
-            log.warning(
-                "%s queue %d: no record for offsets %d to %d; their places are kept",
-                self.topic,
-                self.queue_id,
-                self.max_offset,
-                queue_offset - 1,
-            )
+            what = f"{self.topic} queue {self.queue_id}: no record for offsets {self.max_offset} to {queue_offset - 1}"
+            log.warning("%s; their places are kept", what)
         while self.max_offset < queue_offset:
             file = self.files.writable(queue_offset * UNIT_SIZE)
             count = min(queue_offset - self.max_offset, (file.size - file.wrote) // UNIT_SIZE)
@@ -350,6 +350,30 @@ def is_real(units: Units) -> npt.NDArray[np.bool_]:
     """Which units can point to a record."""
     sizes = units["size"]
     return np.asarray((sizes != NO_RECORD_SIZE) & (sizes > 0) & (units["offset"] >= 0))
+
+
+def count_in_order(units: Units, before: Units | None) -> int:
+    """How many units surely point to a record behind that of the unit before; quick, and often fewer than are sound."""
+    end = 0 if before is None else int(before["offset"][0]) + int(before["size"][0])
+    for start in range(0, len(units), _UNITS_AT_ONCE):
+        part = units[start : start + _UNITS_AT_ONCE]
+        offsets, sizes = part["offset"].astype(np.int64), part["size"].astype(np.int64)
+        ends = offsets + sizes
+        whole = sizes.min() > 0 and sizes.max() != NO_RECORD_SIZE and offsets.max() <= _MAX_OFFSET
+        if not whole or offsets[0] < end or not (offsets[1:] >= ends[:-1]).all():
+            return start
+        end = int(ends[-1])
+    return len(units)
+
+
+def _last_real(units: Units, otherwise: Units | None) -> Units | None:
+    """The last unit that points to a record."""
+    for end in range(len(units), 0, -_UNITS_AT_ONCE):
+        part = units[max(end - _UNITS_AT_ONCE, 0) : end]
+        real = np.flatnonzero(part["size"] != NO_RECORD_SIZE)
+        if len(real):
+            return part[real[-1:]].copy()
+    return otherwise
 
 
 def count_sound(units: Units, before: Units | None) -> int:

@@ -34,7 +34,7 @@ from penstock.store.witness import Claims
 
 log = logging.getLogger("penstock.store")
 
-_BATCH_ROWS = 32_768
+_BATCH_ROWS = 16_384
 _RETRY_SECONDS = 0.1
 
 Arrived = Callable[[str, int, int, npt.NDArray[np.int64]], None]
@@ -59,6 +59,7 @@ class Dispatcher:
         self._flags = flags
         self._topics = kernels.TopicTable()
         self._room = np.empty(_BATCH_ROWS, ROW)
+        self._items = bytearray()
         self._ahead: LookAhead | None = None
         self._step_lock = threading.Lock()
         self._turnstile = threading.Lock()
@@ -220,11 +221,13 @@ class Dispatcher:
 
     def _build(self, rows: kernels.Rows, hashes: kernels.Ints, numbers: kernels.Longs) -> None:
         claims: Claims | None = None
+        groups = kernels.group_rows(rows)
         if self._thread is None:  # a start, or a repair; what comes while we run was just put
             claims = Claims(self._queues, rows)
             self.placeholders.log_is_whole = self._log.min_offset == 0
-            self.placeholders.add(find_placeholders(rows, self._topics.name))
-        for topic_id, queue_id, picks in kernels.group_rows(rows):
+            if sum(len(picks) for _, _, picks in groups) < len(rows):  # placeholders have no units
+                self.placeholders.add(find_placeholders(rows, self._topics.name))
+        for topic_id, queue_id, picks in groups:
             topic = self._topics.name(topic_id)
             if self.selects is not None and not self.selects(topic, queue_id):
                 continue
@@ -250,7 +253,8 @@ class Dispatcher:
                 for arrived in self.listeners:
                     arrived(topic, queue_id, queue.max_offset, rows["tags_code"][picks])
         if self._index is not None:
-            self._index.append(hashes, rows["physical_offset"][numbers], rows["store_timestamp"][numbers])
+            offsets, times = rows["physical_offset"][numbers], rows["store_timestamp"][numbers]
+            self._index.append(hashes, offsets, times, room=None if claims is None else self._items)
 
     def tags_code(self, record: bytes, offset: int) -> int:
         """The tags code of the unit of a valid record that lies at `offset`."""

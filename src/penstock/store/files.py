@@ -21,6 +21,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from penstock.errors import BadStore, StoreFailed, StoreInUse
+from penstock.store.holes import written_ranges
 from penstock.store.memory_calls import sync_memory
 
 _FLOCK = "hhqqi"
@@ -56,12 +57,25 @@ class FileMap:
             sync_memory(self.memory, start, stop)
 
     def written_ranges(self, start: int) -> Iterator[tuple[int, int]]:
-        """Ranges behind `start` that may hold something; what was only allocated is left out where that can be told."""
-        yield from written_ranges(self._descriptor, start, len(self))
+        """Ranges behind `start` that may hold something; what was only allocated is left out where that can be told.
+
+        All at once: what the kernel reads ahead counts as written, so who asks while it reads is led to the file's end.
+        """
+        yield from list(written_ranges(self._descriptor, start, len(self)))
 
     def allocate(self, start: int, stop: int) -> None:
         """Makes sure that a range has its blocks before it is stored into. Raises OSError."""
         os.posix_fallocate(self._descriptor, start, stop - start)
+
+    def write(self, position: int, data: bytearray | memoryview) -> None:
+        """Stores much at once, without a page fault for each page of it. Raises StoreFailed."""
+        left = memoryview(data)
+        try:
+            while left:
+                written = os.pwrite(self._descriptor, left, position)
+                left, position = left[written:], position + written
+        except OSError as error:
+            raise disk_refused("cannot write", self.path, len(data), error) from error
 
     def will_need(self) -> None:
         self.memory.madvise(mmap.MADV_WILLNEED)
@@ -72,21 +86,6 @@ class FileMap:
             self.view.release()
             self.memory.close()
         os.close(self._descriptor)
-
-
-def written_ranges(descriptor: int, start: int, stop: int) -> Iterator[tuple[int, int]]:
-    """The parts of a file between `start` and `stop` that are not holes, as the file system knows them."""
-    while start < stop:
-        try:
-            begin = os.lseek(descriptor, start, os.SEEK_DATA)
-            end = os.lseek(descriptor, begin, os.SEEK_HOLE)
-        except OSError as error:
-            if error.errno != errno.ENXIO:  # ENXIO: nothing but a hole follows
-                yield start, stop
-            return
-        if begin < stop:
-            yield begin, min(end, stop)
-        start = end
 
 
 class StoreLock:

@@ -47,10 +47,10 @@ class StoreFolder(NamedTuple):
         """Raises BadStore if no store is there, BadSettings if the settings are no good."""
         settings = Settings.load(config, pairs or ()).with_changes(store_path_root_dir=folder)
         layout, files = Layout.of(folder, settings), OverlayFiles()
-        if not folder.is_dir():
-            found = "a store is a folder, and this is a file" if folder.exists() else "no such folder"
+        if not files.is_folder(folder):
+            found = "a store is a folder, and this is a file" if files.exists(folder) else "no such folder"
             raise BadStore(f"there is no store here: {found}", path=folder)
-        if not layout.commit_log.is_dir() and not any((folder / sign).exists() for sign in _SIGNS):
+        if not files.is_folder(layout.commit_log) and not any(files.exists(folder / sign) for sign in _SIGNS):
             raise BadStore(f"there is no store here: none of {', '.join(_SIGNS)} is in the folder", path=folder)
         return cls(settings, layout, files, files.lock_owner(layout.lock))
 

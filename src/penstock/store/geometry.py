@@ -9,6 +9,7 @@ geometries that Penstock itself makes.
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections import Counter
 from collections.abc import Iterator
@@ -120,11 +121,11 @@ def _is_unfinished(files: Files, path: Path) -> bool:
     """Whether a file is the last of its folder and holds nothing but zeros."""
     if path.name != max(found.name for found in _data_files(files, path.parent)):
         return False
-    with path.open("rb") as data:
-        while piece := data.read(_CHUNK):
-            if piece.count(0) < len(piece):
-                return False
-    return True
+    if not files.size(path):
+        return True
+    with contextlib.closing(files.open_map(path)) as data:
+        pieces = (data.view[at : at + _CHUNK].tobytes() for at in range(0, len(data), _CHUNK))
+        return all(piece.count(0) == len(piece) for piece in pieces)
 
 
 def _refuse_truncated_alone(files: Files, folder: Path) -> None:

@@ -124,8 +124,13 @@ class Index:
         hashes: npt.NDArray[np.int32],
         offsets: npt.NDArray[np.int64],
         times: npt.NDArray[np.int64],
+        *,
+        room: bytearray | None = None,
     ) -> None:
-        """Adds keys in log order. Raises StoreFailed when no new file can be had; the rest can be tried again."""
+        """Adds keys in log order. Raises StoreFailed when no new file can be had; the rest can be tried again.
+
+        With `room` (see `IndexFile.put`) nobody may look anything up meanwhile.
+        """
         if not len(hashes):
             return
         start = int(np.searchsorted(offsets, self.end_offset, side="right"))
@@ -139,7 +144,7 @@ class Index:
                 offset = int(offsets[start])
                 self._half = (offset, start - int(np.searchsorted(offsets, offset, side="left")))
                 raise
-            start += file.put(hashes[start:], offsets[start:], times[start:])
+            start += file.put(hashes[start:], offsets[start:], times[start:], room=room)
         self._half = None
 
     def _writable(self) -> IndexFile:

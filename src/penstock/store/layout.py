@@ -75,3 +75,23 @@ class Layout(msgspec.Struct, frozen=True):
     @property
     def swap(self) -> Path:
         return self.root / "penstock" / "swap.json"
+
+    @property
+    def sink(self) -> Path:
+        return self.root / "penstock" / "sink"
+
+    @property
+    def sink_journal(self) -> Path:
+        return self.sink / "journal.json"
+
+    @property
+    def sink_marks(self) -> Path:
+        return self.sink / "marks"
+
+    @property
+    def sink_staged(self) -> Path:
+        return self.sink / "staged"
+
+    @property
+    def sink_lock(self) -> Path:
+        return self.sink / "lock"

@@ -17,8 +17,8 @@ from pathlib import Path
 import numpy as np
 
 from penstock.errors import BadStore
-from penstock.format.queue_unit import UNIT, UNIT_SIZE
-from penstock.store.consume_queue import Units, view_units
+from penstock.format.queue_unit import UNIT, UNIT_SIZE, copy_units
+from penstock.store.consume_queue import Units
 from penstock.store.file_queue import file_name
 from penstock.store.mapped_file import MappedFile
 from penstock.store.overlay_files import OverlayFiles
@@ -106,7 +106,7 @@ class QueueView:
         position = at - file.from_offset
         size = min(most, self.max_offset - queue_offset) * UNIT_SIZE
         size = min(size, file.size - position)
-        return view_units(file, position, size).copy() if size > 0 else None
+        return copy_units(file.map.view, position, size) if size > 0 else None
 
     def close(self) -> None:
         self._files.close()

@@ -14,7 +14,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from penstock.errors import BadStore
-from penstock.store.files import FileMap, Files, StoreLock, written_ranges
+from penstock.store.files import FileMap, Files, StoreLock
+from penstock.store.holes import written_ranges
 
 
 class MemoryMap(FileMap):
@@ -30,6 +31,9 @@ class MemoryMap(FileMap):
 
     def allocate(self, start: int, stop: int) -> None:
         pass
+
+    def write(self, position: int, data: bytearray | memoryview) -> None:
+        self.view[position : position + len(data)] = data
 
     def written_ranges(self, start: int) -> Iterator[tuple[int, int]]:
         try:
@@ -82,6 +86,14 @@ class OverlayFiles(Files):
     def size(self, path: Path) -> int:
         made = self._look(path)
         return super().size(made) if isinstance(made, Path) else len(made)
+
+    def identity(self, path: Path) -> tuple[int, int] | None:
+        """Which file on disk has a name now, None if none has. As long as it is mapped, no other gets its number."""
+        try:
+            facts = path.stat()
+        except FileNotFoundError:
+            return None
+        return facts.st_dev, facts.st_ino
 
     def modified_ms(self, path: Path) -> int:
         made = self._look(path)

@@ -38,19 +38,23 @@ class Placeholders:
             return None
         return self._offsets[at], self._sizes[at]
 
-    def around(self, offset: int) -> tuple[int, int] | None:
-        """(offset, size) of the one that covers a position."""
+    def last_before(self, offset: int) -> tuple[int, int] | None:
+        """(offset, size) of the last one that begins at a position or before it."""
         at = bisect_left(self._offsets, offset + 1) - 1
-        if at < 0 or offset >= self._offsets[at] + self._sizes[at]:
-            return None
-        return self._offsets[at], self._sizes[at]
+        return None if at < 0 else (self._offsets[at], self._sizes[at])
+
+    def ending_at(self, end: int) -> tuple[int, int] | None:
+        """(offset, size) of the one that ends at a position."""
+        found = self.last_before(end - 1)
+        return None if found is None or sum(found) != end else found
 
     def unit_for_gap(self, begin: int, end: int) -> bytes:
         """The unit of a message lost between two positions of the log; one that points to nothing if none covers it.
 
-        `begin` is where the queue's record before it ends, -1 if there is none.
+        `begin` is where the queue's record before it ends, -1 if there is none. If that is a placeholder itself, and no
+        other follows, it stands for this one, too.
         """
         if begin < 0 and not self.log_is_whole:
             return PRE_BLANK
-        found = self.first_between(max(begin, 0), end)
+        found = self.first_between(max(begin, 0), end) or self.ending_at(begin)
         return PRE_BLANK if found is None else pack_unit(*found, 0)

@@ -49,6 +49,7 @@ from penstock.store.retention.methods import RetentionMethods
 from penstock.store.retention.retention import Retention
 from penstock.store.running_flags import RunningFlags, Trouble
 from penstock.store.settings import FlushDiskType, Settings
+from penstock.store.sink.finish import finish_batch, forget_beyond
 from penstock.store.statistics import Snapshot, Statistics
 from penstock.store.status import BatchResult, Page, PutResult
 from penstock.store.swap import finish_swap
@@ -149,6 +150,7 @@ class MessageStore(ArrowMethods, FlushMethods, PositionMethods, RetentionMethods
             for note in self.settings.notes():
                 log.warning("%s", note)
         finish_swap(files, layout)
+        taken_back = "" if files.read_only else finish_batch(files, layout, self.settings.mapped_file_size_commit_log)
         self._checkpoint.load()
         self.dispatcher.deleted = self._deleted_topics.load(layout)
         if files.is_folder(layout.abort):
@@ -172,10 +174,13 @@ class MessageStore(ArrowMethods, FlushMethods, PositionMethods, RetentionMethods
         if clean:
             files.replace_bytes(layout.abort, b"")
         self.report = recovery.act()
+        if taken_back:
+            self.report.notes.insert(0, taken_back)
         for note in self.report.notes:
             log.warning("%s", note)
         if files.read_only:
             return
+        forget_beyond(files, layout, self.report.log_end)
         self._checkpoint.restart(self.log.newest_timestamp)
         self._checkpoint.write()
         self._start_threads()

@@ -82,7 +82,9 @@ class Claims:
         points to exactly its bytes.
         """
         offsets, positions = rows["queue_offset"][picks], rows["physical_offset"][picks]
-        wrong = np.asarray((offsets < 0) | (offsets > most_offset(positions)))
+        wrong = np.zeros(len(picks), np.bool_)
+        if offsets.min() < 0 or offsets.max() > most_offset(int(positions[0])):
+            wrong = np.asarray((offsets < 0) | (offsets > most_offset(positions)))
         is_new = offsets >= (0 if queue is None else queue.max_offset)
         if is_new.any():
             claimed, sizes = self._units()

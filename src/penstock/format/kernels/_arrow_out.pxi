@@ -68,17 +68,28 @@ cdef class _Places:
         return 0
 
 
+cdef enum:
+    AHEAD = 6  # units
+    FETCHED = 1536  # bytes of each record
+
+
 cdef int64_t read_units(
     const uint8_t* data, int64_t base, int64_t stop, const int64_t* offsets, const int32_t* sizes,
     const int64_t* queue_offsets, int64_t count, const char* topic, int64_t topic_size, int32_t queue_id,
     bint check_crc, uint8_t* out, Row* rows, int32_t* reasons,
 ) noexcept nogil:
-    cdef int64_t i, found = 0
+    cdef int64_t i, line, found = 0
     cdef int reason
+    cdef const uint8_t* there
     cdef Row* row
     for i in range(count):
-        if i + 4 < count and base <= offsets[i + 4] < base + stop:
-            fetch(data + (offsets[i + 4] - base))  # records of one queue lie far from each other
+        if i + AHEAD < count and base <= offsets[i + AHEAD] < base + stop:
+            # Records of one queue lie far from each other, where the processor does not look ahead by itself.
+            there = data + (offsets[i + AHEAD] - base)
+            line = 0
+            while line < min(sizes[i + AHEAD], FETCHED):
+                fetch(there + line)
+                line += 64
         reasons[i] = UNWRITTEN
         if not base <= offsets[i] < base + stop or sizes[i] < 1 or sizes[i] > base + stop - offsets[i]:
             continue

@@ -73,6 +73,38 @@ cdef class _RowBuffer:
             PyBuffer_Release(&self.held)
 
 
+ctypedef struct Found:  # the last value of each property that dispatch asks for; size 0: there is none
+    const uint8_t* tags
+    const uint8_t* keys
+    const uint8_t* unique
+    int64_t tags_size
+    int64_t keys_size
+    int64_t unique_size
+
+
+cdef inline void look_through(const uint8_t* properties, int64_t size, Found* found) noexcept nogil:
+    """What `last_value` finds for TAGS, KEYS and UNIQ_KEY, in one go."""
+    cdef const uint8_t* piece = properties
+    cdef const uint8_t* end = properties + size
+    cdef const uint8_t* piece_end
+    found.tags_size = found.keys_size = found.unique_size = 0
+    while end - piece > 5:
+        piece_end = <const uint8_t*>memchr(piece, 2, end - piece)
+        if piece_end == NULL:
+            piece_end = end
+        if piece_end - piece > 5 and piece[4] == 1:
+            if memcmp(piece, b"TAGS", 4) == 0:
+                found.tags = piece + 5
+                found.tags_size = piece_end - found.tags
+            elif memcmp(piece, b"KEYS", 4) == 0:
+                found.keys = piece + 5
+                found.keys_size = piece_end - found.keys
+        elif piece_end - piece > 9 and piece[8] == 1 and memcmp(piece, b"UNIQ_KEY", 8) == 0:
+            found.unique = piece + 9
+            found.unique_size = piece_end - found.unique
+        piece = piece_end + 1
+
+
 cdef inline const uint8_t* record_of(const Py_buffer* source, int64_t base, const Row* row) noexcept nogil:
     """Where a row's record starts; NULL unless it lies in the data, and topic and properties in it."""
     cdef uint64_t at
@@ -147,32 +179,21 @@ cdef int64_t* delays_of(tuple delay_levels) except NULL:
     return delays
 
 
-cdef int64_t tag_rows(
-    const Py_buffer* source, int64_t base, Row* rows, int64_t count, const int64_t* delays, int64_t level_count
-) except? -2 nogil:
-    """Fills the rows' tags codes; the number of the first row that does not lie in the data, -1 if all do."""
-    cdef const uint8_t* record
-    cdef const uint8_t* properties
+cdef int tag_row(
+    const uint8_t* record, Row* row, const Found* found, const int64_t* delays, int64_t level_count
+) except -1 nogil:
+    """Fills the row's tags code."""
     cdef const uint8_t* value = NULL
-    cdef int64_t number, level, size = 0
-    cdef Row* row
-    for number in range(count):
-        row = rows + number
-        record = record_of(source, base, row)
-        if record == NULL:
-            return number
-        level = 0
-        properties = record + row.properties_at
-        if row.topic_length == 19 and memcmp(record + row.topic_at, b"SCHEDULE_TOPIC_XXXX", 19) == 0:
-            if last_value(properties, row.properties_length, b"DELAY", 5, &value, &size):
-                level = min(parse_level(value, size), level_count)
-        if level > 0:
-            row.tags_code = <int64_t>(<uint64_t>row.store_timestamp + <uint64_t>delays[level - 1])
-        elif last_value(properties, row.properties_length, b"TAGS", 4, &value, &size):
-            row.tags_code = <int32_t>hash_on(value, size, 0)
-        else:
-            row.tags_code = 0
-    return -1
+    cdef int64_t level = 0, size = 0
+    row.tags_code = 0
+    if row.topic_length == 19 and memcmp(record + row.topic_at, b"SCHEDULE_TOPIC_XXXX", 19) == 0:
+        if last_value(record + row.properties_at, row.properties_length, b"DELAY", 5, &value, &size):
+            level = min(parse_level(value, size), level_count)
+    if level > 0:
+        row.tags_code = <int64_t>(<uint64_t>row.store_timestamp + <uint64_t>delays[level - 1])
+    elif found.tags_size:
+        row.tags_code = <int32_t>hash_on(found.tags, found.tags_size, 0)
+    return 0
 
 
 def tag_codes(data, int64_t base, rows, tuple delay_levels not None):
@@ -185,7 +206,7 @@ def tag_codes(data, int64_t base, rows, tuple delay_levels not None):
         PyObject_GetBuffer(data, &source, PyBUF_SIMPLE)
         try:
             with nogil:
-                bad = tag_rows(&source, base, held.rows, held.count, delays, level_count)
+                bad = derive_rows(&source, base, held.rows, 0, held.count, delays, level_count, NULL)
         finally:
             PyBuffer_Release(&source)
     finally:
@@ -206,6 +227,9 @@ ctypedef struct Keys:
     int64_t* numbers
     int64_t count
     int64_t room
+    const uint8_t* topic  # the last one, and its hash with the separator: the next record's is often the same
+    int32_t topic_length
+    uint32_t topic_code
 
 
 cdef int add_key(Keys* keys, uint32_t code, int64_t number) noexcept nogil:
@@ -229,33 +253,33 @@ cdef int add_key(Keys* keys, uint32_t code, int64_t number) noexcept nogil:
     return 0
 
 
-cdef int add_keys_of(Keys* keys, const uint8_t* record, const Row* row, int64_t number) except? -2 nogil:
+cdef int add_keys_of(
+    Keys* keys, const uint8_t* record, const Row* row, int64_t number, const Found* found
+) except? -2 nogil:
     """Adds UNIQ_KEY, then each piece of KEYS; -1 without memory."""
-    cdef const uint8_t* properties = record + row.properties_at
-    cdef const uint8_t* text = NULL
+    cdef const uint8_t* topic = record + row.topic_at
+    cdef const uint8_t* text = found.keys
+    cdef const uint8_t* end = found.keys + found.keys_size
     cdef const uint8_t* piece_end
-    cdef const uint8_t* end
-    cdef int64_t size = 0
-    cdef uint32_t topic_code
-    cdef bint unique = last_value(properties, row.properties_length, b"UNIQ_KEY", 8, &text, &size)
-    cdef const uint8_t* keys_text = NULL
-    cdef int64_t keys_size = 0
-    cdef bint several = last_value(properties, row.properties_length, b"KEYS", 4, &keys_text, &keys_size)
-    if not unique and not several:
+    cdef int64_t size
+    if not found.unique_size and not found.keys_size:
         return 0
-    topic_code = 31 * hash_on(record + row.topic_at, row.topic_length, 0) + 35  # '#'
-    if unique:
-        if add_key(keys, hash_on(text, size, topic_code), number) < 0:
+    if keys.topic == NULL or keys.topic_length != row.topic_length or memcmp(keys.topic, topic, row.topic_length):
+        keys.topic_code = 31 * hash_on(topic, row.topic_length, 0) + 35  # '#'
+        keys.topic = topic
+        keys.topic_length = row.topic_length
+    if found.unique_size:
+        if add_key(keys, hash_on(found.unique, found.unique_size, keys.topic_code), number) < 0:
             return -1
-    text = keys_text
-    end = keys_text + keys_size
+    if not found.keys_size:
+        return 0
     while text < end:
         piece_end = <const uint8_t*>memchr(text, 32, end - text)
         if piece_end == NULL:
             piece_end = end
         size = piece_end - text
         if size:
-            if add_key(keys, hash_on(text, size, topic_code), number) < 0:
+            if add_key(keys, hash_on(text, size, keys.topic_code), number) < 0:
                 return -1
         text = piece_end + 1
     return 0
@@ -266,21 +290,30 @@ cdef void free_keys(Keys* keys) noexcept:
     free(keys.numbers)
 
 
-cdef int64_t key_rows(
-    Keys* keys, const Py_buffer* source, int64_t base, const Row* rows, int64_t count
+cdef int64_t derive_rows(
+    const Py_buffer* source, int64_t base, Row* rows, int64_t first, int64_t count,
+    const int64_t* delays, int64_t level_count, Keys* keys,
 ) except? -2 nogil:
-    """Collects the rows' keys; the number of the first row that does not lie in the data, -1 if all do."""
+    """Fills tags codes if there are `delays`, collects keys if there are `keys`, for rows `first` to `count`.
+
+    Returns the number of the first row that does not lie in the data, -1 if all do.
+    """
     cdef const uint8_t* record
     cdef int64_t number
-    for number in range(count):
-        record = record_of(source, base, rows + number)
+    cdef Row* row
+    cdef Found found
+    for number in range(first, count):
+        row = rows + number
+        record = record_of(source, base, row)
         if record == NULL:
             return number
-        if rows[number].sys_flag & TRANSACTION_MASK == ROLLBACK:
-            continue
-        if add_keys_of(keys, record, rows + number, number):
-            with gil:
-                raise MemoryError
+        look_through(record + row.properties_at, row.properties_length, &found)
+        if delays != NULL:
+            tag_row(record, row, &found, delays, level_count)
+        if keys != NULL and row.sys_flag & TRANSACTION_MASK != ROLLBACK:
+            if add_keys_of(keys, record, row, number, &found):
+                with gil:
+                    raise MemoryError
     return -1
 
 
@@ -306,7 +339,7 @@ def index_keys(data, int64_t base, rows):
         PyObject_GetBuffer(data, &source, PyBUF_SIMPLE)
         try:
             with nogil:
-                bad = key_rows(&keys, &source, base, held.rows, held.count)
+                bad = derive_rows(&source, base, held.rows, 0, held.count, NULL, 0, &keys)
         finally:
             PyBuffer_Release(&source)
         if bad >= 0:
@@ -314,6 +347,10 @@ def index_keys(data, int64_t base, rows):
         return collected(&keys)
     finally:
         free_keys(&keys)
+
+
+cdef enum:
+    ROWS_AT_ONCE = 128  # so few that their records are still in the cache when tags and keys are looked for
 
 
 def derive(
@@ -326,7 +363,7 @@ def derive(
     cdef _RowBuffer held = _RowBuffer(room, True)
     cdef Py_buffer source
     cdef Keys keys
-    cdef int64_t at = start, count = 0, level_count = len(delay_levels)
+    cdef int64_t at = start, first, count = 0, level_count = len(delay_levels)
     cdef int64_t* delays
     cdef int reason
     if start < 0:
@@ -339,12 +376,14 @@ def derive(
             try:
                 stop = min(stop, source.len)
                 with nogil:
-                    reason = walk_into(
-                        <const uint8_t*>source.buf, source.len, base, &at, stop, False, &topics.core,
-                        held.rows, held.count, &count,
-                    )
-                    tag_rows(&source, base, held.rows, count, delays, level_count)
-                    key_rows(&keys, &source, base, held.rows, count)
+                    reason = FULL
+                    while reason == FULL and count < held.count:
+                        first = count
+                        reason = walk_into(
+                            <const uint8_t*>source.buf, source.len, base, &at, stop, False, &topics.core,
+                            held.rows, min(held.count, first + ROWS_AT_ONCE), &count,
+                        )
+                        derive_rows(&source, base, held.rows, first, count, delays, level_count, &keys)
             finally:
                 PyBuffer_Release(&source)
             if reason == NO_MEMORY:

@@ -8,6 +8,7 @@ and read from memory once only, so that a writer that changes it meanwhile canno
 
     _topics.pxi   the table of topics
     _log.pxi      CRC, hash, encode, publish, check, walk, find
+    _past.pxi     a walk that keeps no rows; records that lost a sector
     _columns.pxi  properties, tag codes, keys
     _queues.pxi   rows grouped by queue, queue units
     _index.pxi    the index file
@@ -243,6 +244,7 @@ cdef object longs_from(const int64_t* values, int64_t count):
 include "_topics.pxi"
 include "_log.pxi"
 include "_columns.pxi"
+include "_past.pxi"
 include "_queues.pxi"
 include "_index.pxi"
 include "_append.pxi"

@@ -28,7 +28,7 @@ cdef inline void add_slots(uint8_t* file, int change) noexcept nogil:
 
 
 cdef int64_t put_all(
-    uint8_t* file, int64_t slots, int64_t items,
+    uint8_t* file, uint8_t* apart, int64_t slots, int64_t items,
     const int32_t* hashes, const int64_t* offsets, const int64_t* times, int64_t total,
 ) noexcept nogil:
     cdef int64_t number, begin, seconds
@@ -47,7 +47,7 @@ cdef int64_t put_all(
         seconds = 0
         if begin > 0 and times[number] > begin:
             seconds = min((times[number] - begin) // 1000, MAX_INT)
-        item = file + 40 + 4 * slots + 20 * <int64_t>count
+        item = file + 40 + 4 * slots + 20 * <int64_t>count if apart == NULL else apart + 20 * number
         store32(item, hashes[number])
         store64(item + 4, offsets[number])
         store32(item + 12, <int32_t>seconds)
@@ -66,8 +66,12 @@ cdef int64_t put_all(
     return total
 
 
-def index_put(out, int64_t slots, int64_t items, hashes, offsets, times):
-    """Puts keys until the file is full; returns how many were put."""
+def index_put(out, int64_t slots, int64_t items, hashes, offsets, times, bytearray apart=None):
+    """Puts keys until the file is full; returns how many were put.
+
+    With `apart` the new items, 20 bytes each, go there instead of into the file: the caller writes them to their place.
+    """
+    cdef uint8_t* elsewhere = NULL
     cdef Py_buffer target, hash_buffer, offset_buffer, time_buffer
     cdef int64_t done, total, number
     hashes = np.ascontiguousarray(hashes, dtype=np.int32)
@@ -76,6 +80,9 @@ def index_put(out, int64_t slots, int64_t items, hashes, offsets, times):
     total = len(hashes)
     if total != len(offsets) or total != len(times):
         raise ValueError("hashes, offsets and times differ in length")
+    if apart is not None:
+        check_room(len(apart), 0, 20 * total)
+        elsewhere = <uint8_t*><char*>apart
     PyObject_GetBuffer(out, &target, PyBUF_WRITABLE)
     try:
         check_geometry(target.len, slots, items)
@@ -88,7 +95,7 @@ def index_put(out, int64_t slots, int64_t items, hashes, offsets, times):
                     raise ValueError("a key's hash is never negative")
             with nogil:
                 done = put_all(
-                    <uint8_t*>target.buf, slots, items, <const int32_t*>hash_buffer.buf,
+                    <uint8_t*>target.buf, elsewhere, slots, items, <const int32_t*>hash_buffer.buf,
                     <const int64_t*>offset_buffer.buf, <const int64_t*>time_buffer.buf, total,
                 )
         finally:

@@ -1,5 +1,16 @@
 # Records: CRC, hash, encode, publish, check, walk, find. The reference is `_plain_log.py`.
 
+cdef extern from *:
+    """
+    /* Records of a log are often alike in size: has what lies around the start of the fourth one from here fetched,
+       the end of the one before it and its own head. A wrong guess costs nothing else; no address is ever refused. */
+    static inline void fetch_ahead(const uint8_t *record, int64_t size) {
+        const uint8_t *there = record + 4 * size;
+        for (int line = -128; line <= 64; line += 64) __builtin_prefetch(there + line);
+    }
+    """
+    void fetch_ahead(const uint8_t* record, int64_t size) noexcept nogil
+
 cdef extern from "Python.h":
     int PyUnicode_KIND(object text) nogil
     void* PyUnicode_DATA(object text) nogil
@@ -311,6 +322,7 @@ cdef int walk_into(
             if row.topic_id < 0:
                 reason = NO_MEMORY
                 break
+        fetch_ahead(data + at, row.size)
         at += row.size
         n += 1
     position[0] = at

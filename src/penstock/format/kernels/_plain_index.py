@@ -10,7 +10,7 @@ import struct
 
 import numpy as np
 
-from penstock.format.kernels._plain_log import view_of, writable_view_of
+from penstock.format.kernels._plain_log import check_room, view_of, writable_view_of
 from penstock.format.kernels._types import Buffer, Ints, Longs, WritableBuffer
 
 _HEADER_SIZE, _SLOT_SIZE, _ITEM_SIZE = 40, 4, 20
@@ -22,8 +22,19 @@ _MAX_INT = 2**31 - 1
 _MAX_LONG = 2**63 - 1
 
 
-def index_put(out: WritableBuffer, slots: int, items: int, hashes: Ints, offsets: Longs, times: Longs) -> int:
-    """Puts keys until the file is full; returns how many were put."""
+def index_put(
+    out: WritableBuffer,
+    slots: int,
+    items: int,
+    hashes: Ints,
+    offsets: Longs,
+    times: Longs,
+    apart: bytearray | None = None,
+) -> int:
+    """Puts keys until the file is full; returns how many were put.
+
+    With `apart` the new items, 20 bytes each, go there instead of into the file: the caller writes them to their place.
+    """
     view = writable_view_of(out)
     check_geometry(view, slots, items)
     hashes = np.asarray(hashes, dtype=np.int32)
@@ -32,6 +43,8 @@ def index_put(out: WritableBuffer, slots: int, items: int, hashes: Ints, offsets
         raise ValueError("hashes, offsets and times differ in length")
     if len(hashes) and hashes.min() < 0:
         raise ValueError("a key's hash is never negative")
+    if apart is not None:
+        check_room(memoryview(apart), 0, _ITEM.size * len(hashes))
     done = 0
     for key_hash, offset, time in zip(hashes.tolist(), offsets.tolist(), times.tolist(), strict=True):
         count = max(1, _int(view, _COUNT))
@@ -43,7 +56,8 @@ def index_put(out: WritableBuffer, slots: int, items: int, hashes: Ints, offsets
             previous = 0
         begin = _long(view, _BEGIN_TIMESTAMP)
         seconds = min((time - begin) // 1000, _MAX_INT) if time > begin > 0 else 0
-        _ITEM.pack_into(view, item_at(slots, count), key_hash, offset, seconds, previous)
+        target, at = (view, item_at(slots, count)) if apart is None else (apart, _ITEM.size * done)
+        _ITEM.pack_into(target, at, key_hash, offset, seconds, previous)
         _INT.pack_into(view, slot_at, count)
         if count == 1:
             _LONG.pack_into(view, _BEGIN_OFFSET, offset)

@@ -25,6 +25,7 @@ from penstock.store.records import Records
 from penstock.store.recovery.log_walk import Walked, still_damaged, torn_records, walk_files
 from penstock.store.recovery.report import WALK, Meter, RecoveryReport, Tell
 from penstock.store.recovery.walk_note import WalkNote
+from penstock.store.sink.journal import whole_batches
 from penstock.store.stand_in import MOST_IN_A_ROW, is_stand_in, put_on_disk
 
 _FILES_AFTER_CLEAN_EXIT = 3
@@ -35,8 +36,17 @@ class LogPart:
     """Looks at the log, then cuts it."""
 
     def __init__(
-        self, files: Files, layout: Layout, commit_log: CommitLog, records: Records, *, check_crc: bool, live: bool
+        self,
+        files: Files,
+        layout: Layout,
+        commit_log: CommitLog,
+        records: Records,
+        *,
+        check_crc: bool,
+        live: bool,
+        begun: int | None = None,
     ) -> None:
+        """`begun` is where a batch begins that was pending before anything was looked at."""
         self._io = files
         self._layout = layout
         self._log = commit_log
@@ -44,6 +54,7 @@ class LogPart:
         self._records = records
         self._check_crc = check_crc
         self._live = live
+        self._begun = begun
         self._walk_note = WalkNote(files, layout.walked)
         self._known: list[DamagedRange] = []
         self._known_is_garbage = False
@@ -77,6 +88,10 @@ class LogPart:
         self.end, damage = walked.end, list(walked.damage)
         if self._live:
             self.end, damage = settle_log(self._queue, self.end, damage)
+        whole = whole_batches(self._io, self._layout, self.end) if self._io.read_only else self.end
+        if self._begun is not None:
+            whole = min(whole, self._begun)  # it may have been taken back meanwhile
+        is_growing, self.end = self._live or whole < self.end, whole
         stand_ins = [file for file in self._queue.files if is_stand_in(file)]
         damage += [DamagedRange(file.from_offset, file.size, MISSING) for file in stand_ins]
         for known in merged_by_file(self._known, self._queue.file_size):
@@ -84,7 +99,7 @@ class LogPart:
         self.damage = [
             each for each in merged_by_file(damage, self._queue.file_size) if each.physical_offset < self.end
         ]
-        if not self._live:
+        if not is_growing:
             self._find_torn()
 
     def _start_file(self, clean: bool, checkpoint: Checkpoint, state: DispatchState | None) -> int:
@@ -216,7 +231,7 @@ class LogPart:
             file.shut_down()
             self._io.unlink(file.path)
         last = self._queue.last
-        if last is not None:
+        if last is not None and last.from_offset in torn:
             last.zero(last.wrote)
 
     @staticmethod

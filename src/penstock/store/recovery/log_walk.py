@@ -2,7 +2,7 @@
 
 No record lies in two files, so each file is walked on its own, several at a time where there is much to walk. Bytes
 that are no record are damage if something valid follows, in the same file or in a later one; else they are the tail. A
-record that passes every check, but whose topic or properties lost a sector, is none (`torn.py`).
+record that passes every check, but whose topic or properties lost a sector, is none (`kernels.first_torn`).
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from penstock.store.damage import MISSING, DamagedRange
 from penstock.store.file_queue import FileQueue
 from penstock.store.mapped_file import MappedFile
 from penstock.store.stand_in import is_stand_in
-from penstock.store.torn import first_torn
 
-_WALK_ROWS = 65_536
+_PIECE = 64 << 20
+"""So much is walked in one go; then progress is told."""
 _WORTH_THREADS = 64 << 20
 _MOST_THREADS = 4
 _HEADER = 8
@@ -61,24 +61,21 @@ def walk_range(file: MappedFile, start: int, stop: int, check_crc: bool, count: 
     damage: list[DamagedRange] = []
     broken: tuple[int, str] | None = None
     while position < stop:
-        rows, reached, code = kernels.walk(file.map.view, base, position, stop, check_crc, None, _WALK_ROWS)
-        torn = first_torn(file.map.view, base, rows)
-        if torn >= 0:
-            rows, reached, code = rows[:torn], int(rows["physical_offset"][torn]) - base, Reason.UNWRITTEN
-        elif code == Reason.BLANK:
+        piece_end = min(position + _PIECE, stop)
+        reached, code, timestamp = kernels.walk_past(file.map.view, base, position, piece_end, check_crc)
+        if code == Reason.BLANK:
             reached = file.size
         if reached > position:
             if broken is not None:
                 damage.append(_range(base, broken, position))
                 broken = None
             end = reached
-        if len(rows):
-            newest = int(rows["store_timestamp"][-1])
+        newest = timestamp or newest
         count(reached - position)
         position = reached
-        if code not in (Reason.FULL, Reason.BLANK, Reason.STOP):
+        if code not in (Reason.BLANK, Reason.STOP):
             broken = broken or (position, MISSING if is_stand_in(file) else Reason(code).name)
-            after = _next_valid(file, position, stop)
+            after = next_valid(file, position, stop)
             count(after - position)
             position = after
     return FileWalk(end, newest, damage, None if broken is None else _range(base, broken, stop))
@@ -88,7 +85,7 @@ def _range(base: int, broken: tuple[int, str], end: int) -> DamagedRange:
     return DamagedRange(base + broken[0], end - broken[0], broken[1])
 
 
-def _next_valid(file: MappedFile, position: int, stop: int) -> int:
+def next_valid(file: MappedFile, position: int, stop: int) -> int:
     """Where the next valid record or filler begins, `stop` if none does. Holes are not read."""
     for begin, end in file.map.written_ranges(position + 1):
         begin = max(begin - _HEADER, position + 1)  # the first bytes of a size may be zeros at the end of a hole

@@ -21,13 +21,14 @@ from penstock.store.recovery.log_part import LogPart
 from penstock.store.recovery.queue_part import QueuePart
 from penstock.store.recovery.report import RecoveryReport, Tell
 from penstock.store.settings import Settings
+from penstock.store.sink.journal import pending_start
 
 
 class Recovery:
     """Runs once, at open, before any other thread exists.
 
     For a view of a store that another process is writing to (`live`), what lies behind the end is not torn but on its
-    way: nothing is said of it, and it stays out of sight.
+    way: nothing is said of it, and it stays out of sight. So does a batch of which only a part is there.
     """
 
     def __init__(
@@ -54,11 +55,12 @@ class Recovery:
         most = settings.quarantine_max_bytes
         self._quarantine = Quarantine(files, layout.quarantine, clock, max_bytes=most, may_exceed=may_exceed)
         self._checkpoint = checkpoint
-        self._live = live = files.read_only and files.lock_owner(layout.lock) != 0
+        begun = pending_start(files, layout) if files.read_only else None
+        self._live = live = begun is not None or (files.read_only and files.lock_owner(layout.lock) != 0)
         self._tell = tell
         self._state = read_state(files, layout.dispatched)
         check_crc = settings.check_crc_on_recover
-        self._log_part = LogPart(files, layout, commit_log, records, check_crc=check_crc, live=live)
+        self._log_part = LogPart(files, layout, commit_log, records, check_crc=check_crc, live=live, begun=begun)
         self._queue_part = QueuePart(files, queues, commit_log, dispatcher, live=live)
         self._index_part = None if index is None else IndexPart(files, index, records, live=live)
         garbage = self._state is None and files.exists(layout.dispatched)

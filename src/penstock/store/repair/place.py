@@ -17,6 +17,7 @@ from penstock.store.repair.rehearsal import RehearsalFiles
 from penstock.store.repair.report import Progress
 from penstock.store.repair.sizes import fit_sizes
 from penstock.store.settings import Settings
+from penstock.store.sink.finish import finish_batch
 from penstock.store.store import MessageStore
 from penstock.store.swap import finish_swap
 
@@ -88,6 +89,8 @@ def own(
     try:
         finish_swap(real, layout)
         fitted = fit_sizes(settings, real, layout)
+        with contextlib.suppress(BadStore):  # the start at the end does it, when the log's files have their shape
+            finish_batch(real, layout, fitted.settings.mapped_file_size_commit_log)
         most = settings.quarantine_max_bytes
         quarantine = Quarantine(real, layout.quarantine, clock, max_bytes=most, may_exceed=may_exceed)
         yield Place(real, layout, fitted.settings, fitted.index_problem, clock, quarantine, may_exceed, lock)

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
+from penstock.format.constants import BLANK_HEADER_SIZE, BLANK_MAGIC
 from penstock.format.queue_unit import PRE_BLANK, UNIT_SIZE, pack_unit
 from penstock.store.commit_log import CommitLog
 from penstock.store.consume_queue import NO_RECORD_SIZE, ConsumeQueue
@@ -107,8 +108,8 @@ class Staging:
 
     def keep_ends(self) -> None:
         """Takes over the places at the old queues' ends whose messages are lost. Raises StoreFailed."""
-        for old in self.old:
-            lost = _lost_end(old, self.queues.find(old.topic, old.queue_id), self.placeholders, self._damage)
+        for old in self.old if self._damage or self.placeholders else ():
+            lost = self._lost_end(old, self.queues.find(old.topic, old.queue_id))
             built = self.queues.find_or_add(old.topic, old.queue_id) if lost else None
             if built is None or old.topic in self._dispatcher.deleted:
                 continue
@@ -116,6 +117,41 @@ class Staging:
                 built.fill_up_to(lost[0].first)
             for each in lost:
                 built.fill_up_to(each.last + 1, each.unit)
+
+    def _lost_end(self, old: ConsumeQueue, built: ConsumeQueue | None) -> list[_Lost]:
+        """The places behind a built queue's end that an old one has, and whose messages are lost."""
+        lost: list[_Lost] = []
+        end = -1 if built is None else built.max_physical_offset
+        start = max(0 if built is None else built.max_offset, old.files.min_offset // UNIT_SIZE)
+        for number in range(start, old.max_offset):
+            unit = self._unit_of_lost(old.unit(number), max(end, 0))
+            if unit is not None:
+                lost.append(_Lost(start, number, unit))
+                start = number + 1
+        return lost
+
+    def _unit_of_lost(self, unit: tuple[int, int, int], begin: int) -> bytes | None:
+        """What stands for a message that lay behind `begin` and is lost; None if it is not known to be."""
+        offset, size, tags_code = unit
+        if size == NO_RECORD_SIZE:  # a start has kept the place already
+            covered = self.placeholders.first_between(begin, _FAR)
+            if covered is None and any(each.physical_offset >= begin for each in self._damage):
+                return PRE_BLANK
+        else:
+            covered = self._covering(offset)
+            if covered is None and any(each.physical_offset <= offset < each.end for each in self._damage):
+                return pack_unit(offset, size, tags_code)
+        return None if covered is None else pack_unit(*covered, 0)
+
+    def _covering(self, offset: int) -> tuple[int, int] | None:
+        """The placeholder over a position of the log, or before the filler that covers it, at a file's end."""
+        found = self.placeholders.last_before(offset)
+        if found is None or offset < sum(found):
+            return found
+        size = self.log.queue.file_size
+        filler = self.log.read(sum(found), BLANK_HEADER_SIZE) or bytes(BLANK_HEADER_SIZE)
+        is_filler = int.from_bytes(filler[4:], "big") == BLANK_MAGIC
+        return found if is_filler and sum(found) // size == offset // size else None
 
     def sync(self) -> None:
         """Brings all that was built to disk. Raises StoreFailed."""
@@ -135,34 +171,3 @@ class Staging:
         timestamp = self.records.store_timestamp(offset) if size != NO_RECORD_SIZE else -1
         if timestamp > 0:
             self._io.set_modified_ms(file.path, timestamp)
-
-
-def _lost_end(
-    old: ConsumeQueue, built: ConsumeQueue | None, placeholders: Placeholders, damage: Sequence[DamagedRange]
-) -> list[_Lost]:
-    """The places behind a built queue's end that an old one has, and whose messages are lost."""
-    lost: list[_Lost] = []
-    end = -1 if built is None else built.max_physical_offset
-    start = max(0 if built is None else built.max_offset, old.files.min_offset // UNIT_SIZE)
-    for number in range(start, old.max_offset) if damage or placeholders else ():
-        unit = _unit_of_lost(old.unit(number), max(end, 0), placeholders, damage)
-        if unit is not None:
-            lost.append(_Lost(start, number, unit))
-            start = number + 1
-    return lost
-
-
-def _unit_of_lost(
-    unit: tuple[int, int, int], begin: int, placeholders: Placeholders, damage: Sequence[DamagedRange]
-) -> bytes | None:
-    """What stands for a message that lay behind `begin` and is lost; None if it is not known to be."""
-    offset, size, tags_code = unit
-    if size == NO_RECORD_SIZE:  # a start has kept the place already
-        covered = placeholders.first_between(begin, _FAR)
-        if covered is None and any(each.physical_offset >= begin for each in damage):
-            return PRE_BLANK
-    else:
-        covered = placeholders.around(offset)
-        if covered is None and any(each.physical_offset <= offset < each.end for each in damage):
-            return pack_unit(offset, size, tags_code)
-    return None if covered is None else pack_unit(*covered, 0)

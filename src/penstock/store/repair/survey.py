@@ -22,7 +22,6 @@ from penstock.store.audit.record_checks import DAY_MS, EARLIEST_MS
 from penstock.store.damage import DamagedRange
 from penstock.store.mapped_file import MappedFile
 from penstock.store.repair.report import Progress, silent
-from penstock.store.torn import first_torn
 
 
 class Found(msgspec.Struct, frozen=True):
@@ -148,7 +147,7 @@ class _Walk:
 
     def _first_torn(self, view: memoryview, base: int, rows: Rows) -> int:
         """The number of the first record that passes for one and is none, -1 if there is none."""
-        torn = first_torn(view, base, rows)
+        torn = kernels.first_torn(view, base, rows)
         starts, ends = rows["physical_offset"], rows["physical_offset"] + rows["size"]
         for cut in self._cuts[(self._cuts > starts[0]) & (self._cuts < ends[-1])].tolist():
             number = int(np.searchsorted(ends, cut, side="right"))

@@ -1,0 +1,167 @@
+"""Follows one consume queue in its files: where it begins and ends, and its units. A part of `penstock.store.tail`.
+
+Units are believed up to the last one whose record stands in the log: the last that is found may be half written. What
+was mapped is compared with what is on disk, because a start cuts queues, and topics are deleted and made again under
+the same names. Nothing on disk is changed. One thread.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from penstock.format import kernels
+from penstock.format.queue_unit import UNIT, UNIT_SIZE
+from penstock.format.rows import Reason
+from penstock.store.consume_queue import NO_RECORD_SIZE, ConsumeQueue, Units, count_sound, view_units
+from penstock.store.file_queue import file_name
+from penstock.store.light_view import FilesView
+from penstock.store.mapped_file import MappedFile
+from penstock.store.overlay_files import OverlayFiles
+
+_UNITS_AT_ONCE: Final = 65_536
+
+
+class QueueTail:
+    """Where one queue begins and ends, and its units."""
+
+    def __init__(self, queue: ConsumeQueue, log: FilesView) -> None:
+        self._queue = queue
+        self._log = log
+        self._io = OverlayFiles()
+        self._file_size = queue.files.file_size
+        self._checked = -1
+        self._last = b""
+        self._files: tuple[object, ...] = ()
+        """Which files the first and the last one were when they were mapped."""
+        self.max_offset = 0
+        self.record_end = 0
+        """Where the record of the last unit that points to one ends in the log, 0 if there is none."""
+
+    @property
+    def topic(self) -> str:
+        return self._queue.topic
+
+    @property
+    def queue_id(self) -> int:
+        return self._queue.queue_id
+
+    @property
+    def units_in_file(self) -> int:
+        return self._queue.units_in_file
+
+    @property
+    def min_offset(self) -> int:
+        return min(self._queue.min_offset, self.max_offset)
+
+    def page(self, queue_offset: int, most: int) -> Units | None:
+        """A copy of the units from `queue_offset` on, within one file, at most `most`; None if there are none."""
+        return self._queue.page(queue_offset, min(most, self.max_offset - queue_offset))
+
+    def look(self, log_min: int, *, listing: bool) -> None:
+        """Moves the ends to where they are now. `listing`: files may have come or gone."""
+        last = self._queue.files.last
+        if last is None or not self._as_it_was(last) or (listing and self._ends_on_disk() != self._files):
+            self._load()
+        else:
+            self._grow(last)
+            if last.full and self._io.exists(last.path.with_name(file_name(last.from_offset + last.size))):
+                self._load()
+        if listing or self._checked < 0:
+            self._queue.correct_min_offset(log_min)
+        if self._queue.max_offset != self._checked:
+            self.max_offset = self._believed()
+            self.record_end = self._find_record_end()
+            self._checked = self._queue.max_offset if self.max_offset == self._queue.max_offset else -1
+
+    def cut(self, limit: int) -> None:
+        """Leaves out, until the next look, units that point at or behind a position of the log."""
+        self.max_offset = min(self.max_offset, self._queue.count_before(limit))
+        self.record_end = self._find_record_end()
+        self._checked = -1
+
+    def _load(self) -> None:
+        """From the beginning. What is gone altogether is empty until it comes again."""
+        self._queue.close()
+        self._checked, self._last = -1, b""
+        self._files = ()
+        folder = self._queue.files.folder
+        try:
+            there = {folder / name: self._io.identity(folder / name) for name in self._io.names(folder)}
+            self._queue = self._loaded()
+            self._files = tuple(there.get(path) for path in self._end_paths())
+        except FileNotFoundError:
+            if self._io.exists(folder):  # a file of it went this very moment
+                raise
+        self._remember()
+
+    def _loaded(self) -> ConsumeQueue:
+        """With new files each time: what a view has left out once, it does not see again."""
+        queue = ConsumeQueue(OverlayFiles(), self._queue.files.folder, self.topic, self.queue_id, self._file_size)
+        queue.load()
+        return queue
+
+    def _end_paths(self) -> tuple[Path, ...]:
+        files = self._queue.files
+        return tuple(file.path for file in (files.first, files.last) if file is not None)
+
+    def _ends_on_disk(self) -> tuple[object, ...]:
+        """The first and the last file as they are on disk now: others may have come under the same names."""
+        return tuple(self._io.identity(path) for path in self._end_paths())
+
+    def _as_it_was(self, last: MappedFile) -> bool:
+        """Whether the last unit is still the one that was seen: a start may have cut the queue meanwhile."""
+        position = last.wrote - UNIT_SIZE
+        return position < 0 or bytes(last.map.view[position : position + UNIT_SIZE]) == self._last
+
+    def _remember(self) -> None:
+        last = self._queue.files.last
+        position = -1 if last is None else last.wrote - UNIT_SIZE
+        self._last = b"" if last is None or position < 0 else bytes(last.map.view[position : position + UNIT_SIZE])
+
+    def _grow(self, last: MappedFile) -> None:
+        """Takes the units that have come to the last file."""
+        position = last.wrote
+        seen: Units = np.frombuffer(self._last, UNIT)
+        before = seen if (seen["size"] != NO_RECORD_SIZE).any() else None
+        while position < last.size and any(last.map.view[position + 8 : position + 12]):
+            units = view_units(last, position, min(_UNITS_AT_ONCE * UNIT_SIZE, last.size - position)).copy()
+            count = count_sound(units, before)
+            before = units[count - 1 : count] if count and units["size"][count - 1] != NO_RECORD_SIZE else before
+            position += count * UNIT_SIZE
+            if count < len(units):
+                break
+        if position > last.wrote:
+            last.wrote = position
+            self._remember()
+
+    def _believed(self) -> int:
+        """The end of the units up to the last one whose record stands in the log."""
+        count = self._queue.max_offset
+        while count > self._queue.min_offset:
+            offset, size, _ = self._queue.unit(count - 1)
+            if size == NO_RECORD_SIZE or self._stands(offset, size):
+                return count
+            count -= 1
+        return count
+
+    def _find_record_end(self) -> int:
+        for number in range(self.max_offset - 1, self.min_offset - 1, -1):
+            offset, size, _ = self._queue.unit(number)
+            if size != NO_RECORD_SIZE:
+                return offset + size
+        return 0
+
+    def _stands(self, offset: int, size: int) -> bool:
+        file = self._log.find(offset)
+        if file is None:
+            return True  # retention has removed it, or the file is missing: not a unit that was half written
+        at, data = offset - file.from_offset, file.map.view
+        if at + size > file.size or int.from_bytes(data[at : at + 4], "big") != size:
+            return False
+        return kernels.check_record(data, at, file.from_offset, False) == Reason.STOP
+
+    def close(self) -> None:
+        self._queue.close()

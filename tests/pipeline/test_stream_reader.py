@@ -1,0 +1,235 @@
+"""The stream reader as Spark drives it, without Spark: offsets from a checkpoint, batches, restarts."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aged_store import PER_FILE, AgedStore
+from pyspark.sql.streaming.datasource import ReadAllAvailable
+from store_home import StoreHome
+from store_reading import options_for
+
+from penstock.pipeline.errors import UserError
+from penstock.pipeline.schema import schema_of
+from penstock.pipeline.stream import StreamReader
+from penstock.store import Message, tail
+
+SIZES = {"mapped_file_size_commit_log": 8192, "mapped_file_size_consume_queue": 20 * 7}
+Place = tuple[str, int, int]
+
+
+@pytest.fixture(autouse=True)
+def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each look lists the folders; and what is said leaves no trace in the environment."""
+    monkeypatch.setattr(tail, "_LIST_EVERY_S", 0.0)
+    monkeypatch.setenv("SPARK_HIDE_TRACEBACK", "0")
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Iterator[StoreHome]:
+    home = StoreHome(tmp_path / "store")
+    yield home
+    home.close_all()
+
+
+class Query:
+    """A streaming query with its checkpoint: offsets are logged before a batch runs, and compared as text."""
+
+    def __init__(self, home: StoreHome, **given: object) -> None:
+        columns = "topic,queue_id,queue_offset,body,physical_offset"
+        self._options = options_for(home.path, columns=columns, **given)
+        self.logged: list[str] = []
+        self.rows: list[dict[str, Any]] = []
+        self.batches: list[int] = []
+        self.restart()
+
+    def restart(self) -> None:
+        """In a new process: the reader is made anew, and only the checkpoint is left."""
+        self.reader = pickle.loads(pickle.dumps(StreamReader(self._options, schema_of(self._options))))
+        if not self.logged:
+            assert self.reader.initialOffset() == self.reader.initialOffset()
+            self._start = json.dumps(self.reader.initialOffset())
+
+    def read(self, start: str, end: str) -> list[dict[str, Any]]:
+        parts = pickle.loads(pickle.dumps(self.reader.partitions(json.loads(start), json.loads(end))))
+        return [row for part in parts for batch in self.reader.read(part) for row in batch.to_pylist()]
+
+    def trigger(self) -> bool:
+        """One micro-batch; False if there is nothing to do."""
+        start = self.logged[-1] if self.logged else self._start
+        end = json.dumps(self.reader.latestOffset(json.loads(start), ReadAllAvailable()))
+        if end == start and self.logged:
+            return False
+        self.logged.append(end)
+        rows = self.read(start, end)
+        assert self.read(start, end) == rows, "a batch that is run again reads the same"
+        self.rows += rows
+        self.batches.append(len(rows))
+        return True
+
+    def drain(self) -> None:
+        while self.trigger():
+            pass
+
+    @property
+    def places(self) -> list[Place]:
+        return [(row["topic"], row["queue_id"], row["queue_offset"]) for row in self.rows]
+
+
+EARLIEST = {"startingOffsets": "earliest"}
+
+
+@pytest.mark.parametrize(
+    ("given", "most"),
+    [
+        ({}, None),
+        ({"maxOffsetsPerTrigger": 7}, 7),
+        ({"maxBytesPerTrigger": 600}, 6),
+        ({"maxRecordsPerPartition": 2, "maxOffsetsPerTrigger": 30}, 30),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("seed", [1, 2])
+def test_random_traffic_with_restarts_arrives_once_and_in_order(
+    home: StoreHome, given: dict[str, object], most: int | None, seed: int
+) -> None:
+    chance = random.Random(seed)
+    store = home.open(**SIZES)
+    assert store.put(Message("a", b"x")).ok
+    store.catch_up()
+    query = Query(home, subscribePattern="[ab]", **EARLIEST, **given)
+    for _ in range(25):
+        for _ in range(chance.randrange(12)):
+            topic, queue_id = chance.choice("aabc"), chance.randrange(3)
+            assert store.put(Message(topic, b"x" * chance.randrange(20), queue_id=queue_id)).ok
+        store.catch_up()
+        query.trigger()
+        if chance.random() < 0.3:
+            query.restart()
+    query.drain()
+    expected = [
+        (queue.topic, queue.queue_id, number)
+        for queue in store.queues
+        if queue.topic != "c"
+        for number in range(queue.max_offset)
+    ]
+    assert sorted(query.places) == sorted(expected)
+    last: dict[tuple[str, int], int] = {}
+    for topic, queue_id, number in query.places:
+        assert number == last.get((topic, queue_id), -1) + 1
+        last[topic, queue_id] = number
+    assert query.batches[0] == 0, "the first batch only logs the start"
+    if most is not None:
+        assert max(query.batches) <= most
+        assert len(query.batches) > len(expected) // most
+
+
+def test_a_log_is_followed_by_its_bytes(home: StoreHome) -> None:
+    store = home.open(**SIZES)
+    home.put_numbered(store, 1)
+    store.catch_up()
+    query = Query(home, order="log", maxBytesPerTrigger=1500, **EARLIEST)
+    for round_ in range(6):
+        home.put_numbered(store, 30, topic="T" if round_ % 2 else "U")
+        store.catch_up()
+        query.trigger()
+        if round_ == 3:
+            query.restart()
+    query.drain()
+    places = [row["physical_offset"] for row in query.rows]
+    assert places == sorted(set(places))
+    assert len(places) == 181
+
+
+def test_a_stream_begins_at_the_end_unless_it_is_told_otherwise(home: StoreHome) -> None:
+    store = home.open(**SIZES)
+    home.put_numbered(store, 5)
+    store.catch_up()
+    query = Query(home, topic="T")
+    query.drain()
+    home.put_numbered(store, 2)
+    store.catch_up()
+    query.drain()
+    assert query.places == [("T", 0, 5), ("T", 0, 6)]
+
+
+def test_now_means_what_is_there_now(home: StoreHome) -> None:
+    store = home.open(**SIZES)
+    home.put_numbered(store, 20)
+    store.catch_up()
+    query = Query(home, topic="T", maxOffsetsPerTrigger=6, **EARLIEST)
+    query.reader.prepareForTriggerAvailableNow()
+    home.put_numbered(store, 20)
+    store.catch_up()
+    query.drain()
+    assert query.places == [("T", 0, number) for number in range(20)]
+    assert query.batches == [0, 6, 6, 6, 2]
+
+
+def test_a_batch_waits_for_enough_messages_but_not_for_ever(home: StoreHome, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = home.open(**SIZES)
+    home.put_numbered(store, 3)
+    store.catch_up()
+    query = Query(home, topic="T", minOffsetsPerTrigger=5, maxTriggerDelay="10m", **EARLIEST)
+    assert query.trigger()
+    assert not query.trigger()
+    home.put_numbered(store, 2)
+    store.catch_up()
+    assert query.trigger()
+    home.put_numbered(store, 1)
+    store.catch_up()
+    assert not query.trigger()
+    monkeypatch.setattr(query.reader, "_last_batch", query.reader._last_batch - 601)
+    assert query.trigger()
+    assert query.batches == [0, 5, 1]
+
+
+def test_messages_that_retention_takes_before_they_are_read_are_a_loss(home: StoreHome) -> None:
+    aged = AgedStore(home)
+    aged.fill(6)
+    queries = [
+        Query(home, topic="T", maxOffsetsPerTrigger=PER_FILE, failOnDataLoss=fail, **EARLIEST) for fail in (True, False)
+    ]
+    for query in queries:
+        assert query.trigger()
+        assert query.trigger()
+    aged.age(hours=100, files=3)
+    aged.run_on_request()
+    with pytest.raises(UserError, match=f"messages {PER_FILE} to {2 * PER_FILE - 1} are gone .*failOnDataLoss=false"):
+        queries[0].trigger()
+    queries[1].drain()
+    kept = [*range(PER_FILE), *range(3 * PER_FILE, 6 * PER_FILE)]
+    assert queries[1].places == [("T", 0, number) for number in kept]
+
+
+def test_a_topic_that_begins_again_below_the_stream_is_a_loss(home: StoreHome) -> None:
+    store = home.open(**SIZES)
+    home.put_numbered(store, 9)
+    home.put_numbered(store, 1, topic="U")
+    store.catch_up()
+    query, forgiving = (Query(home, subscribe="T,U", failOnDataLoss=fail, **EARLIEST) for fail in (True, False))
+    query.drain()
+    forgiving.drain()
+    store.delete_topic("T")
+    home.put_numbered(store, 4)
+    store.catch_up()
+    with pytest.raises(
+        UserError, match=r"topic T queue 0 .*: messages 4 to 8 are gone \(cut off, or the store is another"
+    ):
+        query.trigger()
+    forgiving.restart()
+    forgiving.drain()
+    assert forgiving.batches == [0, 10, 0, 4], "it goes on with what is there now"
+    assert forgiving.places[10:] == [("T", 0, number) for number in range(4)]
+
+
+def test_an_end_is_refused_as_soon_as_a_stream_begins(home: StoreHome) -> None:
+    home.open(**SIZES).close()
+    with pytest.raises(UserError, match="endingTimestamp is given, and a stream has no end"):
+        Query(home, topic="T", endingTimestamp=5)
