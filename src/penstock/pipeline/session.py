@@ -1,7 +1,7 @@
 """Spark sessions as Penstock's own commands start them. Needs pyspark.
 
-Quiet, without a web page, with sockets of the local machine between Java and Python (which halves what a task costs), and
-in UTC. What the caller sets wins, and a session that is already there is used as it is.
+Quiet, without a web page, with sockets of the local machine between Java and Python (which halves what a task costs),
+and in UTC. What the caller sets wins, and a session that is already there is used as it is.
 """
 
 from __future__ import annotations
