@@ -342,3 +342,18 @@ def test_a_foreign_file_among_the_queues_is_refused(home: StoreHome, before: dic
         home.open(**SMALL)
     assert str(path) in str(refused.value)
     assert home.listing() == listing
+
+
+def test_a_delayed_message_whose_topic_is_damaged_stays_out_of_other_topics(home: StoreHome) -> None:
+    """Its unit has the time of delivery where others have a tag's hash: that the two differ does not make it torn."""
+    store = home.open()
+    store.put(Message("T", b"first"))
+    place = store.put(Message("T", b"later", delay_level=3)).physical_offset
+    store.catch_up()
+    copy = home.copy_to(home.path.with_name("killed"))
+    path = copy.log_files()[0]
+    copy.flip(path, path.read_bytes().index(b"SCHEDULE_TOPIC_XXXX", place) + len("SCHEDULE_T"))
+    with copy.open() as damaged:
+        assert damaged.topics() == ["SCHEDULE_TOPIC_XXXX", "T"]
+        assert copy.bodies(damaged, "SCHEDULE_TOPIC_XXXX", 2) == []
+        assert copy.bodies(damaged, "T") == [b"first"]

@@ -172,6 +172,8 @@ class QueuePart:
         data = self._log.read(offset, size)
         if data is None or kernels.check_record(data, 0, offset, False) != Reason.STOP:
             return False
+        if not belongs_to(data, queue.topic_bytes, queue.queue_id, queue.max_offset - 1):
+            return False  # the record's header is damaged: what code it would get says nothing of the unit
         return self._dispatcher.tags_code(data, offset) != tags_code
 
     @property
