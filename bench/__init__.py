@@ -8,6 +8,7 @@
     java        Apache RocketMQ's store, the peer
     store/      the suite `store`, one file per kind of row
     broker/     the suite `broker`: the load generator, the two brokers, the rows
+    spark/      the suite `spark`: the source beside ready-made batches, Parquet and a broker
 
 The program around Apache RocketMQ's store is the one of the interchange tests, so `tests/` is made importable here.
 """

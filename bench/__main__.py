@@ -22,13 +22,14 @@ from bench.harness import BenchFailed
 from bench.recovery import RecoverySuite
 from bench.report import Report, as_table, fill_page
 from bench.run import Options, Suite, run
+from bench.spark import SparkSuite
 from bench.store import StoreSuite
 from bench.workspace import GIB
 from penstock.errors import PenstockError
 
 PAGE = PROJECT / "docs" / "explanation" / "performance.md"
 
-SUITES: tuple[Suite, ...] = (StoreSuite(), RecoverySuite(), BrokerSuite())
+SUITES: tuple[Suite, ...] = (StoreSuite(), RecoverySuite(), BrokerSuite(), SparkSuite())
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 

@@ -46,6 +46,8 @@ class Row(msgspec.Struct, frozen=True):
     """False for figures that are near zero on both sides, where a ratio says nothing."""
     field: str = ""
     """What OpenMessaging Benchmark calls the figure, where it has a name for it."""
+    body_bytes: int = 0
+    """Of each message, where the table is to say how many bytes of bodies a second a figure is."""
 
 
 class Run(msgspec.Struct, frozen=True):

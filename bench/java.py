@@ -56,6 +56,8 @@ def started(jars: list[Path]) -> Iterator[Peer]:
 class BesideStore:
     """A suite whose peer is Apache RocketMQ's store: how that is started and warmed up."""
 
+    beside = "Java"
+
     def class_path(self) -> list[Path]:
         return class_path()
 

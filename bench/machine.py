@@ -13,7 +13,7 @@ import msgspec
 
 from penstock.format import kernels
 
-_PACKAGES = ("penstock", "numpy", "msgspec", "pyarrow")
+_PACKAGES = ("penstock", "numpy", "msgspec", "pyarrow", "pyspark")
 
 
 class Machine(msgspec.Struct, frozen=True):
@@ -52,11 +52,12 @@ def versions() -> dict[str, str]:
 
 
 def java_versions(class_path: list[Path]) -> dict[str, str]:
-    """Of what the peer is made of."""
+    """Of what the peer is made of: Java, and Apache RocketMQ's store unless it has none."""
     said = subprocess.run(["java", "-version"], capture_output=True, text=True, check=False).stderr
     java = re.search(r'version "([^"]+)"', said)
     stores = [match[1] for jar in class_path if (match := re.fullmatch(r"rocketmq-store-(.+)\.jar", jar.name))]
-    return {"java": java[1] if java else "unknown", "rocketmq-store": stores[0] if stores else "unknown"}
+    found = {"java": java[1] if java else "unknown"}
+    return found | {"rocketmq-store": stores[0] if stores else "unknown"} if class_path else found
 
 
 def file_system_of(folder: Path) -> str:

@@ -18,8 +18,6 @@ from bench.machine import Machine
 LEAST_ROUNDS = 3
 """Fewer than this have no middle worth the name."""
 
-HEADS = ("Row", "Penstock", "Java", "Ratio", "Spread", "Goal", "Met")
-
 
 class Report(msgspec.Struct, frozen=True):
     """One run of one suite."""
@@ -36,6 +34,13 @@ class Report(msgspec.Struct, frozen=True):
     java_left_out: str
     """Why there are no figures of Java, empty if there are."""
     results: list[Result]
+    beside: str = "Java"
+    """What our side is compared with, as the table calls it."""
+
+    @property
+    def heads(self) -> tuple[str, ...]:
+        """Of the table's columns."""
+        return "Row", "Penstock", self.beside, "Ratio", "Spread", "Goal", "Met"
 
     def save(self, path: Path) -> None:
         path.write_bytes(msgspec.json.format(msgspec.json.encode(self), indent=2) + b"\n")
@@ -56,7 +61,7 @@ class Report(msgspec.Struct, frozen=True):
         if self.rounds < LEAST_ROUNDS:
             found.append(f"Fewer than {LEAST_ROUNDS} rounds: the medians mean little.")
         if self.java_left_out:
-            found.append(f"Java was left out: {self.java_left_out}.")
+            found.append(f"{self.beside} was left out: {self.java_left_out}.")
         if self.machine.load_average[0] >= 0.5:
             found.append(
                 f"Others were at work on this machine: its load average was {self.machine.load_average[0]:.1f} when "
@@ -78,9 +83,11 @@ class Report(msgspec.Struct, frozen=True):
     def facts(self) -> str:
         """Machine, versions and command, in one sentence."""
         machine, versions = self.machine, self.versions
-        peer = (
-            f"Apache RocketMQ {versions['rocketmq-store']} on Java {versions['java']}, " if "java" in versions else ""
-        )
+        peer = ""
+        if "java" in versions:
+            original = versions.get("rocketmq-store")
+            name = f"Apache RocketMQ {original}" if original else f"Spark {versions['pyspark']}"
+            peer = f"{name} on Java {versions['java']}, "
         day = datetime.fromisoformat(self.date).strftime("%Y-%m-%d")
         return (
             f"{day}, `{self.command}`: {machine.cores} cores of {machine.cpu}, {machine.memory_bytes / 2**30:.0f} GiB, "
@@ -95,7 +102,7 @@ class Report(msgspec.Struct, frozen=True):
 def as_table(report: Report) -> Table:
     """For a terminal."""
     table = Table(title=f"bench {report.suite}", title_justify="left", box=None, pad_edge=False)
-    for head in HEADS:
+    for head in report.heads:
         table.add_column(head, justify="left" if head in ("Row", "Met") else "right", no_wrap=head != "Row")
     for result in report.results:
         style = "red" if result.met is False or result.status == "failed" else ""
@@ -105,13 +112,13 @@ def as_table(report: Report) -> Table:
 
 def as_markdown(report: Report) -> str:
     """For the documents."""
-    lines = ["| " + " | ".join(HEADS) + " |", "|---|" + "---:|" * 5 + "---|"]
+    lines = ["| " + " | ".join(report.heads) + " |", "|---|" + "---:|" * 5 + "---|"]
     lines += ["| " + " | ".join(cells(result)) + " |" for result in report.results]
     return "\n".join([*lines, "", report.facts(), *report.notes()])
 
 
 def cells(result: Result) -> tuple[str, ...]:
-    """The texts of one line, in the order of HEADS."""
+    """The texts of one line, in the order of the report's heads."""
     row = result.row
     goal = "" if row.goal is None else goal_text(row.goal, row.unit)
     if result.ours is None:
@@ -122,7 +129,10 @@ def cells(result: Result) -> tuple[str, ...]:
         ratio = f"{result.ratio.value:.2f}"
         spread = f"{result.ratio.least:.2f} - {result.ratio.most:.2f}"
     met = "" if result.met is None else "yes" if result.met else "no"
-    return row.title, figure(result.ours.median, row.unit), java, ratio, spread, goal, met
+    ours = figure(result.ours.median, row.unit)
+    if row.body_bytes:
+        ours += f" ({result.ours.median * row.body_bytes / 1e6:.0f} MB/s)"
+    return row.title, ours, java, ratio, spread, goal, met
 
 
 def goal_text(goal: Goal, unit: Unit) -> str:

@@ -29,6 +29,8 @@ class Suite(Protocol):
     name: str
     summary: str
     """One line about it."""
+    beside: str
+    """What our side is compared with, as the table calls it."""
 
     def need(self, quick: bool) -> int:
         """Bytes of disk that it uses at most."""
@@ -71,13 +73,13 @@ def run(suite: Suite, options: Options, tell: Tell) -> Report:
         if options.with_java:
             try:
                 jars = suite.class_path()
-                tell("Java warms up")
+                tell(f"{suite.beside} warms up")
                 peer, left_out = stack.enter_context(suite.peer(jars, folder, options.quick)), ""
                 used |= java_versions(jars)
             except NoJava as reason:
                 left_out = str(reason)
         if left_out:
-            tell(f"Java is left out: {left_out}")
+            tell(f"{suite.beside} is left out: {left_out}")
         began = datetime.now(UTC)
         results = [each for scenario in chosen for each in _measure(scenario, peer, options.rounds, tell)]
         return Report(
@@ -91,6 +93,7 @@ def run(suite: Suite, options: Options, tell: Tell) -> Report:
             versions=used,
             java_left_out=left_out,
             results=results,
+            beside=suite.beside,
         )
 
 
