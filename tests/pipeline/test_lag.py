@@ -13,6 +13,7 @@ from penstock.client.sync import Message as Sent
 from penstock.client.sync import Producer, PullConsumer
 from penstock.format.config_tables import ConsumerOffsets
 from penstock.pipeline.jobs.lag import Behind, lag, mark_stuck
+from penstock.pipeline.jobs.where import Where
 from penstock.store import Message
 from penstock.store.config_files import ConfigFiles
 from penstock.store.files import Files
@@ -31,7 +32,7 @@ def test_a_store_says_how_far_each_group_is(tmp_path: Path, capsys: pytest.Captu
             assert store.put(Message("orders", b"x", queue_id=number % 2)).ok
     start = home.clock.now - 19 * 60_000
     consumed(home, {("orders", "fast"): {0: 10, 1: 10}, ("orders", "slow"): {0: 9, 1: 2}, ("gone", "fast"): {0: 7}})
-    by_queue = {(each.group, each.topic, each.queue_id): each for each in lag(stores=[str(home.path)])}
+    by_queue = {(each.group, each.topic, each.queue_id): each for each in lag(Where(stores=(str(home.path),)))}
     assert len(by_queue) == 5
     fast, slow = by_queue["fast", "orders", 1], by_queue["slow", "orders", 1]
     assert (fast.behind, fast.behind_ms, fast.stuck, fast.last_consumed_ms) == (0, 0, False, start + 19 * 60_000)
@@ -41,7 +42,7 @@ def test_a_store_says_how_far_each_group_is(tmp_path: Path, capsys: pytest.Captu
     assert slow.stuck, "the group has consumed far newer messages of queue 0"
     assert not by_queue["slow", "orders", 0].stuck
     assert by_queue["fast", "gone", 0].behind == 0
-    assert [each.group for each in lag(stores=[str(home.path)], group="slow")] == ["slow", "slow"]
+    assert [each.group for each in lag(Where(stores=(str(home.path),)), "slow")] == ["slow", "slow"]
     assert main(["store", "lag", str(home.path)]) == 0
     assert "stuck" in capsys.readouterr().out
     assert main(["store", "lag", str(home.path), "--json", "--group", "fast"]) == 0
@@ -69,7 +70,7 @@ def test_a_cluster_says_the_same() -> None:
             assert sum(ends.values()) == 10
             reader.offsets.commit("readers", first, ends[first])
             reader.offsets.commit("readers", second, 1)
-        rows = {each.queue_id: each for each in lag(namesrv=b.namesrv, group="readers")}
+        rows = {each.queue_id: each for each in lag(Where(namesrv=b.namesrv), "readers")}
     assert {queue_id: each.behind for queue_id, each in rows.items()} == {
         first.queue_id: 0,
         second.queue_id: ends[second] - 1,

@@ -17,6 +17,7 @@ from penstock.cli.main import main
 from penstock.pipeline.jobs.tally import Count, Key, Tally, class_end, count_batch, merge, size_class
 from penstock.pipeline.jobs.usage import Usage, usage_here
 from penstock.pipeline.jobs.usage_page import page
+from penstock.pipeline.jobs.where import Where
 from penstock.store import Message, MessageStore, Record
 
 
@@ -69,7 +70,7 @@ def plain_key(by: str, record: Record) -> Key:
 
 def test_counts_are_those_of_a_plain_count(home: StoreHome) -> None:
     log = fill(home)
-    found = usage_here([str(home.path)])
+    found = usage_here(Where(stores=(str(home.path),)))
     assert (found.messages, found.size) == (len(log), sum(record.size for record in log))
     for by in ("topic", "queue", "tag", "producer", "hour", "day"):
         messages = Counter(plain_key(by, record) for record in log)
@@ -85,7 +86,7 @@ def test_counts_are_those_of_a_plain_count(home: StoreHome) -> None:
 
 def test_a_percentile_is_at_most_nine_per_cent_too_large(home: StoreHome) -> None:
     log = fill(home)
-    count = dict(usage_here([str(home.path)]).tally.counts)[Key("topic", "store", "payments")]
+    count = dict(usage_here(Where(stores=(str(home.path),))).tally.counts)[Key("topic", "store", "payments")]
     sizes = sorted(record.size for record in log if record.topic == "payments")
     for share in (0.5, 0.95, 0.99, 1.0):
         exact = sizes[max(int(-(-share * len(sizes) // 1)) - 1, 0)]
@@ -118,7 +119,7 @@ def test_growth_is_told_from_the_last_week(home: StoreHome) -> None:
             home.clock.now += 3_600_000
             assert store.put(Message("T", b"x" * 100)).ok
         size = store.log.max_offset // 240
-    (disk,) = usage_here([str(home.path)]).disks
+    (disk,) = usage_here(Where(stores=(str(home.path),))).disks
     assert disk.per_day == size * 24
     assert disk.days_left == disk.free / disk.per_day
     assert Usage(Tally(), []).messages == 0
@@ -126,21 +127,28 @@ def test_growth_is_told_from_the_last_week(home: StoreHome) -> None:
 
 def test_an_empty_store_and_damage_are_told(home: StoreHome, tmp_path: Path) -> None:
     home.open().close()
-    empty = usage_here([str(home.path)])
+    empty = usage_here(Where(stores=(str(home.path),)))
     assert (empty.messages, empty.disks[0].days_left) == (0, None)
     damaged = StoreHome(tmp_path / "damaged")
     with damaged.open() as store:
         damaged.put_numbered(store, 20)
         place = store.queues.find("T", 0).unit(7)[0]  # type: ignore[union-attr]
     damaged.flip(damaged.log_files()[0], place + 90)
-    found = usage_here([str(damaged.path)])
+    found = usage_here(Where(stores=(str(damaged.path),)))
     assert (found.messages, found.tally.flaws) == (19, 1)
 
 
 def test_several_stores_are_counted_apart(home: StoreHome, tmp_path: Path) -> None:
     fill(home, 20)
     other = home.copy_to(tmp_path / "copy")
-    found = usage_here([str(home.path), str(other.path)])
+    found = usage_here(
+        Where(
+            stores=(
+                str(home.path),
+                str(other.path),
+            )
+        )
+    )
     assert found.messages == 40
     assert {key.store for key, _, _ in found.rows("topic")} == {"store", "copy"}
 
@@ -162,7 +170,7 @@ class _Text(HTMLParser):
 def test_the_page_stands_alone_and_escapes_what_producers_chose(home: StoreHome) -> None:
     fill(home)
     parsed = _Text()
-    parsed.feed(page(usage_here([str(home.path)])))
+    parsed.feed(page(usage_here(Where(stores=(str(home.path),)))))
     assert parsed.tags["b"] == parsed.tags["script"] == 0
     assert parsed.tags["svg"] == 5
     assert any("<b>" in text for text in parsed.texts)

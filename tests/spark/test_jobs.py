@@ -16,6 +16,7 @@ from penstock.errors import BadSettings, BadStore
 from penstock.pipeline.jobs.matching import Wanted
 from penstock.pipeline.jobs.search import Found, describe, search
 from penstock.pipeline.jobs.usage import usage, usage_here
+from penstock.pipeline.jobs.where import Where
 from penstock.pipeline.workers import in_workers
 from penstock.store import Message
 
@@ -31,8 +32,8 @@ def fill(home: StoreHome) -> None:
 def test_usage_on_spark_is_usage_here(spark: SparkSession, home: StoreHome, tmp_path: Path) -> None:
     fill(home)
     other = home.copy_to(tmp_path / "copy")
-    found = usage(spark, [str(home.path), str(other.path)])
-    here = usage_here([str(home.path), str(other.path)])
+    both = Where(stores=(str(home.path), str(other.path)))
+    found, here = usage(spark, both), usage_here(both)
     assert found.tally == here.tally
     assert found.messages == 600
 
@@ -63,11 +64,11 @@ def test_search_finds_by_what_messages_hold(spark: SparkSession, home: StoreHome
             )
             assert store.put(message).ok
         (hit,) = store.query("T1", "k77")
-    where = [str(home.path)]
+    where = Where(stores=(str(home.path),))
     begin = home.clock.now - 199_000
 
     def numbers(**wanted: Any) -> list[int]:
-        found = search(spark, Wanted(**wanted), stores=where)
+        found = search(spark, Wanted(**wanted), where=where)
         return sorted(int(json.loads(body)["order"]["id"]) for body in bodies(found))
 
     assert numbers(topic="T1", keys=("k77", "k78")) == [77]
@@ -81,7 +82,7 @@ def test_search_finds_by_what_messages_hold(spark: SparkSession, home: StoreHome
     assert numbers(since_ms=begin + 195_000) == [195, 196, 197, 198, 199]
     assert numbers(since_ms=begin, until_ms=begin + 1000) == [0]
     with pytest.raises(BadSettings, match="what is to be found"):
-        search(spark, Wanted(), stores=where)
+        search(spark, Wanted(), where=where)
 
 
 def test_search_tells_of_what_it_could_not_read(spark: SparkSession, home: StoreHome) -> None:
@@ -90,7 +91,7 @@ def test_search_tells_of_what_it_could_not_read(spark: SparkSession, home: Store
         place = store.queues.find("T", 0).unit(7)[0]  # type: ignore[union-attr]
     home.flip(home.log_files()[0], place + 90)
     for wanted in (Wanted(text="0003"), Wanted(text="0003", topic="T")):
-        found = search(spark, wanted, stores=[str(home.path)])
+        found = search(spark, wanted, where=Where(stores=(str(home.path),)))
         rows = found.frame.select("body", "_corrupt").collect()
         assert sorted(row.body for row in rows if row.body is not None) == [b"0003"]
         assert len([row for row in rows if row._corrupt is not None]) == 1

@@ -7,11 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 
-from penstock.cli.on_spark import Confs, Master, StoreConfig, Stores, session
-from penstock.cli.options import AsJson, Config, Folder, option
+from penstock.cli.on_spark import Confs, Master, MaybeNamesrv, Stores, place, session
+from penstock.cli.options import AsJson, Config, Folder, Pairs, option
 from penstock.cli.output import add_row, moment, say, show, table, write_json
-from penstock.cli.search import MaybeNamesrv
-from penstock.errors import BadSettings
 
 if TYPE_CHECKING:
     from penstock.pipeline.jobs.lag import Behind
@@ -26,7 +24,8 @@ def lag(
     as_json: AsJson = False,
     master: Master = None,
     conf: Confs = None,
-    config: StoreConfig = "",
+    config: Config = None,
+    pairs: Pairs = None,
 ) -> None:
     """Show how far consumer groups are behind, in messages and in time, and which queues are stuck.
 
@@ -42,10 +41,10 @@ def lag(
     from penstock.pipeline.jobs.lag import lag as look
     from penstock.pipeline.jobs.lag import lag_frame
 
-    if bool(stores) == bool(namesrv):
-        raise BadSettings("where? Give either --store DIR or --namesrv HOST:PORT")
+    where = place(stores, namesrv, config, pairs)
+    where.check()
     with session("lag", master, conf) as spark:
-        rows = look(stores=stores or (), namesrv=namesrv, config=config, group=group)
+        rows = look(where, group)
         behind = lag_frame(spark, rows).groupBy().sum("behind").first()
     _tell(rows, as_json)
     if stores and not as_json:
@@ -53,7 +52,9 @@ def lag(
         say(f"{total} messages behind in all; `penstock store lag {stores[0]}` says the same at once")
 
 
-def lag_here(folder: Folder, group: Group = "", as_json: AsJson = False, config: Config = None) -> None:
+def lag_here(
+    folder: Folder, group: Group = "", as_json: AsJson = False, config: Config = None, pairs: Pairs = None
+) -> None:
     """Show how far consumer groups are behind, in messages and in time, and which queues are stuck.
 
     The same as `penstock pipeline lag`, without Spark. Exit status 0: done; 2: it could not be run.
@@ -66,7 +67,7 @@ def lag_here(folder: Folder, group: Group = "", as_json: AsJson = False, config:
     """
     from penstock.pipeline.jobs.lag import lag as look
 
-    _tell(look(stores=[str(folder)], config=str(config or ""), group=group), as_json)
+    _tell(look(place([str(folder)], config=config, pairs=pairs), group), as_json)
 
 
 def _tell(rows: Sequence[Behind], as_json: bool) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 from penstock.cli.options import option
@@ -13,13 +14,15 @@ from penstock.errors import BadSettings
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from penstock.pipeline.jobs.where import Where
+
 Stores: TypeAlias = Annotated[list[str] | None, option("--store", "DIR", "A store's folder, or a glob; repeatable.")]
 Master: TypeAlias = Annotated[
     str | None,
     option("--master", "URL", "Spark's master, or sc://HOST for Connect; all cores of this machine otherwise."),
 ]
 Confs: TypeAlias = Annotated[list[str] | None, option("--conf", "K=V", "A setting of Spark; repeatable.")]
-StoreConfig: TypeAlias = Annotated[str, option("--config", "FILE", "A broker.conf to take the stores' settings from.")]
+MaybeNamesrv: TypeAlias = Annotated[str, option("--namesrv", "HOST:PORT", "Name servers of a cluster, not of stores.")]
 
 
 @contextmanager
@@ -47,8 +50,11 @@ def session(job: str, master: str | None, conf: Sequence[str] | None) -> Iterato
             spark.stop()
 
 
-def needed(stores: Sequence[str] | None) -> list[str]:
-    """The stores that were named. Raises BadSettings if there are none."""
-    if not stores:
-        raise BadSettings("which stores? Name them with --store DIR")
-    return list(stores)
+def place(
+    stores: Sequence[str] | None, namesrv: str = "", config: Path | None = None, pairs: Sequence[str] | None = None
+) -> Where:
+    """Where a job's messages are, as the options say it."""
+    from penstock.pipeline.jobs.where import Where
+
+    given = str(config) if config else ""
+    return Where(stores=tuple(stores or ()), namesrv=namesrv, config=given, settings=tuple(pairs or ()))

@@ -7,14 +7,12 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Annotated, Any
 
-from penstock.cli.on_spark import Confs, Master, StoreConfig, Stores, session
-from penstock.cli.options import AsJson, number, option
+from penstock.cli.on_spark import Confs, Master, MaybeNamesrv, Stores, place, session
+from penstock.cli.options import AsJson, Config, Pairs, number, option
 from penstock.cli.output import plain, say, write, write_json
 from penstock.errors import BadSettings
 
 _PREVIEW = 80
-
-MaybeNamesrv = Annotated[str, option("--namesrv", "HOST:PORT", "Name servers of a cluster, instead of stores.")]
 
 
 def search(
@@ -36,7 +34,8 @@ def search(
     as_json: AsJson = False,
     master: Master = None,
     conf: Confs = None,
-    config: StoreConfig = "",
+    config: Config = None,
+    pairs: Pairs = None,
 ) -> None:
     """Find messages by what they hold, and say what was searched.
 
@@ -55,8 +54,8 @@ def search(
     from penstock.pipeline.jobs.search import CORRUPT, describe
     from penstock.pipeline.jobs.search import search as find
 
-    if bool(stores) == bool(namesrv):
-        raise BadSettings("where? Give either --store DIR or --namesrv HOST:PORT")
+    where = place(stores, namesrv, config, pairs)
+    where.check()
     wanted = Wanted(
         topic=topic,
         keys=tuple(key or ()),
@@ -70,7 +69,7 @@ def search(
         until_ms=_moment("--until", until),
     )
     with session("search", master, conf) as spark:
-        found = find(spark, wanted, stores=stores or (), namesrv=namesrv, config=config)
+        found = find(spark, wanted, where)
         unread = 0
         hits: list[dict[str, Any]] = []
         for row in found.frame.toLocalIterator():

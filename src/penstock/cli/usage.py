@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from penstock.cli.on_spark import Confs, Master, StoreConfig, Stores, needed, session
-from penstock.cli.options import AsJson, Config, Folder, option
+from penstock.cli.on_spark import Confs, Master, Stores, place, session
+from penstock.cli.options import AsJson, Config, Folder, Pairs, option
 from penstock.cli.output import add_row, in_units, moment, say, show, table, write, write_json
 
 if TYPE_CHECKING:
@@ -34,7 +34,8 @@ def usage(
     html: Html = None,
     master: Master = None,
     conf: Confs = None,
-    config: StoreConfig = "",
+    config: Config = None,
+    pairs: Pairs = None,
 ) -> None:
     """Count who fills the disk: by topic, queue, tag, producer, day and hour.
 
@@ -49,13 +50,14 @@ def usage(
     """
     from penstock.pipeline.jobs.usage import usage as count
 
-    chosen = needed(stores)
+    where = place(stores, config=config, pairs=pairs)
+    where.check(only_stores=True)
     _check(by)
     with session("usage", master, conf) as spark:
-        found = count(spark, chosen, config=config)
+        found = count(spark, where)
     _tell(found, by, as_json, as_csv, html)
     if found.size < _SMALL and not as_json and not as_csv:
-        say(f"for stores of this size, `penstock store usage {chosen[0]}` says the same at once.")
+        say(f"for stores of this size, `penstock store usage {where.stores[0]}` says the same at once.")
 
 
 def usage_here(
@@ -65,6 +67,7 @@ def usage_here(
     as_csv: AsCsv = False,
     html: Html = None,
     config: Config = None,
+    pairs: Pairs = None,
 ) -> None:
     """Count who fills the disk: by topic, queue, tag, producer, day and hour.
 
@@ -80,7 +83,7 @@ def usage_here(
     from penstock.pipeline.jobs.usage import usage_here as count
 
     _check(by)
-    _tell(count([str(folder)], config=str(config or "")), by, as_json, as_csv, html)
+    _tell(count(place([str(folder)], config=config, pairs=pairs)), by, as_json, as_csv, html)
 
 
 def _check(by: str) -> None:

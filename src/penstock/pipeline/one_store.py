@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import closing
-from pathlib import Path
 from typing import Final
 
 import numpy as np
@@ -41,8 +40,8 @@ _PAGES_ADDED_UP: Final = 64
 class OneStore:
     """The files of one store. One thread."""
 
-    def __init__(self, path: Path, broker: str, config: Path | None, *, following: bool, by_key: bool) -> None:
-        self._folder = StoreFolder.find(path, config)
+    def __init__(self, folder: StoreFolder, broker: str, *, following: bool, by_key: bool) -> None:
+        self._folder = folder
         self.broker = broker
         self._following = following
         self._by_key = by_key

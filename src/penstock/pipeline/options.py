@@ -134,6 +134,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     consumer_group: str = "TOOLS_CONSUMER"
     progress_group: str = ""
     config: str = ""
+    settings: tuple[str, ...] = ()
+    """`name=value` pairs, for whoever makes options by hand: not an option of Spark's users."""
     access_key: str = ""
     secret_key: str = ""
     write_id: str = ""

@@ -17,6 +17,7 @@ from penstock.pipeline.one_store import OneStore, log_queue
 from penstock.pipeline.options import Options
 from penstock.pipeline.places import Task
 from penstock.pipeline.ranges import Queue, Span
+from penstock.store.folder import StoreFolder
 
 _FILE_ADDRESS: Final = re.compile(r"^file:(//)?(?=/)")
 
@@ -32,7 +33,12 @@ class StorePlace:
         self._stores: dict[str, OneStore] = {}
         try:
             for broker, path in name_stores(paths).items():
-                self._stores[broker] = OneStore(path, broker, config, following=following, by_key=bool(options.keys))
+                self._stores[broker] = OneStore(
+                    StoreFolder.find(path, config, options.settings),
+                    broker,
+                    following=following,
+                    by_key=bool(options.keys),
+                )
         except BaseException:
             self.close()
             raise

@@ -6,13 +6,12 @@ From a store's files, or from the brokers of a cluster. Nothing but offsets and 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from penstock.errors import Refused
-from penstock.pipeline.store_place import find_paths, name_stores
+from penstock.pipeline.jobs.where import Where
 from penstock.store.config_files import ConfigFiles
 from penstock.store.folder import StoreFolder
 
@@ -62,13 +61,14 @@ class Behind(msgspec.Struct, frozen=True, kw_only=True):
         return max(self.newest_ms - self.oldest_unread_ms, 0) if self.behind and known else 0
 
 
-def lag(*, stores: Sequence[str] = (), namesrv: str = "", config: str = "", group: str = "") -> list[Behind]:
+def lag(where: Where, group: str = "") -> list[Behind]:
     """All groups, or one. Raises BadSettings, BadStore, Unreachable."""
-    if namesrv:
-        return mark_stuck(_of_cluster(namesrv, group))
+    where.check()
+    if where.namesrv:
+        return mark_stuck(_of_cluster(where.namesrv, group))
     found: list[Behind] = []
-    for broker, path in name_stores(find_paths(stores)).items():
-        found += _of_store(broker, path, Path(config) if config else None, group)
+    for broker, folder in where.folders().items():
+        found += _of_store(broker, folder, group)
     return mark_stuck(found)
 
 
@@ -104,8 +104,7 @@ def mark_stuck(rows: Sequence[Behind]) -> list[Behind]:
     ]
 
 
-def _of_store(broker: str, path: Path, config: Path | None, group: str) -> list[Behind]:
-    folder = StoreFolder.find(path, config)
+def _of_store(broker: str, folder: StoreFolder, group: str) -> list[Behind]:
     offsets = ConfigFiles(folder.files, folder.layout.config).consumer_offsets.read().table.offsets
     found = []
     with folder.view().store as store:

@@ -7,7 +7,7 @@ what was searched and what is not there any more.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.pipeline.jobs.matching import Wanted
+from penstock.pipeline.jobs.where import Where
 from penstock.pipeline.offset_words import EARLIEST
 from penstock.pipeline.one_store import LOG
 from penstock.pipeline.options import Options
@@ -65,14 +66,13 @@ class _Look:
                 yield batch.filter(pa.array(np.asarray(hits)))
 
 
-def search(
-    spark: SparkSession, wanted: Wanted, *, stores: Sequence[str] = (), namesrv: str = "", config: str = ""
-) -> Found:
+def search(spark: SparkSession, wanted: Wanted, where: Where) -> Found:
     """Searches stores, or a cluster. Raises BadSettings, BadStore, Unreachable."""
     from pyspark.sql.pandas.types import to_arrow_schema
 
     wanted.check()
-    options = _options(wanted, stores, namesrv, config)
+    where.check()
+    options = _options(wanted, where)
     tasks, coverage = _plan(options, wanted)
     names = list(known_columns(options))
     schema = spark_schema(names, options)
@@ -81,21 +81,13 @@ def search(
     return Found(in_workers(spark, tasks, look, schema), coverage)
 
 
-def _options(wanted: Wanted, stores: Sequence[str], namesrv: str, config: str) -> Options:
+def _options(wanted: Wanted, where: Where) -> Options:
     """With a topic, its queues; without one, the log, which holds all of them. A cluster is read by queue."""
-    options = Options(
-        path=tuple(stores),
-        namesrv=namesrv,
-        config=config,
-        topic=wanted.topic,
-        keys=wanted.keys,
-        fail_on_data_loss=False,
-    )
     if wanted.topic:
-        return options
-    if namesrv:
-        return msgspec.structs.replace(options, subscribe_pattern=re.compile(".*"))
-    return msgspec.structs.replace(options, order="log")
+        return where.options(topic=wanted.topic, keys=wanted.keys)
+    if where.namesrv:
+        return where.options(subscribe_pattern=re.compile(".*"), keys=wanted.keys)
+    return where.options(order="log", keys=wanted.keys)
 
 
 def _plan(options: Options, wanted: Wanted) -> tuple[list[Task], Coverage]:

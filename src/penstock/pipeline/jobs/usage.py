@@ -15,11 +15,11 @@ import msgspec
 import pyarrow as pa
 
 from penstock.pipeline.jobs.tally import COLUMNS, Key, Tally, count_batch, merge
-from penstock.pipeline.options import Options
+from penstock.pipeline.jobs.where import Where
 from penstock.pipeline.places import Task
 from penstock.pipeline.planning import plan
 from penstock.pipeline.ranges import Span
-from penstock.pipeline.store_place import StorePlace, find_paths, name_stores
+from penstock.pipeline.store_place import StorePlace
 from penstock.pipeline.workers import in_workers
 
 if TYPE_CHECKING:
@@ -66,17 +66,17 @@ class Usage(msgspec.Struct, frozen=True):
         return sum(count.size for key, count in self.tally.counts if key.by == "topic")
 
 
-def usage(spark: SparkSession, stores: Sequence[str], *, config: str = "") -> Usage:
+def usage(spark: SparkSession, where: Where) -> Usage:
     """Counts on Spark. Raises BadStore, BadSettings."""
-    with _Plan(stores, config) as planned:
+    with _Plan(where) as planned:
         frame = in_workers(spark, planned.tasks, _count_piece, "tally binary")
         tallies = [msgspec.msgpack.decode(row.tally, type=Tally) for row in frame.collect()]
         return planned.usage(tallies)
 
 
-def usage_here(stores: Sequence[str], *, config: str = "") -> Usage:
+def usage_here(where: Where) -> Usage:
     """Counts in this process: the same, without Spark."""
-    with _Plan(stores, config) as planned:
+    with _Plan(where) as planned:
         return planned.usage([count_task(task) for task in planned.tasks])
 
 
@@ -98,9 +98,10 @@ def _count_piece(task: Task) -> Iterator[pa.RecordBatch]:
 class _Plan:
     """The logs of some stores, cut into pieces."""
 
-    def __init__(self, stores: Sequence[str], config: str) -> None:
-        options = Options(path=tuple(stores), order="log", config=config, fail_on_data_loss=False)
-        self._paths = name_stores(find_paths(stores))
+    def __init__(self, where: Where) -> None:
+        where.check(only_stores=True)
+        options = where.options(order="log")
+        self._paths = {name: folder.layout.root for name, folder in where.folders().items()}
         self._place = StorePlace(options)
         try:
             queues = self._place.queues(())
