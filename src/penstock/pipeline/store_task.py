@@ -17,6 +17,7 @@ import pyarrow as pa
 from penstock.errors import DataLost
 from penstock.format.arrow_schema import select_columns
 from penstock.format.constants import BLANK_MAGIC
+from penstock.pipeline.kept_log import KeptLog
 from penstock.pipeline.places import Flaw, Page
 from penstock.store.arrow_get import ArrowReader
 from penstock.store.arrow_methods import MAX_BYTES, MAX_ROWS
@@ -38,7 +39,7 @@ class Files(msgspec.Struct, frozen=True):
     log_end: int
 
     def log(self) -> LogView:
-        return LogView(Path(self.commit_log), self.log_file_size, self.log_min, self.log_end)
+        return KeptLog(Path(self.commit_log), self.log_file_size, self.log_min, self.log_end)
 
 
 class QueueSpan(msgspec.Struct, frozen=True):

@@ -35,6 +35,7 @@ class FilesView:
         self._folder = folder
         self.file_size = file_size
         self._mapped: OrderedDict[int, MappedFile] = OrderedDict()
+        self._identities: dict[int, tuple[int, int] | None] = {}
 
     def offsets(self) -> list[int]:
         """Where the files that are there now begin, in order."""
@@ -48,6 +49,7 @@ class FilesView:
             self._mapped.move_to_end(first)
             return file
         path = self._folder / file_name(first)
+        identity = self._io.identity(path)  # before it is mapped: if it is replaced right now, that will be noticed
         try:
             made = self._io.open_map(path)
         except FileNotFoundError:
@@ -58,10 +60,24 @@ class FilesView:
             raise BadStore(
                 "the file has another size than the others", path=path, expected=self.file_size, found=f"{size} bytes"
             )
+        self._identities[first] = identity
         file = self._mapped[first] = MappedFile(made, first, wrote=self.file_size)
         if len(self._mapped) > _MOST_MAPPED:
             self._mapped.popitem(last=False)[1].shut_down()
         return file
+
+    def forget_changed(self) -> None:
+        """Lets go of files that were deleted, replaced, or changed in size since they were mapped."""
+        for first in list(self._mapped):
+            if not self._is_as_mapped(first):
+                self._mapped.pop(first).shut_down()
+
+    def _is_as_mapped(self, first: int) -> bool:
+        path = self._folder / file_name(first)
+        try:
+            return self._io.identity(path) == self._identities[first] and self._io.size(path) == self.file_size
+        except FileNotFoundError:
+            return False
 
     def close(self) -> None:
         while self._mapped:
@@ -71,8 +87,11 @@ class FilesView:
 class LogView:
     """The commit log from `min_offset` up to `confirmed_offset`."""
 
-    def __init__(self, folder: Path, file_size: int, min_offset: int, confirmed_offset: int) -> None:
-        self.queue = FilesView(folder, file_size)
+    def __init__(
+        self, folder: Path, file_size: int, min_offset: int, confirmed_offset: int, files: FilesView | None = None
+    ) -> None:
+        """`files`: those of the folder, if somebody has them mapped already; they are closed with this view."""
+        self.queue = FilesView(folder, file_size) if files is None else files
         self.min_offset = min_offset
         self.confirmed_offset = confirmed_offset
 
