@@ -21,8 +21,16 @@ def kernels_name(request: pytest.FixtureRequest) -> Iterator[str]:
     kernels.select(before)
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Where tests run in several processes, those of a file stay together, and so do all that share a Spark session."""
+    """Where tests run in several processes, those of a file stay together, and so do all that share a Spark session.
+
+    These come first, because they take longest.
+    """
     for item in items:
-        folder = item.path.parent.name
-        item.add_marker(pytest.mark.xdist_group(folder if folder == "spark" else str(item.path)))
+        item.add_marker(pytest.mark.xdist_group("spark" if _shares_spark(item) else str(item.path)))
+    items.sort(key=lambda item: not _shares_spark(item))
+
+
+def _shares_spark(item: pytest.Item) -> bool:
+    return item.path.parent.name == "spark"
