@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.ready
-WORKERS ?= 2
+WORKERS ?= 3
 export PYTHONUNBUFFERED := 1
 
 .PHONY: setup run test test-peers torture check bench clean

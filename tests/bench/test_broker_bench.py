@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import socket
 import threading
@@ -101,10 +102,11 @@ def answering(answer: Callable[[int, Command], bytes]) -> Iterator[tuple[socket.
 
     def serve() -> None:
         reader = FrameReader()
-        while data := theirs.recv(1 << 16):
-            for command in reader.feed(data):
-                got.append(command)
-                theirs.sendall(answer(len(got), command))
+        with contextlib.suppress(BrokenPipeError):  # who asked has read enough
+            while data := theirs.recv(1 << 16):
+                for command in reader.feed(data):
+                    got.append(command)
+                    theirs.sendall(answer(len(got), command))
 
     server = threading.Thread(target=serve)
     server.start()

@@ -259,8 +259,8 @@ def test_one_thread_builds_the_queue_and_then_the_index(home: StoreHome, monkeyp
     indexed = threading.Event()
     append = store.index.append
 
-    def append_noted(*keys: object) -> None:
-        append(*keys)  # type: ignore[arg-type]
+    def append_noted(*keys: object, **how: object) -> None:
+        append(*keys, **how)  # type: ignore[arg-type]
         steps.append(("index", threading.current_thread().name))
         indexed.set()
 
