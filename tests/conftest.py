@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -21,16 +22,22 @@ def kernels_name(request: pytest.FixtureRequest) -> Iterator[str]:
     kernels.select(before)
 
 
-@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Where tests run in several processes, those of a file stay together, and so do all that share a Spark session.
-
-    These come first, because they take longest.
-    """
-    for item in items:
-        item.add_marker(pytest.mark.xdist_group("spark" if _shares_spark(item) else str(item.path)))
-    items.sort(key=lambda item: not _shares_spark(item))
+    """What shares a Spark session comes first, because it takes longest."""
+    items.sort(key=lambda item: not _shares_spark(item.nodeid))
 
 
-def _shares_spark(item: pytest.Item) -> bool:
-    return item.path.parent.name == "spark"
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Where tests run in several processes, those of a file stay together, and so do all that share a session."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class ByFile(LoadScopeScheduling):  # type: ignore[misc]
+        def _split_scope(self, nodeid: str) -> str:
+            return "spark" if _shares_spark(nodeid) else nodeid.partition("::")[0]
+
+    return ByFile(config, log)
+
+
+def _shares_spark(nodeid: str) -> bool:
+    return nodeid.startswith("tests/spark/")
