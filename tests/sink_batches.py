@@ -124,4 +124,5 @@ def whole(batch_id: int, count: int) -> list[bytes]:
 
 def assert_sound(path: Path) -> None:
     """What `penstock store verify` says of it."""
-    assert [f"{each.kind} {each.path}: {each.what}" for each in audit(path, SETTINGS).errors] == []
+    errors = [f"{each.kind} {each.path}: {each.what}" for each in audit(path, SETTINGS).errors]
+    assert not errors, errors

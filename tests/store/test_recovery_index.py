@@ -136,3 +136,17 @@ def test_a_power_cut_after_which_only_the_header_of_a_new_file_is_there(home: St
     last = home.index_files()[-1]
     last.write_bytes(last.read_bytes()[:40].ljust(GEOMETRY.file_size, b"\0"))
     assert_every_key_is_found_once(home, KEYS)
+
+
+def test_items_that_the_header_never_counted_are_zeroed_if_their_records_are_gone(home: StoreHome) -> None:
+    """As after a power cut: the page of the items was written, that of the header was not, and the log was cut."""
+    with home.open() as store:
+        home.put_numbered(store, 5)
+    home.mark_crashed()
+    (index,) = home.index_files()
+    geometry = IndexGeometry(store.settings.max_hash_slot_num, store.settings.max_index_num)
+    count = IndexHeader.unpack(index.read_bytes()[:40]).index_count
+    home.write(index, geometry.item_position(count), b"\1" * 60)
+    with home.open() as store:
+        assert [len(store.query("T", f"k{number}")) for number in range(5)] == [1] * 5
+    assert not any(index.read_bytes()[geometry.item_position(count) :])

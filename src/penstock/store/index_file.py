@@ -16,6 +16,7 @@ import numpy.typing as npt
 from penstock.format import kernels
 from penstock.format.index_layout import HEADER_SIZE, ITEM_SIZE, IndexGeometry, IndexHeader, IndexItem, unpack_item
 from penstock.store.files import FileMap
+from penstock.store.zeros import zero_from
 
 _PAGE = 256
 _ITEMS_AT_ONCE = 1 << 16
@@ -156,6 +157,9 @@ class IndexFile:
             kernels.populate(self.map.view, begin, begin + rest.nbytes)
             kernels.populate(self.map.view, 0, geometry.item_position(0))
         rest.view(np.uint8)[:] = 0
+        del rest
+        # Items may be on disk that the header never counted; if their records are gone, nothing will come over them.
+        zero_from(self.map, geometry.item_position(max(end, min(self.count, geometry.items))))
         self.map.view[HEADER_SIZE : geometry.item_position(0)] = newest.view(np.uint8).data
         if end == 1:
             self.set_header(before)

@@ -10,7 +10,6 @@ Positions are plain ints written by one thread each (appender, committer, flushe
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,12 +17,12 @@ import numpy as np
 
 from penstock.format import kernels
 from penstock.store.files import FileMap
+from penstock.store.zeros import written_pieces, zero_from
 
 if TYPE_CHECKING:
     from penstock.store.transient_pool import PoolBuffer
 
 PAGE = 4096
-_CHUNK = 1 << 20
 
 
 class MappedFile:
@@ -135,20 +134,12 @@ class MappedFile:
 
     def zero(self, position: int) -> int:
         """Zeroes from `position` to the end, touching only what is not zero; returns how many bytes were not."""
-        cut = 0
-        for start, stop in self._chunks(position):
-            piece = np.frombuffer(self.map.view, np.uint8, stop - start, start)
-            count = int(np.count_nonzero(piece))
-            if count:
-                piece[:] = 0
-                cut += count
-            del piece
-        return cut
+        return zero_from(self.map, position)
 
     def used(self, position: int) -> int:
         """The position after the last byte at or behind `position` that is not zero; `position` if there is none."""
         end = position
-        for start, stop in self._chunks(position):
+        for start, stop in written_pieces(self.map, position):
             if not np.count_nonzero(np.frombuffer(self.map.view, np.uint8, stop - start, start)):
                 continue
             # A copy: another process may be writing here, and numpy does not bear that while it counts.
@@ -156,12 +147,6 @@ class MappedFile:
             if len(found):
                 end = start + int(found[-1]) + 1
         return end
-
-    def _chunks(self, position: int) -> Iterator[tuple[int, int]]:
-        """What may hold something from `position` on, in pieces that fit a cache."""
-        for begin, end in self.map.written_ranges(position):
-            for start in range(begin, end, _CHUNK):
-                yield start, min(start + _CHUNK, end)
 
     # -- readers ---------------------------------------------------------------------------------------------
 
