@@ -111,7 +111,8 @@ def bodies(path: Path, *, read_only: bool = False) -> list[bytes]:
     with MessageStore.open(path, SETTINGS, read_only=read_only, files=None if read_only else UnsyncedFiles()) as store:
         found = stored(store)
         keys = [key for record in found for key in record.keys]
-        assert all(len(store.query(record.topic, key)) == 1 for record in found for key in record.keys)
+        hits = {key: len(store.query(record.topic, key)) for record in found for key in record.keys}
+        assert all(count == 1 for count in hits.values()), {key: n for key, n in hits.items() if n != 1}
         assert len(set(keys)) == len(keys)
     assert sum(record.body.startswith(b"before") for record in found) == BEFORE
     found.sort(key=lambda record: record.physical_offset)

@@ -15,6 +15,7 @@ from power_loss import Image, PowerLossFiles, write_image
 from sink_batches import SETTINGS, assert_sound, bodies, commit_rows, make_store, query_batch, whole
 from unsynced_files import UnsyncedFiles
 
+from penstock.format.index_layout import ITEM_SIZE, IndexGeometry
 from penstock.store import MessageStore
 from penstock.store.files import Files
 from penstock.store.layout import Layout
@@ -97,3 +98,21 @@ def test_the_power_goes_at_any_sync_of_a_roll_back(base: Path, tmp_path: Path) -
         assert bodies(path, read_only=True) == [], what
         assert bodies(path) == [], what
         assert_sound(path)
+
+
+@pytest.mark.parametrize(("first", "lost"), [(38, 1), (38, 5), (14, 28), (5, 6)])
+def test_index_items_that_were_counted_and_never_reached_the_disk_hide_no_others(
+    base: Path, tmp_path: Path, first: int, lost: int
+) -> None:
+    cuts, _ = cuts_of_commit(base, f"{SEED} items")
+    whole_log = next(image for what, image in cuts if what.startswith("write store/penstock/sink/marks"))
+    path = opened(whole_log, tmp_path / "killed")
+    [index] = Layout.of(path, SETTINGS).index.iterdir()
+    with index.open("r+b") as file:
+        file.seek(IndexGeometry(50, 150).item_position(first))
+        file.write(bytes(ITEM_SIZE * lost))
+    index_before = index.read_bytes()
+    assert bodies(path, read_only=True) == []
+    assert index.read_bytes() == index_before
+    assert bodies(path) == []
+    assert_sound(path)

@@ -26,11 +26,13 @@ from penstock.store.recovery.report import RecoveryReport
 class IndexPart:
     """Looks at the index, then takes it back to what can be believed."""
 
-    def __init__(self, files: Files, index: Index, records: Records, *, live: bool) -> None:
+    def __init__(self, files: Files, index: Index, records: Records, *, live: bool, owned: bool) -> None:
+        """A view of half a batch is `live` also where nobody has the store open (`owned`): its writer was killed."""
         self._io = files
         self._index = index
         self._records = records
         self._live = live
+        self._owned = owned
         self._aside: list[Path] = []
         """Files that cannot be used, oldest first."""
         self._gone: list[IndexFile] = []
@@ -136,8 +138,9 @@ class IndexPart:
                 f"{kept[0].parent}, and are built again from the log"
             )
         index, last = self._index, self._index.end_offset
-        if not clean and not self._live:
-            self._nothing_lost = index.keep_before(log.walked_from, self._records.store_timestamp)
+        if not clean and not self._owned:
+            before = min(log.walked_from, log.end)
+            self._nothing_lost = index.keep_before(before, self._records.store_timestamp)
         elif last >= log.end:
             index.rewind(log.end, self._records.store_timestamp)
         elif last >= log.walked_from and (self._live or last != noted_end):

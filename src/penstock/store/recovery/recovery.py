@@ -56,13 +56,14 @@ class Recovery:
         self._quarantine = Quarantine(files, layout.quarantine, clock, max_bytes=most, may_exceed=may_exceed)
         self._checkpoint = checkpoint
         begun = pending_start(files, layout) if files.read_only else None
-        self._live = live = begun is not None or (files.read_only and files.lock_owner(layout.lock) != 0)
+        owned = files.read_only and files.lock_owner(layout.lock) != 0
+        self._live = live = begun is not None or owned
         self._tell = tell
         self._state = read_state(files, layout.dispatched)
         check_crc = settings.check_crc_on_recover
         self._log_part = LogPart(files, layout, commit_log, records, check_crc=check_crc, live=live, begun=begun)
         self._queue_part = QueuePart(files, queues, commit_log, dispatcher, live=live)
-        self._index_part = None if index is None else IndexPart(files, index, records, live=live)
+        self._index_part = None if index is None else IndexPart(files, index, records, live=live, owned=owned)
         garbage = self._state is None and files.exists(layout.dispatched)
         self._dispatching = Dispatching(commit_log, queues, dispatcher, self._state, state_is_garbage=garbage)
 
