@@ -21,7 +21,7 @@ run: setup
 	$(BIN)/penstock serve
 
 test: check
-	$(BIN)/python -m pytest -m "not java and not node and not cpp and not torture" -n $(WORKERS)
+	$(BIN)/python -m pytest -m "not java and not node and not cpp and not torture" -n $(WORKERS) --durations=30
 
 # Real clients and Apache RocketMQ itself: through Maven, npm and PyPI. Skips, with the reason, what cannot be had.
 test-peers: setup

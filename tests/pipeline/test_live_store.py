@@ -137,7 +137,7 @@ def test_a_place_that_is_followed_hands_out_each_message_once(tmp_path: Path) ->
     for queue, end in last.items():
         mine = pc.and_(pc.equal(everything["topic"], queue.topic), pc.equal(everything["queue_id"], queue.queue_id))
         assert everything.filter(mine)["queue_offset"].to_pylist() == list(range(end)), "in order, each once"
-    assert len(tables) > 3
+    assert len(tables) > 1, "it must have been read while it grew"
 
 
 # -- SYNC_FLUSH ----------------------------------------------------------------------------------------------------

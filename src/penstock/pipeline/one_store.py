@@ -1,14 +1,14 @@
 """One store's files as the driver sees them: which queues there are, from where to where, and tasks over them.
 
-A store that is read once is opened as a view, which shows what a start would serve. One that is in use, or that a
-stream follows, is read up to what its queue files refer to (`penstock.store.tail`): a view is opened only where a time
-or a key has to be looked up.
+A store that is read once is opened as a view, which shows what a start would serve. One that is in use, that a stream
+follows, or that is as it was closed, is read up to what its queue files refer to (`penstock.store.tail`): a view is
+opened only where a time or a key has to be looked up.
 """
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Sequence
-from contextlib import closing
 from typing import Final
 
 import numpy as np
@@ -46,9 +46,16 @@ class OneStore:
         self._following = following
         self._by_key = by_key
         self._view: MessageStore | None = None
-        self._tail: StoreTail | None = None
-        if following or self._folder.owner:
-            self._tail = StoreTail(self._folder.layout, self._folder.settings)
+        self._tail = StoreTail(folder.layout, folder.settings) if following or folder.owner else self._closed_tail()
+
+    def _closed_tail(self) -> StoreTail | None:
+        """The ends of a store that was closed and not touched since; None if a start would have to look closer."""
+        with contextlib.suppress(BadStore, FileNotFoundError):
+            tail = StoreTail(self._folder.layout, self._folder.settings)
+            if tail.is_as_closed:
+                return tail
+            tail.close()
+        return None
 
     def close(self) -> None:
         self.close_view()
@@ -184,7 +191,7 @@ class OneStore:
         queue = self.queue(topic, queue_id)
         assert queue is not None, "a span lies in a queue"
         folder = self._folder.layout.consume_queue / topic / str(queue_id)
-        with closing(
+        with contextlib.closing(
             QueueView(folder, topic, queue_id, self._settings.mapped_file_size_consume_queue, start, stop)
         ) as on_disk:
             try:

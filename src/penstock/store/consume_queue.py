@@ -101,7 +101,9 @@ class ConsumeQueue:
                 count = len(units) if full else 0
             else:
                 quick = max(count_in_order(units, last) - 1, 0)
-                count = quick + count_sound(units[quick:], None if quick else last)
+                rest = units[quick:]
+                count = quick + count_sound(rest[: _count_whole(rest)], None if quick else last)
+                del rest
             last = _last_real(units[:count], last)
             del units
             if count * UNIT_SIZE < file.size:
@@ -366,6 +368,20 @@ def count_in_order(units: Units, before: Units | None) -> int:
     return len(units)
 
 
+def _count_whole(units: Units) -> int:
+    """How many units there are before the first that can be none, as in the free space of a file."""
+    for start in range(0, len(units), _UNITS_AT_ONCE):
+        bad = np.flatnonzero(_is_no_unit(units[start : start + _UNITS_AT_ONCE]))
+        if len(bad):
+            return start + int(bad[0])
+    return len(units)
+
+
+def _is_no_unit(units: Units) -> npt.NDArray[np.bool_]:
+    offsets = units["offset"]
+    return np.asarray((offsets < 0) | (offsets > _MAX_OFFSET) | (units["size"] <= 0))
+
+
 def _last_real(units: Units, otherwise: Units | None) -> Units | None:
     """The last unit that points to a record."""
     for end in range(len(units), 0, -_UNITS_AT_ONCE):
@@ -383,7 +399,7 @@ def count_sound(units: Units, before: Units | None) -> int:
     Where that is not so, one of the two is wrong, and neither counts.
     """
     offsets, sizes = units["offset"].astype(np.int64), units["size"].astype(np.int64)
-    bad = np.flatnonzero((offsets < 0) | (offsets > _MAX_OFFSET) | (sizes <= 0))
+    bad = np.flatnonzero(_is_no_unit(units))
     count = int(bad[0]) if len(bad) else len(units)
     real = np.flatnonzero(sizes[:count] != NO_RECORD_SIZE)
     if before is not None:

@@ -6,7 +6,7 @@ else is. The last unit found is believed only if the record it points to stands 
 written. A batch that a sink is still appending is not there yet.
 
 A store that was not closed cleanly and is not in use shows what its queues held; a start would add what was not
-dispatched yet. One thread.
+dispatched yet. `is_as_closed` tells whether it would. One thread.
 """
 
 from __future__ import annotations
@@ -103,6 +103,41 @@ class StoreTail:
             queue.close()
         self.queues.clear()
         self._log = FilesView(self._layout.commit_log, self.settings.mapped_file_size_commit_log)
+
+    # -- a store that nobody has open ------------------------------------------------------------------------
+
+    @property
+    def is_as_closed(self) -> bool:
+        """Whether the files hold what a clean close left, and nothing else: then a start would serve just this.
+
+        By the note of that close: where log and queues end. Records before the end are not looked at.
+        """
+        layout, state = self._layout, read_state(self._io, self._layout.dispatched)
+        if state is None or any(map(self._io.exists, (layout.abort, layout.damaged))):
+            return False
+        sizes = state.sizes.commit_log, state.sizes.consume_queue
+        noted = {(each.topic, each.queue_id): (each.count, max(each.end, 0)) for each in state.queues}
+        return (
+            sizes == (self.settings.mapped_file_size_commit_log, self.settings.mapped_file_size_consume_queue)
+            and state.position == state.flushed == self.log_end
+            and noted == {key: (queue.max_offset, queue.record_end) for key, queue in self.queues.items()}
+            and pending_start(self._io, layout) is None
+            and self._log_ends_here()
+        )
+
+    def _log_ends_here(self) -> bool:
+        """Whether every file of the log is there, and nothing was begun behind its end."""
+        size, end = self._log.file_size, self.log_end
+        offsets = self._log.offsets()
+        if offsets != list(range(self.log_min, max(end, self.log_min + len(offsets) * size), size)):
+            return False
+        behind = (max(offset, end) for offset in offsets if offset + size > end)  # files may have been made ahead
+        return not any(self._begins(position) for position in behind)
+
+    def _begins(self, position: int) -> bool:
+        """Whether a record or a filler begins at a position."""
+        file = self._log.find(position)
+        return file is None or any(file.map.view[position - file.from_offset :][:8])
 
     def close(self) -> None:
         for queue in self.queues.values():
