@@ -15,7 +15,7 @@ from queue_faults import QUEUE_FAULTS
 from sound_store import T0, SoundStore
 
 from penstock.format.checkpoint import Checkpoint
-from penstock.store.config_tables import ConsumerOffsets, DelayOffsets
+from penstock.format.config_tables import ConsumerOffsets, DelayOffsets
 
 Kinds = set[str]
 Fault = Callable[[SoundStore], Kinds]

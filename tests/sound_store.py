@@ -15,10 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from penstock.format import kernels
-from penstock.format.index_layout import IndexHeader
-from penstock.store import Message, MessageStore, Settings
-from penstock.store.config_files import ConfigFiles
-from penstock.store.config_tables import (
+from penstock.format.config_tables import (
     ConsumerFilters,
     ConsumerOffsets,
     DelayOffsets,
@@ -27,6 +24,9 @@ from penstock.store.config_tables import (
     TopicConfig,
     Topics,
 )
+from penstock.format.index_layout import IndexHeader
+from penstock.store import Message, MessageStore, Settings
+from penstock.store.config_files import ConfigFiles
 from penstock.store.files import Files
 
 T0 = 1_600_000_000_000

@@ -13,10 +13,10 @@ import numpy as np
 from numbered import SMALL_FILES, message, number_of, read_queue
 from unsynced_files import UnsyncedFiles
 
+from penstock.format.config_tables import ConsumerOffsets, DelayOffsets, SubscriptionGroups, Topics
 from penstock.format.queue_unit import UNIT_SIZE
 from penstock.store import MessageStore, Record, Settings
 from penstock.store.config_files import ConfigFiles
-from penstock.store.config_tables import ConsumerOffsets, DelayOffsets, SubscriptionGroups, Topics
 
 SETTINGS = Settings.dev(**SMALL_FILES, flush_interval_consume_queue=3_600_000)
 MESSAGES = 110

@@ -20,9 +20,9 @@ from store_home import is_one_sentence
 from unsynced_files import UnsyncedFiles
 
 from penstock.errors import PenstockError
+from penstock.format.config_tables import ConsumerOffsets
 from penstock.store import MessageStore, Settings
 from penstock.store.config_files import ConfigFiles
-from penstock.store.config_tables import ConsumerOffsets
 
 MESSAGES = 24
 

@@ -33,12 +33,12 @@ from numbered import (
 from power_loss import Image, PowerLossFiles, write_image
 from unsynced_files import UnsyncedFiles
 
+from penstock.format.config_tables import ConsumerOffsets
 from penstock.format.kernels import check_record
 from penstock.format.record import decode_record
 from penstock.format.rows import Reason
 from penstock.store import FlushDiskType, MessageStore, PutResult, Settings
 from penstock.store.config_files import ConfigFiles
-from penstock.store.config_tables import ConsumerOffsets
 
 IMAGES = int(os.environ.get("PENSTOCK_IMAGES", "100"))
 TORTURE_IMAGES = int(os.environ.get("PENSTOCK_IMAGES", "20000"))

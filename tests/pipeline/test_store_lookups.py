@@ -12,10 +12,10 @@ from store_home import StoreHome
 from store_reading import Rows, options_for, read, read_tasks
 
 from penstock.errors import BadSettings, BadStore, DataLost
+from penstock.format.config_tables import ConsumerOffsets
 from penstock.pipeline.planning import plan_batch
 from penstock.store import Message
 from penstock.store.config_files import ConfigFiles
-from penstock.store.config_tables import ConsumerOffsets
 from penstock.store.files import Files
 
 COUNT = 120

@@ -7,8 +7,8 @@ from repair.damaged_home import DamagedHome
 from unsynced_files import UnsyncedFiles
 
 from penstock.format.checkpoint import Checkpoint
+from penstock.format.config_tables import ConsumerOffsets, DelayOffsets, TopicConfig, Topics
 from penstock.store.config_files import ConfigFiles
-from penstock.store.config_tables import ConsumerOffsets, DelayOffsets, TopicConfig, Topics
 
 GARBAGE = [b"\0" * 50, b'{"offsetTable":', b"\xff\xfe", b"[1, 2]"]
 

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import BadStore, StoreFailed
-from penstock.store.config_files import ConfigFile, ConfigFiles
-from penstock.store.config_tables import (
+from penstock.format.config_tables import (
     ConsumerFilters,
     ConsumerOffsets,
     DataVersion,
@@ -19,6 +18,7 @@ from penstock.store.config_tables import (
     TopicConfig,
     Topics,
 )
+from penstock.store.config_files import ConfigFile, ConfigFiles
 from penstock.store.files import Files
 
 TOPICS = """{

@@ -19,7 +19,7 @@ import msgspec
 
 from penstock.errors import BadStore, CorruptData
 from penstock.format import loose_json
-from penstock.store.config_tables import (
+from penstock.format.config_tables import (
     ConsumerFilters,
     ConsumerOffsets,
     DelayOffsets,

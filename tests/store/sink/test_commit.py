@@ -23,9 +23,9 @@ from sink_batches import (
 from store_home import is_one_sentence
 
 from penstock.errors import BadMessage, BadStore, CorruptData, PenstockError, StoreInUse
+from penstock.format.config_tables import TopicConfig
 from penstock.store import Message, MessageStore
 from penstock.store.config_files import ConfigFiles
-from penstock.store.config_tables import TopicConfig
 from penstock.store.files import Files
 from penstock.store.layout import Layout
 from penstock.store.sink import pending_start

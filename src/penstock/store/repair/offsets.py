@@ -11,9 +11,9 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from penstock.format import loose_json
+from penstock.format.config_tables import ConsumerOffsets, DelayOffsets
 from penstock.format.constants import DAMAGED_TOPIC, DLQ_PREFIX, HALF_TOPIC, OP_HALF_TOPIC, RETRY_PREFIX, SCHEDULE_TOPIC
 from penstock.store.config_files import ConfigFile, ConfigFiles
-from penstock.store.config_tables import ConsumerOffsets, DelayOffsets
 from penstock.store.consume_queues import ConsumeQueues
 from penstock.store.files import Files
 from penstock.store.layout import Layout
