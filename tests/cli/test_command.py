@@ -48,7 +48,19 @@ def test_an_error_of_the_program_is_one_sentence_and_status_2(tmp_path: Path) ->
 
 def started(*arguments: object) -> subprocess.Popen[str]:
     command = [*PENSTOCK, *map(str, arguments)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT)
+    return subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=ENVIRONMENT,
+        preexec_fn=_hear_interrupts,
+    )
+
+
+def _hear_interrupts() -> None:
+    """Whoever is started in the background by a shell does not."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def test_a_reader_that_goes_away_ends_it_quietly(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from crash.failing_files import FailingFiles
+from numbered import SEED
 from sink_batches import assert_sound, bodies, commit_rows, make_store, query_batch, whole
 from store_home import is_one_sentence
 from unsynced_files import UnsyncedFiles
@@ -30,11 +31,12 @@ def sound(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("stays_broken", [False, True])
-def test_any_call_fails(sound: Path, stays_broken: bool) -> None:
-    number, refused = 0, 0
+@pytest.mark.parametrize("every", [pytest.param(1, marks=pytest.mark.torture), 4])
+def test_any_call_fails(sound: Path, every: int, stays_broken: bool) -> None:
+    number, refused = SEED % every, 0
     while True:
         path = shutil.copytree(sound, sound.parent / f"failed {number}")
-        kind = (errno.EIO, errno.ENOSPC)[number % 2]
+        kind = (errno.EIO, errno.ENOSPC)[number // every % 2]
         files = FailingFiles(number, kind, stays_broken=stays_broken)
         sentence = ""
         try:
@@ -51,7 +53,7 @@ def test_any_call_fails(sound: Path, stays_broken: bool) -> None:
         assert bodies(path) == whole(1, ROWS), files.failed
         assert_sound(path)
         shutil.rmtree(path)
-        number += 3 if stays_broken else 1
+        number += every
     assert refused > 10
 
 
