@@ -125,8 +125,8 @@ def _show_repair(report: RepairReport) -> None:
         for change in report.changes:
             add_row(made, change.path, change.what, change.saved or "-")
         show(made, "")
-    _show_rebuilt(report.rebuilt, report.dry_run)
-    _show_start(report.start)
+    show_rebuilt(report.rebuilt, report.dry_run)
+    show_start(report.start)
     done = "would be repaired" if report.dry_run else "repaired"
     repaired = [each for each in report.ranges if not each.not_repaired]
     write(
@@ -136,13 +136,14 @@ def _show_repair(report: RepairReport) -> None:
 
 
 def _show_rebuild(report: RebuildReport) -> None:
-    _show_rebuilt(report.rebuilt, report.dry_run)
-    _show_start(report.start)
+    show_rebuilt(report.rebuilt, report.dry_run)
+    show_start(report.start)
     done = "would be built" if report.dry_run else "built"
     write(f"{report.path}: {len(report.rebuilt)} {done} from {in_units(report.log_end - report.log_begin)} of log.\n")
 
 
-def _show_rebuilt(rebuilt: list[Rebuilt], dry_run: bool) -> None:
+def show_rebuilt(rebuilt: list[Rebuilt], dry_run: bool) -> None:
+    """What was built anew, as a table."""
     if rebuilt:
         made = table(_titled("built anew", dry_run), "what", "units", "why", "old files in", right=("units",))
         for each in rebuilt:
@@ -150,7 +151,8 @@ def _show_rebuilt(rebuilt: list[Rebuilt], dry_run: bool) -> None:
         show(made, "")
 
 
-def _show_start(notes: list[str]) -> None:
+def show_start(notes: list[str]) -> None:
+    """What the start afterwards had to say."""
     if notes:
         made = table("the start reported", "")
         made.show_header = False

@@ -79,13 +79,14 @@ def _make(files: Files, layout: Layout, move: Move) -> None:
 
 def clear_staging(files: Files, layout: Layout) -> None:
     """Removes what an earlier build left behind; only what no note speaks of is there."""
-    _remove(files, layout.staging)
+    remove_all(files, layout.staging)
 
 
-def _remove(files: Files, path: Path) -> None:
+def remove_all(files: Files, path: Path) -> None:
+    """Removes a file, or a folder with all that is in it; nothing if there is nothing."""
     if files.is_folder(path):
         for name in files.names(path):
-            _remove(files, path / name)
+            remove_all(files, path / name)
         files.remove_folder(path)
     elif files.exists(path):
         files.unlink(path)

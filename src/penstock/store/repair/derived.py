@@ -8,8 +8,9 @@ goes.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from penstock.errors import BadStore, StoreFailed
 from penstock.format.queue_unit import UNIT_SIZE
@@ -22,7 +23,7 @@ from penstock.store.layout import Layout
 from penstock.store.overlay_files import OverlayFiles
 from penstock.store.quarantine import Quarantine
 from penstock.store.repair.compare import difference
-from penstock.store.repair.old_queues import QueueName
+from penstock.store.repair.old_queues import OldQueues, QueueName
 from penstock.store.repair.report import Progress, Rebuilt, within
 from penstock.store.repair.staging import Staging
 from penstock.store.settings import Settings
@@ -30,6 +31,13 @@ from penstock.store.swap import Move, clear_staging, swap
 
 Wanted = Callable[[Staging], tuple[dict[QueueName, str], str]]
 """Looks at what was built; says which queues are to be swapped, and why, and why the index is, if it is."""
+
+
+class Renewed(NamedTuple):
+    """A queue or an index that is to be put in place: why, and how many units or items it has."""
+
+    reason: str
+    units: int
 
 
 class Derived:
@@ -76,24 +84,36 @@ class Derived:
             staging.keep_ends()
             staging.sync()
             queues, index_reason = wanted(staging)
-            if queues or index_reason:
-                self._refuse_other_disks()
-            rebuilt = [self._queue(staging, name, reason) for name, reason in sorted(queues.items())]
-            moves = [self._move(Path("consumequeue", topic, str(queue_id))) for topic, queue_id in sorted(queues)]
+            built = {name: Renewed(reason, _units(staging, name)) for name, reason in queues.items()}
+            index = None
+            if index_reason:
+                items = 0 if staging.index is None else sum(file.count - 1 for file in staging.index.files)
+                index = Renewed(index_reason, items)
             for topic, queue_id in queues:
                 self._read_back(staging.queues.find(topic, queue_id))
             if index_reason:
-                items = 0 if staging.index is None else sum(file.count - 1 for file in staging.index.files)
                 self._read_back_index(staging.index)
-                rebuilt.append(Rebuilt("index", index_reason, items))
-                moves.append(self._move(Path("index")))
+        return self.put_in_place(built, index)
+
+    def put_in_place(self, queues: Mapping[QueueName, Renewed], index: Renewed | None) -> list[Rebuilt]:
+        """Swaps what lies in the staging folder, complete and synced, for what is in its place.
+
+        A queue that has nothing there only goes. Raises BadStore or StoreFailed, as `renew`.
+        """
+        if queues or index is not None:
+            self._refuse_other_disks()
+        new = [(f"{topic} queue {queue_id}", queues[topic, queue_id]) for topic, queue_id in sorted(queues)]
+        moves = [self._move(Path("consumequeue", topic, str(queue_id))) for topic, queue_id in sorted(queues)]
+        if index is not None:
+            new.append(("index", index))
+            moves.append(self._move(Path("index")))
         swap(self._io, self._layout, moves)
         for topic in {topic for topic, _ in queues}:
             self._io.remove_folder(self._layout.consume_queue / topic)
         clear_staging(self._io, self._layout)
         return [
-            Rebuilt(each.what, each.reason, each.units, move.kept if self._io.exists(self._path(move.kept)) else "")
-            for each, move in zip(rebuilt, moves, strict=True)
+            Rebuilt(what, each.reason, each.units, move.kept if self._io.exists(self._path(move.kept)) else "")
+            for (what, each), move in zip(new, moves, strict=True)
         ]
 
     def _refuse_other_disks(self) -> None:
@@ -106,11 +126,6 @@ class Derived:
                         "elsewhere and start the store, which builds it again",
                         path=folder,
                     )
-
-    def _queue(self, staging: Staging, name: QueueName, reason: str) -> Rebuilt:
-        built = staging.queues.find(*name)
-        units = 0 if built is None else built.max_offset - max(built.files.min_offset, 0) // UNIT_SIZE
-        return Rebuilt(f"{name[0]} queue {name[1]}", reason, units)
 
     def _move(self, place: Path) -> Move:
         root = self._layout.root
@@ -146,18 +161,34 @@ class Derived:
         return StoreFailed("what was built reads back differently; nothing was replaced, check the disk", path=folder)
 
 
+def _units(staging: Staging, name: QueueName) -> int:
+    built = staging.queues.find(*name)
+    return 0 if built is None else built.max_offset - max(built.files.min_offset, 0) // UNIT_SIZE
+
+
 def what_differs(staging: Staging, log_begin: int, damage: Sequence[DamagedRange]) -> dict[QueueName, str]:
-    """The queues in the store that are not what was built, with what is wrong in a few words.
+    """The queues in the store that are not what was built, with what is wrong in a few words."""
+    wrong = what_is_left(staging.old, {(queue.topic, queue.queue_id) for queue in staging.queues}, log_begin)
+    for queue in staging.queues:
+        with staging.old.open(queue.topic, queue.queue_id) as old:
+            reason = difference(old, queue, log_begin, damage)
+        if reason:
+            wrong[queue.topic, queue.queue_id] = reason
+    return wrong
+
+
+def what_is_left(old_queues: OldQueues, built: Collection[QueueName], log_begin: int) -> dict[QueueName, str]:
+    """The queues in the store that were not built and should go, with the reason.
 
     Those of topics that dispatch makes no queue for are somebody else's.
     """
     wrong: dict[QueueName, str] = {}
-    built = {(queue.topic, queue.queue_id): queue for queue in staging.queues}
-    there = {name for name in staging.old.names() if is_readable_topic(name[0])}
-    for name in sorted(there | built.keys()):
-        with staging.old.open(*name) as old:
-            reason = difference(old, built.get(name), log_begin, damage)
-            if old is None and name in there and name not in built:
+    for name in old_queues.names():
+        if name in built or not is_readable_topic(name[0]):
+            continue
+        with old_queues.open(*name) as old:
+            reason = difference(old, None, log_begin)
+            if old is None:
                 reason = "its files could not be read, and the log has no record of it"
         if reason:
             wrong[name] = reason

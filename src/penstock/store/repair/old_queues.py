@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 from penstock.errors import BadStore
 from penstock.store.consume_queue import ConsumeQueue
@@ -24,9 +25,11 @@ class OldQueues:
         layout: Layout,
         file_size: int,
         selects: Callable[[str, int], bool] | None = None,
+        folder: Path | None = None,
     ) -> None:
+        """`folder`: where they are, if not in their place."""
         self._io = files if files.read_only else OverlayFiles()
-        self._folder = layout.consume_queue
+        self._folder = folder or layout.consume_queue
         self._file_size = file_size
         self._selects = selects
 

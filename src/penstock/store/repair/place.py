@@ -10,6 +10,7 @@ import msgspec
 
 from penstock.errors import BadStore, StoreInUse
 from penstock.store.descriptors import allow_many_files
+from penstock.store.external.terms import refuse_while_job_runs
 from penstock.store.files import Files, StoreLock, disk_refused
 from penstock.store.layout import Layout
 from penstock.store.quarantine import MayExceed, Quarantine
@@ -42,6 +43,15 @@ class Place(msgspec.Struct, frozen=True):
     def mark_unclean(self) -> None:
         """From now on the store is not what the last close left: a start that comes in between recovers it."""
         self.files.replace_bytes(self.layout.abort, b"")
+
+    @property
+    def closed_cleanly(self) -> bool:
+        return not self.files.exists(self.layout.abort)
+
+    def mark_clean(self) -> None:
+        """The store is what a clean close leaves, as it was before `mark_unclean`."""
+        self.files.unlink(self.layout.abort)
+        self.files.sync_folder(self.layout.root)
 
     def open(self, progress: Progress) -> MessageStore:
         """The store itself, by a start as any other; its recovery runs. Raises BadStore or StoreFailed."""
@@ -87,6 +97,7 @@ def own(
     else:
         lock = real.lock(layout.lock)
     try:
+        refuse_while_job_runs(real, layout)
         finish_swap(real, layout)
         fitted = fit_sizes(settings, real, layout)
         with contextlib.suppress(BadStore):  # the start at the end does it, when the log's files have their shape

@@ -48,7 +48,7 @@ def fit_sizes(settings: Settings, files: Files, layout: Layout) -> Fitted:
 
 
 def _size_of_only_file(files: Files, file: DataFile, noted: int | None) -> int | None:
-    if not file.size:
+    if not file.size or file.size == noted:
         return noted
     with contextlib.closing(files.open_map(file.path)) as data:
         at, reason = 0, int(Reason.FULL)

@@ -8,7 +8,7 @@ their offsets would be given a second time. A crash leaves a folder that nobody 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from penstock.format.constants import BLANK_HEADER_SIZE, BLANK_MAGIC
@@ -55,15 +55,21 @@ class Staging:
         *,
         log_end: int,
         selects: Selects | None = None,
+        builds: Selects | None = None,
         restarts: Mapping[QueueName, int],
         damage: Sequence[DamagedRange],
         with_index: bool = True,
+        source: Layout | None = None,
     ) -> None:
+        """`selects` says which queues it is about, `builds` which of them are not built elsewhere and `load`ed.
+
+        `source` is the store that the log belongs to, if that is another one than the new queues are for.
+        """
         self._io = files
         self._layout = layout
         self._log_end = log_end
         queue_size = settings.mapped_file_size_consume_queue
-        self.old = OldQueues(files, layout, queue_size, selects)
+        self.old = OldQueues(files, source or layout, queue_size, selects)
         reading = files if files.read_only else OverlayFiles()
         self.log = CommitLog(reading, layout.commit_log, settings, clock)
         self.records = Records(self.log, verify_crc=False)
@@ -72,11 +78,11 @@ class Staging:
         if with_index and settings.message_index_enable:
             self.index = Index(files, layout.staging / "index", settings.index_geometry, clock)
         self._dispatcher = Dispatcher(self.log, self.queues, self.index, settings.delay_levels, RunningFlags())
-        self._dispatcher.selects = selects
+        self._dispatcher.selects = builds or selects
         self._dispatcher.restarts = restarts
         self._dispatcher.damage = tuple(damage)
         self._damage = damage
-        self._dispatcher.deleted = read_deleted_topics(files, layout.deleted_topics)
+        self._dispatcher.deleted = read_deleted_topics(files, (source or layout).deleted_topics)
 
     def __enter__(self) -> Staging:
         self.log.queue.load()
@@ -105,6 +111,14 @@ class Staging:
         while dispatcher.behind > 0:
             dispatcher.step()
             progress("build queues and index", dispatcher.position - begin, self._log_end - begin)
+
+    def load(self, names: Iterable[QueueName], placeholders: list[tuple[int, int]]) -> None:
+        """Takes in queues that lie in the staging folder already, and the placeholders that their builder came past."""
+        self.placeholders.add(placeholders)
+        for name in names:
+            queue = self.queues.find_or_add(*name)
+            if queue is not None:
+                queue.load()
 
     def keep_ends(self) -> None:
         """Takes over the places at the old queues' ends whose messages are lost. Raises StoreFailed."""

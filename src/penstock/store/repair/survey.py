@@ -47,6 +47,15 @@ class Hidden(NamedTuple):
     size: int
 
 
+class Unsure(NamedTuple):
+    """Bytes that are no record: damage if something valid follows, the log's tail if nothing does."""
+
+    file: int
+    begin: int
+    end: int
+    reason: str
+
+
 class Survey(msgspec.Struct):
     """What a walk over the log found."""
 
@@ -57,6 +66,14 @@ class Survey(msgspec.Struct):
     """Store time of the last one whose time can be, 0 if there is none."""
     found: list[Found] = []
     hidden: list[Hidden] = []
+    unsure: list[Unsure] = []
+    """What lies behind that: damage only if something valid follows after all."""
+    started: int = -1
+    """Where the first thing that was not skipped begins, whether it is valid or not; -1 if there is none."""
+    has_valid: bool = False
+    reached: int = 0
+    """Up to where everything was accounted for."""
+    has_filler: bool = False
 
 
 Watch = Callable[[memoryview, Rows], None]
@@ -90,9 +107,31 @@ def survey(
     known = kernels.TopicTable() if topics is None else topics
     walk = _Walk(Survey(begin, begin), known, seen, is_served, cuts, now + DAY_MS)
     for file in files:
-        walk.walk(file)
+        walk.walk(file.map.view, file.from_offset, 0, file.size)
     walk.result.found = joined(walk.result.found)
     return walk.result
+
+
+def survey_range(
+    view: memoryview,
+    base: int,
+    start: int,
+    stop: int,
+    *,
+    resync: bool,
+    overrun: bool,
+    topics: kernels.Topics,
+    watch: Watch,
+) -> Survey:
+    """What of a walk over all files falls into a range of one, which owns the records that begin in it.
+
+    `resync` and `overrun` as in `format/scan.py`: whether a range lies before this one in the file, and behind it.
+    """
+    result = Survey(base + start, base + start)
+    walk = _Walk(result, topics, watch, lambda begin, end: False, (), 2**62)
+    walk.walk(view, base, start, stop, resync=resync, overrun=overrun)
+    result.found = joined(result.found)
+    return result
 
 
 class _Walk:
@@ -111,39 +150,55 @@ class _Walk:
         self._is_served = is_served
         self._cuts = np.array(cuts, np.int64)
         self._latest = latest
-        self._unsure: list[tuple[int, int, int, str]] = []
-        """Damage if something valid follows, the tail if not: file, begin, end, reason."""
 
-    def walk(self, file: MappedFile) -> None:
-        start: int | None = 0
-        while start is not None:
-            start = self._walk_from(file, start)
+    def walk(
+        self, view: memoryview, base: int, start: int, stop: int, *, resync: bool = False, overrun: bool = False
+    ) -> None:
+        going_on: int | None = start
+        while going_on is not None:
+            going_on = self._walk_from(view, base, going_on, stop, resync, overrun)
+            resync = False
 
-    def _walk_from(self, file: MappedFile, start: int) -> int | None:
-        """Walks to the end of the file; where a record or a filler turns out to be none, returns where to go on."""
-        view, base = file.map.view, file.from_offset
-        found = scan(view, base, start, file.size, check_crc=True, topics=self._topics)
+    def _walk_from(self, view: memoryview, base: int, start: int, stop: int, resync: bool, overrun: bool) -> int | None:
+        """Walks to the end of the range; where a record or a filler turns out to be none, returns where to go on."""
+        found = scan(view, base, start, stop, check_crc=True, topics=self._topics, resync=resync, overrun=overrun)
+        is_empty = resync
         for item in found:
+            is_empty = False
+            if self.result.started < 0:
+                at = int(item.rows["physical_offset"][0]) if isinstance(item, Batch) else item.position
+                self.result.started = at
             if isinstance(item, Damage):
-                self._unsure.append((base, item.position, item.position + item.size, item.reason.name))
+                self._doubt(base, item.position, item.position + item.size, item.reason)
             elif isinstance(item, Batch):
                 torn = self._first_torn(view, base, item.rows)
                 self._take(view, item.rows if torn < 0 else item.rows[:torn])
                 if torn >= 0:
                     begin = int(item.rows["physical_offset"][torn])
                     end = begin + int(item.rows["size"][torn])
-                    self._unsure.append((base, begin, end, Reason.UNWRITTEN.name))
+                    self._doubt(base, begin, end, Reason.UNWRITTEN)
                     return end - base
             else:
-                behind = self._behind_filler(file, item)
+                behind = self._behind_filler(view, base, item)
                 if behind is not None:
-                    self._unsure.append((base, item.position, base + behind, Reason.BLANK.name))
+                    self._doubt(base, item.position, base + behind, Reason.BLANK)
                     return behind
                 self._settle(0)
-                self.result.end = base + file.size
-        if found.end < base + file.size:
-            self._unsure.append((base, found.end, base + file.size, Reason.UNWRITTEN.name))
+                self.result.end = base + len(view)
+                self.result.has_filler = True
+        self.result.reached = found.end
+        if not is_empty and self._nothing_follows(view, base, found.end - base, stop, overrun):
+            self._doubt(base, found.end, base + (len(view) if overrun else stop), Reason.UNWRITTEN)
         return None
+
+    def _nothing_follows(self, view: memoryview, base: int, at: int, stop: int, overrun: bool) -> bool:
+        """Whether a scan ended because no record is left in the file, and not because it came to its stop."""
+        if at < stop or not overrun:
+            return at < stop
+        return at < len(view) and kernels.check_record(view, at, base, True) not in (Reason.STOP, Reason.BLANK)
+
+    def _doubt(self, file: int, begin: int, end: int, reason: Reason) -> None:
+        self.result.unsure.append(Unsure(file, begin, end, reason.name))
 
     def _first_torn(self, view: memoryview, base: int, rows: Rows) -> int:
         """The number of the first record that passes for one and is none, -1 if there is none."""
@@ -167,26 +222,26 @@ class _Walk:
         self.result.newest = int(times[-1]) if len(times) else self.result.newest
         self._watch(view, rows)
 
-    def _behind_filler(self, file: MappedFile, filler: Blank) -> int | None:
+    def _behind_filler(self, view: memoryview, base: int, filler: Blank) -> int | None:
         """Where the log goes on in a filler that was written over records which a queue still serves; else None.
 
         RocketMQ leaves records in its fillers that it once cut off: nobody should find those again.
         """
-        base = file.from_offset
-        at = filler.position - base + BLANK_HEADER_SIZE
-        hidden = kernels.find_record(file.map.view, base, at, file.size, True)
+        at, size = filler.position - base + BLANK_HEADER_SIZE, len(view)
+        hidden = kernels.find_record(view, base, at, size, True)
         if hidden < 0:
             return None
-        if self._is_served(base + hidden, base + file.size):
+        if self._is_served(base + hidden, base + size):
             return hidden
-        self.result.hidden.append(Hidden(base, base + hidden, file.size - hidden))
+        self.result.hidden.append(Hidden(base, base + hidden, size - hidden))
         return None
 
     def _settle(self, timestamp: int) -> None:
         """Something valid follows: what was not sure is damage."""
-        for file, begin, end, reason in self._unsure:
+        self.result.has_valid = True
+        for file, begin, end, reason in self.result.unsure:
             self.result.found.append(Found(file, begin, end - begin, reason, self.result.newest or timestamp))
-        self._unsure.clear()
+        self.result.unsure.clear()
 
 
 def with_reasons(found: list[Found], known: list[DamagedRange]) -> list[Found]:

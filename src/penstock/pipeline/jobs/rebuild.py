@@ -1,0 +1,84 @@
+"""Queues and index of stores built anew from their logs: by ranges, in Spark's workers. Needs pyspark.
+
+Workers store units and keys straight into the store's staging folder, so all hosts must see the store under one path;
+only a few numbers for each range and queue come back. What is built, checked and put in place, and how, is in
+`penstock.store.rebuilding`; this runs its pieces.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+
+from penstock.errors import BadSettings
+from penstock.pipeline.errors import heard
+from penstock.pipeline.jobs.where import Where
+from penstock.pipeline.workers import in_workers
+from penstock.store.folder import quiet_log
+from penstock.store.quarantine import MayExceed, never
+from penstock.store.rebuilding import RangesReport, rebuild_by_ranges
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_SCHEMA: Final = "number int, told binary"
+
+
+def rebuild(
+    spark: SparkSession,
+    where: Where,
+    *,
+    topic: str | None = None,
+    queue_id: int | None = None,
+    into: str | Path | None = None,
+    dry_run: bool = False,
+    range_size: int | None = None,
+    may_exceed: MayExceed = never,
+) -> list[RangesReport]:
+    """Rebuilds each store's queues, of one topic or with one queue id if that is given, or all of them and the index.
+
+    Nobody may have a store open, unless it goes `into` another folder. Raises BadStore, StoreInUse, BadSettings,
+    StoreFailed, or PenstockError with what a worker met; then the old files of that store are in their places.
+    """
+    where.check(only_stores=True)
+    folders = where.folders()
+    if into is not None and len(folders) > 1:
+        raise BadSettings("--into takes one store: name a folder for each, one after the other")
+    reports = []
+    with quiet_log():
+        for folder in folders.values():
+            reports.append(
+                rebuild_by_ranges(
+                    folder.layout.root,
+                    folder.settings,
+                    partial(run_on, spark),
+                    topic=topic,
+                    queue_id=queue_id,
+                    into=into,
+                    dry_run=dry_run,
+                    range_size=range_size,
+                    may_exceed=may_exceed,
+                )
+            )
+    return reports
+
+
+def run_on(spark: SparkSession, work: Callable[[Any], bytes], pieces: Sequence[Any]) -> list[bytes]:
+    """Does the work for each piece in a task of its own; returns what came out, in the order of the pieces."""
+    if not pieces:
+        return []
+    with heard():
+        rows = in_workers(spark, list(enumerate(pieces)), partial(_one, work), _SCHEMA).collect()
+    return [bytes(row.told) for row in sorted(rows, key=lambda row: int(row.number))]
+
+
+def _one(work: Callable[[Any], bytes], piece: tuple[int, Any]) -> Iterator[pa.RecordBatch]:
+    number, what = piece
+    told = work(what)
+    yield pa.RecordBatch.from_arrays(
+        [pa.array([number], pa.int32()), pa.array([told], pa.binary())], ["number", "told"]
+    )

@@ -1,0 +1,23 @@
+"""Fixtures of the tests of a rebuild by ranges."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from repair.damaged_home import DamagedHome
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Iterator[DamagedHome]:
+    place = DamagedHome(tmp_path / "store")
+    yield place
+    place.close_all()
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    """Starts and builds tell what they come past; what matters is asserted."""
+    caplog.set_level(logging.CRITICAL, logger="penstock.store")
