@@ -12,7 +12,7 @@ from cli.test_read_only import fingerprint, watched
 from faults import ALL
 from sound_store import SoundStore
 
-from penstock.cli import store_verify
+from penstock.cli.audit_report import SHOWN_OF_A_KIND
 from penstock.store.audit.kinds import KINDS
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ def test_text_shows_a_few_of_a_kind_and_counts_the_rest(run: Run, store: SoundSt
         offset = int.from_bytes(store.unit(number)[:8], "big") + 1
         store.write_unit(number, offset.to_bytes(8, "big") + store.unit(number)[8:])
     ran = run("store", "verify", store.folder)
-    assert ran.out.count("points to") == store_verify._SHOWN_OF_A_KIND == 5
+    assert ran.out.count("points to") == SHOWN_OF_A_KIND == 5
     assert "  and 3 more of this kind (3 messages), which --json lists\n" in ran.out
     assert run("store", "verify", store.folder, "--json").json["errors"] == 8
 

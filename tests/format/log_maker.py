@@ -7,6 +7,7 @@ from penstock.format.constants import MESSAGE_MAGIC_V2
 from penstock.format.hosts import encode_host
 from penstock.format.properties import encode_properties
 from penstock.format.record import record_size
+from penstock.format.sys_flag import with_hosts
 
 G1 = bytes.fromhex(
     "000000b4daa320a769c865ed00000001000000000000000000000000000000000000000000000000"
@@ -40,15 +41,17 @@ def make_record(
     queue_offset: int = 0,
     sys_flag: int = 0,
     store_timestamp: int = STORED,
+    born_host: str = HOST,
     properties: dict[str, str] | bytes = b"",
 ) -> bytes:
     """The bytes of a record that says it lies at `position`."""
     if isinstance(properties, dict):
         properties = encode_properties(properties)
-    host, name = encode_host(HOST), topic.encode()
-    out = bytearray(record_size(len(body), len(name), len(properties)))
+    host, born, name = encode_host(HOST), encode_host(born_host), topic.encode()
+    sys_flag = with_hosts(sys_flag, born, host)
+    out = bytearray(record_size(len(body), len(name), len(properties), len(born)))
     kernels.encode_record(
-        *(out, 0, position, queue_offset, store_timestamp, queue_id, 7, sys_flag, BORN, host, host, 0, 0),
+        *(out, 0, position, queue_offset, store_timestamp, queue_id, 7, sys_flag, BORN, born, host, 0, 0),
         *(body, name, properties, True),
     )
     return bytes(out)

@@ -9,12 +9,16 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
 import pytest
+from format.log_maker import make_record
 from store_home import StoreHome
+from twins import TWINS, running_on
 
 from penstock.cli.main import main
-from penstock.pipeline.jobs.tally import Count, Key, Tally, class_end, count_batch, merge, size_class
+from penstock.format import kernels
+from penstock.pipeline.jobs import counting as counting_module
+from penstock.pipeline.jobs.counting import Counting
+from penstock.pipeline.jobs.tally import Count, Key, Tally, class_end, merge, size_class
 from penstock.pipeline.jobs.usage import Usage, usage_here
 from penstock.pipeline.jobs.usage_page import page
 from penstock.pipeline.jobs.where import Where
@@ -100,17 +104,58 @@ def test_every_size_lies_in_its_class() -> None:
         assert number == 0 or class_end(number - 1) < size
 
 
-def test_tallies_add_up_in_any_order(home: StoreHome) -> None:
-    fill(home, 60)
-    with home.open(read_only=True, mapped_file_size_commit_log=65_536) as store:
-        columns = ["topic", "queue_id", "tags", "born_host", "store_timestamp", "store_size"]
-        pieces = [count_batch("store", store.log_arrow(at, 8000, columns).batch) for at in (0, 8000, 16_000)]
-    assert merge(pieces) == merge(reversed(pieces))
-    assert merge([]) == Tally() == count_batch("store", pieces_of_nothing())
+def counted(data: bytes, *parts: tuple[kernels.Longs, kernels.Rows]) -> Tally:
+    counting = Counting("store")
+    for part in parts:
+        counting.add(data, *part)
+    return counting.tally()
 
 
-def pieces_of_nothing() -> pa.RecordBatch:
-    return pa.RecordBatch.from_pydict({"topic": pa.array([], pa.string())})
+def test_tallies_add_up_in_any_order_and_are_the_same_on_both_twins(home: StoreHome) -> None:
+    log = fill(home, 60)
+    data = home.log_files()[0].read_bytes()
+    tallies = []
+    for twin in TWINS:
+        with running_on(twin):
+            rows, _, _ = kernels.walk(data, 0, 0, len(data), True, None, 100)
+            assert len(rows) == sum(record.physical_offset < len(data) for record in log) > 20
+            starts = rows["physical_offset"].copy()
+            parts = [(starts[at : at + 9], rows[at : at + 9]) for at in range(0, len(rows), 9)]
+            pieces = [counted(data, part) for part in parts]
+            assert merge(pieces) == merge(reversed(pieces)) == counted(data, (starts, rows)) == counted(data, *parts)
+            assert merge([]) == Tally() == counted(data, (starts[:0], rows[:0]))
+            tallies.append(merge(pieces))
+    assert tallies[0] == tallies[-1]
+
+
+def test_odd_times_addresses_and_texts_are_counted_and_many_keys_need_no_table(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(counting_module, "_CODES_IN_A_TABLE", 1 << 10)
+    log = bytearray()
+    for number in range(1500):
+        log += make_record(
+            len(log),
+            b"x",
+            topic="T",
+            queue_id=number - 3,
+            store_timestamp=2**62 if number == 7 else 1_600_000_000_000 + number,
+            born_host="[fe80::1]:7" if number % 2 else f"10.0.0.1:{number}",
+            properties={"TAGS": f"tag{number}"} if number else {},
+        )
+    at = log.index(b"tag1")
+    log[at : at + 4] = b"\xff\xfe\xff\xfe"
+    rows, _, _ = kernels.walk(bytes(log), 0, 0, len(log), True, None, 2000)
+    counts = dict(counted(bytes(log), (rows["physical_offset"].copy(), rows)).counts)
+    assert counts[Key("topic", "store", "T")].messages == 1500
+    assert counts[Key("hour", "store", "T", hour=0)].messages == 1, "a time that no clock can have shown"
+    assert counts[Key("producer", "store", "T", host="[fe80::1]")].messages == 750
+    assert counts[Key("producer", "store", "T", host="10.0.0.1")].messages == 750
+    assert counts[Key("queue", "store", "T", -3)].messages == counts[Key("queue", "store", "T", 1496)].messages == 1
+    assert counts[Key("tag", "store", "T")].messages == counts[Key("tag", "store", "T", tag="tag77")].messages == 1
+    assert counts[Key("tag", "store", "T", tag="\ufffd" * 4)].messages == 1
+    tags = [count for key, count in counts.items() if key.by == "tag"]
+    assert sum(sum(count.classes.values()) for count in tags) == len(tags) == 1500
 
 
 def test_growth_is_told_from_the_last_week(home: StoreHome) -> None:

@@ -45,11 +45,9 @@ def audit_in_pieces(folder: Path, size: int) -> AuditReport:
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_a_fault_is_found_alike_in_ranges_of_any_size(store: SoundStore, name: str) -> None:
+def test_a_fault_is_found_alike_in_ranges_that_cut_it(store: SoundStore, name: str) -> None:
     ALL[name](store)
-    whole = audit(store.folder, SETTINGS)
-    for size in (700, 5000):
-        assert audit_in_pieces(store.folder, size) == whole, size
+    assert audit_in_pieces(store.folder, 700) == audit(store.folder, SETTINGS)
 
 
 def test_threads_share_the_ranges(store: SoundStore) -> None:

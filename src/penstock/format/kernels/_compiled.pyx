@@ -22,6 +22,7 @@ and read from memory once only, so that a writer that changes it meanwhile canno
     _fields.pxi   one record as Python values
     _batch.pxi    a client's batch taken apart
     _audit.pxi    units, items and chains compared in bulk
+    _tally.pxi    rows that are alike, counted
 """
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
@@ -259,3 +260,4 @@ include "_arrow_in.pxi"
 include "_arrow_out.pxi"
 include "_arrow_split.pxi"
 include "_audit.pxi"
+include "_tally.pxi"

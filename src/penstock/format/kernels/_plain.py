@@ -43,12 +43,14 @@ from penstock.format.kernels._plain_log import (
 )
 from penstock.format.kernels._plain_pages import PageReader
 from penstock.format.kernels._plain_query import find_key, find_keys, match_record
+from penstock.format.kernels._plain_tally import add_up, number_alike
 
 __all__ = [
     "Appender",
     "Holds",
     "PageReader",
     "TopicTable",
+    "add_up",
     "append_units",
     "check_chains",
     "check_record",
@@ -77,6 +79,7 @@ __all__ = [
     "match_record",
     "match_units",
     "message_ids",
+    "number_alike",
     "number_queues",
     "number_texts",
     "populate",

@@ -46,7 +46,7 @@ def unit_rows(
     """
     view, target = view_of(data), writable_view_of(out)
     stop = max(0, min(stop, len(view)))
-    units = list(zip(_longs(offsets), _ints(sizes), _longs(queue_offsets), strict=True))
+    units = list(zip(longs_of(offsets), ints_of(sizes), longs_of(queue_offsets), strict=True))
     if not 0 <= base <= _MAX_LONG - stop:
         raise ValueError(f"{base} is not the offset of a file")
     room = sum(max(size, 0) for _, size, _ in units)
@@ -104,7 +104,7 @@ def row_fields(rows: Rows, names: tuple[str, ...]) -> list[npt.NDArray[Any]]:
 
 def gather(data: Buffer, places: Longs, lengths: Ints, out: WritableBuffer) -> None:
     """Copies the texts one after the other into `out`, which they fill exactly."""
-    _write(out, b"".join(text for _, text in _texts(data, places, lengths)))
+    _write(out, b"".join(text for _, text in texts_of(data, places, lengths)))
 
 
 def find_values(data: Buffer, places: Longs, lengths: Ints, names: tuple[bytes, ...]) -> list[tuple[Longs, Ints]]:
@@ -112,7 +112,7 @@ def find_values(data: Buffer, places: Longs, lengths: Ints, names: tuple[bytes, 
     found: list[tuple[Longs, Ints]] = [
         (np.zeros(len(places), np.int64), np.full(len(places), -1, np.int32)) for _ in names
     ]
-    for number, (place, text) in enumerate(_texts(data, places, lengths)):
+    for number, (place, text) in enumerate(texts_of(data, places, lengths)):
         for name, value_at, value_length in _pairs(text):
             for wanted, (value_places, value_lengths) in zip(names, found, strict=True):
                 if name == wanted:
@@ -123,7 +123,7 @@ def find_values(data: Buffer, places: Longs, lengths: Ints, names: tuple[bytes, 
 def split_keys(data: Buffer, places: Longs, lengths: Ints) -> tuple[Ints, Longs, Ints]:
     """The pieces between single spaces that are not empty: each text's first piece, then places and lengths."""
     counts, pieces = [], []
-    for place, text in _texts(data, places, lengths):
+    for place, text in texts_of(data, places, lengths):
         keys = text.split(b" ")
         starts = accumulate([0, *(len(key) + 1 for key in keys[:-1])])
         found = [(place + start, len(key)) for start, key in zip(starts, keys, strict=True) if key]
@@ -138,7 +138,7 @@ def split_properties(data: Buffer, places: Longs, lengths: Ints) -> tuple[Ints, 
     The number of each text's first property, then places and lengths of the names, then those of the values.
     """
     counts, names, values = [], [], []
-    for place, text in _texts(data, places, lengths):
+    for place, text in texts_of(data, places, lengths):
         found: dict[bytes, tuple[int, tuple[int, int]]] = {}
         for name, value_at, value_length in _pairs(text):
             name_at, _ = found.get(name, (place + value_at - 1 - len(name), (0, 0)))
@@ -151,7 +151,7 @@ def split_properties(data: Buffer, places: Longs, lengths: Ints) -> tuple[Ints, 
 
 def message_ids(data: Buffer, places: Longs, lengths: Ints, physical_offsets: Longs, out: WritableBuffer) -> None:
     """Writes the offset ids of records one after the other into `out`: store host and offset in hex."""
-    numbers = _longs(physical_offsets)
+    numbers = longs_of(physical_offsets)
     hosts = [text for _, text in _hosts(data, places, lengths)]
     ids = [host + number.to_bytes(8, "big", signed=True) for host, number in zip(hosts, numbers, strict=True)]
     _write(out, b"".join(ids).hex().upper().encode())
@@ -172,10 +172,10 @@ def host_texts(data: Buffer, places: Longs, lengths: Ints, out: WritableBuffer) 
     return _offsets([len(text) for text in texts])
 
 
-def _texts(data: Buffer, places: Longs, lengths: Ints) -> Iterator[tuple[int, bytes]]:
+def texts_of(data: Buffer, places: Longs, lengths: Ints) -> Iterator[tuple[int, bytes]]:
     """Place and bytes of each text; no bytes where there is none."""
     view = view_of(data)
-    texts = list(zip(_longs(places), _ints(lengths), strict=True))
+    texts = list(zip(longs_of(places), ints_of(lengths), strict=True))
     for number, (place, length) in enumerate(texts):
         if length >= 0 and not 0 <= place <= len(view) - length:
             raise ValueError(f"text {number} does not lie in the data")
@@ -184,9 +184,9 @@ def _texts(data: Buffer, places: Longs, lengths: Ints) -> Iterator[tuple[int, by
 
 
 def _hosts(data: Buffer, places: Longs, lengths: Ints) -> Iterator[tuple[int, bytes]]:
-    if any(length not in _HOST_ROOM for length in _ints(lengths)):
+    if any(length not in _HOST_ROOM for length in ints_of(lengths)):
         raise ValueError("a host takes 8 bytes (IPv4) or 20 (IPv6)")
-    return _texts(data, places, lengths)
+    return texts_of(data, places, lengths)
 
 
 def _pairs(text: bytes) -> Iterator[tuple[bytes, int, int]]:
@@ -214,13 +214,13 @@ def _columns(pieces: list[tuple[int, int]]) -> tuple[Longs, Ints]:
     return np.array([place for place, _ in pieces], np.int64), np.array([length for _, length in pieces], np.int32)
 
 
-def _longs(values: Longs) -> list[int]:
+def longs_of(values: Longs) -> list[int]:
     if values.dtype != np.int64 or values.ndim != 1 or not values.flags.c_contiguous:
         raise ValueError("a contiguous array of int64 is needed")
     return list(values.tolist())
 
 
-def _ints(values: Ints) -> list[int]:
+def ints_of(values: Ints) -> list[int]:
     if values.dtype != np.int32 or values.ndim != 1 or not values.flags.c_contiguous:
         raise ValueError("a contiguous array of int32 is needed")
     return list(values.tolist())

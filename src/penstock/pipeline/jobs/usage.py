@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 import pyarrow as pa
 
-from penstock.pipeline.jobs.tally import COLUMNS, Key, Tally, count_batch, merge
+from penstock.pipeline.jobs.counting import Counting
+from penstock.pipeline.jobs.tally import Key, Tally, merge
 from penstock.pipeline.jobs.where import Where
-from penstock.pipeline.places import Task
 from penstock.pipeline.planning import plan
 from penstock.pipeline.ranges import Span
 from penstock.pipeline.store_place import StorePlace
+from penstock.pipeline.store_task import LogTask
 from penstock.pipeline.workers import in_workers
 
 if TYPE_CHECKING:
@@ -80,17 +81,14 @@ def usage_here(where: Where) -> Usage:
         return planned.usage([count_task(task) for task in planned.tasks])
 
 
-def count_task(task: Task) -> Tally:
+def count_task(task: LogTask) -> Tally:
     """The tally of one piece of a log."""
-    tallies = []
-    flaws = 0
-    for page in task.pages(COLUMNS):
-        tallies.append(count_batch(page.broker, page.batch))
-        flaws += len(page.flaws)
-    return merge([*tallies, Tally(flaws=flaws)])
+    counting = Counting(task.files.broker)
+    flaws = sum(len(flaws) for _, flaws in task.use(counting.add))
+    return merge([counting.tally(), Tally(flaws=flaws)])
 
 
-def _count_piece(task: Task) -> Iterator[pa.RecordBatch]:
+def _count_piece(task: LogTask) -> Iterator[pa.RecordBatch]:
     encoded = msgspec.msgpack.encode(count_task(task))
     yield pa.RecordBatch.from_pydict({"tally": pa.array([encoded], pa.binary())})
 
@@ -110,7 +108,7 @@ class _Plan:
                 Span(queue, *self._bounds[queue.broker], self._place.size(queue, *self._bounds[queue.broker]))
                 for queue in queues
             ]
-            self.tasks = plan(self._place, spans, options)
+            self.tasks = [task for task in plan(self._place, spans, options) if isinstance(task, LogTask)]
         except BaseException:
             self._place.close()
             raise

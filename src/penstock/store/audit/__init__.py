@@ -9,6 +9,7 @@ Files are read as they lie on disk, also those that a store would refuse to load
     range_audit.py  one range of the log                        (record_checks.py, unit_check.py, key_check.py, harm.py)
     index_files.py  one index file
     log_audit.py, queue_audit.py, index_audit.py, config_audit.py   what follows once the log is known
+    looks.py        how often a store is looked at
     auditor.py      all of it, on one machine
 """
 

@@ -4,8 +4,8 @@
 
 Nothing on disk is changed, and no lock is taken. Memory is proportional to what one batch of records takes, to the
 number of queues, and to the slots of one index file (four bytes each); not to the size of the log. Ranges are
-independent of each other, so a cluster can audit them as well: plan there, `audit_range` and `audit_index_file`
-anywhere, `finish` with the joined results.
+independent of each other, so a cluster can audit them as well: `plan_look` there, `audit_index_file` and `audit_range`
+anywhere, `settle` and `finish` with the joined results (`penstock.pipeline.jobs.verify`).
 """
 
 from __future__ import annotations
@@ -14,8 +14,6 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-
-import msgspec
 
 from penstock.format import kernels
 from penstock.store.audit import kinds
@@ -26,6 +24,7 @@ from penstock.store.audit.index_audit import audit_index
 from penstock.store.audit.index_files import IndexFacts, audit_index_file
 from penstock.store.audit.live import bounded
 from penstock.store.audit.log_audit import LogState
+from penstock.store.audit.looks import Looks
 from penstock.store.audit.plan import PIECE_SIZE, Piece, Plan, pieces, survey
 from penstock.store.audit.queue_audit import QueueFacts, audit_queue
 from penstock.store.audit.range_audit import RangeResult, audit_range
@@ -37,7 +36,6 @@ from penstock.store.settings import Settings
 
 MOST_OF_A_KIND = 100_000
 """How many findings of one kind are kept; the rest is counted."""
-_TRIES = 4
 _WAITS, _WAIT_SECONDS = 40, 0.05
 
 Progress = Callable[[int, int], None]
@@ -64,36 +62,25 @@ def audit(
     files = files or OverlayFiles()
     layout = store if isinstance(store, Layout) else Layout.of(store, settings)
     auditor = _Auditor(files, layout, settings, check_crc, workers, piece_size, progress)
-    report: AuditReport | None = None
-    for _ in range(_TRIES):
-        is_live = bool(files.lock_owner(layout.lock)) if in_use is None else in_use
-        before = _state(files, layout)
+    looks = Looks(files, layout, in_use=in_use)
+    while looks.report is None:
+        look = looks.begin()
         try:
-            seen = auditor.look(is_live)
-        except FileNotFoundError:
-            if not is_live and _state(files, layout) == before:
-                raise
-            continue
-        if is_live and seen.errors:
-            if report is not None:
-                return _confirmed(report, seen)
-            report = seen
-        elif is_live or in_use is False or _state(files, layout) == before:
-            return seen  # else somebody opened the store while it was taken for closed
-    return auditor.look(True) if report is None else report
+            seen = auditor.look(look.is_live)
+        except FileNotFoundError as error:
+            looks.lost(look, error)
+        else:
+            looks.take(look, seen)
+    return looks.report
 
 
-def _state(files: Files, layout: Layout) -> tuple[object, ...]:
-    """What no process can open and close a store without changing."""
-    checkpoint = files.modified_ms(layout.checkpoint) if files.exists(layout.checkpoint) else 0
-    return files.lock_owner(layout.lock), files.exists(layout.abort), checkpoint
-
-
-def _confirmed(first: AuditReport, second: AuditReport) -> AuditReport:
-    """The second report with those of its errors that the first has too: the others were the owner at work."""
-    known = {(finding.kind, finding.path, finding.offset) for finding in first.errors}
-    real = [each for each in second.findings if each.severity == "note" or (each.kind, each.path, each.offset) in known]
-    return msgspec.structs.replace(second, findings=real)
+def plan_look(
+    files: Files, layout: Layout, settings: Settings, *, is_live: bool, check_crc: bool = True
+) -> tuple[Plan, ConfigState]:
+    """What one look will go over; the config of a store in use is read before anything else of it."""
+    plan = survey(files, layout, settings, is_live=is_live, check_crc=check_crc)
+    config = read_config(files, plan)
+    return (bounded(plan, files) if is_live else plan), config
 
 
 class _Auditor:
@@ -117,18 +104,14 @@ class _Auditor:
 
     def look(self, is_live: bool) -> AuditReport:
         """One audit."""
-        plan = survey(self._files, self._layout, self._settings, is_live=is_live, check_crc=self._check_crc)
-        config = read_config(self._files, plan)
-        if is_live:
-            plan = bounded(plan, self._files)
+        plan, config = plan_look(self._files, self._layout, self._settings, is_live=is_live, check_crc=self._check_crc)
         found = (audit_index_file(plan, self._files, number) for number in range(len(plan.index_files)))
         index = tuple(facts for facts in found if facts is not None)
         result = RangeResult()
         topics = kernels.TopicTable()
         for part in self._ranges(plan, index, topics):
             result.join(part)
-        if is_live:
-            self._settle(plan, index, topics, result)
+        settle(plan, self._files, index, result, topics)
         return finish(plan, self._files, config, index, result)
 
     def _ranges(self, plan: Plan, index: tuple[IndexFacts, ...], topics: kernels.Topics) -> Iterator[RangeResult]:
@@ -147,25 +130,32 @@ class _Auditor:
                 self._progress(done, total)
                 yield result
 
-    def _settle(self, plan: Plan, index: tuple[IndexFacts, ...], topics: kernels.Topics, result: RangeResult) -> None:
-        """Looks again at the newest records that have no units, until the owner has had time to make them."""
-        for _ in range(_WAITS):
-            behind = [
-                missed
-                for cover in result.queues.values()
-                for missed in cover.missed
-                if missed.physical_first >= plan.settled
-            ]
-            file = next((file for file in plan.log.files if 0 <= plan.settled - file.base < plan.log_file_size), None)
-            if not behind or file is None:
-                return
-            time.sleep(_WAIT_SECONDS)
-            newest = Piece(file, plan.settled - file.base, plan.log_limit - file.base, True)
-            again = audit_range(plan, self._files, newest, index, topics)
-            for name, cover in result.queues.items():
-                seen = again.queues.get(name, QueueCover())
-                cover.missed = [each for each in cover.missed if each.physical_first < plan.settled] + seen.missed
-                cover.matched += seen.matched
+
+def settle(
+    plan: Plan,
+    files: Files,
+    index: tuple[IndexFacts, ...],
+    result: RangeResult,
+    topics: kernels.Topics | None = None,
+) -> None:
+    """Looks again at the newest records that have no units, until the owner of a store in use has made them."""
+    for _ in range(_WAITS if plan.is_live else 0):
+        behind = [
+            missed
+            for cover in result.queues.values()
+            for missed in cover.missed
+            if missed.physical_first >= plan.settled
+        ]
+        file = next((file for file in plan.log.files if 0 <= plan.settled - file.base < plan.log_file_size), None)
+        if not behind or file is None:
+            return
+        time.sleep(_WAIT_SECONDS)
+        newest = Piece(file, plan.settled - file.base, plan.log_limit - file.base, True)
+        again = audit_range(plan, files, newest, index, topics)
+        for name, cover in result.queues.items():
+            seen = again.queues.get(name, QueueCover())
+            cover.missed = [each for each in cover.missed if each.physical_first < plan.settled] + seen.missed
+            cover.matched += seen.matched
 
 
 def finish(

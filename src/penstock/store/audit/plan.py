@@ -10,6 +10,8 @@ that has its units. The index is complete up to its own last item.
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -132,11 +134,16 @@ def survey(files: Files, layout: Layout, settings: Settings, *, is_live: bool, c
 
 
 def pieces(plan: Plan, files: Files, size: int = PIECE_SIZE) -> list[Piece]:
-    """The log cut into ranges, in log order; what was never written at the end of a file is left out."""
+    """The log cut into ranges, in log order; what was never written at the end of a file is left out.
+
+    Raises FileNotFoundError for a file that is gone, unless the store is in use: retention may have taken it.
+    """
     made: list[Piece] = []
     with Maps(files) as maps:
         for file in plan.log.files:
             data = maps.get(file.path)
+            if data is None and not plan.is_live and not files.exists(file.path):
+                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(file.path))
             if data is None or file.base >= plan.log_limit:
                 continue
             written = max((end for _, end in data.written_ranges(0)), default=0)
