@@ -1,0 +1,220 @@
+"""Two logs byte by byte: a master's and its slave's must be equal wherever both have something.
+
+Each worker compares its piece of both logs in memory. What differs is told as ranges of positions; the first of them
+with the messages that lie there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+
+from penstock.pipeline.jobs.diff.sides import Sides
+from penstock.pipeline.jobs.where import Where
+from penstock.pipeline.ranges import Limits, Span, cut
+from penstock.pipeline.store_place import StorePlace
+from penstock.pipeline.store_task import LogTask
+from penstock.pipeline.workers import in_workers
+from penstock.store.light_view import LogView
+from penstock.store.mapped_file import MappedFile
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+EXAMPLES: Final = 20
+_BLOCK: Final = 1 << 20
+_NEAR: Final = 4096
+"""Differences that lie nearer together make one range."""
+_MOST_RANGES: Final = 1000
+"""Of one piece; the last one then reaches to the piece's last difference."""
+_PLACE: Final = ("topic", "queue_id", "queue_offset", "physical_offset", "store_size")
+
+
+class Unequal(msgspec.Struct, frozen=True):
+    """Positions `start` to `stop` (exclusive), of which `count` bytes are not the same."""
+
+    start: int
+    stop: int
+    count: int
+    missing: str = ""
+    """`a` or `b`, where that side has no file."""
+
+
+class LogMessage(msgspec.Struct, frozen=True):
+    """A message of one side that covers the first byte of a range."""
+
+    topic: str
+    queue_id: int
+    queue_offset: int
+    physical_offset: int
+
+
+class Example(msgspec.Struct, frozen=True):
+    """A range that differs, and what lies at its begin; None where a side has no valid record there."""
+
+    where: Unequal
+    a: LogMessage | None
+    b: LogMessage | None
+
+
+class LogDiff(msgspec.Struct, frozen=True, kw_only=True):
+    """What was found. A side's range: the first byte that is there, and the end."""
+
+    a: str
+    b: str
+    a_range: tuple[int, int]
+    b_range: tuple[int, int]
+    up_to_common_end: bool
+    compared: int
+    differing: int
+    """Bytes."""
+    first: int | None
+    """The first position that differs, None if none does."""
+    examples: list[Example]
+
+    @property
+    def behind(self) -> int:
+        """How many bytes sooner the second log ends; negative if the first does."""
+        return self.a_range[1] - self.b_range[1]
+
+    @property
+    def same(self) -> bool:
+        return self.first is None and (self.up_to_common_end or not self.behind)
+
+
+def diff_bytes(spark: SparkSession, sides: Sides, examples: int = EXAMPLES) -> LogDiff:
+    """Compares on Spark. Raises BadSettings, BadStore."""
+    with _Logs(sides) as logs:
+        rows = in_workers(spark, logs.pieces, _unequal_of, "unequal binary").collect()
+        decode = msgspec.msgpack.Decoder(list[Unequal]).decode
+        return logs.report([each for row in rows for each in decode(row.unequal)], examples)
+
+
+def diff_bytes_here(sides: Sides, examples: int = EXAMPLES) -> LogDiff:
+    """Compares in this process: the same, without Spark."""
+    with _Logs(sides) as logs:
+        return logs.report([each for piece in logs.pieces for each in unequal(*piece)], examples)
+
+
+def unequal(a: LogTask, b: LogTask) -> list[Unequal]:
+    """Where the same range of two logs differs."""
+    found: list[Unequal] = []
+    with closing(a.files.log()) as log_a, closing(b.files.log()) as log_b:
+        at = a.start
+        while at < a.stop:
+            end = min(at + _BLOCK, log_a.roll_next(at), log_b.roll_next(at), a.stop)
+            _add(found, _block(log_a, log_b, at, end))
+            at = end
+    return found
+
+
+def _block(a: LogView, b: LogView, start: int, stop: int) -> list[Unequal]:
+    file_a, file_b = a.queue.find(start), b.queue.find(start)
+    if file_a is None or file_b is None:
+        if file_a is None and file_b is None:
+            return []
+        return [Unequal(start, stop, stop - start, "a" if file_a is None else "b")]
+    changed = np.flatnonzero(_bytes(file_a, start, stop) != _bytes(file_b, start, stop))
+    if not len(changed):
+        return []
+    borders = np.flatnonzero(np.diff(changed) > _NEAR) + 1
+    return [
+        Unequal(start + int(group[0]), start + int(group[-1]) + 1, len(group)) for group in np.split(changed, borders)
+    ]
+
+
+def _bytes(file: MappedFile, start: int, stop: int) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
+    return np.frombuffer(file.map.view[start - file.from_offset : stop - file.from_offset], np.uint8)
+
+
+def _add(found: list[Unequal], more: Sequence[Unequal]) -> None:
+    """Appends ranges; those that touch, or are too many, become one."""
+    for each in more:
+        last = found[-1] if found else None
+        near = last is not None and last.missing == each.missing and each.start - last.stop <= _NEAR
+        if last is not None and (near or len(found) >= _MOST_RANGES):
+            found[-1] = Unequal(last.start, each.stop, last.count + each.count, last.missing)
+        else:
+            found.append(each)
+
+
+def _unequal_of(piece: tuple[LogTask, LogTask]) -> Iterator[pa.RecordBatch]:
+    encoded = msgspec.msgpack.encode(unequal(*piece))
+    yield pa.RecordBatch.from_pydict({"unequal": pa.array([encoded], pa.binary())})
+
+
+class _Logs:
+    """Two logs, cut into pieces at the same positions."""
+
+    def __init__(self, sides: Sides) -> None:
+        sides.check()
+        self._sides = sides
+        self._places: list[StorePlace] = []
+        try:
+            (self._name_a, self._range_a), (self._name_b, self._range_b) = self._open(sides.a), self._open(sides.b)
+            start = max(self._range_a[0], self._range_b[0])
+            stop = max(min(self._range_a[1], self._range_b[1]), start)
+            self.compared = stop - start
+            self.pieces = list(zip(*(self._cut(place, start, stop) for place in self._places), strict=True))
+        except BaseException:
+            self.__exit__()
+            raise
+
+    def _open(self, where: Where) -> tuple[str, tuple[int, int]]:
+        place = StorePlace(where.options(order="log"))
+        self._places.append(place)
+        return place.name, place.bounds(place.queues(())[0])
+
+    def _cut(self, place: StorePlace, start: int, stop: int) -> list[LogTask]:
+        span = Span(place.queues(())[0], start, stop, stop - start)
+        spans = cut([span], Limits(self._sides.a.options().max_bytes_per_partition))
+        return [task for task in place.tasks([[each] for each in spans]) if isinstance(task, LogTask)]
+
+    def __enter__(self) -> _Logs:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for place in self._places:
+            place.close()
+
+    def report(self, found: Sequence[Unequal], examples: int) -> LogDiff:
+        together: list[Unequal] = []
+        for each in sorted(found, key=lambda one: one.start):
+            last = together[-1] if together else None
+            if last is not None and last.stop == each.start and last.missing == each.missing:
+                together[-1] = Unequal(last.start, each.stop, last.count + each.count, last.missing)
+            else:
+                together.append(each)
+        return LogDiff(
+            a=self._name_a,
+            b=self._name_b,
+            a_range=self._range_a,
+            b_range=self._range_b,
+            up_to_common_end=self._sides.up_to_common_end,
+            compared=self.compared,
+            differing=sum(each.count for each in together),
+            first=together[0].start if together else None,
+            examples=[self._example(each) for each in together[:examples]],
+        )
+
+    def _example(self, where: Unequal) -> Example:
+        a, b = next(piece for piece in self.pieces if piece[0].stop > where.start)
+        return Example(where, *(None if where.missing == s else _at(t, where.start) for s, t in (("a", a), ("b", b))))
+
+
+def _at(task: LogTask, position: int) -> LogMessage | None:
+    """The message whose record covers a position, found by walking its file from the begin."""
+    files = task.files
+    first = max(position - position % files.log_file_size, files.log_min)
+    for page in LogTask(files, first, position + 1, False).pages(_PLACE):
+        if not page.batch.num_rows:
+            continue
+        row = page.batch.slice(page.batch.num_rows - 1).to_pylist()[0]
+        if row["physical_offset"] <= position < row["physical_offset"] + row["store_size"]:
+            return LogMessage(row["topic"], row["queue_id"], row["queue_offset"], row["physical_offset"])
+    return None

@@ -1,0 +1,179 @@
+"""The folder of a lake: what it is made from, which topics get a table of their own, and the files Spark needs.
+
+`lake.yml` and the files in `transformations` are the user's to edit. `conf`, `catalog`, `tables` and `storage` are
+Spark's: its settings, the catalog, the tables' files, and the checkpoints that say what was read already.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+import yaml
+
+from penstock.broker.system_topics import is_system_topic
+from penstock.errors import BadSettings, BadStore
+from penstock.format.constants import DLQ_PREFIX, RETRY_PREFIX
+from penstock.pipeline.jobs.where import Where
+from penstock.pipeline.lake.templates import LAKE_FILE, LOGGING, OWN_SETTINGS, SPEC, TRANSFORMATIONS
+from penstock.pipeline.planning import open_place
+
+FILE: Final = "lake.yml"
+SPEC_FILE: Final = "spark-pipeline.yml"
+DECODERS: Final = ("json", "text", "none")
+
+
+class TopicTable(msgspec.Struct, frozen=True, kw_only=True):
+    """A topic that has a table of its own."""
+
+    topic: str
+    decode: str = "none"
+    """What the body is: json, text, or none if it stays as it is."""
+    schema: str = ""
+    """Columns of a JSON body as Spark writes them (`id INT, name STRING`); any JSON if it is empty."""
+
+    @property
+    def table(self) -> str:
+        """Topics may have characters in their names that tables may not."""
+        return f"topic_{re.sub('[^a-z0-9_]', '_', self.topic.lower())}"
+
+
+class Lake(msgspec.Struct, frozen=True, kw_only=True):
+    """What `lake.yml` says."""
+
+    folder: str
+    store: str = ""
+    namesrv: str = ""
+    config: str = ""
+    fail_on_data_loss: bool = True
+    topics: tuple[TopicTable, ...] = ()
+
+    @classmethod
+    def here(cls) -> Lake:
+        """The lake in whose folder Spark runs the definitions of its tables."""
+        return cls.read(Path.cwd())
+
+    @classmethod
+    def read(cls, folder: Path) -> Lake:
+        """Raises BadSettings if there is none, or if it makes no sense."""
+        path = folder.absolute() / FILE
+        try:
+            found = yaml.safe_load(path.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            raise BadSettings(
+                f"there is no {FILE} in it, so this is no lake; make one with `penstock pipeline lake init`",
+                path=folder,
+            ) from None
+        except yaml.YAMLError as error:
+            raise BadSettings(f"it is no YAML: {' '.join(str(error).split())}", path=path) from None
+        try:
+            lake = msgspec.convert({**_fields(found), "folder": str(path.parent)}, cls)
+        except (msgspec.ValidationError, TypeError, ValueError) as error:
+            raise BadSettings(f"{error}", path=path) from None
+        lake._check(path)
+        return lake
+
+    def _check(self, path: Path) -> None:
+        if bool(self.store) == bool(self.namesrv):
+            raise BadSettings("it must name either a store or a namesrv", path=path)
+        tables: dict[str, str] = {}
+        for each in self.topics:
+            if each.decode not in DECODERS:
+                raise BadSettings(
+                    f"topic {each.topic}: decode is '{each.decode}', and must be one of {', '.join(DECODERS)}",
+                    path=path,
+                )
+            if each.schema and each.decode != "json":
+                raise BadSettings(f"topic {each.topic}: a schema goes with decode: json", path=path)
+            if each.table in tables:
+                raise BadSettings(f"topics {tables[each.table]} and {each.topic} have the same table's name", path=path)
+            tables[each.table] = each.topic
+
+    @property
+    def where(self) -> Where:
+        return Where(stores=(self.store,) if self.store else (), namesrv=self.namesrv, config=self.config)
+
+    @property
+    def spark_settings(self) -> dict[str, str]:
+        """What a session needs so that catalog and tables are those of this lake."""
+        return {name: value.replace("{folder}", self.folder) for name, value in OWN_SETTINGS.items()}
+
+    def topics_there(self) -> list[str]:
+        """The topics with messages that are anybody's business. Raises BadStore, Unreachable."""
+        options = self.where.options(subscribe_pattern=re.compile(".*"))
+        place = open_place(options)
+        try:
+            return [topic for topic in place.topics() if not is_system_topic(topic)]
+        finally:
+            place.close()
+
+
+def _fields(found: Any) -> dict[str, Any]:
+    """The file as people write it, as fields."""
+    if not isinstance(found, dict):
+        raise ValueError("it must say what the lake is made from: store or namesrv, and topics")
+    known = {field.name for field in msgspec.structs.fields(Lake)} - {"folder"}
+    unknown = sorted(set(map(str, found)) - known)
+    if unknown:
+        raise ValueError(f"there is no setting '{unknown[0]}'; there are {', '.join(sorted(known))}")
+    topics = found.get("topics") or {}
+    if not isinstance(topics, dict):
+        raise ValueError("topics must be names with what they hold, as in `orders: {decode: json}`")
+    return {
+        **{name: value for name, value in found.items() if value is not None},
+        "topics": [{**(what or {}), "topic": str(name)} for name, what in topics.items()],
+    }
+
+
+def init_project(folder: Path, where: Where, decode: str = "none") -> Lake:
+    """Makes the project, with a table for each topic that is there. Nothing that exists is overwritten.
+
+    Raises BadSettings, BadStore, Unreachable.
+    """
+    where.check()
+    if decode not in DECODERS:
+        raise BadSettings(f"--decode '{decode}': it must be one of {', '.join(DECODERS)}")
+    if len(where.stores) > 1:
+        raise BadSettings("a lake is made from one store, or from a cluster")
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise BadSettings("there is something here already; a lake needs a new folder, or an empty one", path=folder)
+    folder = folder.absolute()
+    store = str(Path(where.stores[0]).absolute()) if where.stores else ""
+    config = str(Path(where.config).absolute()) if where.config else ""
+    lake = Lake(folder=str(folder), store=store, namesrv=where.namesrv, config=config)
+    chosen = [topic for topic in lake.topics_there() if not topic.startswith((RETRY_PREFIX, DLQ_PREFIX))]
+    lake = msgspec.structs.replace(lake, topics=tuple(TopicTable(topic=topic, decode=decode) for topic in chosen))
+    lake._check(folder / FILE)
+    _write(lake, folder)
+    return lake
+
+
+def _write(lake: Lake, folder: Path) -> None:
+    from_ = {"store": lake.store} if lake.store else {"namesrv": lake.namesrv}
+    if lake.config:
+        from_["config"] = lake.config
+    topics = {each.topic: {"decode": each.decode} for each in lake.topics}
+    told = yaml.safe_dump(from_, sort_keys=False) + yaml.safe_dump({"topics": topics}, sort_keys=False)
+    for name in ("transformations", "conf", "catalog"):
+        (folder / name).mkdir(parents=True)
+    for name, text in TRANSFORMATIONS.items():
+        (folder / "transformations" / name).write_text(text, encoding="utf-8")
+    settings = "".join(f"{name} {value}\n" for name, value in lake.spark_settings.items())
+    (folder / "conf" / "spark-defaults.conf").write_text(settings, encoding="utf-8")
+    (folder / "conf" / "log4j2.properties").write_text(LOGGING, encoding="utf-8")
+    name = re.sub("[^A-Za-z0-9_]", "_", folder.name) or "lake"
+    (folder / SPEC_FILE).write_text(SPEC.format(name=name, storage=(folder / "storage").as_uri()), encoding="utf-8")
+    (folder / FILE).write_text(LAKE_FILE.format(told=told), encoding="utf-8")
+
+
+def check_initialised(folder: Path) -> Lake:
+    """The lake of a folder, before it is run. Raises BadSettings, and BadStore where its store is gone."""
+    lake = Lake.read(folder)
+    for name in (SPEC_FILE, "transformations"):
+        if not (folder / name).exists():
+            raise BadSettings(f"{name} is missing; make the lake anew with `penstock pipeline lake init`", path=folder)
+    if lake.store and not Path(lake.store).is_dir():
+        raise BadStore(f"there is no store here; {FILE} of {folder} names it", path=lake.store)
+    return lake

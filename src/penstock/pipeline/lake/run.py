@@ -1,0 +1,167 @@
+"""Brings the tables of a lake up to date. Needs pyspark.
+
+Spark's own command `spark-pipelines run` does the same; what is added here is where its catalog is, one sentence for
+what goes wrong, and how many rows the tables have. The functions of Spark that are called are not public: a Spark that
+has other ones is told as such.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from penstock.errors import BadSettings, MissingPackage, PenstockError, StoreInUse
+from penstock.pipeline.connect_session import start_connect_session
+from penstock.pipeline.lake.project import SPEC_FILE, Lake, check_initialised
+from penstock.pipeline.session import has_session, start_session
+from penstock.store.overlay_files import OverlayFiles
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_NO_CATALOG: Final = ("XSDB6", "Another instance of Derby", "SessionHiveMetaStoreClient")
+_JAVA: Final = "spark.driver.extraJavaOptions"
+_OWN_WORDS: Final = re.compile(r"rocketmq: (.*?)\s*(?:SQLSTATE: \w+)?$")
+
+
+class LakeFailed(PenstockError):
+    """A run that Spark ended before all tables were up to date."""
+
+
+class Summary(msgspec.Struct, frozen=True):
+    """What the tables hold after a run."""
+
+    tables: dict[str, int]
+    """Rows by table; the views are not among them."""
+    without_table: list[str]
+    """Topics that are only in `messages`."""
+
+
+def run_project(
+    folder: Path,
+    master: str | None = None,
+    conf: Mapping[str, str] | None = None,
+    *,
+    full_refresh: bool = False,
+    tell: Callable[[str], object] = lambda line: None,
+) -> Summary:
+    """Reads what has come since the last run into the tables, and computes the views anew.
+
+    `full_refresh`: begins from nothing; what retention has deleted meanwhile is then gone from the tables too. `tell`
+    gets Spark's own words about how far it is. Must be called where no other session runs. Raises BadSettings,
+    BadStore, StoreInUse where another run is going on, LakeFailed, MissingPackage.
+    """
+    folder = folder.absolute()
+    lake = check_initialised(folder)
+    _check_free(folder)
+    there = lake.topics_there()
+    failures: list[str] = []
+    with _session(lake, master, conf or {}) as spark, _said(folder, failures):
+        spark.sql("SHOW TABLES").collect()  # opens the catalog: better now than in the middle of a run
+        for event in _run(spark, folder, full_refresh):
+            failures += [event] if " FAILED" in event else []
+            tell(event.splitlines()[0])
+        tables = ["messages", *(topic.table for topic in lake.topics), "bad_messages"]
+        rows = {table: spark.read.table(table).count() for table in tables}
+    named = {topic.topic for topic in lake.topics}
+    return Summary(rows, [topic for topic in there if topic not in named])
+
+
+def _check_free(folder: Path) -> None:
+    """One process at a time may have the catalog open; its database locks this file."""
+    owner = OverlayFiles().lock_owner(folder / "catalog" / "metastore" / "dbex.lck")
+    if owner and owner != _own_java():
+        raise StoreInUse(
+            f"another run, or another Spark, has this lake's catalog open (process {owner}); wait until it ends",
+            path=folder,
+        )
+
+
+def _own_java() -> int:
+    """The process of this one's Java, which keeps the catalog open after a run; 0 if none was started."""
+    from pyspark import SparkContext
+
+    process = getattr(SparkContext._gateway, "proc", None)
+    return 0 if process is None else int(process.pid)
+
+
+@contextlib.contextmanager
+def _session(lake: Lake, master: str | None, conf: Mapping[str, str]) -> Iterator[SparkSession]:
+    if has_session():
+        raise BadSettings("a Spark session is running in this process, and a lake needs one of its own; stop it first")
+    with _said(Path(lake.folder), []):
+        spark = _start(lake, master or "local[*]", conf)
+    try:
+        yield spark
+    finally:
+        spark.stop()
+
+
+def _start(lake: Lake, master: str, conf: Mapping[str, str]) -> SparkSession:
+    if master.startswith("sc://"):
+        return start_session("penstock lake", master, conf)
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    if master.startswith("local"):
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    os.environ["SPARK_CONF_DIR"] = str(Path(lake.folder) / "conf")
+    own = {**lake.spark_settings, "spark.sql.shuffle.partitions": str(os.cpu_count() or 2)}
+    added = {_JAVA: f"{own[_JAVA]} {conf[_JAVA]}"} if _JAVA in conf else {}  # ours says where the catalog logs
+    quiet = {"spark.sql.connect.serverStacktrace.enabled": "false"}
+    return start_connect_session("penstock lake", master, {**own, **quiet, **conf, **added})
+
+
+def _run(spark: SparkSession, folder: Path, full_refresh: bool) -> Iterator[str]:
+    """What Spark's command does, in the session that is there."""
+    try:
+        from pyspark.pipelines import cli
+        from pyspark.pipelines.spark_connect_graph_element_registry import SparkConnectGraphElementRegistry
+        from pyspark.pipelines.spark_connect_pipeline import create_dataflow_graph, start_run
+    except ImportError as error:
+        raise MissingPackage(
+            f"this Spark has no declarative pipelines as Penstock knows them ({error}); run `spark-pipelines run` in "
+            f"{folder} with SPARK_CONF_DIR={folder / 'conf'}"
+        ) from None
+    path = folder / SPEC_FILE
+    spec = cli.load_pipeline_spec(path)
+    graph = create_dataflow_graph(spark, spec.catalog, spec.database, spec.configuration)
+    with contextlib.redirect_stdout(sys.stderr):
+        cli.register_definitions(path, SparkConnectGraphElementRegistry(spark, graph), spec, spark, graph)
+    results: Any = start_run(spark, graph, [], full_refresh, [], False, spec.storage)
+    for result in results:
+        if "pipeline_event_result" in result:
+            yield str(result["pipeline_event_result"].event.message)
+
+
+@contextlib.contextmanager
+def _said(folder: Path, failures: Sequence[str]) -> Iterator[None]:
+    """Has what Spark raises said as one sentence: the source's own, if it has said one. `failures`: told before."""
+    try:
+        yield
+    except PenstockError:
+        raise
+    except Exception as error:
+        texts = [*failures, str(error)]
+        if any(sign in text for sign in _NO_CATALOG for text in texts):
+            raise StoreInUse(
+                "its catalog cannot be opened: another Spark has it open, or it is damaged (catalog/derby.log says "
+                "what is wrong)",
+                path=folder,
+            ) from None
+        raise LakeFailed(_sentence(texts) or type(error).__name__, path=folder) from error
+
+
+def _sentence(texts: Sequence[str]) -> str:
+    """What is to be told of what Spark said, the first thing that went wrong first."""
+    lines = [line.strip() for text in texts for line in text.splitlines() if line.strip()]
+    for line in lines:
+        if (found := _OWN_WORDS.search(line)) is not None:
+            return found[1]
+    named = [line for line in lines if line.startswith(("[", "Error: ["))]
+    return "Spark could not run it: " + (named or lines)[0].removeprefix("Error: ") if lines else ""

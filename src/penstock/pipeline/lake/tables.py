@@ -1,0 +1,98 @@
+"""What the tables of a lake hold. Called by the project's own files, in the session that runs them. Needs pyspark."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as f
+
+from penstock.pipeline.jobs.lag import lag, lag_frame
+from penstock.pipeline.lake.project import Lake, TopicTable
+from penstock.pipeline.options import Options
+from penstock.pipeline.schema import known_columns
+
+# Columns are chosen by `select` alone: under Connect `drop` looks at the table at once, which may not be there yet.
+_RAW: Final = "messages"
+_CORRUPT: Final = "_corrupt"
+_COLUMNS: Final = tuple(name for name in known_columns(Options()) if name != _CORRUPT)
+_NOT_THE_CLUSTERS: Final = "(?i)(?!SCHEDULE_TOPIC_XXXX$|RMQ_SYS_|TRANS_CHECK_MAX_TIME_TOPIC$|OFFSET_MOVED_EVENT$).*"
+_MILLISECONDS: Final = "unix_millis(store_timestamp) - unix_millis(born_timestamp)"
+
+
+def messages(lake: Lake) -> DataFrame:
+    """Every message of every topic but the brokers' own, from the first that is there; what is unreadable too."""
+    options = {
+        "subscribePattern": _NOT_THE_CLUSTERS,
+        "startingOffsets": "earliest",
+        "failOnDataLoss": str(lake.fail_on_data_loss).lower(),
+        "maxBytesPerTrigger": "1g",
+        "columns": ",".join((*_COLUMNS, _CORRUPT)),
+    }
+    options |= {"path": lake.store} if lake.store else {"namesrv": lake.namesrv}
+    if lake.config:
+        options["config"] = lake.config
+    return SparkSession.active().readStream.format("rocketmq").options(**options).load()
+
+
+def decoded(topic: TopicTable) -> DataFrame:
+    """The messages of one topic that can be read and decoded, with what their bodies say as `value`."""
+    rows = SparkSession.active().readStream.table(_RAW).where(_of(topic))
+    if topic.decode == "none":
+        return rows.select(*_COLUMNS)
+    rest = [name for name in _COLUMNS if name != "body"]
+    return rows.where(_value(topic).isNotNull()).select(*rest, _value(topic).alias("value"))
+
+
+def bad_messages(lake: Lake) -> DataFrame:
+    """What no other table than the raw one has: messages that cannot be read, or not decoded."""
+    reason = f.col(_CORRUPT)
+    for topic in lake.topics:
+        if topic.decode != "none":
+            said = f.lit(f"the body is no {topic.decode}" + (f" with {topic.schema}" if topic.schema else ""))
+            reason = f.coalesce(reason, f.when(_of(topic) & _value(topic).isNull(), said))
+    rows = SparkSession.active().readStream.table(_RAW)
+    return rows.where(reason.isNotNull()).select(*_COLUMNS, reason.alias("reason"))
+
+
+def _of(topic: TopicTable) -> Column:
+    return (f.col("topic") == topic.topic) & f.col(_CORRUPT).isNull()
+
+
+def _value(topic: TopicTable) -> Column:
+    """What a body says, null if it is not what it should be."""
+    text = f.when(f.is_valid_utf8(f.col("body").cast("string")), f.col("body").cast("string"))
+    if topic.decode == "text":
+        return text
+    if not topic.schema:
+        return f.when(f.try_parse_json(text).isNotNull(), text)
+    # A body that does not fit has its text in the column for that; an extra one of ours, taken off again.
+    parsed = f.from_json(text, f"{topic.schema}, {_CORRUPT} STRING", {"columnNameOfCorruptRecord": _CORRUPT})
+    return f.when(parsed[_CORRUPT].isNull() & parsed.isNotNull(), parsed.dropFields(_CORRUPT))
+
+
+def usage() -> DataFrame:
+    """Messages and bytes of the log, by topic, queue and day (UTC)."""
+    rows = SparkSession.active().read.table(_RAW).where(f"{_CORRUPT} IS NULL")
+    return rows.groupBy("topic", "broker", "queue_id", f.to_date("store_timestamp").alias("day")).agg(
+        f.count("*").alias("messages"),
+        f.sum("store_size").alias("bytes"),
+        f.min("store_timestamp").alias("first"),
+        f.max("store_timestamp").alias("last"),
+    )
+
+
+def latency() -> DataFrame:
+    """How long messages took from their producer's clock to the store's, by topic and hour."""
+    rows = SparkSession.active().read.table(_RAW).where(f"{_CORRUPT} IS NULL")
+    shares = [("p50", 0.5), ("p95", 0.95), ("p99", 0.99)]
+    figures = [f.expr(f"percentile_approx({_MILLISECONDS}, {share})").alias(f"{name}_ms") for name, share in shares]
+    hour = f.date_trunc("hour", f.col("store_timestamp")).alias("hour")
+    return rows.groupBy("topic", hour).agg(
+        f.count("*").alias("messages"), *figures, f.max(f.expr(_MILLISECONDS)).alias("max_ms")
+    )
+
+
+def consumer_lag(lake: Lake) -> DataFrame:
+    """How far consumer groups are behind now."""
+    return lag_frame(SparkSession.active(), lag(lake.where))

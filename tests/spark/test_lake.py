@@ -1,0 +1,200 @@
+"""A lake takes in what has come since its last run: nothing is missing, nothing is there twice.
+
+Each run needs a Spark of its own kind, so these tests start processes; what needs no Spark is tested below.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pyarrow.dataset as ds
+import pytest
+from spark_cluster import QUICK
+from store_home import StoreHome
+
+import penstock
+from penstock.pipeline.jobs.where import Where
+from penstock.pipeline.lake import init_project
+from penstock.store import Message
+
+pytestmark = pytest.mark.timeout(1500)
+PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "lake.md"
+
+SETTINGS = [
+    *("--master", "local[2]"),
+    *("--conf", "spark.driver.memory=1g"),
+    *("--conf", "spark.sql.shuffle.partitions=2"),
+    *("--conf", f"spark.driver.extraJavaOptions={QUICK}"),
+]
+
+TWO_RUNS = """
+import sys
+from pathlib import Path
+from penstock.cli.main import main
+from penstock.store import Message, MessageStore, Settings
+lake, store, run = sys.argv[1], Path(sys.argv[2]), sys.argv[3:]
+assert main(run) == 0
+with MessageStore.open(store, Settings.dev()) as opened:
+    for number in range(100, 160):
+        body = b'{"id": %d}' % number if number % 10 else b"{no json"
+        assert opened.put(Message("orders", body, queue_id=number % 4)).ok
+    for number in range(5):
+        assert opened.put(Message("new", b"%d" % number)).ok
+assert main(run) == 0
+"""
+
+
+@pytest.fixture
+def lake(home: StoreHome, tmp_path: Path) -> Path:
+    """A lake of a store with orders as JSON, some of it bad, clicks as text, a damaged record, and a consumer group."""
+    with home.open() as store:
+        for number in range(100):
+            body = b'{"id": %d}' % number if number % 10 else b"{no json"
+            assert store.put(Message("orders", body, queue_id=number % 4)).ok
+            assert store.put(Message("clicks", b"\xff" if number == 7 else b"click %d" % number)).ok
+        store.catch_up()
+        place = store.queues.find("clicks", 0).unit(50)[0]  # type: ignore[union-attr]
+    home.flip(home.log_files()[0], place + 90)
+    offsets = {"offsetTable": {"orders@billing": {"0": 5}}}
+    (home.path / "config").mkdir(exist_ok=True)
+    (home.path / "config" / "consumerOffset.json").write_text(json.dumps(offsets))
+    folder = tmp_path / "lake"
+    init_project(folder, Where(stores=(str(home.path),)), "text")
+    settings = folder / "lake.yml"
+    text = settings.read_text().replace("orders:\n    decode: text", "orders: {decode: json, schema: id INT}")
+    settings.write_text(text)
+    return folder
+
+
+def start(lake: Path, *arguments: str) -> subprocess.Popen[str]:
+    environment = {**os.environ, "PYTHONPATH": str(Path(penstock.__file__).parents[1])}
+    environment.pop("SPARK_CONF_DIR", None)
+    return subprocess.Popen(
+        arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment, cwd=lake.parent
+    )
+
+
+def finish(process: subprocess.Popen[str]) -> tuple[int, str, str]:
+    try:
+        written, said = process.communicate(timeout=1200)
+    finally:
+        process.kill()
+    return process.returncode, written, said
+
+
+def command(lake: Path, *more: str) -> list[str]:
+    return [sys.executable, "-m", "penstock.cli.main", "pipeline", "lake", "run", str(lake), *SETTINGS, *more]
+
+
+def rows(lake: Path, table: str) -> list[dict[str, Any]]:
+    return ds.dataset(lake / "tables" / table, format="parquet").to_table().to_pylist()
+
+
+def check(lake: Path, orders: int) -> None:
+    """The tables hold the first so many orders, each once."""
+    good = [number for number in range(orders) if number % 10]
+    assert sorted(row["value"]["id"] for row in rows(lake, "topic_orders")) == good
+    clicks = {row["value"] for row in rows(lake, "topic_clicks")}
+    assert clicks == {f"click {number}" for number in range(100) if number not in (7, 50)}
+    assert len(rows(lake, "topic_clicks")) == 98
+    reasons = sorted(row["reason"] for row in rows(lake, "bad_messages"))
+    bad = orders // 10
+    assert reasons == sorted(
+        [*["the body is no json with id INT"] * bad, "the body is no text", "the record of queue offset 50 is damaged"]
+    )
+    assert sum(row["messages"] for row in rows(lake, "usage") if row["topic"] == "orders") == orders
+    assert {row["topic"]: row["messages"] for row in rows(lake, "latency")}["clicks"] == 99
+    (behind,) = rows(lake, "consumer_lag")
+    assert (behind["consumer_group"], behind["behind"]) == ("billing", orders // 4 - 5)
+
+
+@pytest.mark.slow
+def test_two_runs_with_traffic_in_between_miss_nothing_and_double_nothing(home: StoreHome, lake: Path) -> None:
+    run = command(lake, "--json")[3:]
+    status, written, said = finish(start(lake, sys.executable, "-c", TWO_RUNS, str(lake), str(home.path), *run))
+    assert status == 0, written + said[-4000:]
+    first, second = (json.loads(line) for line in written.splitlines() if line.startswith("{"))
+    assert first["tables"] == {"messages": 200, "topic_clicks": 98, "topic_orders": 90, "bad_messages": 12}
+    assert second["tables"] == {"messages": 265, "topic_clicks": 98, "topic_orders": 144, "bad_messages": 18}
+    assert (first["without_table"], second["without_table"]) == ([], ["new"])
+    check(lake, 160)
+
+
+AS_PRINTED = """
+import re, shlex, sys
+from pathlib import Path
+from penstock.cli.main import main
+text, names = Path(sys.argv[1]).read_text(encoding="utf-8"), {}
+for kind, block in re.findall(r"^```(py|sh|yaml)\\n(.*?)^```", text, re.M | re.S):
+    if kind == "py":
+        exec(compile(block, "<page>", "exec"), names)
+    elif kind == "yaml":
+        settings = Path("data/lake/lake.yml")
+        settings.write_text(settings.read_text().partition("topics:\\n ")[0] + block)
+    else:
+        for line in block.splitlines():
+            assert main([*shlex.split(line)[1:], *(sys.argv[2:] if " run " in line else [])]) == 0
+"""
+
+
+@pytest.mark.slow
+def test_the_page_runs_as_printed(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    done = finish(start(tmp_path / "data", sys.executable, "-c", AS_PRINTED, str(PAGE), *SETTINGS))
+    assert done[0] == 0, done[1] + done[2][-4000:]
+    lake = tmp_path / "data" / "lake"
+    assert sorted(row["value"]["id"] for row in rows(lake, "topic_orders")) == list(range(150))
+    assert len(rows(lake, "topic_clicks")) == 100
+    assert [row["body"] for row in rows(lake, "bad_messages")] == [b"this is no JSON"]
+
+
+@pytest.mark.torture
+def test_sparks_own_command_and_ours_go_on_where_the_other_ended(home: StoreHome, lake: Path) -> None:
+    spark_pipelines = str(Path(sys.executable).parent / "spark-pipelines")
+    own = start(
+        lake, "env", f"SPARK_CONF_DIR={lake}/conf", spark_pipelines, "run", "--spec", f"{lake}/spark-pipeline.yml"
+    )
+    status, written, said = finish(own)
+    assert status == 0, written + said[-4000:]
+    check(lake, 100)
+    with home.open() as store:
+        for number in range(100, 120):
+            body = b'{"id": %d}' % number if number % 10 else b"{no json"
+            assert store.put(Message("orders", body, queue_id=number % 4)).ok
+    status, written, said = finish(start(lake, *command(lake)))
+    assert status == 0, written + said[-4000:]
+    check(lake, 120)
+    status, written, said = finish(start(lake, *command(lake, "--full-refresh")))
+    assert status == 0, written + said[-4000:]
+    check(lake, 120)
+
+
+@pytest.mark.torture
+def test_a_second_run_at_the_same_time_is_told_so(lake: Path) -> None:
+    """Both are started at once, so that the first look at the catalog's lock may come too soon."""
+    ended = [finish(each) for each in [start(lake, *command(lake)), start(lake, *command(lake))]]
+    assert sorted(status for status, _, _ in ended) == [0, 2], ended
+    (said,) = [said for status, _, said in ended if status == 2]
+    assert "catalog" in said.splitlines()[-1]
+    check(lake, 100)
+
+
+@pytest.mark.torture
+def test_messages_that_were_deleted_unread_are_one_sentence(home: StoreHome, lake: Path) -> None:
+    assert finish(start(lake, *command(lake)))[0] == 0
+    with home.open() as store:
+        for number in range(6000):
+            assert store.put(Message("clicks", b"%04d" % number * 100)).ok
+    assert len(home.log_files()) > 2
+    for path in home.log_files()[:2]:
+        path.unlink()
+    status, _, said = finish(start(lake, *command(lake)))
+    assert status == 2
+    last = said.strip().splitlines()[-1]
+    assert "are gone" in last, said[-3000:]
+    assert "failOnDataLoss" in last
