@@ -1,0 +1,134 @@
+"""Avro bodies: one datum each, without a header, by the schema of whoever wrote them. Needs fastavro.
+
+A union of null and one other type is that type; any other union is JSON text. A type that contains itself has no
+columns, and is refused. Pure.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping
+from typing import Any, Final
+
+import msgspec
+import pyarrow as pa
+
+from penstock.errors import BadSettings, MissingPackage
+from penstock.pipeline.decode.bodies import Decoder, Undecodable
+from penstock.pipeline.decode.kinds import Kind
+
+
+def _json_text(value: Any) -> str:
+    return msgspec.json.encode(value, enc_hook=str).decode()
+
+
+_PLAIN: Final = {
+    "null": Kind(pa.string()),
+    "boolean": Kind(pa.bool_()),
+    "int": Kind(pa.int32()),
+    "long": Kind(pa.int64()),
+    "float": Kind(pa.float32()),
+    "double": Kind(pa.float64()),
+    "bytes": Kind(pa.binary()),
+    "string": Kind(pa.string()),
+    "fixed": Kind(pa.binary()),
+    "enum": Kind(pa.string()),
+}
+_MOMENT: Final = Kind(pa.timestamp("us", "UTC"))
+_LOCAL_MOMENT: Final = Kind(pa.timestamp("us"))
+_LOGICAL: Final = {
+    "date": Kind(pa.date32()),
+    "timestamp-millis": _MOMENT,
+    "timestamp-micros": _MOMENT,
+    "local-timestamp-millis": _LOCAL_MOMENT,
+    "local-timestamp-micros": _LOCAL_MOMENT,
+    "time-millis": Kind(pa.string(), str),
+    "time-micros": Kind(pa.string(), str),
+    "uuid": Kind(pa.string(), str),
+}
+
+
+def avro_decoder(schema: bytes) -> Decoder:
+    """Raises BadSettings for a schema that is none, MissingPackage without fastavro."""
+    try:
+        import fastavro
+        from fastavro.schema import SchemaParseException, UnknownType
+    except ModuleNotFoundError:
+        raise MissingPackage("Avro needs the package fastavro: pip install 'penstock[avro]'") from None
+    try:
+        parsed = fastavro.parse_schema(msgspec.json.decode(schema))
+    except (msgspec.DecodeError, SchemaParseException, UnknownType, TypeError, KeyError, ValueError) as error:
+        raise BadSettings(f"--schema is no Avro schema ({error})") from None
+    kind = _Kinds().of(parsed)
+
+    def value(body: bytes) -> Any:
+        source = io.BytesIO(body)
+        try:
+            found = fastavro.schemaless_reader(source, parsed, None)
+        except Exception as error:  # whatever it stumbles over: the bytes are foreign
+            raise Undecodable(f"it is no Avro datum of this schema ({type(error).__name__}: {error})") from None
+        if source.tell() != len(body):
+            raise Undecodable(f"{len(body) - source.tell()} bytes follow the Avro datum")
+        return kind.made(found)
+
+    return Decoder(kind.type, value)
+
+
+class _Kinds:
+    """From a schema to columns. Named types are known once they were met; one that is open contains itself."""
+
+    def __init__(self) -> None:
+        self._named: dict[str, Mapping[str, Any]] = {}
+        self._open: set[str] = set()
+
+    def of(self, schema: Any) -> Kind:
+        if isinstance(schema, list):
+            return self._union(schema)
+        if isinstance(schema, str):
+            return _PLAIN[schema] if schema in _PLAIN else self.of(self._named[schema])
+        kind = schema["type"]
+        logical = schema.get("logicalType")
+        if "name" in schema:
+            self._named[schema["name"]] = schema
+        if logical == "decimal":
+            return Kind(pa.decimal128(min(schema["precision"], 38), schema.get("scale", 0)))
+        if logical in _LOGICAL:
+            return _LOGICAL[logical]
+        if kind in ("record", "error"):
+            return self._record(schema)
+        if kind == "array":
+            item = self.of(schema["items"])
+            return Kind(pa.list_(item.type), lambda found: [_made(item, each) for each in found])
+        if kind == "map":
+            item = self.of(schema["values"])
+            return Kind(
+                pa.map_(pa.string(), item.type),
+                lambda found: [(name, _made(item, each)) for name, each in found.items()],
+            )
+        return self.of(kind)
+
+    def _union(self, schema: list[Any]) -> Kind:
+        others = [each for each in schema if each != "null"]
+        if len(others) == 1:
+            return self.of(others[0])
+        for each in others:
+            self.of(each)  # its names may be used further on
+        return Kind(pa.string(), _json_text)
+
+    def _record(self, schema: Mapping[str, Any]) -> Kind:
+        name = schema["name"]
+        if name in self._open:
+            raise BadSettings(f"--schema: the Avro type '{name}' contains itself, and such a type has no columns")
+        self._open.add(name)
+        fields = {field["name"]: self.of(field["type"]) for field in schema["fields"]}
+        self._open.remove(name)
+        if not fields:
+            raise BadSettings(f"--schema: the Avro record '{name}' has no fields, and such a type has no columns")
+        return Kind(
+            pa.struct([pa.field(each, kind.type) for each, kind in fields.items()]),
+            lambda found: {each: _made(kind, found[each]) for each, kind in fields.items()},
+        )
+
+
+def _made(kind: Kind, value: Any) -> Any:
+    return None if value is None else kind.made(value)

@@ -1,0 +1,100 @@
+"""Protobuf bodies, by a descriptor set (`protoc --include_imports --descriptor_set_out`). Needs protobuf.
+
+Protobuf says little about itself: bytes of another message may well decode. What is certainly wrong is told. A message
+that contains itself has no columns, and is refused. Pure.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC
+from typing import Any, Final
+
+import pyarrow as pa
+
+from penstock.errors import BadSettings, MissingPackage
+from penstock.pipeline.decode.bodies import Decoder, Undecodable
+from penstock.pipeline.decode.kinds import Kind
+
+_MOMENT: Final = "google.protobuf.Timestamp"
+
+
+def protobuf_decoder(descriptors: bytes, message: str) -> Decoder:
+    """Raises BadSettings for what is no descriptor set or has no such message, MissingPackage without protobuf."""
+    try:
+        from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+        from google.protobuf.message import DecodeError
+    except ModuleNotFoundError:
+        raise MissingPackage("protobuf needs the package protobuf: pip install 'penstock[protobuf]'") from None
+    pool = descriptor_pool.DescriptorPool()
+    try:
+        for file in descriptor_pb2.FileDescriptorSet.FromString(descriptors).file:
+            pool.Add(file)
+        found = pool.FindMessageTypeByName(message)
+    except (DecodeError, TypeError) as error:
+        raise BadSettings(f"--schema is no descriptor set that holds all it needs ({error})") from None
+    except KeyError:
+        raise BadSettings(f"--message '{message}': there is no such message in --schema") from None
+    kind = _message(found, ())
+    factory = message_factory.GetMessageClass(found)
+
+    def value(body: bytes) -> Any:
+        try:
+            return kind.made(factory.FromString(body))
+        except (DecodeError, ValueError, OverflowError) as error:
+            raise Undecodable(f"it is no {message} ({error})") from None
+
+    return Decoder(kind.type, value)
+
+
+def _message(descriptor: Any, inside: tuple[str, ...]) -> Kind:
+    name = descriptor.full_name
+    if name == _MOMENT:
+        return Kind(pa.timestamp("us", "UTC"), lambda found: found.ToDatetime(tzinfo=UTC))
+    if name in inside:
+        raise BadSettings(f"--message: '{name}' contains itself, and such a message has no columns")
+    fields = {field.name: (field, _field(field, (*inside, name))) for field in descriptor.fields}
+    if not fields:
+        raise BadSettings(f"--message: '{name}' has no fields, and such a message has no columns")
+
+    def made(found: Any) -> dict[str, Any]:
+        return {
+            each: None if field.has_presence and not found.HasField(each) else kind.made(getattr(found, each))
+            for each, (field, kind) in fields.items()
+        }
+
+    return Kind(pa.struct([pa.field(each, kind.type) for each, (_, kind) in fields.items()]), made)
+
+
+def _field(field: Any, inside: tuple[str, ...]) -> Kind:
+    if field.message_type is not None and field.message_type.GetOptions().map_entry:
+        key, item = (_one(field.message_type.fields_by_name[name], inside) for name in ("key", "value"))
+        return Kind(
+            pa.map_(key.type, item.type),
+            lambda found: [(key.made(name), item.made(found[name])) for name in found],
+        )
+    one = _one(field, inside)
+    if field.is_repeated:
+        return Kind(pa.list_(one.type), lambda found: [one.made(each) for each in found])
+    return one
+
+
+def _one(field: Any, inside: tuple[str, ...]) -> Kind:
+    if field.message_type is not None:
+        return _message(field.message_type, inside)
+    if field.enum_type is not None:
+        names = {number: value.name for number, value in field.enum_type.values_by_number.items()}
+        return Kind(pa.string(), lambda found: names.get(found, str(found)))
+    return Kind(_SCALARS[field.cpp_type]) if field.type != field.TYPE_BYTES else Kind(pa.binary())
+
+
+_SCALARS: Final = {
+    1: pa.int32(),
+    2: pa.int64(),
+    3: pa.int64(),  # what is unsigned may not fit the next smaller type
+    4: pa.decimal128(20, 0),
+    5: pa.float64(),
+    6: pa.float32(),
+    7: pa.bool_(),
+    9: pa.string(),
+}
+"""By `FieldDescriptor.cpp_type`: int32, int64, uint32, uint64, double, float, bool, string."""

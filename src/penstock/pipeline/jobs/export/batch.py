@@ -1,0 +1,137 @@
+"""What becomes of one micro-batch of an export: staged by Spark, noted, moved, committed. Needs pyspark.
+
+May be pickled: where it runs in another process, nothing but the notes comes back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from penstock.errors import BadStore
+from penstock.pipeline.decode import Decode
+from penstock.pipeline.jobs.export.data_files import Batch, clear, move, staged_files
+from penstock.pipeline.jobs.export.decoded import REASON, with_value
+from penstock.pipeline.jobs.export.delta import commit_delta
+from penstock.pipeline.jobs.export.iceberg import commit_iceberg
+from penstock.pipeline.jobs.export.spec import Export, ExportFolder
+from penstock.pipeline.jobs.notes import Notes, query_of
+from penstock.pipeline.jobs.streaming import CORRUPT, counted
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+ONCE: Final = "once"
+_MICROS: Final = "spark.sql.parquet.outputTimestampType"
+_DAY: Final = "date_from_unix_date(cast(floor(unix_millis(store_timestamp) / 86400000) as int))"
+"""The day in UTC, whatever the session's time zone is."""
+
+
+class ExportBatch:
+    """Exports one micro-batch after the other."""
+
+    def __init__(self, wish: Export) -> None:
+        self._wish = wish
+
+    def __call__(self, frame: DataFrame, number: int) -> None:
+        folder = ExportFolder(self._wish.to)
+        query = ONCE if self._wish.once else query_of(folder.checkpoint)
+        notes = Notes(folder.notes, Batch)
+        batch = notes.find(number)
+        if batch is None:
+            batch = self._staged(frame, number, query, folder)
+            if not batch.files:
+                clear(folder.staged / str(number))
+                return
+            notes.write(number, batch)
+        elif batch.query != query:
+            raise BadStore(
+                "the checkpoint of this export is not the one it began with; export to a new folder", path=folder.root
+            )
+        if not batch.done:
+            self.publish(folder, batch)
+            notes.write(number, batch.finished())
+
+    def publish(self, folder: ExportFolder, batch: Batch) -> None:
+        """Moves and commits what is staged. May be done again, after any part of it."""
+        move(folder.root, batch.files)
+        if self._wish.format == "delta":
+            commit_delta(folder.root, batch)
+        elif self._wish.format == "iceberg":
+            commit_iceberg(self._wish, batch)
+        clear(folder.staged / str(batch.number))
+
+    def _staged(self, frame: DataFrame, number: int, query: str, folder: ExportFolder) -> Batch:
+        from pyspark.sql import Observation
+        from pyspark.sql import functions as f
+
+        staged = folder.staged / str(number)
+        clear(staged)
+        rows = self._rows(frame)
+        seen = Observation(f"export {number}")
+        watched = rows.observe(
+            seen, f.count(f.lit(1)).alias("rows"), f.count(CORRUPT).alias("unread"), f.count(REASON).alias("undecoded")
+        )
+        is_bad = f"{CORRUPT} is not null or {REASON} is not null"
+        with _in_micros(frame.sparkSession):
+            self._write(watched.where(f"not ({is_bad})").drop(CORRUPT, REASON), staged / "good", by_date=True)
+            counts = counted(seen, "rows", "unread", "undecoded")
+            bad = counts["unread"] + counts["undecoded"]
+            if bad:
+                reason = f.expr(f"coalesce({CORRUPT}, {REASON})").alias("reason")
+                kept = [name for name in rows.columns if name not in (CORRUPT, REASON, "value", "date")]
+                self._write(rows.where(is_bad).select(*kept, reason), staged / "bad", by_date=False)
+        files = (
+            *staged_files(folder.root, staged / "good", number, self._wish.suffix, is_bad=False),
+            *staged_files(folder.root, staged / "bad", number, self._wish.suffix, is_bad=True),
+        )
+        written = sum(file.rows for file in files)
+        if written != counts["rows"]:
+            raise BadStore(
+                "what was read changed while it was exported; run the export again",
+                path=folder.root,
+                expected=f"{counts['rows']} rows",
+                found=written,
+            )
+        return Batch(
+            number=number,
+            query=query,
+            files=files,
+            rows=counts["rows"] - bad,
+            undecoded=counts["undecoded"],
+            unread=counts["unread"],
+        )
+
+    def _rows(self, frame: DataFrame) -> DataFrame:
+        """The rows with their day, their value, and why they have none."""
+        decode: Decode | None = self._wish.decode
+        return with_value(frame, decode, nested=self._wish.format == "json").selectExpr("*", f"{_DAY} as date")
+
+    def _write(self, rows: DataFrame, folder: Path, *, by_date: bool) -> None:
+        from pyspark.sql import functions as f
+
+        names = ["topic", "date"] if by_date else ["topic"]
+        if self._wish.format == "iceberg" and by_date:  # whose files hold the columns that they are partitioned by
+            rows = rows.withColumns({f"_of_{name}": f.col(name) for name in names}).drop("date")
+            names = [f"_of_{name}" for name in names]
+        writer = rows.write.partitionBy(*names).mode("overwrite")
+        if self._wish.format == "json":
+            writer.option("timeZone", "UTC").option("compression", "none").json(str(folder))
+        else:
+            writer.parquet(str(folder))
+
+
+@contextmanager
+def _in_micros(spark: SparkSession) -> Iterator[None]:
+    """Times in the form that all readers of Parquet know; Spark's own default is an older one."""
+    before = spark.conf.get(_MICROS, None)
+    spark.conf.set(_MICROS, "TIMESTAMP_MICROS")
+    try:
+        yield
+    finally:
+        if before is None:
+            spark.conf.unset(_MICROS)
+        else:
+            spark.conf.set(_MICROS, before)

@@ -1,0 +1,75 @@
+"""Commits the files of a micro-batch to an Iceberg table, once. Needs pyiceberg.
+
+The number of the last batch is a property of the table, set in the same transaction that adds the files: both are there
+or neither is. Without a catalog of the user's own, one in SQLite lies in the export's folder. Files are named by their
+whole paths, as Iceberg wants it, so that folder must not be moved.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from penstock.errors import BadSettings, MissingPackage
+from penstock.pipeline.jobs.export.data_files import Batch
+from penstock.pipeline.jobs.export.spec import Export, ExportFolder
+
+if TYPE_CHECKING:
+    from pyiceberg.catalog import Catalog
+    from pyiceberg.table import Table
+
+
+def commit_iceberg(wish: Export, batch: Batch) -> None:
+    """Does nothing if the batch is in the table. Raises MissingPackage, BadSettings."""
+    check_iceberg()
+    if not batch.good:
+        return
+    root = ExportFolder(wish.to).root
+    paths = [str(root / file.path) for file in batch.good]
+    table = _table(wish, root, paths[0])
+    mark = f"penstock.export.{batch.query}"
+    if int(table.properties.get(mark, -1)) >= batch.number:
+        return
+    with table.transaction() as change:
+        change.add_files(paths, {"penstock.batch": str(batch.number)}, check_duplicate_files=False)
+        change.set_properties({mark: str(batch.number)})
+
+
+def open_catalog(wish: Export) -> Catalog:
+    """The user's catalog, or the one in the folder. Raises BadSettings."""
+    from pyiceberg.catalog import load_catalog
+    from pyiceberg.catalog.sql import SqlCatalog
+
+    if not wish.catalog:
+        folder = ExportFolder(wish.to)
+        return SqlCatalog("penstock", uri=f"sqlite:///{folder.own}/iceberg.db", warehouse=folder.root.as_uri())
+    try:
+        return load_catalog(wish.catalog)
+    except (ValueError, KeyError) as error:
+        raise BadSettings(f"--catalog {wish.catalog}: {error}") from None
+
+
+def _table(wish: Export, root: Path, first: str) -> Table:
+    import pyarrow.parquet as pq
+    from pyiceberg.transforms import DayTransform, IdentityTransform
+
+    catalog = open_catalog(wish)
+    if not catalog.table_exists(wish.table):
+        catalog.create_namespace_if_not_exists(wish.table.rpartition(".")[0])
+        schema = pq.read_schema(first).remove_metadata()
+        with (
+            catalog.create_table_transaction(wish.table, schema, location=root.as_uri()) as change,
+            change.update_spec() as spec,
+        ):
+            spec.add_field("topic", IdentityTransform(), "topic")
+            spec.add_field("store_timestamp", DayTransform(), "store_day")
+    return catalog.load_table(wish.table)
+
+
+def check_iceberg() -> None:
+    """Raises MissingPackage without pyiceberg."""
+    try:
+        import pyiceberg  # noqa: F401
+        import sqlalchemy  # noqa: F401
+    except ModuleNotFoundError:
+        raise MissingPackage("Iceberg tables need the package pyiceberg: pip install 'penstock[iceberg]'") from None

@@ -1,0 +1,23 @@
+"""Messages back into topics: from an export, a store, a cluster, files, a dead-letter queue, or any frame.
+
+A replay goes on where its last run ended, by a checkpoint under its name. Into a store each micro-batch is stored whole
+and once. Into a cluster it is sent at least once: after a run that was killed within a micro-batch, the next one sends
+that batch again, with the same unique keys.
+"""
+
+from penstock.pipeline.jobs.replay.job import Replayed, replay
+from penstock.pipeline.jobs.replay.rows import Mapping
+from penstock.pipeline.jobs.replay.source import Source, dead_letters, from_export, from_files, from_place
+from penstock.pipeline.jobs.replay.target import Target
+
+__all__ = [
+    "Mapping",
+    "Replayed",
+    "Source",
+    "Target",
+    "dead_letters",
+    "from_export",
+    "from_files",
+    "from_place",
+    "replay",
+]

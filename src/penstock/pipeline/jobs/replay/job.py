@@ -1,0 +1,178 @@
+"""Runs a replay, and what is told of it. Needs pyspark."""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+import shutil
+import tempfile
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from penstock.errors import BadSettings
+from penstock.pipeline.errors import heard
+from penstock.pipeline.jobs.notes import Notes, held
+from penstock.pipeline.jobs.replay.batch import Note, ReplayBatch
+from penstock.pipeline.jobs.replay.rows import WHY, Mapping
+from penstock.pipeline.jobs.replay.source import Source
+from penstock.pipeline.jobs.replay.target import Target
+from penstock.pipeline.jobs.streaming import run_batches
+from penstock.pipeline.sink_rows import WrittenRows
+from penstock.store.files import Files
+from penstock.store.sealed_json import read_sealed, write_sealed
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_ROWS_STORED_AT_ONCE: Final = 200_000
+_ROWS_SENT_AT_ONCE: Final = 10_000
+"""What a run that is killed may send again."""
+
+
+class Replayed(msgspec.Struct, frozen=True, kw_only=True):
+    """What one run has done with the rows it read."""
+
+    name: str
+    progress: str
+    """The folder that says how far it is; rows kept aside are in its folder `aside`."""
+    read: int
+    filtered: int
+    sent: int
+    unread: int
+    """Passed over: they could not be read."""
+    aside: int
+    """Kept aside: they could not be sent."""
+    by_topic: dict[str, int]
+    """Only of a dry run: how many messages each topic would get."""
+    first: tuple[dict[str, str], ...]
+    """Only of a dry run: the first messages."""
+
+
+class _Begun(msgspec.Struct, frozen=True):
+    """What a name stands for."""
+
+    source: str
+    target: str
+    run: str
+
+
+def replay(
+    spark: SparkSession,
+    source: Source | DataFrame,
+    target: Target,
+    mapping: Mapping | None = None,
+    *,
+    name: str = "",
+    rate: int | None = None,
+    dry_run: bool = False,
+    progress: str = "",
+) -> Replayed:
+    """Replays what was not replayed before under this name. A frame needs a name; it is replayed once under it.
+
+    Without a name it is made of source, target and mapping. Raises BadSettings, BadStore, StoreInUse, Unreachable...
+    """
+    mapping = mapping or Mapping()
+    mapping.check()
+    target.check()
+    if rate is not None and target.store:
+        raise BadSettings("--rate is for a cluster: nobody consumes from a store while it is written to")
+    label = source.label if isinstance(source, Source) else "a frame"
+    if isinstance(source, Source):
+        source.check()
+        _refuse_circles(source, target, mapping)
+    elif not name:
+        raise BadSettings("a frame is replayed under a name, by which it is known when it comes again")
+    name = name or _name(label, target, mapping)
+    own = target.progress(name, progress)
+    if dry_run:
+        with tempfile.TemporaryDirectory(prefix="penstock-replay-") as folder:
+            copy = Path(folder) / name
+            if own.exists():
+                shutil.copytree(own, copy, ignore=shutil.ignore_patterns("lock"))
+            return _run(spark, source, target, mapping, name, copy, label, rate, dry_run=True)
+    return _run(spark, source, target, mapping, name, own, label, rate, dry_run=False)
+
+
+def _run(
+    spark: SparkSession,
+    source: Source | DataFrame,
+    target: Target,
+    mapping: Mapping,
+    name: str,
+    own: Path,
+    label: str,
+    rate: int | None,
+    *,
+    dry_run: bool,
+) -> Replayed:
+    notes = Notes(own / "batches", Note)
+    with held(own, f"another run of the replay '{name}' is not done yet; wait for it"):
+        begun = _begin(own, name, label, target)
+        before = dict(notes.all())
+        to_origin = isinstance(source, Source) and source.to_origin
+        each = ReplayBatch(name, own, target, mapping, to_origin=to_origin, rate=rate, dry_run=dry_run, run=begun.run)
+        if isinstance(source, Source):
+            rows = _ROWS_STORED_AT_ONCE if target.store else min(rate or _ROWS_SENT_AT_ONCE, _ROWS_SENT_AT_ONCE)
+            frame = source.stream(spark, own, rows)
+        else:
+            frame = source
+        with heard():
+            WrittenRows.of(each.messages(frame).drop(WHY).schema, "")  # what is wrong with the expressions shows now
+        if frame.isStreaming:
+            run_batches(frame, each, own / "checkpoint")
+        else:
+            with heard():
+                each(frame, 0)
+        return _told(name, own, [note for number, note in notes.all() if number not in before])
+
+
+def _begin(own: Path, name: str, label: str, target: Target) -> _Begun:
+    """Raises BadSettings if the name stands for something else."""
+    path = own / "replay.json"
+    begun = read_sealed(Files(), path, _Begun)
+    if begun is None:
+        begun = _Begun(label, target.label, secrets.token_hex(8))
+        write_sealed(Files(), path, begun)
+    elif (begun.source, begun.target) != (label, target.label):
+        raise BadSettings(f"--name '{name}' is that of a replay from {begun.source} to {begun.target}; choose another")
+    return begun
+
+
+def _name(label: str, target: Target, mapping: Mapping) -> str:
+    """The same for the same wish."""
+    text = "\0".join((label, target.label, *map(repr, msgspec.structs.astuple(mapping))))
+    return f"replay-{hashlib.sha256(text.encode('utf-8', 'surrogatepass')).hexdigest()[:16]}"
+
+
+def _refuse_circles(source: Source, target: Target, mapping: Mapping) -> None:
+    """Raises BadSettings where a run would read what the one before it has written."""
+    same_store = target.store and any(
+        Path(path).absolute().resolve() == Path(target.store).absolute().resolve() for path in source.where.stores
+    )
+    same = same_store or (target.namesrv and target.namesrv == source.where.namesrv)
+    if not same or source.to_origin or "topic" in mapping.columns():
+        return
+    if not mapping.to_topic or mapping.to_topic in source.topics:
+        raise BadSettings("the topic is read from and written to in one place; name another one with --to-topic")
+
+
+def _told(name: str, own: Path, notes: list[Note]) -> Replayed:
+    by_topic: Counter[str] = Counter()
+    for note in notes:
+        by_topic.update(note.by_topic)
+    read, unread = sum(note.read for note in notes), sum(note.unread for note in notes)
+    chosen, aside = sum(note.chosen for note in notes), sum(note.aside for note in notes)
+    return Replayed(
+        name=name,
+        progress=str(own),
+        read=read,
+        filtered=read - unread - chosen,
+        sent=chosen - aside,
+        unread=unread,
+        aside=aside,
+        by_topic=dict(sorted(by_topic.items())),
+        first=notes[0].first if notes else (),
+    )

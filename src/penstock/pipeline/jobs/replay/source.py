@@ -1,0 +1,112 @@
+"""Where a replay takes messages from: stores or a cluster, an export, or files; all as streams. Needs pyspark."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from penstock.broker.system_topics import dead_letter_topic
+from penstock.errors import BadSettings
+from penstock.pipeline.errors import heard
+from penstock.pipeline.jobs.export.spec import ExportFolder
+from penstock.pipeline.jobs.streaming import CORRUPT, message_columns, read_stream
+from penstock.pipeline.jobs.where import Where
+from penstock.pipeline.options import Options
+from penstock.pipeline.schema import spark_schema
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+_FILES: Final = ("parquet", "json")
+_FOR_EVER: Final = "36500d"
+"""Spark forgets files that are older than the newest by more than a week, and would not read them."""
+
+
+class Source(msgspec.Struct, frozen=True, kw_only=True):
+    """What is replayed: of one kind."""
+
+    where: Where = Where()
+    topics: tuple[str, ...] = ()
+    to_origin: bool = False
+    """Dead letters: each goes to the topic that it came from."""
+    since_ms: int | None = None
+    folder: str = ""
+    format: str = ""
+    """Of the files in the folder; empty where it is an export, which knows."""
+    allow_loss: bool = False
+
+    def check(self) -> None:
+        """Raises BadSettings."""
+        if not self.folder:
+            self.where.check()
+            if not self.topics:
+                raise BadSettings("which messages? Give --topic T or --dead-letters GROUP")
+        elif self.format and self.format not in _FILES:
+            raise BadSettings(f"--format '{self.format}': it must be one of {', '.join(_FILES)}")
+        elif not Path(self.folder).is_dir():
+            raise BadSettings(f"{self.folder}: there is no such folder")
+
+    @property
+    def label(self) -> str:
+        """The source in names that are made of it; the same for the same messages."""
+        if self.folder:
+            return f"{Path(self.folder).absolute()} {self.format}"
+        stores = [path if path.startswith("file:") else str(Path(path).absolute()) for path in self.where.stores]
+        return " ".join((*stores, self.where.namesrv, *self.topics))
+
+    def stream(self, spark: SparkSession, own: Path, rows_at_once: int) -> DataFrame:
+        """Its messages, a stream. `own` is the replay's folder. Raises BadSettings, BadStore, Unreachable."""
+        if not self.folder:
+            limit = {"maxOffsetsPerTrigger": str(rows_at_once)}
+            return read_stream(
+                spark,
+                self.where,
+                self.topics,
+                folder=own,
+                since_ms=self.since_ms,
+                allow_loss=self.allow_loss,
+                more=limit,
+            )
+        root, form, names = Path(self.folder).absolute(), self.format, "*"
+        with heard():
+            if form:
+                schema = spark.read.format(form).load(str(root)).schema
+            else:
+                wish = ExportFolder(self.folder).wish()
+                form, names, schema = (
+                    "json" if wish.format == "json" else "parquet",
+                    f"batch-*{wish.suffix}",
+                    _exported(),
+                )
+            reader = spark.readStream.format(form).schema(schema)
+            reader = reader.option("pathGlobFilter", names).option("maxFileAge", _FOR_EVER)
+            return reader.option("maxFilesPerTrigger", 100).load(str(root))
+
+
+def _exported() -> StructType:
+    """The columns of an export that messages are made of."""
+    return spark_schema([name for name in message_columns() if name != CORRUPT], Options())
+
+
+def from_place(where: Where, *topics: str, since_ms: int | None = None, allow_loss: bool = False) -> Source:
+    """Messages of some topics of stores, or of a cluster."""
+    return Source(where=where, topics=topics, since_ms=since_ms, allow_loss=allow_loss)
+
+
+def dead_letters(where: Where, group: str, *, since_ms: int | None = None, allow_loss: bool = False) -> Source:
+    """What a consumer group could not consume; it goes back to where it came from."""
+    topics = (dead_letter_topic(group),)
+    return Source(where=where, topics=topics, to_origin=True, since_ms=since_ms, allow_loss=allow_loss)
+
+
+def from_export(folder: str) -> Source:
+    """What `penstock pipeline export` wrote."""
+    return Source(folder=folder)
+
+
+def from_files(folder: str, form: str = "parquet") -> Source:
+    """Files of others, with a column `body` or `value`, or with what a mapping makes one of."""
+    return Source(folder=folder, format=form)
