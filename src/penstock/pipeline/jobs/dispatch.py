@@ -1,0 +1,214 @@
+"""Dispatch as a stream: queues and index of a store that only appends, built by a Structured Streaming query.
+
+Each micro-batch is a range of the log (`penstock.pipeline.log_stream`). Workers walk its pieces with the kernels and
+send what they found: where each record goes, and the hashes of its keys. One process, the driver's, builds from that:
+it holds the job's lock, so whatever a worker of a killed driver still does, nobody else writes. What was built is known
+by physical offset and told in the store itself, so Spark's checkpoint is of no importance: it lies in memory, and every
+start goes on where the store says. Needs pyspark.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import shutil
+import tempfile
+import threading
+import zlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+from pyspark.errors import StreamingQueryException
+
+from penstock.errors import PenstockError, StoreFailed
+from penstock.pipeline.errors import said
+from penstock.pipeline.log_stream import FORMAT, PublishedLog
+from penstock.store.external.builder import Builder
+from penstock.store.external.scan import LogRange, decode_piece, encode_piece, scan
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+log = logging.getLogger("penstock.pipeline")
+
+_IN_MEMORY: Final = Path("/dev/shm")
+_SCHEMA: Final = "stop long, piece binary"
+
+
+class DispatchReport(msgspec.Struct, frozen=True):
+    """How far a job has come."""
+
+    store: str
+    start: int
+    """The physical offset where it began."""
+    position: int
+    """Up to where of the log queues and index are complete."""
+    published: int
+    """Up to where the store lets its log be dispatched."""
+    batches: int
+
+    @property
+    def behind(self) -> int:
+        return max(self.published - self.position, 0)
+
+
+class DispatchJob:
+    """A running job. Close it, or use it in a `with` block: the query ends and queues and index are synced."""
+
+    def __init__(self, builder: Builder, query: StreamingQuery, batches: _Batches, checkpoint: Path) -> None:
+        self._builder = builder
+        self._query = query
+        self._batches = batches
+        self._checkpoint = checkpoint
+        self._report: DispatchReport | None = None
+
+    def wait(self, seconds: float | None = None) -> bool:
+        """Waits for the end, or so long; True if it has ended. Raises what ended it as an error of Penstock."""
+        try:
+            if seconds is None:
+                self._query.awaitTermination()
+                return True
+            return bool(self._query.awaitTermination(seconds))  # type: ignore[arg-type]
+        except (Py4JError, OSError) as error:
+            raise StoreFailed(f"Spark is gone: {_sentence(str(error))}", path=self._builder.layout.root) from None
+        except StreamingQueryException as error:
+            raise self._batches.failure or StoreFailed(_sentence(str(error))) from None
+
+    def report(self) -> DispatchReport:
+        builder = self._builder
+        if self._report is not None:
+            return self._report
+        store = str(builder.layout.root)
+        return DispatchReport(store, self._batches.start, builder.position, builder.published, self._batches.count)
+
+    def close(self) -> None:
+        """Ends the query after the batch that is being built."""
+        self._batches.stopping.set()
+        with self._batches.gate:  # the batch that is under way goes to its end, and none after that
+            pass
+        try:
+            self._query.stop()
+        except (Py4JError, OSError):  # Spark is gone already: who ends all processes at once ends it, too
+            log.warning("Spark ended before its query did; what was built is complete")
+        self._report = self.report()
+        self._builder.close()
+        shutil.rmtree(self._checkpoint, ignore_errors=True)
+
+    def __enter__(self) -> DispatchJob:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+
+def dispatch(
+    spark: SparkSession, store: str | Path, *, once: bool = False, trigger: float = 0.0, max_bytes: int = 256 << 20
+) -> DispatchJob:
+    """Starts the job: until it is closed, or with `once` up to what is published now.
+
+    `trigger` is how many seconds lie between the starts of two batches at least. Raises StoreInUse while another job
+    is at work, BadStore if the store does not dispatch externally, StoreFailed.
+    """
+    root = Path(store).absolute()
+    builder = Builder.open(root)
+    checkpoint = _new_checkpoint(root)
+    try:
+        spark.dataSource.register(PublishedLog)
+        batches = _Batches(builder)
+        ranges = (
+            spark.readStream.format(FORMAT)
+            .option("path", str(root))
+            .option("start", str(builder.position))
+            .option("pieces", str(os.cpu_count() or 2))
+            .option("maxBytes", str(max_bytes))
+            .load()
+        )
+        writer = ranges.writeStream.foreachBatch(batches).option("checkpointLocation", checkpoint.as_uri())
+        triggered = writer.trigger(availableNow=True) if once else writer.trigger(processingTime=f"{trigger} seconds")
+        return DispatchJob(builder, triggered.start(), batches, checkpoint)
+    except BaseException:
+        builder.close()
+        shutil.rmtree(checkpoint, ignore_errors=True)
+        raise
+
+
+def _new_checkpoint(root: Path) -> Path:
+    """An empty folder; those that killed jobs of this store left go. The job's lock is held, so none is in use."""
+    place = _IN_MEMORY if _IN_MEMORY.is_dir() else Path(tempfile.gettempdir())
+    prefix = f"penstock-dispatch-{zlib.crc32(os.fsencode(root)):08x}-"
+    for left in place.glob(f"{prefix}*"):
+        shutil.rmtree(left, ignore_errors=True)
+    return Path(tempfile.mkdtemp(prefix=prefix, dir=place))
+
+
+class _Batches:
+    """Builds what workers found; called by Spark, one batch at a time."""
+
+    def __init__(self, builder: Builder) -> None:
+        self._builder = builder
+        self._work = _work(builder)
+        self.start = builder.position
+        self.count = 0
+        self.failure: PenstockError | None = None
+        self.stopping = threading.Event()
+        self.gate = threading.Lock()
+
+    def __call__(self, ranges: DataFrame, number: int) -> None:
+        with self.gate:
+            if self.stopping.is_set():
+                return
+            found = ranges.mapInArrow(self._work, _SCHEMA).collect()
+            if not found:
+                return
+            pieces = [decode_piece(bytes(row.piece)) for row in found if row.piece]
+            try:
+                self._builder.build(max(row.stop for row in found), pieces)
+                self.count += 1
+            except PenstockError as error:
+                self.failure = error
+                raise
+            except OSError as error:
+                self.failure = StoreFailed(f"{error.strerror or error}", path=error.filename)
+                raise
+
+
+def _work(builder: Builder) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """What a worker does with the ranges that it is given. Holds nothing but values, because it is pickled."""
+    settings = builder.settings
+    folder, size, levels = builder.layout.commit_log, settings.mapped_file_size_commit_log, settings.delay_levels
+
+    def work(ranges: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import pyarrow as pa
+
+        def row(stop: int, piece: bytes) -> pa.RecordBatch:
+            return pa.RecordBatch.from_arrays([pa.array([stop]), pa.array([piece], pa.binary())], ["stop", "piece"])
+
+        for batch in ranges:
+            for each in batch.to_pylist():
+                yield row(each["stop"], b"")  # so that a range is known in which nothing begins
+                with said():
+                    place = LogRange(folder, size, each["start"], each["stop"], each["exact"], levels)
+                    for piece in scan(place):
+                        yield row(each["stop"], encode_piece(piece))
+
+    return work
+
+
+def _sentence(text: str) -> str:
+    """The line of Spark's error that says what went wrong."""
+    lines: list[Any] = [line.strip() for line in text.splitlines() if line.strip()]
+    return next(
+        (line.partition("rocketmq: ")[2] for line in lines if "rocketmq: " in line), lines[0] if lines else text
+    )
+
+
+def end_session(spark: SparkSession) -> None:
+    """Ends a session that may be gone already."""
+    with contextlib.suppress(Py4JError, OSError):
+        spark.stop()

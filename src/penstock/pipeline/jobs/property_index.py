@@ -1,0 +1,136 @@
+"""An index over properties, in Parquet: a new kind of derived data, built from the log as it grows.
+
+The worked example of what external dispatch is good for. A row is one property of one message: topic, queue, queue
+offset, physical offset, store time, name and value. Each micro-batch is a range of the log, each piece of it one file
+named by its range, written whole and renamed; what a killed batch left is removed by the one that runs in its place, so
+every property is there once. Spark's checkpoint, in the same folder, says where the query is. Needs pyspark.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as parquet
+
+from penstock.errors import BadStore
+from penstock.pipeline.errors import said
+from penstock.pipeline.log_stream import FORMAT, PublishedLog
+from penstock.pipeline.store_task import Files as StoreFiles
+from penstock.pipeline.store_task import LogTask
+from penstock.store.external.marks import read_mark
+from penstock.store.external.terms import Terms, read_terms
+from penstock.store.files import Files
+from penstock.store.layout import Layout
+from penstock.store.light_view import FilesView
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+COLUMNS: Final = ("topic", "queue_id", "queue_offset", "physical_offset", "store_timestamp")
+SCHEMA: Final = pa.schema(
+    [
+        ("topic", pa.string()),
+        ("queue_id", pa.int32()),
+        ("queue_offset", pa.int64()),
+        ("physical_offset", pa.int64()),
+        ("store_timestamp", pa.timestamp("us", "UTC")),
+        ("name", pa.string()),
+        ("value", pa.string()),
+    ]
+)
+"""The columns of the files."""
+
+_PAIRS: Final = pa.list_(pa.struct([("key", pa.string()), ("value", pa.string())]))
+_NAME: Final = re.compile(r"(\d{20})-(\d{20})\.parquet")
+
+
+def property_index(
+    spark: SparkSession, store: str | Path, target: str | Path, *, once: bool = False, trigger: float = 0.0
+) -> StreamingQuery:
+    """Starts the query that keeps the index in folder `target`; with `once` it ends at what is published now.
+
+    `spark.read.parquet(target)` reads it at any time. Raises BadStore if the store does not dispatch externally.
+    """
+    root, folder = Path(store).absolute(), Path(target).absolute()
+    layout = Layout(root, root / "commitlog")
+    terms = read_terms(Files(), layout)
+    if terms is None:
+        raise BadStore("this store dispatches for itself; start it with dispatch=external first", path=root)
+    folder.mkdir(parents=True, exist_ok=True)
+    first = next(iter(FilesView(_log_folder(root, terms), terms.sizes.commit_log).offsets()), 0)
+    spark.dataSource.register(PublishedLog)
+    ranges = (
+        spark.readStream.format(FORMAT)
+        .option("path", str(root))
+        .option("start", str(first))
+        .option("pieces", str(os.cpu_count() or 2))
+        .load()
+    )
+    work = _work(root, terms, folder)
+
+    def build(batch: DataFrame, number: int) -> None:
+        _clear(batch, folder)
+        batch.mapInArrow(work, "rows long").collect()
+
+    checkpoint = (folder / "_checkpoint").as_uri()
+    writer = ranges.writeStream.foreachBatch(build).option("checkpointLocation", checkpoint)
+    return (writer.trigger(availableNow=True) if once else writer.trigger(processingTime=f"{trigger} seconds")).start()
+
+
+def _log_folder(root: Path, terms: Terms) -> Path:
+    return Path(terms.commit_log) if terms.commit_log else root / "commitlog"
+
+
+def _clear(batch: DataFrame, folder: Path) -> None:
+    """Removes what an earlier run of the same batch has left: its pieces may have been others."""
+    ranges = batch.collect()
+    begin, end = min((row.start for row in ranges), default=0), max((row.stop for row in ranges), default=0)
+    for path in folder.glob("*.parquet"):
+        name = _NAME.fullmatch(path.name)
+        if name and begin <= int(name[1]) < end:
+            path.unlink()
+
+
+def _work(root: Path, terms: Terms, folder: Path) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """What a worker does: a file for each range, and how many rows it has."""
+
+    def work(ranges: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in ranges:
+            for each in batch.to_pylist():
+                with said():
+                    rows = write_range(root, terms, folder, each["start"], each["stop"])
+                yield pa.RecordBatch.from_arrays([pa.array([rows])], ["rows"])
+
+    return work
+
+
+def write_range(root: Path, terms: Terms, folder: Path, start: int, stop: int) -> int:
+    """Writes the file of one range of the log; the same range gives the same file. Returns how many rows it has."""
+    tables = [SCHEMA.empty_table(), *properties_of(root, terms, start, stop)]
+    table = pa.concat_tables(tables)
+    path = folder / f"{start:020d}-{stop:020d}.parquet"
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    parquet.write_table(table, temporary)
+    temporary.replace(path)
+    return int(table.num_rows)
+
+
+def properties_of(root: Path, terms: Terms, start: int, stop: int) -> Iterator[pa.Table]:
+    """The properties of the records that begin in a range of the log, a row each."""
+    mark = read_mark(Files(), Layout(root, root / "commitlog").dispatch_end)
+    end = stop if mark is None else max(mark.position, stop)
+    log = _log_folder(root, terms)
+    place = StoreFiles("", str(log), "", terms.sizes.commit_log, terms.sizes.consume_queue, start, end)
+    for page in LogTask(place, start, stop, False).pages([*COLUMNS, "properties"]):
+        pairs = page.batch.column("properties").cast(_PAIRS)
+        rows, flat = pc.list_parent_indices(pairs), pc.list_flatten(pairs)
+        columns = [page.batch.column(name).take(rows) for name in COLUMNS]
+        columns += [pc.struct_field(flat, "key"), pc.struct_field(flat, "value")]
+        yield pa.Table.from_arrays(columns, schema=SCHEMA)

@@ -1,0 +1,213 @@
+"""The other side of external dispatch: builds queues and index of a store that only appends, batch by batch.
+
+Owns queues, index and the note of how complete they are, while it holds the job's lock; the log is only read, up to
+the position that the store tells. Each batch is dispatched by the code of inline dispatch, so the same bytes lie in the
+same places; what a queue or the index has is passed over, so a batch that comes again changes nothing. After a batch
+its end is told (`dispatch.done`); every second, and at the end, everything is synced and the note written.
+
+Killed at any moment, the next one cuts what was not told, and goes on where that ends. One thread.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Final, Self
+
+from penstock.errors import BadStore
+from penstock.store.commit_log import CommitLog, now_ms
+from penstock.store.consume_queues import ConsumeQueues
+from penstock.store.deleted_topics import DeletedTopics, read_deleted_topics
+from penstock.store.descriptors import allow_many_files
+from penstock.store.dispatch import Dispatcher
+from penstock.store.dispatch_state import DispatchNotes
+from penstock.store.external.derived_start import start_at
+from penstock.store.external.marks import MarkFile, read_mark
+from penstock.store.external.scan import FromPieces, Piece
+from penstock.store.external.terms import read_terms, take_job_lock
+from penstock.store.file_queue import file_name
+from penstock.store.files import Files, StoreLock
+from penstock.store.index import Index
+from penstock.store.layout import Layout
+from penstock.store.mapped_file import MappedFile
+from penstock.store.overlay_files import OverlayFiles
+from penstock.store.retention.drop import Dropper
+from penstock.store.retention.follow import DerivedFollower
+from penstock.store.running_flags import RunningFlags
+
+_SYNC_EVERY_S: Final = 1.0
+
+
+class Builder:
+    """Use `open`, and close it or use it in a `with` block."""
+
+    def __init__(self, root: Path, files: Files, lock: StoreLock, clock: Callable[[], int]) -> None:
+        layout = Layout(root, root / "commitlog")
+        terms = read_terms(files, layout)
+        if terms is None:
+            raise BadStore(
+                "the queues of this store are built by the store itself; start it with dispatch=external first",
+                path=root,
+            )
+        self.settings = settings = terms.settings(root)
+        self.layout = layout = Layout.of(root, settings)
+        end = read_mark(files, layout.dispatch_end)
+        owner = files.lock_owner(layout.lock)
+        if owner and end is not None and not end.is_of_this_boot:
+            raise BadStore("the store is open on another host; the driver of this job must run on that one", path=root)
+        if files.exists(layout.abort) and not owner:
+            raise BadStore("the store was not closed cleanly, and its log may lack its end; start it first", path=root)
+        self._io = files
+        self._lock = lock
+        self._disk = OverlayFiles()
+        self._log = CommitLog(self._disk, layout.commit_log, settings, clock)
+        self._queues = ConsumeQueues(files, layout.consume_queue, settings.mapped_file_size_consume_queue)
+        self._index: Index | None = None
+        if settings.message_index_enable:
+            self._index = Index(files, layout.index, settings.index_geometry, clock)
+        parts = self._log, self._queues, self._index
+        self._dispatcher = Dispatcher(*parts, settings.delay_levels, RunningFlags())
+        self._deleted = DeletedTopics(files, layout.deleted_topics)
+        self._notes = DispatchNotes(files, layout.dispatched, *parts, self._dispatcher, settings)
+        dropper = Dropper(clock, settings.destroy_mapped_file_interval_forcibly)
+        self._follower = DerivedFollower(
+            files, layout, *parts, self._deleted, dropper, self._dispatcher.standstill, lambda: False
+        )
+        self._done = MarkFile(files, layout.dispatch_done)
+        self._synced = time.monotonic()
+        self._safe = 0
+        self._closed = False
+
+    @classmethod
+    def open(cls, root: str | Path, *, files: Files | None = None, clock: Callable[[], int] = now_ms) -> Self:
+        """Takes the job's lock and brings queues and index to where the last one has told that they are.
+
+        Raises StoreInUse while another job has them, BadStore if the store does not dispatch externally or has to be
+        started first, StoreFailed.
+        """
+        files, root = files or Files(), Path(root)
+        if not root.is_dir():
+            raise BadStore("there is no store here: no such folder", path=root)
+        allow_many_files()
+        lock = take_job_lock(files, Layout(root, root / "commitlog"))
+        try:
+            builder = cls(root, files, lock, clock)
+        except BaseException:
+            lock.release()
+            raise
+        try:
+            builder._start(clock)
+        except BaseException:
+            builder._release()
+            raise
+        return builder
+
+    def _start(self, clock: Callable[[], int]) -> None:
+        self._dispatcher.deleted = self._deleted.load(self.layout)
+        parts = self._log, self._queues, self._index, self._dispatcher
+        start_at(self._io, self._disk, self.layout, self.settings, *parts, clock)
+        self._dispatcher.starting = False
+        self._sync()
+        self._done.write(self.position, self._safe)
+
+    # -- working ---------------------------------------------------------------------------------------------
+
+    @property
+    def position(self) -> int:
+        """Up to where of the log queues and index are complete."""
+        return self._dispatcher.position
+
+    @property
+    def published(self) -> int:
+        """Up to where the store lets its log be dispatched."""
+        return published_end(self._io, self.layout, self.position)
+
+    def build(self, stop: int, pieces: Sequence[Piece] = ()) -> None:
+        """Dispatches what begins before `stop`, with what others have found there. Raises StoreFailed, OSError."""
+        stop = min(stop, self.published)
+        self._forget_deleted()
+        self._show_log(stop)
+        dispatcher = self._dispatcher
+        with dispatcher.taking_from(FromPieces(dispatcher, pieces)):
+            while dispatcher.position < stop:
+                dispatcher.step()
+        if time.monotonic() - self._synced >= _SYNC_EVERY_S:
+            self._sync()
+        self._done.write(self.position, self._safe)
+
+    def _forget_deleted(self) -> None:
+        """Queues of topics that were deleted meanwhile go. Read after the end: what was put later lies behind it."""
+        ends = read_deleted_topics(self._io, self.layout.deleted_topics)
+        if ends == self._dispatcher.deleted:
+            return
+        self._dispatcher.deleted = ends
+        for queue in list(self._queues):
+            if queue.max_physical_offset <= ends.get(queue.topic, -2):
+                self._queues.remove(queue)
+
+    def _show_log(self, end: int) -> None:
+        """Maps the files that have come, lets go of those that are gone, and shows records up to `end`."""
+        queue = self._log.queue
+        while len(queue.files) > 1 and not self._disk.identity(queue.files[0].path):
+            queue.drop_first(forced=True)
+        if not queue.files:
+            names = [name for name in self._disk.names(queue.folder) if name.isdecimal()]
+            if not names or end <= int(names[0]):
+                return
+            queue.map_files([int(names[0])])
+        while (last := queue.last) is not None:
+            last.wrote = min(max(end - last.from_offset, last.wrote), last.size)
+            following = last.path.with_name(file_name(last.from_offset + last.size))
+            if end <= last.from_offset + last.size or not self._disk.exists(following):
+                break
+            queue.writable(0, lambda path, offset: MappedFile(self._disk.open_map(path), offset))
+        mark = read_mark(self._io, self.layout.dispatch_end)
+        queue.flushed_where = 0 if mark is None else mark.safe
+
+    def _sync(self) -> None:
+        """Everything so far is on disk afterwards, and the note says so; old files go."""
+        timestamp, state = self._dispatcher.timestamp, self._notes.take()
+        for queue in self._queues:
+            queue.flush(0)
+        if self._index is not None:
+            self._index.sync(everything=True)
+        self._notes.write(state)
+        self._safe = timestamp
+        self._synced = time.monotonic()
+        self._follower.follow()
+
+    # -- ending ----------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Syncs, and lets go; does nothing the second time. If it raises StoreFailed or OSError, it has let go, too."""
+        if self._closed:
+            return
+        try:
+            self._sync()
+            self._done.write(self.position, self._safe)
+        finally:
+            self._release()
+
+    def _release(self) -> None:
+        self._closed = True
+        self._log.close()
+        self._queues.close()
+        if self._index is not None:
+            self._index.close()
+        with contextlib.suppress(ValueError):
+            self._done.close()
+        self._lock.release()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+
+def published_end(files: Files, layout: Layout, otherwise: int = 0) -> int:
+    """Up to where a store lets its log be dispatched; `otherwise` if it does not tell."""
+    mark = read_mark(files, layout.dispatch_end)
+    return otherwise if mark is None else mark.position

@@ -1,0 +1,87 @@
+"""The start of a store that dispatches for itself: the recovery of all its files.
+
+If a job has built queues and index so far, they are taken back first: under the job's lock, so that none is at work,
+and the terms of external dispatch go once everything is dispatched. A crash in between leaves them, and the next start
+takes the queues back again. A view takes nothing, and only knows that a job was there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from penstock.format.checkpoint import Checkpoint
+from penstock.store.commit_log import CommitLog
+from penstock.store.consume_queues import ConsumeQueues
+from penstock.store.dispatch import Dispatcher
+from penstock.store.external.terms import end_terms, is_external, take_job_lock
+from penstock.store.files import Files, StoreLock
+from penstock.store.index import Index
+from penstock.store.layout import Layout
+from penstock.store.quarantine import MayExceed
+from penstock.store.records import Records
+from penstock.store.recovery import Recovery, RecoveryReport
+from penstock.store.recovery.report import Tell
+from penstock.store.settings import Settings
+from penstock.store.swap import finish_swap
+
+
+class InlineStart:
+    """Runs once, at open; raises StoreInUse if a job has queues and index in its hands."""
+
+    def __init__(
+        self,
+        files: Files,
+        layout: Layout,
+        settings: Settings,
+        commit_log: CommitLog,
+        records: Records,
+        checkpoint: Checkpoint,
+        clock: Callable[[], int],
+        may_exceed: MayExceed,
+        tell: Tell,
+        queues: ConsumeQueues,
+        index: Index | None,
+        dispatcher: Dispatcher,
+    ) -> None:
+        self._io = files
+        self._layout = layout
+        external = is_external(files, layout)
+        self._lock: StoreLock | None = None
+        if external and not files.read_only:
+            self._lock = take_job_lock(files, layout)
+        try:
+            finish_swap(files, layout)
+            self._recovery = Recovery(
+                files,
+                layout,
+                settings,
+                commit_log,
+                queues,
+                index,
+                dispatcher,
+                records,
+                checkpoint,
+                clock,
+                may_exceed=may_exceed,
+                tell=tell,
+                external=external,
+            )
+        except BaseException:
+            self.close()
+            raise
+
+    def look(self, clean_exit: bool) -> None:
+        """As `Recovery.look`."""
+        self._recovery.look(clean_exit)
+
+    def act(self) -> RecoveryReport:
+        """As `Recovery.act`; dispatch is inline afterwards."""
+        report = self._recovery.act()
+        if self._lock is not None:
+            end_terms(self._io, self._layout)
+        return report
+
+    def close(self) -> None:
+        if self._lock is not None:
+            self._lock.release()
+            self._lock = None

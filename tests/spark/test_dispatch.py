@@ -1,0 +1,90 @@
+"""Dispatch as a stream on Spark: what it builds, and a property index beside it."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from external_dispatch import derived_files, put_mixed
+from pyspark.sql import SparkSession
+from store_home import StoreHome, eventually
+
+from penstock.cli.main import main
+from penstock.errors import StoreInUse
+from penstock.pipeline.jobs.dispatch import DispatchJob, dispatch
+from penstock.pipeline.jobs.property_index import property_index
+from penstock.store import Dispatch, Message, MessageStore
+
+SMALL: dict[str, Any] = {"mapped_file_size_commit_log": 16_384, "max_hash_slot_num": 50, "max_index_num": 300}
+EXTERNAL: dict[str, Any] = {**SMALL, "dispatch": Dispatch.EXTERNAL}
+
+
+def caught_up(job: DispatchJob, store: MessageStore) -> bool:
+    """Waits until everything is dispatched; a busy machine takes its time over the first batch."""
+    deadline = time.monotonic() + 150
+    while store.dispatcher.behind > 0 and time.monotonic() < deadline and not job.wait(0.05):
+        pass
+    return store.dispatcher.behind == 0
+
+
+def test_the_stream_builds_what_inline_dispatch_builds_beside_a_store_that_is_written(
+    spark: SparkSession, home: StoreHome, capsys: pytest.CaptureFixture[str]
+) -> None:
+    twin = StoreHome(home.path.with_name("twin"))
+    with twin.open(**SMALL) as store:
+        for start in range(0, 900, 300):
+            put_mixed(twin, store, 300, start)
+    with home.open(**EXTERNAL) as store:
+        put_mixed(home, store, 300)
+        with dispatch(spark, home.path) as job:
+            assert caught_up(job, store)
+            with pytest.raises(StoreInUse, match="stop it first"):
+                dispatch(spark, home.path)
+            put_mixed(home, store, 300, 300)
+            assert caught_up(job, store)
+        put_mixed(home, store, 300, 600)
+    assert job.report().behind == 0
+    assert main(["pipeline", "dispatch", "--store", str(home.path), "--once", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["position"] == told["published"] > told["start"] == job.report().position
+    assert derived_files(home.path) == derived_files(twin.path)
+    assert main(["pipeline", "dispatch", "--store", str(twin.path)]) == 2
+    assert "start it with dispatch=external first" in capsys.readouterr().err
+
+
+def test_a_property_index_has_every_property_once(spark: SparkSession, home: StoreHome, tmp_path: Path) -> None:
+    target = tmp_path / "properties"
+    with home.open(**EXTERNAL) as store:
+        for round_ in range(2):
+            for number in range(200 * round_, 200 * round_ + 200):
+                store.put(Message("T", b"x", queue_id=number % 2, properties={"colour": f"c{number % 7}"}))
+            store.flush()
+            eventually(lambda: store.dispatcher._published[0] == store.log.max_offset, "the end is told")  # type: ignore[attr-defined]
+            property_index(spark, home.path, target, once=True).awaitTermination()
+            if not round_:  # half a batch of a job that was killed
+                first = min(target.glob("*.parquet"))
+                end = store.log.max_offset
+                (target / f"{end:020d}-{end + 100:020d}.parquet").write_bytes(first.read_bytes())
+    frame = spark.read.parquet(str(target))
+    assert frame.where("name = 'colour'").count() == 400
+    red = frame.where("name = 'colour' AND value = 'c3'").select("queue_id", "queue_offset").collect()
+    assert sorted(map(tuple, red)) == sorted((n % 2, n // 2) for n in range(400) if n % 7 == 3)
+
+
+def test_the_how_to_page_runs(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    page = Path(__file__).parents[2] / "docs" / "how-to" / "external-dispatch.md"
+    text = page.read_text(encoding="utf-8").replace('"data/', f'"{tmp_path}/data/')
+    names: dict[str, object] = {"__name__": "page"}
+    blocks = re.findall(r"^```(py|sh)\n(.*?)^```", text, re.M | re.S)
+    assert [kind for kind, _ in blocks] == ["py", "sh", "py", "py"]
+    for kind, block in blocks:
+        if kind == "py":
+            exec(compile(block, page.name, "exec"), names)  # the documents are ours
+        else:
+            assert main(shlex.split(block)[1:]) == 0
