@@ -15,6 +15,7 @@ import logging
 import os
 import secrets
 import stat
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
@@ -69,6 +70,8 @@ class Access:
         """How often the accounts were taken over from the file."""
         self._nobody = secrets.token_hex()
         self._refusals = Seldom(log)
+        self.administered_from: dict[str, float] = {}
+        """Hosts from which an administrator's signed request came, and when, by the monotonic clock."""
         self.look_up: LookUp = _nothing
         """The broker's, once there is one."""
         self._warn_if_readable()
@@ -154,7 +157,10 @@ class Access:
         if account is None or not signed:
             return f"there is no account '{key[:64]}', or its secretKey did not sign this request"
         connection.account = key
-        return self._missing(account, command)
+        missing = self._missing(account, command)
+        if not missing and is_administration(command.code):
+            self.administered_from[address] = time.monotonic()
+        return missing
 
     def _missing(self, account: Account, command: Command) -> str:
         """Why an account may not do this; empty if it may."""

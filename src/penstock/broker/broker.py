@@ -28,20 +28,25 @@ from penstock.broker.flow import UnflushedSends
 from penstock.broker.hold import HeldPulls
 from penstock.broker.moved_offsets import MovedOffsets
 from penstock.broker.offsets import Offsets
+from penstock.broker.peer_hosts import host_text
 from penstock.broker.pull import Pulls
 from penstock.broker.query import Queries
 from penstock.broker.rates import SAMPLE_S
 from penstock.broker.registration import Registration
+from penstock.broker.replication.replication import Replication, check_role
+from penstock.broker.replication.status import SAMPLE_S as REPLICATION_SAMPLE_S
 from penstock.broker.rights import is_administration
 from penstock.broker.selection import RecordFilter, SqlCompiler
 from penstock.broker.send import Sends
 from penstock.broker.send_back import SendBacks
 from penstock.broker.send_check import SendChecks
 from penstock.broker.settings import BrokerSettings
+from penstock.broker.slave_reads import SlaveReads
 from penstock.broker.state import BrokerState
 from penstock.broker.transaction_check import TransactionCheck
 from penstock.broker.transactions import Transactions, make_half
 from penstock.broker.watch import StoreWatch
+from penstock.errors import Unreachable
 from penstock.namesrv.name_server import NameServer
 from penstock.namesrv.route_table import Broker as BrokerIdentity
 from penstock.protocol.codes import RequestCode, ResponseCode
@@ -107,6 +112,7 @@ class Broker:
         self.unflushed = UnflushedSends(store, state.settings)
         self.handlers: dict[int, Handler] = {}
         """By request code; asked anew for each request."""
+        check_role(store.settings, state.settings.now)
         self.identity = _identity(store, state.settings.now)
         self.registration = Registration(self.identity, state.topics, state.settings, name_server)
         self._tls: ServerTls = server_tls(store.settings.broker)
@@ -115,6 +121,8 @@ class Broker:
             self.access.look_up = store.look_up
         self._local = local
         self._server = Server(self.handlers, limits=self._limits(), tls=self._tls, before=self.access)
+        self.replication = Replication(state, self.registration, self.access, self._tls)
+        self._second_server: Server | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._stopped = False
         self.transaction_check = TransactionCheck(
@@ -151,6 +159,11 @@ class Broker:
                 state.tally,
                 MovedOffsets(store, state.settings, clock),
                 compile_sql,
+                SlaveReads(
+                    state.settings,
+                    self._follows if self.replication.is_slave else None,
+                    corrects=store.settings.offset_check_in_slave,
+                ),
             ),
             transactions,
             Offsets(store, state.offsets, state.topics, state.groups),
@@ -159,14 +172,20 @@ class Broker:
             self._queries,
             self.administration,
             AdminAccounts(self.access, self.identity),
+            self.replication.status,
         ):
             self.add(concern)
+        if self.replication.is_slave:
+            self.handlers.update(dict.fromkeys((code for code in _WRITES if code in self.handlers), _refuse_as_slave))
         for note in state.settings.now.notes():
             log.warning("%s", note)
 
     @property
     def server(self) -> Server:
         return self._server
+
+    def _follows(self) -> bool:
+        return self.replication.follows
 
     # -- putting together ------------------------------------------------------------------------------------
 
@@ -205,9 +224,15 @@ class Broker:
         """
         where = await self._server.start(host, port, bound)
         self.state.start_saving()
-        self.state.delayed.start()
-        self.registration.start()
-        self._tasks.append(asyncio.create_task(self.transaction_check.run()))
+        for_slaves = await self.replication.start_listening()
+        if for_slaves is not None:
+            await self._listen_two_below(*where)
+        self.registration.start("" if for_slaves is None else host_text(*for_slaves))
+        self.replication.start_following()
+        if not self.replication.is_slave:
+            self.state.delayed.start()
+            self._tasks.append(asyncio.create_task(self.transaction_check.run()))
+        self.every(REPLICATION_SAMPLE_S, self.replication.status.sample)
         self.every(_EXPIRE_EVERY_S, self.state.clients.expire)
         self.every(_LOCKS_EVERY_S, self.state.locks.forget_expired)
         self.every(_WATCH_EVERY_S, StoreWatch(self.store).look)
@@ -215,6 +240,18 @@ class Broker:
         if self.access is not None:
             self.every(LOOK_EVERY_S, self.access.reload_if_changed)
         return where
+
+    async def _listen_two_below(self, host: str, port: int) -> None:
+        """RocketMQ's slaves ask for their master's topics at the port two below the one that they are told."""
+        if port <= 2:
+            return
+        second = Server(self.handlers, limits=self._limits(), tls=self._tls, before=self.access)
+        try:
+            await second.start(host, port - 2)
+        except Unreachable as error:
+            log.warning("a slave of RocketMQ's would not get the topics: %s", error)
+        else:
+            self._second_server = second
 
     async def stop(self, limit_s: float | None = None) -> bool:
         """Ends as described above; says whether all was done in time. Does nothing the second time."""
@@ -242,6 +279,9 @@ class Broker:
         self.held.release_all()
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self.unflushed.drained(), limit_s / 3)
+        await self.replication.stop()
+        if self._second_server is not None:
+            await self._second_server.stop(limit_s / 6)
         await self._server.stop(limit_s / 3)
 
     async def _save(self) -> None:
@@ -268,10 +308,15 @@ def _refuse(connection: Connection, command: Command) -> Command:
     return command.reply(ResponseCode.SERVICE_NOT_AVAILABLE, "this broker is stopping; send to another one")
 
 
+def _refuse_as_slave(connection: Connection, command: Command) -> Command:
+    why = "this broker is a slave, which takes no messages; send to its master"
+    return command.reply(ResponseCode.SERVICE_NOT_AVAILABLE, why)
+
+
 def _identity(store: MessageStore, settings: BrokerSettings) -> BrokerIdentity:
     return BrokerIdentity(
         name=settings.broker_name,
         address=store.settings.store_host,
         cluster=settings.broker_cluster_name,
-        ha_address="",
+        broker_id=settings.broker_id,
     )

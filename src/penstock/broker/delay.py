@@ -89,6 +89,10 @@ class DelayedMessages:
         """What delayOffset.json may say once the log is synced."""
         return DelayOffsets(offsets=dict(sorted(self._next.items())), extra=self._extra)
 
+    def take_over(self, offsets: DelayOffsets) -> None:
+        """Becomes what a master's table is. Only for who does not deliver."""
+        self._next = dict(offsets.offsets)
+
     # -- delivering ------------------------------------------------------------------------------------------
 
     def _arrival(self, topic: str, queue_id: int, max_offset: int, tags_codes: npt.NDArray[np.int64]) -> None:

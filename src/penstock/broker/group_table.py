@@ -82,7 +82,16 @@ class GroupTable:
         self._changed()
         return True
 
+    def take_over(self, groups: SubscriptionGroups) -> None:
+        """Becomes what a master's table is, its version included."""
+        if groups.version != self._version or groups.groups != self._groups:
+            self._groups, self._version = dict(groups.groups), groups.version
+            self._tell()
+
     def _changed(self) -> None:
         self._version = self._version.next(self._clock())
+        self._tell()
+
+    def _tell(self) -> None:
         for changed in self.on_change:
             changed()

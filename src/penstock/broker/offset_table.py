@@ -67,6 +67,12 @@ class OffsetTable:
         self._offsets.setdefault((topic, group), {}).update(offsets)
         self.changes += 1
 
+    def take_over(self, offsets: ConsumerOffsets) -> None:
+        """Becomes what a master's table is."""
+        if offsets.offsets != self._offsets:
+            self._offsets = {key: dict(queues) for key, queues in offsets.offsets.items()}
+            self.changes += 1
+
     def clone(self, source: str, target: str, topic: str) -> None:
         """Gives one group what another has consumed of a topic."""
         offsets = self._offsets.get((topic, source))

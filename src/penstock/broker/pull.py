@@ -20,6 +20,7 @@ from penstock.broker.offset_table import OffsetTable
 from penstock.broker.pull_reply import found_head
 from penstock.broker.selection import ALL, Selection, SqlCompiler, by_tags
 from penstock.broker.settings import SettingsInForce
+from penstock.broker.slave_reads import SlaveReads
 from penstock.broker.tally import Tally
 from penstock.broker.topic_table import TopicTable
 from penstock.errors import BadRequest
@@ -73,6 +74,7 @@ class Pulls:
         tally: Tally,
         moved: MovedOffsets,
         compile_sql: SqlCompiler | None = None,
+        reads: SlaveReads | None = None,
     ) -> None:
         self._store = store
         self._topics = topics
@@ -84,6 +86,7 @@ class Pulls:
         self._hooks = hooks
         self._tally = tally
         self._moved = moved
+        self._reads = reads or SlaveReads(settings)
         self._compile_sql = compile_sql
         self._plain: dict[tuple[str, str], tuple[SubscriptionGroup, int]] = {}
         """By topic and group what has passed all checks, with the number of queues to read from."""
@@ -101,10 +104,12 @@ class Pulls:
         if group is None or not 0 <= header.queue_id < queues:
             group = self._check(header)
         selection = self._select(header, group)
-        if flags & COMMIT_OFFSET:
+        if self._reads.sends_back:
+            return self._elsewhere(command, offset)
+        if flags & COMMIT_OFFSET and self._reads.takes_offsets:
             self._offsets.commit(header.consumer_group, header.topic, header.queue_id, header.commit_offset)
         page = self._get(header, offset, selection)
-        if page.status is GetStatus.FOUND and not command.binary:
+        if page.status is GetStatus.FOUND and not command.binary and not self._reads.suggests:
             self._count(connection, header, page)
             bounds = page.next_begin_offset, page.min_offset, page.max_offset
             return found_head(command.opaque, *bounds, len(page.data)), page.data
@@ -239,18 +244,28 @@ class Pulls:
 
     # -- answering -------------------------------------------------------------------------------------------
 
+    @staticmethod
+    def _elsewhere(command: Command, offset: int) -> Command:
+        """Sends a consumer from a slave to the master, which is there."""
+        bounds = {"suggestWhichBrokerId": "0", "nextBeginOffset": str(offset), "minOffset": "0", "maxOffset": "0"}
+        why = "the master is there and this slave serves no consumers meanwhile (slaveReadEnable)"
+        return command.reply(ResponseCode.PULL_RETRY_IMMEDIATELY, why, bounds)
+
     def _answer(self, connection: Connection, command: Command, header: PullMessage, page: Page) -> Command:
         code, remark = _ANSWERS[page.status]
         if page.status in _EMPTY and header.queue_offset != 0:
             code = ResponseCode.PULL_OFFSET_MOVED
+        next_offset = page.next_begin_offset
+        if code is ResponseCode.PULL_OFFSET_MOVED and not self._reads.corrects:
+            code, next_offset = ResponseCode.PULL_RETRY_IMMEDIATELY, header.queue_offset
         if code is ResponseCode.PULL_OFFSET_MOVED:
             queue = header.consumer_group, header.topic, header.queue_id
             self._moved.tell(*queue, header.queue_offset, page.next_begin_offset)
         if page.count:
             self._count(connection, header, page)
         bounds = {
-            "suggestWhichBrokerId": "0",
-            "nextBeginOffset": str(page.next_begin_offset),
+            "suggestWhichBrokerId": str(self._reads.suggested(self._groups.find(header.consumer_group), page)),
+            "nextBeginOffset": str(next_offset),
             "minOffset": str(page.min_offset),
             "maxOffset": str(page.max_offset),
         }

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import logging
 import zlib
+from collections.abc import Callable
 from typing import Final
 
 import msgspec
@@ -25,7 +27,7 @@ from penstock.protocol import fields
 from penstock.protocol.bodies.register import RegisterBrokerBody
 from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.protocol.command import Command
-from penstock.protocol.headers.namesrv import BrokerIdentity, RegisterBroker
+from penstock.protocol.headers.namesrv import BrokerIdentity, RegisterBroker, RegisterBrokerReply
 from penstock.remoting.addresses import parse_address
 from penstock.remoting.connection import Connection
 from penstock.remoting.dial import connect
@@ -52,11 +54,15 @@ class Registration:
         self._remote = [_Remote(address, self) for address in settings.now.name_servers]
         self._loop = asyncio.get_running_loop()
         self._telling = False
+        self.on_master: Callable[[str, str], object] = _ignore
+        """Called with where the master sends its log and where it answers clients, when a name server tells a slave."""
         topics.on_change.append(self.changed)
         self._permission = settings.now.broker_permission
         settings.on_change.append(self._settings_changed)
 
-    def start(self) -> None:
+    def start(self, ha_address: str = "") -> None:
+        """Tells all of them; `ha_address` is where slaves find the log, if they may follow."""
+        self._broker = dataclasses.replace(self._broker, ha_address=ha_address)
         self._tell_embedded()
         for remote in self._remote:
             remote.start()
@@ -81,6 +87,9 @@ class Registration:
     def _tell_embedded(self) -> None:
         if self._embedded is not None:
             self._embedded.register_local(self._broker, self.topics())
+            master = self._embedded.routes.master_of(self._broker.name)
+            if master is not None and not self._broker.is_master:
+                self.on_master(master.ha_address, master.address)
 
     async def stop(self) -> None:
         """Takes leave of all of them; of those that answer soon."""
@@ -123,12 +132,20 @@ class Registration:
         return Command(RequestCode.UNREGISTER_BROKER, fields.write(header))
 
     @property
+    def is_master(self) -> bool:
+        return self._broker.is_master
+
+    @property
     def period_s(self) -> float:
         return self._settings.now.register_name_server_period / 1000
 
     @property
     def timeout_s(self) -> float:
         return self._settings.now.register_broker_timeout_mills / 1000
+
+
+def _ignore(log_address: str, client_address: str) -> None:
+    return
 
 
 class _Remote:
@@ -172,6 +189,9 @@ class _Remote:
         reply = await self._connection.request(self._registration.register_request(), self._registration.timeout_s)
         if reply.code != ResponseCode.SUCCESS:
             raise PenstockError(f"it answered {reply.code}: {reply.remark or 'no reason given'}")
+        master = reply.read(RegisterBrokerReply)
+        if master.master_addr and not self._registration.is_master:
+            self._registration.on_master(master.ha_server_addr or "", master.master_addr)
         if not self._is_registered:
             log.info("registered at name server %s", self._address)
         self._is_registered, self._has_failed = True, False

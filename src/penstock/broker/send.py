@@ -34,7 +34,6 @@ from penstock.protocol.headers.send import SendMessage, SendMessageV2
 from penstock.remoting.connection import Connection
 from penstock.remoting.handlers import Handler, Refusal
 from penstock.store.message import Message
-from penstock.store.settings import FlushDiskType
 from penstock.store.status import PutStatus
 from penstock.store.store import MessageStore
 
@@ -67,7 +66,7 @@ class Sends:
         self._hooks = hooks
         self._tally = tally
         self._make_half = make_half
-        self._waits_for_disk = store.settings.flush_disk_type is FlushDiskType.SYNC_FLUSH
+        self._waits_for_disk = unflushed.is_needed
         self._replies = PutReplies(store)
         self._hosts = PeerHosts()
         self._plain: dict[str, int] = {}

@@ -30,7 +30,6 @@ from penstock.protocol.versions import V3_4_9
 from penstock.remoting.connection import Connection
 from penstock.remoting.handlers import Handler, Refusal
 from penstock.store.message import Message
-from penstock.store.settings import FlushDiskType
 from penstock.store.store import MessageStore
 
 _FIRST_RETRY_LEVEL = 3
@@ -58,7 +57,7 @@ class SendBacks:
         self._hooks = hooks
         self._tally = tally
         self._replies = PutReplies(store)
-        self._waits_for_disk = store.settings.flush_disk_type is FlushDiskType.SYNC_FLUSH
+        self._waits_for_disk = unflushed.is_needed
 
     def handlers(self) -> dict[RequestCode, Handler]:
         return {RequestCode.CONSUMER_SEND_MSG_BACK: self._send_back}

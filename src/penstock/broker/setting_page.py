@@ -27,7 +27,6 @@ record. `penstock serve --listen` sets both where they are not given.
 |---|---|
 | honoured | the broker does what the setting says |
 | no effect | accepted, does nothing, and start-up says so; the reason is given |
-| not yet | accepted, does nothing so far, and start-up says so |
 """
 
 _COLUMNS = """\

@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, Final, get_type_hints
 
-from penstock.store.setting_spec import Origin, Section, Spec, no_effect, not_yet, spec_of
+from penstock.store.setting_spec import Origin, Section, Spec, no_effect, spec_of
 
 _LONG_MAX: Final = 2**63 - 1
 
@@ -26,8 +26,6 @@ TRACE = Section("Trace and access")
 NETWORK = Section("Network")
 OURS = Section("Penstock's own", origin=Origin.PENSTOCK)
 
-_HA = not_yet("there is no replication")
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerSettingTable:
@@ -35,10 +33,13 @@ class BrokerSettingTable:
 
     broker_name: Annotated[str, IDENTITY("name of this broker, by which clients know its queues")] = "broker-a"
     broker_cluster_name: Annotated[str, IDENTITY("name of its cluster")] = "DefaultCluster"
-    broker_id: Annotated[
-        int, IDENTITY("0 is a master", not_yet("there is no replication: every broker is a master"))
-    ] = 0
-    broker_ip2: Annotated[str | None, IDENTITY("address for slaves", _HA, name="brokerIP2")] = None
+    broker_id: Annotated[int, IDENTITY("0 for a master, more for a slave")] = 0
+    broker_ip2: Annotated[
+        str | None,
+        IDENTITY(
+            "address on which a master listens for slaves; unset: this machine's own, 127.0.0.1", name="brokerIP2"
+        ),
+    ] = None
     broker_permission: Annotated[
         int, IDENTITY("what clients may do here, a sum: 2 write, 4 read; sends or pulls are refused without it", high=7)
     ] = 6
@@ -71,7 +72,9 @@ class BrokerSettingTable:
     long_polling_enable: Annotated[bool, PULL("a pull that finds nothing waits as long as its client says")] = True
     short_polling_time_mills: Annotated[int, PULL("how long it waits otherwise, ms")] = 1000
     flush_consumer_offset_interval: Annotated[int, PULL("period of writing consumerOffset.json, ms", low=1)] = 5000
-    slave_read_enable: Annotated[bool, PULL("send consumers that are far behind to a slave", _HA)] = False
+    slave_read_enable: Annotated[
+        bool, PULL("a master sends consumers that are far behind to a slave, and a slave serves them")
+    ] = False
 
     enable_property_filter: Annotated[bool, FILTER("consumers may filter by SQL92")] = False
     filter_support_retry: Annotated[
@@ -103,6 +106,15 @@ class BrokerSettingTable:
     ] = "loopback"
     acl_file: Annotated[
         Path | None, OURS("the accounts, a file of the shape of RocketMQ's plain_acl.yml; read again when it changes")
+    ] = None
+    ha_allow_from: Annotated[
+        str, OURS("where slaves may follow from: `loopback`, `any`, or networks joined by `,`")
+    ] = "loopback"
+    ha_account_file: Annotated[
+        Path | None, OURS("a slave's account at its master, where that has `aclEnable`: lines accessKey and secretKey")
+    ] = None
+    master_addr: Annotated[
+        str | None, OURS("where a slave's master answers clients, `host:port`; unset: name servers tell it")
     ] = None
     max_topics: Annotated[int, OURS("topics there may be; no request creates more", low=1)] = 100_000
     max_groups: Annotated[int, OURS("consumer groups there may be; no request creates more", low=1)] = 100_000

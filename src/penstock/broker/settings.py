@@ -73,8 +73,7 @@ class BrokerSettings(BrokerSettingTable):
         for spec in SPECS.values():
             effect = spec.about.effect
             if spec.name in self.given and effect.kind is not EffectKind.HONOURED:
-                yet = " yet" if effect.kind is EffectKind.NOT_YET else ""
-                notes.append(f"{spec.name} has no effect{yet}: {effect.why}.")
+                notes.append(f"{spec.name} has no effect: {effect.why}.")
         return notes
 
 

@@ -114,6 +114,12 @@ class TopicTable:
         self.mark_changed()
         return True
 
+    def take_over(self, topics: Topics) -> None:
+        """Becomes what a master's table is, its version included."""
+        if topics.version != self._version or topics.topics != self._topics:
+            self._topics, self._version = dict(topics.topics), topics.version
+            self._tell()
+
     def _add(self, topic: TopicConfig) -> TopicConfig | None:
         if not is_legal_topic(topic.name):
             return None
@@ -128,5 +134,8 @@ class TopicTable:
     def mark_changed(self) -> None:
         """Moves the version on and tells everybody; also for who changes what the topics mean."""
         self._version = self._version.next(self._clock())
+        self._tell()
+
+    def _tell(self) -> None:
         for changed in self.on_change:
             changed()

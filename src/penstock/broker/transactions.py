@@ -37,7 +37,6 @@ from penstock.protocol.headers.transactions import EndTransaction, ResumeCheck
 from penstock.remoting.connection import Connection
 from penstock.remoting.handlers import Handler, Refusal
 from penstock.store.message import Message
-from penstock.store.settings import FlushDiskType
 from penstock.store.status import PutResult
 from penstock.store.store import MessageStore
 
@@ -95,7 +94,7 @@ class Transactions:
         self._held = held
         self._tally = tally
         self._replies = PutReplies(store)
-        self._waits_for_disk = store.settings.flush_disk_type is FlushDiskType.SYNC_FLUSH
+        self._waits_for_disk = unflushed.is_needed
         self.on_end: list[Callable[[int, int], None]] = []
         """Called with the queue offsets of a half message that is ended, and of its mark."""
 

@@ -35,7 +35,7 @@ class LocalRule:
 
     def __init__(self, register_from: str = "loopback") -> None:
         """`register_from`: networks joined by `,`, or `loopback`, or `any`. Raises BadSettings."""
-        self._networks = _networks(register_from)
+        self._networks = networks(register_from)
 
     def __call__(self, connection: Connection, command: Command) -> Command | None:
         if connection.is_loopback:
@@ -55,7 +55,8 @@ class LocalRule:
         return any(address in network for network in self._networks)
 
 
-def _networks(text: str) -> list[ipaddress.IPv4Network | ipaddress.IPv6Network]:
+def networks(text: str, what: str = "registerBrokerFrom") -> list[ipaddress.IPv4Network | ipaddress.IPv6Network]:
+    """The networks that a setting names, besides this machine. Raises BadSettings."""
     if text == "loopback":
         return []
     if text == "any":
@@ -64,5 +65,5 @@ def _networks(text: str) -> list[ipaddress.IPv4Network | ipaddress.IPv6Network]:
         return [ipaddress.ip_network(each.strip()) for each in text.split(",")]
     except ValueError as error:
         raise BadSettings(
-            f"setting registerBrokerFrom is {text!r}; it must be loopback, any, or networks such as 10.0.0.0/8: {error}"
+            f"setting {what} is {text!r}; it must be loopback, any, or networks such as 10.0.0.0/8: {error}"
         ) from None

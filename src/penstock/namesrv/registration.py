@@ -52,7 +52,7 @@ class Registration:
     def register(self, connection: Connection, command: Command) -> Command:
         header = command.read(RegisterBroker)
         broker = _broker_of(header, header.ha_server_addr)
-        if self._routes.is_local(broker.name):
+        if self._routes.is_local(broker):
             raise Refusal(ResponseCode.NO_PERMISSION, f"the broker of this process is named {broker.name} already")
         if header.body_crc32 and zlib.crc32(command.body) & _CRC_BITS != header.body_crc32 & _CRC_BITS:
             raise BadRequest(f"the registration of {broker.name} arrived damaged: its CRC differs")
@@ -75,7 +75,7 @@ class Registration:
 
     def unregister(self, connection: Connection, command: Command) -> Command:
         broker = _broker_of(command.read(BrokerIdentity))
-        if self._routes.is_local(broker.name):
+        if self._routes.is_local(broker):
             raise Refusal(ResponseCode.NO_PERMISSION, f"{broker.name} is the broker of this process")
         if self._routes.unregister(broker):
             _logger.info("broker %s (id %d) unregistered", broker.name, broker.broker_id)

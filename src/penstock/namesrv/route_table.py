@@ -164,9 +164,10 @@ class RouteTable:
         address = self._names.get(name, {}).get(MASTER)
         return None if address is None else self._live[address].broker
 
-    def is_local(self, name: str) -> bool:
-        """Whether a broker of this process has the name."""
-        return any(self._live[address].seen_at == FOREVER for address in self._names.get(name, {}).values())
+    def is_local(self, broker: Broker) -> bool:
+        """Whether a broker of this process has its name and id; a slave of such a broker may come from elsewhere."""
+        address = self._names.get(broker.name, {}).get(broker.broker_id)
+        return address is not None and self._live[address].seen_at == FOREVER
 
     def version_of(self, address: str) -> DataVersion | None:
         """The version of what a broker registered last."""

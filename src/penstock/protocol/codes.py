@@ -88,6 +88,7 @@ class RequestCode(IntEnum):
     GET_BROKER_CONSUME_STATS = 317
     QUERY_CONSUME_QUEUE = 321
     DELETE_EXPIRED_COMMITLOG = 329
+    GET_BROKER_HA_STATUS = 907
 
     # administration that 4.9 knows and wire clients do not need
     QUERY_CORRECTION_OFFSET = 308

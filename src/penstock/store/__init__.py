@@ -14,7 +14,7 @@ from penstock.store.damage import DamagedRange
 from penstock.store.message import Message
 from penstock.store.query import Boundary, Hits
 from penstock.store.recovery import Progress, RecoveryReport
-from penstock.store.settings import BrokerRole, FlushDiskType, Settings
+from penstock.store.settings import BrokerRole, Dispatch, FlushDiskType, Settings
 from penstock.store.statistics import Snapshot
 from penstock.store.status import BatchResult, GetStatus, Page, PutResult, PutStatus
 from penstock.store.store import MessageStore
@@ -27,6 +27,7 @@ __all__ = [
     "Boundary",
     "BrokerRole",
     "DamagedRange",
+    "Dispatch",
     "FlushDiskType",
     "GetStatus",
     "Hits",

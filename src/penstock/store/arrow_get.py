@@ -6,8 +6,8 @@ place promises, is passed over, and only that.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Final, Protocol
+from collections.abc import Callable, Sequence
+from typing import Final, Protocol, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -15,7 +15,7 @@ import pyarrow as pa
 from penstock.format import kernels
 from penstock.format.arrow_rows import rows_to_batch
 from penstock.format.constants import MIN_RECORD_SIZE
-from penstock.format.kernels import Ints, Longs, Rows
+from penstock.format.kernels import Buffer, Ints, Longs, Rows
 from penstock.format.rows import ROW, Reason
 from penstock.store.arrow_results import ArrowPage, LogPage
 from penstock.store.consume_queue import NO_RECORD_SIZE, Units
@@ -24,6 +24,8 @@ from penstock.store.status import GetStatus
 
 _LEAST_UNITS_EXAMINED: Final = 800
 _MOST_BYTES: Final = 512 << 20  # offsets in the columns have 32 bits, and text can grow to three times its size
+
+T = TypeVar("T")
 
 
 class Folder(Protocol):
@@ -143,6 +145,20 @@ class ArrowReader:
 
     def read_log(self, start_offset: int, max_messages: int, max_bytes: int) -> LogPage:
         """The next records that start at or behind `start_offset`, and the offset behind them."""
+
+        def batch(data: Buffer, starts: Longs, rows: Rows) -> pa.RecordBatch:
+            return rows_to_batch(data, starts, rows, self._schema)
+
+        found, at = self.use_log(start_offset, max_messages, max_bytes, batch)
+        return LogPage(self.nothing() if found is None else found, at)
+
+    def use_log(
+        self, start_offset: int, max_messages: int, max_bytes: int, use: Callable[[Buffer, Longs, Rows], T]
+    ) -> tuple[T | None, int]:
+        """What `use` makes of the next records, None if there are none; and the offset behind them.
+
+        It gets the bytes of their file, where in them they begin, and their rows; it must not keep the bytes.
+        """
         log, end = self._log, self._log.confirmed_offset
         most_rows, most_bytes = max(1, max_messages), max(1, min(max_bytes, _MOST_BYTES))
         at = max(start_offset, log.min_offset, 0)
@@ -156,11 +172,10 @@ class ArrowReader:
                 rows, reached = self._walk(file, at - file.from_offset, stop, most_rows, most_bytes)
                 at = file.from_offset + reached
                 if len(rows):
-                    starts = rows["physical_offset"] - file.from_offset
-                    return LogPage(rows_to_batch(file.map.view, starts, rows, self._schema), at)
+                    return use(file.map.view, rows["physical_offset"] - file.from_offset, rows), at
             finally:
                 file.release()
-        return LogPage(self.nothing(), end)
+        return None, end
 
     def read_at(self, offsets: Sequence[int]) -> pa.RecordBatch:
         """The records that begin at these offsets of one log file; where none does, there is no row."""

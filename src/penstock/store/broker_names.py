@@ -56,12 +56,17 @@ _COMMERCIAL = """
 _TLS = """
     tls.server.mode tls.server.certPath tls.server.keyPath tls.server.keyPassword tls.server.trustCertPath
     tls.server.need.client.auth
+    tls.enable tls.client.certPath tls.client.keyPath tls.client.keyPassword tls.client.authServer
+    tls.client.trustCertPath
 """
 """Java takes these as system properties."""
 
-PENSTOCK_BROKER_NAMES: frozenset[str] = frozenset(
-    ["aclFile", "registerBrokerFrom", "maxTopics", "maxGroups", "maxHeldPulls", "maxUnflushedSends", "stopLimitMillis"]
-)
+_OURS = """
+    aclFile registerBrokerFrom maxTopics maxGroups maxHeldPulls maxUnflushedSends stopLimitMillis haAllowFrom
+    haAccountFile masterAddr
+"""
+
+PENSTOCK_BROKER_NAMES: frozenset[str] = frozenset(_OURS.split())
 
 BROKER_NAMES: frozenset[str] = PENSTOCK_BROKER_NAMES | frozenset(
     " ".join(

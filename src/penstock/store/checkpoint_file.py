@@ -41,10 +41,14 @@ class CheckpointFile:
     def set_index(self, timestamp: int) -> None:
         self._set(index=timestamp)
 
-    def restart(self, timestamp: int) -> None:
-        """After recovery, which synced everything: all three are where the log ends, also if they were ahead."""
+    def restart(self, timestamp: int, *, log_only: bool = False) -> None:
+        """After recovery, which synced everything: all three are where the log ends, also if they were ahead.
+
+        With `log_only` it left queues and index alone: those stay where they were, if that is not ahead of the log.
+        """
         with self._gate:
-            self.value = Checkpoint(timestamp, timestamp, min(self.value.index, timestamp), self.value.rest)
+            queues = min(self.value.logics, timestamp) if log_only else timestamp
+            self.value = Checkpoint(timestamp, queues, min(self.value.index, timestamp), self.value.rest)
 
     def _set(self, *, physic: int = 0, logics: int = 0, index: int = 0) -> None:
         with self._gate:

@@ -198,6 +198,24 @@ class CommitLog:
         self.appender.page_need()
         return done, now, failure
 
+    def append_bytes(self, offset: int, data: bytes, *, whole: bool, newest: int) -> None:
+        """Appends bytes of a master's log, all within one file; an empty log begins at `offset`.
+
+        `whole` ones are records, the newest of which was stored at `newest`. Raises StoreFailed, or Refused once
+        appends are stopped.
+        """
+        assert self._allocator is not None, "the log was not started"
+        with self._alone():
+            file = self.queue.writable(offset, self._allocator.take)
+            if whole:
+                kernels.copy_published(file.target, file.wrote, data)
+                file.store_timestamp = self.newest_timestamp = newest
+            else:
+                file.target[file.wrote : file.wrote + len(data)] = data
+            file.wrote += len(data)
+        self.wake_follower()
+        self.appender.page_need()
+
     def _append_piece(
         self, file: MappedFile, batch: PutRows, start: int, stop: int, next_offsets: kernels.Longs, now: int
     ) -> None:

@@ -73,6 +73,15 @@ class ConsumeQueues:
         queue.files.destroy()
         self._io.remove_folder(queue.files.folder.parent)
 
+    def add(self, queue: ConsumeQueue) -> None:
+        """Takes in a queue that another process has built."""
+        self._queues[queue.topic, queue.queue_id] = queue
+
+    def forget(self, queue: ConsumeQueue) -> None:
+        """Lets go of a queue whose files are somebody else's; they stay as they are."""
+        del self._queues[queue.topic, queue.queue_id]
+        queue.close()
+
     def __iter__(self) -> Iterator[ConsumeQueue]:
         return iter([queue for _, queue in sorted(self._queues.copy().items())])  # the dispatcher may add one meanwhile
 

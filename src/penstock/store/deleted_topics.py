@@ -46,10 +46,14 @@ class DeletedTopics:
         self.ends: Mapping[str, int] = {}
         """By topic, the offset before which its records get no units. Replaced, never changed in place."""
 
-    def load(self, layout: Layout) -> Mapping[str, int]:
-        """Reads the entries and completes what a crash cut short; called before the queues are loaded."""
+    def load(self, layout: Layout | None) -> Mapping[str, int]:
+        """Reads the entries and completes what a crash cut short; called before the queues are loaded.
+
+        Without a layout the queues are another process's, which completes it.
+        """
         self.ends = read_deleted_topics(self._io, self._path)
-        self._complete(layout)
+        if layout is not None:
+            self._complete(layout)
         return self.ends
 
     def add(self, topics: Iterable[str], log_end: int) -> None:

@@ -26,7 +26,7 @@ from penstock.store.commit_log import CommitLog
 from penstock.store.consume_queues import ConsumeQueues
 from penstock.store.damage import DamagedRange
 from penstock.store.index import Index
-from penstock.store.look_ahead import Derived, LookAhead
+from penstock.store.look_ahead import Ahead, Derived, LookAhead
 from penstock.store.mapped_file import MappedFile
 from penstock.store.placeholders import Placeholders
 from penstock.store.running_flags import RunningFlags, Trouble
@@ -60,13 +60,15 @@ class Dispatcher:
         self._topics = kernels.TopicTable()
         self._room = np.empty(_BATCH_ROWS, ROW)
         self._items = bytearray()
-        self._ahead: LookAhead | None = None
+        self._ahead: Ahead | None = None
         self._step_lock = threading.Lock()
         self._turnstile = threading.Lock()
         self._wake = threading.Event()
         self._closed = False
         self._ending = threading.Event()
         self._thread: threading.Thread | None = None
+        self.starting = True
+        """A start, or a repair: nobody looks yet, and records may have units already. Else they were just put."""
         self.position = 0
         """Physical offset up to which everything is dispatched."""
         self.timestamp = 0
@@ -95,6 +97,7 @@ class Dispatcher:
     # -- running ---------------------------------------------------------------------------------------------
 
     def start(self) -> None:
+        self.starting = False
         self._thread = threading.Thread(target=self._run, name="penstock-dispatch", daemon=True)
         self._thread.start()
 
@@ -198,8 +201,17 @@ class Dispatcher:
     def _derived(self, data: memoryview, base: int, start: int, stop: int) -> Derived:
         """What the next records are and where they go; while that is built, those behind them are looked at."""
         if self._ahead is None:
-            return self._derive(data, base, start, stop, self._room)
+            return self.derive_here(data, base, start, stop)
         return self._ahead.take(data, base, start, stop)
+
+    def derive_here(self, data: memoryview, base: int, start: int, stop: int) -> Derived:
+        """What the next records are, found out now."""
+        return self._derive(data, base, start, stop, self._room)
+
+    @property
+    def topics(self) -> kernels.Topics:
+        """The numbers that topics have in what a step takes."""
+        return self._topics
 
     def _derive(self, data: memoryview, base: int, start: int, stop: int, room: kernels.Rows) -> Derived:
         return kernels.derive(data, base, start, stop, self._topics, self._delay_levels, room)
@@ -207,12 +219,21 @@ class Dispatcher:
     @contextlib.contextmanager
     def looking_ahead(self) -> Iterator[None]:
         """Within it, a second thread walks ahead of the steps: for who dispatches much, and has the store to itself."""
-        with ThreadPoolExecutor(1, "penstock-dispatch-ahead") as pool:
-            self._ahead = LookAhead(pool, self._derive, (self._room, np.empty(_BATCH_ROWS, ROW)))
-            try:
-                yield
-            finally:
-                self._ahead = None
+        rooms = self._room, np.empty(_BATCH_ROWS, ROW)
+        with (
+            ThreadPoolExecutor(1, "penstock-dispatch-ahead") as pool,
+            self.taking_from(LookAhead(pool, self._derive, rooms)),
+        ):
+            yield
+
+    @contextlib.contextmanager
+    def taking_from(self, ahead: Ahead) -> Iterator[None]:
+        """Within it, steps take what the next records are from somebody who has looked at them before."""
+        self._ahead = ahead
+        try:
+            yield
+        finally:
+            self._ahead = None
 
     def _next_damage(self) -> DamagedRange | None:
         """The known range that begins next, or that the position lies in."""
@@ -222,7 +243,7 @@ class Dispatcher:
     def _build(self, rows: kernels.Rows, hashes: kernels.Ints, numbers: kernels.Longs) -> None:
         claims: Claims | None = None
         groups = kernels.group_rows(rows)
-        if self._thread is None:  # a start, or a repair; what comes while we run was just put
+        if self.starting:
             claims = Claims(self._queues, rows)
             self.placeholders.log_is_whole = self._log.min_offset == 0
             if sum(len(picks) for _, _, picks in groups) < len(rows):  # placeholders have no units
@@ -267,7 +288,7 @@ class Dispatcher:
         found = kernels.find_record(data, base, position + 1, stop, True)
         reached = stop if found < 0 else found
         self.skipped_bytes += reached - position
-        if self._thread is None:
+        if self.starting:
             self.passed_over.append(DamagedRange(base + position, reached - position, reason.name))
         log.warning(
             "no valid record at %d (%s): %d bytes are passed over", base + position, reason.name, reached - position

@@ -63,23 +63,37 @@ class Keeper(Worker):
         if self.failure is not None:
             return
         try:
-            dispatched = self._dispatcher.timestamp
-            state = self._notes.take() if thorough else None
-            for queue in self._queues:
-                queue.flush(0 if thorough else self._pages)
-            indexed = 0 if self._index is None else self._index.sync(everything=thorough)
-            if state is not None:
-                with contextlib.suppress(StoreFailed):  # an older note makes a start take longer, that is all
-                    self._notes.write(state)
-            if indexed:
-                self._checkpoint.set_index(indexed)
+            self._keep(thorough)
             if thorough:
-                self._checkpoint.set_queues(dispatched)
                 self._last_thorough = time.monotonic()
-            if thorough or indexed:
-                self._checkpoint.write()
         except (OSError, StoreFailed) as error:
             why = error.strerror if isinstance(error, OSError) else error
             self.failure = f"queues, index or checkpoint could not be synced ({why}): puts are refused until a restart"
             log.error("%s", self.failure)
             self._failed(self.failure)
+
+    def _keep(self, thorough: bool) -> None:
+        dispatched = self._dispatcher.timestamp
+        state = self._notes.take() if thorough else None
+        for queue in self._queues:
+            queue.flush(0 if thorough else self._pages)
+        indexed = 0 if self._index is None else self._index.sync(everything=thorough)
+        if state is not None:
+            with contextlib.suppress(StoreFailed):  # an older note makes a start take longer, that is all
+                self._notes.write(state)
+        if indexed:
+            self._checkpoint.set_index(indexed)
+        if thorough:
+            self._checkpoint.set_queues(dispatched)
+        if thorough or indexed:
+            self._checkpoint.write()
+
+
+class CheckpointKeeper(Keeper):
+    """Of a store whose queues and index another process builds and syncs: writes only what it tells of that."""
+
+    def _keep(self, thorough: bool) -> None:
+        if thorough:
+            self._checkpoint.set_queues(self._dispatcher.timestamp)
+            self._checkpoint.set_index(self._dispatcher.timestamp)
+            self._checkpoint.write()

@@ -53,6 +53,22 @@ class Layout(msgspec.Struct, frozen=True):
         return self.root / "penstock" / "dispatched.json"
 
     @property
+    def dispatch_terms(self) -> Path:
+        return self.root / "penstock" / "dispatch.json"
+
+    @property
+    def dispatch_end(self) -> Path:
+        return self.root / "penstock" / "dispatch.end"
+
+    @property
+    def dispatch_done(self) -> Path:
+        return self.root / "penstock" / "dispatch.done"
+
+    @property
+    def dispatch_lock(self) -> Path:
+        return self.root / "penstock" / "dispatch.lock"
+
+    @property
     def damaged(self) -> Path:
         return self.root / "penstock" / "damaged.json"
 

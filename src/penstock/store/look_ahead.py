@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 from penstock.format import kernels
 from penstock.format.rows import Reason
@@ -17,6 +17,14 @@ Derived: TypeAlias = tuple[kernels.Rows, int, int, kernels.Ints, kernels.Longs]
 """What `kernels.derive` returns: rows, where it stopped, why, and the hashes of the keys with their rows."""
 Derive: TypeAlias = Callable[[memoryview, int, int, int, kernels.Rows], Derived]
 _Place: TypeAlias = tuple[int, int, int]
+
+
+class Ahead(Protocol):
+    """Who knows what the next records are before they are asked for."""
+
+    def take(self, data: memoryview, base: int, start: int, stop: int) -> Derived:
+        """The records of [start, stop) of a file that begins at `base`, or the first of them."""
+        ...
 
 
 class LookAhead:

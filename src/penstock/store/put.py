@@ -2,7 +2,8 @@
 
 The order of the checks is RocketMQ's. Under SYNC_FLUSH an answer of PUT_OK means that the record is on disk; a put
 that waited too long says FLUSH_DISK_TIMEOUT and the record is stored; one whose sync failed says UNKNOWN_ERROR, and
-what becomes of the record is up to the disk.
+what becomes of the record is up to the disk. A SYNC_MASTER's puts wait for a slave as well; what becomes of that wait
+counts more than the disk's time-out, as in RocketMQ.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -21,10 +23,18 @@ from penstock.store.commit_log import CommitLog
 from penstock.store.flush import FlushFailed, GroupCommit
 from penstock.store.message import Message
 from penstock.store.prepare import Prepared, Refused, prepare
+from penstock.store.replicas import Replicas, replica_reason
 from penstock.store.running_flags import RunningFlags
-from penstock.store.settings import Settings
+from penstock.store.settings import BrokerRole, Settings
 from penstock.store.statistics import Statistics
 from penstock.store.status import BatchResult, PutResult, PutStatus
+
+
+class _Wait(NamedTuple):
+    """What an answer waits for: the disk, a slave, or both."""
+
+    flushed: Future[None] | None
+    copied: Future[PutStatus] | None
 
 
 class Putter:
@@ -37,12 +47,16 @@ class Putter:
         flags: RunningFlags,
         statistics: Statistics,
         group_commit: GroupCommit | None,
+        replicas: Replicas | None = None,
     ) -> None:
         self._settings = settings
         self._log = commit_log
         self._flags = flags
         self._statistics = statistics
         self._group_commit = group_commit
+        self._replicas = replicas
+        self._answers_at_once = group_commit is None and replicas is None
+        self._is_slave = settings.broker_role is BrokerRole.SLAVE
         self._append_ordinary = commit_log.appender.append
         self._append_ordinary_batch = commit_log.appender.append_many
         self._wait_seconds = settings.sync_flush_timeout / 1000
@@ -51,11 +65,11 @@ class Putter:
 
     def put(self, message: Message) -> PutResult:
         ordinary: PutResult | None = self._append_ordinary(message)
-        if ordinary is not None and self._group_commit is None:
+        if ordinary is not None and self._answers_at_once:
             return ordinary
         started = time.perf_counter()
-        results, flushed = self._go_on(message, ordinary)
-        result = self._after_flush(results, flushed)[0]
+        results, wait = self._go_on(message, ordinary)
+        result = self._after_wait(results, wait)[0]
         self._statistics.count_put(result, time.perf_counter() - started, appended=ordinary is not None)
         return result
 
@@ -65,25 +79,25 @@ class Putter:
             return BatchResult(PutStatus.MESSAGE_ILLEGAL, reason="the batch is empty")
         ordinary: list[PutResult] | None = self._append_ordinary_batch(messages)
         if ordinary is None:
-            results, flushed = self._append(messages, batch=True)
+            results, pending = self._append(messages, batch=True, wait=wait)
         else:
-            results, flushed = ordinary, self._submit(ordinary)
-        results = self._after_flush(results, flushed if wait else None)
+            results, pending = ordinary, self._submit(ordinary, wait=wait)
+        results = self._after_wait(results, pending)
         took = time.perf_counter() - started
-        if ordinary is None or self._group_commit is not None:
+        if ordinary is None or not self._answers_at_once:
             for result in results:
                 self._statistics.count_put(result, took, appended=ordinary is not None)
         first = results[0]
         return BatchResult(first.status, tuple(results) if first.stored else (), first.reason)
 
     def append(self, message: Message) -> PutResult:
-        """As `put`, without waiting for the disk; the time that is counted is that of the append."""
+        """As `put`, without waiting for disk or slaves; the time that is counted is that of the append."""
         ordinary: PutResult | None = self._append_ordinary(message)
-        if ordinary is not None and self._group_commit is None:
+        if ordinary is not None and self._answers_at_once:
             return ordinary
         started = time.perf_counter()
         if ordinary is None:
-            result = self._append([message])[0][0]
+            result = self._append([message], wait=False)[0][0]
         else:
             result = ordinary
             self._wake_disk()
@@ -94,20 +108,26 @@ class Putter:
         started = time.perf_counter()
         answer: Future[PutResult] = Future()
         ordinary: PutResult | None = self._append_ordinary(message)
-        if ordinary is not None and self._group_commit is None:
+        if ordinary is not None and self._answers_at_once:
             answer.set_result(ordinary)
             return answer
-        results, flushed = self._go_on(message, ordinary)
+        results, wait = self._go_on(message, ordinary)
 
-        def answer_now(done: Future[None] | None) -> None:
-            result = self._after_flush(results, done)[0]
+        def answer_now() -> None:
+            result = self._after_wait(results, wait)[0]
             self._statistics.count_put(result, time.perf_counter() - started, appended=ordinary is not None)
             answer.set_result(result)
 
-        if flushed is None:
-            answer_now(None)
+        def then_copied() -> None:
+            if wait is None or wait.copied is None:
+                answer_now()
+            else:
+                wait.copied.add_done_callback(lambda _: answer_now())
+
+        if wait is None or wait.flushed is None:
+            then_copied()
         else:
-            flushed.add_done_callback(answer_now)
+            wait.flushed.add_done_callback(lambda _: then_copied())
         return answer
 
     def put_rows(self, plan: Callable[[], PutRows]) -> ArrowResult:
@@ -136,8 +156,8 @@ class Putter:
 
     # -- steps -----------------------------------------------------------------------------------------------
 
-    def _go_on(self, message: Message, ordinary: PutResult | None) -> tuple[list[PutResult], Future[None] | None]:
-        """After the short way was tried: its result, or that of the general path, and the future of the flush."""
+    def _go_on(self, message: Message, ordinary: PutResult | None) -> tuple[list[PutResult], _Wait | None]:
+        """After the short way was tried: its result, or that of the general path, and what it waits for."""
         if ordinary is None:
             return self._append([message])
         return [ordinary], self._submit([ordinary])
@@ -146,25 +166,37 @@ class Putter:
         if self._group_commit is not None:
             self._group_commit.wake()
 
-    def _submit(self, results: Sequence[PutResult]) -> Future[None] | None:
-        return None if self._group_commit is None else self._group_commit.submit(results[-1].end_offset)
+    def _submit(self, results: Sequence[PutResult], *, wait: bool = True) -> _Wait | None:
+        if self._answers_at_once:
+            return None
+        if not wait:
+            self._wake_disk()
+            return None
+        return self._wait_for(results[-1].end_offset)
+
+    def _wait_for(self, end_offset: int) -> _Wait:
+        return _Wait(
+            None if self._group_commit is None else self._group_commit.submit(end_offset),
+            None if self._replicas is None else self._replicas.submit(end_offset),
+        )
 
     def _append(
-        self, messages: Sequence[Message], *, batch: bool = False
-    ) -> tuple[list[PutResult], Future[None] | None]:
-        """Results without the flush, and the future of the flush if the answer must wait for it."""
+        self, messages: Sequence[Message], *, batch: bool = False, wait: bool = True
+    ) -> tuple[list[PutResult], _Wait | None]:
+        """Results as appended, and what the answer must wait for, if anything."""
         try:
             self._check_state()
             prepared = [self._prepare(message, batch=batch) for message in messages]
             results = self._log.append(prepared)
         except Refused as refused:
             return [PutResult(refused.status, reason=refused.reason)], None
-        if any(message.wait for message in prepared):
-            return results, self._submit(results)
-        self._wake_disk()
-        return results, None
+        return results, self._submit(results, wait=wait and any(message.wait for message in prepared))
 
     def _check_state(self) -> None:
+        if self._is_slave:
+            raise Refused(
+                PutStatus.SERVICE_NOT_AVAILABLE, "this is a slave, which takes no messages; send to its master"
+            )
         if not self._flags.writable:
             raise Refused(PutStatus.SERVICE_NOT_AVAILABLE, f"the store takes no messages: {self._flags.reason}")
         if self._log.busy():
@@ -187,27 +219,34 @@ class Putter:
         return prepared
 
     def _flush_rows(self, end_offset: int, wait: bool) -> tuple[PutStatus, str]:
-        if self._group_commit is None:
+        if self._answers_at_once:
             return PutStatus.PUT_OK, ""
         if wait:
-            return self._outcome(self._group_commit.submit(end_offset))
-        self._group_commit.wake()
+            return self._outcome(self._wait_for(end_offset))
+        self._wake_disk()
         return PutStatus.PUT_OK, ""
 
-    def _outcome(self, flushed: Future[None]) -> tuple[PutStatus, str]:
-        """Waits for the disk; the status of what was appended, and the sentence that goes with it."""
-        try:
-            flushed.result(self._wait_seconds)
-        except TimeoutError:
-            return PutStatus.FLUSH_DISK_TIMEOUT, f"stored, but not on disk after {self._wait_seconds:g} seconds"
-        except FlushFailed as error:
-            return PutStatus.UNKNOWN_ERROR, str(error)
-        return PutStatus.PUT_OK, ""
+    def _outcome(self, wait: _Wait) -> tuple[PutStatus, str]:
+        """Waits for disk and slave; the status of what was appended, and the sentence that goes with it."""
+        status, reason = PutStatus.PUT_OK, ""
+        if wait.flushed is not None:
+            try:
+                wait.flushed.result(self._wait_seconds)
+            except TimeoutError:
+                status = PutStatus.FLUSH_DISK_TIMEOUT
+                reason = f"stored, but not on disk after {self._wait_seconds:g} seconds"
+            except FlushFailed as error:
+                return PutStatus.UNKNOWN_ERROR, str(error)
+        if wait.copied is not None and self._replicas is not None:
+            copied = wait.copied.result()
+            if copied is not PutStatus.PUT_OK:
+                return copied, replica_reason(copied, self._replicas.wait_s)
+        return status, reason
 
-    def _after_flush(self, results: list[PutResult], flushed: Future[None] | None) -> list[PutResult]:
-        if flushed is None:
+    def _after_wait(self, results: list[PutResult], wait: _Wait | None) -> list[PutResult]:
+        if wait is None:
             return results
-        status, reason = self._outcome(flushed)
+        status, reason = self._outcome(wait)
         if status is PutStatus.PUT_OK:
             return results
         if status is PutStatus.UNKNOWN_ERROR:

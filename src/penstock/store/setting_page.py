@@ -28,7 +28,6 @@ The *dev profile* (`Settings.dev()`) has small files; where its column is empty 
 |---|---|
 | honoured | the store does what the setting says |
 | no effect | accepted, does nothing, and start-up says so; the reason is given |
-| not yet | accepted, does nothing so far, and start-up says so |
 | refused when true | `false` is accepted, `true` is an error |
 """
 

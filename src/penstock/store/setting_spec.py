@@ -24,7 +24,6 @@ JAVA_INT_MAX = 2**31 - 1
 class EffectKind(StrEnum):
     HONOURED = "honoured"
     NO_EFFECT = "no effect"
-    NOT_YET = "not yet"
     REFUSED = "refused when true"
 
 
@@ -44,10 +43,6 @@ HONOURED = Effect(EffectKind.HONOURED)
 
 def no_effect(why: str) -> Effect:
     return Effect(EffectKind.NO_EFFECT, why)
-
-
-def not_yet(why: str) -> Effect:
-    return Effect(EffectKind.NOT_YET, why)
 
 
 def refused(why: str) -> Effect:

@@ -20,7 +20,6 @@ from penstock.store.setting_spec import (
     Section,
     Spec,
     no_effect,
-    not_yet,
     refused,
     spec_of,
 )
@@ -31,6 +30,13 @@ class FlushDiskType(StrEnum):
 
     ASYNC_FLUSH = "ASYNC_FLUSH"
     SYNC_FLUSH = "SYNC_FLUSH"
+
+
+class Dispatch(StrEnum):
+    """Who builds queues and index from the log."""
+
+    INLINE = "inline"
+    EXTERNAL = "external"
 
 
 class BrokerRole(StrEnum):
@@ -51,7 +57,7 @@ QUEUE_EXT = Section("Consume queue extension", no_effect("existing extension fil
 DELAY = Section("Delayed messages", no_effect("a broker never waits for one put before the next"))
 DELETE = Section("Deleting old files")
 DISK = Section("Deleting old files", origin=Origin.SYSTEM_PROPERTY)
-REPLICATE = Section("Replication", not_yet("there is no replication"))
+REPLICATE = Section("Replication")
 DLEDGER = Section("DLedger and light queues", no_effect("there is no DLedger commit log"))
 OTHER = Section("Statistics and debugging")
 OURS = Section("Penstock's own", origin=Origin.PENSTOCK)
@@ -207,14 +213,23 @@ class SettingTable:
     ] = 0.85
 
     broker_role: Annotated[BrokerRole, REPLICATE("ASYNC_MASTER, SYNC_MASTER or SLAVE")] = BrokerRole.ASYNC_MASTER
-    ha_listen_port: Annotated[int, REPLICATE("port a master listens on for its slaves", high=65535)] = 10912
-    ha_master_address: Annotated[str | None, REPLICATE("where a slave finds its master")] = None
+    ha_listen_port: Annotated[
+        int,
+        REPLICATE(
+            "port a master listens on for its slaves; an ASYNC_MASTER does if this or brokerIP2 is given", high=65535
+        ),
+    ] = 10912
+    ha_master_address: Annotated[
+        str | None, REPLICATE("where a slave finds its master's log, `host:port`; unset: name servers tell it")
+    ] = None
     ha_send_heartbeat_interval: Annotated[int, REPLICATE("period of heartbeats, ms", low=1)] = 5000
     ha_housekeeping_interval: Annotated[int, REPLICATE("silence after which a connection ends, ms", low=1)] = 20_000
     ha_transfer_batch_size: Annotated[int, REPLICATE("bytes of one frame", low=1)] = 32 << 10
     ha_slave_fallbehind_max: Annotated[int, REPLICATE("bytes behind at which a slave is not available")] = 256 << 20
     slave_timeout: Annotated[int, REPLICATE("longest wait of a put for a slave, ms", low=1)] = 3000
-    offset_check_in_slave: Annotated[bool, REPLICATE("a slave corrects the offsets clients ask for")] = False
+    offset_check_in_slave: Annotated[
+        bool, REPLICATE("a slave tells consumers, too, that their offset is none of the queue's")
+    ] = False
 
     enable_dledger_commit_log: Annotated[
         bool,
@@ -285,6 +300,13 @@ class SettingTable:
             high=2**63 - 1,
         ),
     ] = 0
+    dispatch: Annotated[
+        Dispatch,
+        OURS(
+            "who builds queues and index from the log: the store itself, or with `external` the job "
+            "`penstock pipeline dispatch`, while the store only appends"
+        ),
+    ] = Dispatch.INLINE
 
 
 def _specs() -> dict[str, Spec]:

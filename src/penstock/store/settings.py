@@ -28,9 +28,9 @@ from penstock.format.queue_unit import UNIT_SIZE
 from penstock.store.broker_names import BROKER_NAMES
 from penstock.store.java_properties import parse_properties
 from penstock.store.setting_spec import JAVA_INT_MAX, EffectKind, Spec
-from penstock.store.setting_table import BY_NAME, SPECS, BrokerRole, FlushDiskType, SettingTable
+from penstock.store.setting_table import BY_NAME, SPECS, BrokerRole, Dispatch, FlushDiskType, SettingTable
 
-__all__ = ["RECORD_SLACK", "BrokerRole", "FlushDiskType", "Settings"]
+__all__ = ["RECORD_SLACK", "BrokerRole", "Dispatch", "FlushDiskType", "Settings"]
 
 RECORD_SLACK = 64 << 10
 """What a whole record may have beyond `max_message_size`, the limit of its body."""
@@ -69,6 +69,8 @@ class Settings(SettingTable):
         hours = self.delete_when.split(";")
         if not all(re.fullmatch(r"[0-9]{1,2}", hour.strip()) and int(hour) < 24 for hour in hours):
             raise SPECS["delete_when"].wrong(self.delete_when, "hours of the day joined by ';', as in '04;16'")
+        if self.dispatch is Dispatch.EXTERNAL and self.broker_role is BrokerRole.SLAVE:
+            raise SPECS["dispatch"].wrong(self.dispatch, "inline with brokerRole=SLAVE")
         if not parse_delay_levels(self.message_delay_level):
             raise SPECS["message_delay_level"].wrong(self.message_delay_level, "delays such as '1s 5s 1m 2h'")
 
@@ -148,6 +150,11 @@ class Settings(SettingTable):
         asynchronous = self.flush_disk_type is FlushDiskType.ASYNC_FLUSH
         return self.transient_store_pool_enable and asynchronous and self.broker_role is not BrokerRole.SLAVE
 
+    @property
+    def puts_answer_at_once(self) -> bool:
+        """Whether a put waits neither for the disk nor for a slave."""
+        return self.flush_disk_type is FlushDiskType.ASYNC_FLUSH and self.broker_role is not BrokerRole.SYNC_MASTER
+
     def changed(self) -> list[Spec]:
         """The settings whose value is not the default, in the table's order."""
         return [spec for spec in SPECS.values() if getattr(self, spec.attribute) != spec.check(spec.default)]
@@ -174,8 +181,6 @@ class Settings(SettingTable):
         given = f"{spec.name}={spec.show(getattr(self, spec.attribute))}"
         if effect.kind is EffectKind.NO_EFFECT:
             return f"{given} has no effect: {effect.why}."
-        if effect.kind is EffectKind.NOT_YET:
-            return f"{given} has no effect yet: {effect.why}."
         return ""
 
     def __repr__(self) -> str:

@@ -27,16 +27,21 @@ from penstock.store.commit_log import CommitLog, now_ms
 from penstock.store.consume_queues import ConsumeQueues
 from penstock.store.deleted_topics import DeletedTopics
 from penstock.store.descriptors import allow_many_files
-from penstock.store.dispatch import Arrived, Dispatcher
+from penstock.store.dispatch import Arrived
 from penstock.store.dispatch_state import DispatchNotes
+from penstock.store.external.follower import make_dispatcher
+from penstock.store.external.start import AppendOnlyStart
 from penstock.store.files import Files, StoreLock, disk_refused
 from penstock.store.flush import GroupCommit, Syncer, TimedCommit, TimedFlush, Worker
 from penstock.store.flush_methods import FlushMethods
 from penstock.store.get import Getter
 from penstock.store.index import Index
-from penstock.store.keeper import Keeper
+from penstock.store.inline_start import InlineStart
+from penstock.store.keeper import CheckpointKeeper, Keeper
 from penstock.store.layout import Layout
+from penstock.store.master_bytes import MasterBytes
 from penstock.store.message import Message
+from penstock.store.other_engines import refuse_other_engines
 from penstock.store.overlay_files import OverlayFiles
 from penstock.store.position_methods import PositionMethods
 from penstock.store.prefault import Prefaulter
@@ -44,15 +49,15 @@ from penstock.store.put import Putter
 from penstock.store.quarantine import MayExceed, never
 from penstock.store.query import Hits, KeyQuery, TimeSearch
 from penstock.store.records import Records
-from penstock.store.recovery import Progress, Recovery, RecoveryReport
+from penstock.store.recovery import Progress, RecoveryReport
+from penstock.store.replicas import Replicas
 from penstock.store.retention.methods import RetentionMethods
 from penstock.store.retention.retention import Retention
 from penstock.store.running_flags import RunningFlags, Trouble
-from penstock.store.settings import FlushDiskType, Settings
+from penstock.store.settings import BrokerRole, Dispatch, FlushDiskType, Settings
 from penstock.store.sink.finish import finish_batch, forget_beyond
 from penstock.store.statistics import Snapshot, Statistics
 from penstock.store.status import BatchResult, Page, PutResult
-from penstock.store.swap import finish_swap
 from penstock.store.tag_filter import EVERYTHING, TagFilter
 from penstock.store.transient_pool import TransientPool
 from penstock.store.witness import Witness
@@ -74,17 +79,18 @@ class MessageStore(ArrowMethods, FlushMethods, PositionMethods, RetentionMethods
         self.flags = RunningFlags()
         self._checkpoint = CheckpointFile(files, layout.checkpoint)
         self.log = CommitLog(files, layout.commit_log, settings, clock)
-        self.statistics = Statistics(
-            clock(), self.log.appender, appender_answers=settings.flush_disk_type is FlushDiskType.ASYNC_FLUSH
-        )
-        self.queues = ConsumeQueues(files, layout.consume_queue, settings.mapped_file_size_consume_queue)
+        self.statistics = Statistics(clock(), self.log.appender, appender_answers=settings.puts_answer_at_once)
+        self.replicas = Replicas(settings)
+        self.master_bytes: MasterBytes | None = None
+        self._external = settings.dispatch is Dispatch.EXTERNAL and not files.read_only
+        derived = OverlayFiles() if self._external else files
+        self.queues = ConsumeQueues(derived, layout.consume_queue, settings.mapped_file_size_consume_queue)
         self.index: Index | None = None
         if settings.message_index_enable:
-            self.index = Index(files, layout.index, settings.index_geometry, clock)
-        self.dispatcher = Dispatcher(self.log, self.queues, self.index, settings.delay_levels, self.flags)
-        self._notes = DispatchNotes(
-            files, layout.dispatched, self.log, self.queues, self.index, self.dispatcher, settings
-        )
+            self.index = Index(derived, layout.index, settings.index_geometry, clock)
+        parts = self.log, self.queues, self.index
+        self.dispatcher = make_dispatcher(files, layout, settings, *parts, self.flags, external=self._external)
+        self._notes = DispatchNotes(files, layout.dispatched, *parts, self.dispatcher, settings)
         self._deleted_topics = DeletedTopics(files, layout.deleted_topics)
         self.retention: Retention | None = None
         self._getter = Getter(settings, self.log, self.queues)
@@ -147,33 +153,26 @@ class MessageStore(ArrowMethods, FlushMethods, PositionMethods, RetentionMethods
         files, layout = self._io, self.layout
         if not files.read_only:
             self._lock = self._lock or files.lock(layout.lock)
+            refuse_other_engines(files, layout)
             for note in self.settings.notes():
                 log.warning("%s", note)
-        finish_swap(files, layout)
         taken_back = "" if files.read_only else finish_batch(files, layout, self.settings.mapped_file_size_commit_log)
         self._checkpoint.load()
-        self.dispatcher.deleted = self._deleted_topics.load(layout)
         if files.is_folder(layout.abort):
             raise BadStore("this must be a file, and it is a folder; move it elsewhere", path=layout.abort)
         clean = not files.exists(layout.abort)
-        recovery = Recovery(
-            files,
-            layout,
-            self.settings,
-            self.log,
-            self.queues,
-            self.index,
-            self.dispatcher,
-            self.records,
-            self._checkpoint.value,
-            self._clock,
-            may_exceed=may_exceed,
-            tell=progress,
+        given = self.log, self.records, self._checkpoint.value, self._clock, may_exceed, progress
+        start: AppendOnlyStart | InlineStart = (
+            AppendOnlyStart(files, layout, self.settings, *given)
+            if self._external
+            else InlineStart(files, layout, self.settings, *given, self.queues, self.index, self.dispatcher)
         )
-        recovery.look(clean)
-        if clean:
-            files.replace_bytes(layout.abort, b"")
-        self.report = recovery.act()
+        with contextlib.closing(start):
+            self.dispatcher.deleted = self._deleted_topics.load(None if self._external else layout)
+            start.look(clean)
+            if clean:
+                files.replace_bytes(layout.abort, b"")
+            self.report = start.act()
         if taken_back:
             self.report.notes.insert(0, taken_back)
         for note in self.report.notes:
@@ -181,7 +180,7 @@ class MessageStore(ArrowMethods, FlushMethods, PositionMethods, RetentionMethods
         if files.read_only:
             return
         forget_beyond(files, layout, self.report.log_end)
-        self._checkpoint.restart(self.log.newest_timestamp)
+        self._checkpoint.restart(self.log.newest_timestamp, log_only=self._external)
         self._checkpoint.write()
         self._start_threads()
 
@@ -208,7 +207,7 @@ class MessageStore(ArrowMethods, FlushMethods, PositionMethods, RetentionMethods
                 self.log.appender.page_need = prefaulter.wake
                 self._threads.append(prefaulter)
         self._threads.append(
-            Keeper(
+            (CheckpointKeeper if self._external else Keeper)(
                 settings,
                 self.queues,
                 self.index,
@@ -222,7 +221,11 @@ class MessageStore(ArrowMethods, FlushMethods, PositionMethods, RetentionMethods
         parts = self.log, self.queues, self.index, self.dispatcher, self.flags, self._deleted_topics
         self.retention = Retention(settings, self._io, self.layout, self._clock, *parts)
         self._threads += self.retention.threads()
-        self._putter = Putter(settings, self.log, self.flags, self.statistics, group_commit)
+        replicas = self.replicas if settings.broker_role is BrokerRole.SYNC_MASTER else None
+        self._threads += [] if replicas is None else [replicas]
+        self._putter = Putter(settings, self.log, self.flags, self.statistics, group_commit, replicas)
+        if settings.broker_role is BrokerRole.SLAVE:
+            self.master_bytes = MasterBytes.instead_of_puts(self.log, self.flags, group_commit)
         self._put = self._putter.put
         self.dispatcher.start()
         for thread in self._threads:
@@ -258,9 +261,10 @@ class MessageStore(ArrowMethods, FlushMethods, PositionMethods, RetentionMethods
         for thread in keeper:
             thread.stop()
         failed = failed or self._syncer.failure is not None or any(k.failure is not None for k in keeper)
-        drained = self.dispatcher.behind <= 0 and self.log.queue.flushed_where >= self.log.queue.wrote_offset
-        clean = bool(self._threads) and drained and not failed
-        if clean:
+        drained = self._external or self.dispatcher.behind <= 0
+        flushed = self.log.queue.flushed_where >= self.log.queue.wrote_offset
+        clean = bool(self._threads) and drained and flushed and not failed
+        if clean and not self._external:
             with contextlib.suppress(StoreFailed):  # without the note the next start takes longer, that is all
                 self._notes.write(self._notes.take())
         self._release(clean=clean)

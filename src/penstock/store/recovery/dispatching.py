@@ -4,7 +4,7 @@ What dispatch finds already there it leaves alone, so it may begin too early, an
 lowest of these positions of the log:
 
 - where everything was dispatched: after a clean exit what the note says, if nobody has written since; after a crash
-  where the walk began
+  where the walk began; after another process has dispatched what its note says
 - where a queue ends that has fewer units than the note says (its folder may have been removed), or that was cut
 - where the index ends, unless the note says that nothing is missing there
 
@@ -40,12 +40,14 @@ class Dispatching:
         state: DispatchState | None,
         *,
         state_is_garbage: bool,
+        external: bool = False,
     ) -> None:
         self._log = commit_log
         self._queues = queues
         self._dispatcher = dispatcher
         self._state = state
         self._state_is_garbage = state_is_garbage
+        self._external = external
 
     def run(
         self, log: LogPart, index: IndexPart | None, behind: list[ConsumeQueue], report: RecoveryReport, tell: Tell
@@ -57,7 +59,8 @@ class Dispatching:
         self._dispatcher.damage = tuple(log.damage)
         starts = [self._base(log, report), *(self._end_of(queue, lowest) for queue in behind), *self._lost(lowest)]
         if index is not None:
-            starts.append(index.complete_before(log, self._state, report.clean_exit))
+            clean = report.clean_exit and not self._external
+            starts.append(index.complete_before(log, self._state, clean))
         start = max(min(starts), lowest)
         for attempt in range(_MOST_RESTARTS + 1):
             try:
@@ -80,6 +83,8 @@ class Dispatching:
         if self._state_is_garbage:
             return 0
         state = self._state
+        if self._external:
+            return 0 if state is None else min(state.position, log.end)
         if state is not None and report.clean_exit and state.position <= log.end:
             counts = {(noted.topic, noted.queue_id): noted.count for noted in state.queues}
             if all(queue.max_offset <= counts.get((queue.topic, queue.queue_id), 0) for queue in self._queues):

@@ -102,6 +102,11 @@ class LogPart:
         if not is_growing:
             self._find_torn()
 
+    def take_as_known(self, end: int, damage: list[DamagedRange]) -> None:
+        """In place of a look, where the log's owner has told what it found: all before `end` is settled."""
+        self.walked_from = self.end = end
+        self.damage = [each for each in damage if each.physical_offset < end]
+
     def _start_file(self, clean: bool, checkpoint: Checkpoint, state: DispatchState | None) -> int:
         files = self._queue.files
         if clean:

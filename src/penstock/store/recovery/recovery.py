@@ -46,8 +46,11 @@ class Recovery:
         *,
         may_exceed: MayExceed = never,
         tell: Tell = lambda progress: None,
+        external: bool = False,
     ) -> None:
+        """`external`: another process built queues and index so far, and `abort` says nothing of how that ended."""
         self._io = files
+        self._external = external
         self._log = commit_log
         self._queues = queues
         self._index = index
@@ -56,7 +59,8 @@ class Recovery:
         self._quarantine = Quarantine(files, layout.quarantine, clock, max_bytes=most, may_exceed=may_exceed)
         self._checkpoint = checkpoint
         begun = pending_start(files, layout) if files.read_only else None
-        owned = files.read_only and files.lock_owner(layout.lock) != 0
+        locks = layout.lock, layout.dispatch_lock
+        owned = files.read_only and any(files.lock_owner(lock) != 0 for lock in locks)
         self._live = live = begun is not None or owned
         self._tell = tell
         self._state = read_state(files, layout.dispatched)
@@ -65,7 +69,9 @@ class Recovery:
         self._queue_part = QueuePart(files, queues, commit_log, dispatcher, live=live)
         self._index_part = None if index is None else IndexPart(files, index, records, live=live, owned=owned)
         garbage = self._state is None and files.exists(layout.dispatched)
-        self._dispatching = Dispatching(commit_log, queues, dispatcher, self._state, state_is_garbage=garbage)
+        self._dispatching = Dispatching(
+            commit_log, queues, dispatcher, self._state, state_is_garbage=garbage, external=external
+        )
 
     def look(self, clean_exit: bool) -> None:
         """Finds out what there is and what has to be done; everything stays as it is.
@@ -81,9 +87,11 @@ class Recovery:
         needed = 0
         if self._log.queue.files:
             self._log_part.look(clean_exit, self._checkpoint, self._state, self._tell)
-            self._queue_part.look(self._log_part, clean_exit)
+            if self._external:
+                self._log_part.walked_from = min(self._log_part.walked_from, self._noted)
+            self._queue_part.look(self._log_part, self._derived_clean)
             if self._index_part is not None:
-                self._index_part.look(self._log_part, clean_exit)
+                self._index_part.look(self._log_part, self._derived_clean)
                 needed += self._index_part.room_needed
             needed += self._log_part.room_needed + self._queue_part.room_needed
         else:
@@ -98,10 +106,10 @@ class Recovery:
             return report
         log, queues, index = self._log_part, self._queue_part, self._index_part
         log.bring_in_order(self._quarantine, report)
-        queues.bring_in_order(self._quarantine, report, self._clean_exit)
+        queues.bring_in_order(self._quarantine, report, self._derived_clean)
         if index is not None:
             noted_end = None if self._state is None else self._state.index_end
-            index.bring_in_order(log, self._quarantine, report, self._clean_exit, noted_end)
+            index.bring_in_order(log, self._quarantine, report, self._derived_clean, noted_end)
         self._say_shrunk(report)
         self._dispatching.run(log, index, queues.behind, report, self._tell)
         log.add_damage(self._dispatcher.passed_over, report)
@@ -113,6 +121,15 @@ class Recovery:
                 index.sync()
         log.finish()
         return report
+
+    @property
+    def _derived_clean(self) -> bool:
+        return self._clean_exit and not self._external
+
+    @property
+    def _noted(self) -> int:
+        """Up to where queues and index are on disk by the note."""
+        return 0 if self._state is None else self._state.position
 
     def _say_shrunk(self, report: RecoveryReport) -> None:
         noted = 0 if self._state is None else min(self._state.flushed, self._state.position)

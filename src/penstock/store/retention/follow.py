@@ -17,6 +17,7 @@ from penstock.store.consume_queue import ConsumeQueue
 from penstock.store.consume_queues import ConsumeQueues
 from penstock.store.damage import read_damage, write_damage
 from penstock.store.deleted_topics import DeletedTopics
+from penstock.store.external.growth import let_go
 from penstock.store.files import Files
 from penstock.store.index import Index
 from penstock.store.layout import Layout
@@ -50,6 +51,7 @@ class Follower:
         self._dropper = dropper
         self._standstill = standstill
         self._pause = pause
+        self._disk = Files()
         self._done_up_to = -1
         self.files_deleted = self.bytes_freed = 0
 
@@ -116,6 +118,7 @@ class Follower:
         return True
 
     def _forget(self, log_min_offset: int) -> None:
+        """Notes that speak only of what the log no longer has."""
         known = read_damage(self._io, self._layout.damaged)
         left = [found for found in known if found.end > log_min_offset]
         if len(left) < len(known):
@@ -125,3 +128,21 @@ class Follower:
     def _count(self, size: int) -> None:
         self.files_deleted += 1
         self.bytes_freed += size
+
+
+class LogOnlyFollower(Follower):
+    """In a store whose queues and index another process builds: their files are that process's to delete."""
+
+    def _shorten(self, queue: ConsumeQueue, log_min_offset: int) -> bool:
+        let_go(self._disk, queue)
+        return not queue.expired(log_min_offset)
+
+    def _shorten_index(self, log_min_offset: int) -> bool:
+        return True
+
+
+class DerivedFollower(Follower):
+    """In the process that builds queues and index: the notes are the store's."""
+
+    def _forget(self, log_min_offset: int) -> None:
+        pass

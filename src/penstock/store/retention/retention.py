@@ -17,12 +17,12 @@ from penstock.store.retention.cleaner import Cleaner
 from penstock.store.retention.drop import Dropper
 from penstock.store.retention.explain import disk_figures
 from penstock.store.retention.figures import RetentionFigures
-from penstock.store.retention.follow import Follower
+from penstock.store.retention.follow import Follower, LogOnlyFollower
 from penstock.store.retention.gauge import DiskGauge, DiskWatcher
 from penstock.store.retention.policy import Limits
 from penstock.store.retention.topics import TopicCleaner
 from penstock.store.running_flags import RunningFlags
-from penstock.store.settings import Settings
+from penstock.store.settings import Dispatch, Settings
 
 
 class Retention:
@@ -47,7 +47,8 @@ class Retention:
         self.gauge = DiskGauge(files, layout)
         dropper = Dropper(clock, settings.destroy_mapped_file_interval_forcibly)
         self.cleaner = Cleaner(settings, files, clock, commit_log, dispatcher, self.gauge, dropper)
-        self.follower = self.cleaner.follower = Follower(
+        external = settings.dispatch is Dispatch.EXTERNAL
+        self.follower = self.cleaner.follower = (LogOnlyFollower if external else Follower)(
             files,
             layout,
             commit_log,
@@ -59,7 +60,8 @@ class Retention:
             self.cleaner.pause_in_queues,
         )
         self.watcher = DiskWatcher(self.gauge, self.limits, flags, self.cleaner.wake)
-        self.topics = TopicCleaner(files, layout, commit_log, queues, dispatcher, deleted_topics, self.cleaner.gate)
+        parts = commit_log, queues, dispatcher, deleted_topics, self.cleaner.gate
+        self.topics = TopicCleaner(files, layout, *parts, external=external)
 
     def threads(self) -> list[Worker]:
         """What is to be started; the disk has been looked at once, so a full one refuses puts from the first on."""

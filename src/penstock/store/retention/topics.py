@@ -42,8 +42,10 @@ class TopicCleaner:
         dispatcher: Dispatcher,
         deleted_topics: DeletedTopics,
         gate: Lock,
+        *,
+        external: bool = False,
     ) -> None:
-        """`gate` keeps the cleaner of old files away."""
+        """`gate` keeps the cleaner of old files away. `external`: another process removes the files of queues."""
         self._io = files
         self._layout = layout
         self._log = commit_log
@@ -51,6 +53,7 @@ class TopicCleaner:
         self._dispatcher = dispatcher
         self._deleted_topics = deleted_topics
         self._gate = gate
+        self._external = external
 
     def delete(self, choose: Callable[[set[str]], Collection[str]]) -> list[str]:
         """Deletes the topics that `choose` picks out of all that have a message or a queue; returns them, sorted.
@@ -76,8 +79,13 @@ class TopicCleaner:
         return going
 
     def delete_expired_queues(self) -> list[tuple[str, int]]:
-        """Deletes the queues none of whose messages is in the log any more; returns topics and queue ids."""
+        """Deletes the queues none of whose messages is in the log any more; returns topics and queue ids.
+
+        None where another process owns the queues: it could not tell such a deletion from a queue that goes on.
+        """
         going: list[ConsumeQueue] = []
+        if self._external:
+            return []
 
         def pick() -> Iterator[tuple[str, int]]:
             lowest = max(self._log.min_offset, 0)
@@ -98,6 +106,9 @@ class TopicCleaner:
         return dispatched and 0 <= queue.max_physical_offset <= log_min_offset
 
     def _remove(self, queue: ConsumeQueue) -> None:
+        if self._external:
+            self._queues.forget(queue)
+            return
         self._queues.remove(queue)
         folder = self._layout.consume_queue_ext / queue.topic / str(queue.queue_id)
         if self._io.is_folder(folder):

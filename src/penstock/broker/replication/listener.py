@@ -1,0 +1,130 @@
+"""The port on which a master waits for its slaves, and all of them.
+
+Slaves are sent what is new when the store has dispatched or synced it, when a put waits for them, and ten times a
+second in any case. A slave that is silent for haHousekeepingInterval is cut off. Who may follow is decided by address,
+and where access is controlled by the access file too: see `_refusal`. Belongs to the loop's thread, but for `hurry`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ipaddress
+import time
+from typing import Final
+
+from penstock.broker.access import Access
+from penstock.broker.replication.slave_connection import SlaveConnection
+from penstock.namesrv.access import networks
+from penstock.remoting.connection import Address
+from penstock.remoting.sockets import listen
+from penstock.remoting.tls import ServerTls, TlsMode
+from penstock.store.store import MessageStore
+
+_LOOK_S: Final = 0.1
+_MOST_SLAVES: Final = 32
+_PROOF_S: Final = 60.0
+"""So long after an administrator's signed request from its host a slave may connect."""
+
+
+class SlaveListener:
+    """Started once, stopped once."""
+
+    def __init__(self, store: MessageStore, allow_from: str, access: Access | None, tls: ServerTls) -> None:
+        """Raises BadSettings if `allow_from` names no networks."""
+        self._store = store
+        self._allowed = networks(allow_from, "haAllowFrom")
+        self._access = access
+        self._tls = tls
+        self._loop = asyncio.get_running_loop()
+        self._server: asyncio.Server | None = None
+        self._hurry_is_due = False
+        self._timer: asyncio.TimerHandle | None = None
+        self.slaves: set[SlaveConnection] = set()
+
+    async def start(self, host: str, port: int) -> Address:
+        """Waits for slaves from now on; returns where. Raises Unreachable."""
+        listener = listen(host, port)
+        where: Address = listener.getsockname()[:2]
+        tls = self._tls.context if self._tls.mode is TlsMode.ENFORCING else None
+        self._server = await self._loop.create_server(self._slave, sock=listener, ssl=tls)
+        self._store.replicas.hurry = self.hurry
+        self._store.on_flush(self.hurry)
+        dispatched = self._store.dispatcher.advanced
+
+        def advanced() -> None:
+            dispatched()
+            self.hurry()
+
+        self._store.dispatcher.advanced = advanced
+        return where
+
+    async def stop(self) -> None:
+        """Takes no more slaves, and lets go of those that are there."""
+        self._store.replicas.hurry = bool
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._server is not None:
+            self._server.close()
+        for slave in list(self.slaves):
+            slave.end()
+        if self._server is not None:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._server.wait_closed(), 1.0)
+
+    # -- slaves come and go ----------------------------------------------------------------------------------
+
+    def _slave(self) -> SlaveConnection:
+        slave = SlaveConnection(self._store, self._refusal, self._gone)
+        self.slaves.add(slave)
+        if self._timer is None:
+            self._timer = self._loop.call_later(_LOOK_S, self._look)
+        return slave
+
+    def _gone(self, slave: SlaveConnection) -> None:
+        self.slaves.discard(slave)
+
+    def _refusal(self, host: str) -> str:
+        """Why a slave at `host` may not follow; empty if it may.
+
+        RocketMQ's slaves cannot say who they are. So their address must be one of haAllowFrom, and where access is
+        controlled the access file must name it as white, or somebody there must just have made a request that an
+        administrator signed, as our slaves do before they connect.
+        """
+        address = ipaddress.ip_address(host)
+        if len(self.slaves) > _MOST_SLAVES:
+            return f"there are {_MOST_SLAVES} connections already"
+        if not address.is_loopback and not any(address in network for network in self._allowed):
+            return "its address is not among haAllowFrom"
+        if self._access is None or self._access.accounts.is_white(host):
+            return ""
+        proved_at = self._access.administered_from.get(host)
+        if proved_at is None or time.monotonic() - proved_at > _PROOF_S:
+            return "access is controlled, and nobody there has just signed a request as administrator (haAccountFile)"
+        return ""
+
+    # -- sending ---------------------------------------------------------------------------------------------
+
+    def hurry(self) -> None:
+        """There may be something to send. From any thread; many calls are one look."""
+        if self.slaves and not self._hurry_is_due:
+            self._hurry_is_due = True
+            try:
+                self._loop.call_soon_threadsafe(self._send)
+            except RuntimeError:  # the loop is gone, and the slaves with it
+                self._hurry_is_due = False
+
+    def _send(self) -> None:
+        self._hurry_is_due = False
+        for slave in list(self.slaves):
+            slave.send_more()
+
+    def _look(self) -> None:
+        settings, now = self._store.settings, self._loop.time()
+        for slave in list(self.slaves):
+            slave.send_more()
+            if now - slave.heard_at > settings.ha_housekeeping_interval / 1000:
+                slave.give_up(f"nothing was heard of it for {settings.ha_housekeeping_interval} ms")
+            elif now - slave.wrote_at >= settings.ha_send_heartbeat_interval / 1000:
+                slave.beat()
+        self._timer = self._loop.call_later(_LOOK_S, self._look) if self.slaves else None

@@ -1,0 +1,43 @@
+"""How replication stands: 907, which RocketMQ 5's brokers and tools know. The last fields of each are ours."""
+
+from __future__ import annotations
+
+from penstock.format.java_ints import Int32, Int64
+from penstock.protocol.bodies.base import Body
+
+
+class HaConnection(Body, kw_only=True):
+    """A slave, as its master sees it. `diff` is how many bytes it is behind."""
+
+    addr: str = ""
+    slave_ack_offset: Int64 = 0
+    diff: Int64 = 0
+    in_sync: bool = False
+    transferred_byte_in_second: Int64 = 0
+    transfer_from_where: Int64 = 0
+    behind_seconds: float = 0.0
+    last_ack_timestamp: Int64 = 0
+
+
+class HaClient(Body, kw_only=True):
+    """A slave, as it sees itself."""
+
+    master_addr: str = ""
+    transferred_byte_in_second: Int64 = 0
+    max_offset: Int64 = 0
+    last_read_timestamp: Int64 = 0
+    last_write_timestamp: Int64 = 0
+    master_flush_offset: Int64 = 0
+    activated: bool = False
+    problem: str = ""
+
+
+class HaRuntimeInfo(Body, kw_only=True):
+    """907."""
+
+    master: bool = True
+    master_commit_log_max_offset: Int64 = 0
+    in_sync_slave_nums: Int32 = 0
+    ha_connection_info: list[HaConnection] = []
+    ha_client_runtime_info: HaClient | None = None
+    broker_role: str = ""

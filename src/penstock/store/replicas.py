@@ -1,0 +1,113 @@
+"""What slaves have acknowledged, and the puts that wait for it (SYNC_MASTER).
+
+The server for slaves says who is connected and how far each one is; a put asks for a future of its record's end. One
+acknowledgement answers all waiting puts that it covers. A put whose time is up is answered SLAVE_TIMEOUT, and one that
+no slave could acknowledge soon is told so at once; both are stored all the same. Any thread may call. Nothing is kept
+on disk: after a restart slaves tell again how far they are.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future
+
+from penstock.store.flush import Worker
+from penstock.store.settings import Settings
+from penstock.store.status import PutStatus
+
+_LOOK_S = 0.05
+
+
+class Replicas(Worker):
+    """The slaves as one: the furthest acknowledgement counts, as in RocketMQ. Its thread ends waits."""
+
+    def __init__(self, settings: Settings) -> None:
+        super().__init__("penstock-replica-waits", None)
+        self._most_behind = settings.ha_slave_fallbehind_max
+        self.wait_s = settings.slave_timeout / 1000
+        self._gate = threading.Lock()
+        self._waiting: deque[tuple[int, float, Future[PutStatus]]] = deque()
+        self.connected = 0
+        """Slaves that follow now."""
+        self.acknowledged = 0
+        """The physical offset up to which at least one slave has the log."""
+        self.on_acknowledge: list[Callable[[], object]] = []
+        """Called after each acknowledgement that moves it, on the thread that told it."""
+        self.hurry: Callable[[], object] = bool
+        """Has the server look for something to send; set by the server, called from any thread."""
+
+    # -- the server's side -----------------------------------------------------------------------------------
+
+    def joined(self) -> None:
+        with self._gate:
+            self.connected += 1
+
+    def left(self) -> None:
+        with self._gate:
+            self.connected -= 1
+
+    def acknowledge(self, offset: int) -> None:
+        """A slave has the log up to `offset`."""
+        done: list[Future[PutStatus]] = []
+        with self._gate:
+            if offset <= self.acknowledged:
+                return
+            self.acknowledged = offset
+            while self._waiting and self._waiting[0][0] <= offset:
+                done.append(self._waiting.popleft()[2])
+        for future in done:
+            future.set_result(PutStatus.PUT_OK)
+        for told in self.on_acknowledge:
+            told()
+
+    # -- the puts' side --------------------------------------------------------------------------------------
+
+    def is_available(self, end_offset: int) -> bool:
+        """Whether a slave follows that could acknowledge `end_offset` soon."""
+        return self.connected > 0 and end_offset - self.acknowledged < self._most_behind
+
+    def submit(self, end_offset: int) -> Future[PutStatus]:
+        """What becomes of a put's wait: PUT_OK, FLUSH_SLAVE_TIMEOUT or SLAVE_NOT_AVAILABLE."""
+        future: Future[PutStatus] = Future()
+        with self._gate:
+            if self.acknowledged >= end_offset:
+                future.set_result(PutStatus.PUT_OK)
+            elif not self.is_available(end_offset) or self._stopping.is_set():
+                future.set_result(PutStatus.SLAVE_NOT_AVAILABLE)
+            else:
+                self._waiting.append((end_offset, time.monotonic() + self.wait_s, future))
+        if not future.done():
+            self.wake()
+            self.hurry()
+        return future
+
+    def work(self) -> None:
+        """Ends the waits whose time is up, until none is left."""
+        while not self._stopping.is_set():
+            self._end_waits(time.monotonic())
+            if not self._waiting:
+                return
+            self._stopping.wait(_LOOK_S)
+
+    def finish(self) -> None:
+        self._end_waits(float("inf"))
+
+    def _end_waits(self, now: float) -> None:
+        late: list[Future[PutStatus]] = []
+        with self._gate:
+            while self._waiting and self._waiting[0][1] <= now:
+                late.append(self._waiting.popleft()[2])
+        for future in late:
+            future.set_result(PutStatus.FLUSH_SLAVE_TIMEOUT)
+
+
+def replica_reason(status: PutStatus, wait_s: float) -> str:
+    """The sentence that goes with a status of a replica wait."""
+    if status is PutStatus.FLUSH_SLAVE_TIMEOUT:
+        return f"stored, but no slave has acknowledged it after {wait_s:g} seconds"
+    if status is PutStatus.SLAVE_NOT_AVAILABLE:
+        return "stored, but no slave is connected, or all are too far behind (haSlaveFallbehindMax)"
+    return ""

@@ -1,0 +1,138 @@
+"""Bytes of a master's log, in pieces that end anywhere: only whole records reach a slave's log."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from penstock.store import Message, MessageStore, Settings
+from penstock.store.master_bytes import BytesRefused, DamagedOnTheWay, MasterBytes, last_record
+
+FILE = 16 << 10
+
+
+def settings(**changes: object) -> Settings:
+    return Settings.dev(mapped_file_size_commit_log=FILE, **changes)
+
+
+@pytest.fixture
+def original(tmp_path: Path) -> bytes:
+    """A master's log of some files."""
+    with MessageStore.open(tmp_path / "original", settings()) as store:
+        random.seed(3)
+        for number in range(60):
+            store.put(Message("orders", random.randbytes(random.randrange(1500)), keys=f"k{number}"))
+        return b"".join(bytes(file.map.view[: file.wrote]) for file in store.log.queue.files)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[MessageStore]:
+    with MessageStore.open(tmp_path / "slave", settings(broker_role="SLAVE")) as opened:
+        yield opened
+
+
+def taken(store: MessageStore) -> MasterBytes:
+    assert store.master_bytes is not None
+    return store.master_bytes
+
+
+def content(store: MessageStore) -> bytes:
+    return b"".join(bytes(file.map.view[: file.wrote]) for file in store.log.queue.files)
+
+
+def give(store: MessageStore, data: bytes, start: int, sizes: Iterator[int]) -> None:
+    at = start
+    while at < len(data):
+        size = min(next(sizes), len(data) - at, FILE - at % FILE)
+        taken(store).take(at, data[at : at + size])
+        at += size
+
+
+@pytest.mark.parametrize("size", [1, 7, 8, 91, 1000, 5000, FILE])
+def test_pieces_of_any_size_make_the_same_log(store: MessageStore, original: bytes, size: int) -> None:
+    give(store, original, 0, iter(lambda: size, None))
+    assert content(store) == original
+    assert store.max_offset("orders", 0) == 60
+    assert len(store.query("orders", "k33").records) == 1
+    assert store.dispatcher.skipped_bytes == 0
+
+
+def test_the_end_is_always_that_of_a_whole_record(store: MessageStore, original: bytes) -> None:
+    with_one, rest = taken(store), original
+    ends = {0}
+    at = 0
+    while at < FILE and int.from_bytes(rest[at + 4 : at + 8], "big") == 0xDAA320A7:
+        at += int.from_bytes(rest[at : at + 4], "big")
+        ends.add(at)
+    for position in range(0, at, 11):
+        with_one.take(position, original[position : min(position + 11, at)])
+        assert with_one.end in ends
+    assert with_one.end == at
+
+
+def test_a_connection_that_is_cut_in_a_record_goes_on_behind_the_last_whole_one(
+    store: MessageStore, original: bytes
+) -> None:
+    first = int.from_bytes(original[:4], "big")
+    taken(store).take(0, original[: first + 50])
+    assert taken(store).end == first
+    with pytest.raises(BytesRefused, match=f"goes on at {first + 50}"):
+        taken(store).take(first, original[first : first + 10])
+    taken(store).forget_rest()
+    give(store, original, first, iter(lambda: 777, None))
+    assert content(store) == original
+
+
+def test_what_the_master_has_damaged_is_asked_for_twice_and_copied_then(store: MessageStore, original: bytes) -> None:
+    first = int.from_bytes(original[:4], "big")
+    second = int.from_bytes(original[first : first + 4], "big")
+    data = bytearray(original)
+    data[first + 30] ^= 0xFF  # its position, so that it is no record
+    with pytest.raises(DamagedOnTheWay):
+        give(store, bytes(data), 0, iter(lambda: 1000, None))
+    assert taken(store).end == first
+    taken(store).forget_rest()
+    give(store, bytes(data), first, iter(lambda: 1000, None))
+    assert content(store) == bytes(data)
+    assert store.max_offset("orders", 0) == 60
+    assert store.get("orders", 0, 2).count > 0
+    assert store.dispatcher.skipped_bytes == second
+
+
+def test_a_slave_with_other_file_sizes_than_its_master_refuses(tmp_path: Path, original: bytes) -> None:
+    with MessageStore.open(
+        tmp_path / "other", Settings.dev(mapped_file_size_commit_log=FILE * 2, broker_role="SLAVE")
+    ) as store:
+        with pytest.raises(BytesRefused, match="mappedFileSizeCommitLog must be the same"):
+            taken(store).take(0, original[:FILE])
+        taken(store).forget_rest()
+        assert taken(store).end < FILE
+    with (
+        MessageStore.open(tmp_path / "third", settings(broker_role="SLAVE")) as store,
+        pytest.raises(BytesRefused, match="mappedFileSizeCommitLog must be the same"),
+    ):
+        taken(store).take(FILE // 2, original[:100])
+
+
+def test_a_slaves_store_opens_again_and_as_a_master(tmp_path: Path, original: bytes) -> None:
+    path = tmp_path / "slave"
+    for part in (len(original) // 2, len(original)):
+        with MessageStore.open(path, settings(broker_role="SLAVE")) as store:
+            give(store, original[:part], taken(store).end, iter(lambda: 500, None))
+    with MessageStore.open(path, settings()) as promoted:
+        assert content(promoted) == original
+        assert promoted.put(Message("orders", b"new")).queue_offset == 60
+
+
+def test_the_last_record_is_found(store: MessageStore, original: bytes, tmp_path: Path) -> None:
+    assert last_record(store.log, store.queues) is None
+    give(store, original, 0, iter(lambda: 5000, None))
+    found = last_record(store.log, store.queues)
+    store.catch_up()
+    assert found == last_record(store.log, store.queues)
+    assert found is not None
+    assert original.endswith(found[1])
+    assert found[0] == len(original) - len(found[1])

@@ -1,0 +1,279 @@
+"""A slave's side: the same log, its own queues, no writes; and logs that differ are never mixed."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from pathlib import Path
+
+import pytest
+from broker.conftest import Run
+from broker.raw_client import bodies, ok
+from loopback import until
+from replication_pair import caught_up, log_bytes, master, same_log, slave
+
+from penstock.broker.broker import Broker
+from penstock.broker.settings import BrokerSettings
+from penstock.errors import BadSettings
+from penstock.protocol.codes import RequestCode, ResponseCode
+from penstock.store import Message, MessageStore, Settings
+
+
+def test_a_slave_has_the_same_bytes_queues_and_keys(run: Run, tmp_path: Path) -> None:
+    async def go() -> None:
+        random.seed(7)
+        async with master(tmp_path / "m") as m, slave(tmp_path / "s", m) as s:
+            for number in range(300):
+                body = random.randbytes(random.choice([10, 500, 9000]))
+                m.store.put(Message("orders", body, keys=f"k{number}", queue_id=number % 3))
+            await caught_up(m, s)
+            assert len(m.store.log.queue.files) > 3, "fillers were copied as well"
+            same_log(s.store, m.store)
+            for queue_id in range(3):
+                assert s.store.max_offset("orders", queue_id) == 100
+            assert [each.body for each in s.store.get("orders", 0, 98).messages] == [
+                each.body for each in m.store.get("orders", 0, 98).messages
+            ]
+            assert len(s.store.query("orders", "k17").records) == 1
+
+    run(go())
+
+
+def test_a_record_larger_than_many_frames_arrives_whole(run: Run, tmp_path: Path) -> None:
+    async def go() -> None:
+        async with (
+            master(tmp_path / "m", store={"ha_transfer_batch_size": 7}) as m,
+            slave(tmp_path / "s", m) as s,
+        ):
+            m.store.put(Message("orders", b"y" * 5000))
+            m.store.put(Message("orders", b"z"))
+            await caught_up(m, s)
+            same_log(s.store, m.store)
+
+    run(go())
+
+
+def test_a_slave_goes_on_after_its_own_restart_and_after_its_masters(run: Run, tmp_path: Path) -> None:
+    async def go() -> None:
+        async with master(tmp_path / "m") as m:
+            m.store.put(Message("orders", b"one"))
+            async with slave(tmp_path / "s", m) as s:
+                await caught_up(m, s)
+            m.store.put(Message("orders", b"two"))
+            async with slave(tmp_path / "s", m) as s:
+                await caught_up(m, s)
+                assert s.store.max_offset("orders", 0) == 2
+        async with master(tmp_path / "m") as m:
+            m.store.put(Message("orders", b"three"))
+            async with slave(tmp_path / "s", m) as s:
+                await caught_up(m, s)
+                assert [each.body for each in s.store.get("orders", 0, 0).messages] == [b"one", b"two", b"three"]
+                same_log(s.store, m.store)
+
+    run(go())
+
+
+def test_a_slave_refuses_writes_and_serves_pulls(run: Run, tmp_path: Path) -> None:
+    async def go() -> None:
+        async with master(tmp_path / "m") as m, slave(tmp_path / "s", m, slave_read_enable=True) as s:
+            producer, consumer = await m.client(), await s.client()
+            ok(await producer.send("orders", b"one"))
+            await caught_up(m, s)
+            await until(lambda: s.state.topics.find("orders") is not None)
+            refused = await consumer.send("orders", b"two")
+            assert refused.code == ResponseCode.SERVICE_NOT_AVAILABLE
+            assert "slave" in (refused.remark or "")
+            assert bodies(await consumer.pull("orders")) == [b"one"]
+            assert not s.store.put(Message("orders", b"two")).stored
+            assert (
+                await consumer.ask(RequestCode.CONSUMER_SEND_MSG_BACK, offset=0, group="g", delayLevel=0)
+            ).code == 14
+
+    run(go())
+
+
+def test_a_slave_sends_consumers_back_while_its_master_is_there_and_serves_them_then(run: Run, tmp_path: Path) -> None:
+    async def go() -> None:
+        async with master(tmp_path / "m") as m:
+            producer = await m.client()
+            ok(await producer.send("orders", b"one"))
+            async with slave(tmp_path / "s", m) as s:
+                await caught_up(m, s)
+                await until(lambda: s.state.topics.find("orders") is not None and s.broker.replication.follows)
+                consumer = await s.client()
+                sent_back = await consumer.pull("orders")
+                assert sent_back.code == ResponseCode.PULL_RETRY_IMMEDIATELY
+                assert sent_back.ext["suggestWhichBrokerId"] == "0"
+                await m.broker.stop(5)
+                await until(lambda: not s.broker.replication.follows)
+                assert bodies(await consumer.pull("orders")) == [b"one"]
+
+    run(go())
+
+
+def test_a_slave_that_is_ahead_says_so_and_adds_nothing(
+    run: Run, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def go() -> None:
+        with MessageStore.open(tmp_path / "s", Settings.dev(mapped_file_size_commit_log=64 << 10)) as other:
+            for _ in range(5):
+                other.put(Message("orders", b"lost by the master"))
+            before = log_bytes(other)
+        async with master(tmp_path / "m") as m:
+            m.store.put(Message("orders", b"one"))
+            async with slave(tmp_path / "s", m) as s:
+                await until(lambda: "the master has lost messages" in caplog.text)
+                status = s.broker.replication.status.now().ha_client_runtime_info
+                assert status is not None
+                assert "its master only" in status.problem
+                assert log_bytes(s.store) == before
+
+    run(go())
+
+
+def test_logs_that_differ_are_never_mixed(run: Run, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async def go() -> None:
+        with MessageStore.open(tmp_path / "s", Settings.dev(mapped_file_size_commit_log=64 << 10)) as other:
+            other.put(Message("orders", b"mine"))
+            before = log_bytes(other)
+        async with master(tmp_path / "m") as m:
+            for _ in range(3):
+                m.store.put(Message("orders", b"your"))
+            async with slave(tmp_path / "s", m) as s:
+                await until(lambda: "the logs differ at 0" in caplog.text)
+                assert "message 0 of orders queue 0" in caplog.text
+                assert log_bytes(s.store) == before
+
+    run(go())
+
+
+def test_a_slave_too_far_behind_says_what_is_gone(run: Run, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async def go() -> None:
+        async with master(tmp_path / "m") as m:
+            m.store.put(Message("orders", b"one"))
+            async with slave(tmp_path / "s", m) as s:
+                await caught_up(m, s)
+            for _ in range(20):
+                m.store.put(Message("orders", b"x" * 9000))
+            m.store.catch_up()
+            m.store.log.queue.drop_first(forced=True)
+            async with slave(tmp_path / "s", m) as s:
+                await until(lambda: "cannot be had any more" in caplog.text)
+                assert s.store.max_offset("orders", 0) == 1
+
+    run(go())
+
+
+def test_a_new_slave_of_an_old_java_master_gets_its_last_file_and_keeps_the_queues_offsets(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def as_with_java(*_: object) -> bool:
+        return False
+
+    monkeypatch.setattr("penstock.broker.replication.follower.check_same_log", as_with_java)
+
+    async def go() -> None:
+        async with master(tmp_path / "m") as m:
+            for number in range(20):
+                m.store.put(Message("orders", b"%05d" % number + b"x" * 9000))
+            async with slave(tmp_path / "s", m) as s:
+                await caught_up(m, s)
+                first = s.store.log.queue.min_offset
+                assert first == m.store.log.queue.files[-1].from_offset > 0
+                lowest = s.store.min_offset("orders", 0)
+                assert 0 < lowest < 20
+                assert s.store.max_offset("orders", 0) == 20
+                assert s.store.get("orders", 0, lowest).messages[0].body[:5] == b"%05d" % lowest
+
+    run(go())
+
+
+def test_tables_are_copied_and_kept(run: Run, tmp_path: Path) -> None:
+    async def go() -> None:
+        async with master(tmp_path / "m") as m:
+            client = await m.client()
+            ok(await client.send("orders", b"one"))
+            m.state.offsets.commit("CID_copy", "orders", 0, 1)
+            m.state.groups.find_or_create("CID_copy")
+            m.state.delayed.take_over(type(m.state.delayed.snapshot())(offsets={3: 4}))
+            async with slave(tmp_path / "s", m) as s:
+                copy = s.broker.replication._copy
+                assert copy is not None
+                await until(lambda: copy.copies > 0)
+                assert s.state.topics.all() == m.state.topics.all()
+                assert s.state.topics.data_version == m.state.topics.data_version
+                assert s.state.groups.find("CID_copy") is not None
+                assert s.state.offsets.query("CID_copy", "orders", 0) == 1
+                assert s.state.delayed.snapshot().offsets[3] == 4
+        for name, text in (
+            ("topics", "orders"),
+            ("subscriptionGroup", "CID_copy"),
+            ("consumerOffset", "orders@CID_copy"),
+        ):
+            assert text in (tmp_path / "s" / "config" / f"{name}.json").read_text()
+
+    run(go())
+
+
+def test_offsets_of_a_pull_are_not_the_slaves_to_keep(run: Run, tmp_path: Path) -> None:
+    async def go() -> None:
+        async with master(tmp_path / "m") as m, slave(tmp_path / "s", m, slave_read_enable=True) as s:
+            ok(await (await m.client()).send("orders", b"one"))
+            await caught_up(m, s)
+            await until(lambda: s.state.topics.find("orders") is not None and s.broker.replication.follows)
+            consumer = await s.client()
+            await consumer.pull("orders", sysFlag=1 | 4, commitOffset=1)
+            assert s.state.offsets.query("CID_test", "orders", 0) == -1
+
+    run(go())
+
+
+@pytest.mark.parametrize(("corrects", "code", "next_offset"), [(False, 20, "7"), (True, 21, "1")])
+def test_a_slave_that_has_less_than_a_consumer_has_seen_does_not_correct_it(
+    run: Run, tmp_path: Path, corrects: bool, code: int, next_offset: str
+) -> None:
+    async def go() -> None:
+        changes = {"offset_check_in_slave": corrects}
+        async with master(tmp_path / "m") as m, slave(tmp_path / "s", m, store=changes, slave_read_enable=True) as s:
+            ok(await (await m.client()).send("orders", b"one"))
+            await caught_up(m, s)
+            await until(lambda: s.state.topics.find("orders") is not None)
+            reply = await (await s.client()).pull("orders", 7)
+            assert (reply.code, reply.ext["nextBeginOffset"]) == (code, next_offset)
+
+    run(go())
+
+
+def test_consumers_that_are_far_behind_are_sent_to_a_slave_and_back(run: Run, tmp_path: Path) -> None:
+    async def go() -> None:
+        changes = {"access_message_in_memory_max_ratio": 0}
+        async with master(tmp_path / "m", store=changes, slave_read_enable=True) as m:
+            client = await m.client()
+            for number in range(3):
+                ok(await client.send("orders", b"%d" % number))
+            far = await client.pull("orders", maxMsgNums=1)
+            assert far.ext["suggestWhichBrokerId"] == "1"
+        async with master(tmp_path / "m", slave_read_enable=True) as m:
+            near = await (await m.client()).pull("orders")
+            assert near.ext["suggestWhichBrokerId"] == "0"
+
+    run(go())
+
+
+@pytest.mark.parametrize(
+    ("store", "broker", "why"),
+    [
+        ({"broker_role": "SLAVE"}, {}, "needs a brokerId above 0"),
+        ({}, {"broker_id": 1}, "set brokerRole=SLAVE"),
+        ({"broker_role": "SLAVE", "ha_master_address": "127.0.0.1:1"}, {"broker_id": 1}, "needs masterAddr"),
+    ],
+)
+def test_settings_that_do_not_go_together_are_refused(
+    run: Run, tmp_path: Path, store: dict[str, str], broker: dict[str, int], why: str
+) -> None:
+    async def go() -> None:
+        with MessageStore.open(tmp_path, Settings.dev(**store)) as opened, pytest.raises(BadSettings, match=why):
+            Broker(opened, BrokerSettings(**broker))
+        await asyncio.sleep(0)
+
+    run(go())

@@ -1,0 +1,147 @@
+"""SYNC_MASTER: a put waits for a slave, and its answer says what became of that. It is stored whatever it says."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+from broker.conftest import Run
+from broker.raw_client import RunningBroker, ok
+from loopback import until
+from replication_pair import ScriptedSlave, caught_up, master, same_log, slave
+
+from penstock.protocol.codes import ResponseCode
+from penstock.store import Message, MessageStore, Settings
+from penstock.store.replicas import Replicas
+from penstock.store.status import PutStatus
+
+SYNC: dict[str, Any] = {"broker_role": "SYNC_MASTER"}
+
+
+async def follows(m: RunningBroker) -> None:
+    await until(lambda: m.store.replicas.connected > 0)
+
+
+@pytest.mark.parametrize("flush", ["ASYNC_FLUSH", "SYNC_FLUSH"])
+def test_a_send_is_answered_when_a_slave_has_it(run: Run, tmp_path: Path, flush: str) -> None:
+    async def go() -> None:
+        changes = {**SYNC, "flush_disk_type": flush}
+        async with (
+            master(tmp_path / "m", store=changes) as m,
+            slave(tmp_path / "s", m, store={"flush_disk_type": flush}) as s,
+        ):
+            await follows(m)
+            client = await m.client()
+            for number in range(50):
+                ok(await client.send("orders", b"%d" % number))
+                assert s.store.log.confirmed_offset == m.store.log.max_offset, "answered, so it is there"
+            batch = await client.send_batch("orders", [(b"a", ""), (b"b", "")])
+            ok(batch)
+            assert s.store.log.confirmed_offset == m.store.log.max_offset
+            results = await asyncio.gather(*(client.send("orders", b"many") for _ in range(200)))
+            assert {reply.code for reply in results} == {ResponseCode.SUCCESS}
+            same_log(s.store, m.store)
+
+    run(go())
+
+
+@pytest.mark.parametrize("flush", ["ASYNC_FLUSH", "SYNC_FLUSH"])
+def test_without_a_slave_a_send_is_stored_and_says_so_at_once(run: Run, tmp_path: Path, flush: str) -> None:
+    async def go() -> None:
+        async with master(tmp_path, store={**SYNC, "flush_disk_type": flush}) as m:
+            client = await m.client()
+            reply = await client.send("orders", b"one")
+            assert reply.code == ResponseCode.SLAVE_NOT_AVAILABLE
+            assert reply.ext["queueOffset"] == "0"
+            assert m.store.max_offset("orders", 0) == 1
+            ok(await client.send("orders", b"two", properties={"WAIT": "false"}))
+
+    run(go())
+
+
+def test_a_slave_that_does_not_acknowledge_is_waited_for_so_long(run: Run, tmp_path: Path) -> None:
+    async def go() -> None:
+        async with master(tmp_path, store={**SYNC, "slave_timeout": 300}) as m:
+            scripted = await ScriptedSlave.open(m)
+            scripted.report(0)
+            await follows(m)
+            client = await m.client()
+            first, second = await asyncio.gather(client.send("orders", b"one"), client.send("orders", b"two"))
+            assert (first.code, second.code) == (ResponseCode.FLUSH_SLAVE_TIMEOUT,) * 2
+            assert "no slave has acknowledged it after 0.3 seconds" in (first.remark or "")
+            assert m.store.max_offset("orders", 0) == 2
+            scripted.report(m.store.log.max_offset)
+            await until(lambda: m.store.replicas.acknowledged == m.store.log.max_offset)
+            third = asyncio.create_task(client.send("orders", b"three"))
+            while not third.done():
+                offset, data = await scripted.any_frame()
+                scripted.report(offset + len(data))
+                await asyncio.sleep(0)
+            ok(third.result())
+            await scripted.close()
+
+    run(go())
+
+
+def test_a_slave_that_is_too_far_behind_is_not_waited_for(run: Run, tmp_path: Path) -> None:
+    async def go() -> None:
+        async with master(tmp_path, store={**SYNC, "ha_slave_fallbehind_max": 1000}) as m:
+            scripted = await ScriptedSlave.open(m)
+            scripted.report(0)
+            await follows(m)
+            client = await m.client()
+            reply = await client.send("orders", b"x" * 2000)
+            assert reply.code == ResponseCode.SLAVE_NOT_AVAILABLE
+            assert m.store.max_offset("orders", 0) == 1
+            await scripted.close()
+
+    run(go())
+
+
+def test_puts_into_the_store_itself_wait_for_slaves_too(run: Run, tmp_path: Path) -> None:
+    async def go() -> None:
+        async with master(tmp_path / "m", store=SYNC) as m, slave(tmp_path / "s", m) as s:
+            await follows(m)
+            results = await asyncio.gather(
+                *(asyncio.to_thread(m.store.put, Message("orders", b"%d" % number)) for number in range(20)),
+                asyncio.to_thread(m.store.put_many, [Message("orders", b"a"), Message("orders", b"b")]),
+                asyncio.wrap_future(m.store.put_async(Message("orders", b"later"))),
+            )
+            assert {result.status for result in results} == {PutStatus.PUT_OK}
+            await caught_up(m, s)
+            assert m.store.figures().put_total == 23
+
+    run(go())
+
+
+def test_a_sync_master_without_a_broker_has_no_slave(tmp_path: Path) -> None:
+    with MessageStore.open(tmp_path, Settings.dev(broker_role="SYNC_MASTER")) as store:
+        result = store.put(Message("orders", b"one"))
+        assert (result.status, result.stored) == (PutStatus.SLAVE_NOT_AVAILABLE, True)
+        assert store.put(Message("orders", b"two", wait=False)).ok
+        batch = store.put_many([Message("orders", b"three")])
+        assert (batch.status, len(batch.results)) == (PutStatus.SLAVE_NOT_AVAILABLE, 1)
+        assert store.put_async(Message("orders", b"four")).result(5).status is PutStatus.SLAVE_NOT_AVAILABLE
+        assert store.get("orders", 0, 0).count == 4
+        assert store.figures().put_total == 4
+
+
+def test_one_acknowledgement_answers_all_puts_that_it_covers() -> None:
+    replicas = Replicas(Settings.dev(broker_role="SYNC_MASTER", slave_timeout=60_000))
+    told = threading.Semaphore(0)
+    replicas.on_acknowledge.append(told.release)
+    replicas.joined()
+    waits = [replicas.submit(end) for end in range(100, 1100, 100)]
+    replicas.acknowledge(550)
+    assert [wait.done() for wait in waits] == [True] * 5 + [False] * 5
+    assert told.acquire(blocking=False)
+    assert not told.acquire(blocking=False), "one wake for many"
+    replicas.acknowledge(300)
+    assert replicas.acknowledged == 550
+    replicas.start()
+    replicas.stop()
+    assert waits[-1].result(5) is PutStatus.FLUSH_SLAVE_TIMEOUT
+    assert replicas.submit(5000).result(0) is PutStatus.SLAVE_NOT_AVAILABLE
