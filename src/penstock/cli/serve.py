@@ -22,16 +22,18 @@ from penstock.broker.log_format import LogFormat, LogLevel, log_to
 from penstock.broker.peer_hosts import host_text
 from penstock.broker.settings import BrokerSettings
 from penstock.cli import exits
+from penstock.cli.console import LISTEN
 from penstock.cli.options import AsJson, Config, Pairs, option
 from penstock.cli.output import flush, say, write, write_json
 from penstock.cli.progress import ProgressLine
+from penstock.cli.serve_console import ConsoleChild
 from penstock.cli.serve_options import NAMESRV, OFF, Door, fitted, load_settings, namesrv_settings
 from penstock.namesrv import NameServer
 from penstock.namesrv.access import LocalRule
 from penstock.remoting.addresses import parse_address
 from penstock.remoting.event_loop import run
 from penstock.remoting.sockets import bind
-from penstock.store import MessageStore
+from penstock.store import MessageStore, Progress
 
 _NAMESRV_GRACE_S = 1.0
 
@@ -54,8 +56,8 @@ def serve(
         str | None, option("--register", "HOST:PORT;…", "Other name servers to register with, as well.")
     ] = None,
     console: Annotated[
-        str, option("--console", "HOST:PORT|off", "Where the web console listens; there is none yet.")
-    ] = OFF,
+        str, option("--console", "HOST:PORT|off", f"Where the web console listens; {LISTEN} unless given.")
+    ] = LISTEN,
     profile: Annotated[Profile | None, option("--profile", "dev", "dev: small files, for a laptop.")] = None,
     config: Config = None,
     pairs: Pairs = None,
@@ -85,25 +87,28 @@ def serve(
     Access.of(BrokerSettings.of(settings))  # whatever is wrong there is said before a port is taken
     if console != OFF:
         parse_address(console, "--console")
-        say("there is no console yet; --console has no effect.")
     door = Door(listen, settings)
     names = None if namesrv == OFF else bind(*parse_address(namesrv, "--namesrv"))
     if door.is_open_to_others and not BrokerSettings.of(settings).acl_enable:
         say(f"whoever can reach {door.address}:{door.port} can read and write all messages: aclEnable is false.")
-    run(_serve(_open(door), door, names, as_json))
+    with ConsoleChild(console, door.settings, names, config) as beside:
+        run(_serve(_open(door, beside), door, names, beside, as_json))
 
 
-def _open(door: Door) -> MessageStore:
+def _open(door: Door, beside: ConsoleChild) -> MessageStore:
     """Recovers and opens the store, showing how far that is."""
-    with ProgressLine() as progress:
-        return MessageStore.open(
-            door.settings.store_path_root_dir,
-            fitted(door.settings),
-            progress=lambda told: progress(told.phase, told.done, told.total),
-        )
+    with ProgressLine() as line:
+
+        def show(told: Progress) -> None:
+            line.tell(told)
+            beside.tell(told.phase, told.done, told.total)
+
+        return MessageStore.open(door.settings.store_path_root_dir, fitted(door.settings), progress=show)
 
 
-async def _serve(store: MessageStore, door: Door, names: socket.socket | None, as_json: bool) -> None:
+async def _serve(
+    store: MessageStore, door: Door, names: socket.socket | None, beside: ConsoleChild, as_json: bool
+) -> None:
     """Until a signal comes."""
     loop, stop = asyncio.get_running_loop(), asyncio.Event()
     server: NameServer | None = None
@@ -125,6 +130,8 @@ async def _serve(store: MessageStore, door: Door, names: socket.socket | None, a
     except BaseException:
         store.close()
         raise
+    beside.tell("")
+    told["console"] = beside.link
     _announce(store, settings, told, as_json)
     gc.collect()
     gc.freeze()  # what lives as long as the broker need not be looked at again and again
@@ -148,6 +155,8 @@ def _announce(store: MessageStore, settings: BrokerSettings, told: dict[str, str
             write(f"               clients are told {store.settings.store_host}\n")
         if told["namesrv"]:
             write(f"  name server  {told['namesrv']}\n")
+        if told["console"]:
+            write(f"  console      {told['console']}\n")
         clients = told["namesrv"] or ";".join(settings.name_servers)
         write(f"Clients connect with NAMESRV_ADDR={clients}\n" if clients else "No name server knows this broker.\n")
         write("Ctrl-C or SIGTERM stops it.\n")

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from penstock.client.instance import ClientInstance
 from penstock.errors import NoRoute
 from penstock.protocol import fields
+from penstock.protocol.bodies.ha import HaRuntimeInfo
 from penstock.protocol.bodies.lists import KVTable
 from penstock.protocol.bodies.route import MASTER, ClusterInfo
 from penstock.protocol.bodies.stats import BrokerStatsData
@@ -52,6 +53,11 @@ class ClusterAdmin:
         """A broker's figures, by RocketMQ's names for them."""
         reply = await self._instance.ask(broker, RequestCode.GET_BROKER_RUNTIME_INFO)
         return dict(sorted(KVTable.from_bytes(reply.body).table.items()))
+
+    async def replication(self, broker: str) -> HaRuntimeInfo:
+        """Who follows a broker, or whom it follows, and how far behind. Brokers of RocketMQ 4 do not tell."""
+        reply = await self._instance.ask(broker, RequestCode.GET_BROKER_HA_STATUS)
+        return HaRuntimeInfo.from_bytes(reply.body)
 
     async def broker_config(self, broker: str) -> dict[str, str]:
         """A broker's settings."""

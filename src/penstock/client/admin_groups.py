@@ -15,8 +15,9 @@ from penstock.protocol.bodies.connections import ConsumerConnection, ProducerCon
 from penstock.protocol.bodies.lists import TopicList
 from penstock.protocol.bodies.queues import MessageQueue
 from penstock.protocol.bodies.running import ConsumerRunningInfo
-from penstock.protocol.bodies.stats import ConsumeStats
+from penstock.protocol.bodies.stats import ConsumeStats, ConsumeStatsList
 from penstock.protocol.codes import RequestCode, ResponseCode
+from penstock.protocol.headers.admin import GetBrokerConsumeStats
 from penstock.protocol.headers.groups import (
     ConsumerGroup,
     DeleteGroup,
@@ -90,6 +91,26 @@ class GroupAdmin:
                 for queue, at in stats.offset_table.items()
             ]
         return GroupProgress(group, tps, sorted(queues, key=lambda each: (each.queue.topic, each.queue)))
+
+    async def all_progress(self) -> dict[str, GroupProgress]:
+        """How far all groups have come, with one request to each broker; those of brokers' own are left out."""
+        rates: dict[str, float] = {}
+        queues: dict[str, list[QueueProgress]] = {}
+        for address in await self._cluster.targets():
+            header = GetBrokerConsumeStats(is_order=False)
+            reply = await self._instance.ask(address, RequestCode.GET_BROKER_CONSUME_STATS, header)
+            for by_group in ConsumeStatsList.from_bytes(reply.body).consume_stats_list:
+                for group, found in by_group.items():
+                    rates[group] = rates.get(group, 0.0) + sum(stats.consume_tps for stats in found)
+                    queues.setdefault(group, []).extend(
+                        QueueProgress(queue, at.broker_offset, at.consumer_offset, at.last_timestamp)
+                        for stats in found
+                        for queue, at in stats.offset_table.items()
+                    )
+        return {
+            group: GroupProgress(group, rates[group], sorted(of_group, key=lambda each: (each.queue.topic, each.queue)))
+            for group, of_group in sorted(queues.items())
+        }
 
     async def connections(self, group: str) -> ConsumerConnection:
         """The consumers of a group, and what it subscribes to. Raises Refused (CONSUMER_NOT_ONLINE) if none is."""

@@ -9,6 +9,7 @@ import asyncio
 
 from penstock.client.instance import ClientInstance
 from penstock.protocol.bodies.queues import MessageQueue
+from penstock.protocol.bodies.route import MASTER
 from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.protocol.headers.offsets import (
     EarliestTimeReply,
@@ -35,13 +36,13 @@ class QueueOffsets:
     async def min_offset(self, queue: MessageQueue) -> int:
         """Of the oldest message that is there."""
         header = GetMinOffset(topic=queue.topic, queue_id=queue.queue_id)
-        reply = await self._instance.ask(await self._master(queue), RequestCode.GET_MIN_OFFSET, header)
+        reply = await self._instance.ask(await self._keeper(queue), RequestCode.GET_MIN_OFFSET, header)
         return reply.read(OffsetReply).offset
 
     async def max_offset(self, queue: MessageQueue) -> int:
         """Of the message that will come next."""
         header = GetMaxOffset(topic=queue.topic, queue_id=queue.queue_id)
-        reply = await self._instance.ask(await self._master(queue), RequestCode.GET_MAX_OFFSET, header)
+        reply = await self._instance.ask(await self._keeper(queue), RequestCode.GET_MAX_OFFSET, header)
         return reply.read(OffsetReply).offset
 
     async def offset_by_time(self, queue: MessageQueue, timestamp: int, *, boundary: str | None = None) -> int:
@@ -51,13 +52,13 @@ class QueueOffsets:
         do not know them.
         """
         header = SearchOffset(topic=queue.topic, queue_id=queue.queue_id, timestamp=timestamp, boundary_type=boundary)
-        reply = await self._instance.ask(await self._master(queue), RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, header)
+        reply = await self._instance.ask(await self._keeper(queue), RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, header)
         return reply.read(OffsetReply).offset
 
     async def earliest_time(self, queue: MessageQueue) -> int:
         """When the oldest message was stored, in epoch milliseconds; negative if there is none."""
         header = GetEarliestTime(topic=queue.topic, queue_id=queue.queue_id)
-        reply = await self._instance.ask(await self._master(queue), RequestCode.GET_EARLIEST_MSG_STORETIME, header)
+        reply = await self._instance.ask(await self._keeper(queue), RequestCode.GET_EARLIEST_MSG_STORETIME, header)
         return reply.read(EarliestTimeReply).timestamp
 
     async def committed(self, group: str, queue: MessageQueue, *, exact: bool = False) -> int | None:
@@ -73,7 +74,7 @@ class QueueOffsets:
             set_zero_if_not_found=False if exact else None,
         )
         reply = await self._instance.ask(
-            await self._master(queue), RequestCode.QUERY_CONSUMER_OFFSET, header, good=_KNOWN_OR_NOT
+            await self._keeper(queue), RequestCode.QUERY_CONSUMER_OFFSET, header, good=_KNOWN_OR_NOT
         )
         return None if reply.code == ResponseCode.QUERY_NOT_FOUND else reply.read(OffsetReply).offset
 
@@ -96,8 +97,10 @@ class QueueOffsets:
         header = UpdateConsumerOffset(
             consumer_group=group, topic=queue.topic, queue_id=queue.queue_id, commit_offset=offset
         )
-        await self._instance.ask(await self._master(queue), RequestCode.UPDATE_CONSUMER_OFFSET, header)
+        await self._instance.ask(await self._keeper(queue), RequestCode.UPDATE_CONSUMER_OFFSET, header)
 
-    async def _master(self, queue: MessageQueue) -> str:
+    async def _keeper(self, queue: MessageQueue) -> str:
+        """Who keeps the offsets of a queue: the master, or while there is none the slave with the lowest id."""
         await self._instance.routes.find(queue.topic)
-        return self._instance.routes.address(queue.broker_name)
+        ids = self._instance.routes.brokers().get(queue.broker_name, {})
+        return self._instance.routes.address(queue.broker_name, min(ids, default=MASTER))

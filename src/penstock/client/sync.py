@@ -167,6 +167,7 @@ class _Cluster(Blocking[ClusterAdmin]):
     masters = blocking(ClusterAdmin.masters)
     targets = blocking(ClusterAdmin.targets)
     runtime_info = blocking(ClusterAdmin.runtime_info)
+    replication = blocking(ClusterAdmin.replication)
     broker_config = blocking(ClusterAdmin.broker_config)
     update_broker_config = blocking(ClusterAdmin.update_broker_config)
     broker_stats = blocking(ClusterAdmin.broker_stats)
@@ -200,6 +201,7 @@ class _Groups(Blocking[GroupAdmin]):
 
     configs = blocking(GroupAdmin.configs)
     progress = blocking(GroupAdmin.progress)
+    all_progress = blocking(GroupAdmin.all_progress)
     connections = blocking(GroupAdmin.connections)
     producers = blocking(GroupAdmin.producers)
     topics = blocking(GroupAdmin.topics)

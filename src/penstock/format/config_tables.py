@@ -9,6 +9,7 @@ the right shape.
 
 from __future__ import annotations
 
+import functools
 from typing import Any, Self, TypeVar
 
 import msgspec
@@ -22,6 +23,12 @@ _NOT_JSON = "*"
 """The name under which msgspec files `extra`; no JSON field has it."""
 
 
+@functools.cache
+def _names(kind: type[Bean]) -> tuple[tuple[str, str], ...]:
+    """The fields of a bean, as JSON and as Python name them; a table has thousands of beans, and asking is slow."""
+    return tuple((field.encode_name, field.name) for field in msgspec.structs.fields(kind))
+
+
 class Bean(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """An object whose fields are all written, sorted by name, as RocketMQ does."""
 
@@ -31,15 +38,11 @@ class Bean(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     def from_json(cls, document: object) -> Self:
         bean = msgspec.convert(document, cls)
         assert isinstance(document, dict)  # convert takes nothing else
-        known = [field.encode_name for field in msgspec.structs.fields(cls)]
+        known = [encoded for encoded, _ in _names(cls)]
         return msgspec.structs.replace(bean, extra=_rest(document, *known))
 
     def to_json(self) -> Json:
-        known = {
-            field.encode_name: getattr(self, field.name)
-            for field in msgspec.structs.fields(self)
-            if field.encode_name != _NOT_JSON
-        }
+        known = {encoded: getattr(self, name) for encoded, name in _names(type(self)) if encoded != _NOT_JSON}
         return _sorted({**self.extra, **known})
 
 

@@ -1,0 +1,204 @@
+"""Who may come in: nothing of the console is reachable without its token.
+
+A person opens the link that was printed, which holds the token, or types it; a cookie stands for it from then on
+(HttpOnly, SameSite=Strict, not the token itself but what is derived from it). A program sends `Authorization: Bearer`.
+
+Two kinds of foreign web pages are kept out besides. One that has the browser send a request here (cross-site): whatever
+is not a plain GET must carry the Origin of the console itself if a cookie speaks for it, and so must every WebSocket.
+One whose name was made to lead to this machine (DNS rebinding): the Host must be an address, localhost, or a name that
+was given. Pure ASGI, no state but the token; safe wherever the loop runs.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import ipaddress
+import secrets
+from collections.abc import Iterable
+from http.cookies import CookieError, SimpleCookie
+from typing import TYPE_CHECKING, Final
+from urllib.parse import parse_qs, urlencode, urlsplit
+
+from penstock.console.login_page import login_page
+from penstock.errors import BadSettings
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp, Receive, Scope, Send
+
+SHORTEST_TOKEN: Final = 12
+LOGIN: Final = "/login"
+_SAFE: Final = frozenset({"GET", "HEAD"})
+_MOST_OF_A_FORM: Final = 4096
+_HEADERS: Final = {
+    b"content-security-policy": b"default-src 'self'; script-src 'self' 'unsafe-inline' 'unsafe-eval'; "
+    b"style-src 'self' 'unsafe-inline'; img-src 'self' data:; font-src 'self' data:; connect-src 'self'; "
+    b"object-src 'none'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'",
+    b"x-frame-options": b"DENY",
+    b"x-content-type-options": b"nosniff",
+    b"referrer-policy": b"same-origin",
+}
+
+
+def make_token() -> str:
+    return secrets.token_urlsafe(24)
+
+
+class Door:
+    """The token, and what is compared with it."""
+
+    def __init__(self, token: str, names: Iterable[str] = (), cookie: str = "penstock_console") -> None:
+        """`names` are host names, besides addresses and localhost, under which the console may be asked for."""
+        if len(token) < SHORTEST_TOKEN or not token.isascii() or not token.isprintable() or " " in token:
+            raise BadSettings(f"the console's token must be {SHORTEST_TOKEN} letters, digits or signs, or more")
+        self.cookie_name = cookie
+        self._token = token.encode()
+        self.cookie_value = hmac.new(self._token, b"penstock console cookie", hashlib.sha256).hexdigest()
+        self._names = {"localhost", *(name.lower().rstrip(".") for name in names)}
+
+    def knows_token(self, text: str) -> bool:
+        return hmac.compare_digest(text.encode("utf-8", "replace"), self._token)
+
+    def knows_cookie(self, header: str) -> bool:
+        try:
+            found = SimpleCookie(header).get(self.cookie_name)
+        except CookieError:
+            return False
+        return found is not None and hmac.compare_digest(found.value.encode(), self.cookie_value.encode())
+
+    def knows_host(self, host: str) -> bool:
+        """Whether nobody else's name led here: an address, localhost, or a name that was given."""
+        try:
+            name = (urlsplit(f"//{host}").hostname or "").rstrip(".")
+        except ValueError:
+            return False
+        if name in self._names:
+            return True
+        try:
+            ipaddress.ip_address(name)
+        except ValueError:
+            return False
+        return True
+
+
+class Gate:
+    """The middleware around everything else."""
+
+    def __init__(self, app: ASGIApp, door: Door) -> None:
+        self._app = app
+        self._door = door
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self._app(scope, receive, send)
+            return
+        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+        host = headers.get("host", "")
+        if not self._door.knows_host(host):
+            await _refuse(scope, send, 421, "This console is not known by that name; see `penstock console --name`.")
+            return
+        origin = headers.get("origin")
+        foreign = origin is not None and urlsplit(origin).netloc != host
+        unsafe = scope["type"] == "websocket" or scope["method"] not in _SAFE
+        if foreign and unsafe:
+            await _refuse(scope, send, 403, "A page from elsewhere may not ask for this.")
+            return
+        kind, _, given = headers.get("authorization", "").partition(" ")
+        if kind.lower() == "bearer" and self._door.knows_token(given.strip()):
+            await self._app(scope, receive, _with_headers(send))
+        elif _brings_token(scope):  # also of who is in already: the token shall not stay in the address
+            await self._knock(scope, receive, send)
+        elif self._door.knows_cookie(headers.get("cookie", "")):
+            if unsafe and origin is None:
+                await _refuse(
+                    scope, send, 403, "A request that changes something must say where it comes from (Origin)."
+                )
+            else:
+                await self._app(scope, receive, _with_headers(send))
+        elif scope["type"] == "http":
+            await self._knock(scope, receive, send)
+        else:
+            await _refuse(scope, send, 401, "")
+
+    async def _knock(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Somebody without a token, or with one in the link or the form."""
+        path, asked = scope["path"], scope["query_string"].decode("latin-1")
+        query = parse_qs(asked)
+        if path == LOGIN and scope["method"] == "POST":
+            form = parse_qs((await _body(receive)).decode("latin-1"))
+            given, target = form.get("token", [""])[0], form.get("next", ["/"])[0]
+        elif "token" in query and scope["method"] == "GET":
+            given = query.pop("token")[0]
+            target = path + (f"?{urlencode(query, doseq=True)}" if query else "")
+        elif scope["method"] == "GET" and _wants_page(scope):
+            await _answer(send, 401, login_page(f"{path}?{asked}" if asked else path), kind="text/html; charset=utf-8")
+            return
+        else:
+            await _refuse(scope, send, 401, "The console's token is needed, as Authorization: Bearer.")
+            return
+        if not self._door.knows_token(given):
+            await _answer(send, 401, login_page(_local(target), wrong=True), kind="text/html; charset=utf-8")
+            return
+        cookie = f"{self._door.cookie_name}={self._door.cookie_value}; HttpOnly; SameSite=Strict; Path=/"
+        # A redirect that a foreign page began would not carry a Strict cookie yet: a page of our own goes on instead.
+        page = login_page(_local(target), is_in=True)
+        await _answer(send, 200, page, kind="text/html; charset=utf-8", more=[(b"set-cookie", cookie.encode())])
+
+
+def _brings_token(scope: Scope) -> bool:
+    return scope["type"] == "http" and scope["method"] == "GET" and b"token=" in scope["query_string"]
+
+
+def _wants_page(scope: Scope) -> bool:
+    accepted = next((value for name, value in scope["headers"] if name == b"accept"), b"")
+    return b"text/html" in accepted
+
+
+def _local(target: str) -> str:
+    """Where to go on, on this site only."""
+    parts = urlsplit(target)
+    good = target.startswith("/") and not target.startswith(("//", "/\\")) and not parts.scheme and not parts.netloc
+    return target if good and parts.path != LOGIN and target.isprintable() else "/"
+
+
+async def _body(receive: Receive) -> bytes:
+    data, more = b"", True
+    while more and len(data) <= _MOST_OF_A_FORM:
+        message = await receive()
+        data += message.get("body", b"")
+        more = message.get("more_body", False)
+    return data[:_MOST_OF_A_FORM]
+
+
+def _with_headers(send: Send) -> Send:
+    async def sending(message: dict[str, object]) -> None:
+        if message["type"] == "http.response.start":
+            present = {name.lower() for name, _ in message["headers"]}  # type: ignore[attr-defined]
+            added = [(name, value) for name, value in _HEADERS.items() if name not in present]
+            message = {**message, "headers": [*message["headers"], *added]}  # type: ignore[misc]
+        await send(message)
+
+    return sending  # type: ignore[return-value]
+
+
+async def _refuse(scope: Scope, send: Send, status: int, why: str) -> None:
+    if scope["type"] == "websocket":
+        await send({"type": "websocket.close", "code": 1008})
+        return
+    more = [(b"www-authenticate", b"Bearer")] if status == 401 else []
+    await _answer(send, status, f'{{"detail": "{why}"}}', kind="application/json", more=more)
+
+
+async def _answer(
+    send: Send, status: int, text: str, *, kind: str, more: list[tuple[bytes, bytes]] | None = None
+) -> None:
+    body = text.encode()
+    headers = [
+        (b"content-type", kind.encode()),
+        (b"content-length", b"%d" % len(body)),
+        (b"cache-control", b"no-store"),
+        *_HEADERS.items(),
+        *(more or []),
+    ]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})

@@ -1,0 +1,289 @@
+"""The JSON API under /api: what the pages show and do, for programs; its schema is at /api/openapi.json.
+
+An error is `{"detail": "one sentence"}`. Changes are made at once: whoever calls has asked first.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Final
+
+from fastapi import APIRouter, Depends, FastAPI, Path, Query, Request, Security
+from fastapi.responses import JSONResponse
+from fastapi.security import HTTPBearer
+
+from penstock.client.message import ReceivedMessage
+from penstock.console.api_shapes import (
+    EXACT,
+    GroupPage,
+    JobResult,
+    JobTold,
+    Millis,
+    Most,
+    Name,
+    NewJob,
+    Problem,
+    Resend,
+    Reset,
+    TestMessage,
+    Topic,
+    TopicChange,
+    TopicPage,
+)
+from penstock.console.changing import Done, QueueMove
+from penstock.console.figures import BrokerFigures, GroupFigures, TopicFigures, TopicKind
+from penstock.console.finding import FoundMessage, all_described
+from penstock.console.health import Health, look
+from penstock.console.history import Sample
+from penstock.console.jobs import Job
+from penstock.console.parts import Console
+from penstock.errors import (
+    BadMessage,
+    BadRequest,
+    BadSettings,
+    NoAnswer,
+    NoRoute,
+    PenstockError,
+    Refused,
+    Unreachable,
+)
+from penstock.protocol.codes import ResponseCode
+
+_MOST_ROWS: Final = 500
+_STATUS: Final[tuple[tuple[type[PenstockError], int], ...]] = (
+    (NoRoute, 404),
+    (BadMessage, 400),
+    (BadRequest, 400),
+    (BadSettings, 400),
+    (Refused, 409),
+    (Unreachable, 503),
+    (NoAnswer, 503),
+    (PenstockError, 500),
+)
+
+
+_NOT_THERE: Final = frozenset(
+    {ResponseCode.TOPIC_NOT_EXIST, ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, ResponseCode.QUERY_NOT_FOUND}
+)
+
+
+def add_api(app: FastAPI, console: Console) -> None:
+    answers: dict[int | str, dict[str, Any]] = {
+        status: {"model": Problem} for status in (400, 401, 403, 404, 409, 421, 500, 503)
+    }
+    router = APIRouter(
+        prefix="/api", responses=answers, dependencies=[Security(HTTPBearer(auto_error=False)), Depends(_only_known)]
+    )
+    _add_reading(router, console)
+    _add_topics(router, console)
+    _add_groups(router, console)
+    _add_messages(router, console)
+    _add_store(router, console)
+    app.include_router(router)
+
+    @app.exception_handler(PenstockError)
+    async def told(request: Request, error: PenstockError) -> JSONResponse:
+        return JSONResponse({"detail": str(error)}, status_code=_status(error))
+
+
+async def _only_known(request: Request) -> None:
+    """A parameter that is not known is refused, not passed over: it may be one that was misspelt."""
+    known = {field.alias for field in request.scope["route"].dependant.query_params}
+    for name in request.query_params:
+        if name not in known:
+            raise BadRequest(
+                f"there is no parameter {name[:40]!r} here; there are {', '.join(sorted(known)) or 'none'}"
+            )
+
+
+def _status(error: PenstockError) -> int:
+    if isinstance(error, Refused) and error.code in _NOT_THERE:
+        return 404
+    return next(status for kind, status in _STATUS if isinstance(error, kind))
+
+
+def _add_reading(router: APIRouter, console: Console) -> None:
+    @router.get("/health", tags=["cluster"])
+    async def health() -> Health:
+        """How everything is: recovering, serving, read-only, full or unreachable."""
+        return await look(console.view, console.parent)
+
+    @router.get("/brokers", tags=["cluster"])
+    async def brokers() -> list[BrokerFigures]:
+        """How each broker runs."""
+        return await console.view.brokers()
+
+    @router.get("/history", tags=["cluster"])
+    async def history(last: Annotated[int, Query(ge=1, le=900)] = 150) -> list[Sample]:
+        """Rates, latency and what is behind, every two seconds."""
+        return list(console.history.samples)[-last:]
+
+
+def _add_topics(router: APIRouter, console: Console) -> None:
+    @router.get("/topics", tags=["topics"])
+    async def topics(
+        contains: Annotated[str, Query(max_length=255)] = "",
+        kind: TopicKind | None = None,
+        first: Annotated[int, Query(ge=0, le=EXACT)] = 0,
+        most: Annotated[int, Query(ge=1, le=_MOST_ROWS)] = 100,
+    ) -> TopicPage:
+        """Topics by name, a page of them."""
+        found = [
+            row
+            for row in await console.view.topics()
+            if contains.lower() in row.name.lower() and kind in (None, row.kind)
+        ]
+        return TopicPage(total=len(found), topics=found[first : first + most])
+
+    @router.get("/topics/{topic}", tags=["topics"])
+    async def topic(topic: Name) -> TopicFigures:
+        """What each queue of a topic holds, and how fast it grows."""
+        return await console.view.topic(topic)
+
+    @router.put("/topics/{topic}", tags=["topics"])
+    async def change_topic(topic: Topic, change: TopicChange) -> Done:
+        """Makes a topic, or changes it."""
+        return await console.changes.create_topic(topic, queues=change.queues, perm=change.perm, order=change.order)
+
+    @router.delete("/topics/{topic}", tags=["topics"])
+    async def delete_topic(topic: Topic) -> Done:
+        """Deletes a topic at all brokers."""
+        await console.view.topic(topic)  # one that is not there cannot be deleted
+        return await console.changes.delete_topic(topic)
+
+    @router.post("/topics/{topic}/messages", tags=["topics"])
+    async def send(topic: Topic, message: TestMessage) -> Done:
+        """Sends one message."""
+        return await console.changes.send_test(topic, message.body, tags=message.tags, keys=message.keys)
+
+
+def _add_groups(router: APIRouter, console: Console) -> None:
+    @router.get("/groups", tags=["groups"])
+    async def groups(
+        contains: Annotated[str, Query(max_length=255)] = "",
+        first: Annotated[int, Query(ge=0, le=EXACT)] = 0,
+        most: Annotated[int, Query(ge=1, le=_MOST_ROWS)] = 100,
+    ) -> GroupPage:
+        """Consumer groups, the one with the most messages to consume first."""
+        rows = [row for row in await console.view.groups() if contains.lower() in row.name.lower()]
+        rows.sort(key=lambda row: (-row.lag, row.name))
+        return GroupPage(total=len(rows), groups=rows[first : first + most])
+
+    @router.get("/groups/{group}", tags=["groups"])
+    async def group(group: Name) -> GroupFigures:
+        """One group: its queues, clients and subscriptions."""
+        await _known(console, group)
+        return await console.view.group(group)
+
+    @router.post("/groups/{group}/reset/preview", tags=["groups"])
+    async def preview(group: Name, reset: Reset) -> list[QueueMove]:
+        """What a reset would do. Changes nothing."""
+        await _known(console, group)
+        return await console.changes.preview_reset(group, reset.topic, reset.timestamp)
+
+    @router.post("/groups/{group}/reset", tags=["groups"])
+    async def reset(group: Name, reset: Reset) -> Done:
+        """Has a group go on from a time, forwards or backwards."""
+        await _known(console, group)
+        return await console.changes.reset(group, reset.topic, reset.timestamp)
+
+
+def _add_messages(router: APIRouter, console: Console) -> None:
+    @router.get("/messages/by-key", tags=["messages"])
+    async def by_key(
+        topic: Annotated[str, Query(min_length=1, max_length=255)],
+        key: Annotated[str, Query(min_length=1, max_length=1024)],
+        begin: Millis = 0,
+        end: Millis = EXACT,
+        most: Most = 64,
+    ) -> list[FoundMessage]:
+        """Messages with a key, the newest of them, oldest first. Bodies are base64."""
+        return all_described(await console.finder.by_key(topic, key, begin, end, most))
+
+    @router.get("/messages/by-id", tags=["messages"])
+    async def by_id(
+        msg_id: Annotated[str, Query(alias="id", min_length=1, max_length=64)],
+        topic: Annotated[str, Query(max_length=255)] = "",
+    ) -> list[FoundMessage]:
+        """Messages with a broker's id, or, with a topic, a producer's."""
+        return all_described(await console.finder.by_id(msg_id, topic or None))
+
+    @router.get("/messages/by-time", tags=["messages"])
+    async def by_time(
+        topic: Annotated[str, Query(min_length=1, max_length=255)], begin: Millis, end: Millis, most: Most = 64
+    ) -> list[FoundMessage]:
+        """The first messages that were stored between two times."""
+        return all_described(await console.finder.by_time(topic, begin, end, most))
+
+    @router.get("/messages/by-offset", tags=["messages"])
+    async def by_offset(
+        topic: Annotated[str, Query(min_length=1, max_length=255)],
+        broker: Annotated[str, Query(min_length=1, max_length=255)],
+        queue_id: Annotated[int, Query(ge=0, lt=2**31)],
+        offset: Annotated[int, Query(ge=0, le=EXACT)],
+        most: Most = 32,
+    ) -> list[FoundMessage]:
+        """Messages of one queue from an offset on."""
+        return all_described(await console.finder.by_offset(topic, broker, queue_id, offset, most))
+
+    @router.get("/dead-letters", tags=["dead letters"])
+    async def dead_letter_groups() -> dict[str, int]:
+        """How many dead letters each group has."""
+        return await console.finder.dead_letter_groups()
+
+    @router.get("/dead-letters/{group}", tags=["dead letters"])
+    async def dead_letters(group: Name, most: Most = 64) -> list[FoundMessage]:
+        """A group's dead letters, newest first."""
+        return all_described(await console.finder.dead_letters(group, most))
+
+    @router.post("/dead-letters/{group}/resend", tags=["dead letters"])
+    async def resend(group: Name, resend: Resend) -> Done:
+        """Sends dead letters again."""
+        letters: list[ReceivedMessage] = []
+        for each in resend.ids:
+            found = await console.finder.by_id(each)
+            if not found:
+                raise NoRoute(f"there is no message {each[:64]}")
+            letters += found
+        return await console.changes.resend(letters, to_topic=resend.to_topic)
+
+
+def _add_store(router: APIRouter, console: Console) -> None:
+    @router.get("/store", tags=["store"])
+    async def store() -> dict[str, Any]:
+        """What is in the store on this machine, as `penstock store info` says it."""
+        return await console.store_info()
+
+    @router.get("/jobs", tags=["jobs"])
+    async def jobs() -> list[JobTold]:
+        """The jobs that were started here."""
+        return [JobTold.of(job) for job in console.jobs.all.values()]
+
+    @router.post("/jobs", tags=["jobs"], status_code=201)
+    async def start(new: NewJob) -> JobTold:
+        """Starts a job of the pipeline on Spark: usage, verify, search, export or rebuild."""
+        return JobTold.of(console.start_job(new.verb, new.fields))
+
+    @router.get("/jobs/{number}", tags=["jobs"])
+    async def job(number: Annotated[int, Path(ge=1, le=EXACT)]) -> JobResult:
+        """How far a job is, and what came out."""
+        found = _job(console, number)
+        return JobResult(**JobTold.of(found).model_dump(), results=found.results)
+
+    @router.delete("/jobs/{number}", tags=["jobs"])
+    async def cancel(number: Annotated[int, Path(ge=1, le=EXACT)]) -> JobTold:
+        """Ends a job that runs."""
+        found = _job(console, number)
+        await console.jobs.cancel(found)
+        return JobTold.of(found)
+
+
+def _job(console: Console, number: int) -> Job:
+    found = console.jobs.all.get(number)
+    if found is None:
+        raise NoRoute(f"there is no job {number}")
+    return found
+
+
+async def _known(console: Console, group: str) -> None:
+    if group not in await console.view.progress():
+        raise NoRoute(f"there is no consumer group {group!r}")

@@ -1,0 +1,112 @@
+"""What the cluster said before: a sample every two seconds of how brokers run, every thirty of how far groups are.
+
+Kept in memory only, half an hour of it, at a fixed cost; the lag of single queues is kept while somebody looks at their
+group. Rates and latencies are those between two samples. Belongs to the loop's thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from penstock.console.figures import BrokerFigures, GroupFigures, percentile
+from penstock.console.reading import ClusterView
+from penstock.errors import PenstockError
+
+log = logging.getLogger("penstock.console")
+
+SAMPLE_S: Final = 2.0
+GROUPS_S: Final = 30.0
+_KEPT_S: Final = 1800
+_MOST_GROUPS: Final = 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sample:
+    """All brokers together, at one moment."""
+
+    at_ms: int
+    in_per_second: float
+    out_per_second: float
+    p50_ms: int | None
+    p99_ms: int | None
+    flush_behind_bytes: int
+    dispatch_behind_bytes: int
+    disk_used_ratio: float | None
+
+
+class History:
+    """The samples, oldest first."""
+
+    def __init__(self, view: ClusterView, clock: Callable[[], float] = time.time) -> None:
+        self._view = view
+        self._clock = clock
+        self.samples: deque[Sample] = deque(maxlen=int(_KEPT_S / SAMPLE_S))
+        self.lags: dict[str, deque[tuple[int, int]]] = {}
+        """By group: when, and how many messages it had still to consume."""
+        self.queue_lags: dict[str, deque[tuple[int, dict[str, int]]]] = {}
+        self._last: tuple[float, dict[str, BrokerFigures]] | None = None
+        self._groups_due = 0.0
+
+    async def run(self) -> None:
+        """Samples until cancelled."""
+        while True:
+            with contextlib.suppress(PenstockError):
+                await self.sample()
+            await asyncio.sleep(SAMPLE_S)
+
+    async def sample(self) -> None:
+        """Takes one sample now."""
+        now = self._clock()
+        brokers = {broker.address: broker for broker in await self._view.brokers() if broker.broker_id == 0}
+        if self._last is not None:
+            self.samples.append(_between(*self._last, now, brokers))
+        self._last = now, brokers
+        if now >= self._groups_due:
+            self._groups_due = now + GROUPS_S
+            found = await self._view.progress()
+            self.lags = {name: kept for name, kept in self.lags.items() if name in found}
+            for name, progress in found.items():
+                if name in self.lags or len(self.lags) < _MOST_GROUPS:
+                    kept = self.lags.setdefault(name, deque(maxlen=int(_KEPT_S / GROUPS_S)))
+                    kept.append((int(now * 1000), progress.lag))
+
+    def note(self, group: GroupFigures) -> None:
+        """Keeps the lag of a group's queues, as somebody just saw it."""
+        if group.name not in self.queue_lags and len(self.queue_lags) >= _MOST_GROUPS:
+            self.queue_lags.clear()
+        kept = self.queue_lags.setdefault(group.name, deque(maxlen=int(_KEPT_S / SAMPLE_S)))
+        now = int(self._clock() * 1000)
+        if not kept or now - kept[-1][0] >= 900:
+            kept.append((now, {f"{each.topic} {each.broker}:{each.queue_id}": each.lag for each in group.queues}))
+
+
+def _between(then: float, before: dict[str, BrokerFigures], now: float, after: dict[str, BrokerFigures]) -> Sample:
+    span = max(now - then, 1e-3)
+    came = went = 0
+    latency: dict[int, int] = {}
+    for address, broker in after.items():
+        old = before.get(address)
+        if old is None or old.started_ms != broker.started_ms:
+            continue
+        came += max(0, broker.put_total - old.put_total)
+        went += max(0, broker.got_total - old.got_total)
+        for bound, count in broker.put_latency.items():
+            latency[bound] = latency.get(bound, 0) + max(0, count - old.put_latency.get(bound, 0))
+    ratios = [broker.disk_used_ratio for broker in after.values() if broker.disk_used_ratio is not None]
+    return Sample(
+        at_ms=int(now * 1000),
+        in_per_second=came / span,
+        out_per_second=went / span,
+        p50_ms=percentile(latency, 0.5),
+        p99_ms=percentile(latency, 0.99),
+        flush_behind_bytes=sum(broker.flush_behind_bytes for broker in after.values()),
+        dispatch_behind_bytes=sum(broker.dispatch_behind_bytes for broker in after.values()),
+        disk_used_ratio=max(ratios, default=None),
+    )

@@ -1,0 +1,201 @@
+"""What all pages share: the bar at the top, the way around, asking before a change, and saying what went wrong."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from typing import Any, Final
+
+from nicegui import context, ui
+from nicegui.events import KeyEventArguments
+
+from penstock.console.changing import Done
+from penstock.console.figures import State
+from penstock.console.health import look
+from penstock.console.pages.looks import CSS
+from penstock.console.parts import Console
+from penstock.errors import PenstockError
+
+PLACES: Final = (
+    ("Overview", "/", "speed"),
+    ("Topics", "/topics", "topic"),
+    ("Groups", "/groups", "groups"),
+    ("Messages", "/messages", "mail"),
+    ("Dead letters", "/dead-letters", "report"),
+    ("Store", "/store", "storage"),
+    ("Pipeline", "/pipeline", "account_tree"),
+)
+_THEME: Final = "penstock_theme"
+_THEMES: Final = {"light": False, "dark": True}
+_STATE_S: Final = 5.0
+_COLOUR: Final = {State.SERVING: "good", State.READ_ONLY: "warn", State.RECOVERING: "warn"}
+
+
+@contextlib.contextmanager
+def frame(console: Console, title: str, here: str = "") -> Iterator[None]:
+    """A page's surroundings; what is made inside is its content."""
+    ui.page_title(f"{title} · Penstock")
+    ui.add_css(CSS)
+    ui.colors(primary="#0f766e", negative="#b91c1c", warning="#b45309", positive="#15803d")
+    request = context.client.request
+    dark = ui.dark_mode(_THEMES.get(request.cookies.get(_THEME, "")))
+    with (
+        ui.left_drawer(bordered=True).props("width=220 breakpoint=900 show-if-above") as drawer,
+        ui.element("nav").props('aria-label="Pages"').style("width: 100%"),
+    ):
+        for number, (name, target, icon) in enumerate(PLACES, 1):
+            with ui.link(target=target).classes("p-nav" + (" here" if name == (here or title) else "")):
+                ui.icon(icon, size="1.2rem")
+                ui.label(name)
+                with ui.element("kbd"):
+                    ui.label(str(number))
+        with ui.link(target="/api/docs").classes("p-nav"):
+            ui.icon("api", size="1.2rem")
+            ui.label("API")
+    with ui.header().classes("p-head"):
+        ui.button(icon="menu", on_click=drawer.toggle).props('flat round dense aria-label="Menu"')
+        ui.label("Penstock").classes("p-brand")
+        ui.label(console.options.config.namesrv).classes("where")
+        ui.space()
+        state = ui.label("…").classes("p-chip").props("data-mark=state")
+        ui.button(icon="contrast", on_click=lambda: _turn(dark)).props('flat round dense aria-label="Light or dark"')
+    ui.keyboard(on_key=_key)
+
+    async def refresh() -> None:
+        found = await look(console.view, console.parent)
+        state.set_text(found.state.value)
+        state.classes(replace=f"p-chip {_COLOUR.get(found.state, 'bad')}").tooltip(found.why or "All brokers serve.")
+
+    ui.timer(_STATE_S, refresh, immediate=True)
+    yield
+
+
+def _turn(dark: ui.dark_mode) -> None:
+    """Light, dark, as the system is: one after the other."""
+    order: list[tuple[str, bool | None]] = [("light", False), ("dark", True), ("auto", None)]
+    at = next(number for number, (_, value) in enumerate(order) if value is dark.value)
+    name, dark.value = order[(at + 1) % len(order)]
+    ui.run_javascript(f'document.cookie = "{_THEME}={name}; path=/; max-age=31536000; samesite=strict"')
+    ui.notify(f"Colours: {name}")
+
+
+def _key(pressed: KeyEventArguments) -> None:
+    if not pressed.action.keydown or pressed.modifiers.ctrl or pressed.modifiers.meta or pressed.modifiers.alt:
+        return
+    if pressed.key.name == "/":
+        ui.run_javascript('document.querySelector("input[type=text], input:not([type])")?.focus()')
+    elif pressed.key.number is not None and 1 <= pressed.key.number <= len(PLACES):
+        ui.navigate.to(PLACES[pressed.key.number - 1][1])
+
+
+# -- shapes --------------------------------------------------------------------------------------------------------
+
+
+def title(text: str, about: str = "") -> None:
+    """The page's name and what it is for."""
+    with ui.column().style("gap: .15rem"):
+        with ui.element("h1"):
+            ui.label(text)
+        if about:
+            ui.label(about).classes("soft small")
+
+
+def section(text: str) -> None:
+    with ui.element("h2"):
+        ui.label(text)
+
+
+def stat(name: str, value: str = "…") -> ui.label:
+    """A figure with its name below; what is returned is the figure."""
+    with ui.element("div").classes("p-stat"):
+        shown = ui.label(value).classes("v")
+        ui.label(name).classes("l")
+    return shown
+
+
+def pairs(of: Sequence[tuple[str, str]]) -> None:
+    with ui.element("div").classes("p-pairs"):
+        for name, value in of:
+            ui.label(name)
+            ui.label(value)
+
+
+def table(columns: Sequence[tuple[str, ...]], key: str, **options: Any) -> ui.table:
+    """An empty table. A column is its field and its title, and `left` if it is no number.
+
+    A row may have `link`, which makes its first column one.
+    """
+    made = ui.table(
+        columns=[
+            {
+                "name": column[0],
+                "field": column[0],
+                "label": column[1],
+                "align": column[2] if len(column) > 2 else "right",
+            }
+            for column in columns
+        ],
+        rows=[],
+        row_key=key,
+        **options,
+    ).props("flat dense")
+    made.add_slot(
+        f"body-cell-{columns[0][0]}",
+        '<q-td :props="props"><a v-if="props.row.link" :href="props.row.link">{{ props.value }}</a>'
+        "<span v-else>{{ props.value }}</span></q-td>",
+    )
+    return made
+
+
+# -- asking and telling --------------------------------------------------------------------------------------------
+
+
+async def ask(question: str, lines: Sequence[str], verb: str) -> bool:
+    """Whether a person agrees to a change."""
+    with ui.dialog() as dialog, ui.card():
+        section(question)
+        for line in lines:
+            ui.label(line)
+        with ui.row().style("justify-content: flex-end; width: 100%"):
+            ui.button("Leave it", on_click=lambda: dialog.submit(False)).props("flat autofocus no-caps")
+            ui.button(verb, on_click=lambda: dialog.submit(True)).props("color=negative unelevated no-caps").mark(
+                "agree"
+            )
+    agreed = await dialog
+    dialog.delete()
+    return bool(agreed)
+
+
+async def tell(change: Awaitable[Done]) -> bool:
+    """Makes a change and says what it did, or why not."""
+    with telling():
+        done = await change
+        ui.notify(done.did, type="positive", timeout=8000, multi_line=True)
+        return True
+    return False
+
+
+@contextlib.contextmanager
+def telling() -> Iterator[None]:
+    """Says what went wrong inside, in one sentence."""
+    try:
+        yield
+    except (PenstockError, ValueError) as error:
+        ui.notify(str(error), type="negative", timeout=10_000, multi_line=True, close_button=True)
+
+
+def every(seconds: float, act: Callable[[], Awaitable[None]]) -> None:
+    """Calls `act` now and then, while somebody looks. What goes wrong is shown on the page, once, until it works."""
+    problem = ui.label().classes("bad").props("data-mark=problem")
+    problem.set_visibility(False)
+
+    async def run() -> None:
+        try:
+            await act()
+        except PenstockError as error:
+            problem.set_text(str(error))
+            problem.set_visibility(True)
+        else:
+            problem.set_visibility(False)
+
+    ui.timer(seconds, run, immediate=True)

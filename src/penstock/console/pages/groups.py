@@ -1,0 +1,232 @@
+"""Groups: how much each has still to consume, by queue and over time, who consumes, and moving its offsets."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from nicegui import ui
+
+from penstock.console.changing import QueueMove
+from penstock.console.figures import GroupRow
+from penstock.console.history import SAMPLE_S
+from penstock.console.pages import looks, words
+from penstock.console.pages.frame import every, frame, section, stat, table, tell, telling, title
+from penstock.console.pages.paging import PagedTable
+from penstock.console.parts import Console
+
+_MOST_LINES = 8
+
+
+def add(console: Console) -> None:
+    @ui.page("/groups")
+    def groups() -> None:
+        with frame(console, "Groups"):
+            title("Groups", "Consumer groups, the one with the most messages to consume first.")
+            with ui.card().classes("p-card"):
+                _list(console)
+
+    @ui.page("/groups/{name}")
+    def group(name: str) -> None:
+        with frame(console, name, "Groups"):
+            _one(console, name)
+
+
+def _list(console: Console) -> None:
+    async def find(text: str) -> list[GroupRow]:
+        rows = [row for row in await console.view.groups() if text in row.name.lower()]
+        return sorted(rows, key=lambda row: (-row.lag, row.name))
+
+    async def fill(rows: list[GroupRow]) -> list[dict[str, Any]]:
+        return [
+            {
+                "name": row.name,
+                "link": words.path("groups", row.name),
+                "lag": words.count(row.lag),
+                "behind": words.span(row.behind_ms),
+                "rate": words.rate(row.consume_per_second),
+                "last": words.moment(row.last_consumed_ms),
+                "topics": ", ".join(row.topics[:4])
+                + (f" and {len(row.topics) - 4} more" if len(row.topics) > 4 else ""),
+            }
+            for row in rows
+        ]
+
+    PagedTable(
+        [
+            ("name", "group", "left"),
+            ("lag", "to be consumed"),
+            ("behind", "behind"),
+            ("rate", "consumed/s"),
+            ("last", "newest consumed was stored"),
+            ("topics", "topics", "left"),
+        ],
+        find,
+        fill,
+        seconds=5.0,
+    )
+
+
+def _one(console: Console, name: str) -> None:
+    with ui.element("div").classes("p-row"):
+        title(name)
+        ui.space()
+        ui.button("Reset offsets", icon="restore", on_click=lambda: _reset(console, name)).props("flat no-caps")
+        ui.button(
+            "Dead letters", icon="report", on_click=lambda: ui.navigate.to(words.path("dead-letters", name))
+        ).props("flat no-caps")
+    with ui.element("div").classes("p-stats"):
+        figures = [stat(text) for text in ("to be consumed", "consumed a second", "clients", "model")]
+    with ui.card().classes("p-card"):
+        section("To be consumed, by queue")
+        chart = ui.echart(looks.lines([])).style("height: 15rem; width: 100%")
+    with ui.card().classes("p-card"):
+        section("Queues")
+        queues = table(
+            [
+                ("queue", "queue", "left"),
+                ("consumer", "consumed up to"),
+                ("broker", "next message"),
+                ("lag", "to be consumed"),
+                ("last", "last consumed was stored"),
+            ],
+            "queue",
+        ).props("data-mark=group-queues")
+    with ui.element("div").classes("p-grid"):
+        with ui.card().classes("p-card"):
+            section("Clients")
+            clients = table(
+                [
+                    ("id", "client", "left"),
+                    ("address", "address", "left"),
+                    ("language", "language", "left"),
+                    ("version", "version", "left"),
+                ],
+                "id",
+            ).props('no-data-label="Nobody is connected."')
+        with ui.card().classes("p-card"):
+            section("Subscriptions")
+            subscriptions = table([("topic", "topic", "left"), ("expression", "expression", "left")], "topic").props(
+                'no-data-label="Known while a client is connected."'
+            )
+
+    async def refresh() -> None:
+        found = await console.view.group(name)
+        console.history.note(found)
+        texts = (words.count(found.lag), words.rate(found.consume_per_second), str(len(found.clients)))
+        for shown, text in zip(figures, (*texts, found.model.lower() or words.NOTHING), strict=True):
+            shown.set_text(text)
+        queues.rows = [
+            {
+                "queue": f"{each.topic} {each.broker}:{each.queue_id}",
+                "consumer": words.count(each.consumer_offset),
+                "broker": words.count(each.broker_offset),
+                "lag": words.count(each.lag),
+                "last": words.moment(each.last_consumed_ms),
+            }
+            for each in found.queues
+        ]
+        clients.rows = [
+            {"id": each.client_id, "address": each.address, "language": each.language, "version": each.version}
+            for each in found.clients
+        ]
+        subscriptions.rows = [{"topic": topic, "expression": text} for topic, text in found.subscriptions.items()]
+        _draw(console, name, chart)
+
+    every(SAMPLE_S, refresh)
+
+
+def _draw(console: Console, name: str, chart: ui.echart) -> None:
+    """All queues together, and those that are furthest behind."""
+    kept = list(console.history.queue_lags.get(name, ()))
+    total = list(console.history.lags.get(name, ()))
+    worst = sorted(kept[-1][1].items(), key=lambda each: -each[1])[:_MOST_LINES] if kept else []
+    seen = {at for at, _ in kept}
+    all_together = sorted(
+        [*((at, lag) for at, lag in total if at not in seen), *((at, sum(by.values())) for at, by in kept)]
+    )
+    series: list[tuple[str, list[Any]]] = [("all queues", all_together)]
+    series += [(queue, [(at, by.get(queue)) for at, by in kept]) for queue, lag in worst if lag]
+    made = looks.lines([label for label, _ in series])
+    for line, (_, data) in zip(made["series"], series, strict=True):
+        line["data"] = data
+    chart.options.clear()
+    chart.options.update(made)
+
+
+# -- reset ---------------------------------------------------------------------------------------------------------
+
+
+async def _reset(console: Console, name: str) -> None:
+    """A form that shows what a reset would do before it can be made."""
+    topics: list[str] = []
+    with telling():
+        found = await console.view.group(name)
+        topics = sorted({each.topic for each in found.queues}, key=lambda each: (each.startswith("%"), each))
+    if not topics:
+        ui.notify("This group has no offsets that could be moved.", type="warning")
+        return
+    previewed: list[tuple[str, int]] = []
+    with ui.dialog() as dialog, ui.card():
+        section(f"Reset offsets of {name}")
+        topic = ui.select(topics, value=topics[0], label="Topic").props("outlined dense").style("width: 100%")
+        to = ui.toggle({"time": "to a time", "begin": "to the beginning", "end": "to the end"}, value="time").props(
+            "no-caps unelevated"
+        )
+        at = ui.input("Time", value=words.moment(time.time_ns() // 1_000_000 - 3_600_000)).props("outlined dense")
+        at.style("width: 100%").bind_visibility_from(to, "value", value="time")
+        shown = table(
+            [
+                ("queue", "queue", "left"),
+                ("current", "now at"),
+                ("target", "goes to"),
+                ("repeated", "come again"),
+                ("skipped", "are skipped"),
+            ],
+            "queue",
+        ).props("data-mark=preview")
+        shown.set_visibility(False)
+        summary = ui.label().classes("warn")
+
+        def timestamp() -> int:
+            ends = {"begin": 0, "end": -1}
+            return ends[str(to.value)] if to.value in ends else words.when(at.value)
+
+        async def preview() -> None:
+            with telling():
+                wanted = str(topic.value), timestamp()
+                moves = await console.changes.preview_reset(name, *wanted)
+                previewed[:] = [wanted]
+                shown.rows = [_move(each) for each in moves]
+                shown.set_visibility(True)
+                again, lost = sum(each.repeated for each in moves), sum(each.skipped for each in moves)
+                summary.set_text(f"{words.count(again)} messages come again, {words.count(lost)} are skipped.")
+                go.set_enabled(True)
+
+        def changed() -> None:
+            previewed.clear()
+            go.set_enabled(False)
+            shown.set_visibility(False)
+            summary.set_text("")
+
+        for field in (topic, to, at):
+            field.on_value_change(changed)
+        with ui.row().style("justify-content: flex-end; width: 100%"):
+            ui.button("Leave it", on_click=lambda: dialog.submit(False)).props("flat no-caps")
+            ui.button("Show the effect", on_click=preview).props("outline no-caps")
+            go = ui.button("Reset", on_click=lambda: dialog.submit(True)).props("unelevated no-caps color=negative")
+            go.set_enabled(False)
+    agreed = await dialog
+    dialog.delete()
+    if agreed and previewed:
+        await tell(console.changes.reset(name, *previewed[0]))
+
+
+def _move(move: QueueMove) -> dict[str, str]:
+    return {
+        "queue": f"{move.broker} {move.queue_id}",
+        "current": words.count(move.current),
+        "target": words.count(move.target),
+        "repeated": words.count(move.repeated),
+        "skipped": words.count(move.skipped),
+    }

@@ -1,0 +1,188 @@
+"""Messages: found by key, id, time or offset; one of them in full, and who has consumed it."""
+
+from __future__ import annotations
+
+import time
+from base64 import b64decode
+from typing import Any
+
+from nicegui import ui
+
+from penstock.client.message import ReceivedMessage
+from penstock.console.bodies import Form, best_form, show
+from penstock.console.finding import body_of, clean, described
+from penstock.console.pages import words
+from penstock.console.pages.frame import every, frame, pairs, section, table, telling, title
+from penstock.console.parts import Console
+
+_BY = {"newest": "newest", "key": "key", "id": "id", "time": "time", "offset": "queue offset"}
+_PREVIEW = 120
+
+
+def add(console: Console) -> None:
+    @ui.page("/messages")
+    async def messages(topic: str = "", by: str = "newest", value: str = "") -> None:
+        with frame(console, "Messages"):
+            title("Messages", "Looking leaves no trace: no group's offsets are touched.")
+            await _search(console, topic, by if by in _BY else "newest", value)
+
+    @ui.page("/message/{msg_id}")
+    async def message(msg_id: str) -> None:
+        with frame(console, "Message", "Messages"):
+            with telling():
+                found = await console.finder.by_id(msg_id)
+                if found:
+                    _one(console, found[0])
+                    return
+            title("There is no such message", msg_id)
+
+
+def list_columns() -> list[tuple[str, ...]]:
+    return [
+        ("id", "id", "left"),
+        ("stored", "stored", "left"),
+        ("place", "queue and offset", "left"),
+        ("tags", "tag", "left"),
+        ("keys", "keys", "left"),
+        ("body", "body", "left"),
+    ]
+
+
+def list_row(message: ReceivedMessage) -> dict[str, Any]:
+    """A message as one line."""
+    body, _ = body_of(message)
+    start = body[:_PREVIEW]
+    text = start.hex(" ") if best_form(body) is Form.HEX else start.decode("utf-8", "replace")
+    return {
+        "id": message.msg_id,
+        "key": message.offset_msg_id,
+        "link": words.path("message", message.offset_msg_id),
+        "stored": words.moment(message.store_timestamp),
+        "place": f"{message.queue_id} at {message.queue_offset}",
+        "tags": clean(message.tags),
+        "keys": clean(" ".join(message.keys)),
+        "body": " ".join(text.split()) + ("…" if len(body) > _PREVIEW else ""),
+    }
+
+
+async def _search(console: Console, topic: str, by: str, value: str) -> None:
+    names: list[str] = []
+    with telling():
+        names = [row.name for row in await console.view.topics()]
+    brokers: list[str] = []
+    with telling():
+        brokers = sorted({broker.name for broker in await console.view.brokers()})
+    now = time.time_ns() // 1_000_000
+    with ui.card().classes("p-card"), ui.element("div").classes("p-row"):
+        of = ui.select(names, label="Topic", value=topic if topic in names else None, with_input=True)
+        of.props("outlined dense options-dense").style("width: min(22rem, 100%)")
+        how = ui.select(_BY, label="By", value=by).props("outlined dense").style("width: 9rem")
+        text = ui.input("Key", value=value if by == "key" else "").props("outlined dense").style("width: 18rem")
+        text.bind_visibility_from(how, "value", value="key")
+        msg_id = ui.input("Message id", value=value if by == "id" else "").props("outlined dense").style("width: 24rem")
+        msg_id.bind_visibility_from(how, "value", value="id")
+        begin = ui.input("From", value=words.moment(now - 3_600_000)).props("outlined dense").style("width: 13rem")
+        end = ui.input("To", value=words.moment(now + 60_000)).props("outlined dense").style("width: 13rem")
+        for field in (begin, end):
+            field.bind_visibility_from(how, "value", value="time")
+        broker = ui.select(brokers, label="Broker", value=brokers[0] if brokers else None).props("outlined dense")
+        queue = ui.number("Queue", value=0, min=0, precision=0).props("outlined dense").style("width: 6rem")
+        offset = ui.number("Offset", value=0, min=0, precision=0).props("outlined dense").style("width: 9rem")
+        for each in (broker, queue, offset):
+            each.bind_visibility_from(how, "value", value="offset")
+        find = ui.button("Find", icon="search").props("unelevated no-caps")
+    with ui.card().classes("p-card"):
+        told = ui.label("").classes("soft small").props("data-mark=told")
+        shown = table(list_columns(), "key").props("data-mark=found wrap-cells")
+
+    async def search() -> None:
+        with telling():
+            name = str(of.value or "")
+            if not name and how.value != "id":
+                raise ValueError("Choose a topic first.")
+            finder = console.finder
+            if how.value == "key":
+                found = await finder.by_key(name, str(text.value or ""))
+            elif how.value == "id":
+                found = await finder.by_id(str(msg_id.value or "").strip(), name or None)
+            elif how.value == "time":
+                found = await finder.by_time(name, words.when(begin.value), words.when(end.value))
+            elif how.value == "offset":
+                place = str(broker.value or ""), int(queue.value or 0), int(offset.value or 0)
+                found = await finder.by_offset(name, *place)
+            else:
+                found = await finder.newest(name)
+            shown.rows = [list_row(each) for each in found]
+            told.set_text(f"{len(found)} found" if found else "None found.")
+
+    find.on_click(search)
+    for typed in (text, msg_id, begin, end):
+        typed.on("keydown.enter", search)
+    if topic in names or (by == "id" and value):
+        await search()
+
+
+def _one(console: Console, message: ReceivedMessage) -> None:
+    found = described(message)
+    body = b64decode(found.body)
+    title(found.msg_id, f"{found.topic}, queue {found.queue_id} at offset {found.queue_offset}")
+    with ui.card().classes("p-card"):
+        with ui.element("div").classes("p-row"):
+            section("Body")
+            ui.label(f"{words.size(found.body_size)} {found.note}").classes("soft small")
+            ui.space()
+            forms = ui.toggle({form: form.value for form in Form}, value=best_form(body)).props(
+                "no-caps dense unelevated"
+            )
+            ui.button(icon="download", on_click=lambda: ui.download.content(body, f"{found.offset_msg_id}.bin")).props(
+                'flat round dense aria-label="Download"'
+            )
+        with ui.element("pre").classes("p-body").props("data-mark=body tabindex=0") as box:
+            shown = ui.label().style("display: inline")
+        cut = ui.label("Only the beginning is shown; the download has all of it.").classes("soft small")
+
+        def draw() -> None:
+            view = show(body, Form(forms.value))
+            shown.set_text(view.text)
+            cut.set_visibility(view.is_cut)
+            box.classes(replace=f"p-body {'hex' if view.form is Form.HEX else ''}")
+
+        forms.on_value_change(draw)
+        draw()
+    with ui.element("div").classes("p-grid"):
+        with ui.card().classes("p-card"):
+            section("Headers")
+            pairs(
+                [
+                    ("topic", found.topic),
+                    ("tag", found.tags or words.NOTHING),
+                    ("keys", " ".join(found.keys) or words.NOTHING),
+                    ("born", f"{words.moment(found.born_ms)} at {found.born_host}"),
+                    ("stored", f"{words.moment(found.stored_ms)} at {found.store_host}"),
+                    ("offset id", found.offset_msg_id),
+                    ("in the log at", words.count(found.physical_offset)),
+                    ("size", words.size(found.size)),
+                    ("consumed in vain", f"{found.reconsume_times} times"),
+                ]
+            )
+        with ui.card().classes("p-card"):
+            section("Properties")
+            pairs(sorted(found.properties.items()))
+        with ui.card().classes("p-card"):
+            section("Who has consumed it")
+            groups = table(
+                [("group", "group", "left"), ("state", "", "left"), ("offset", "its offset")], "group"
+            ).props('no-data-label="No group consumes its topic." data-mark=consumers')
+
+    async def refresh() -> None:
+        groups.rows = [
+            {
+                "group": each.group,
+                "link": words.path("groups", each.group),
+                "state": each.state,
+                "offset": words.count(each.consumer_offset) if each.consumer_offset >= 0 else words.NOTHING,
+            }
+            for each in await console.finder.consumers(message)
+        ]
+
+    every(3.0, refresh)

@@ -1,0 +1,112 @@
+"""Overview: what comes in and goes out, how fast, and what is behind, live."""
+
+from __future__ import annotations
+
+from nicegui import ui
+
+from penstock.console.figures import State
+from penstock.console.history import SAMPLE_S
+from penstock.console.pages import looks, words
+from penstock.console.pages.frame import every, frame, section, stat, table, title
+from penstock.console.parts import Console
+
+_SHOWN = 300
+"""Samples in a chart: ten minutes."""
+_SERIES = (
+    ("in_per_second", "out_per_second"),
+    ("p50_ms", "p99_ms"),
+    ("flush_behind_bytes", "dispatch_behind_bytes"),
+)
+"""What each chart shows."""
+
+
+def add(console: Console) -> None:
+    @ui.page("/")
+    def overview() -> None:
+        with frame(console, "Overview"):
+            title("Overview", "All brokers together; the charts show the last ten minutes.")
+            with ui.element("div").classes("p-stats"):
+                figures = {
+                    name: stat(name)
+                    for name in (
+                        "in, messages/s",
+                        "out, messages/s",
+                        "put latency, p99",
+                        "not flushed yet",
+                        "not dispatched yet",
+                        "disk used",
+                        "to be consumed",
+                    )
+                }
+            with ui.element("div").classes("p-grid"):
+                charts = [
+                    _chart("Messages a second", ["in", "out"], (looks.IN, looks.OUT)),
+                    _chart("Put latency, ms", ["p50", "p99"], (looks.IN, looks.LATE)),
+                    _chart("Behind, bytes", ["flush", "dispatch"], (looks.LATE, looks.BEHIND)),
+                ]
+            with ui.card().classes("p-card"):
+                section("Brokers")
+                brokers = table(
+                    [
+                        ("name", "broker", "left"),
+                        ("address", "address", "left"),
+                        ("state", "state", "left"),
+                        ("version", "version", "left"),
+                        ("in", "in/s"),
+                        ("out", "out/s"),
+                        ("log", "log"),
+                        ("oldest", "oldest message"),
+                        ("disk", "disk"),
+                        ("up", "up for"),
+                    ],
+                    "address",
+                ).props("data-mark=brokers")
+
+            async def refresh() -> None:
+                found = await console.view.brokers()
+                brokers.rows = [
+                    {
+                        "name": each.name if each.broker_id == 0 else f"{each.name} (slave {each.broker_id})",
+                        "address": each.address,
+                        "state": each.state.value if each.state is State.SERVING else f"{each.state.value}: {each.why}",
+                        "version": each.version,
+                        "in": words.rate(each.put_per_second),
+                        "out": words.rate(each.got_per_second),
+                        "log": words.size(each.log_max_offset - each.log_min_offset),
+                        "oldest": words.ago(each.earliest_ms),
+                        "disk": words.share(each.disk_used_ratio),
+                        "up": words.ago(each.started_ms).removesuffix(" ago"),
+                    }
+                    for each in found
+                ]
+                samples = list(console.history.samples)[-_SHOWN:]
+                if not samples:
+                    return
+                last = samples[-1]
+                lags = [kept[-1][1] for kept in console.history.lags.values() if kept]
+                for shown, text in zip(
+                    figures.values(),
+                    (
+                        words.rate(last.in_per_second),
+                        words.rate(last.out_per_second),
+                        words.NOTHING if last.p99_ms is None else f"≤ {last.p99_ms} ms",
+                        words.size(last.flush_behind_bytes),
+                        words.size(last.dispatch_behind_bytes),
+                        words.share(last.disk_used_ratio),
+                        words.count(sum(lags)) if lags else words.NOTHING,
+                    ),
+                    strict=True,
+                ):
+                    shown.set_text(text)
+                for chart, of in zip(charts, _SERIES, strict=True):
+                    for line, field in zip(chart.options["series"], of, strict=True):
+                        values = [(each.at_ms, getattr(each, field)) for each in samples]
+                        line["data"] = [(at, None if value is None else round(value, 1)) for at, value in values]
+
+            every(SAMPLE_S, refresh)
+
+
+def _chart(name: str, series: list[str], colours: tuple[str, ...]) -> ui.echart:
+    with ui.card().classes("p-card"):
+        section(name)
+        return ui.echart(looks.lines(series, colours=colours)).style("height: 15rem; width: 100%")

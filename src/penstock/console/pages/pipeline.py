@@ -1,0 +1,258 @@
+"""Pipeline: starting jobs on Spark, watching them, and reading what came out."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from nicegui import ui
+
+from penstock.console.job_forms import EXPORT_FOLDER, FORMS, Field, JobForm
+from penstock.console.jobs import Job, JobState
+from penstock.console.pages import looks, words
+from penstock.console.pages.frame import ask, every, frame, pairs, section, stat, table, telling, title
+from penstock.console.parts import Console
+
+_MOST_ROWS = 500
+_NOT_SHOWN = ("--store=", "--config=", "--namesrv=", "--master=", "--conf=")
+"""Options that the console was started with."""
+
+
+def add(console: Console) -> None:
+    @ui.page("/pipeline")
+    def pipeline() -> None:
+        with frame(console, "Pipeline"):
+            title("Pipeline", "Jobs on Spark over what the store holds.")
+            with ui.element("div").classes("p-grid"):
+                for form in FORMS.values():
+                    _form(console, form)
+            with ui.card().classes("p-card"):
+                section("Jobs")
+                shown = table(
+                    [
+                        ("name", "job", "left"),
+                        ("state", "state", "left"),
+                        ("share", "done"),
+                        ("started", "started", "left"),
+                        ("took", "took"),
+                        ("said", "last said", "left"),
+                    ],
+                    "name",
+                ).props('no-data-label="None was started yet." wrap-cells')
+
+            async def refresh() -> None:
+                shown.rows = [_row(job) for job in reversed(console.jobs.all.values())]
+
+            every(1.0, refresh)
+
+    @ui.page("/pipeline/{number}")
+    def job(number: int) -> None:
+        found = console.jobs.all.get(number)
+        with frame(console, f"Job {number}", "Pipeline"):
+            if found is None:
+                title("There is no such job", "Jobs are forgotten when the console ends.")
+            else:
+                _one(console, found)
+
+
+def _row(job: Job) -> dict[str, Any]:
+    return {
+        "name": f"{job.number} {job.verb}",
+        "link": words.path("pipeline", str(job.number)),
+        "state": job.state.value,
+        "share": f"{job.share} %",
+        "started": words.moment(job.started_ms),
+        "took": words.span(job.ended_ms - job.started_ms) if job.ended_ms else words.NOTHING,
+        "said": job.said[-1] if job.said else "",
+    }
+
+
+def _form(console: Console, form: JobForm) -> None:
+    with ui.card().classes("p-card").props(f"data-mark=form-{form.verb}"):
+        section(form.title)
+        ui.label(form.about).classes("soft small")
+        inputs: dict[str, Any] = {}
+        if form.fields:
+            with ui.expansion("What to look for" if form.verb == "search" else "Options", value=False).style(
+                "width: 100%"
+            ):
+                for field in form.fields:
+                    inputs[field.name] = _input(field).style("width: 100%")
+                if form.verb == "export":
+                    folder = ui.input("Folder, among the exports", value="messages").props("outlined dense")
+                    inputs[EXPORT_FOLDER] = folder.style("width: 100%")
+
+        async def start() -> None:
+            given = {name: _text(each.value) for name, each in inputs.items() if each.value}
+            if form.asks and "dry-run" not in given and not await ask(f"Start {form.verb}?", [form.asks], "Start it"):
+                return
+            with telling():
+                started = console.start_job(form.verb, given)
+                ui.navigate.to(words.path("pipeline", str(started.number)))
+
+        ui.button(f"Start {form.verb}", icon="play_arrow", on_click=start).props("unelevated no-caps")
+
+
+def _input(field: Field) -> Any:
+    if field.is_switch:
+        return ui.switch(field.label)
+    if field.choices:
+        return ui.select(list(field.choices), label=field.label, clearable=True).props("outlined dense")
+    kind = ui.textarea if field.repeats else ui.input
+    return kind(field.label).props("outlined dense" + (" autogrow" if field.repeats else ""))
+
+
+def _text(value: object) -> str:
+    return "true" if value is True else str(value)
+
+
+def _one(console: Console, job: Job) -> None:
+    with ui.element("div").classes("p-row"):
+        given = [each for each in job.arguments if not each.startswith(_NOT_SHOWN)]
+        title(f"Job {job.number}: {job.verb}", " ".join(given))
+        ui.space()
+        stop = ui.button("Cancel", icon="stop", on_click=lambda: console.jobs.cancel(job)).props("flat no-caps")
+    with ui.element("div").classes("p-stats"):
+        state, share, took = stat("state"), stat("done"), stat("took")
+    bar = ui.linear_progress(value=0, show_value=False).props("rounded aria-label=Progress")
+    results = ui.column().style("width: 100%; gap: 1rem").props("data-mark=results")
+    with ui.card().classes("p-card"):
+        section("What it said")
+        said = ui.label().classes("p-body")
+    drawn: list[bool] = []
+
+    async def refresh() -> None:
+        row = _row(job)
+        state.set_text(row["state"])
+        share.set_text(row["share"])
+        took.set_text(row["took"])
+        bar.set_value(job.share / 100)
+        running = job.state is JobState.RUNNING
+        bar.props(
+            add="indeterminate" if running and not job.share else "",
+            remove="" if running and not job.share else "indeterminate",
+        )
+        stop.set_visibility(running)
+        said.set_text("\n".join(job.said) or words.NOTHING)
+        if not running and not drawn:
+            drawn.append(True)
+            with results:
+                _results(job)
+
+    every(1.0, refresh)
+
+
+# -- results -------------------------------------------------------------------------------------------------------
+
+
+def _results(job: Job) -> None:
+    found = job.results
+    if job.verb == "usage" and found:
+        _usage(found[0])
+    elif job.verb == "verify" and found:
+        _verify(found[0])
+    elif job.verb == "search":
+        _search(found)
+    elif found:
+        ui.label(json.dumps(found, indent=2)[: 64 << 10]).classes("p-body")
+
+
+def _usage(found: dict[str, Any]) -> None:
+    counts = [each for each in found["counts"] if each["by"] == "topic"]
+    counts.sort(key=lambda each: -each["bytes"])
+    with ui.element("div").classes("p-stats"):
+        stat("messages", words.count(found["messages"]))
+        stat("bytes", words.size(found["bytes"]))
+        for disk in found["stores"]:
+            left = disk["days_left"]
+            stat("until the disk is full", words.NOTHING if left is None else f"{left:.0f} days")
+    with ui.element("div").classes("p-grid"):
+        with ui.card().classes("p-card"):
+            section("Bytes by topic")
+            ui.echart(_bars([(each["topic"], each["bytes"]) for each in counts[:15]])).style(
+                "height: 20rem; width: 100%"
+            )
+        with ui.card().classes("p-card"):
+            section("Messages by hour")
+            hours: dict[int, int] = {}
+            for each in found["counts"]:
+                if each["by"] == "hour":
+                    hours[each["from"]] = hours.get(each["from"], 0) + each["messages"]
+            made = looks.lines(["messages"])
+            made["series"] = [{"type": "bar", "name": "messages", "data": sorted(hours.items()), "barMaxWidth": 40}]
+            ui.echart(made).style("height: 20rem; width: 100%")
+    with ui.card().classes("p-card"):
+        columns = [
+            ("topic", "topic", "left"),
+            ("messages", "messages"),
+            ("bytes", "bytes"),
+            ("p50", "p50"),
+            ("p99", "p99"),
+        ]
+        table(columns, "topic", pagination=25).rows = [
+            {
+                "topic": each["topic"],
+                "messages": words.count(each["messages"]),
+                "bytes": words.size(each["bytes"]),
+                "p50": words.size(each["p50"]),
+                "p99": words.size(each["p99"]),
+            }
+            for each in counts[:_MOST_ROWS]
+        ]
+
+
+def _bars(of: list[tuple[str, int]]) -> dict[str, Any]:
+    grey = {"color": "#8a9aa1"}
+    return {
+        "animation": False,
+        "color": [looks.IN],
+        "grid": {"left": 8, "right": 20, "top": 8, "bottom": 8, "containLabel": True},
+        "tooltip": {"trigger": "axis", "renderMode": "richText"},
+        "xAxis": {"type": "value", "axisLabel": grey, "splitLine": {"lineStyle": {"color": "#8a9aa133"}}},
+        "yAxis": {"type": "category", "inverse": True, "data": [name for name, _ in of], "axisLabel": grey},
+        "series": [{"type": "bar", "data": [value for _, value in of], "barMaxWidth": 22}],
+    }
+
+
+def _verify(found: dict[str, Any]) -> None:
+    with ui.element("div").classes("p-stats"):
+        stat("errors", words.count(found["errors"]))
+        stat("notes", words.count(found["notes"]))
+    for each in found["stores"]:
+        with ui.card().classes("p-card"):
+            section(str(each["store"]))
+            if each.get("problem"):
+                ui.label(each["problem"]).classes("bad")
+                continue
+            scalars = [(name, str(value)) for name, value in each.items() if isinstance(value, str | int | float)]
+            pairs(scalars)
+            findings = each.get("findings") or []
+            if findings:
+                ui.label(json.dumps(findings[:_MOST_ROWS], indent=1)).classes("p-body")
+            else:
+                ui.label("Nothing is wrong.").classes("good")
+
+
+def _search(found: list[dict[str, Any]]) -> None:
+    with ui.card().classes("p-card"):
+        section(f"{len(found)} found")
+        columns = [
+            ("id", "id", "left"),
+            ("topic", "topic", "left"),
+            ("place", "queue and offset", "left"),
+            ("stored", "stored", "left"),
+            ("tags", "tag", "left"),
+            ("keys", "keys", "left"),
+        ]
+        table(columns, "id", pagination=25).props("data-mark=hits").rows = [
+            {
+                "id": each.get("msg_id") or "",
+                "link": words.path("message", str(each.get("msg_id"))),
+                "topic": each.get("topic"),
+                "place": f"{each.get('queue_id')} at {each.get('queue_offset')}",
+                "stored": words.moment(each.get("store_timestamp")),
+                "tags": each.get("tags") or "",
+                "keys": " ".join(each.get("keys") or ()),
+            }
+            for each in found[:_MOST_ROWS]
+        ]

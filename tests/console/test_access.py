@@ -1,0 +1,142 @@
+"""Nothing of the console is reachable without its token, nor from a foreign page."""
+
+from __future__ import annotations
+
+import base64
+import os
+import re
+import socket
+from urllib.parse import urlsplit
+
+import httpx
+import pytest
+from console_process import TOKEN, ConsoleProcess
+
+from penstock.console.access import Door
+from penstock.errors import BadSettings
+
+PATHS = ["/", "/topics", "/api/topics", "/api/openapi.json", "/api/docs", "/metrics", "/healthz", "/readyz", "/nothing"]
+
+
+def asset(client: httpx.Client) -> str:
+    """The path of one of NiceGUI's own files."""
+    found = re.search(r"/_nicegui/[^\"']+\.js", client.get("/").text)
+    assert found is not None
+    return found[0]
+
+
+def upgrade(console: ConsoleProcess, **headers: str) -> int:
+    """Asks for a WebSocket; returns the status."""
+    place = urlsplit(console.address)
+    lines = {
+        "Host": place.netloc,
+        "Upgrade": "websocket",
+        "Connection": "Upgrade",
+        "Sec-WebSocket-Version": "13",
+        "Sec-WebSocket-Key": base64.b64encode(os.urandom(16)).decode(),
+        **{name.capitalize(): value for name, value in headers.items()},
+    }
+    query = "implicit_handshake=true&client_id=x&EIO=4&transport=websocket"
+    request = f"GET /_nicegui_ws/socket.io/?{query} HTTP/1.1\r\n" + "".join(f"{n}: {v}\r\n" for n, v in lines.items())
+    with socket.create_connection((place.hostname or "", place.port or 0), 10) as raw:
+        raw.sendall(request.encode() + b"\r\n")
+        return int(raw.recv(4096).split()[1])
+
+
+def cookie(console: ConsoleProcess) -> str:
+    with console.stranger(accept="text/html") as stranger:
+        answer = stranger.get(f"/?token={TOKEN}")
+    return answer.headers["set-cookie"].partition(";")[0]
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize(
+    "credentials", [{}, {"authorization": f"Bearer {TOKEN}x"}, {"cookie": f"penstock_console={TOKEN}"}]
+)
+def test_nothing_is_reachable_without_the_token(
+    console: ConsoleProcess, path: str, credentials: dict[str, str]
+) -> None:
+    with console.stranger(**credentials) as stranger:
+        for answer in (stranger.get(path), stranger.post(path)):
+            assert answer.status_code == 401
+            assert TOKEN not in answer.text
+
+
+def test_neither_are_assets_and_the_websocket(console: ConsoleProcess, client: httpx.Client) -> None:
+    path = asset(client)
+    assert client.get(path).status_code == 200
+    with console.stranger() as stranger:
+        assert stranger.get(path).status_code == 401
+    assert upgrade(console) in (401, 403)
+    assert upgrade(console, cookie=cookie(console), origin=console.address) == 101
+
+
+def test_the_link_lets_in_and_the_cookie_stands_for_it(console: ConsoleProcess) -> None:
+    with console.stranger(accept="text/html") as person:
+        asked = person.get("/groups?q=1")
+        assert asked.status_code == 401
+        assert "<form" in asked.text
+        answer = person.get(f"/topics?q=x&token={TOKEN}")
+        assert answer.status_code == 200
+        assert 'url=/topics?q=x"' in answer.text
+        attributes = answer.headers["set-cookie"].lower()
+        assert "httponly" in attributes
+        assert "samesite=strict" in attributes
+        assert TOKEN not in answer.headers["set-cookie"]
+        assert person.get("/healthz").status_code == 200
+        assert "url=/topics" in person.get(f"/topics?token={TOKEN}").text, "the token does not stay in the address"
+
+
+def test_the_form_lets_in_and_leads_nowhere_else(console: ConsoleProcess) -> None:
+    with console.stranger(accept="text/html", origin=console.address) as person:
+        wrong = person.post("/login", data={"token": "guess", "next": "/topics"})
+        assert wrong.status_code == 401
+        assert "not the token" in wrong.text
+        for target, leads in (("/topics", "/topics"), ("//evil.example", "/"), ("https://evil.example/", "/")):
+            answer = person.post("/login", data={"token": TOKEN, "next": target})
+            person.cookies.clear()
+            assert f'url={leads}"' in answer.text
+
+
+def test_a_page_shown_to_a_stranger_escapes_what_was_asked_for(console: ConsoleProcess) -> None:
+    with console.stranger(accept="text/html") as person:
+        answer = person.get('/"><script>alert(1)</script>')
+        assert answer.status_code == 401
+        assert "<script>" not in answer.text
+
+
+def test_requests_from_another_origin_are_refused(console: ConsoleProcess, client: httpx.Client) -> None:
+    elsewhere = "https://evil.example"
+    body = {"queues": 1, "perm": 6}
+    assert client.put("/api/topics/stolen", json=body, headers={"origin": elsewhere}).status_code == 403
+    assert client.put("/api/topics/stolen", json=body, headers={"origin": "null"}).status_code == 403
+    with console.stranger(cookie=cookie(console)) as person:
+        assert person.get("/api/brokers").status_code == 200
+        assert person.put("/api/topics/stolen", json=body, headers={"origin": elsewhere}).status_code == 403
+        assert person.put("/api/topics/stolen", json=body).status_code == 403, "a cookie alone proves no intent"
+    assert upgrade(console, cookie=cookie(console), origin=elsewhere) == 403
+    assert upgrade(console, cookie=cookie(console)) == 403
+    assert client.get("/api/topics/stolen").status_code == 404
+
+
+@pytest.mark.parametrize("host", ["evil.example", "evil.example:8080", "127.0.0.1.evil.example", "", "["])
+def test_a_name_that_leads_here_without_our_knowledge_is_refused(client: httpx.Client, host: str) -> None:
+    assert client.get("/api/brokers", headers={"host": host}).status_code in (400, 421)
+
+
+def test_addresses_localhost_and_given_names_are_known() -> None:
+    door = Door("a-token-of-some-length", names=["MQ.example.org"])
+    assert all(map(door.knows_host, ["127.0.0.1:8080", "[::1]:8080", "localhost", "10.1.2.3", "mq.example.org:80"]))
+    assert not any(map(door.knows_host, ["example.org", "mq.example.org.evil.example", "", "["]))
+
+
+@pytest.mark.parametrize("token", ["", "short", "has a space in it", "tökens are ascii only"])
+def test_a_token_that_is_easy_to_guess_or_hard_to_send_is_not_taken(token: str) -> None:
+    with pytest.raises(BadSettings, match="token must be"):
+        Door(token)
+
+
+def test_answers_may_not_be_framed_or_sniffed(client: httpx.Client) -> None:
+    headers = client.get("/api/brokers").headers
+    assert "frame-ancestors 'none'" in headers["content-security-policy"]
+    assert headers["x-content-type-options"] == "nosniff"

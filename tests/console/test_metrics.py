@@ -1,0 +1,112 @@
+"""What machines watch: metrics by RocketMQ 5's names, and whether the console and its brokers are well."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from pathlib import Path
+
+import httpx
+from cluster_traffic import ORDERS
+from console_process import ConsoleProcess
+from prometheus_client.parser import text_string_to_metric_families
+
+from penstock.client.admin import Admin
+from penstock.console.figures import BrokerFigures, State, TopicKind, percentile, read_latency
+from penstock.console.health import Parent, look
+from penstock.console.reading import ClusterView
+
+NODE = {"cluster": "DefaultCluster", "node_type": "broker", "node_id": "broker-a"}
+
+
+def samples(client: httpx.Client) -> dict[str, list[tuple[dict[str, str], float]]]:
+    answer = client.get("/metrics")
+    assert answer.headers["content-type"].startswith("text/plain")
+    found: dict[str, list[tuple[dict[str, str], float]]] = {}
+    for family in text_string_to_metric_families(answer.text):
+        for each in family.samples:
+            found.setdefault(each.name, []).append((each.labels, each.value))
+    return found
+
+
+def test_metrics_have_rocketmq_5s_names_and_labels(client: httpx.Client) -> None:
+    found = samples(client)
+    came = {labels["topic"]: value for labels, value in found["rocketmq_messages_in_total"]}
+    assert came["orders"] == ORDERS
+    assert found["rocketmq_messages_in_total"][0][0].keys() >= {*NODE, "topic"}
+    group = {**NODE, "topic": "orders", "consumer_group": "warehouse", "is_retry": "false"}
+    assert (group, float(ORDERS)) in found["rocketmq_messages_out_total"]
+    assert group in [labels for labels, _ in found["rocketmq_consumer_lag_messages"]]
+    assert ({**NODE, "consumer_group": "returns"}, 2.0) in found["rocketmq_send_to_dlq_messages_total"]
+    disk = {**NODE, "storage_type": "local", "storage_medium": "disk"}
+    assert [labels for labels, _ in found["rocketmq_storage_size"]] == [disk]
+    assert ({**NODE, "state": "serving"}, 1.0) in found["penstock_broker_state"]
+
+
+def test_ready_means_that_all_brokers_serve(client: httpx.Client) -> None:
+    assert client.get("/healthz").json() == {"status": "ok"}
+    answer = client.get("/readyz")
+    assert (answer.status_code, answer.json()["state"]) == (200, "serving")
+
+
+def test_a_cluster_that_is_gone_is_told_not_hidden(tmp_path: Path) -> None:
+    with ConsoleProcess("127.0.0.1:9", folder=tmp_path) as lonely, lonely.client() as client:
+        assert client.get("/healthz").status_code == 200
+        answer = client.get("/readyz")
+        assert (answer.status_code, answer.json()["state"]) == (503, "unreachable")
+        assert samples(client)["penstock_ready"] == [({}, 0.0)]
+        assert client.get("/api/topics").status_code == 503
+        assert lonely.stop() == 0
+
+
+def test_recovery_is_a_state_of_its_own() -> None:
+    parent = Parent()
+    parent.hear(b'{"phase": "walking the log", "done": 5, "total": 20}\n')
+
+    async def ask() -> tuple[State, str]:
+        async with Admin("127.0.0.1:9") as admin:
+            found = await look(ClusterView(admin), parent)
+        return found.state, found.why
+
+    assert asyncio.run(ask()) == (State.RECOVERING, "walking the log: 25 %")
+    parent.hear(b'{"phase": ""}\n')
+    assert parent.phase == ""
+
+
+def told(**more: str) -> BrokerFigures:
+    return BrokerFigures.of("a", "c", "127.0.0.1:1", 0, more)
+
+
+def test_why_puts_are_refused_makes_the_state() -> None:
+    assert told().state is State.SERVING
+    assert told(putsRefused="the disk of the store is 97% full, 12 MiB free").state is State.FULL
+    assert told(putsRefused="a sync failed").state is State.READ_ONLY
+
+
+def test_javas_figures_are_read_as_well_as_ours() -> None:
+    java = told(
+        putTps="12.5 10.0 9.1",
+        remainHowManyDataToFlush="1,024 B",
+        commitLogDiskRatio="NaN",
+        putMessageDistributeTime="[<=0ms]:10 [0~10ms]:5 [3~4s]:1 [10s~]:0 ",
+    )
+    assert (java.put_per_second, java.flush_behind_bytes) == (12.5, 1024)
+    assert java.put_latency == {0: 10, 10: 5, 4000: 1}
+    assert percentile(java.put_latency, 0.5) == 0
+    assert percentile(java.put_latency, 0.99) == 4000
+    assert percentile(read_latency("[<=1ms]:0"), 0.5) is None
+
+
+def test_topics_are_told_apart_by_name() -> None:
+    assert TopicKind.of("%RETRY%g") is TopicKind.RETRY
+    assert TopicKind.of("%DLQ%g") is TopicKind.DEAD_LETTERS
+    assert TopicKind.of("DefaultCluster", frozenset({"DefaultCluster"})) is TopicKind.SYSTEM
+    assert TopicKind.of("orders") is TopicKind.NORMAL
+
+
+def test_the_grafana_board_asks_for_metrics_that_there_are(client: httpx.Client) -> None:
+    board = (Path(__file__).parents[2] / "deploy" / "grafana" / "penstock.json").read_text(encoding="utf-8")
+    asked = set(re.findall(r"(?:rocketmq|penstock)_\w+", " ".join(re.findall(r'"expr": "(.*?)",\n', board))))
+    told = set(samples(client))
+    assert len(asked) > 8
+    assert asked <= told

@@ -1,0 +1,111 @@
+"""The console that `penstock serve` starts: it comes and goes with the broker, and never keeps it from serving."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from penstock.cli import console as verb
+from penstock.cli.serve_console import ConsoleChild
+from penstock.console.access import make_token
+from penstock.errors import MissingPackage
+from penstock.store import Settings
+
+SERVE = (sys.executable, "-m", "penstock.cli.main", "serve", "--profile", "dev", "--json", "--log-level", "error")
+SOON_S = 60.0
+
+
+def serve(store: Path, *options: str) -> tuple[subprocess.Popen[str], dict[str, Any]]:
+    order = [*SERVE, "--store", str(store), "--listen", "127.0.0.1:0", "--namesrv", "127.0.0.1:0", *options]
+    process = subprocess.Popen(order, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    assert line, process.communicate()[1]
+    return process, json.loads(line)
+
+
+def ready(link: str) -> dict[str, Any]:
+    """What /readyz says, once it answers and the broker serves."""
+    address, _, token = link.partition("/?token=")
+    deadline = time.monotonic() + SOON_S
+    while True:
+        assert time.monotonic() < deadline
+        try:
+            answer = httpx.get(f"{address}/readyz", headers={"authorization": f"Bearer {token}"}, verify=False)
+        except httpx.TransportError:
+            time.sleep(0.05)
+            continue
+        if answer.status_code == 200:
+            found: dict[str, Any] = answer.json()
+            return found
+        time.sleep(0.05)
+
+
+def until_refused(link: str) -> None:
+    host, _, port = link.partition("/?")[0].removeprefix("http://").rpartition(":")
+    deadline = time.monotonic() + SOON_S
+    while True:
+        assert time.monotonic() < deadline, "the console is still there"
+        try:
+            socket.create_connection((host, int(port)), 1).close()
+        except ConnectionRefusedError:
+            return
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_it_is_there_while_the_broker_is(tmp_path: Path, number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    token = make_token()
+    monkeypatch.setenv(verb.TOKEN_VARIABLE, token)
+    process, told = serve(tmp_path / "store", "--console", "127.0.0.1:0")
+    assert told["console"].endswith(f"/?token={token}")
+    assert ready(told["console"])["brokers"][0]["address"] == told["broker"]
+    process.send_signal(number)
+    _, said = process.communicate(timeout=SOON_S)
+    assert process.returncode == (0 if number == signal.SIGTERM else -number), said
+    until_refused(told["console"])
+    assert said == ""
+
+
+def test_a_port_that_is_taken_does_not_stop_the_broker(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        process, told = serve(tmp_path / "store", "--console", f"127.0.0.1:{port}")
+        assert (told["console"], bool(told["broker"])) == ("", True)
+        process.terminate()
+        _, said = process.communicate(timeout=SOON_S)
+    assert process.returncode == 0
+    assert said.startswith(f"penstock: there is no web console: cannot listen at 127.0.0.1:{port}")
+    assert said.count("\n") == 1
+
+
+def test_without_the_extra_one_sentence_says_how_to_get_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "nicegui" else find(name))
+    with ConsoleChild("127.0.0.1:0", Settings.dev(), None, None) as child:
+        assert child.link == ""
+    assert capsys.readouterr().err == (
+        "penstock: there is no web console: the web console needs more packages: pip install 'penstock[console]', "
+        "or leave it out with --console off.\n"
+    )
+    with pytest.raises(MissingPackage, match=r"penstock\[console\]"):
+        verb.console()
+
+
+def test_off_starts_nothing_and_says_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    with ConsoleChild("off", Settings.dev(), None, None) as child:
+        child.tell("recovering", 1, 2)
+        assert child.link == ""
+    assert capsys.readouterr().err == ""
