@@ -16,10 +16,11 @@ else:
                 ["src/penstock/format/kernels/_compiled.pyx"],
                 depends=sorted(str(part) for part in Path("src/penstock/format/kernels").glob("*.pxi")),
                 extra_compile_args=["-O3"],
-                optional=True,  # no compiler: the build goes on without it
             )
         ],
         language_level=3,
     )
+    for extension in extensions:
+        extension.optional = True  # no compiler: the build goes on without it; cythonize() would drop this if it had it
 
 setup(ext_modules=extensions)
