@@ -5,7 +5,7 @@ STAMP := .venv/.ready
 WORKERS ?= 3
 export PYTHONUNBUFFERED := 1
 
-.PHONY: setup run test test-peers torture check bench clean
+.PHONY: setup run demo test test-newcomer test-peers test-browser torture check docs dist bench clean
 
 setup: $(STAMP)
 
@@ -20,12 +20,25 @@ $(STAMP): pyproject.toml setup.py constraints.txt $(wildcard src/penstock/format
 run: setup
 	$(BIN)/penstock serve
 
+# A broker is killed while a shop sells, and nothing is lost: the whole of it in two minutes, with a page of charts.
+demo: setup
+	$(BIN)/penstock demo
+
 test: check
-	$(BIN)/python -m pytest -m "not java and not node and not cpp and not torture" -n $(WORKERS) --durations=30
+	$(BIN)/python -m pytest -m "not java and not node and not cpp and not browser and not torture and not slow" -n $(WORKERS) --durations=30
+
+# As a newcomer would: README and quickstart in a clean clone, sdist and wheel in an empty environment, the demo with Spark.
+test-newcomer: setup
+	$(BIN)/python -m pytest -m slow -rs --durations=10
 
 # Real clients and Apache RocketMQ itself: through Maven, npm and PyPI. Skips, with the reason, what cannot be had.
 test-peers: setup
 	$(BIN)/python -m pytest -m "java or node or cpp" -rs
+
+# The console's pages in a real Chromium; skipped, with the reason, where there is none. PENSTOCK_SCREENSHOTS=docs/images
+# has it write the pictures that the README shows.
+test-browser: setup
+	$(BIN)/python -m pytest -m browser -rs tests/browser
 
 # What takes minutes to hours: a million mutated frames, kills, power losses, damage: whatever is marked `torture`. Prints
 # its seeds; PENSTOCK_SEED, PENSTOCK_ROUNDS, PENSTOCK_IMAGES and PENSTOCK_DAMAGES choose others, and how many.
@@ -37,11 +50,20 @@ check: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
+	$(BIN)/python -m pytest tests/docs/test_links.py
+
+# The documents as a site, in site/.
+docs: setup
+	$(BIN)/zensical build --strict -f mkdocs.yml
+
+# sdist and wheel, in dist/.
+dist: setup
+	$(BIN)/python -m build --no-isolation
 
 bench: setup
 	$(BIN)/python -m bench
 
 clean:
-	rm -rf .venv build dist src/*.egg-info site data
+	rm -rf .venv .cache build dist src/*.egg-info site data penstock-demo.html
 	find src -name '*.so' -delete -o -name '_compiled.c' -delete
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

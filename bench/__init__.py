@@ -9,6 +9,7 @@
     store/      the suite `store`, one file per kind of row
     broker/     the suite `broker`: the load generator, the two brokers, the rows
     spark/      the suite `spark`: the source beside ready-made batches, Parquet and a broker
+    pipeline/   the suite `pipeline`: jobs on Spark, pinned to one core and to two
 
 The program around Apache RocketMQ's store is the one of the interchange tests, so `tests/` is made importable here.
 """

@@ -18,7 +18,9 @@ from rich.console import Console
 
 from bench import PROJECT
 from bench.broker import BrokerSuite
+from bench.console import ConsoleSuite
 from bench.harness import BenchFailed
+from bench.pipeline import PipelineSuite
 from bench.recovery import RecoverySuite
 from bench.report import Report, as_table, fill_page
 from bench.run import Options, Suite, run
@@ -29,7 +31,14 @@ from penstock.errors import PenstockError
 
 PAGE = PROJECT / "docs" / "explanation" / "performance.md"
 
-SUITES: tuple[Suite, ...] = (StoreSuite(), RecoverySuite(), BrokerSuite(), SparkSuite())
+SUITES: tuple[Suite, ...] = (
+    StoreSuite(),
+    RecoverySuite(),
+    BrokerSuite(),
+    SparkSuite(),
+    PipelineSuite(),
+    ConsoleSuite(),
+)
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 

@@ -14,6 +14,7 @@ import math
 import os
 import pty
 import random
+import re
 import shutil
 import subprocess
 import sys
@@ -87,11 +88,11 @@ def main() -> None:
         console = Console(record=True, width=COLUMNS, file=io.StringIO())
         console.print(Text(f"$ {' '.join(words)}", style="bold"))
         console.print(Text.from_ansi(last_screen(shown)))
-        console.save_svg(str(IMAGES / "usage-run.svg"), title="penstock pipeline usage")
+        picture = console.export_svg(title="penstock pipeline usage")
+        (IMAGES / "usage-run.svg").write_text(re.sub(r"@font-face *{.*?}", "", picture, flags=re.DOTALL))  # no network
         browser = shutil.which("chromium") or sys.exit("there is no Chromium here, so there is no picture of the page")
         flags = ["--headless", "--no-sandbox", "--hide-scrollbars", "--window-size=1100,1020"]
-        picture = IMAGES / "usage-page.png"
-        show = [browser, *flags, f"--screenshot={picture}", f"file://{folder / 'usage.html'}"]
+        show = [browser, *flags, f"--screenshot={IMAGES / 'usage-page.png'}", f"file://{folder / 'usage.html'}"]
         subprocess.run(show, check=True, timeout=120, stderr=subprocess.DEVNULL)
 
 

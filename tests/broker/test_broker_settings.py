@@ -11,7 +11,7 @@ from penstock.broker.setting_table import BY_NAME, SPECS, WITHOUT_EFFECT
 from penstock.broker.settings import BrokerSettings, SettingsInForce
 from penstock.errors import BadSettings
 from penstock.remoting.addresses import parse_address
-from penstock.remoting.tls import SERVER_NAMES
+from penstock.remoting.tls import CLIENT_NAMES, SERVER_NAMES
 from penstock.store import Settings
 from penstock.store.broker_conf import to_broker_conf
 from penstock.store.broker_names import BROKER_NAMES, PENSTOCK_BROKER_NAMES
@@ -21,7 +21,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "reference" / "broker-settings.md"
 
 
 def test_every_name_that_the_reader_keeps_has_a_meaning_here() -> None:
-    assert set(BY_NAME) | set(WITHOUT_EFFECT) | set(SERVER_NAMES) == BROKER_NAMES
+    assert set(BY_NAME) | set(WITHOUT_EFFECT) | set(SERVER_NAMES) | set(CLIENT_NAMES) == BROKER_NAMES
     assert not set(BY_NAME) & set(WITHOUT_EFFECT)
     ours = {spec.name for spec in SPECS.values() if spec.about.origin is Origin.PENSTOCK}
     assert ours == PENSTOCK_BROKER_NAMES
@@ -59,10 +59,9 @@ def test_a_wrong_value_is_refused_in_one_sentence(pair: str, words: str) -> None
 
 
 def test_a_setting_without_effect_is_named() -> None:
-    store = Settings.load(None, ["sendMessageThreadPoolNums=8", "slaveReadEnable=true", "brokerName=b"])
+    store = Settings.load(None, ["sendMessageThreadPoolNums=8", "brokerName=b"])
     assert BrokerSettings.of(store).notes() == [
         "sendMessageThreadPoolNums has no effect: one event loop serves all requests.",
-        "slaveReadEnable has no effect yet: there is no replication.",
     ]
 
 

@@ -16,8 +16,10 @@ PAGE = (Path(__file__).parent.parent.parent / "docs" / "reference" / "cli.md").r
 SECTIONS = {title.strip("`"): text for title, text in re.findall(r"^## (.*)\n((?:(?!^## ).*\n)*)", PAGE, re.M)}
 CALLS = [
     ["tour"],
+    ["demo"],
     ["serve"],
     ["namesrv"],
+    ["console"],
     ["store", "recover"],
     ["store", "repair"],
     ["store", "rebuild"],

@@ -21,7 +21,7 @@ from penstock.protocol.bodies.route import TopicRouteData
 from penstock.protocol.codes import RequestCode
 from penstock.remoting.dial import connect
 
-ANYWHERE = ("--profile", "dev", "--listen", "127.0.0.1:0", "--namesrv", "127.0.0.1:0")
+ANYWHERE = ("--profile", "dev", "--listen", "127.0.0.1:0", "--namesrv", "127.0.0.1:0", "--console", "off")
 
 
 class Served:
@@ -202,17 +202,6 @@ def test_a_store_that_is_in_use_is_said(serve: Callable[..., Served]) -> None:
     assert first.end() == 0
 
 
-def test_there_is_no_console_yet_and_that_is_said(serve: Callable[..., Served]) -> None:
-    served = serve(*ANYWHERE, "--console", "127.0.0.1:0", "--json")
-    served.address()
-    assert served.end() == 0
-    assert "there is no console yet" in served.said
-    quiet = serve(*ANYWHERE, "--console", "off", "--json")
-    quiet.address()
-    assert quiet.end() == 0
-    assert quiet.said == ""
-
-
 def test_it_registers_with_others_and_needs_no_name_server_of_its_own(
     serve: Callable[..., Served], tmp_path: Path
 ) -> None:
@@ -220,6 +209,7 @@ def test_it_registers_with_others_and_needs_no_name_server_of_its_own(
     name_server = one.address()["namesrv"]
     other = serve(
         *("--profile", "dev", "--listen", "127.0.0.1:0", "--namesrv", "off", "--register", name_server, "--json"),
+        *("--console", "off"),
         *("--set", "brokerName=broker-b"),
         store=tmp_path / "other",
     )

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 KILLS = 4
 SERVE = (sys.executable, "-m", "penstock.cli.main", "serve", "--profile", "dev", "--json", "--log-level", "error")
+SERVE += ("--console", "off")
 
 
 class Server:

@@ -255,7 +255,7 @@ def test_the_fields_of_a_layout_follow_each_other_without_gaps(page: Path) -> No
 
 def test_the_index_page_places_its_keys_where_the_code_does() -> None:
     geometry = IndexGeometry(5_000_000, 20_000_000)
-    tables = [table for _, table in tables_of((FOLDER / "index.md").read_text().splitlines())]
+    tables = [table for _, table in tables_of((FOLDER / "index-file.md").read_text().splitlines())]
     (keys,) = [table[1:] for table in tables if table[0][:2] == ["topic", "key"]]
     assert len(keys) == 3
     for row in keys:

@@ -54,6 +54,15 @@ def spark(spark_environment: None, tmp_path_factory: pytest.TempPathFactory) -> 
     session.stop()
 
 
+@pytest.fixture(scope="session")
+def cluster(spark_environment: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of a standalone cluster's master, one for all tests."""
+    from spark_cluster import standalone_cluster
+
+    with standalone_cluster(tmp_path_factory.mktemp("cluster")) as master:
+        yield master
+
+
 @pytest.fixture
 def home(tmp_path: Path) -> Iterator[StoreHome]:
     """The folder of a store."""

@@ -1,4 +1,4 @@
-"""The benchmark of the source runs: all four sides give the same rows. How fast is not a test's matter."""
+"""The benchmarks of the source and of the jobs run, and do the same work. How fast is not a test's matter."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pyspark.sql import SparkSession
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
+from bench.pipeline import PipelineSuite
 from bench.report import as_markdown
 from bench.run import Options, run
 from bench.spark import SparkSuite
@@ -33,3 +34,18 @@ def test_questions_are_asked_of_all_four_sides_and_nothing_is_left_behind(spark:
     text = as_markdown(report)
     assert "| Row | Penstock | Other side |" in text
     assert "Spark 4" in text
+
+
+def test_jobs_go_over_all_messages_on_spark_and_without(spark: SparkSession, tmp_path: Path) -> None:
+    only = ("usage-100b-1core", "verify-1k-1core")
+    options = Options(quick=True, rounds=1, only=only, folder=tmp_path, with_java=False)
+    report = run(PipelineSuite(spark), options, lambda step: None)
+    names = [result.row.name for result in report.results]
+    ways = ("1core", "2cores", "alone")
+    assert names == [f"{job}-{way}" for job in ("usage-100b", "verify-1k") for way in ways]
+    for result in report.results:
+        assert result.status == "measured", result.note
+        assert result.ours is not None
+        assert result.ours.least > 0
+    assert not list(tmp_path.iterdir())
+    assert spark.range(3).count() == 3

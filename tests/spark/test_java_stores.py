@@ -13,6 +13,10 @@ from pyspark.sql import SparkSession
 from spark_rows import QUEUE_ORDER, read, rows, stored
 from store_home import StoreHome
 
+from penstock.broker.system_topics import NOT_FOR_SENDING
+from penstock.format.sys_flag import COMPRESSED
+from penstock.pipeline.jobs.export import Export, export
+from penstock.pipeline.jobs.where import Where
 from penstock.store import MessageStore
 
 pytestmark = pytest.mark.java
@@ -56,3 +60,29 @@ def test_a_store_that_java_is_writing_to_is_read_without_gaps(spark: SparkSessio
             counts.append(sum(map(len, offsets.values())))
     assert 0 < counts[0] < counts[1]
     java.ask("close")
+
+
+def test_an_export_of_a_store_that_java_wrote_has_every_message(
+    spark: SparkSession, java: Peer, tmp_path: Path
+) -> None:
+    home = StoreHome(tmp_path / "store")
+    home.path.mkdir()
+    fill_with_java(java, home.path)
+    with MessageStore.open(home.path, SETTINGS, read_only=True) as store:
+        expected = {
+            (row["topic"], row["queue_id"], row["queue_offset"]): row
+            for row in stored(home, store, *(topic for topic in store.topics() if topic not in NOT_FOR_SENDING))
+        }
+    wish = Export(to=str(tmp_path / "lake"), once=True)
+    done = export(spark, wish, Where(stores=(str(home.path),)))
+    frames = [spark.read.parquet(wish.to)]
+    if done.undecoded + done.unread:
+        frames.append(spark.read.parquet(f"{wish.to}/_bad"))
+    found = [row for frame in frames for row in frame.toArrow().to_pylist()]
+    assert len(found) == len(expected) == done.rows + done.unread > 500
+    for row in found:
+        record = expected[row["topic"], row["queue_id"], row["queue_offset"]]
+        same = ("msg_id", "born_timestamp", "store_timestamp", "tags", "keys", "properties", "body_crc")
+        assert {name: row[name] for name in same} == {name: record[name] for name in same}
+        if not row["sys_flag"] & COMPRESSED:
+            assert row["body"] == record["body"]

@@ -19,6 +19,7 @@ PUBLIC = [
     "Boundary",
     "BrokerRole",
     "DamagedRange",
+    "Dispatch",
     "FlushDiskType",
     "GetStatus",
     "Hits",

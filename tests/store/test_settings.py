@@ -254,16 +254,16 @@ def test_defaults_and_the_dev_profile_need_no_notes() -> None:
 
 
 def test_a_setting_without_effect_is_said_so_when_it_is_given() -> None:
-    settings = Settings.load(pairs=["slaveTimeout=48", "duplicationEnable=true", "maxMsgsNumBatch=10"])
+    settings = Settings.load(pairs=["messageIndexSafe=true", "duplicationEnable=true", "maxMsgsNumBatch=10"])
     assert settings.notes() == [
         "duplicationEnable=true has no effect: the whole log is dispatched.",
-        "slaveTimeout=48 has no effect yet: there is no replication.",
+        "messageIndexSafe=true has no effect: the index is always completed.",
     ]
 
 
 def test_it_is_said_also_when_the_default_is_given_and_when_python_sets_it() -> None:
-    assert Settings.load(pairs=["slaveTimeout=3000"]).notes() == [
-        "slaveTimeout=3000 has no effect yet: there is no replication."
+    assert Settings.load(pairs=["messageIndexSafe=false"]).notes() == [
+        "messageIndexSafe=false has no effect: the index is always completed."
     ]
     assert Settings(duplication_enable=True).notes() == [
         "duplicationEnable=true has no effect: the whole log is dispatched."

@@ -9,6 +9,7 @@ import typer
 from penstock.cli.network import Broker, Call, Cluster, named, over_network
 from penstock.cli.options import help_if_alone
 from penstock.cli.output import add_row, say, show, table, write, write_json
+from penstock.cli.replication import replication
 from penstock.errors import PenstockError
 
 app = typer.Typer(rich_markup_mode=None)
@@ -258,6 +259,7 @@ async def delete_kv(call: Call, namespace: Namespace, key: Key) -> None:
 for verb, function in {
     "list": list_brokers,
     "status": status,
+    "replication": replication,
     "config": config,
     "set": set_config,
     "wipe-write-perm": wipe_write_perm,

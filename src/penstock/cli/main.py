@@ -11,7 +11,7 @@ from typing import Annotated, Final
 import typer
 
 from penstock import __version__
-from penstock.cli import exits, namesrv, serve, store, tour
+from penstock.cli import console, demo, exits, namesrv, serve, store, tour
 from penstock.cli.mqadmin import translated
 from penstock.cli.options import help_if_alone
 from penstock.cli.output import flush, say, write
@@ -20,8 +20,10 @@ from penstock.errors import PenstockError
 app = typer.Typer(name="penstock", add_completion=False, rich_markup_mode=None)
 app.add_typer(store.app, name="store")
 app.command()(tour.tour)
+app.command()(demo.demo)
 app.command()(serve.serve)
 app.command()(namesrv.namesrv)
+app.command()(console.console)
 
 OVER_NETWORK: Final = ("topic", "group", "message", "offset", "cluster")
 _WHEN_ASKED_FOR: Final = (*OVER_NETWORK, "pipeline")

@@ -31,6 +31,7 @@ VERBS: Final = {
     "cloneGroupOffset": "offset clone",
     "clusterList": "cluster list",
     "brokerStatus": "cluster status",
+    "haStatus": "cluster replication",
     "getBrokerConfig": "cluster config",
     "updateBrokerConfig": "cluster set",
     "wipeWritePerm": "cluster wipe-write-perm",

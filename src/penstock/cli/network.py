@@ -109,7 +109,7 @@ def over_network(verb: Callable[Concatenate[Call, P], Coroutine[Any, Any, None]]
     ) -> None:
         config = ClientConfig(
             namesrv or "",
-            credentials=None if account is None else _read_account(account),
+            credentials=None if account is None else read_account(account),
             tls=None if trust is None else {"tls.enable": "true", "tls.client.trustCertPath": str(trust)},
         )
         run(_call(verb, config, as_json, options))
@@ -138,7 +138,7 @@ async def _call(
         await verb(Call(admin, config, as_json), **options)
 
 
-def _read_account(path: Path) -> Credentials:
+def read_account(path: Path) -> Credentials:
     """`accessKey: x` and `secretKey: y`, as in mqadmin's tools.yml; `=` does as well."""
     try:
         lines = path.read_text(encoding="utf-8").splitlines()

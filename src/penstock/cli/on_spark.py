@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeAlias
 
@@ -31,12 +32,7 @@ def session(job: str, master: str | None, conf: Sequence[str] | None) -> Iterato
     from penstock.pipeline.progress import watched
     from penstock.pipeline.session import has_session, start_session
 
-    pairs = {}
-    for pair in conf or ():
-        name, equals, value = pair.partition("=")
-        if not equals or not name.strip():
-            raise BadSettings(f"--conf '{pair}': it must be a name and a value, as in spark.executor.memory=2g")
-        pairs[name.strip()] = value.strip()
+    pairs = parse_confs(conf)
     stays = has_session()
     spark = start_session(f"penstock {job}", master, pairs)
     try:
@@ -50,6 +46,17 @@ def session(job: str, master: str | None, conf: Sequence[str] | None) -> Iterato
             spark.stop()
 
 
+def parse_confs(conf: Sequence[str] | None) -> dict[str, str]:
+    """Settings of Spark as `--conf` gives them. Raises BadSettings."""
+    pairs = {}
+    for pair in conf or ():
+        name, equals, value = pair.partition("=")
+        if not equals or not name.strip():
+            raise BadSettings(f"--conf '{pair}': it must be a name and a value, as in spark.executor.memory=2g")
+        pairs[name.strip()] = value.strip()
+    return pairs
+
+
 def place(
     stores: Sequence[str] | None, namesrv: str = "", config: Path | None = None, pairs: Sequence[str] | None = None
 ) -> Where:
@@ -58,3 +65,15 @@ def place(
 
     given = str(config) if config else ""
     return Where(stores=tuple(stores or ()), namesrv=namesrv, config=given, settings=tuple(pairs or ()))
+
+
+def milliseconds(name: str, text: str) -> int | None:
+    """A time as an option takes it: 2026-11-16T08:00, in local time unless it says otherwise, or milliseconds."""
+    if not text:
+        return None
+    if text.isdecimal():
+        return int(text)
+    try:
+        return int(datetime.fromisoformat(text).timestamp() * 1000)
+    except ValueError:
+        raise BadSettings(f"{name} '{text}': it must be a time such as 2026-11-16T08:00, or milliseconds") from None

@@ -4,10 +4,17 @@ from __future__ import annotations
 
 import typer
 
+from penstock.cli import lake
+from penstock.cli.diff import diff
+from penstock.cli.dispatch import dispatch
+from penstock.cli.export import export
 from penstock.cli.lag import lag
 from penstock.cli.options import help_if_alone
+from penstock.cli.rebuild import rebuild
+from penstock.cli.replay import import_files, replay
 from penstock.cli.search import search
 from penstock.cli.usage import usage
+from penstock.cli.verify import verify
 
 app = typer.Typer(rich_markup_mode=None)
 
@@ -16,8 +23,8 @@ app = typer.Typer(rich_markup_mode=None)
 def pipeline(context: typer.Context) -> None:
     """Jobs over whole stores, on Spark: on this machine, or on a cluster with --master.
 
-    Nothing is changed, also while another process owns a store. Exit status: 0 done; 1 a problem was found, where
-    finding that is what the job is for; 2 it could not be run.
+    Stores are only read, also while another process owns them, unless a job says otherwise. Exit status: 0 done; 1 a
+    problem was found, where finding that is what the job is for; 2 it could not be run.
 
     Examples:
 
@@ -29,5 +36,7 @@ def pipeline(context: typer.Context) -> None:
     help_if_alone(context)
 
 
-for job in (usage, search, lag):
+for job in (usage, search, lag, verify, diff, export, rebuild, replay, dispatch):
     app.command()(job)
+app.command("import")(import_files)
+app.add_typer(lake.app, name="lake")

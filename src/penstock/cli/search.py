@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Annotated, Any
 
-from penstock.cli.on_spark import Confs, Master, MaybeNamesrv, Stores, place, session
+from penstock.cli.on_spark import Confs, Master, MaybeNamesrv, Stores, milliseconds, place, session
 from penstock.cli.options import AsJson, Config, Pairs, number, option
 from penstock.cli.output import plain, say, write, write_json
 from penstock.errors import BadSettings
@@ -65,8 +65,8 @@ def search(
         json=_pairs("--json-path", json_path),
         properties=_pairs("--property", properties),
         tag=tag,
-        since_ms=_moment("--since", since),
-        until_ms=_moment("--until", until),
+        since_ms=milliseconds("--since", since),
+        until_ms=milliseconds("--until", until),
     )
     with session("search", master, conf) as spark:
         found = find(spark, wanted, where)
@@ -100,17 +100,6 @@ def _pairs(name: str, given: Sequence[str] | None) -> tuple[tuple[str, str], ...
             raise BadSettings(f"{name} '{text}': it must be a name and a value, joined by =")
         pairs.append((left, right))
     return tuple(pairs)
-
-
-def _moment(name: str, text: str) -> int | None:
-    if not text:
-        return None
-    if text.isdecimal():
-        return int(text)
-    try:
-        return int(datetime.fromisoformat(text).timestamp() * 1000)
-    except ValueError:
-        raise BadSettings(f"{name} '{text}': it must be a time such as 2026-11-16T08:00, or milliseconds") from None
 
 
 def _object(row: dict[str, Any]) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import typer
 
+from penstock.cli.diff import diff_here
 from penstock.cli.lag import lag_here
 from penstock.cli.options import help_if_alone
 from penstock.cli.store_conf import conf
@@ -41,3 +42,4 @@ for verb in (info, dump, log, get, query, offset, conf, verify, recover, repair,
     app.command()(verb)
 app.command("usage")(usage_here)
 app.command("lag")(lag_here)
+app.command("diff")(diff_here)

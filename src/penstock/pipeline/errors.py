@@ -6,12 +6,18 @@ has raised is done for, so it may as well be told at the last moment.
 
 from __future__ import annotations
 
+import logging
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import NoReturn
+from typing import Final, NoReturn
 
 from penstock.errors import PenstockError
+
+_SENTENCE: Final = re.compile(r"^.*?(?:rocketmq|penstock\.errors\.\w+): (.*?)\s*(?:SQLSTATE: \w+)?$", re.M)
+_CONDITION: Final = re.compile(r"^\[[A-Z0-9_.]+\] ")
+_RAISED: Final = re.compile(r"^[\w.]+: ")
 
 
 class UserError(Exception):
@@ -36,3 +42,29 @@ def said() -> Iterator[None]:
         say(str(error))
     except OSError as error:
         say(f"{error.filename or 'the network'}: {error.strerror or error}")
+
+
+@contextmanager
+def heard() -> Iterator[None]:
+    """The way back: what Spark raises, as an error of Penstock's with one sentence. For whoever runs a job."""
+    from pyspark.errors import PySparkException
+
+    log = logging.getLogger("SQLQueryContextLogger")  # it would say the same before, at length
+    was_off, log.disabled = log.disabled, True
+    try:
+        yield
+    except PySparkException as error:
+        raise PenstockError(one_sentence(str(error))) from error
+    finally:
+        log.disabled = was_off
+
+
+def one_sentence(text: str) -> str:
+    """What one of Penstock's processes said, if it was one; otherwise what Python or Spark did, without its traces."""
+    said = _SENTENCE.findall(text)
+    if said:
+        return str(said[-1])
+    _, found, trace = text.rpartition("Traceback (most recent call last):")
+    raised = next((line for line in trace.splitlines()[1:] if found and line and not line[0].isspace()), "")
+    first = _RAISED.sub("", raised) or text.strip().partition("\n")[0]
+    return f"Spark says: {_CONDITION.sub('', first).partition(' SQLSTATE')[0]}"

@@ -30,8 +30,10 @@ _DEFAULTS: Final = {
 
 def has_session() -> bool:
     """Whether a session is running in this process."""
-    from pyspark.sql import SparkSession
-
+    try:
+        from pyspark.sql import SparkSession
+    except ModuleNotFoundError:
+        return False
     return SparkSession.getActiveSession() is not None
 
 

@@ -6,17 +6,20 @@ about 8 MB, or of one message if that is larger.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from itertools import groupby
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
+import numpy as np
 import pyarrow as pa
 
 from penstock.errors import DataLost
 from penstock.format.arrow_schema import select_columns
 from penstock.format.constants import BLANK_MAGIC
+from penstock.format.kernels import Buffer, Longs, Rows
 from penstock.pipeline.kept_log import KeptLog
 from penstock.pipeline.places import Flaw, Page
 from penstock.store.arrow_get import ArrowReader
@@ -25,6 +28,9 @@ from penstock.store.light_view import GivenUnits, LogView, QueueView
 from penstock.store.mapped_file import MappedFile
 
 _POSITIONS_AT_ONCE = 1000
+_ROWS_IN_USE, _BYTES_IN_USE = 4096, 4 << 20  # so few that they are still in the cache when they are used
+
+T = TypeVar("T")
 
 
 class Files(msgspec.Struct, frozen=True):
@@ -145,25 +151,61 @@ class LogTask(msgspec.Struct, frozen=True):
     fail_on_data_loss: bool
 
     def pages(self, columns: Sequence[str]) -> Iterator[Page]:
-        """A gap is told of by whoever reads the record before it, also where that record crosses the range's end."""
         with closing(self.files.log()) as log:
             reader = _reader(log, with_these(columns, "physical_offset"))
-            at, sure = self.start, self.start == log.min_offset  # that a record should begin there
-            while at < self.stop or sure:
-                if at < self.stop and _is_gone(log, at):
-                    at = self._lost(log, at)
-                    sure = at < self.stop
-                    continue
+
+            def read(at: int) -> tuple[pa.RecordBatch, Longs, int]:
                 page = reader.read_log(at, MAX_ROWS, max(min(MAX_BYTES, self.stop - at), 1))
-                offsets = page.batch.column("physical_offset").to_numpy()
-                begin = int(offsets[0]) if len(offsets) else page.next_offset
-                flaws = self._gap(log, at, min(begin, self.files.log_end)) if sure else ()
+                return page.batch, page.batch.column("physical_offset").to_numpy(), page.next_offset
+
+            for batch, count, flaws in self._walk(log, read):
+                yield Page(self.files.broker, batch.slice(0, count).select(list(columns)), flaws)
+
+    def use(self, make: Callable[[Buffer, Longs, Rows], T]) -> Iterator[tuple[T | None, tuple[Flaw, ...]]]:
+        """What `make` makes of the records, some at a time, without a way through columns; and the flaws among them.
+
+        It gets bytes of the log, where in them the records begin, and their rows; it must not keep the bytes.
+        """
+        with closing(self.files.log()) as log:
+            reader = _reader(log, ["physical_offset"])
+
+            def own(data: Buffer, starts: Longs, rows: Rows) -> tuple[T | None, Longs]:
+                offsets = rows["physical_offset"].copy()
                 count = int((offsets < self.stop).sum())
-                if count or flaws:
-                    yield Page(self.files.broker, page.batch.slice(0, count).select(list(columns)), flaws)
-                if not count or count < len(offsets):
-                    return  # the next record, if there is one, is somebody else's
-                at, sure = page.next_offset, True
+                return make(data, starts[:count], rows[:count]) if count else None, offsets
+
+            def read(at: int) -> tuple[T | None, Longs, int]:
+                most = max(min(_BYTES_IN_USE, self.stop - at), 1)
+                found, next_offset = reader.use_log(at, _ROWS_IN_USE, most, own)
+                made, offsets = found or (None, np.empty(0, np.int64))
+                return made, offsets, next_offset
+
+            for made, _, flaws in self._walk(log, read):
+                yield made, flaws
+
+    def _walk(
+        self, log: LogView, read: Callable[[int], tuple[T, Longs, int]]
+    ) -> Iterator[tuple[T, int, tuple[Flaw, ...]]]:
+        """What was read at each step, how many of its records are this task's, and the flaws before them.
+
+        `read` gives what it read from an offset on, where the records in it begin, and the offset behind them. A gap is
+        told of by whoever reads the record before it, also where that record crosses the range's end.
+        """
+        at, sure = self.start, self.start == log.min_offset  # that a record should begin there
+        while at < self.stop or sure:
+            if at < self.stop and _is_gone(log, at):
+                at = self._lost(log, at)
+                sure = at < self.stop
+                continue
+            found, offsets, next_offset = read(at)
+            begin = int(offsets[0]) if len(offsets) else next_offset
+            flaws = self._gap(log, at, min(begin, self.files.log_end)) if sure else ()
+            count = int((offsets < self.stop).sum())
+            if count or flaws:
+                yield found, count, flaws
+            if not count or count < len(offsets):
+                return  # the next record, if there is one, is somebody else's
+            at, sure = next_offset, True
 
     def _lost(self, log: LogView, at: int) -> int:
         first = next(iter(log.queue.offsets()), self.stop)

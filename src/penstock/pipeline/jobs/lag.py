@@ -17,6 +17,7 @@ from penstock.store.folder import StoreFolder
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
 
     from penstock.client.sync import Admin, MessageQueue, PullConsumer
 
@@ -74,7 +75,16 @@ def lag(where: Where, group: str = "") -> list[Behind]:
 
 def lag_frame(spark: SparkSession, rows: Sequence[Behind]) -> DataFrame:
     """The same as a DataFrame."""
-    return spark.createDataFrame([_row(each) for each in rows], SCHEMA)
+    return spark.createDataFrame([_row(each) for each in rows], _spark_schema())
+
+
+def _spark_schema() -> StructType:
+    """Made here and not by Spark, which may not be asked where tables are being defined."""
+    from pyspark.sql.types import BooleanType, IntegerType, LongType, StringType, StructField, StructType, TimestampType
+
+    kinds = (StringType(), IntegerType(), LongType(), TimestampType(), BooleanType())
+    by_name = {kind.simpleString(): kind for kind in kinds}
+    return StructType([StructField(name, by_name[kind]) for name, kind in map(str.split, SCHEMA.split(", "))])
 
 
 def _row(each: Behind) -> tuple[object, ...]:

@@ -1,0 +1,98 @@
+"""What the benchmark of the pipeline's jobs is made of, without Spark. `tests/spark/test_bench.py` runs it."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyspark", reason="the suite `pipeline` needs the extra `spark`")
+
+from bench.harness import BenchFailed
+from bench.pipeline import PipelineSuite, pinned
+from bench.pipeline.pinned import Given, Pinned, serve
+
+THIS = __name__
+
+
+@pytest.fixture
+def all_cores() -> Iterator[None]:
+    before = os.sched_getaffinity(0)
+    yield
+    os.sched_setaffinity(0, before)
+
+
+def test_each_job_has_a_row_for_each_size_on_one_core_on_two_and_without_spark(tmp_path: Path) -> None:
+    rows = [row for scenario in PipelineSuite().scenarios(tmp_path, quick=False) for row in scenario.rows]
+    names = [row.name for row in rows]
+    assert len(names) == len(set(names))
+    assert names[:2] == ["session-1core", "session-2cores"]
+    assert names[2:14] == [
+        f"{job}-{size}-{how}"
+        for job in ("usage", "verify")
+        for size in ("1k", "100b")
+        for how in ("1core", "2cores", "alone")
+    ]
+    assert all(name.startswith("rebuild-") for name in names[14:])
+    goals = {row.name: (row.goal.kind, row.goal.value) for row in rows[:14] if row.goal}
+    assert goals == {
+        "usage-1k-1core": ("at least", 2),
+        "usage-1k-2cores": ("at least", 2),
+        "verify-1k-1core": ("at least", 1),
+        "verify-1k-2cores": ("at least", 1),
+    }
+    assert not list(tmp_path.iterdir()), "nothing is made, and nothing started, before it is measured"
+
+
+def in_session(spark: Any, number: int) -> dict[str, Any]:
+    if number < 0:
+        raise ValueError("too small")
+    return {"double": 2 * number, "session": spark, "cores": len(os.sched_getaffinity(0))}
+
+
+def test_a_pinned_process_answers_with_seconds_and_memory_and_tells_of_errors(
+    all_cores: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    class Session(str):
+        stopped = 0
+
+        def stop(self) -> None:
+            Session.stopped += 1
+
+    started: list[int] = []
+    monkeypatch.setattr(pinned, "_session", lambda folder, cores: started.append(cores) or Session("spark"))
+    orders = [{"call": name, "given": {"number": number}} for name, number in ((THIS, 3), (f"{THIS}:in_session", -1))]
+    answers = io.StringIO()
+    core = min(os.sched_getaffinity(0))
+    serve(str(tmp_path), [str(core)], io.StringIO("".join(json.dumps(order) + "\n" for order in orders)), answers)
+    first, second = (json.loads(line) for line in answers.getvalue().splitlines())
+    assert (first["double"], first["session"], first["cores"]) == (6, "spark", 1)
+    assert first["seconds"] >= 0
+    assert first["memory"] > 1 << 20
+    assert second == {"error": f"{THIS}:in_session: too small"}
+    assert (started, Session.stopped) == ([1], 1), "one session for all that is asked"
+
+
+def test_a_process_on_more_cores_than_there_are_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(BenchFailed, match="this takes 1000 cores"):
+        Pinned(1000, tmp_path).ask("x")
+    Pinned(1, tmp_path).stop()
+
+
+def test_a_figure_needs_all_messages_to_have_been_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    suite = PipelineSuite()
+    (scan,) = [each for each in suite.scenarios(tmp_path, quick=True) if each.rows[0].name == "usage-100b-1core"]
+    for session in (1, 2):
+        suite._sessions[session] = Given(None)
+    monkeypatch.setattr(pinned, "call", lambda spark, name, given: {"messages": 6000, "bytes": 10**9, "seconds": 0.5})
+    run = scan.ours()
+    assert run.figures == {"usage-100b-1core": 2.0, "usage-100b-2cores": 1.0, "usage-100b-alone": 2.0}
+    assert run.work == {"messages": 6000, "bytes": 10**9}
+    monkeypatch.setattr(pinned, "call", lambda spark, name, given: {"messages": 5999, "bytes": 1, "seconds": 1})
+    with pytest.raises(BenchFailed, match="usage_on_spark saw 5999 of 6000 messages"):
+        scan.ours()
