@@ -10,6 +10,7 @@ import pytest
 pytest.importorskip("nicegui")
 
 
+@pytest.mark.slow
 def test_idle_cost_is_measured(tmp_path: Path) -> None:
     from bench.__main__ import main
 

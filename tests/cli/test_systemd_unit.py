@@ -47,11 +47,11 @@ def command_in(folder: Path) -> list[str]:
 
 
 def test_its_command_serves_and_ends_cleanly_on_its_signal_in_its_time(tmp_path: Path) -> None:
-    command = [*command_in(tmp_path), "--profile", "dev"]  # files of a laptop's size
+    command = [*command_in(tmp_path), "--profile", "dev", "--console", f"127.0.0.1:{free_port()}"]  # small files
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:
         assert process.stdout is not None
-        lines = [process.stdout.readline() for _ in range(5)]
+        lines = [process.stdout.readline() for _ in range(6)]
         assert lines[-1] == "Ctrl-C or SIGTERM stops it.\n", lines
         process.send_signal(signal.Signals[service()["KillSignal"]])
         assert process.wait(int(service()["TimeoutStopSec"])) == exits.OK

@@ -1,4 +1,4 @@
-"""The N-th call to the disk fails, for every N of one scenario, with EIO and with ENOSPC, once or for good.
+"""The N-th call to the disk fails, for any N of one scenario, with EIO and with ENOSPC, once or for good.
 
 Nothing is acknowledged that is not stored, writes stop after a failed sync, whoever asks gets one sentence, no thread
 dies, and the next start on a disk that works again finds everything that was acknowledged. Stores into a map cannot
@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 from crash.failing_files import FailingFiles
-from numbered import SMALL_FILES, Place, is_delayed, message, place_put, read_store
+from numbered import SEED, SMALL_FILES, Place, is_delayed, message, place_put, read_store
 from store_home import is_one_sentence
 from unsynced_files import UnsyncedFiles
 
@@ -135,10 +135,11 @@ def run_for_every_call(
     kind: int,
     stays_broken: bool,
     died: list[threading.ExceptHookArgs],
+    every: int,
     begin_with: tuple[Path, dict[int, Place]] | None = None,
 ) -> int:
     """Runs the scenario again and again, and lets a later call fail each time; returns how many there were."""
-    for fails_at in range(1_000_000):
+    for fails_at in range(SEED % every, 1_000_000, every):
         path = folder / str(fails_at)
         acknowledged: dict[int, Place] = {}
         if begin_with is not None:
@@ -160,6 +161,11 @@ def run_for_every_call(
     raise AssertionError("the scenario never ends")
 
 
+EVERY = pytest.mark.parametrize("every", [pytest.param(1, marks=pytest.mark.torture), 4])
+"""Every call in `make torture`, one in so many in `make test`."""
+
+
+@EVERY
 @pytest.mark.parametrize(
     ("flush", "kind", "stays_broken"),
     [
@@ -171,9 +177,9 @@ def run_for_every_call(
     ],
 )
 def test_whichever_call_fails_nothing_acknowledged_is_lost(
-    tmp_path: Path, flush: str, kind: int, stays_broken: bool, dead_threads: list[threading.ExceptHookArgs]
+    tmp_path: Path, flush: str, kind: int, stays_broken: bool, every: int, dead_threads: list[threading.ExceptHookArgs]
 ) -> None:
-    assert run_for_every_call(tmp_path, flush, kind, stays_broken, dead_threads) > 100
+    assert run_for_every_call(tmp_path, flush, kind, stays_broken, dead_threads, every) > 100
 
 
 @pytest.fixture(scope="module")
@@ -188,8 +194,13 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[int, Pl
     return folder / "copy", scenario.acknowledged
 
 
+@EVERY
 @pytest.mark.parametrize("kind", [errno.EIO, errno.ENOSPC], ids=["EIO", "ENOSPC"])
 def test_whichever_call_of_a_recovery_fails_nothing_is_lost(
-    tmp_path: Path, kind: int, killed: tuple[Path, dict[int, Place]], dead_threads: list[threading.ExceptHookArgs]
+    tmp_path: Path,
+    kind: int,
+    every: int,
+    killed: tuple[Path, dict[int, Place]],
+    dead_threads: list[threading.ExceptHookArgs],
 ) -> None:
-    assert run_for_every_call(tmp_path, "SYNC_FLUSH", kind, False, dead_threads, killed) > 100
+    assert run_for_every_call(tmp_path, "SYNC_FLUSH", kind, False, dead_threads, every, killed) > 100

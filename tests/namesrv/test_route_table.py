@@ -95,7 +95,7 @@ def test_silent_brokers_expire_and_those_of_this_process_never_do(table: RouteTa
     assert table.expire(before=120) == [ELSEWHERE]
     assert table.expire(before=1e9) == [A]
     assert table.brokers == [B]
-    assert (table.is_local("broker-b"), table.is_local("broker-a")) == (True, False)
+    assert (table.is_local(B), table.is_local(A)) == (True, False)
 
 
 def test_brokers_go_with_the_connection_on_which_they_registered_last(table: RouteTable) -> None:

@@ -305,7 +305,7 @@ def scratch() -> Iterator[Path]:
 
 
 @pytest.mark.parametrize("twin", TWINS)
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(changes=SETTINGS, steps=HISTORIES)
 def test_what_is_put_is_what_is_got(twin: str, changes: dict[str, Any], steps: list[tuple[str, Any, int]]) -> None:
     with running_on(twin), scratch() as folder:

@@ -69,6 +69,7 @@ def ready(master: Served) -> None:
     wait_for(lambda: "follows from" in master.said, lambda: master.said)
 
 
+@pytest.mark.slow
 def test_a_masters_disk_is_lost_and_its_slave_takes_over(tmp_path: Path) -> None:
     with name_server() as namesrv:
         port = free_port()
