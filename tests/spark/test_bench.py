@@ -18,6 +18,7 @@ CHOSEN = ("by-topic-128b", "to-parquet-128b")
 OTHERS = ("ready", "parquet", "broker")
 
 
+@pytest.mark.slow
 def test_questions_are_asked_of_all_four_sides_and_nothing_is_left_behind(spark: SparkSession, tmp_path: Path) -> None:
     only = tuple(f"{question}-ready" for question in CHOSEN)
     report = run(SparkSuite(spark), Options(quick=True, rounds=1, only=only, folder=tmp_path), lambda step: None)
@@ -36,6 +37,7 @@ def test_questions_are_asked_of_all_four_sides_and_nothing_is_left_behind(spark:
     assert "Spark 4" in text
 
 
+@pytest.mark.slow
 def test_jobs_go_over_all_messages_on_spark_and_without(spark: SparkSession, tmp_path: Path) -> None:
     only = ("usage-100b-1core", "verify-1k-1core")
     options = Options(quick=True, rounds=1, only=only, folder=tmp_path, with_java=False)

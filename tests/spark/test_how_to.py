@@ -29,6 +29,7 @@ def test_the_blocks_of_a_page_run_one_after_the_other(
         exec(compile(block, f"{page}-{number}", "exec"), names)  # the documents are ours
 
 
+@pytest.mark.slow
 def test_the_commands_of_the_page_about_lakes_run_one_after_the_other(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

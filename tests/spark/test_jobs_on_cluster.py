@@ -155,17 +155,23 @@ def bodies(store: Path) -> int:
     return len(found)
 
 
+FEW = pytest.mark.parametrize("few", [True, pytest.param(False, marks=pytest.mark.slow)], ids=["a few jobs", "others"])
+
+
+@FEW
 @pytest.mark.timeout(600)
-def test_everything_runs_on_a_cluster_of_separate_executors(
-    cluster: str, home: StoreHome, other: StoreHome, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_jobs_run_on_a_cluster_of_separate_executors(
+    cluster: str, home: StoreHome, other: StoreHome, tmp_path: Path, capsys: pytest.CaptureFixture[str], few: bool
 ) -> None:
-    jobs = [source(str(home.path), tmp_path), *small_jobs(home, other, capsys)]
-    run(cluster, jobs + large_jobs(home, other, tmp_path, capsys), tmp_path)
+    small, large = small_jobs(home, other, capsys), large_jobs(home, other, tmp_path, capsys)
+    jobs = [source(str(home.path), tmp_path), small[0], large[0]] if few else small[1:] + large[1:]
+    run(cluster, jobs, tmp_path)
 
 
+@FEW
 @pytest.mark.timeout(600)
-def test_it_runs_in_a_connect_session(
-    home: StoreHome, other: StoreHome, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_jobs_run_in_a_connect_session(
+    home: StoreHome, other: StoreHome, tmp_path: Path, capsys: pytest.CaptureFixture[str], few: bool
 ) -> None:
     pytest.importorskip("grpc", reason="Spark Connect needs grpcio")
-    run("connect", [source(str(home.path), tmp_path), *small_jobs(home, other, capsys)[:2]], tmp_path)
+    run("connect", [source(str(home.path), tmp_path)] if few else small_jobs(home, other, capsys)[:2], tmp_path)
