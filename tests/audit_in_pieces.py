@@ -9,7 +9,7 @@ from pathlib import Path
 
 from sound_store import ITEMS, SLOTS
 
-from penstock.pipeline.jobs.audit_tasks import Answer, Numbered, answer_rows
+from penstock.pipeline.jobs.audit_tasks import Answer, Numbered, answers
 from penstock.pipeline.jobs.verify import Stores, Verified, audit_stores
 from penstock.pipeline.jobs.where import Where
 from penstock.store.audit import AuditReport, audit
@@ -25,12 +25,11 @@ Answers = list[tuple[int, Answer]]
 
 def in_process(tasks: Tasks) -> Answers:
     """What Spark does with tasks."""
-    answers: Answers = []
+    told: Answers = []
     for sent in [pickle.dumps(task) for task in tasks]:
-        for batch in answer_rows(pickle.loads(sent)):
-            answers += [(row["number"], pickle.loads(row["answer"])) for row in batch.to_pylist()]
-    random.Random(len(answers)).shuffle(answers)
-    return answers
+        told += pickle.loads(answers(pickle.loads(sent)))
+    random.Random(len(told)).shuffle(told)
+    return told
 
 
 def stores_at(*paths: Path | str) -> Stores:

@@ -175,4 +175,5 @@ def _session(folder: str, cores: int) -> SparkSession:
     from penstock.pipeline.session import start_session
 
     places = {"spark.local.dir": f"{folder}/local", "spark.sql.warehouse.dir": f"{folder}/warehouse"}
-    return start_session("penstock bench", f"local[{cores}]", {**places, "spark.driver.memory": "1g"})
+    conf = {**places, "spark.driver.memory": "1g"}
+    return start_session("penstock bench", f"local[{cores}]", conf, light_java=True)

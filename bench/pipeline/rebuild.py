@@ -42,9 +42,9 @@ class Sizes(msgspec.Struct, frozen=True):
 
     @property
     def disk_need(self) -> int:
-        """Two stores with what a rebuild keeps aside, and Java's copy of the small one."""
+        """Two stores with what a rebuild keeps aside, and Java's copies of them."""
         derived = _QUEUE_FILES + 3 * self.index.file_size
-        return self.large + 2 * self.small + 6 * self.log_file + 3 * derived
+        return 2 * (self.large + self.small) + 8 * self.log_file + 4 * derived
 
     def settings(self) -> dict[str, Any]:
         """By RocketMQ's names, for both sides."""
@@ -90,9 +90,9 @@ class Stores:
                     done += _BATCH
         return path
 
-    def java_copy(self, body: int) -> Path:
+    def java_copy(self, body: int, size: int) -> Path:
         """What Java finds: the same log, and neither queues nor an index."""
-        store = self.store(body, self.sizes.small)
+        store = self.store(body, size)
         path = store.with_name(f"{store.name}-java")
         if not path.exists():
             shutil.copytree(store, path, ignore=shutil.ignore_patterns("consumequeue", "index", "penstock"))
@@ -138,16 +138,21 @@ class _Rebuild(Scenario):
     other: str
     title: str
     goal: float | None = None
+    large = False
 
     def __init__(self, stores: Stores, body: int) -> None:
         self.stores = stores
         self.body = body
         goal = None if self.goal is None else Goal("ratio at least", self.goal)
-        title = f"rebuild, 1 GB of {SIZE_NAMES[body]}, two cores beside {self.title}"
+        title = f"rebuild, {5 if self.large else 1} GB of {SIZE_NAMES[body]}, two cores beside {self.title}"
         self.rows = (Row(f"rebuild-{SIZE_IDS[body]}-{self.other}", title, "s", goal, less_is_better=True),)
 
+    @property
+    def size(self) -> int:
+        return self.stores.sizes.large if self.large else self.stores.sizes.small
+
     def ours(self) -> Run:
-        return self.run(self.stores.on_spark(2, self.body, self.stores.sizes.small))
+        return self.run(self.stores.on_spark(2, self.body, self.size))
 
     def run(self, told: dict[str, Any]) -> Run:
         return Run({self.rows[0].name: told["seconds"]}, {"messages": told["messages"]})
@@ -159,11 +164,17 @@ class BesideJava(_Rebuild):
     other, title, goal = "java", "RocketMQ's start without queues and index", 5
 
     def java(self, peer: Peer) -> Run:
-        path = self.stores.java_copy(self.body)
+        path = self.stores.java_copy(self.body, self.size)
         settings = {name: value for name, value in self.stores.sizes.settings().items() if name[0] == "m"}
         return self.run(
             peer.ask("bench", what="rebuild", topic=TOPIC, prefix=PREFIX, path=str(path), settings=settings)
         )
+
+
+class LargeBesideJava(BesideJava):
+    """The same with five times as much."""
+
+    other, large = "5gb-java", True
 
 
 class BesideOneCore(_Rebuild):
@@ -172,7 +183,7 @@ class BesideOneCore(_Rebuild):
     other, title, goal = "one-core", "one", 1.7
 
     def java(self, peer: object) -> Run:
-        return self.run(self.stores.on_spark(1, self.body, self.stores.sizes.small))
+        return self.run(self.stores.on_spark(1, self.body, self.size))
 
 
 class BesideOneProcess(_Rebuild):
@@ -213,5 +224,5 @@ class Large(Scenario):
 
 def scenarios(stores: Stores) -> list[Scenario]:
     """All of them, those of one size of bodies together."""
-    kinds = (BesideJava, BesideOneCore, BesideOneProcess, Large)
+    kinds = (BesideJava, BesideOneCore, BesideOneProcess, Large, LargeBesideJava)
     return [kind(stores, body) for body in (KILO, HUNDRED) for kind in kinds]

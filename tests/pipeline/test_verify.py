@@ -22,11 +22,11 @@ from penstock.pipeline.jobs.audit_tasks import (
     LogPiece,
     Packed,
     answer,
-    size_of_pieces,
     tasks_of,
 )
 from penstock.pipeline.jobs.verify import Stores, audit_stores
 from penstock.pipeline.jobs.where import Where
+from penstock.pipeline.ranges import size_of_pieces
 from penstock.store import MessageStore, Settings
 from penstock.store.audit.listing import DataFile
 from penstock.store.audit.plan import Piece
@@ -83,7 +83,7 @@ def test_damaged_empty_and_missing_stores_do_not_keep_others_from_being_checked(
     paths = [tmp_path / name for name in ("store", "empty", "only-a-folder", "nowhere")]
     found = verified(*paths)
     assert list(found) == ["empty", "nowhere", "only-a-folder", "store"]
-    assert found["nowhere"].problem == f"{tmp_path}/nowhere: there is no store here: no such folder"
+    assert found["nowhere"].problem == f"{tmp_path}/nowhere: there is no store here: no such folder; check the path"
     assert "there is no store here: none of commitlog, " in found["only-a-folder"].problem
     assert (found["nowhere"].report, found["only-a-folder"].report) == (None, None)
     assert found["store"].report == audit_here(store.folder)
@@ -104,7 +104,8 @@ def test_the_command_does_not_start_spark_where_there_is_no_store(
 ) -> None:
     monkeypatch.setattr("penstock.pipeline.session.start_session", lambda *given: pytest.fail("a session was started"))
     assert main(["pipeline", "verify", "--store", str(tmp_path / "nowhere")]) == 2
-    assert capsys.readouterr().err == f"penstock: {tmp_path}/nowhere: there is no store here: no such folder.\n"
+    said = f"penstock: {tmp_path}/nowhere: there is no store here: no such folder; check the path.\n"
+    assert capsys.readouterr().err == said
 
 
 # -- stores in use -----------------------------------------------------------------------------------------------------
@@ -249,9 +250,9 @@ def test_what_the_system_refuses_a_worker_is_an_answer(store: SoundStore, monkey
 
 
 def test_pieces_are_neither_too_many_nor_too_large() -> None:
-    assert size_of_pieces(0) == size_of_pieces(64 << 20) == 16 << 20
-    assert size_of_pieces(1 << 30) == 128 << 20
-    assert size_of_pieces(1 << 40) == 256 << 20
+    assert size_of_pieces(0, 2) == size_of_pieces(64 << 20, 2) == 16 << 20
+    assert size_of_pieces(1 << 30, 2) == size_of_pieces(2 << 30, 4) == 128 << 20
+    assert size_of_pieces(1 << 40, 2) == 512 << 20
 
 
 def test_small_pieces_share_tasks_and_large_ones_do_not() -> None:

@@ -65,7 +65,7 @@ def diff(
     from penstock.pipeline.jobs import diff as job
 
     sides = _sides(folder, other, namesrv, broker, by, topics, up_to_common_end, config, pairs)
-    with session("diff", master, conf) as spark:
+    with session("diff", master, conf, light_java=True) as spark:
         if by == "bytes":
             log_diff = job.diff_bytes(spark, sides, limit)
         else:

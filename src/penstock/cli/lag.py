@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 
-from penstock.cli.on_spark import Confs, Master, MaybeNamesrv, Stores, place, session
+from penstock.cli.on_spark import Confs, Master, MaybeNamesrv, Stores, check, place, session
 from penstock.cli.options import AsJson, Config, Folder, Pairs, option
 from penstock.cli.output import add_row, moment, say, show, table, write_json
 
@@ -42,8 +42,8 @@ def lag(
     from penstock.pipeline.jobs.lag import lag_frame
 
     where = place(stores, namesrv, config, pairs)
-    where.check()
-    with session("lag", master, conf) as spark:
+    check(where)
+    with session("lag", master, conf, light_java=True) as spark:
         rows = look(where, group)
         behind = lag_frame(spark, rows).groupBy().sum("behind").first()
     _tell(rows, as_json)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 from penstock.cli.options import option
 from penstock.cli.progress import ProgressLine
 from penstock.errors import BadSettings
+from penstock.telemetry import job_span
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -27,16 +28,22 @@ MaybeNamesrv: TypeAlias = Annotated[str, option("--namesrv", "HOST:PORT", "Name 
 
 
 @contextmanager
-def session(job: str, master: str | None, conf: Sequence[str] | None) -> Iterator[SparkSession]:
-    """A session for one job, with a bar on stderr; ended afterwards, unless it was there before."""
+def session(
+    job: str, master: str | None, conf: Sequence[str] | None, *, light_java: bool = False
+) -> Iterator[SparkSession]:
+    """A session for one job, with a bar on stderr; ended afterwards, unless it was there before.
+
+    `light_java`: see `start_session`.
+    """
     from penstock.pipeline.progress import watched
     from penstock.pipeline.session import has_session, start_session
 
     pairs = parse_confs(conf)
     stays = has_session()
-    spark = start_session(f"penstock {job}", master, pairs)
+    spark = start_session(f"penstock {job}", master, pairs, light_java=light_java)
     try:
         with (
+            job_span(job),
             ProgressLine(lambda tasks: f"{tasks} tasks") as line,
             watched(spark, lambda done, total: line(job, done, total)),
         ):
@@ -65,6 +72,12 @@ def place(
 
     given = str(config) if config else ""
     return Where(stores=tuple(stores or ()), namesrv=namesrv, config=given, settings=tuple(pairs or ()))
+
+
+def check(where: Where, *, only_stores: bool = False) -> None:
+    """Before Spark starts, which takes a while: raises BadSettings or BadStore for a place that is no good."""
+    where.check(only_stores=only_stores)
+    where.folders()
 
 
 def milliseconds(name: str, text: str) -> int | None:

@@ -10,7 +10,7 @@ import typer
 
 from penstock.cli import exits
 from penstock.cli.consent import Yes
-from penstock.cli.on_spark import Confs, Master, Stores, place, session
+from penstock.cli.on_spark import Confs, Master, Stores, check, place, session
 from penstock.cli.options import AsJson, Config, Pairs, number, option
 from penstock.cli.output import in_units, say, write, write_json
 from penstock.cli.store_repair import DryRun, show_rebuilt, show_start
@@ -52,8 +52,8 @@ def rebuild(
     from penstock.pipeline.jobs.rebuild import rebuild as build
 
     where = place(stores, config=config, pairs=pairs)
-    where.check(only_stores=True)
-    with session("rebuild", master, conf) as spark:
+    check(where, only_stores=True)
+    with session("rebuild", master, conf, light_java=True) as spark:
         reports = build(
             spark,
             where,

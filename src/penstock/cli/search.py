@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Annotated, Any
 
-from penstock.cli.on_spark import Confs, Master, MaybeNamesrv, Stores, milliseconds, place, session
+from penstock.cli.on_spark import Confs, Master, MaybeNamesrv, Stores, check, milliseconds, place, session
 from penstock.cli.options import AsJson, Config, Pairs, number, option
 from penstock.cli.output import plain, say, write, write_json
 from penstock.errors import BadSettings
@@ -55,7 +55,7 @@ def search(
     from penstock.pipeline.jobs.search import search as find
 
     where = place(stores, namesrv, config, pairs)
-    where.check()
+    check(where)
     wanted = Wanted(
         topic=topic,
         keys=tuple(key or ()),
@@ -68,7 +68,8 @@ def search(
         since_ms=milliseconds("--since", since),
         until_ms=milliseconds("--until", until),
     )
-    with session("search", master, conf) as spark:
+    wanted.check()
+    with session("search", master, conf, light_java=True) as spark:
         found = find(spark, wanted, where)
         unread = 0
         hits: list[dict[str, Any]] = []

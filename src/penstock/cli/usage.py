@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from penstock.cli.on_spark import Confs, Master, Stores, place, session
+from penstock.cli.on_spark import Confs, Master, Stores, check, place, session
 from penstock.cli.options import AsJson, Config, Folder, Pairs, option
 from penstock.cli.output import add_row, in_units, moment, say, show, table, write, write_json
 
@@ -51,9 +51,9 @@ def usage(
     from penstock.pipeline.jobs.usage import usage as count
 
     where = place(stores, config=config, pairs=pairs)
-    where.check(only_stores=True)
+    check(where, only_stores=True)
     _check(by)
-    with session("usage", master, conf) as spark:
+    with session("usage", master, conf, light_java=True) as spark:
         found = count(spark, where)
     _tell(found, by, as_json, as_csv, html)
     if found.size < _SMALL and not as_json and not as_csv:

@@ -43,7 +43,7 @@ def verify(
     from penstock.pipeline.jobs import verify as job
 
     given = job.Stores.find(place(stores, config=config, pairs=pairs))
-    with session("verify", master, conf) as spark:
+    with session("verify", master, conf, light_java=True) as spark:
         found = job.verify(spark, given, check_crc=not no_crc)
     if as_json:
         write_json(_document(found))

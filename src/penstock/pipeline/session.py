@@ -13,11 +13,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from penstock.errors import MissingPackage
+from penstock.errors import MissingPackage, Unreachable
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+NO_JAVA: Final = "Spark needs Java 17 or newer: install it, or set JAVA_HOME"
 _QUIET: Final = Path(__file__).parent / "spark_conf"
 _DEFAULTS: Final = {
     "spark.driver.memory": "2g",
@@ -25,6 +26,10 @@ _DEFAULTS: Final = {
     "spark.sql.session.timeZone": "UTC",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
+}
+_LIGHT_JAVA: Final = {
+    f"spark.{process}.defaultJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+    for process in ("driver", "executor")
 }
 
 
@@ -37,10 +42,14 @@ def has_session() -> bool:
     return SparkSession.getActiveSession() is not None
 
 
-def start_session(app: str, master: str | None = None, conf: Mapping[str, str] | None = None) -> SparkSession:
+def start_session(
+    app: str, master: str | None = None, conf: Mapping[str, str] | None = None, *, light_java: bool = False
+) -> SparkSession:
     """A session on `master`, on all cores of this machine if none is given; the one that is running, if one is.
 
-    A master that begins with `sc://` is a Connect server. Raises MissingPackage where there is no pyspark.
+    A master that begins with `sc://` is a Connect server. `light_java` is for short jobs whose work is done in Python:
+    Java then compiles little, which halves what a start and each job take, and is slow with rows of its own. Raises
+    MissingPackage where there is no pyspark or no Java, and Unreachable where Spark does not start.
     """
     try:
         from pyspark.sql import SparkSession
@@ -50,8 +59,10 @@ def start_session(app: str, master: str | None = None, conf: Mapping[str, str] |
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.builder.appName(app)
     if where.startswith("sc://"):
-        return builder.remote(where).getOrCreate()
+        return _started(builder.remote(where), where)
     settings = {**_DEFAULTS, "spark.sql.shuffle.partitions": str(os.cpu_count() or 2)}
+    if light_java:
+        settings |= _LIGHT_JAVA
     if where.startswith("local"):
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
         os.environ.setdefault("SPARK_CONF_DIR", str(_QUIET))
@@ -59,4 +70,16 @@ def start_session(app: str, master: str | None = None, conf: Mapping[str, str] |
         builder = builder.config(name, value)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of what pyspark itself imports
-        return builder.master(where).getOrCreate()
+        return _started(builder.master(where), where)
+
+
+def _started(builder: SparkSession.Builder, where: str) -> SparkSession:
+    """The session, or in one sentence why there is none: what Java says fills pages."""
+    try:
+        return builder.getOrCreate()
+    except Exception as error:
+        if type(error).__module__.partition(".")[0] not in ("pyspark", "py4j"):
+            raise
+        if "JAVA_GATEWAY_EXITED" in str(error):
+            raise MissingPackage(NO_JAVA) from None
+        raise Unreachable(f"Spark does not start on {where}; check --master and --conf, and that it runs") from error

@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from penstock.errors import BadStore, PenstockError
-from penstock.pipeline.jobs.audit_tasks import Answer, AuditPiece, IndexPiece, LogPiece, Packed, size_of_pieces
+from penstock.pipeline.jobs.audit_tasks import Answer, AuditPiece, IndexPiece, LogPiece, Packed
+from penstock.pipeline.ranges import size_of_pieces
 from penstock.store.audit import AuditReport
 from penstock.store.audit.auditor import finish, plan_look, settle
 from penstock.store.audit.config_audit import ConfigState
@@ -29,11 +30,12 @@ from penstock.store.folder import StoreFolder
 class AuditCase:
     """The looks at one store. A look that has failed asks for nothing more."""
 
-    def __init__(self, folder: StoreFolder, *, check_crc: bool = True, piece_size: int = 0) -> None:
-        """`piece_size`: bytes of the log that are one piece; 0 takes what suits the log."""
+    def __init__(self, folder: StoreFolder, *, check_crc: bool = True, workers: int = 2, piece_size: int = 0) -> None:
+        """`piece_size`: bytes of the log that are one piece; 0 takes what suits the log and the number of workers."""
         self._folder = folder
         self._files = folder.files
         self._check_crc = check_crc
+        self._workers = workers
         self._piece_size = piece_size
         self._looks = Looks(folder.files, folder.layout)
         self._look: Look | None = None
@@ -80,7 +82,7 @@ class AuditCase:
         if plan is not None:
             with self._trying():
                 self._index = tuple(facts for facts in self._results(plan, asked, answers) if facts is not None)
-                size = self._piece_size or size_of_pieces(sum(file.size for file in plan.log.files))
+                size = self._piece_size or size_of_pieces(sum(file.size for file in plan.log.files), self._workers)
                 packed = Packed.of(plan, self._index)
                 self._asked += [LogPiece(packed, piece) for piece in pieces(plan, self._files, size)]
         return self._asked

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import pickle
 import socket
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
 
 import msgspec
-import pyarrow as pa
 
 from penstock.errors import PenstockError
 from penstock.store.audit.index_files import IndexFacts, audit_index_file
@@ -23,12 +22,7 @@ from penstock.store.audit.plan import Piece, Plan
 from penstock.store.audit.range_audit import audit_range
 from penstock.store.overlay_files import OverlayFiles
 
-SCHEMA: Final = "number int, answer binary"
-"""Spark's, of what the pieces give."""
-
-_LARGEST: Final = 256 << 20
 _SMALLEST: Final = 16 << 20
-_PIECES: Final = 8
 _MOST_IN_A_TASK: Final = 64
 
 
@@ -90,11 +84,6 @@ class Answer(msgspec.Struct, frozen=True):
     """Why the piece could not be looked at, in one sentence."""
 
 
-def size_of_pieces(log_bytes: int) -> int:
-    """So large that a task's own cost does not show, so small that two cores have the same to do."""
-    return min(max(log_bytes // _PIECES, _SMALLEST), _LARGEST)
-
-
 def tasks_of(pieces: Sequence[AuditPiece]) -> list[list[Numbered]]:
     """Numbers pieces, and puts small neighbours together: a hundred small stores are not to cost a thousand tasks."""
     tasks: list[list[Numbered]] = []
@@ -120,11 +109,9 @@ def answer(piece: AuditPiece) -> Answer:
         return Answer(problem=f"{error.filename}: {error.strerror or error}")
 
 
-def answer_rows(numbered: Sequence[Numbered]) -> Iterator[pa.RecordBatch]:
-    """The same for the pieces of one of Spark's tasks."""
-    for number, piece in numbered:
-        columns = [pa.array([number], pa.int32()), pa.array([pickle.dumps(answer(piece))], pa.binary())]
-        yield pa.RecordBatch.from_arrays(columns, ["number", "answer"])
+def answers(numbered: Sequence[Numbered]) -> bytes:
+    """The same for the pieces of one of Spark's tasks: numbers and answers, pickled."""
+    return pickle.dumps([(number, answer(piece)) for number, piece in numbered])
 
 
 def _audit(piece: AuditPiece) -> Answer:

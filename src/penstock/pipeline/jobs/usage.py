@@ -7,21 +7,19 @@ its piece of the log; only counts travel.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import msgspec
-import pyarrow as pa
 
 from penstock.pipeline.jobs.counting import Counting
 from penstock.pipeline.jobs.tally import Key, Tally, merge
 from penstock.pipeline.jobs.where import Where
-from penstock.pipeline.planning import plan
-from penstock.pipeline.ranges import Span
+from penstock.pipeline.ranges import Limits, Span, cut, size_of_pieces
 from penstock.pipeline.store_place import StorePlace
 from penstock.pipeline.store_task import LogTask
-from penstock.pipeline.workers import in_workers
+from penstock.pipeline.workers import gather, parallelism
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -69,10 +67,9 @@ class Usage(msgspec.Struct, frozen=True):
 
 def usage(spark: SparkSession, where: Where) -> Usage:
     """Counts on Spark. Raises BadStore, BadSettings."""
-    with _Plan(where) as planned:
-        frame = in_workers(spark, planned.tasks, _count_piece, "tally binary")
-        tallies = [msgspec.msgpack.decode(row.tally, type=Tally) for row in frame.collect()]
-        return planned.usage(tallies)
+    with _Plan(where, parallelism(spark)) as planned:
+        told = gather(spark, planned.tasks, _count_piece)
+        return planned.usage([msgspec.msgpack.decode(each, type=Tally) for each in told])
 
 
 def usage_here(where: Where) -> Usage:
@@ -88,15 +85,14 @@ def count_task(task: LogTask) -> Tally:
     return merge([counting.tally(), Tally(flaws=flaws)])
 
 
-def _count_piece(task: LogTask) -> Iterator[pa.RecordBatch]:
-    encoded = msgspec.msgpack.encode(count_task(task))
-    yield pa.RecordBatch.from_pydict({"tally": pa.array([encoded], pa.binary())})
+def _count_piece(task: LogTask) -> bytes:
+    return msgspec.msgpack.encode(count_task(task))
 
 
 class _Plan:
-    """The logs of some stores, cut into pieces."""
+    """The logs of some stores, cut into pieces for so many workers."""
 
-    def __init__(self, where: Where) -> None:
+    def __init__(self, where: Where, workers: int = 1) -> None:
         where.check(only_stores=True)
         options = where.options(order="log")
         self._paths = {name: folder.layout.root for name, folder in where.folders().items()}
@@ -108,7 +104,9 @@ class _Plan:
                 Span(queue, *self._bounds[queue.broker], self._place.size(queue, *self._bounds[queue.broker]))
                 for queue in queues
             ]
-            self.tasks = [task for task in plan(self._place, spans, options) if isinstance(task, LogTask)]
+            pieces = cut(spans, Limits(size_of_pieces(sum(span.size for span in spans), workers)))
+            tasks = self._place.tasks([[piece] for piece in pieces])
+            self.tasks = [task for task in tasks if isinstance(task, LogTask)]
         except BaseException:
             self._place.close()
             raise

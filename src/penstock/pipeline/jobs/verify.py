@@ -17,10 +17,10 @@ import msgspec
 
 from penstock.errors import BadStore
 from penstock.pipeline.jobs.audit_case import AuditCase
-from penstock.pipeline.jobs.audit_tasks import SCHEMA, Answer, AuditPiece, Numbered, answer_rows, tasks_of
+from penstock.pipeline.jobs.audit_tasks import Answer, AuditPiece, Numbered, answers, tasks_of
 from penstock.pipeline.jobs.where import Where
 from penstock.pipeline.store_place import find_paths, name_stores
-from penstock.pipeline.workers import in_workers
+from penstock.pipeline.workers import gather, parallelism
 from penstock.store.audit import AuditReport
 from penstock.store.folder import StoreFolder, quiet_log
 
@@ -73,10 +73,11 @@ def verify(spark: SparkSession, where: Where | Stores, *, check_crc: bool = True
     """Audits stores on Spark; by their names. Raises BadSettings, and BadStore if none of them is a store."""
 
     def run(tasks: Sequence[Sequence[Numbered]]) -> Iterator[tuple[int, Answer]]:
-        for row in in_workers(spark, tasks, answer_rows, SCHEMA).collect():
-            yield row.number, pickle.loads(row.answer)
+        for told in gather(spark, tasks, answers):
+            yield from pickle.loads(told)
 
-    return audit_stores(Stores.find(where) if isinstance(where, Where) else where, run, check_crc=check_crc)
+    stores = Stores.find(where) if isinstance(where, Where) else where
+    return audit_stores(stores, run, check_crc=check_crc, workers=parallelism(spark))
 
 
 def verify_frame(spark: SparkSession, found: Mapping[str, Verified]) -> DataFrame:
@@ -90,17 +91,20 @@ def verify_frame(spark: SparkSession, found: Mapping[str, Verified]) -> DataFram
     return spark.createDataFrame(rows, FINDINGS)
 
 
-def audit_stores(stores: Stores, run: Run, *, check_crc: bool = True, piece_size: int = 0) -> dict[str, Verified]:
+def audit_stores(
+    stores: Stores, run: Run, *, check_crc: bool = True, workers: int = 2, piece_size: int = 0
+) -> dict[str, Verified]:
     """Audits stores with the help of `run`; those in use as often as it takes to believe what is seen of them."""
     cases = {
-        name: AuditCase(folder, check_crc=check_crc, piece_size=piece_size) for name, folder in stores.folders.items()
+        name: AuditCase(folder, check_crc=check_crc, workers=workers, piece_size=piece_size)
+        for name, folder in stores.folders.items()
     }
     with quiet_log():
         while waiting := [case for case in cases.values() if not case.is_done]:
             for case in waiting:
                 case.begin()
-            answers = _together(run, [case.index_pieces() for case in waiting])
-            asked = [case.log_pieces(some) for case, some in zip(waiting, answers, strict=True)]
+            found = _together(run, [case.index_pieces() for case in waiting])
+            asked = [case.log_pieces(some) for case, some in zip(waiting, found, strict=True)]
             for case, some in zip(waiting, _together(run, asked), strict=True):
                 case.end(some)
     done = {
@@ -113,5 +117,5 @@ def _together(run: Run, work: Sequence[Sequence[AuditPiece]]) -> list[list[Answe
     """The answers to the pieces of all stores, which are worked on together."""
     every = [piece for some in work for piece in some]
     found = dict(run(tasks_of(every))) if every else {}
-    answers = iter([found[number] for number in range(len(every))])
-    return [[next(answers) for _ in some] for some in work]
+    told = iter([found[number] for number in range(len(every))])
+    return [[next(told) for _ in some] for some in work]

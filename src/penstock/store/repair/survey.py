@@ -23,6 +23,8 @@ from penstock.store.damage import DamagedRange
 from penstock.store.mapped_file import MappedFile
 from penstock.store.repair.report import Progress, silent
 
+_ROWS = 4096  # so few that their bytes are still in the cache when they are looked at again
+
 
 class Found(msgspec.Struct, frozen=True):
     """A damaged range of one file, and the store time that fits its place."""
@@ -161,7 +163,17 @@ class _Walk:
 
     def _walk_from(self, view: memoryview, base: int, start: int, stop: int, resync: bool, overrun: bool) -> int | None:
         """Walks to the end of the range; where a record or a filler turns out to be none, returns where to go on."""
-        found = scan(view, base, start, stop, check_crc=True, topics=self._topics, resync=resync, overrun=overrun)
+        found = scan(
+            view,
+            base,
+            start,
+            stop,
+            check_crc=True,
+            topics=self._topics,
+            resync=resync,
+            overrun=overrun,
+            rows_per_batch=_ROWS,
+        )
         is_empty = resync
         for item in found:
             is_empty = False

@@ -6,20 +6,19 @@ with the messages that lie there.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 import numpy as np
-import pyarrow as pa
 
 from penstock.pipeline.jobs.diff.sides import Sides
 from penstock.pipeline.jobs.where import Where
 from penstock.pipeline.ranges import Limits, Span, cut
 from penstock.pipeline.store_place import StorePlace
 from penstock.pipeline.store_task import LogTask
-from penstock.pipeline.workers import in_workers
+from penstock.pipeline.workers import gather
 from penstock.store.light_view import LogView
 from penstock.store.mapped_file import MappedFile
 
@@ -90,9 +89,9 @@ class LogDiff(msgspec.Struct, frozen=True, kw_only=True):
 def diff_bytes(spark: SparkSession, sides: Sides, examples: int = EXAMPLES) -> LogDiff:
     """Compares on Spark. Raises BadSettings, BadStore."""
     with _Logs(sides) as logs:
-        rows = in_workers(spark, logs.pieces, _unequal_of, "unequal binary").collect()
         decode = msgspec.msgpack.Decoder(list[Unequal]).decode
-        return logs.report([each for row in rows for each in decode(row.unequal)], examples)
+        found = [each for told in gather(spark, logs.pieces, _unequal_of) for each in decode(told)]
+        return logs.report(found, examples)
 
 
 def diff_bytes_here(sides: Sides, examples: int = EXAMPLES) -> LogDiff:
@@ -143,9 +142,8 @@ def _add(found: list[Unequal], more: Sequence[Unequal]) -> None:
             found.append(each)
 
 
-def _unequal_of(piece: tuple[LogTask, LogTask]) -> Iterator[pa.RecordBatch]:
-    encoded = msgspec.msgpack.encode(unequal(*piece))
-    yield pa.RecordBatch.from_pydict({"unequal": pa.array([encoded], pa.binary())})
+def _unequal_of(piece: tuple[LogTask, LogTask]) -> bytes:
+    return msgspec.msgpack.encode(unequal(*piece))
 
 
 class _Logs:

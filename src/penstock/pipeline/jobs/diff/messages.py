@@ -14,7 +14,7 @@ from penstock.pipeline.jobs.diff.compare import Outcome, Piece, Stretch, leftove
 from penstock.pipeline.jobs.diff.pairing import Leftover, pair_up
 from penstock.pipeline.jobs.diff.report import KINDS, MOVED, Diff, Difference, QueueDiff, QueueKey, Spot
 from penstock.pipeline.jobs.diff.sides import Comparison, Sides
-from penstock.pipeline.workers import in_workers
+from penstock.pipeline.workers import gather, in_workers
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -85,7 +85,7 @@ def diff_here(sides: Sides, examples: int = EXAMPLES) -> Diff:
     """Compares in this process: the same, without Spark. What differs is held in memory."""
     with Comparison(sides) as comparison:
         pieces = comparison.pieces()
-        same, differing = _added_up(pieces, [(number, outcomes(piece)) for number, piece in enumerate(pieces)])
+        same, differing = _added_up(pieces, map(outcomes, pieces))
         again = comparison.pieces_again(differing) if differing else []
         rows = sorted((row for piece in again for row in leftovers(piece)), key=lambda row: row.topic)
         found = [each for _, group in groupby(rows, lambda row: row.topic) for each in pair_up(group)]
@@ -106,18 +106,12 @@ def _as_shown(each: Difference) -> tuple[Any, ...]:
 def _first_look(spark: SparkSession, comparison: Comparison) -> tuple[Counter[QueueKey], list[Stretch]]:
     """How many messages of each queue are the same at their place, and where the others are."""
     pieces = comparison.pieces()
-    numbered = list(enumerate(pieces))
-    rows = in_workers(spark, numbered, _outcomes_of, "piece int, outcomes binary").collect()
     decode = msgspec.msgpack.Decoder(list[Outcome]).decode
-    return _added_up(pieces, [(row.piece, decode(row.outcomes)) for row in rows])
+    return _added_up(pieces, (decode(told) for told in gather(spark, pieces, _outcomes_of)))
 
 
-def _outcomes_of(numbered: tuple[int, Piece]) -> Iterator[pa.RecordBatch]:
-    number, piece = numbered
-    encoded = msgspec.msgpack.encode(outcomes(piece))
-    yield pa.RecordBatch.from_pydict(
-        {"piece": pa.array([number], pa.int32()), "outcomes": pa.array([encoded], pa.binary())}
-    )
+def _outcomes_of(piece: Piece) -> bytes:
+    return msgspec.msgpack.encode(outcomes(piece))
 
 
 def _frame(spark: SparkSession, pieces: Sequence[Piece]) -> DataFrame:
@@ -172,14 +166,12 @@ def _difference(row: Any) -> Difference:
 # -- sums ------------------------------------------------------------------------------------------------------------
 
 
-def _added_up(
-    pieces: Sequence[Piece], found: Iterable[tuple[int, Iterable[Outcome]]]
-) -> tuple[Counter[QueueKey], list[Stretch]]:
+def _added_up(pieces: Sequence[Piece], found: Iterable[Iterable[Outcome]]) -> tuple[Counter[QueueKey], list[Stretch]]:
     same: Counter[QueueKey] = Counter()
     differing = []
-    for number, each in sorted(found, key=lambda one: one[0]):
-        for outcome in each:
-            stretch = pieces[number].stretches[outcome.stretch]
+    for piece, outcomes_there in zip(pieces, found, strict=True):
+        for outcome in outcomes_there:
+            stretch = piece.stretches[outcome.stretch]
             same[stretch.key] += outcome.same
             if outcome.differs:
                 differing.append(stretch)

@@ -45,7 +45,7 @@ class Sides(msgspec.Struct, frozen=True, kw_only=True):
         for side in (self.a, self.b):
             side.check()
             if len(side.stores) > 1:
-                raise BadSettings("a side is one store; compare several one after the other")
+                raise BadSettings("--store names one store here; compare several one after the other")
         if self.by == "bytes" and (self.a.namesrv or self.b.namesrv):
             raise BadSettings("--by bytes compares the files of two logs, and a cluster shows none; leave it out")
         if self.by == "bytes" and self.topics:
@@ -115,7 +115,9 @@ class Comparison:
         missing = [topic for topic in sides.topics if topic not in there]
         if missing:
             self.close()
-            raise BadSettings(f"there is no topic '{missing[0]}', neither in {self.a.name} nor in {self.b.name}")
+            raise BadSettings(
+                f"there is no topic '{missing[0]}', neither in {self.a.name} nor in {self.b.name}; check --topic"
+            )
         self.bounds = {
             key: (self.a.bounds(key), self.b.bounds(key)) for key in sorted({*self.a.queues, *self.b.queues})
         }
