@@ -107,6 +107,6 @@ def test_topics_are_told_apart_by_name() -> None:
 def test_the_grafana_board_asks_for_metrics_that_there_are(client: httpx.Client) -> None:
     board = (Path(__file__).parents[2] / "deploy" / "grafana" / "penstock.json").read_text(encoding="utf-8")
     asked = set(re.findall(r"(?:rocketmq|penstock)_\w+", " ".join(re.findall(r'"expr": "(.*?)",\n', board))))
-    told = set(samples(client))
+    told = {*samples(client), *re.findall(r"^# TYPE (\S+)", client.get("/metrics").text, re.MULTILINE)}
     assert len(asked) > 8
     assert asked <= told

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import json
 import signal
@@ -14,6 +15,7 @@ from typing import Any
 
 import httpx
 import pytest
+from client.test_access import ACCOUNTS
 
 from penstock.cli import console as verb
 from penstock.cli.serve_console import ConsoleChild
@@ -87,6 +89,49 @@ def test_a_port_that_is_taken_does_not_stop_the_broker(tmp_path: Path) -> None:
     assert process.returncode == 0
     assert said.startswith(f"penstock: there is no web console: cannot listen at 127.0.0.1:{port}")
     assert said.count("\n") == 1
+
+
+def test_with_access_control_it_needs_an_account_and_says_so(tmp_path: Path) -> None:
+    (tmp_path / "plain_acl.yml").write_text(ACCOUNTS)
+    controlled = ("--set", "aclEnable=true", "--set", f"aclFile={tmp_path / 'plain_acl.yml'}")
+    process, told = serve(tmp_path / "store", "--console", "127.0.0.1:0", *controlled)
+    assert told["console"] == ""
+    process.terminate()
+    _, said = process.communicate(timeout=SOON_S)
+    assert said.splitlines()[0] == (
+        "penstock: there is no web console: with aclEnable it needs an administrator's account, "
+        "from --console-account FILE."
+    )
+
+
+def test_with_an_account_it_is_an_administrator_where_access_is_controlled(tmp_path: Path) -> None:
+    (tmp_path / "plain_acl.yml").write_text(ACCOUNTS)
+    (tmp_path / "account").write_text("accessKey: operator\nsecretKey: operator-secret\n")
+    controlled = ("--set", "aclEnable=true", "--set", f"aclFile={tmp_path / 'plain_acl.yml'}")
+    account = ("--console-account", str(tmp_path / "account"))
+    process, told = serve(tmp_path / "store", "--console", "127.0.0.1:0", *controlled, *account)
+    try:
+        assert ready(told["console"])["brokers"][0]["state"] == "serving"
+        address, _, token = told["console"].partition("/?token=")
+        as_owner = {"authorization": f"Bearer {token}"}
+        made = httpx.put(f"{address}/api/topics/orders", json={"queues": 2}, headers=as_owner, verify=False)
+        assert made.status_code == 200, made.text
+        for line in Path("/proc").glob("[0-9]*/cmdline"):
+            with contextlib.suppress(OSError):
+                assert b"operator-secret" not in line.read_bytes()
+    finally:
+        process.terminate()
+        process.communicate(timeout=SOON_S)
+
+
+def test_an_account_that_cannot_be_read_is_said_before_anything_starts(tmp_path: Path) -> None:
+    order = [*SERVE, "--store", str(tmp_path / "store"), "--listen", "127.0.0.1:0", "--namesrv", "127.0.0.1:0"]
+    done = subprocess.run(
+        [*order, "--console-account", str(tmp_path / "nothing")], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "the account cannot be read" in done.stderr
+    assert not (tmp_path / "store" / "commitlog").exists()
 
 
 def test_without_the_extra_one_sentence_says_how_to_get_it(

@@ -24,7 +24,9 @@ from penstock.store.status import PutStatus
 from penstock.store.store import MessageStore
 
 
-class _Waiting(NamedTuple):
+class Waiting(NamedTuple):
+    """A reply, and what it waits for."""
+
     end_offset: int
     deadline: float
     connection: Connection
@@ -44,7 +46,7 @@ class UnflushedSends:
         self.is_needed = self._needs_disk or self._needs_slave
         """Whether sends have to wait for anything."""
         self._wait_s = (store.settings.slave_timeout if self._needs_slave else store.settings.sync_flush_timeout) / 1000
-        self._waiting: deque[_Waiting] = deque()
+        self._waiting: deque[Waiting] = deque()
         self._of: Counter[Connection] = Counter()
         self._look_is_due = False
         self._timer: asyncio.TimerHandle | None = None
@@ -72,7 +74,7 @@ class UnflushedSends:
                 connection.send(reply)
                 return
         deadline = self._loop.time() + self._wait_s
-        self._waiting.append(_Waiting(end_offset, deadline, connection, reply, needs_slave))
+        self._waiting.append(Waiting(end_offset, deadline, connection, reply, needs_slave))
         self._of[connection] += 1
         self._drained.clear()
         if self._timer is None:
@@ -82,7 +84,7 @@ class UnflushedSends:
         if self._is_done(self._waiting[0]) or self._store.flush_failure:
             self._look_soon()  # the sync was faster than we were
 
-    def _is_done(self, waiting: _Waiting) -> bool:
+    def _is_done(self, waiting: Waiting) -> bool:
         if self._needs_disk and self._store.flushed_offset < waiting.end_offset:
             return False
         return not waiting.needs_slave or self._store.replicas.acknowledged >= waiting.end_offset
@@ -127,7 +129,7 @@ class UnflushedSends:
             self._answer(waiting)
         self._timer = self._loop.call_at(self._waiting[0].deadline, self._expire) if self._waiting else None
 
-    def _answer(self, waiting: _Waiting) -> None:
+    def _answer(self, waiting: Waiting) -> None:
         self._of[waiting.connection] -= 1
         if self._of[waiting.connection] <= 0:
             del self._of[waiting.connection]

@@ -73,12 +73,14 @@ def console(
     from penstock.cli.network import read_account
     from penstock.client.config import ClientConfig
     from penstock.console.access import Door, make_token
+    from penstock.console.lean import without_http_clients
     from penstock.console.parts import Options
-    from penstock.console.serving import serve
     from penstock.remoting.addresses import parse_address
     from penstock.remoting.event_loop import run
-    from penstock.remoting.sockets import bind
+    from penstock.remoting.sockets import listen as listen_at
 
+    with without_http_clients():
+        from penstock.console.serving import serve
     token = token or os.environ.pop(TOKEN_VARIABLE, "") or make_token()
     spark = [f"--conf={pair}" for pair in conf or ()] + ([f"--master={master}"] if master else [])
     options = Options(
@@ -94,7 +96,8 @@ def console(
     )
     host, port = parse_address(listen, "--listen")
     inherited = os.environ.pop(LISTENER_VARIABLE, "") if under_serve else ""
-    listener = socket.socket(fileno=int(inherited)) if inherited else bind(host, port)
+    bound = socket.socket(fileno=int(inherited)) if inherited else None
+    listener = listen_at(host, port, bound)  # the link works from the moment it is printed
     address, port = listener.getsockname()[:2]
     door = Door(token, names=[*(name or ()), host], cookie=f"penstock_console_{port}")
     if not under_serve:

@@ -11,22 +11,17 @@ from typing import Annotated, Final
 import typer
 
 from penstock import __version__
-from penstock.cli import console, demo, exits, namesrv, serve, store, tour
+from penstock.cli import exits
 from penstock.cli.mqadmin import translated
 from penstock.cli.options import help_if_alone
 from penstock.cli.output import flush, say, write
 from penstock.errors import PenstockError
 
 app = typer.Typer(name="penstock", add_completion=False, rich_markup_mode=None)
-app.add_typer(store.app, name="store")
-app.command()(tour.tour)
-app.command()(demo.demo)
-app.command()(serve.serve)
-app.command()(namesrv.namesrv)
-app.command()(console.console)
 
 OVER_NETWORK: Final = ("topic", "group", "message", "offset", "cluster")
-_WHEN_ASKED_FOR: Final = (*OVER_NETWORK, "pipeline")
+_VERBS: Final = ("tour", "demo", "serve", "namesrv", "console")
+_GROUPS: Final = ("store", *OVER_NETWORK, "pipeline")
 
 
 def _show_version(wanted: bool) -> None:
@@ -77,14 +72,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _add_groups(arguments: Sequence[str]) -> None:
-    """Has the app know the groups for clusters and Spark, if they are asked for: others start sooner without them."""
+    """Has the app know the verb or group that is asked for, or all of them: each starts sooner without the others."""
     first = arguments[0] if arguments else ""
-    groups = {group.name for group in app.registered_groups}
-    verbs = {command.name or getattr(command.callback, "__name__", "") for command in app.registered_commands}
-    wanted = [first] if first in _WHEN_ASKED_FOR else [] if first in groups | verbs else _WHEN_ASKED_FOR
+    wanted = (first,) if first in (*_VERBS, *_GROUPS) else (*_VERBS, *_GROUPS)
+    known = {each.name for each in app.registered_commands} | {each.name for each in app.registered_groups}
     for name in wanted:
-        if name not in groups:
-            app.add_typer(import_module(f"penstock.cli.{name}").app, name=name)
+        if name in known:
+            continue
+        module = import_module(f"penstock.cli.{name}")
+        if name in _GROUPS:
+            app.add_typer(module.app, name=name)
+        else:
+            app.command(name)(getattr(module, name))
 
 
 def _sentence(error: Exception) -> str:

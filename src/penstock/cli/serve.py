@@ -58,6 +58,9 @@ def serve(
     console: Annotated[
         str, option("--console", "HOST:PORT|off", f"Where the web console listens; {LISTEN} unless given.")
     ] = LISTEN,
+    console_account: Annotated[
+        Path | None, option("--console-account", "FILE", "accessKey and secretKey for the console, with aclEnable.")
+    ] = None,
     profile: Annotated[Profile | None, option("--profile", "dev", "dev: small files, for a laptop.")] = None,
     config: Config = None,
     pairs: Pairs = None,
@@ -91,7 +94,7 @@ def serve(
     names = None if namesrv == OFF else bind(*parse_address(namesrv, "--namesrv"))
     if door.is_open_to_others and not BrokerSettings.of(settings).acl_enable:
         say(f"whoever can reach {door.address}:{door.port} can read and write all messages: aclEnable is false.")
-    with ConsoleChild(console, door.settings, names, config) as beside:
+    with ConsoleChild(console, door.settings, names, config, console_account) as beside:
         run(_serve(_open(door, beside), door, names, beside, as_json))
 
 

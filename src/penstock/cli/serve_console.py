@@ -2,7 +2,8 @@
 
 The port is taken here, so that one that is in use is said at once; without it, or without the extra's packages, the
 broker goes on alone. A pipe to the child tells it how far recovery is, and its end, however the broker ends, is what
-has the child end. The token goes by the environment, which other users of this machine cannot see.
+has the child end. The token goes by the environment, and an account by the file that holds it: neither is on a command
+line, which other users of this machine can see.
 """
 
 from __future__ import annotations
@@ -19,11 +20,13 @@ from typing import Final, Self
 
 from penstock.broker.settings import BrokerSettings
 from penstock.cli.console import HOW_TO_GET_IT, LISTENER_VARIABLE, TOKEN_VARIABLE, is_installed, link
+from penstock.cli.network import read_account
 from penstock.cli.output import say
 from penstock.cli.serve_options import OFF
 from penstock.errors import Unreachable
 from penstock.remoting.addresses import parse_address
 from penstock.remoting.sockets import bind
+from penstock.remoting.tls import TlsMode, server_tls
 from penstock.store import Settings
 
 _TELL_S: Final = 0.5
@@ -33,7 +36,15 @@ _END_S: Final = 5.0
 class ConsoleChild:
     """One child process, or none. Any thread may `tell`, one at a time."""
 
-    def __init__(self, listen: str, settings: Settings, names: socket.socket | None, config: Path | None) -> None:
+    def __init__(
+        self,
+        listen: str,
+        settings: Settings,
+        names: socket.socket | None,
+        config: Path | None,
+        account: Path | None = None,
+    ) -> None:
+        """`account` is a file with an administrator's keys, where access is controlled. Raises BadSettings."""
         self.link = ""
         """What a person opens; empty if there is no console."""
         self._process: subprocess.Popen[bytes] | None = None
@@ -41,7 +52,9 @@ class ConsoleChild:
         if listen == OFF:
             return
         namesrv = _name_server(settings, names)
-        why = _why_not(settings, namesrv)
+        if account is not None:
+            read_account(account)  # what is wrong with it is said before the store is opened
+        why = _why_not(settings, namesrv, account)
         if why:
             say(f"there is no web console: {why}")
             return
@@ -51,10 +64,12 @@ class ConsoleChild:
             say(f"there is no web console: {error}; --console HOST:PORT chooses another port.")
             return
         with listener:
-            self._start(listener, namesrv, settings, config)
+            self._start(listener, namesrv, settings, config, account)
         self.tell("opening the store")
 
-    def _start(self, listener: socket.socket, namesrv: str, settings: Settings, config: Path | None) -> None:
+    def _start(
+        self, listener: socket.socket, namesrv: str, settings: Settings, config: Path | None, account: Path | None
+    ) -> None:
         from penstock.console.access import make_token
 
         token = os.environ.get(TOKEN_VARIABLE, "") or make_token()
@@ -63,6 +78,7 @@ class ConsoleChild:
         order += [f"--listen={address}:{port}", f"--store={settings.store_path_root_dir}"]
         order.append(f"--exports={settings.store_path_root_dir.parent / 'exports'}")
         order += [] if config is None else [f"--config={config}"]
+        order += [] if account is None else [f"--account={account}"]
         self._process = subprocess.Popen(
             order,
             stdin=subprocess.PIPE,
@@ -112,13 +128,14 @@ def _name_server(settings: Settings, names: socket.socket | None) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-def _why_not(settings: Settings, namesrv: str) -> str:
+def _why_not(settings: Settings, namesrv: str, account: Path | None) -> str:
     """Why there can be no console here, and what to do; empty if there can."""
     if not is_installed():
         return f"{HOW_TO_GET_IT}, or leave it out with --console off."
     if not namesrv:
         return "it finds the broker through a name server, and there is none."
-    broker = BrokerSettings.of(settings)
-    if broker.acl_enable:
-        return "aclEnable asks for an account; start one with `penstock console --account FILE`."
+    if BrokerSettings.of(settings).acl_enable and account is None:
+        return "with aclEnable it needs an administrator's account, from --console-account FILE."
+    if server_tls(settings.broker).mode is TlsMode.ENFORCING:
+        return "with tls.server.mode=enforcing it must know whom to trust; start `penstock console --trust FILE`."
     return ""

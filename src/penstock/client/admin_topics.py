@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from penstock.client.admin_cluster import ClusterAdmin
 from penstock.client.instance import ClientInstance
 from penstock.client.routes import TEMPLATE_TOPIC, Route
@@ -60,11 +62,14 @@ class TopicAdmin:
         reply = await self._instance.ask(broker, RequestCode.GET_ALL_TOPIC_CONFIG)
         return decode_config(Topics, reply.body).topics
 
-    async def stats(self, topic: str) -> dict[MessageQueue, TopicOffset]:
-        """What each queue holds: its lowest and next offset, and when it was last written."""
+    async def stats(self, topic: str, brokers: Iterable[str] | None = None) -> dict[MessageQueue, TopicOffset]:
+        """What each queue holds: its lowest and next offset, and when it was last written.
+
+        Name servers are asked which brokers have the topic, unless their addresses are given.
+        """
         found: dict[MessageQueue, TopicOffset] = {}
         header = TopicName(topic=topic)
-        for address in (await self.route(topic)).masters.values():
+        for address in (await self.route(topic)).masters.values() if brokers is None else brokers:
             reply = await self._instance.ask(address, RequestCode.GET_TOPIC_STATS_INFO, header)
             found.update(TopicStatsTable.from_bytes(reply.body).offset_table)
         return dict(sorted(found.items()))
@@ -137,5 +142,5 @@ class TopicAdmin:
         """The addresses of the masters that have a topic, by broker name. Raises NoRoute."""
         found = (await self.route(topic)).masters
         if not found:
-            raise NoRoute(f"topic '{topic}' has no master")
+            raise NoRoute(f"topic '{topic}' has no master now; start its broker")
         return found

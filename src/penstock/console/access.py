@@ -6,7 +6,7 @@ A person opens the link that was printed, which holds the token, or types it; a 
 Two kinds of foreign web pages are kept out besides. One that has the browser send a request here (cross-site): whatever
 is not a plain GET must carry the Origin of the console itself if a cookie speaks for it, and so must every WebSocket.
 One whose name was made to lead to this machine (DNS rebinding): the Host must be an address, localhost, or a name that
-was given. Pure ASGI, no state but the token; safe wherever the loop runs.
+was given. Who guesses is slowed by a `Brake`. Pure ASGI, no other state but the token; belongs to the loop's thread.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from http.cookies import CookieError, SimpleCookie
 from typing import TYPE_CHECKING, Final
 from urllib.parse import parse_qs, urlencode, urlsplit
 
+from penstock.console.brake import Brake
 from penstock.console.login_page import login_page
 from penstock.errors import BadSettings
 
@@ -59,12 +60,16 @@ class Door:
     def knows_token(self, text: str) -> bool:
         return hmac.compare_digest(text.encode("utf-8", "replace"), self._token)
 
-    def knows_cookie(self, header: str) -> bool:
+    def cookie_of(self, header: str) -> str | None:
+        """The cookie of ours that a header brings, right or wrong."""
         try:
             found = SimpleCookie(header).get(self.cookie_name)
         except CookieError:
-            return False
-        return found is not None and hmac.compare_digest(found.value.encode(), self.cookie_value.encode())
+            return None
+        return None if found is None else found.value
+
+    def knows_cookie(self, cookie: str) -> bool:
+        return hmac.compare_digest(cookie.encode("utf-8", "replace"), self.cookie_value.encode())
 
     def knows_host(self, host: str) -> bool:
         """Whether nobody else's name led here: an address, localhost, or a name that was given."""
@@ -84,9 +89,10 @@ class Door:
 class Gate:
     """The middleware around everything else."""
 
-    def __init__(self, app: ASGIApp, door: Door) -> None:
+    def __init__(self, app: ASGIApp, door: Door, brake: Brake | None = None) -> None:
         self._app = app
         self._door = door
+        self._brake = Brake() if brake is None else brake
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -104,23 +110,33 @@ class Gate:
             await _refuse(scope, send, 403, "A page from elsewhere may not ask for this.")
             return
         kind, _, given = headers.get("authorization", "").partition(" ")
-        if kind.lower() == "bearer" and self._door.knows_token(given.strip()):
+        bearer = given.strip() if kind.lower() == "bearer" else None
+        cookie = self._door.cookie_of(headers.get("cookie", ""))
+        address = scope["client"][0] if scope.get("client") else ""
+        tries = bearer is not None or cookie is not None or _brings_token(scope)
+        if tries and self._brake.is_stopped(address):
+            await _refuse(scope, send, 429, "Too many wrong tokens came from this address; wait a moment.")
+            return
+        if bearer is not None and self._door.knows_token(bearer):
             await self._app(scope, receive, _with_headers(send))
         elif _brings_token(scope):  # also of who is in already: the token shall not stay in the address
-            await self._knock(scope, receive, send)
-        elif self._door.knows_cookie(headers.get("cookie", "")):
+            await self._knock(scope, receive, send, address)
+        elif cookie is not None and self._door.knows_cookie(cookie):
             if unsafe and origin is None:
                 await _refuse(
                     scope, send, 403, "A request that changes something must say where it comes from (Origin)."
                 )
             else:
                 await self._app(scope, receive, _with_headers(send))
-        elif scope["type"] == "http":
-            await self._knock(scope, receive, send)
         else:
-            await _refuse(scope, send, 401, "")
+            if tries:
+                await self._brake.wrong(address)
+            if scope["type"] == "http":
+                await self._knock(scope, receive, send, address)
+            else:
+                await _refuse(scope, send, 401, "")
 
-    async def _knock(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _knock(self, scope: Scope, receive: Receive, send: Send, address: str) -> None:
         """Somebody without a token, or with one in the link or the form."""
         path, asked = scope["path"], scope["query_string"].decode("latin-1")
         query = parse_qs(asked)
@@ -137,6 +153,7 @@ class Gate:
             await _refuse(scope, send, 401, "The console's token is needed, as Authorization: Bearer.")
             return
         if not self._door.knows_token(given):
+            await self._brake.wrong(address)
             await _answer(send, 401, login_page(_local(target), wrong=True), kind="text/html; charset=utf-8")
             return
         cookie = f"{self._door.cookie_name}={self._door.cookie_value}; HttpOnly; SameSite=Strict; Path=/"
@@ -146,7 +163,11 @@ class Gate:
 
 
 def _brings_token(scope: Scope) -> bool:
-    return scope["type"] == "http" and scope["method"] == "GET" and b"token=" in scope["query_string"]
+    """In the link or, as far as one can see from here, in the form."""
+    if scope["type"] != "http":
+        return False
+    in_link = scope["method"] == "GET" and b"token=" in scope["query_string"]
+    return in_link or (scope["method"] == "POST" and scope["path"] == LOGIN)
 
 
 def _wants_page(scope: Scope) -> bool:
@@ -185,7 +206,7 @@ async def _refuse(scope: Scope, send: Send, status: int, why: str) -> None:
     if scope["type"] == "websocket":
         await send({"type": "websocket.close", "code": 1008})
         return
-    more = [(b"www-authenticate", b"Bearer")] if status == 401 else []
+    more = {401: [(b"www-authenticate", b"Bearer")], 429: [(b"retry-after", b"1")]}.get(status)
     await _answer(send, status, f'{{"detail": "{why}"}}', kind="application/json", more=more)
 
 

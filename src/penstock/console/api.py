@@ -36,6 +36,7 @@ from penstock.console.health import Health, look
 from penstock.console.history import Sample
 from penstock.console.jobs import Job
 from penstock.console.parts import Console
+from penstock.console.replication import Replication
 from penstock.errors import (
     BadMessage,
     BadRequest,
@@ -68,7 +69,7 @@ _NOT_THERE: Final = frozenset(
 
 def add_api(app: FastAPI, console: Console) -> None:
     answers: dict[int | str, dict[str, Any]] = {
-        status: {"model": Problem} for status in (400, 401, 403, 404, 409, 421, 500, 503)
+        status: {"model": Problem} for status in (400, 401, 403, 404, 409, 421, 429, 500, 503)
     }
     router = APIRouter(
         prefix="/api", responses=answers, dependencies=[Security(HTTPBearer(auto_error=False)), Depends(_only_known)]
@@ -111,6 +112,11 @@ def _add_reading(router: APIRouter, console: Console) -> None:
     async def brokers() -> list[BrokerFigures]:
         """How each broker runs."""
         return await console.view.brokers()
+
+    @router.get("/replication", tags=["cluster"])
+    async def replication() -> list[Replication]:
+        """Who follows whom, and how far behind; brokers of RocketMQ 4 do not tell."""
+        return await console.view.replication()
 
     @router.get("/history", tags=["cluster"])
     async def history(last: Annotated[int, Query(ge=1, le=900)] = 150) -> list[Sample]:
@@ -242,7 +248,7 @@ def _add_messages(router: APIRouter, console: Console) -> None:
         for each in resend.ids:
             found = await console.finder.by_id(each)
             if not found:
-                raise NoRoute(f"there is no message {each[:64]}")
+                raise NoRoute(f"there is no message {each[:64]}; look for it by its key, or check its id")
             letters += found
         return await console.changes.resend(letters, to_topic=resend.to_topic)
 
@@ -280,10 +286,10 @@ def _add_store(router: APIRouter, console: Console) -> None:
 def _job(console: Console, number: int) -> Job:
     found = console.jobs.all.get(number)
     if found is None:
-        raise NoRoute(f"there is no job {number}")
+        raise NoRoute(f"there is no job {number}; see those there are at /api/jobs")
     return found
 
 
 async def _known(console: Console, group: str) -> None:
     if group not in await console.view.progress():
-        raise NoRoute(f"there is no consumer group {group!r}")
+        raise NoRoute(f"there is no consumer group {group!r}; see those there are at /api/groups")

@@ -98,7 +98,8 @@ class Finder:
             if topic:
                 return []
             raise NoRoute(
-                f"the id names {address}, which is no broker of this cluster; for a producer's id give the topic"
+                f"the id names {address}, which is no broker of this cluster; "
+                "give the topic, too, if it is a producer's id"
             )
         one = await self._admin.messages.by_offset_id(msg_id)
         return [] if one is None else [one]
@@ -171,12 +172,8 @@ class Finder:
     async def dead_letter_groups(self) -> dict[str, int]:
         """Groups that have dead letters, and how many."""
         topics = [row.name for row in await self._view.topics() if row.kind is TopicKind.DEAD_LETTERS]
-        figures = await self._view.topic_page(topics)
-        return {
-            topic.removeprefix(DLQ_PREFIX): found.messages
-            for topic, found in zip(topics, figures, strict=True)
-            if found is not None
-        }
+        found = await self._view.queues(topics)
+        return {topic.removeprefix(DLQ_PREFIX): sum(each.messages for each in found[topic]) for topic in found}
 
     async def dead_letters(self, group: str, most: int = 64) -> list[ReceivedMessage]:
         """A group's dead letters, newest first."""

@@ -72,10 +72,11 @@ class History:
             self._groups_due = now + GROUPS_S
             found = await self._view.progress()
             self.lags = {name: kept for name, kept in self.lags.items() if name in found}
+            at_ms = int(now * 1000)
             for name, progress in found.items():
                 if name in self.lags or len(self.lags) < _MOST_GROUPS:
                     kept = self.lags.setdefault(name, deque(maxlen=int(_KEPT_S / GROUPS_S)))
-                    kept.append((int(now * 1000), progress.lag))
+                    kept.append((at_ms, progress.lag))
 
     def note(self, group: GroupFigures) -> None:
         """Keeps the lag of a group's queues, as somebody just saw it."""

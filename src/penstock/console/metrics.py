@@ -7,6 +7,7 @@ offsets. See docs/reference/console.md.
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict
@@ -18,13 +19,14 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 
 from penstock.client.admin_groups import GroupProgress
-from penstock.console.figures import BrokerFigures, State, TopicFigures, TopicKind, TopicRow
+from penstock.console.figures import BrokerFigures, QueueRow, State, TopicKind
 from penstock.console.health import Health, look
 from penstock.console.parts import Console
+from penstock.console.replication import Replication
+from penstock.console.replication_metrics import NODE, node_labels, of_replication
 from penstock.errors import PenstockError
 from penstock.format.constants import DLQ_PREFIX, RETRY_PREFIX
 
-_NODE = ("cluster", "node_type", "node_id")
 _KEPT_S = 10.0
 _STATES = tuple(State)
 
@@ -52,21 +54,20 @@ async def collect(console: Console) -> bytes:
     view = console.view
     health = await look(view, console.parent)
     brokers: list[BrokerFigures] = []
-    rows: list[TopicRow] = []
-    figures: list[TopicFigures | None] = []
+    topics: dict[str, list[QueueRow]] = {}
     groups: dict[str, GroupProgress] = {}
+    following: list[Replication] = []
     try:
         brokers = await view.brokers()
+        following = await view.replication()
         rows = [row for row in await view.topics() if row.kind is not TopicKind.SYSTEM]
-        figures = await view.topic_page(row.name for row in rows)
+        topics = await view.queues(row.name for row in rows)
         groups = await view.progress()
     except PenstockError:
         pass  # what is up and what is not is told all the same
-    topics = [found for found in figures if found is not None]
     registry = CollectorRegistry()
-    registry.register(
-        _Told([*_of_brokers(health, brokers), *_of_topics(brokers, topics), *_of_groups(brokers, groups)])
-    )
+    told = (_of_brokers(health, brokers), _of_topics(brokers, topics), _of_groups(brokers, groups))
+    registry.register(_Told([*itertools.chain(*told), *of_replication(following)]))
     return generate_latest(registry)
 
 
@@ -79,7 +80,7 @@ class _Told(Collector):
 
 
 def _of_brokers(health: Health, brokers: list[BrokerFigures]) -> Iterator[Metric]:
-    state = GaugeMetricFamily("penstock_broker_state", "1 for the state that a broker is in.", labels=[*_NODE, "state"])
+    state = GaugeMetricFamily("penstock_broker_state", "1 for the state that a broker is in.", labels=[*NODE, "state"])
     for broker in brokers:
         for each in _STATES:
             state.add_metric([*_node(broker), each.value], float(broker.state is each))
@@ -97,15 +98,15 @@ def _of_brokers(health: Health, brokers: list[BrokerFigures]) -> Iterator[Metric
         ),
     }
     for name, (about, value) in gauges.items():
-        gauge = GaugeMetricFamily(name, about, labels=[*_NODE, "storage_type", "storage_medium"])
+        gauge = GaugeMetricFamily(name, about, labels=[*NODE, "storage_type", "storage_medium"])
         for broker in masters:
             gauge.add_metric([*_node(broker), "local", "disk"], value(broker))
         yield gauge
     throughput = CounterMetricFamily(
-        "rocketmq_throughput_in_total", "Bytes that came in since the broker's start.", labels=_NODE
+        "rocketmq_throughput_in_total", "Bytes that came in since the broker's start.", labels=NODE
     )
-    latency = HistogramMetricFamily("penstock_put_latency_milliseconds", "How long puts took.", labels=_NODE)
-    disk = GaugeMetricFamily("penstock_disk_used_ratio", "How full the commit log's disk is.", labels=_NODE)
+    latency = HistogramMetricFamily("penstock_put_latency_milliseconds", "How long puts took.", labels=NODE)
+    disk = GaugeMetricFamily("penstock_disk_used_ratio", "How full the commit log's disk is.", labels=NODE)
     for broker in masters:
         throughput.add_metric(_node(broker), broker.put_bytes)
         if broker.put_latency:
@@ -117,24 +118,24 @@ def _of_brokers(health: Health, brokers: list[BrokerFigures]) -> Iterator[Metric
     yield disk
 
 
-def _of_topics(brokers: list[BrokerFigures], topics: list[TopicFigures]) -> Iterator[Metric]:
+def _of_topics(brokers: list[BrokerFigures], topics: dict[str, list[QueueRow]]) -> Iterator[Metric]:
     by_name = {broker.name: broker for broker in brokers if broker.broker_id == 0}
     came = CounterMetricFamily(
-        "rocketmq_messages_in_total", "Messages that came into a topic.", labels=[*_NODE, "topic", "is_system"]
+        "rocketmq_messages_in_total", "Messages that came into a topic.", labels=[*NODE, "topic", "is_system"]
     )
     dead = CounterMetricFamily(
-        "rocketmq_send_to_dlq_messages_total", "Messages that became dead letters.", labels=[*_NODE, "consumer_group"]
+        "rocketmq_send_to_dlq_messages_total", "Messages that became dead letters.", labels=[*NODE, "consumer_group"]
     )
-    for topic in topics:
+    for topic, queues in topics.items():
         totals: dict[str, int] = {}
-        for queue in topic.queues:
+        for queue in queues:
             totals[queue.broker] = totals.get(queue.broker, 0) + queue.max_offset
         for name, total in totals.items():
             if name not in by_name:
                 continue
-            came.add_metric([*_node(by_name[name]), topic.name, "false"], total)
-            if topic.name.startswith(DLQ_PREFIX):
-                dead.add_metric([*_node(by_name[name]), topic.name.removeprefix(DLQ_PREFIX)], total)
+            came.add_metric([*_node(by_name[name]), topic, "false"], total)
+            if topic.startswith(DLQ_PREFIX):
+                dead.add_metric([*_node(by_name[name]), topic.removeprefix(DLQ_PREFIX)], total)
     yield came
     yield dead
     yield GaugeMetricFamily("rocketmq_topic_number", "Topics, without those of the brokers.", value=len(topics))
@@ -142,7 +143,7 @@ def _of_topics(brokers: list[BrokerFigures], topics: list[TopicFigures]) -> Iter
 
 def _of_groups(brokers: list[BrokerFigures], groups: dict[str, GroupProgress]) -> Iterator[Metric]:
     by_name = {broker.name: broker for broker in brokers if broker.broker_id == 0}
-    labels = [*_NODE, "topic", "consumer_group", "is_retry"]
+    labels = [*NODE, "topic", "consumer_group", "is_retry"]
     lag = GaugeMetricFamily(
         "rocketmq_consumer_lag_messages", "Messages that a group has yet to consume.", labels=labels
     )
@@ -171,9 +172,7 @@ def _of_groups(brokers: list[BrokerFigures], groups: dict[str, GroupProgress]) -
 
 
 def _node(broker: BrokerFigures) -> list[str]:
-    """RocketMQ's labels of a node; a slave's id tells its number."""
-    number = f"-{broker.broker_id}" if broker.broker_id else ""
-    return [broker.cluster, "broker", f"{broker.name}{number}"]
+    return node_labels(broker.cluster, broker.name, broker.broker_id)
 
 
 def _buckets(latency: dict[int, int]) -> list[tuple[str, float]]:

@@ -14,6 +14,7 @@ from typing import Final, TypeVar
 
 from penstock.client.admin import Admin
 from penstock.client.admin_groups import GroupProgress
+from penstock.console import replication
 from penstock.console.cache import Cache
 from penstock.console.figures import (
     BrokerFigures,
@@ -28,6 +29,7 @@ from penstock.console.figures import (
     TopicRow,
     is_system_group,
 )
+from penstock.console.replication import Replication
 from penstock.errors import PenstockError, Refused
 from penstock.format.config_tables import TopicConfig
 from penstock.format.constants import RETRY_PREFIX
@@ -78,6 +80,14 @@ class ClusterView:
             )
         return BrokerFigures.of(name, cluster, address, broker_id, told)
 
+    async def replication(self) -> list[Replication]:
+        """Who follows whom; brokers that do not tell are left out."""
+        return await self.cache.get("replication", self._replication, _MOMENT_S)
+
+    async def _replication(self) -> list[Replication]:
+        found = await together(replication.ask(self.admin, broker) for broker in await self.brokers())
+        return [each for each in found if each is not None]
+
     # -- topics ----------------------------------------------------------------------------------------------
 
     async def topics(self) -> list[TopicRow]:
@@ -85,15 +95,27 @@ class ClusterView:
         return await self.cache.get("topics", self._topics, _TABLE_S)
 
     async def _topics(self) -> list[TopicRow]:
-        info = await self.info()
+        info, masters = await self.info(), await self._masters()
         own = frozenset(info.cluster_addr_table) | frozenset(info.broker_addr_table)
         found: dict[str, dict[str, TopicConfig]] = {}
-        masters = await self.admin.cluster.masters()
         tables = await together(self.admin.topics.configs(address) for address in masters.values())
         for broker, table in zip(masters, tables, strict=True):
             for name, config in table.items():
                 found.setdefault(name, {})[broker] = config
         return [_topic_row(name, configs, own) for name, configs in sorted(found.items())]
+
+    async def _masters(self) -> dict[str, str]:
+        """The masters' addresses by broker name. Raises NoRoute if there is none."""
+        return await self.cache.get("masters", self.admin.cluster.masters)
+
+    async def _brokers_of(self, topic: str) -> list[str] | None:
+        """The addresses of the masters that have a topic; None if it may be too new to be known here."""
+        places = await self.cache.get("places", self._places, _TABLE_S)
+        return places.get(topic)
+
+    async def _places(self) -> dict[str, list[str]]:
+        masters = await self._masters()
+        return {row.name: [masters[each] for each in row.brokers if each in masters] for row in await self.topics()}
 
     async def topic(self, name: str) -> TopicFigures:
         """How one topic stands. Raises NoRoute if there is none."""
@@ -104,18 +126,25 @@ class ClusterView:
         return await together(self._or_none(self.topic(name)) for name in names)
 
     async def _topic(self, name: str) -> TopicFigures:
-        stats = await self.admin.topics.stats(name)
-        rate, messages, size = 0.0, 0, 0
-        for address in (await self.admin.cluster.masters()).values():
-            try:
-                nums = await self.admin.cluster.broker_stats(address, "TOPIC_PUT_NUMS", name)
-                sizes = await self.admin.cluster.broker_stats(address, "TOPIC_PUT_SIZE", name)
-            except Refused:  # nothing came in since its start
-                continue
-            rate += nums.stats_minute.tps
-            messages += nums.stats_day.sum
-            size += sizes.stats_day.sum
-        queues = [
+        queues, (rate, size) = await asyncio.gather(self._queues(name), self._rate_and_size(name))
+        return TopicFigures(
+            name=name,
+            queues=queues,
+            messages=sum(queue.messages for queue in queues),
+            last_update_ms=max((queue.last_update_ms for queue in queues), default=0),
+            in_per_second=rate,
+            average_size=size,
+        )
+
+    async def queues(self, names: Iterable[str]) -> dict[str, list[QueueRow]]:
+        """What the queues of topics hold, by topic; those that cannot be asked about are left out."""
+        names = list(names)
+        found = await together(self._or_none(self._queues(name)) for name in names)
+        return {name: queues for name, queues in zip(names, found, strict=True) if queues is not None}
+
+    async def _queues(self, name: str) -> list[QueueRow]:
+        stats = await self.admin.topics.stats(name, await self._brokers_of(name))
+        return [
             QueueRow(
                 broker=queue.broker_name,
                 queue_id=queue.queue_id,
@@ -125,14 +154,20 @@ class ClusterView:
             )
             for queue, at in stats.items()
         ]
-        return TopicFigures(
-            name=name,
-            queues=queues,
-            messages=sum(queue.messages for queue in queues),
-            last_update_ms=max((queue.last_update_ms for queue in queues), default=0),
-            in_per_second=rate,
-            average_size=size / messages if messages else None,
-        )
+
+    async def _rate_and_size(self, name: str) -> tuple[float, float | None]:
+        """Messages that come in a second, and the average size of one; None if none came since the start."""
+        rate, messages, size = 0.0, 0, 0
+        for address in (await self._masters()).values():
+            try:
+                nums = await self.admin.cluster.broker_stats(address, "TOPIC_PUT_NUMS", name)
+                sizes = await self.admin.cluster.broker_stats(address, "TOPIC_PUT_SIZE", name)
+            except Refused:  # nothing came in since its start
+                continue
+            rate += nums.stats_minute.tps
+            messages += nums.stats_day.sum
+            size += sizes.stats_day.sum
+        return rate, size / messages if messages else None
 
     async def topic_groups(self, name: str) -> list[str]:
         return await self.cache.get(("topic groups", name), lambda: self.admin.topics.groups(name), _TABLE_S)

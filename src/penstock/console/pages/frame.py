@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Any, Final
@@ -28,6 +29,7 @@ PLACES: Final = (
 _THEME: Final = "penstock_theme"
 _THEMES: Final = {"light": False, "dark": True}
 _STATE_S: Final = 5.0
+_AT_ONCE_S: Final = 0.8
 _COLOUR: Final = {State.SERVING: "good", State.READ_ONLY: "warn", State.RECOVERING: "warn"}
 
 
@@ -182,6 +184,12 @@ def telling() -> Iterator[None]:
         yield
     except (PenstockError, ValueError) as error:
         ui.notify(str(error), type="negative", timeout=10_000, multi_line=True, close_button=True)
+
+
+async def at_once(act: Callable[[], Awaitable[None]]) -> None:
+    """Calls what `every` calls before the page is sent, so that it comes with its rows, unless they take too long."""
+    with contextlib.suppress(PenstockError, TimeoutError):
+        await asyncio.wait_for(act(), _AT_ONCE_S)
 
 
 def every(seconds: float, act: Callable[[], Awaitable[None]]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from nicegui import ui
@@ -11,7 +12,7 @@ from penstock.console.changing import QueueMove
 from penstock.console.figures import GroupRow
 from penstock.console.history import SAMPLE_S
 from penstock.console.pages import looks, words
-from penstock.console.pages.frame import every, frame, section, stat, table, tell, telling, title
+from penstock.console.pages.frame import at_once, every, frame, section, stat, table, tell, telling, title
 from penstock.console.pages.paging import PagedTable
 from penstock.console.parts import Console
 
@@ -20,19 +21,19 @@ _MOST_LINES = 8
 
 def add(console: Console) -> None:
     @ui.page("/groups")
-    def groups() -> None:
+    async def groups() -> None:
         with frame(console, "Groups"):
             title("Groups", "Consumer groups, the one with the most messages to consume first.")
             with ui.card().classes("p-card"):
-                _list(console)
+                await at_once(_list(console).refresh)
 
     @ui.page("/groups/{name}")
-    def group(name: str) -> None:
+    async def group(name: str) -> None:
         with frame(console, name, "Groups"):
-            _one(console, name)
+            await at_once(_one(console, name))
 
 
-def _list(console: Console) -> None:
+def _list(console: Console) -> PagedTable[GroupRow]:
     async def find(text: str) -> list[GroupRow]:
         rows = [row for row in await console.view.groups() if text in row.name.lower()]
         return sorted(rows, key=lambda row: (-row.lag, row.name))
@@ -52,7 +53,7 @@ def _list(console: Console) -> None:
             for row in rows
         ]
 
-    PagedTable(
+    return PagedTable(
         [
             ("name", "group", "left"),
             ("lag", "to be consumed"),
@@ -67,7 +68,8 @@ def _list(console: Console) -> None:
     )
 
 
-def _one(console: Console, name: str) -> None:
+def _one(console: Console, name: str) -> Callable[[], Awaitable[None]]:
+    """What is returned fills it."""
     with ui.element("div").classes("p-row"):
         title(name)
         ui.space()
@@ -134,6 +136,7 @@ def _one(console: Console, name: str) -> None:
         _draw(console, name, chart)
 
     every(SAMPLE_S, refresh)
+    return refresh
 
 
 def _draw(console: Console, name: str, chart: ui.echart) -> None:

@@ -17,6 +17,7 @@ from penstock.console.parts import Console
 
 _BY = {"newest": "newest", "key": "key", "id": "id", "time": "time", "offset": "queue offset"}
 _PREVIEW = 120
+_MOST_CHOICES = 300
 
 
 def add(console: Console) -> None:
@@ -65,6 +66,13 @@ def list_row(message: ReceivedMessage) -> dict[str, Any]:
     }
 
 
+def _topic_field(names: list[str], topic: str) -> ui.select | ui.input:
+    """A list to choose from; where that would be thousands, which take a second to draw, a field that completes."""
+    if len(names) <= _MOST_CHOICES:
+        return ui.select(names, label="Topic", value=topic if topic in names else None, with_input=True)
+    return ui.input("Topic", value=topic, autocomplete=names)
+
+
 async def _search(console: Console, topic: str, by: str, value: str) -> None:
     names: list[str] = []
     with telling():
@@ -74,7 +82,7 @@ async def _search(console: Console, topic: str, by: str, value: str) -> None:
         brokers = sorted({broker.name for broker in await console.view.brokers()})
     now = time.time_ns() // 1_000_000
     with ui.card().classes("p-card"), ui.element("div").classes("p-row"):
-        of = ui.select(names, label="Topic", value=topic if topic in names else None, with_input=True)
+        of = _topic_field(names, topic)
         of.props("outlined dense options-dense").style("width: min(22rem, 100%)")
         how = ui.select(_BY, label="By", value=by).props("outlined dense").style("width: 9rem")
         text = ui.input("Key", value=value if by == "key" else "").props("outlined dense").style("width: 18rem")

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
+
 from nicegui import ui
 
 from penstock.console.figures import State
 from penstock.console.history import SAMPLE_S
 from penstock.console.pages import looks, words
-from penstock.console.pages.frame import every, frame, section, stat, table, title
+from penstock.console.pages.frame import at_once, every, frame, section, stat, table, title
 from penstock.console.parts import Console
+from penstock.console.replication import Replication
 
 _SHOWN = 300
 """Samples in a chart: ten minutes."""
@@ -22,7 +25,7 @@ _SERIES = (
 
 def add(console: Console) -> None:
     @ui.page("/")
-    def overview() -> None:
+    async def overview() -> None:
         with frame(console, "Overview"):
             title("Overview", "All brokers together; the charts show the last ten minutes.")
             with ui.element("div").classes("p-stats"):
@@ -61,9 +64,11 @@ def add(console: Console) -> None:
                     ],
                     "address",
                 ).props("data-mark=brokers")
+            show_replication = _replication(console)
 
             async def refresh() -> None:
                 found = await console.view.brokers()
+                await show_replication()
                 brokers.rows = [
                     {
                         "name": each.name if each.broker_id == 0 else f"{each.name} (slave {each.broker_id})",
@@ -104,6 +109,59 @@ def add(console: Console) -> None:
                         line["data"] = [(at, None if value is None else round(value, 1)) for at, value in values]
 
             every(SAMPLE_S, refresh)
+            await at_once(refresh)
+
+
+def _replication(console: Console) -> Callable[[], Awaitable[None]]:
+    """A table of who follows whom, that is there only if somebody does; what is returned fills it."""
+    with ui.card().classes("p-card").props("data-mark=replication") as card:
+        section("Replication")
+        shown = table(
+            [
+                ("name", "broker", "left"),
+                ("with", "with", "left"),
+                ("state", "state", "left"),
+                ("bytes", "behind"),
+                ("seconds", "for"),
+                ("last", "last heard of"),
+            ],
+            "key",
+        )
+    card.set_visibility(False)
+
+    async def refresh() -> None:
+        found = [each for each in await console.view.replication() if not each.is_alone]
+        card.set_visibility(bool(found))
+        rows = [row for each in found for row in _replicated(each)]
+        shown.rows = [{**row, "key": f"{row['name']} {row['with']}"} for row in rows]
+
+    return refresh
+
+
+def _replicated(of: Replication) -> list[dict[str, str]]:
+    """The rows of a broker: a master's slaves, or the master of a slave."""
+    if of.is_slave:
+        return [
+            {
+                "name": f"{of.broker} (slave {of.broker_id})",
+                "with": f"follows {of.follows}" if of.follows else "knows no master",
+                "state": "follows" if of.is_following else of.problem or "does not follow",
+                "bytes": words.NOTHING,
+                "seconds": words.NOTHING,
+                "last": words.ago(of.last_received_ms),
+            }
+        ]
+    return [
+        {
+            "name": of.broker,
+            "with": f"is followed by {each.address}",
+            "state": "near" if each.is_in_sync else "too far behind to be waited for",
+            "bytes": words.size(each.behind_bytes),
+            "seconds": words.span(each.behind_seconds * 1000),
+            "last": words.ago(each.last_acknowledged_ms),
+        }
+        for each in of.slaves
+    ]
 
 
 def _chart(name: str, series: list[str], colours: tuple[str, ...]) -> ui.echart:

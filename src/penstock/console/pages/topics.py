@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from nicegui import ui
 
 from penstock.console.figures import TopicFigures, TopicKind, TopicRow
 from penstock.console.pages import words
-from penstock.console.pages.frame import ask, every, frame, section, stat, table, tell, telling, title
+from penstock.console.pages.frame import ask, at_once, every, frame, section, stat, table, tell, telling, title
 from penstock.console.pages.paging import PagedTable
 from penstock.console.parts import Console
 
@@ -17,22 +18,22 @@ _PERMS = {6: "read and write", 4: "read only", 2: "write only"}
 
 def add(console: Console) -> None:
     @ui.page("/topics")
-    def topics() -> None:
+    async def topics() -> None:
         with frame(console, "Topics"):
             with ui.element("div").classes("p-row"):
                 title("Topics")
                 ui.space()
                 ui.button("New topic", icon="add", on_click=lambda: _change(console)).props("unelevated no-caps")
             with ui.card().classes("p-card"):
-                _list(console)
+                await at_once(_list(console).refresh)
 
     @ui.page("/topics/{name}")
-    def topic(name: str) -> None:
+    async def topic(name: str) -> None:
         with frame(console, name, "Topics"):
-            _one(console, name)
+            await at_once(_one(console, name))
 
 
-def _list(console: Console) -> None:
+def _list(console: Console) -> PagedTable[TopicRow]:
     kinds: dict[str, bool] = {}
 
     async def find(text: str) -> list[TopicRow]:
@@ -72,6 +73,7 @@ def _list(console: Console) -> None:
             ui.switch(kind.value, on_change=lambda event, kind=kind: switched(kind.value, bool(event.value))).mark(
                 f"kind-{kind.value}"
             )
+    return paged
 
 
 def _row(row: TopicRow, found: TopicFigures | None, total: int) -> dict[str, Any]:
@@ -92,7 +94,8 @@ def _row(row: TopicRow, found: TopicFigures | None, total: int) -> dict[str, Any
     }
 
 
-def _one(console: Console, name: str) -> None:
+def _one(console: Console, name: str) -> Callable[[], Awaitable[None]]:
+    """What is returned fills it."""
     is_system = TopicKind.of(name) is TopicKind.SYSTEM
     with ui.element("div").classes("p-row"):
         title(name)
@@ -152,6 +155,7 @@ def _one(console: Console, name: str) -> None:
         ]
 
     every(2.0, refresh)
+    return refresh
 
 
 # -- changes -------------------------------------------------------------------------------------------------------

@@ -58,7 +58,9 @@ def read_document(data: bytes | memoryview, name: str) -> Any:
     if not data:
         raise BadRequest(f"a {name} was expected as body, and there is no body")
     try:
-        return _cleaned(loose_json.loads(bytes(data).decode()))
+        text = bytes(data).decode()
+        document = loose_json.loads(text)
+        return _cleaned(document) if "null" in text or "\\u" in text else document
     except (CorruptData, *NOT_THE_SHAPE) as error:
         raise BadRequest(f"a body is no {name}: {error}") from None
 

@@ -7,7 +7,8 @@ They have the shapes of the config files, so `penstock.format.config_tables` hol
 
 from __future__ import annotations
 
-from typing import Any, Protocol, Self, TypeVar
+from collections.abc import Mapping
+from typing import Any, Final, Protocol, Self, TypeVar
 
 import msgspec
 
@@ -41,3 +42,20 @@ def decode_config(kind: type[C], data: bytes | memoryview) -> C:
         return kind.from_json(document)
     except NOT_THE_SHAPE as error:
         raise BadRequest(f"a body is no {kind.__name__}: {error}") from None
+
+
+DELETED_TOPICS: Final = "penstockDeletedTopics"
+"""An argument of the answer to 21, by which a master of ours tells its slaves what was deleted."""
+
+
+def encode_deleted(ends: Mapping[str, int]) -> str:
+    """Topics, and the physical offset before which their messages were deleted."""
+    return msgspec.json.encode(dict(ends)).decode()
+
+
+def decode_deleted(text: str) -> dict[str, int]:
+    """Nothing if there is no such argument. Raises BadRequest."""
+    try:
+        return msgspec.json.decode(text, type=dict[str, int]) if text else {}
+    except msgspec.DecodeError as error:
+        raise BadRequest(f"{DELETED_TOPICS} cannot be read: {error}") from None

@@ -1,4 +1,8 @@
-"""How replication stands: 907, which RocketMQ 5's brokers and tools know. The last fields of each are ours."""
+"""How replication stands: 907, which RocketMQ 5's brokers and tools know, and 4.9's do not.
+
+The names are those of RocketMQ 5's source. Ours are `behindSeconds`, `lastAckTimestamp`, `activated`, `problem` and
+`brokerRole`, which its tools pass over.
+"""
 
 from __future__ import annotations
 

@@ -6,13 +6,18 @@ JSON but what its tools read and expect; there is no strict form.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Self
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, Final, Self
 
 import msgspec
 
 from penstock.format.java_ints import Int32, Int64
-from penstock.protocol.bodies.base import Body
+from penstock.protocol.bodies.base import NOT_THE_SHAPE, Body
+
+_QUEUE: Final = re.compile(rb'\{"brokerName":"([^"\\]*)","queueId":(\d{1,9}),"topic":"([^"\\]*)"\}:')
+"""A queue as a key, as Java writes it. In front of a quote a brace can only be outside of a text."""
+_AS_TEXT: Final = rb'"\1\\u0001\2\\u0001\3":'
 
 
 class MessageQueue(msgspec.Struct, frozen=True, order=True, kw_only=True, rename="camel"):
@@ -37,14 +42,25 @@ class BodyByQueue(Body, kw_only=True):
 
     @classmethod
     def from_bytes(cls, data: bytes | memoryview) -> Self:
-        return cls._from_loose(data)
+        return cls._from_strict(bytes(data)) or cls._from_loose(data)
+
+    @classmethod
+    def _from_strict(cls, data: bytes) -> Self | None:
+        """With its queues made texts, a body is strict JSON, which is read ten times faster; None if it is not."""
+        if b"null" in data or b"\\u" in data:
+            return None
+        try:
+            document = msgspec.json.decode(_QUEUE.sub(_AS_TEXT, data))
+            return msgspec.convert(_with_queues(document, _of_text), cls, strict=False)
+        except NOT_THE_SHAPE:
+            return None
 
     def to_json(self) -> dict[str, Any]:
         return {name: _encodable(value) for name, value in super().to_json().items()}
 
     @classmethod
     def _adapted(cls, document: Any) -> Any:
-        return _with_queues(document)
+        return _with_queues(document, _of_pairs)
 
 
 def _encodable(value: Any) -> Any:
@@ -64,13 +80,20 @@ def _table(table: Mapping[MessageQueue, Any]) -> msgspec.Raw:
     return msgspec.Raw(b"{" + b",".join(pairs) + b"}")
 
 
-def _with_queues(value: Any) -> Any:
+def _with_queues(value: Any, key_of: Callable[[Any], Any]) -> Any:
     if isinstance(value, list):
-        return [_with_queues(item) for item in value]
+        return [_with_queues(item, key_of) for item in value]
     if isinstance(value, dict):
-        return {_key(key): _with_queues(item) for key, item in value.items()}
+        return {key_of(key): _with_queues(item, key_of) for key, item in value.items()}
     return value
 
 
-def _key(key: Any) -> Any:
+def _of_pairs(key: Any) -> Any:
     return msgspec.convert(dict(key), MessageQueue, strict=False) if isinstance(key, tuple) else key
+
+
+def _of_text(key: str) -> Any:
+    if "\x01" not in key:
+        return key
+    broker_name, queue_id, topic = key.split("\x01")
+    return MessageQueue(broker_name=broker_name, queue_id=int(queue_id), topic=topic)

@@ -1,0 +1,228 @@
+"""A span for each send, pull and query, where somebody records spans; see `penstock.telemetry`.
+
+`start_tracing` is asked once, when a broker is made. If nobody records it returns None, and neither a handler nor a
+reply is touched. Else the handlers are wrapped: a send is a child of the trace that its message names (`traceparent`).
+A send that waits for the disk or a slave ends with its answer; a pull that waits for a message ends its span when it
+begins to wait, with `penstock.held`. The names are those of OpenTelemetry's conventions for messaging, where they have
+one. Belongs to the thread of the broker's loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from penstock.broker.flow import UnflushedSends, Waiting
+from penstock.broker.settings import SettingsInForce
+from penstock.errors import PenstockError
+from penstock.format.properties import split_properties
+from penstock.protocol.codes import RequestCode, ResponseCode
+from penstock.protocol.command import Command
+from penstock.protocol.headers.pull import PullMessage
+from penstock.protocol.headers.query import QueryMessage, ViewMessage
+from penstock.protocol.headers.send import SendMessage, SendMessageV2
+from penstock.remoting.connection import Connection
+from penstock.remoting.handlers import Handler, Refusal, Result
+from penstock.store.store import MessageStore
+from penstock.telemetry import TRACE_PROPERTIES, context_of, find_tracer
+
+if TYPE_CHECKING:
+    from opentelemetry.trace import Span, Tracer
+
+_FINE: Final = frozenset(
+    {
+        ResponseCode.SUCCESS,
+        ResponseCode.FLUSH_DISK_TIMEOUT,
+        ResponseCode.SLAVE_NOT_AVAILABLE,
+        ResponseCode.FLUSH_SLAVE_TIMEOUT,
+        ResponseCode.PULL_NOT_FOUND,
+        ResponseCode.PULL_RETRY_IMMEDIATELY,
+        ResponseCode.PULL_OFFSET_MOVED,
+        ResponseCode.QUERY_NOT_FOUND,
+    }
+)
+"""Answers that are none of an error: it is stored, or there is nothing to be had."""
+
+
+class _About(NamedTuple):
+    """What a request is about."""
+
+    operation: str
+    topic: str
+    attributes: dict[str, str | int]
+    properties: str = ""
+
+
+def start_tracing() -> Tracing | None:
+    """The spans of a broker that is being made; None if nobody records them."""
+    tracer = find_tracer("broker")
+    return None if tracer is None else Tracing(tracer)
+
+
+class Tracing:
+    """The spans of one broker."""
+
+    def __init__(self, tracer: Tracer) -> None:
+        self._tracer = tracer
+        self._open: Span | None = None
+        """The span of the request that is being handled, until somebody keeps it."""
+
+    def unflushed(self, store: MessageStore, settings: SettingsInForce) -> UnflushedSends:
+        return _TracedSends(self, store, settings)
+
+    def wrap(self, handlers: dict[int, Handler]) -> None:
+        """Has the handlers of sends, pulls and queries make spans."""
+        for code, read in _READ.items():
+            if code in handlers:
+                handlers[code] = self._traced(handlers[code], read)
+
+    def keep(self) -> Span | None:
+        """The span of the request that is being handled; who takes it ends it."""
+        span, self._open = self._open, None
+        return span
+
+    def _traced(self, handler: Handler, read: Callable[[Command], _About]) -> Handler:
+        def traced(connection: Connection, command: Command) -> Result:
+            span = self._open = self._begin(connection, command, read)
+            try:
+                result = handler(connection, command)
+            except Exception as error:
+                fail(span, error)
+                raise
+            finally:
+                is_kept, self._open = self._open is None, None
+            if result is None:
+                if not is_kept:
+                    if not command.is_oneway:
+                        span.set_attribute("penstock.held", True)
+                    end(span)
+            elif isinstance(result, Command | bytes | tuple):
+                end(span, result if isinstance(result, Command) else None)
+            else:
+                return _awaited(result, span)
+            return result
+
+        return traced
+
+    def _begin(self, connection: Connection, command: Command, read: Callable[[Command], _About]) -> Span:
+        from opentelemetry.trace import SpanKind
+
+        try:
+            about = read(command)
+        except PenstockError:  # the handler says so, too
+            about = _About("request", "", {})
+        parent = None
+        if any(name in about.properties for name in TRACE_PROPERTIES):
+            parent = context_of(split_properties(about.properties))
+        attributes: dict[str, str | int] = {
+            "messaging.system": "rocketmq",
+            "messaging.operation.name": about.operation,
+            "client.address": connection.peer[0],
+            **about.attributes,
+        }
+        if about.topic:
+            attributes["messaging.destination.name"] = about.topic
+        name = f"{about.operation} {about.topic}".rstrip()
+        return self._tracer.start_span(name, parent, SpanKind.SERVER, attributes)
+
+
+class _TracedSends(UnflushedSends):
+    """The same, and the spans of what waits end with the answers."""
+
+    def __init__(self, tracing: Tracing, store: MessageStore, settings: SettingsInForce) -> None:
+        super().__init__(store, settings)
+        self._tracing = tracing
+        self._spans: dict[int, Span] = {}
+        """By the reply's identity, for as long as it waits."""
+
+    def add(self, connection: Connection, end_offset: int, reply: Command) -> None:
+        span, before = self._tracing.keep(), len(self)
+        super().add(connection, end_offset, reply)
+        if span is not None and len(self) > before:
+            self._spans[id(reply)] = span
+        elif span is not None:  # it was answered at once
+            end(span, reply)
+
+    def _answer(self, waiting: Waiting) -> None:
+        super()._answer(waiting)
+        span = self._spans.pop(id(waiting.reply), None)
+        if span is not None:
+            end(span, waiting.reply)
+
+
+def end(span: Span, reply: Command | None = None) -> None:
+    """Ends a span with what was answered; without a reply all is well."""
+    if reply is not None:
+        span.set_attribute("penstock.response_code", int(reply.code))
+        if reply.code not in _FINE:
+            from opentelemetry.trace import Status, StatusCode
+
+            span.set_attribute("error.type", _name(reply.code))
+            span.set_status(Status(StatusCode.ERROR, reply.remark))
+    span.end()
+
+
+def fail(span: Span, error: BaseException) -> None:
+    """Ends a span whose request could not be answered as it was meant."""
+    from opentelemetry.trace import Status, StatusCode
+
+    span.set_attribute("error.type", _name(error.code) if isinstance(error, Refusal) else type(error).__name__)
+    span.set_status(Status(StatusCode.ERROR, str(error)))
+    span.end()
+
+
+async def _awaited(result: Awaitable[Command | None], span: Span) -> Command | None:
+    try:
+        reply = await result
+    except BaseException as error:
+        fail(span, error)
+        raise
+    end(span, reply)
+    return reply
+
+
+def _name(code: int) -> str:
+    try:
+        return ResponseCode(code).name
+    except ValueError:
+        return str(code)
+
+
+def _sent(command: Command, kind: type[SendMessage]) -> _About:
+    header = command.read(kind)
+    told: dict[str, str | int] = {
+        "messaging.operation.type": "send",
+        "messaging.destination.partition.id": str(header.queue_id),
+        "messaging.message.body.size": len(command.body),
+    }
+    return _About("send", header.topic, told, header.properties)
+
+
+def _pulled(command: Command) -> _About:
+    header = command.read(PullMessage)
+    told: dict[str, str | int] = {
+        "messaging.operation.type": "receive",
+        "messaging.destination.partition.id": str(header.queue_id),
+        "messaging.consumer.group.name": header.consumer_group,
+        "penstock.queue_offset": header.queue_offset,
+    }
+    return _About("pull", header.topic, told)
+
+
+def _queried(command: Command) -> _About:
+    return _About("query", command.read(QueryMessage).topic, {})
+
+
+def _viewed(command: Command) -> _About:
+    return _About("view", "", {"penstock.physical_offset": command.read(ViewMessage).offset})
+
+
+_READ: Final[dict[RequestCode, Callable[[Command], _About]]] = {
+    RequestCode.SEND_MESSAGE: lambda command: _sent(command, SendMessage),
+    RequestCode.SEND_MESSAGE_V2: lambda command: _sent(command, SendMessageV2),
+    RequestCode.SEND_BATCH_MESSAGE: lambda command: _sent(command, SendMessageV2),
+    RequestCode.PULL_MESSAGE: _pulled,
+    RequestCode.LITE_PULL_MESSAGE: _pulled,
+    RequestCode.QUERY_MESSAGE: _queried,
+    RequestCode.VIEW_MESSAGE_BY_ID: _viewed,
+}
