@@ -8,6 +8,7 @@
     java        Apache RocketMQ's store, the peer
     store/      the suite `store`, one file per kind of row
     broker/     the suite `broker`: the load generator, the two brokers, the rows
+    replication/  the suite `replication`: a master and a slave beside Java's
     spark/      the suite `spark`: the source beside ready-made batches, Parquet and a broker
     pipeline/   the suite `pipeline`: jobs on Spark, pinned to one core and to two
 

@@ -22,6 +22,7 @@ from bench.console import ConsoleSuite
 from bench.harness import BenchFailed
 from bench.pipeline import PipelineSuite
 from bench.recovery import RecoverySuite
+from bench.replication import ReplicationSuite
 from bench.report import Report, as_table, fill_page
 from bench.run import Options, Suite, run
 from bench.spark import SparkSuite
@@ -35,6 +36,7 @@ SUITES: tuple[Suite, ...] = (
     StoreSuite(),
     RecoverySuite(),
     BrokerSuite(),
+    ReplicationSuite(),
     SparkSuite(),
     PipelineSuite(),
     ConsoleSuite(),

@@ -38,8 +38,8 @@ class Suite(Protocol):
     def scenarios(self, folder: Path, quick: bool) -> list[Scenario]:
         """What it measures, in the order of the table; all they write goes into `folder`."""
 
-    def class_path(self) -> list[Path]:
-        """What its peer needs. Raises NoJava."""
+    def class_path(self) -> list[Path] | None:
+        """What its peer needs; None if Java has no part in it. Raises NoJava."""
 
     def peer(self, jars: list[Path], folder: Path, quick: bool) -> contextlib.AbstractContextManager[Any]:
         """Java, started and warmed up, as its scenarios expect it."""
@@ -74,8 +74,8 @@ def run(suite: Suite, options: Options, tell: Tell) -> Report:
             try:
                 jars = suite.class_path()
                 tell(f"{suite.beside} warms up")
-                peer, left_out = stack.enter_context(suite.peer(jars, folder, options.quick)), ""
-                used |= java_versions(jars)
+                peer, left_out = stack.enter_context(suite.peer(jars or [], folder, options.quick)), ""
+                used |= {} if jars is None else java_versions(jars)
             except NoJava as reason:
                 left_out = str(reason)
         if left_out:

@@ -13,7 +13,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Self
 
@@ -32,7 +32,7 @@ _DOWN_WITHIN_S = 30.0
 
 
 class BrokerProcess:
-    """One broker on a new store in `folder`. Use it in a `with` block."""
+    """One broker on a store in `folder`, new unless it is resumed. Use it in a `with` block."""
 
     def __init__(self, folder: Path, settings: dict[str, object]) -> None:
         self.folder = folder
@@ -54,21 +54,38 @@ class BrokerProcess:
 
     def start(self) -> float:
         """Starts it on a new store; returns the seconds from the start to the first message acknowledged."""
+        self.make_new()
+        return self.resume(self.takes_messages)
+
+    def make_new(self) -> None:
+        """An empty store, and a free port."""
         shutil.rmtree(self.folder, ignore_errors=True)
         self.store.mkdir(parents=True)
         self.port = free_port_pair()
+
+    def resume(self, is_up: Callable[[], bool]) -> float:
+        """Starts it on the store that it has; returns the seconds until `is_up`. Raises BenchFailed."""
         command, environment = self.command(), self.environment()
         started = time.perf_counter()
         with (self.folder / "output.txt").open("wb") as output:
             self._process = subprocess.Popen(command, stdout=output, stderr=output, env=environment, cwd=PROJECT)
-        while not self._takes_messages():
+        while not is_up():
             if self._process.poll() is not None or time.perf_counter() - started > _UP_WITHIN_S:
                 said = (self.folder / "output.txt").read_text(errors="replace").strip().splitlines()
+                self.end()
                 raise BenchFailed(f"{type(self).__name__} did not start: {said[-1] if said else 'it said nothing'}")
             time.sleep(0.005)
         return time.perf_counter() - started
 
-    def _takes_messages(self) -> bool:
+    def is_listening(self) -> bool:
+        """Whether clients can connect."""
+        try:
+            socket.create_connection(("127.0.0.1", self.port), 5).close()
+        except OSError:
+            return False
+        return True
+
+    def takes_messages(self) -> bool:
         """Whether one message was acknowledged."""
         try:
             with socket.create_connection(("127.0.0.1", self.port), 5) as connection:
@@ -102,6 +119,11 @@ class BrokerProcess:
 
     def stop(self) -> None:
         """Ends it, and removes what it wrote."""
+        self.end()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def end(self) -> None:
+        """Ends it, if it runs, and keeps its store."""
         if self._process is None:
             return
         if self._process.poll() is None:
@@ -112,7 +134,6 @@ class BrokerProcess:
             os.kill(self._process.pid, signal.SIGKILL)
             self._process.wait()
         self._process = None
-        shutil.rmtree(self.folder, ignore_errors=True)
 
     def __enter__(self) -> Self:
         self.start()

@@ -10,12 +10,12 @@ import json
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
 from bench import PROJECT
-from bench.broker.processes import BrokerProcess, Penstock
+from bench.broker.processes import Penstock
 from bench.harness import BenchFailed
 
 _MIB = 1 << 20
@@ -78,17 +78,32 @@ QUICK = Sizes(
 )
 
 
+class Served(Protocol):
+    """A broker, or several that take messages as one."""
+
+    port: int
+
+    def start(self) -> float:
+        """On a new store."""
+
+    def disk_bytes(self) -> int:
+        """What it takes on disk."""
+
+    def stop(self) -> None:
+        """Ends it, and removes what it wrote."""
+
+
 class Side:
     """One broker for the whole suite."""
 
-    def __init__(self, broker: BrokerProcess, sizes: Sizes) -> None:
+    def __init__(self, broker: Served, sizes: Sizes) -> None:
         self._broker = broker
         self._sizes = sizes
         self._topics = 0
         self._filled: dict[int, str] = {}
         self._is_up = False
 
-    def broker(self) -> BrokerProcess:
+    def broker(self) -> Served:
         """It, running, with room for one more round."""
         if self._is_up and self._broker.disk_bytes() > self._sizes.store_limit:
             self.stop()

@@ -71,7 +71,7 @@ class KilledStores:
         """
         target = self._folder / "copy"
         try:
-            yield Path(shutil.copytree(self._left(body), target, copy_function=_copy_sparse))
+            yield Path(shutil.copytree(self._left(body), target, copy_function=copy_sparse))
         finally:
             shutil.rmtree(target, ignore_errors=True)
 
@@ -117,7 +117,7 @@ def message_columns(body: int, first: int, count: int) -> dict[str, list[Any]]:
     }
 
 
-def _copy_sparse(source: str, target: str) -> str:
+def copy_sparse(source: str, target: str) -> str:
     """Copies what a file really holds, and its times; allocated space that was never written stays a hole.
 
     Nothing is read ahead: what is counts as written from then on, for the next copy.
