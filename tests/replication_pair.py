@@ -79,8 +79,8 @@ class ScriptedSlave:
         assert where is not None
         return cls(*await asyncio.open_connection(*where))
 
-    def report(self, offset: int) -> None:
-        self._writer.write(struct.pack(">q", offset))
+    def report(self, *offsets: int) -> None:
+        self._writer.write(struct.pack(f">{len(offsets)}q", *offsets))
 
     async def frame(self) -> tuple[int, bytes]:
         """The next frame that is no heartbeat: where, and its bytes."""

@@ -1,4 +1,4 @@
-"""Brokers as processes around one name server, and a proxy between master and slave that can be slow, or cut."""
+"""Brokers as processes around one name server, and a proxy between master and slave that is slow, cut, or late."""
 
 from __future__ import annotations
 
@@ -8,14 +8,18 @@ import json
 import random
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
-from typing import Self
+from typing import Self, TypeVar
 
 from clients.served import Served
 
-_SOON_S = 40.0
+_SOON_S = 120.0
+_GONE = (OSError, RuntimeError)
+"""The latter is uvloop's, for who writes to a transport that is closed."""
+T = TypeVar("T")
 
 
 @contextlib.contextmanager
@@ -52,7 +56,10 @@ def wait_for(condition: Callable[[], object], said: Callable[[], str] = str) -> 
 
 
 class Proxy:
-    """Passes bytes on in pieces of odd sizes. `cut` ends its connections; while `is_shut` it takes no new ones."""
+    """Passes bytes on in pieces of odd sizes. `cut` ends its connections; while `is_shut` it takes no new ones.
+
+    `swap` has a slave make a new connection, and only then lets its master hear what came last by the old one.
+    """
 
     def __init__(self, target: tuple[str, int], seed: int) -> None:
         self._target = target
@@ -64,6 +71,11 @@ class Proxy:
         self.pause_s = 0.0
         self.largest = 1500
         self.passed = 0
+        self.late = 0
+        """Bytes that a master heard by an old connection, after a new one was made."""
+        self._may_report = asyncio.Event()
+        self._may_report.set()
+        self._slaves: set[asyncio.StreamWriter] = set()
 
     async def __aenter__(self) -> Self:
         self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
@@ -84,21 +96,47 @@ class Proxy:
             writer.close()
             return
         self._pairs |= {writer, here}
-        for task in (self._pass_on(reader, here), self._pass_on(there, writer)):
+        self._slaves.add(writer)
+        for task in (self._pass_on(reader, here, self._may_report), self._pass_on(there, writer)):
             running = asyncio.create_task(task)
             self._tasks.add(running)
             running.add_done_callback(self._tasks.discard)
 
-    async def _pass_on(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with contextlib.suppress(OSError):
+    async def _pass_on(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, may: asyncio.Event | None = None
+    ) -> None:
+        held = b""
+        with contextlib.suppress(*_GONE):
             while data := await reader.read(self._random.randrange(1, self.largest)):
+                if may is not None and not may.is_set():
+                    held += data
+                    continue
                 writer.write(data)
                 self.passed += len(data)
                 await writer.drain()
                 if self.pause_s:
                     await asyncio.sleep(self.pause_s)
+        if may is not None and held:
+            await may.wait()
+            self.late += len(held)
+            with contextlib.suppress(*_GONE):
+                writer.write(held)
+                await writer.drain()
         writer.close()
         self._pairs.discard(writer)
+        self._slaves.discard(writer)
+
+    async def swap(self, hold_s: float, made_s: float) -> None:
+        """Holds reports for so long, cuts the slaves off, and lets the reports go when new connections were made."""
+        old, self._may_report = self._may_report, asyncio.Event()
+        self._may_report.set()
+        old.clear()
+        slaves = list(self._slaves)
+        await asyncio.sleep(hold_s)
+        for writer in slaves:
+            writer.transport.abort()
+        await asyncio.sleep(made_s)
+        old.set()
 
     def cut(self) -> None:
         for writer in list(self._pairs):
@@ -113,3 +151,43 @@ class Proxy:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._server.wait_closed()
+
+
+class ProxyThread:
+    """A Proxy in a thread of its own, for who has no loop. Use it in a `with` block."""
+
+    def __init__(self, target: tuple[str, int], seed: int) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="proxy", daemon=True)
+        self._target = target
+        self._seed = seed
+        self.port = 0
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        self._proxy = self.run(self._make())
+        self.port = self._proxy.port
+        return self
+
+    async def _make(self) -> Proxy:
+        return await Proxy(self._target, self._seed).__aenter__()
+
+    def run(self, action: Coroutine[object, object, T]) -> T:
+        """What comes of something that the proxy's loop does."""
+        return asyncio.run_coroutine_threadsafe(action, self._loop).result(_SOON_S)
+
+    def set(self, **changes: object) -> None:
+        for name, value in changes.items():
+            setattr(self._proxy, name, value)
+
+    def cut(self) -> None:
+        self._loop.call_soon_threadsafe(self._proxy.cut)
+
+    def swap(self, hold_s: float, made_s: float) -> None:
+        self.run(self._proxy.swap(hold_s, made_s))
+
+    def __exit__(self, *error: object) -> None:
+        self.run(self._proxy.__aexit__())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()

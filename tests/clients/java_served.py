@@ -26,11 +26,12 @@ class JavaServed:
         self._class_path = class_path
         self._settings = settings
         self._processes: list[subprocess.Popen[bytes]] = []
+        self._command: list[str] = []
 
     def start(self) -> None:
         port = int(self.address.rpartition(":")[2])
         settings = {"brokerName": "broker-a", "namesrvAddr": self.namesrv, **self._settings}
-        java = broker_command(self._home, self._store, port, self._class_path, settings, heap="512m")
+        java = self._command = broker_command(self._home, self._store, port, self._class_path, settings, heap="512m")
         ours = [sys.executable, "-m", "penstock.cli.main", "namesrv", "--listen", self.namesrv]
         for command, address in ((ours, self.namesrv), (java, self.address)):
             self._run(command, address)
@@ -50,6 +51,16 @@ class JavaServed:
                 assert process.poll() is None, said.read_text()
                 assert time.monotonic() < deadline, said.read_text()
                 time.sleep(0.1)
+
+    def kill(self) -> None:
+        """Ends the broker as a crash would; its name server stays."""
+        broker = self._processes.pop()
+        broker.kill()
+        broker.wait()
+
+    def start_again(self) -> None:
+        """The broker on the same store and port, with the same settings."""
+        self._run(self._command, self.address)
 
     def stop(self) -> None:
         """Ends the broker first, cleanly, then its name server."""

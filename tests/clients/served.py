@@ -8,10 +8,11 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Self
 
-_UP_WITHIN_S = 30
+_UP_WITHIN_S = 90
 
 
 def free_port() -> int:
@@ -23,8 +24,11 @@ def free_port() -> int:
 class Served:
     """A broker with its name server. Use it in a `with` block."""
 
-    def __init__(self, folder: Path, *settings: str) -> None:
+    def __init__(self, folder: Path, *settings: str, host: str = "127.0.0.1", within: Sequence[str] = ()) -> None:
+        """`within` is a command that runs others, in a network of their own, say."""
         self.folder = folder
+        self._host = host
+        self._within = within
         self.port, self.namesrv_port = free_port(), free_port()
         self._settings = settings
         self._log = folder.with_suffix(".log")
@@ -32,11 +36,11 @@ class Served:
 
     @property
     def namesrv(self) -> str:
-        return f"127.0.0.1:{self.namesrv_port}"
+        return f"{self._host}:{self.namesrv_port}"
 
     @property
     def address(self) -> str:
-        return f"127.0.0.1:{self.port}"
+        return f"{self._host}:{self.port}"
 
     @property
     def pid(self) -> int:
@@ -49,7 +53,8 @@ class Served:
         return self._log.read_text()
 
     def start(self) -> None:
-        command = [sys.executable, "-m", "penstock.cli.main", "serve", "--store", str(self.folder), "--profile", "dev"]
+        command = [*self._within, sys.executable, "-m", "penstock.cli.main", "serve", "--store", str(self.folder)]
+        command += ["--profile", "dev"]
         command += ["--listen", self.address, "--namesrv", self.namesrv, "--console", "off"]
         for setting in self._settings:
             command += ["--set", setting]
@@ -64,7 +69,7 @@ class Served:
     def _answers(self) -> bool:
         for port in (self.port, self.namesrv_port):
             try:
-                socket.create_connection(("127.0.0.1", port), 1).close()
+                socket.create_connection((self._host, port), 1).close()
             except OSError:
                 return False
         return True

@@ -2,27 +2,28 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
+from broker.raw_client import RawClient, pull_arguments
 from clients.java_served import JavaServed
 from clients.served import Served, free_port
+from replication_fire import Load, Reader
 
 from penstock.client.sync import Admin, Message, Producer
+from penstock.protocol.codes import RequestCode, ResponseCode
+from penstock.protocol.command import Command
+from penstock.remoting.dial import connect
 
 pytestmark = pytest.mark.java
 
 FILE = 1 << 20
 QUICK = {"mappedFileSizeCommitLog": FILE, "haSendHeartbeatInterval": 500}
 _SOON_S = 40.0
-
-
-def send(namesrv: str, count: int, start: int = 0) -> None:
-    with Producer("PID_replication", namesrv) as producer:
-        for number in range(start, start + count):
-            producer.send(Message("orders", b"%d " % number * 300, keys=f"k{number}"))
 
 
 def written(folder: Path) -> bytes:
@@ -46,6 +47,13 @@ def settings(changes: dict[str, object]) -> list[str]:
     return [f"{name}={value}" for name, value in {**QUICK, **changes}.items()]
 
 
+def has_all(namesrv: str, acknowledged: list[bytes]) -> None:
+    """Asserts that consumers get what was acknowledged, and nothing twice."""
+    with Reader(namesrv) as reader:
+        wait_for(lambda: reader.has(acknowledged), lambda: f"{len(reader.got)} of {len(acknowledged)}")
+    assert len(reader.got) == len(set(reader.got))
+
+
 def test_a_java_slave_follows_our_master(tmp_path: Path, java_broker_jars: list[Path]) -> None:
     ours = Served(tmp_path / "ours", *settings({"haListenPort": free_port()}))
     (tmp_path / "home").mkdir()
@@ -60,16 +68,17 @@ def test_a_java_slave_follows_our_master(tmp_path: Path, java_broker_jars: list[
         )
         with theirs:  # a Java slave that has nothing begins with its master's last file, so nothing is sent before
             wait_for(lambda: "follows from 0 on" in ours.said, lambda: ours.said)
-            send(ours.namesrv, 800)
+            with Load(ours.namesrv, "a") as load:
+                load.wait_for_more(300)
+                theirs.kill()
+                load.wait_for_more(300)
+                theirs.start_again()
+                wait_for(lambda: ours.said.count("follows from") == 2, lambda: ours.said)
+                ours.kill()
+                ours.start()
+                load.wait_for_more(300)
             equal(ours.folder, tmp_path / "theirs", lambda: ours.said)
-        send(ours.namesrv, 800, 800)
-        theirs = JavaServed(tmp_path / "home", tmp_path / "theirs", java_broker_jars, theirs._settings)
-        with theirs:
-            equal(ours.folder, tmp_path / "theirs", lambda: ours.said)
-            ours.kill()
-            ours.start()
-            send(ours.namesrv, 300, 1600)
-            equal(ours.folder, tmp_path / "theirs", lambda: ours.said)
+            has_all(ours.namesrv, load.acknowledged)
             topics = tmp_path / "theirs" / "config" / "topics.json"
             wait_for(lambda: topics.exists() and "orders" in topics.read_text(), lambda: ours.said)
 
@@ -84,17 +93,81 @@ def test_our_slave_follows_a_java_master(tmp_path: Path, java_broker_jars: list[
     )
     ours = Served(tmp_path / "ours", *settings({"brokerRole": "SLAVE", "brokerId": 1, "namesrvAddr": theirs.namesrv}))
     with theirs, ours:
-        wait_for(lambda: "follows the master" in ours.said, lambda: ours.said)
+        wait_for(lambda: "follows the master" in ours.said, lambda: ours.said)  # so name servers know the other one
         with Admin(theirs.namesrv) as admin:
             admin.topics.create("orders", queues=4)
-        send(theirs.namesrv, 800)
-        equal(ours.folder, tmp_path / "theirs", lambda: ours.said)
-        ours.kill()
-        send(theirs.namesrv, 500, 800)
-        ours.start()
-        equal(ours.folder, tmp_path / "theirs", lambda: ours.said)
-        send(theirs.namesrv, 300, 1300)
+        with Load(theirs.namesrv, "a") as load:
+            load.wait_for_more(300)
+            ours.kill()
+            ours.start()
+            load.wait_for_more(300)
+            theirs.kill()
+            theirs.start_again()
+            load.wait_for_more(300)
         equal(ours.folder, tmp_path / "theirs", lambda: ours.said)
         with Admin(theirs.namesrv) as admin:
             assert admin.cluster.info().broker_addr_table["broker-a"].broker_addrs[1] == ours.address
+        theirs.kill()
+        has_all(theirs.namesrv, load.acknowledged)
     assert "orders" in (ours.folder / "config" / "topics.json").read_text()
+
+
+def test_what_is_said_of_javas_slaves_is_so(tmp_path: Path, java_broker_jars: list[Path]) -> None:
+    """What docs/explanation/differences.md and the tests of our slaves take for RocketMQ's behaviour."""
+    for name in ("home", "slave-home"):
+        (tmp_path / name).mkdir()
+    changes = {**QUICK, "brokerIP2": "127.0.0.1", "haListenPort": free_port()}
+    first = JavaServed(tmp_path / "home", tmp_path / "master", java_broker_jars, changes)
+    with first:
+        wait_for(lambda: not is_alone(first.namesrv), lambda: "the master is not known")
+        with Admin(first.namesrv) as admin:
+            admin.topics.create("orders", queues=1)
+            admin.topics.create("going", queues=1)
+        changes = {**QUICK, "brokerRole": "SLAVE", "brokerId": 1, "namesrvAddr": first.namesrv}
+        slave = partial(JavaServed, tmp_path / "slave-home", tmp_path / "slave", java_broker_jars)
+        with slave(changes) as second:
+            with Producer("PID_replication", first.namesrv) as producer:
+                for topic in ("orders", "going"):
+                    producer.send(Message(topic, b"one"))
+            topics = tmp_path / "slave" / "config" / "topics.json"
+            wait_for(lambda: topics.exists() and '"going"' in topics.read_text(), topics.read_text)
+            equal(tmp_path / "master", tmp_path / "slave", lambda: "")
+            assert asyncio.run(pulled(second, 0)) == (ResponseCode.SUCCESS, "1", "0"), "served, but sent back"
+            assert asyncio.run(ha_status(second)) == ResponseCode.REQUEST_CODE_NOT_SUPPORTED, "907 is RocketMQ 5's"
+            with Admin(first.namesrv) as admin:
+                admin.topics.delete("going")
+            wait_for(lambda: '"going"' not in topics.read_text(), topics.read_text)
+            assert (tmp_path / "slave" / "consumequeue" / "going").exists(), "its queues stay"
+        with slave({**changes, "slaveReadEnable": "true"}) as second:
+            wait_for(lambda: asyncio.run(pulled(second, 0))[0] == ResponseCode.SUCCESS, lambda: "not served")
+            code, next_offset, _ = asyncio.run(pulled(second, 7))
+            assert (code, next_offset) == (ResponseCode.PULL_RETRY_IMMEDIATELY, "7"), "not corrected"
+        with slave({**changes, "slaveReadEnable": "true", "offsetCheckInSlave": "true"}) as second:
+            wait_for(lambda: asyncio.run(pulled(second, 0))[0] == ResponseCode.SUCCESS, lambda: "not served")
+            assert asyncio.run(pulled(second, 7))[:2] == (ResponseCode.PULL_OFFSET_MOVED, "1"), "corrected"
+
+
+def is_alone(namesrv: str) -> bool:
+    """Whether no master is known there."""
+    with Admin(namesrv) as admin:
+        known = admin.cluster.info().broker_addr_table.get("broker-a")
+        return known is None or 0 not in known.broker_addrs
+
+
+async def pulled(broker: JavaServed, offset: int) -> tuple[int, str, str]:
+    """Code, next offset and suggested broker of a pull that does not wait."""
+    reply = await asked(broker, RequestCode.PULL_MESSAGE, **pull_arguments("orders", offset))
+    return reply.code, reply.ext.get("nextBeginOffset", ""), reply.ext.get("suggestWhichBrokerId", "")
+
+
+async def ha_status(broker: JavaServed) -> int:
+    return (await asked(broker, RequestCode.GET_BROKER_HA_STATUS)).code
+
+
+async def asked(broker: JavaServed, code: RequestCode, **arguments: object) -> Command:
+    host, _, port = broker.address.rpartition(":")
+    connection = await connect((host, int(port)))
+    try:
+        return await RawClient(connection, asyncio.Queue()).ask(code, **arguments)
+    finally:
+        connection.close()

@@ -16,6 +16,8 @@ from penstock.errors import DataLost
 from penstock.pipeline.bodies import inflate_bodies
 from penstock.pipeline.cluster_place import ClusterPlace
 from penstock.pipeline.cluster_task import ClusterTask
+from penstock.pipeline.jobs.lag import lag
+from penstock.pipeline.jobs.where import Where
 from penstock.pipeline.options import Options
 from penstock.pipeline.ranges import Queue, Span
 
@@ -27,20 +29,26 @@ LARGE = b"large " * 1000
 """Which the producer compresses."""
 
 
+def make_topic(admin: Admin, producer: Producer) -> float:
+    """The topic `orders`, once the broker is there; until when one may wait for more."""
+    deadline = time.monotonic() + 60
+    while "broker-a" not in admin.cluster.info().broker_addr_table:
+        assert time.monotonic() < deadline, "Java's broker has not registered"
+        time.sleep(0.1)
+    admin.topics.create("orders", queues=4)
+    while len(producer.queues("orders")) != 4:
+        assert time.monotonic() < deadline, "the topic is not known"
+        time.sleep(0.1)
+    return deadline
+
+
 @pytest.fixture(scope="module")
 def theirs(tmp_path_factory: pytest.TempPathFactory, java_broker_jars: list[Path]) -> Iterator[JavaServed]:
     """A broker of Java's with COUNT messages in the topic `orders`."""
     folder = tmp_path_factory.mktemp("java")
     with JavaServed(folder / "home", folder / "store", java_broker_jars, dict(SETTINGS)) as served:
         with Admin(served.namesrv) as admin, Producer("PID", served.namesrv) as producer:
-            deadline = time.monotonic() + 60
-            while "broker-a" not in admin.cluster.info().broker_addr_table:
-                assert time.monotonic() < deadline, "Java's broker has not registered"
-                time.sleep(0.1)
-            admin.topics.create("orders", queues=4)
-            while len(producer.queues("orders")) != 4:
-                assert time.monotonic() < deadline, "the topic is not known"
-                time.sleep(0.1)
+            deadline = make_topic(admin, producer)
             for first in range(0, COUNT - 100, 50):
                 messages = [Message("orders", b"%d" % number, tags="paid") for number in range(first, first + 50)]
                 producer.send_batch(messages)
@@ -111,3 +119,33 @@ def test_a_size_and_a_loss_at_javas_broker(theirs: JavaServed, place: ClusterPla
     assert 128 * 10 <= place.size(queue, low, low + 10) <= 8192 * 10
     with pytest.raises(DataLost, match=f"messages {high} to {high + 9} of topic orders queue 0 "):
         read(ClusterTask(access_to(theirs.namesrv), (Span(queue, low, high + 10),)))
+
+
+def test_lag_is_the_same_of_javas_broker_and_of_the_files_that_it_leaves(
+    tmp_path: Path, java_broker_jars: list[Path]
+) -> None:
+    store, consumed = tmp_path / "store", {0: 3, 1: 0, 2: 10, 3: 7}
+    with JavaServed(tmp_path / "home", store, java_broker_jars, dict(SETTINGS)) as served:
+        with Admin(served.namesrv) as admin, Producer("PID", served.namesrv) as producer:
+            deadline = make_topic(admin, producer)
+            for queue in sorted(producer.queues("orders"), key=lambda each: each.queue_id):
+                for number in range(10 * (queue.queue_id < 3) + 9 * (queue.queue_id == 3)):
+                    producer.send(Message("orders", b"%d" % number), queue=queue)
+            while sum(at.max_offset for at in admin.topics.stats("orders").values()) < 39:
+                assert time.monotonic() < deadline, "the messages are not in their queues"
+                time.sleep(0.1)
+        place = ClusterPlace(Options.read({"namesrv": served.namesrv}))
+        place.commit_group("billing", {queue: consumed[queue.queue_id] for queue in place.queues(["orders"])})
+        place.close()
+        told = lag(Where(namesrv=served.namesrv), "billing")
+    left = lag(Where(stores=(str(store),)), "billing")
+    for found in (told, left):
+        assert {each.queue_id: (each.behind, each.consumer_offset, each.gone) for each in found} == {
+            0: (7, 3, 0), 1: (10, 0, 0), 2: (0, 10, 0), 3: (2, 7, 0),
+        }  # fmt: skip
+    same = ("queue_id", "max_offset", "oldest_unread_ms", "last_consumed_ms", "newest_ms", "behind_ms")
+    behind = {each.queue_id: each for each in left}
+    for each in told:
+        if each.behind:
+            other = behind[each.queue_id]
+            assert {name: getattr(each, name) for name in same} == {name: getattr(other, name) for name in same}

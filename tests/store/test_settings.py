@@ -230,7 +230,8 @@ def test_a_bad_line_of_a_file_is_named_with_path_and_number(tmp_path: Path) -> N
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     with pytest.raises(BadSettings) as refusal:
         Settings.load(tmp_path / "none.conf")
-    assert str(refusal.value) == f"{tmp_path / 'none.conf'}: cannot read the settings: No such file or directory"
+    said = "cannot read the settings: No such file or directory; check the path and who may read it"
+    assert str(refusal.value) == f"{tmp_path / 'none.conf'}: {said}"
     broken = tmp_path / "broken.conf"
     broken.write_text("brokerName=\\u12")
     with pytest.raises(BadSettings, match=r"broken\.conf: line 1: a \\u escape"):

@@ -78,17 +78,21 @@ class Accounts(msgspec.Struct, frozen=True):
             with path.open("rb") as file:
                 data = file.read(_LARGEST + 1)
         except OSError as error:
-            raise BadSettings(f"the access file cannot be read: {error.strerror}", path=path) from None
+            raise BadSettings(
+                f"the access file cannot be read: {error.strerror}; check aclFile and who may read it", path=path
+            ) from None
         if len(data) > _LARGEST:
-            raise BadSettings(f"the access file is larger than {_LARGEST >> 20} MiB", path=path)
+            raise BadSettings(
+                f"the access file is larger than {_LARGEST >> 20} MiB; remove accounts that nobody uses", path=path
+            )
         try:
             return cls.of(yaml.safe_load(data))
         except yaml.MarkedYAMLError as error:
             where = "" if error.problem_mark is None else f" in line {error.problem_mark.line + 1}"
-            raise BadSettings(f"the access file is no YAML{where}: {error.problem}", path=path) from None
+            raise BadSettings(f"the access file must be YAML, and is not{where}: {error.problem}", path=path) from None
         except (yaml.YAMLError, ValueError) as error:
             why = "it is no YAML" if isinstance(error, yaml.YAMLError) else str(error)
-            raise BadSettings(f"the access file cannot be used: {why}", path=path) from None
+            raise BadSettings(f"the access file cannot be used: {why}; correct it", path=path) from None
 
     @classmethod
     def of(cls, document: Any) -> Accounts:

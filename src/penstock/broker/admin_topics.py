@@ -15,7 +15,7 @@ from penstock.broker.system_topics import REPLY_TOPIC_SUFFIX, is_system_topic, r
 from penstock.errors import BadMessage
 from penstock.format.config_tables import TopicConfig
 from penstock.format.topics import check_topic
-from penstock.protocol.bodies.configs import encode_config
+from penstock.protocol.bodies.configs import DELETED_TOPICS, encode_config, encode_deleted
 from penstock.protocol.bodies.lists import GroupList, TopicList
 from penstock.protocol.bodies.queues import MessageQueue
 from penstock.protocol.bodies.stats import TopicOffset, TopicStatsTable
@@ -118,7 +118,10 @@ class AdminTopics:
     # -- showing ---------------------------------------------------------------------------------------------
 
     def _all(self, connection: Connection, command: Command) -> Command:
-        return command.reply(ResponseCode.SUCCESS, body=encode_config(self._state.topics.snapshot()))
+        """Slaves of ours are also told what was deleted, and up to where; RocketMQ's look at the body only."""
+        deleted = self._state.store.deleted_topics()
+        ext = {DELETED_TOPICS: encode_deleted(deleted)} if deleted else None
+        return command.reply(ResponseCode.SUCCESS, ext=ext, body=encode_config(self._state.topics.snapshot()))
 
     def _one(self, connection: Connection, command: Command) -> Command:
         return command.reply(ResponseCode.SUCCESS, body=encode_config(self._find(command)))

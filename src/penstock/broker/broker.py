@@ -33,6 +33,7 @@ from penstock.broker.pull import Pulls
 from penstock.broker.query import Queries
 from penstock.broker.rates import SAMPLE_S
 from penstock.broker.registration import Registration
+from penstock.broker.replication.master_link import ASKED_BY_SLAVES
 from penstock.broker.replication.replication import Replication, check_role
 from penstock.broker.replication.status import SAMPLE_S as REPLICATION_SAMPLE_S
 from penstock.broker.rights import is_administration
@@ -43,6 +44,7 @@ from penstock.broker.send_check import SendChecks
 from penstock.broker.settings import BrokerSettings
 from penstock.broker.slave_reads import SlaveReads
 from penstock.broker.state import BrokerState
+from penstock.broker.tracing import start_tracing
 from penstock.broker.transaction_check import TransactionCheck
 from penstock.broker.transactions import Transactions, make_half
 from penstock.broker.watch import StoreWatch
@@ -58,6 +60,7 @@ from penstock.remoting.limits import Limits
 from penstock.remoting.server import Server
 from penstock.remoting.tls import ServerTls, server_tls
 from penstock.store.commit_log import now_ms
+from penstock.store.settings import BrokerRole
 from penstock.store.store import MessageStore
 
 log = logging.getLogger("penstock.broker")
@@ -75,6 +78,8 @@ _FRAME_SLACK: Final = 1 << 20
 """What a frame has besides its body."""
 _GATHER_S: Final = 0.001
 """The thread that dispatches looks once in a millisecond, as RocketMQ's does; whoever waits is served at once."""
+_SLAVE_GATHER_S: Final = 0.02
+"""A slave's looks less often: its master waits for what follows the log, and hardly anybody for its queues."""
 _EXPIRE_EVERY_S: Final = 10.0
 _LOCKS_EVERY_S: Final = 60.0
 _WATCH_EVERY_S: Final = 1.0
@@ -107,9 +112,12 @@ class Broker:
         compile_sql = compile_sql or _compile_sql
         self.state = state = BrokerState(store, settings or BrokerSettings.of(store.settings), clock)
         self.store = store
-        store.dispatcher.gather_seconds = _GATHER_S
+        is_slave = store.settings.broker_role is BrokerRole.SLAVE
+        store.dispatcher.gather_seconds = _SLAVE_GATHER_S if is_slave else _GATHER_S
         self.held = HeldPulls(store)
-        self.unflushed = UnflushedSends(store, state.settings)
+        tracing = start_tracing()
+        made = UnflushedSends if tracing is None else tracing.unflushed
+        self.unflushed = made(store, state.settings)
         self.handlers: dict[int, Handler] = {}
         """By request code; asked anew for each request."""
         check_role(store.settings, state.settings.now)
@@ -175,6 +183,8 @@ class Broker:
             self.replication.status,
         ):
             self.add(concern)
+        if tracing is not None:
+            tracing.wrap(self.handlers)
         if self.replication.is_slave:
             self.handlers.update(dict.fromkeys((code for code in _WRITES if code in self.handlers), _refuse_as_slave))
         for note in state.settings.now.notes():
@@ -194,7 +204,11 @@ class Broker:
         for code, handler in concern.handlers().items():
             assert code not in self.handlers, f"{code.name} is answered already"
             guarded = self.access is None and is_administration(code)
-            self.handlers[code] = local_only(handler, self._local) if guarded else handler
+            allowed = self._local_or_slave if code in ASKED_BY_SLAVES else self._local
+            self.handlers[code] = local_only(handler, allowed) if guarded else handler
+
+    def _local_or_slave(self, connection: Connection) -> bool:
+        return self._local(connection) or self.replication.may_ask(connection)
 
     def every(self, seconds: float, act: Callable[[], object]) -> None:
         """Calls `act` on the loop now and then, as long as the broker runs; an error in it is logged."""

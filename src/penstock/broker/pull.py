@@ -104,8 +104,6 @@ class Pulls:
         if group is None or not 0 <= header.queue_id < queues:
             group = self._check(header)
         selection = self._select(header, group)
-        if self._reads.sends_back:
-            return self._elsewhere(command, offset)
         if flags & COMMIT_OFFSET and self._reads.takes_offsets:
             self._offsets.commit(header.consumer_group, header.topic, header.queue_id, header.commit_offset)
         page = self._get(header, offset, selection)
@@ -243,13 +241,6 @@ class Pulls:
         self._held.hold(pull, min(max(millis, 0) / 1000, _LONGEST_HOLD_S))
 
     # -- answering -------------------------------------------------------------------------------------------
-
-    @staticmethod
-    def _elsewhere(command: Command, offset: int) -> Command:
-        """Sends a consumer from a slave to the master, which is there."""
-        bounds = {"suggestWhichBrokerId": "0", "nextBeginOffset": str(offset), "minOffset": "0", "maxOffset": "0"}
-        why = "the master is there and this slave serves no consumers meanwhile (slaveReadEnable)"
-        return command.reply(ResponseCode.PULL_RETRY_IMMEDIATELY, why, bounds)
 
     def _answer(self, connection: Connection, command: Command, header: PullMessage, page: Page) -> Command:
         code, remark = _ANSWERS[page.status]

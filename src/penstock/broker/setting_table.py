@@ -73,7 +73,7 @@ class BrokerSettingTable:
     short_polling_time_mills: Annotated[int, PULL("how long it waits otherwise, ms")] = 1000
     flush_consumer_offset_interval: Annotated[int, PULL("period of writing consumerOffset.json, ms", low=1)] = 5000
     slave_read_enable: Annotated[
-        bool, PULL("a master sends consumers that are far behind to a slave, and a slave serves them")
+        bool, PULL("a master sends consumers that are far behind to a slave, and a slave keeps them")
     ] = False
 
     enable_property_filter: Annotated[bool, FILTER("consumers may filter by SQL92")] = False

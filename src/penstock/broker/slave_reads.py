@@ -1,9 +1,9 @@
 """From which broker of its name a consumer should pull: the master, or a slave while it is far behind.
 
 With slaveReadEnable a master sends a consumer to the broker that its group names (whichBrokerWhenConsumeSlowly) when
-what it reads is likely not in memory any more, and back otherwise. A slave without slaveReadEnable sends consumers to
-its master as long as that is there, and serves them when it is gone. A slave that has less than a consumer has seen
-does not correct it, unless offsetCheckInSlave is true: the master may know better, or the rest is still to come.
+what it reads is likely not in memory any more, and back otherwise. A slave serves whoever comes, as RocketMQ's do;
+without slaveReadEnable it suggests the master for the next pull. A slave that has less than a consumer has seen does
+not correct it, unless offsetCheckInSlave is true: the master may know better, or the rest is still to come.
 """
 
 from __future__ import annotations
@@ -38,11 +38,6 @@ class SlaveReads:
     def takes_offsets(self) -> bool:
         """Whether a pull may commit: a slave's offsets are its master's, unless that is gone."""
         return self._follows is None or not self._follows()
-
-    @property
-    def sends_back(self) -> bool:
-        """Whether consumers belong to the master now."""
-        return self._follows is not None and not self._settings.now.slave_read_enable and self._follows()
 
     def suggested(self, group: SubscriptionGroup | None, page: Page) -> int:
         """The id of the broker to pull from next."""

@@ -49,7 +49,11 @@ class Allocator:
         if self._pool is not None:
             buffer = self._pool.borrow()
             if buffer is None and self._settings.fast_fail_if_no_buffer_in_store_pool:
-                raise StoreFailed("the transient pool has no free buffer and fast fail is on", path=path)
+                raise StoreFailed(
+                    "the transient pool has no free buffer, and fastFailIfNoBufferInStorePool is on; "
+                    "try again, or raise transientStorePoolSize",
+                    path=path,
+                )
         try:
             file_map = self._take_ready(path, offset) if self._thread else self._make(path)
         except BaseException:
@@ -70,7 +74,11 @@ class Allocator:
                     self._wanted.append(wanted)
             self._changed.notify_all()
             if not self._changed.wait_for(lambda: path in self._ready, WAIT_SECONDS):
-                raise StoreFailed(f"no new file after {WAIT_SECONDS:g} seconds: the disk is too slow", path=path)
+                raise StoreFailed(
+                    f"no new file after {WAIT_SECONDS:g} seconds: the disk is too slow; "
+                    "check what else it does, and try again",
+                    path=path,
+                )
             made = self._ready.pop(path)
         if isinstance(made, StoreFailed):
             raise made

@@ -34,6 +34,7 @@ from penstock.store.status import PutResult, PutStatus
 
 _BUSY_LIMIT_MS = 10_000_000
 _MOST_HOSTS_KNOWN = 10_000
+_WORTH_A_WRITE = 64 << 10
 
 
 def now_ms() -> int:
@@ -198,7 +199,7 @@ class CommitLog:
         self.appender.page_need()
         return done, now, failure
 
-    def append_bytes(self, offset: int, data: bytes, *, whole: bool, newest: int) -> None:
+    def append_bytes(self, offset: int, data: memoryview, *, whole: bool, newest: int) -> None:
         """Appends bytes of a master's log, all within one file; an empty log begins at `offset`.
 
         `whole` ones are records, the newest of which was stored at `newest`. Raises StoreFailed, or Refused once
@@ -207,14 +208,19 @@ class CommitLog:
         assert self._allocator is not None, "the log was not started"
         with self._alone():
             file = self.queue.writable(offset, self._allocator.take)
+            is_much = len(data) >= _WORTH_A_WRITE
+            if is_much:  # the page faults of stores into new pages take longer than this; the head is stored last
+                file.map.write(file.wrote + BLANK_HEADER_SIZE, data[BLANK_HEADER_SIZE:])
             if whole:
-                kernels.copy_published(file.target, file.wrote, data)
+                kernels.copy_published(file.target, file.wrote, data[:BLANK_HEADER_SIZE] if is_much else data)
                 file.store_timestamp = self.newest_timestamp = newest
             else:
-                file.target[file.wrote : file.wrote + len(data)] = data
+                rest = data[:BLANK_HEADER_SIZE] if is_much else data
+                file.target[file.wrote : file.wrote + len(rest)] = rest
             file.wrote += len(data)
         self.wake_follower()
-        self.appender.page_need()
+        if not is_much:
+            self.appender.page_need()
 
     def _append_piece(
         self, file: MappedFile, batch: PutRows, start: int, stop: int, next_offsets: kernels.Longs, now: int

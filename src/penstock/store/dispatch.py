@@ -23,6 +23,7 @@ from penstock.format import kernels
 from penstock.format.placeholder import find_placeholders
 from penstock.format.rows import ROW, Reason
 from penstock.store.commit_log import CommitLog
+from penstock.store.consume_queue import ConsumeQueue
 from penstock.store.consume_queues import ConsumeQueues
 from penstock.store.damage import DamagedRange
 from penstock.store.index import Index
@@ -88,6 +89,8 @@ class Dispatcher:
         """Topics that were deleted: their records before this physical offset get no units. Replaced as a whole."""
         self.restarts: Mapping[tuple[str, int], int] = {}
         """The same for single queues, by topic and queue id: where they are known to have begun anew at 0."""
+        self.begins_anew: Callable[[ConsumeQueue, int], object] | None = None
+        """In a slave: has a queue go whose messages begin at 0 again, from a physical offset on. Raises StoreFailed."""
         self.listeners: list[Arrived] = []
         self.advanced: Callable[[], object] = bool
         """Called whenever the position has moved, by whoever moved it."""
@@ -270,6 +273,11 @@ class Dispatcher:
                     "%d records of %r queue %d have no legal name and get no queue", len(picks), topic, queue_id
                 )
                 continue
+            if self.begins_anew is not None and (again := _begin_of_last(queue, rows, picks)) > 0:
+                picks = picks[again - 1 :]
+                self.begins_anew(queue, int(rows["physical_offset"][picks[0]]))
+                queue = self._queues.find_or_add(topic, queue_id)
+                assert queue is not None, "it had a legal name"
             if queue.append(rows, picks, no_gap_before=self.no_gap_before, placeholders=self.placeholders):
                 for arrived in self.listeners:
                     arrived(topic, queue_id, queue.max_offset, rows["tags_code"][picks])
@@ -294,3 +302,16 @@ class Dispatcher:
             "no valid record at %d (%s): %d bytes are passed over", base + position, reason.name, reached - position
         )
         return reached
+
+
+def _begin_of_last(queue: ConsumeQueue, rows: kernels.Rows, picks: npt.NDArray[np.int64]) -> int:
+    """Which pick, counted from 1, a queue begins anew with; 0 if it goes on.
+
+    Only a slave meets that: it may see messages of a topic that was deleted and made again before it is told so.
+    """
+    begins = np.flatnonzero(rows["queue_offset"][picks] == 0)
+    if not len(begins):
+        return 0
+    last = int(begins[-1])
+    is_new = int(rows["physical_offset"][picks[last]]) >= max(queue.max_physical_offset, 0)
+    return last + 1 if is_new and (last or queue.max_offset) else 0

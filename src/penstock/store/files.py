@@ -77,8 +77,9 @@ class FileMap:
         except OSError as error:
             raise disk_refused("cannot write", self.path, len(data), error) from error
 
-    def will_need(self) -> None:
-        self.memory.madvise(mmap.MADV_WILLNEED)
+    def will_need(self, start: int = 0, size: int = 0) -> None:
+        """Has the system read a range, or from `start` to the end, before it is looked at; returns at once."""
+        os.posix_fadvise(self._descriptor, start, size, os.POSIX_FADV_WILLNEED)
 
     def close(self) -> None:
         """Unmaps; if somebody still looks at the memory, it goes when they do."""
@@ -340,7 +341,9 @@ class Files:
         try:
             self.make_folder(path.parent)
             if self._held_by_this_process(path):
-                raise StoreInUse("the store is already open in this process", path=path.parent)
+                raise StoreInUse(
+                    "the store is already open in this process; use that one, or close it first", path=path.parent
+                )
             descriptor = self._open(path, os.O_CREAT | os.O_RDWR)
         except OSError as error:
             raise disk_refused("cannot take the store's lock", path, 4, error) from error
@@ -395,4 +398,4 @@ def disk_refused(what: str, path: Path, size: int, error: OSError) -> StoreFaile
         )
     if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
         return StoreFailed(f"{what}: the folder is read-only for this user; check its owner and mount", path=path)
-    return StoreFailed(f"{what}: {os.strerror(error.errno or 0)}", path=path)
+    return StoreFailed(f"{what}: {os.strerror(error.errno or 0)}; check the disk and who may write there", path=path)

@@ -49,9 +49,11 @@ class StoreFolder(NamedTuple):
         layout, files = Layout.of(folder, settings), OverlayFiles()
         if not files.is_folder(folder):
             found = "a store is a folder, and this is a file" if files.exists(folder) else "no such folder"
-            raise BadStore(f"there is no store here: {found}", path=folder)
+            raise BadStore(f"there is no store here: {found}; check the path", path=folder)
         if not files.is_folder(layout.commit_log) and not any(files.exists(folder / sign) for sign in _SIGNS):
-            raise BadStore(f"there is no store here: none of {', '.join(_SIGNS)} is in the folder", path=folder)
+            raise BadStore(
+                f"there is no store here: none of {', '.join(_SIGNS)} is in the folder; check the path", path=folder
+            )
         return cls(settings, layout, files, files.lock_owner(layout.lock))
 
     @property

@@ -26,7 +26,10 @@ from penstock.store.swap import finish_swap
 
 
 class InlineStart:
-    """Runs once, at open; raises StoreInUse if a job has queues and index in its hands."""
+    """Runs once, at open; raises StoreInUse if a job has queues and index in its hands.
+
+    Who holds the job's lock already gives it as `job_lock`; closing releases it.
+    """
 
     def __init__(
         self,
@@ -39,6 +42,7 @@ class InlineStart:
         clock: Callable[[], int],
         may_exceed: MayExceed,
         tell: Tell,
+        job_lock: StoreLock | None,
         queues: ConsumeQueues,
         index: Index | None,
         dispatcher: Dispatcher,
@@ -48,7 +52,7 @@ class InlineStart:
         external = is_external(files, layout)
         self._lock: StoreLock | None = None
         if external and not files.read_only:
-            self._lock = take_job_lock(files, layout)
+            self._lock = job_lock or take_job_lock(files, layout)
         try:
             finish_swap(files, layout)
             self._recovery = Recovery(

@@ -58,7 +58,10 @@ class FilesView:
             size = len(made)
             made.close()
             raise BadStore(
-                "the file has another size than the others", path=path, expected=self.file_size, found=f"{size} bytes"
+                "the file has another size than the others; restore it from a copy, or run `penstock store repair`",
+                path=path,
+                expected=self.file_size,
+                found=f"{size} bytes",
             )
         self._identities[first] = identity
         file = self._mapped[first] = MappedFile(made, first, wrote=self.file_size)

@@ -71,8 +71,11 @@ class MasterBytes:
         """The connection is gone, and what comes next begins at `end`, which may lie inside a filler."""
         self._rest = b""
 
-    def take(self, offset: int, data: bytes | memoryview) -> None:
-        """Appends bytes that lie at `offset` of the master's log, within one file. Raises BytesRefused, StoreFailed."""
+    def take(self, offset: int, *pieces: bytes | memoryview) -> None:
+        """Appends pieces that lie, one behind the other, at `offset` of the master's log, within one file.
+
+        They may change once this has returned. Raises BytesRefused, StoreFailed.
+        """
         size = self._log.queue.file_size
         if self._rest:
             expected = self._rest_at + len(self._rest)
@@ -88,10 +91,11 @@ class MasterBytes:
         if offset != expected:
             raise BytesRefused(f"the master sent what lies at {offset}, and this log goes on at {expected}")
         base = self._rest_at if self._rest else offset
-        data, self._rest = b"".join((self._rest, data)), b""
-        self._place(base, data)
+        data = pieces[0] if len(pieces) == 1 and not self._rest else b"".join((self._rest, *pieces))
+        self._rest = b""
+        self._place(base, memoryview(data))
 
-    def _place(self, base: int, data: bytes) -> None:
+    def _place(self, base: int, data: memoryview) -> None:
         """Appends what can be judged of `data`, which begins at `base`, and keeps the rest."""
         at, file_end = 0, base + self._log.queue.file_size - base % self._log.queue.file_size
         while at < len(data):
@@ -124,7 +128,7 @@ class MasterBytes:
             if at < 0:
                 return
 
-    def _judge(self, base: int, data: bytes, at: int, file_end: int) -> int:
+    def _judge(self, base: int, data: memoryview, at: int, file_end: int) -> int:
         """Takes what is no record as the master has it; where to go on, -1 if more has to come first."""
         if self._doubtful != base + at:
             self._doubtful = base + at
@@ -137,10 +141,10 @@ class MasterBytes:
         self._append(base + at, data[at:stop], whole=False)
         return stop
 
-    def _keep(self, offset: int, data: bytes) -> None:
-        self._rest_at, self._rest = offset, data
+    def _keep(self, offset: int, data: memoryview) -> None:
+        self._rest_at, self._rest = offset, bytes(data)
 
-    def _append(self, offset: int, data: bytes, *, whole: bool = True, newest: int = 0) -> None:
+    def _append(self, offset: int, data: memoryview, *, whole: bool = True, newest: int = 0) -> None:
         self._log.append_bytes(offset, data, whole=whole, newest=newest)
         self._wake_disk()
 

@@ -171,7 +171,7 @@ def copy_on_write(path: Path) -> mmap.mmap:
     try:
         size = os.fstat(descriptor).st_size
         if size == 0:
-            raise BadStore("the file is empty", path=path)
+            raise BadStore("the file is empty; restore it from a copy, or run `penstock store repair`", path=path)
         return mmap.mmap(descriptor, size, access=mmap.ACCESS_COPY)
     finally:
         os.close(descriptor)

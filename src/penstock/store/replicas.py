@@ -1,9 +1,10 @@
 """What slaves have acknowledged, and the puts that wait for it (SYNC_MASTER).
 
 The server for slaves says who is connected and how far each one is; a put asks for a future of its record's end. One
-acknowledgement answers all waiting puts that it covers. A put whose time is up is answered SLAVE_TIMEOUT, and one that
-no slave could acknowledge soon is told so at once; both are stored all the same. Any thread may call. Nothing is kept
-on disk: after a restart slaves tell again how far they are.
+acknowledgement answers all waiting puts that it covers. A put whose time is up is answered FLUSH_SLAVE_TIMEOUT, and one
+that no slave could acknowledge soon is told so at once; both are stored all the same. Any thread may call, in any
+order: threads that put at the same time may come here in another one than to the log. Nothing is kept on disk: after a
+restart slaves tell again how far they are.
 """
 
 from __future__ import annotations
@@ -13,12 +14,19 @@ import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
+from typing import NamedTuple
 
 from penstock.store.flush import Worker
 from penstock.store.settings import Settings
 from penstock.store.status import PutStatus
 
 _LOOK_S = 0.05
+
+
+class _Waiting(NamedTuple):
+    end_offset: int
+    deadline: float
+    future: Future[PutStatus]
 
 
 class Replicas(Worker):
@@ -29,7 +37,8 @@ class Replicas(Worker):
         self._most_behind = settings.ha_slave_fallbehind_max
         self.wait_s = settings.slave_timeout / 1000
         self._gate = threading.Lock()
-        self._waiting: deque[tuple[int, float, Future[PutStatus]]] = deque()
+        self._waiting: deque[_Waiting] = deque()
+        """In the order of the log, whoever came first."""
         self.connected = 0
         """Slaves that follow now."""
         self.acknowledged = 0
@@ -56,8 +65,8 @@ class Replicas(Worker):
             if offset <= self.acknowledged:
                 return
             self.acknowledged = offset
-            while self._waiting and self._waiting[0][0] <= offset:
-                done.append(self._waiting.popleft()[2])
+            while self._waiting and self._waiting[0].end_offset <= offset:
+                done.append(self._waiting.popleft().future)
         for future in done:
             future.set_result(PutStatus.PUT_OK)
         for told in self.on_acknowledge:
@@ -78,11 +87,18 @@ class Replicas(Worker):
             elif not self.is_available(end_offset) or self._stopping.is_set():
                 future.set_result(PutStatus.SLAVE_NOT_AVAILABLE)
             else:
-                self._waiting.append((end_offset, time.monotonic() + self.wait_s, future))
+                self._add(_Waiting(end_offset, time.monotonic() + self.wait_s, future))
         if not future.done():
             self.wake()
             self.hurry()
         return future
+
+    def _add(self, waiting: _Waiting) -> None:
+        """Nearly always the last one, so the place is looked for from there."""
+        place = len(self._waiting)
+        while place and self._waiting[place - 1].end_offset > waiting.end_offset:
+            place -= 1
+        self._waiting.insert(place, waiting)
 
     def work(self) -> None:
         """Ends the waits whose time is up, until none is left."""
@@ -96,12 +112,12 @@ class Replicas(Worker):
         self._end_waits(float("inf"))
 
     def _end_waits(self, now: float) -> None:
-        late: list[Future[PutStatus]] = []
+        late: list[_Waiting] = []
         with self._gate:
-            while self._waiting and self._waiting[0][1] <= now:
-                late.append(self._waiting.popleft()[2])
-        for future in late:
-            future.set_result(PutStatus.FLUSH_SLAVE_TIMEOUT)
+            while self._waiting and self._waiting[0].deadline <= now:
+                late.append(self._waiting.popleft())
+        for waiting in late:
+            waiting.future.set_result(PutStatus.FLUSH_SLAVE_TIMEOUT)
 
 
 def replica_reason(status: PutStatus, wait_s: float) -> str:

@@ -122,26 +122,27 @@ class MessageStore(ArrowMethods, FlushMethods, PositionMethods, RetentionMethods
         clock: Callable[[], int] = now_ms,
         files: Files | None = None,
         lock: StoreLock | None = None,
+        job_lock: StoreLock | None = None,
         progress: Callable[[Progress], object] = lambda progress: None,
         may_exceed: MayExceed = never,
     ) -> Self:
         """Opens the store in folder `path`, or in storePathRootDir, which is made if it is not there.
 
         Raises StoreInUse, BadStore, BadSettings or StoreFailed, and then leaves everything as it was. Who holds the
-        store's lock already gives it as `lock`; closing the store releases it. `progress` is called now and then, by
-        one thread at a time. `may_exceed` is asked before more is kept aside than quarantineMaxBytes allows.
+        store's lock gives it as `lock`, which closing the store releases, and that of external dispatch as `job_lock`.
+        `progress` is called by one thread at a time, `may_exceed` before more than quarantineMaxBytes is kept aside.
         """
         settings = settings or Settings()
         root = Path(path or settings.store_path_root_dir)
         if read_only and not root.is_dir():
-            raise BadStore("there is no store here: no such folder", path=root)
+            raise BadStore("there is no store here: no such folder; check the path", path=root)
         if root.exists() and not root.is_dir():
-            raise BadStore("a store is a folder, and this is a file", path=root)
+            raise BadStore("a store is a folder, and this is a file; name a folder", path=root)
         allow_many_files()
         store = cls(root, settings, files or (OverlayFiles() if read_only else Files()), clock)
         store._lock = lock
         try:
-            store._start(progress, may_exceed)
+            store._start(progress, may_exceed, job_lock)
         except BaseException as error:
             store._release()
             if isinstance(error, OSError):
@@ -149,7 +150,7 @@ class MessageStore(ArrowMethods, FlushMethods, PositionMethods, RetentionMethods
             raise
         return store
 
-    def _start(self, progress: Callable[[Progress], object], may_exceed: MayExceed) -> None:
+    def _start(self, progress: Callable[[Progress], object], may_exceed: MayExceed, job_lock: StoreLock | None) -> None:
         files, layout = self._io, self.layout
         if not files.read_only:
             self._lock = self._lock or files.lock(layout.lock)
@@ -161,14 +162,14 @@ class MessageStore(ArrowMethods, FlushMethods, PositionMethods, RetentionMethods
         if files.is_folder(layout.abort):
             raise BadStore("this must be a file, and it is a folder; move it elsewhere", path=layout.abort)
         clean = not files.exists(layout.abort)
-        given = self.log, self.records, self._checkpoint.value, self._clock, may_exceed, progress
+        given = self.log, self.records, self._checkpoint.value, self._clock, may_exceed, progress, job_lock
         start: AppendOnlyStart | InlineStart = (
             AppendOnlyStart(files, layout, self.settings, *given)
             if self._external
             else InlineStart(files, layout, self.settings, *given, self.queues, self.index, self.dispatcher)
         )
         with contextlib.closing(start):
-            self.dispatcher.deleted = self._deleted_topics.load(None if self._external else layout)
+            self._load_deletions(external=self._external)
             start.look(clean)
             if clean:
                 files.replace_bytes(layout.abort, b"")
@@ -314,7 +315,7 @@ class MessageStore(ArrowMethods, FlushMethods, PositionMethods, RetentionMethods
 
     def _open_putter(self) -> Putter:
         if self._putter is None:
-            raise StoreFailed("the store was opened read-only", path=self.layout.root)
+            raise StoreFailed("the store was opened read-only; open it without `read_only`", path=self.layout.root)
         return self._putter
 
     # -- reading ---------------------------------------------------------------------------------------------
@@ -364,11 +365,14 @@ class MessageStore(ArrowMethods, FlushMethods, PositionMethods, RetentionMethods
         return found
 
     def _no_index(self) -> BadStore:
-        return BadStore("there is no index: messageIndexEnable is false", path=self.layout.root)
+        return BadStore(
+            "there is no index: messageIndexEnable is false; set it, and run `penstock store rebuild --index`",
+            path=self.layout.root,
+        )
 
     def _check_open(self) -> None:
         if self._closed:
-            raise StoreFailed("the store is closed", path=self.layout.root)
+            raise StoreFailed("the store is closed; open it again", path=self.layout.root)
 
     # -- following -------------------------------------------------------------------------------------------
 

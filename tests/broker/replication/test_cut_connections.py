@@ -10,7 +10,7 @@ import pytest
 from broker.conftest import Run
 from broker.raw_client import ok
 from loopback import until
-from replication_pair import caught_up, master, same_log, slave
+from replication_pair import ScriptedSlave, caught_up, master, same_log, slave
 from replication_processes import Proxy
 
 from penstock.broker.replication import follower
@@ -113,5 +113,81 @@ def test_a_master_that_is_silent_is_left_and_found_again(
                 await until(lambda: "the master was silent for 0.6 s" in caplog.text)
                 proxy.pause_s = 0.0
                 await caught_up(m, s)
+
+    run(go())
+
+
+def test_what_a_slave_said_by_an_old_connection_does_no_harm_when_it_comes_late(run: Run, tmp_path: Path) -> None:
+    seed = random.randrange(1 << 30)
+    print(f"seed {seed}")
+
+    async def go() -> None:
+        chance = random.Random(seed)
+        safe = {"flush_disk_type": "SYNC_FLUSH"}
+        async with master(tmp_path / "m", store={**safe, "broker_role": "SYNC_MASTER", "slave_timeout": 10_000}) as m:
+            where = m.broker.replication.listens_at
+            assert where is not None
+            async with Proxy(where, seed) as proxy, slave(tmp_path / "s", m, through=proxy.port, store=safe) as s:
+                await until(lambda: m.store.replicas.connected)
+                client = await m.client()
+                for _ in range(4):
+                    swap = asyncio.create_task(proxy.swap(0.1, 0.2))
+                    while not swap.done():
+                        reply = await client.send("orders", chance.randbytes(chance.randrange(3000)))
+                        assert reply.code in (0, 11), "11: just then no slave was connected"
+                        if reply.code == 0:
+                            assert s.store.log.confirmed_offset >= m.store.replicas.acknowledged
+                    await swap
+                assert proxy.late > 0, "something came late"
+                await caught_up(m, s)
+                same_log(s.store, m.store)
+                assert s.store.dispatcher.skipped_bytes == 0
+
+    run(go())
+
+
+def test_a_slave_that_is_far_behind_is_sent_the_log_by_a_thread_and_cut_in_between(run: Run, tmp_path: Path) -> None:
+    seed = random.randrange(1 << 30)
+    print(f"seed {seed}")
+
+    async def go() -> None:
+        chance = random.Random(seed)
+        changes = {"mapped_file_size_commit_log": 1 << 20}
+        async with master(tmp_path / "m", store=changes) as m:
+            for _ in range(600):
+                m.store.put(Message("orders", chance.randbytes(chance.randrange(30_000))))
+            assert m.store.log.max_offset > 6 << 20
+            where = m.broker.replication.listens_at
+            assert where is not None
+            async with Proxy(where, seed) as proxy:
+                proxy.largest = 100_000
+                async with slave(tmp_path / "s", m, through=proxy.port, store=changes) as s:
+                    for _ in range(4):
+                        seen = proxy.passed + chance.randrange(1, 2 << 20)
+                        await until(lambda seen=seen: proxy.passed >= seen or _is_even(m, s))
+                        m.store.put(Message("orders", b"meanwhile"))
+                        proxy.cut()
+                    await caught_up(m, s)
+                    same_log(s.store, m.store)
+                    assert s.store.max_offset("orders", 0) == 604
+
+    run(go())
+
+
+def test_a_slave_that_is_far_behind_and_does_not_read_keeps_nobody_waiting(run: Run, tmp_path: Path) -> None:
+    async def go() -> None:
+        changes = {"mapped_file_size_commit_log": 1 << 20, "ha_housekeeping_interval": 60_000}
+        async with master(tmp_path, store=changes) as m:
+            for _ in range(300):
+                m.store.put(Message("orders", bytes(100_000)))
+            stuck = await ScriptedSlave.open(m)
+            stuck.report(1 << 20)
+            await until(lambda: m.store.replicas.connected)
+            client = await m.client()
+            for _ in range(10):
+                ok(await client.send("orders", b"served"))
+            [known] = m.broker.replication.status.now().ha_connection_info
+            assert known.diff > 1 << 20
+        await stuck.close()
 
     run(go())

@@ -35,6 +35,19 @@ def test_a_slave_that_has_nothing_begins_with_the_last_file(run: Run, tmp_path: 
     run(go())
 
 
+def test_of_reports_that_come_together_the_first_says_where_to_begin(run: Run, tmp_path: Path) -> None:
+    async def go() -> None:
+        async with master(tmp_path, store={"mapped_file_size_commit_log": 4096}) as running:
+            for _ in range(10):
+                running.store.put(Message("orders", b"x" * 900))
+            slave = await ScriptedSlave.open(running)
+            slave.report(-1, 0)
+            assert (await slave.frame())[0] == 0, "all that there is"
+            await slave.close()
+
+    run(go())
+
+
 def test_frames_go_on_from_where_the_slave_is_and_never_cross_a_file(run: Run, tmp_path: Path) -> None:
     async def go() -> None:
         async with master(tmp_path, store={"mapped_file_size_commit_log": 4096}) as running:

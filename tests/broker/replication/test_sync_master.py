@@ -145,3 +145,13 @@ def test_one_acknowledgement_answers_all_puts_that_it_covers() -> None:
     replicas.stop()
     assert waits[-1].result(5) is PutStatus.FLUSH_SLAVE_TIMEOUT
     assert replicas.submit(5000).result(0) is PutStatus.SLAVE_NOT_AVAILABLE
+
+
+def test_puts_that_come_in_another_order_than_they_were_stored_are_answered_by_one_acknowledgement() -> None:
+    replicas = Replicas(Settings.dev(broker_role="SYNC_MASTER", slave_timeout=60_000))
+    replicas.joined()
+    waits = {end: replicas.submit(end) for end in (300, 100, 500, 200, 400)}
+    replicas.acknowledge(250)
+    assert {end for end, wait in waits.items() if wait.done()} == {100, 200}, "300 came first and must not hold them up"
+    replicas.acknowledge(500)
+    assert {wait.result(0) for wait in waits.values()} == {PutStatus.PUT_OK}

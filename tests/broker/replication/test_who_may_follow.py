@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from broker.conftest import Run
@@ -12,6 +13,10 @@ from remoting.certificates import make_authority, make_certificate
 from replication_pair import ScriptedSlave, caught_up, master, same_log, slave
 
 from penstock.broker.replication import follower
+from penstock.broker.replication.master_link import ASKED_BY_SLAVES
+from penstock.protocol.codes import RequestCode, ResponseCode
+from penstock.protocol.command import Command
+from penstock.remoting.connection import Connection
 from penstock.store import Message
 
 
@@ -75,6 +80,20 @@ def test_a_connection_without_proof_is_cut_off(
     run(go())
 
 
+def test_a_slave_on_another_machine_may_ask_for_what_slaves_copy_and_for_nothing_else(run: Run, tmp_path: Path) -> None:
+    async def go() -> None:
+        async with master(tmp_path / "m", ha_allow_from="10.1.0.0/16") as m:
+            for host, is_slave in (("10.1.2.3", True), ("10.2.2.3", False)):
+                caller = cast(Connection, SimpleNamespace(peer=(host, 1), is_loopback=False))
+                for code in (*ASKED_BY_SLAVES, RequestCode.GET_BROKER_CONFIG):
+                    reply = m.broker.handlers[code](caller, Command(code))
+                    assert isinstance(reply, Command)
+                    refused = reply.code == ResponseCode.NO_PERMISSION
+                    assert refused is not (is_slave and code in ASKED_BY_SLAVES), (host, code)
+
+    run(go())
+
+
 def test_an_address_that_the_access_file_names_white_may_follow_without(
     run: Run, tmp_path: Path, controlled: dict[str, Any]
 ) -> None:
@@ -107,7 +126,8 @@ def test_the_log_goes_through_tls(
 
     async def go() -> None:
         async with master(tmp_path / "m", store={"broker": theirs}) as m:
-            m.store.put(Message("orders", b"one"))
+            for number in range(50):  # more than the loop sends by itself
+                m.store.put(Message("orders", b"%d" % number + bytes(50_000)))
             async with slave(tmp_path / "s", m, store={"broker": trusting}) as s:
                 await caught_up(m, s)
                 same_log(m.store, s.store)

@@ -4,7 +4,8 @@
 |---|---|
 | `wire` | the two kinds of frames, which both sides share |
 | `slave_connection`, `listener` | a master's side: one slave, and all of them |
-| `follower` | a slave's side: connects, takes the log over, tells how far it is |
+| `frames`, `catch_up` | a part of the log as frames; sending it from a thread to a slave that is far behind |
+| `follower`, `incoming` | a slave's side: connects; takes the log over in a thread, and tells how far it is |
 | `master_link` | a slave's ordinary requests to its master, signed where that wants it |
 | `same_log` | whether a slave's log is a beginning of its master's, before anything is added to it |
 | `copying` | a master's topics, groups and offsets, every ten seconds |

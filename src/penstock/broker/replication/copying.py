@@ -2,8 +2,9 @@
 
 Asked for by ordinary requests, as RocketMQ's slaves do: soon after the start, every ten seconds then, and when a
 message comes whose topic is not known. Each table is replaced as a whole and saved by the slave's own persister. A
-slave whose master is gone goes on with the last copy; offsets that consumers commit to it meanwhile are overwritten
-when the master is back, so they may see messages again. Belongs to the loop's thread.
+master of ours also tells which topics it has deleted, and up to where in the log: their queues go here as well. A slave
+whose master is gone goes on with the last copy; offsets that consumers commit to it meanwhile are overwritten when the
+master is back, so they may see messages again. Belongs to the loop's thread.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from penstock.broker.replication.master_link import MasterLink
 from penstock.broker.state import BrokerState
 from penstock.errors import PenstockError
 from penstock.format.config_tables import ConsumerOffsets, DelayOffsets, SubscriptionGroups, Topics
-from penstock.protocol.bodies.configs import decode_config
+from penstock.protocol.bodies.configs import DELETED_TOPICS, decode_config, decode_deleted
 from penstock.protocol.codes import RequestCode
 
 log = logging.getLogger("penstock.broker")
@@ -36,6 +37,7 @@ class ConfigCopy:
         self._link = link
         self._task: asyncio.Task[None] | None = None
         self._failed = ""
+        self._deleted: dict[str, int] = {}
         self._loop = asyncio.get_running_loop()
         self._soon = asyncio.Event()
         self.copies = 0
@@ -78,7 +80,13 @@ class ConfigCopy:
     async def copy(self) -> None:
         """Takes all four tables over. Raises PenstockError, and has taken over those that came before."""
         state, ask = self._state, self._link.ask
-        state.topics.take_over(decode_config(Topics, (await ask(RequestCode.GET_ALL_TOPIC_CONFIG)).body))
+        told = await ask(RequestCode.GET_ALL_TOPIC_CONFIG)
+        state.topics.take_over(decode_config(Topics, told.body))
+        deleted = decode_deleted(told.ext.get(DELETED_TOPICS, ""))
+        if deleted != self._deleted:
+            for topic in await asyncio.to_thread(state.store.delete_as_master, deleted):
+                log.info("topic %s is deleted, as the master has deleted it", topic)
+            self._deleted = deleted
         groups = decode_config(SubscriptionGroups, (await ask(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)).body)
         state.groups.take_over(groups)
         offsets = decode_config(ConsumerOffsets, (await ask(RequestCode.GET_ALL_CONSUMER_OFFSET)).body)

@@ -1,27 +1,24 @@
-"""A slave's side of replication: finds its master, makes sure that their logs agree, and takes over what comes.
+"""A slave's side of replication: finds its master, makes sure that their logs agree, and has what comes taken over.
 
-Whole records only reach the store's log (`store.master_bytes`); under SYNC_FLUSH what is reported as taken is on disk.
-A connection that breaks, or is silent for haHousekeepingInterval, is made anew: after a second, then less and less
-often. Logs that differ are never mixed: the slave says what differs, serves what it has, and looks again once a minute.
-Belongs to the loop's thread.
+A thread does that (`incoming`). A connection that breaks, or is silent for haHousekeepingInterval, is made anew: after
+a second, then less and less often, and never before the thread of the old one has ended. Logs that differ are never
+mixed: the slave says what differs, serves what it has, and looks again once a minute. Belongs to the loop's thread.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
-import time
-from typing import Final, cast
+import socket
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final
 
+from penstock.broker.replication.incoming import Incoming
 from penstock.broker.replication.master_link import MasterLink
 from penstock.broker.replication.same_log import NotTheSameLog, check_same_log
-from penstock.broker.replication.wire import EVERYTHING, FRAME, REPORT
 from penstock.errors import PenstockError, Unreachable
 from penstock.remoting.addresses import parse_address
 from penstock.remoting.sockets import keep_alive
-from penstock.store.master_bytes import BytesRefused, DamagedOnTheWay, MasterBytes
-from penstock.store.prepare import Refused
 from penstock.store.store import MessageStore
 
 log = logging.getLogger("penstock.broker")
@@ -41,10 +38,10 @@ class Follower:
         self._link = link
         self._loop = asyncio.get_running_loop()
         self._task: asyncio.Task[None] | None = None
-        self._incoming: _Incoming | None = None
-        self._report_is_due = False
+        self._thread = ThreadPoolExecutor(1, "penstock-follow")
+        self._incoming: Incoming | None = None
         self.problem = ""
-        """Why it does not follow now, in a sentence; empty while it does."""
+        """Why it did not follow when that was last tried, in a sentence."""
         store.on_flush(self._flushed)
 
     @property
@@ -69,6 +66,7 @@ class Follower:
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
+        self._thread.shutdown()
         self._link.close()
 
     # -- connecting ------------------------------------------------------------------------------------------
@@ -80,6 +78,7 @@ class Follower:
                 if not self._link.known.is_set():
                     self.problem = "no name server has told yet where the master is"
                     await self._link.known.wait()
+                    self.problem = ""
                 is_penstock = await check_same_log(self._store, self._link)
                 began = await self._follow(is_penstock)
                 retry_s = _FIRST_RETRY_S if began else retry_s
@@ -102,169 +101,47 @@ class Follower:
 
     async def _follow(self, gets_everything: bool) -> bool:
         """Until the connection is gone; says whether the log came in. Raises Unreachable or BytesRefused."""
-        host, port = parse_address(self._link.log_address, "haMasterAddress")
+        address = parse_address(self._link.log_address, "haMasterAddress")
         await asyncio.to_thread(self._store.flush)  # what is reported and what is here are the same then
-        incoming = _Incoming(self._store, gets_everything)
-        try:
-            async with asyncio.timeout(_CONNECT_S):
-                transport, _ = await self._loop.create_connection(lambda: incoming, host, port, ssl=self._link.tls)
-        except (OSError, TimeoutError) as error:
-            raise Unreachable(f"cannot connect to {host}:{port}: {error or 'no answer'}") from None
-        keep_alive(transport.get_extra_info("socket"))
+        connected = await self._connect(address)
+        incoming = Incoming(self._store, connected, self._link.tls, gets_everything)
         self._incoming = incoming
-        log.info("follows the master at %s:%d from %d on", host, port, incoming.reported)
+        log.info("follows the master at %s:%d from %d on", *address, self._store.log.queue.wrote_offset)
+        running = self._loop.run_in_executor(self._thread, incoming.run)
         try:
-            await self._beat_until_gone(incoming)
+            await asyncio.wait([running])
         finally:
-            transport.abort()
-            assert self._store.master_bytes is not None
-            self._store.master_bytes.forget_rest()
-        self._incoming = None
+            incoming.end("this broker stops")
+            await asyncio.wait([running])
+            incoming.close()
+            self._incoming = None
+        await running
         if incoming.refused is not None:
             raise incoming.refused
-        self._say(incoming.why or "the master closed the connection", logging.WARNING)
+        self._say(incoming.why, logging.WARNING)
         return incoming.has_begun
 
-    async def _beat_until_gone(self, incoming: _Incoming) -> None:
-        settings = self._store.settings
-        silence_s = settings.ha_housekeeping_interval / 1000
-        beat_s = min(settings.ha_send_heartbeat_interval, settings.ha_housekeeping_interval / 4) / 1000
-        while not incoming.gone.is_set():
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(incoming.gone.wait(), beat_s)
-            if incoming.has_begun:
-                self.problem = ""
-            if self._loop.time() - incoming.heard_at > silence_s:
-                incoming.end(f"the master was silent for {silence_s:g} s")
-            incoming.report()
-
-    # -- telling how far it is -------------------------------------------------------------------------------
+    async def _connect(self, address: tuple[str, int]) -> socket.socket:
+        """Raises Unreachable."""
+        try:
+            async with asyncio.timeout(_CONNECT_S):
+                [(family, kind, protocol, _, where), *_] = await self._loop.getaddrinfo(
+                    *address, type=socket.SOCK_STREAM
+                )
+                connected = socket.socket(family, kind, protocol)
+                try:
+                    connected.setblocking(False)
+                    await self._loop.sock_connect(connected, where)
+                    keep_alive(connected)
+                except BaseException:
+                    connected.close()
+                    raise
+        except (OSError, TimeoutError) as error:
+            raise Unreachable(f"cannot connect to {address[0]}:{address[1]}: {error or 'no answer'}") from None
+        return connected
 
     def _flushed(self) -> None:
         """On the thread that syncs."""
-        if self._incoming is not None and not self._report_is_due:
-            self._report_is_due = True
-            try:
-                self._loop.call_soon_threadsafe(self._report)
-            except RuntimeError:  # the loop is gone
-                self._report_is_due = False
-
-    def _report(self) -> None:
-        self._report_is_due = False
-        if self._incoming is not None:
-            self._incoming.report_if_new()
-
-
-class _Incoming(asyncio.Protocol):
-    """One connection to a master: takes frames apart, hands their bytes on, and reports."""
-
-    def __init__(self, store: MessageStore, gets_everything: bool) -> None:
-        """`gets_everything`: the master can send its whole log to a slave that has nothing."""
-        assert store.master_bytes is not None
-        self._store = store
-        self._gets_everything = gets_everything
-        self._taken: MasterBytes = store.master_bytes
-        self._loop = asyncio.get_running_loop()
-        self._transport: asyncio.Transport | None = None
-        self._head = b""
-        self._at = self._left = 0
-        self.has_begun = False
-        self.reported = -1
-        self.refused: PenstockError | None = None
-        self.why = ""
-        self.master_end = 0
-        self.received_ms = 0
-        self.heard_at = self._loop.time()
-        self.gone = asyncio.Event()
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)
-        if self._gets_everything and self._taken.is_empty:
-            self._transport.write(REPORT.pack(EVERYTHING))
-        else:
-            self.report()
-
-    def connection_lost(self, error: Exception | None) -> None:
-        self._transport = None
-        self.gone.set()
-
-    def data_received(self, data: bytes) -> None:
-        self.heard_at = self._loop.time()
-        self.received_ms = time.time_ns() // 1_000_000
-        if self.refused is not None or self._transport is None:
-            return
-        try:
-            if self._store.flush_failure:
-                raise BytesRefused(self._store.flush_failure)
-            self._take_apart(memoryview(data))
-        except DamagedOnTheWay as error:
-            self.end(str(error))
-        except (PenstockError, Refused) as error:
-            self.refused = error if isinstance(error, PenstockError) else BytesRefused(str(error))
-            self.end(str(error))
-        else:
-            self.report_if_new()
-
-    def _take_apart(self, data: memoryview) -> None:
-        """Bytes of one file that came together are handed on together, however many frames they came in."""
-        pieces: list[memoryview] = []
-        start, file_size = self._at, self._store.log.queue.file_size
-        while data:
-            if self._left:
-                piece = data[: self._left]
-                pieces.append(piece)
-                data = data[len(piece) :]
-                self._at += len(piece)
-                self._left -= len(piece)
-                if self._at % file_size == 0:
-                    self._hand_on(start, pieces)
-                    pieces, start = [], self._at
-                continue
-            wanted = FRAME.size - len(self._head)
-            self._head += data[:wanted]
-            data = data[wanted:]
-            if len(self._head) == FRAME.size:
-                at, self._left = FRAME.unpack(self._head)
-                self._head = b""
-                self._check(at)
-                if at != self._at or not pieces:
-                    self._hand_on(start, pieces)
-                    pieces, start = [], at
-                self._at = at
-        self._hand_on(start, pieces)
-
-    def _check(self, at: int) -> None:
-        file_size = self._store.log.queue.file_size
-        if at < 0 or not 0 <= self._left <= file_size - at % file_size:
-            raise BytesRefused(
-                f"the master sent {self._left} bytes at {at}, across the end of a file; mappedFileSizeCommitLog must "
-                "be the same on both sides"
-            )
-        self.has_begun = True
-        self.master_end = max(self.master_end, at + self._left)
-
-    def _hand_on(self, offset: int, pieces: list[memoryview]) -> None:
-        if pieces:
-            self._taken.take(offset, pieces[0] if len(pieces) == 1 else b"".join(pieces))
-
-    # -- reporting -------------------------------------------------------------------------------------------
-
-    @property
-    def _safe_end(self) -> int:
-        """What may be reported: under SYNC_FLUSH what is on disk."""
-        return min(self._store.log.confirmed_offset, self._taken.end)
-
-    def report_if_new(self) -> None:
-        if self._safe_end != self.reported:
-            self.report()
-
-    def report(self) -> None:
-        """Tells the master how far the log is here; also the heartbeat."""
-        if self._transport is not None and not self._transport.is_closing():
-            self.reported = self._safe_end
-            self._transport.write(REPORT.pack(self.reported))
-
-    def end(self, why: str) -> None:
-        self.why = self.why or why
-        if self._transport is not None:
-            self._transport.abort()
+        incoming = self._incoming
+        if incoming is not None:
+            incoming.wake()

@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import ipaddress
 import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
 from penstock.broker.access import Access
@@ -37,6 +38,7 @@ class SlaveListener:
         self._access = access
         self._tls = tls
         self._loop = asyncio.get_running_loop()
+        self._threads = ThreadPoolExecutor(_MOST_SLAVES + 1, "penstock-catch-up")
         self._server: asyncio.Server | None = None
         self._hurry_is_due = False
         self._timer: asyncio.TimerHandle | None = None
@@ -71,11 +73,12 @@ class SlaveListener:
         if self._server is not None:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._server.wait_closed(), 1.0)
+        await asyncio.to_thread(self._threads.shutdown)
 
     # -- slaves come and go ----------------------------------------------------------------------------------
 
     def _slave(self) -> SlaveConnection:
-        slave = SlaveConnection(self._store, self._refusal, self._gone)
+        slave = SlaveConnection(self._store, self._threads, self._refusal, self._gone)
         self.slaves.add(slave)
         if self._timer is None:
             self._timer = self._loop.call_later(_LOOK_S, self._look)
@@ -84,6 +87,11 @@ class SlaveListener:
     def _gone(self, slave: SlaveConnection) -> None:
         self.slaves.discard(slave)
 
+    def knows(self, host: str) -> bool:
+        """Whether slaves may be at `host`: haAllowFrom, or this machine."""
+        address = ipaddress.ip_address(host)
+        return address.is_loopback or any(address in network for network in self._allowed)
+
     def _refusal(self, host: str) -> str:
         """Why a slave at `host` may not follow; empty if it may.
 
@@ -91,10 +99,9 @@ class SlaveListener:
         controlled the access file must name it as white, or somebody there must just have made a request that an
         administrator signed, as our slaves do before they connect.
         """
-        address = ipaddress.ip_address(host)
         if len(self.slaves) > _MOST_SLAVES:
             return f"there are {_MOST_SLAVES} connections already"
-        if not address.is_loopback and not any(address in network for network in self._allowed):
+        if not self.knows(host):
             return "its address is not among haAllowFrom"
         if self._access is None or self._access.accounts.is_white(host):
             return ""

@@ -24,6 +24,17 @@ from penstock.remoting.limits import Limits
 from penstock.remoting.tls import client_tls
 from penstock.store.settings import Settings
 
+ASKED_BY_SLAVES: Final = frozenset(
+    {
+        RequestCode.GET_BROKER_RUNTIME_INFO,
+        RequestCode.GET_ALL_TOPIC_CONFIG,
+        RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG,
+        RequestCode.GET_ALL_CONSUMER_OFFSET,
+        RequestCode.GET_ALL_DELAY_OFFSET,
+    }
+)
+"""Administration, but slaves ask it, which read the whole log anyway."""
+
 _WAIT_S: Final = 10.0
 _LARGEST_BODY: Final = 64 << 20
 
@@ -119,7 +130,9 @@ def _read_account(path: Path) -> tuple[str, str]:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) else "it is no text"
-        raise BadSettings(f"haAccountFile cannot be read: {why}", path=path) from None
+        raise BadSettings(
+            f"haAccountFile cannot be read: {why}; check its path and who may read it", path=path
+        ) from None
     pairs = (re.split(r"\s*[:=]\s*", line.strip(), maxsplit=1) for line in lines)
     found = {pair[0]: pair[1].strip("'\"") for pair in pairs if len(pair) == 2}
     if not found.get("accessKey") or not found.get("secretKey"):

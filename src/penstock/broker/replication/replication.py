@@ -16,7 +16,7 @@ from penstock.broker.replication.status import ReplicationStatus
 from penstock.broker.settings import BrokerSettings
 from penstock.broker.state import BrokerState
 from penstock.errors import BadSettings
-from penstock.remoting.connection import Address
+from penstock.remoting.connection import Address, Connection
 from penstock.remoting.tls import ServerTls
 from penstock.store.setting_table import SPECS
 from penstock.store.settings import BrokerRole, Settings
@@ -73,6 +73,10 @@ class Replication:
     def follows(self) -> bool:
         """Whether this is a slave whose master is there."""
         return self._follower is not None and self._follower.follows
+
+    def may_ask(self, connection: Connection) -> bool:
+        """Whether a slave may be at the other end, which may then ask for what slaves copy."""
+        return self._listener is not None and self._listener.knows(connection.peer[0])
 
     async def start_listening(self) -> Address | None:
         """Waits for slaves, if the role is to; returns where. Raises Unreachable."""

@@ -41,7 +41,7 @@ async def _compare(store: MessageStore, link: MasterLink, told: dict[str, str]) 
     if highest is not None and end > highest:
         raise NotTheSameLog(
             f"this slave has {end} bytes of log and its master only {highest}: the master has lost messages that are "
-            f"here, or it is another one; nothing is copied. Decide which of the two goes on; {_NEW_START}"
+            f"here, or it is another one; nothing is copied; decide which of the two goes on; {_NEW_START}"
         )
     if lowest is not None and end < lowest:
         raise NotTheSameLog(
@@ -57,12 +57,12 @@ async def _compare(store: MessageStore, link: MasterLink, told: dict[str, str]) 
     except MasterRefused as error:
         raise NotTheSameLog(
             f"this slave's newest message, {_describe(own)}, lies at {offset}, where the master has none ({error}); "
-            f"nothing is copied. {_NEW_START[0].upper()}{_NEW_START[1:]}"
+            f"nothing is copied; {_NEW_START}"
         ) from None
     if theirs != own:
         raise NotTheSameLog(
             f"the logs differ at {offset}: this slave has {_describe(own)}, and its master {_describe(theirs)}; "
-            f"nothing is copied. {_NEW_START[0].upper()}{_NEW_START[1:]}"
+            f"nothing is copied; {_NEW_START}"
         )
 
 

@@ -10,7 +10,8 @@ With `dispatch=external` the two share a store as follows; `penstock/` is a fold
 
 The store owns the log, the checkpoint and the notes of damage and of deleted topics; it maps queues and index and never
 changes them. The job owns queues and index, the deletion of their files included. Whoever holds the lock of the job may
-change them in its stead: a start does, when dispatch changes hands, or when the log has lost its end.
+change them in its stead: a start does, when dispatch changes hands, or when the log has lost its end; and so does a
+repair or a rebuild, from its beginning to its end.
 
 What `dispatch.done` says is believed by the store for units, so those before it never change; it is believed by the
 next job if the machine was not started anew since, because then all that was written is there. Else the note counts.

@@ -89,7 +89,7 @@ class Builder:
         """
         files, root = files or Files(), Path(root)
         if not root.is_dir():
-            raise BadStore("there is no store here: no such folder", path=root)
+            raise BadStore("there is no store here: no such folder; check the path", path=root)
         allow_many_files()
         lock = take_job_lock(files, Layout(root, root / "commitlog"))
         try:

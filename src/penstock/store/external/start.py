@@ -46,7 +46,9 @@ class AppendOnlyStart:
         clock: Callable[[], int],
         may_exceed: MayExceed,
         tell: Tell,
+        job_lock: StoreLock | None,
     ) -> None:
+        """Who holds the job's lock already gives it as `job_lock`; closing releases it."""
         self._io = files
         self._layout = layout
         self._settings = settings
@@ -56,6 +58,7 @@ class AppendOnlyStart:
         self._clock = clock
         self._may_exceed = may_exceed
         self._tell = tell
+        self._job_lock = job_lock
         self._part = self._log_part()
         self._whole: _WholeStart | None = None
         self._state: DispatchState | None = read_state(files, layout.dispatched)
@@ -76,7 +79,7 @@ class AppendOnlyStart:
         self._log.queue.close()
         self._whole = _WholeStart(
             self._io, self._layout, self._settings, self._log, self._records, self._checkpoint, self._clock,
-            self._may_exceed, self._tell,
+            self._may_exceed, self._tell, self._job_lock,
         )  # fmt: skip
         self._whole.look(clean_exit)
 
@@ -131,10 +134,11 @@ class _WholeStart:
         clock: Callable[[], int],
         may_exceed: MayExceed,
         tell: Tell,
+        job_lock: StoreLock | None,
     ) -> None:
         self._io = files
         self._layout = layout
-        self._lock: StoreLock | None = take_job_lock(files, layout)
+        self._lock: StoreLock | None = job_lock or take_job_lock(files, layout)
         self._queues = ConsumeQueues(files, layout.consume_queue, settings.mapped_file_size_consume_queue)
         self._index: Index | None = None
         if settings.message_index_enable:

@@ -85,7 +85,7 @@ def built_position(files: Files, layout: Layout) -> int:
 
 
 def take_job_lock(files: Files, layout: Layout) -> StoreLock:
-    """Makes queues and index this process's own. Raises StoreInUse with one sentence while a job has them."""
+    """Makes queues and index this process's own. Raises StoreInUse with one sentence while somebody else has them."""
     try:
         return files.lock(layout.dispatch_lock)
     except StoreInUse:
@@ -96,12 +96,14 @@ def _has_job(files: Files, layout: Layout) -> StoreInUse:
     owner = files.lock_owner(layout.dispatch_lock)
     who = f" (process {owner})" if owner > 0 else ""
     return StoreInUse(
-        f"a `penstock pipeline dispatch` job{who} builds the queues and the index of this store; stop it first",
+        f"a `penstock pipeline dispatch` job, or a repair{who}, "
+        "has the queues and the index of this store in its hands; "
+        "wait for it, or stop it first",
         path=layout.root,
     )
 
 
 def refuse_while_job_runs(files: Files, layout: Layout) -> None:
-    """Raises StoreInUse if a job has queues and index in its hands."""
+    """Raises StoreInUse if somebody has queues and index in its hands: for who only looks."""
     if files.exists(layout.dispatch_lock) and files.lock_owner(layout.dispatch_lock):
         raise _has_job(files, layout)

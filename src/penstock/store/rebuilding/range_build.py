@@ -114,5 +114,10 @@ def _open_log(path: Path, size: int) -> FileMap:
         ) from None
     if len(made) != size:
         made.close()
-        raise BadStore("the file has changed its size", path=path, expected=f"{size} bytes", found=f"{len(made)} bytes")
+        raise BadStore(
+            "the file has changed its size; run it again when nobody writes here",
+            path=path,
+            expected=f"{size} bytes",
+            found=f"{len(made)} bytes",
+        )
     return made

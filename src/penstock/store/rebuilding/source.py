@@ -56,9 +56,8 @@ def in_place(
         try:
             place = stack.enter_context(owning)
         except StoreInUse:
-            raise StoreInUse(
-                "the store is in use; stop its broker first, or build into another folder with --into DIR", path=folder
-            ) from None
+            check_unused(Layout.of(folder, settings), files)
+            raise  # it is a job of external dispatch
         log = _look(place.layout, place.settings)
         yield Source(
             place.files,
@@ -87,7 +86,7 @@ def into_folder(
     """Owns only the new folder, which must have no queues and no index. Raises BadStore, BadSettings, StoreInUse."""
     layout = Layout.of(folder, settings)
     if not folder.is_dir() or not layout.commit_log.is_dir():
-        raise BadStore("there is no store here", path=folder)
+        raise BadStore("there is no store here; check the path", path=folder)
     target = Layout(into.absolute(), layout.commit_log)
     if target.root.resolve() == folder.resolve() or folder.resolve() in target.root.resolve().parents:
         raise BadSettings(f"--into {into}: that is the store itself, or lies in it; name a folder elsewhere")
@@ -132,3 +131,11 @@ def _facts(layout: Layout, size: int, begin: int, end: int, offsets: list[int], 
     times = [0 if is_live else files.modified_ms(layout.commit_log / f"{offset:020d}") for offset in offsets]
     folder = str(layout.commit_log.absolute())
     return LogFacts(folder, size, begin, end, list(zip(offsets, times, strict=True)), is_live)
+
+
+def check_unused(layout: Layout, files: Files | None = None) -> None:
+    """Raises StoreInUse if somebody has the store open; takes nothing."""
+    if (files or Files()).lock_owner(layout.lock):
+        raise StoreInUse(
+            "the store is in use; stop its broker first, or build into another folder with --into DIR", path=layout.root
+        ) from None

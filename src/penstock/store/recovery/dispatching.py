@@ -101,10 +101,14 @@ class Dispatching:
         return ends
 
     def _noted(self) -> list[QueueNote]:
-        """The queues that must be there: not those of topics that were deleted."""
-        deleted = self._dispatcher.deleted
+        """The queues that must be there: not those of topics that were deleted, or that have begun anew."""
+        deleted, restarts = self._dispatcher.deleted, self._dispatcher.restarts
         noted = [] if self._state is None else self._state.queues
-        return [each for each in noted if each.count and each.end > deleted.get(each.topic, -2)]
+        return [
+            each
+            for each in noted
+            if each.count and each.end > max(deleted.get(each.topic, -2), restarts.get((each.topic, each.queue_id), -2))
+        ]
 
     @staticmethod
     def _end_of(queue: ConsumeQueue | None, lowest: int) -> int:

@@ -10,7 +10,7 @@ import msgspec
 
 from penstock.errors import BadStore, StoreInUse
 from penstock.store.descriptors import allow_many_files
-from penstock.store.external.terms import refuse_while_job_runs
+from penstock.store.external.terms import is_external, refuse_while_job_runs, take_job_lock
 from penstock.store.files import Files, StoreLock, disk_refused
 from penstock.store.layout import Layout
 from penstock.store.quarantine import MayExceed, Quarantine
@@ -35,6 +35,8 @@ class Place(msgspec.Struct, frozen=True):
     may_exceed: MayExceed
     lock: StoreLock | None
     """None in a rehearsal."""
+    job_lock: StoreLock | None
+    """That of external dispatch, if queues and index were in the hands of a job so far."""
 
     @property
     def dry_run(self) -> bool:
@@ -55,7 +57,7 @@ class Place(msgspec.Struct, frozen=True):
 
     def open(self, progress: Progress) -> MessageStore:
         """The store itself, by a start as any other; its recovery runs. Raises BadStore or StoreFailed."""
-        lent = None if self.lock is None else self.lock.lend()
+        lent, lent_job = (None if lock is None else lock.lend() for lock in (self.lock, self.job_lock))
         return MessageStore.open(
             self.layout.root,
             self.settings,
@@ -63,6 +65,7 @@ class Place(msgspec.Struct, frozen=True):
             clock=self.clock,
             files=self.files,
             lock=lent,
+            job_lock=lent_job,
             progress=lambda told: progress(told.phase, told.done, told.total),
             may_exceed=self.may_exceed,
         )
@@ -78,7 +81,7 @@ def own(
     clock: Callable[[], int],
     may_exceed: MayExceed,
 ) -> Iterator[Place]:
-    """Takes the store's lock until the end.
+    """Takes the store's lock until the end; and that of external dispatch, so that no job starts meanwhile.
 
     Raises BadStore if there is no store, StoreInUse if somebody has it, StoreFailed if the disk refuses what is done.
     """
@@ -87,26 +90,31 @@ def own(
     layout = Layout.of(root, settings)
     real = files or Files()
     if not root.is_dir() or not any(each.exists() for each in (layout.commit_log, layout.consume_queue, layout.lock)):
-        raise BadStore("there is no store here", path=root)
+        raise BadStore("there is no store here; check the path", path=root)
     allow_many_files()
     lock: StoreLock | None = None
+    job_lock: StoreLock | None = None
     if dry_run:
         if real.lock_owner(layout.lock):
             raise StoreInUse("the store is in use by another process; stop it first", path=root)
+        refuse_while_job_runs(real, layout)
         real = RehearsalFiles()
     else:
         lock = real.lock(layout.lock)
     try:
-        refuse_while_job_runs(real, layout)
+        if lock is not None and is_external(real, layout):  # else a job refuses, and only a start changes that
+            job_lock = take_job_lock(real, layout)
         finish_swap(real, layout)
         fitted = fit_sizes(settings, real, layout)
         with contextlib.suppress(BadStore):  # the start at the end does it, when the log's files have their shape
             finish_batch(real, layout, fitted.settings.mapped_file_size_commit_log)
         most = settings.quarantine_max_bytes
         quarantine = Quarantine(real, layout.quarantine, clock, max_bytes=most, may_exceed=may_exceed)
-        yield Place(real, layout, fitted.settings, fitted.index_problem, clock, quarantine, may_exceed, lock)
+        locks = lock, job_lock
+        yield Place(real, layout, fitted.settings, fitted.index_problem, clock, quarantine, may_exceed, *locks)
     except OSError as error:
         raise disk_refused("cannot go on", Path(error.filename or root), 0, error) from error
     finally:
-        if lock is not None:
-            lock.release()
+        for held in (job_lock, lock):
+            if held is not None:
+                held.release()

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
+from threading import Lock
 
 from penstock.errors import StoreFailed
 from penstock.store.commit_log import CommitLog
 from penstock.store.config_files import ConfigFiles
 from penstock.store.consume_queues import ConsumeQueues
+from penstock.store.deleted_topics import DeletedTopics
+from penstock.store.dispatch import Dispatcher
 from penstock.store.files import Files
 from penstock.store.layout import Layout
 from penstock.store.records import Records
@@ -15,9 +18,9 @@ from penstock.store.retention.explain import Explainer, Outlook
 from penstock.store.retention.gauge import DiskGauge
 from penstock.store.retention.policy import Limits
 from penstock.store.retention.retention import Retention
-from penstock.store.retention.topics import ALWAYS_KEPT
+from penstock.store.retention.topics import ALWAYS_KEPT, TopicCleaner
 from penstock.store.retention.unread import GroupOffsets, with_delivery
-from penstock.store.settings import Settings
+from penstock.store.settings import BrokerRole, Settings
 
 
 class RetentionMethods:
@@ -27,9 +30,11 @@ class RetentionMethods:
     layout: Layout
     log: CommitLog
     queues: ConsumeQueues
+    dispatcher: Dispatcher
     records: Records
     _io: Files
     _clock: Callable[[], int]
+    _deleted_topics: DeletedTopics
     retention: Retention | None
     """Of a store that was not opened read-only."""
 
@@ -47,6 +52,14 @@ class RetentionMethods:
         begins at queue offset 0. Raises StoreFailed: then nothing was deleted, or the next start completes it.
         """
         return bool(self._open_retention().topics.delete(lambda known: known & {topic}))
+
+    def deleted_topics(self) -> Mapping[str, int]:
+        """Topics that were deleted, and the physical offset before which their records do not count."""
+        return self._deleted_topics.ends
+
+    def delete_as_master(self, ends: Mapping[str, int]) -> list[str]:
+        """Deletes what a master's `deleted_topics` names, as `delete_topic` does; returns what was new."""
+        return self._open_retention().topics.delete_before(ends)
 
     def clean_unused_topics(self, known_topics: Collection[str]) -> list[str]:
         """Deletes, as `delete_topic` does, every topic that is not among these; returns their names.
@@ -77,8 +90,17 @@ class RetentionMethods:
         explainer = Explainer(self._io, self.log, self.queues, self.records, Limits.of(self.settings))
         return explainer.explain(self._clock(), DiskGauge(self._io, self.layout).measure(), offsets)
 
+    def _load_deletions(self, *, external: bool) -> None:
+        """Tells dispatch what was deleted, before the queues are loaded; a slave also finds out for itself."""
+        dispatcher, deleted = self.dispatcher, self._deleted_topics
+        dispatcher.deleted = deleted.load(None if external else self.layout)
+        dispatcher.restarts = deleted.restarts
+        if self.settings.broker_role is BrokerRole.SLAVE and not external:
+            alone = TopicCleaner(self._io, self.layout, self.log, self.queues, dispatcher, deleted, Lock())
+            dispatcher.begins_anew = alone.begin_anew
+
     def _open_retention(self) -> Retention:
         self.catch_up()
         if self.retention is None:
-            raise StoreFailed("the store was opened read-only", path=self.layout.root)
+            raise StoreFailed("the store was opened read-only; open it without `read_only`", path=self.layout.root)
         return self.retention

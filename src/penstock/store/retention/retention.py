@@ -62,6 +62,8 @@ class Retention:
         self.watcher = DiskWatcher(self.gauge, self.limits, flags, self.cleaner.wake)
         parts = commit_log, queues, dispatcher, deleted_topics, self.cleaner.gate
         self.topics = TopicCleaner(files, layout, *parts, external=external)
+        if dispatcher.begins_anew is not None:
+            dispatcher.begins_anew = self.topics.begin_anew
 
     def threads(self) -> list[Worker]:
         """What is to be started; the disk has been looked at once, so a full one refuses puts from the first on."""

@@ -12,7 +12,7 @@ or to the new one, never to both.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from threading import Lock
 
 from penstock.errors import StoreFailed
@@ -78,6 +78,39 @@ class TopicCleaner:
                 self._remove(queue)
         return going
 
+    def delete_before(self, ends: Mapping[str, int]) -> list[str]:
+        """Deletes what a master has deleted: of each topic what was stored before an offset. Returns what was new.
+
+        Raises StoreFailed: then nothing was deleted, or the next start completes it.
+        """
+        with self._alone():
+            known = self._deleted_topics.ends
+            new = {topic: end for topic, end in ends.items() if end > known.get(topic, 0)}
+            if new:
+                self._deleted_topics.add_ends(new)
+                self._dispatcher.deleted = self._deleted_topics.ends
+            for queue in [queue for queue in self._queues if queue.topic in new]:
+                if queue.max_physical_offset <= new[queue.topic]:
+                    self._remove(queue)
+        return sorted(new)
+
+    def begin_anew(self, queue: ConsumeQueue, begin: int) -> None:
+        """Has a queue go, as its messages begin at 0 again at `begin`. Called by dispatch; raises StoreFailed."""
+        if not self._gate.acquire(blocking=False):  # whoever has it may wait for dispatch: nobody waits for the other
+            raise StoreFailed(
+                "a queue begins anew, and files are being deleted just now; try again", path=queue.files.folder
+            )
+        try:
+            self._deleted_topics.add_restart(queue.topic, queue.queue_id, begin)
+            self._dispatcher.restarts = self._deleted_topics.restarts
+            self._remove(queue)
+        except OSError as error:
+            raise StoreFailed(
+                f"cannot delete a queue: {error.strerror}; check who may write there", path=error.filename
+            ) from error
+        finally:
+            self._gate.release()
+
     def delete_expired_queues(self) -> list[tuple[str, int]]:
         """Deletes the queues none of whose messages is in the log any more; returns topics and queue ids.
 
@@ -125,4 +158,6 @@ class TopicCleaner:
         except Refused as refused:
             raise StoreFailed(refused.reason, path=self._layout.root) from None
         except OSError as error:
-            raise StoreFailed(f"cannot delete a queue: {error.strerror}", path=error.filename) from error
+            raise StoreFailed(
+                f"cannot delete a queue: {error.strerror}; check who may write there", path=error.filename
+            ) from error

@@ -123,7 +123,8 @@ def _owned(files: Files, layout: Layout) -> Iterator[StoreLock]:
         except StoreInUse:
             if time.monotonic() > deadline:
                 raise StoreInUse(
-                    f"other writers have kept the store for {WAIT_SECONDS:g} seconds", path=layout.root
+                    f"other writers have kept the store for {WAIT_SECONDS:g} seconds; try again when they are done",
+                    path=layout.root,
                 ) from None
             time.sleep(_POLL_SECONDS)
     try:
@@ -169,14 +170,14 @@ def _append_all(store: MessageStore, files: Files, layout: Layout, batch: Batch,
     for rows in read(now):
         result = store.put_arrow(rows)
         if not result.ok:
-            raise StoreFailed(f"{batch.identity} was not stored: {result.reason}", path=layout.root)
+            raise StoreFailed(f"{batch.identity} was not stored: {result.reason}; write it again", path=layout.root)
         stored += result.count
     if stored != batch.rows:
         raise CorruptData("staged rows are missing", path=layout.sink_staged, expected=batch.rows, found=stored)
     store.flush()
     end = queue.wrote_offset
     if store.flushed_offset < end:
-        raise StoreFailed(f"{batch.identity} was not stored: the log is not on disk", path=layout.root)
+        raise StoreFailed(f"{batch.identity} was not stored: the log is not on disk; write it again", path=layout.root)
     write_mark(files, layout, Mark(batch.identity, start, end, batch.rows))
     write_journal(files, layout, journal.ended(end))
     return Outcome(start, end, was_there=False)
