@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import uuid
 from datetime import UTC, date, datetime
@@ -10,31 +9,12 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-import fastavro
 import pyarrow as pa
 import pytest
-from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, timestamp_pb2
+from encoded_bodies import AVRO, avro_body, proto, proto_body
 
 from penstock.errors import BadSettings
 from penstock.pipeline.decode import Decode, make_decoder
-
-AVRO = {
-    "type": "record",
-    "name": "Order",
-    "fields": [
-        {"name": "id", "type": "long"},
-        {"name": "name", "type": ["null", "string"]},
-        {"name": "lines", "type": {"type": "array", "items": {
-            "type": "record", "name": "Line", "fields": [{"name": "count", "type": "int"}]}}},
-        {"name": "extra", "type": {"type": "map", "values": "Line"}},
-        {"name": "colour", "type": {"type": "enum", "name": "Colour", "symbols": ["RED", "GREEN"]}},
-        {"name": "at", "type": {"type": "long", "logicalType": "timestamp-millis"}},
-        {"name": "day", "type": {"type": "int", "logicalType": "date"}},
-        {"name": "price", "type": {"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 2}},
-        {"name": "uid", "type": {"type": "string", "logicalType": "uuid"}},
-        {"name": "either", "type": ["null", "int", "string"]},
-    ],
-}  # fmt: skip
 
 
 def decoded(decode: Decode, *bodies: bytes | None) -> tuple[list[Any], list[str | None]]:
@@ -83,9 +63,7 @@ def test_avro_comes_out_as_columns(tmp_path: Path) -> None:
         "uid": uuid.UUID(int=5),
         "either": 5,
     }
-    out = io.BytesIO()
-    fastavro.schemaless_writer(out, fastavro.parse_schema(AVRO), order)
-    body = out.getvalue()
+    body = avro_body(order)
     values, reasons = decoded(avro(tmp_path, AVRO), body, body + b"!", body[:5], b"")
     assert values[0] == {
         **order, "extra": [("a", {"count": 3})], "uid": str(order["uid"]), "either": "5",
@@ -99,7 +77,7 @@ def test_avro_comes_out_as_columns(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("schema", "expected"),
     [
-        ({"type": "nothing"}, "is no Avro schema"),
+        ({"type": "nothing"}, "must be an Avro schema, and is not"),
         ({"type": "record", "name": "N", "fields": [{"name": "n", "type": ["null", "N"]}]}, "contains itself"),
     ],
 )
@@ -108,52 +86,12 @@ def test_an_avro_schema_without_columns_is_refused(tmp_path: Path, schema: Any, 
         avro(tmp_path, schema)
 
 
-def proto() -> descriptor_pb2.FileDescriptorSet:
-    """What protoc would make of a message with a field of each kind."""
-    file = descriptor_pb2.FileDescriptorProto(
-        name="order.proto", package="shop", syntax="proto3", dependency=["google/protobuf/timestamp.proto"]
-    )
-    colour = file.enum_type.add(name="Colour")
-    colour.value.add(name="RED", number=0)
-    order = file.message_type.add(name="Order")
-    fields = descriptor_pb2.FieldDescriptorProto
-    entry = order.nested_type.add(name="ExtraEntry")
-    entry.options.map_entry = True
-    entry.field.add(name="key", number=1, type=fields.TYPE_STRING, label=fields.LABEL_OPTIONAL)
-    entry.field.add(name="value", number=2, type=fields.TYPE_INT32, label=fields.LABEL_OPTIONAL)
-    one, many = fields.LABEL_OPTIONAL, fields.LABEL_REPEATED
-    for number, (name, kind, label, type_name) in enumerate(
-        [
-            ("id", fields.TYPE_UINT64, one, ""),
-            ("name", fields.TYPE_STRING, one, ""),
-            ("raw", fields.TYPE_BYTES, one, ""),
-            ("counts", fields.TYPE_INT32, many, ""),
-            ("colour", fields.TYPE_ENUM, one, ".shop.Colour"),
-            ("at", fields.TYPE_MESSAGE, one, ".google.protobuf.Timestamp"),
-            ("missing", fields.TYPE_MESSAGE, one, ".google.protobuf.Timestamp"),
-            ("extra", fields.TYPE_MESSAGE, many, ".shop.Order.ExtraEntry"),
-        ],
-        1,
-    ):
-        order.field.add(name=name, number=number, type=kind, label=label, type_name=type_name or None)
-    tree = file.message_type.add(name="Tree")
-    tree.field.add(name="left", number=1, type=fields.TYPE_MESSAGE, label=one, type_name=".shop.Tree")
-    stamp = descriptor_pb2.FileDescriptorProto()
-    timestamp_pb2.DESCRIPTOR.CopyToProto(stamp)
-    return descriptor_pb2.FileDescriptorSet(file=[stamp, file])
-
-
 def test_protobuf_comes_out_as_columns(tmp_path: Path) -> None:
     path = tmp_path / "order.desc"
     path.write_bytes(proto().SerializeToString())
-    pool = descriptor_pool.DescriptorPool()
-    for file in proto().file:
-        pool.Add(file)
-    order = message_factory.GetMessageClass(pool.FindMessageTypeByName("shop.Order"))(
-        id=2**64 - 1, name="n", raw=b"\xff", counts=[1, 2], extra={"a": 5}
-    )
-    order.at.FromDatetime(datetime(2026, 11, 16, 8, tzinfo=UTC))
-    values, reasons = decoded(Decode.of("protobuf", path, "shop.Order"), order.SerializeToString(), b"\xff\xff\xff")
+    at = datetime(2026, 11, 16, 8, tzinfo=UTC)
+    body = proto_body(at, id=2**64 - 1, name="n", raw=b"\xff", counts=[1, 2], extra={"a": 5})
+    values, reasons = decoded(Decode.of("protobuf", path, "shop.Order"), body, b"\xff\xff\xff")
     assert values[0] == {
         "id": Decimal(2**64 - 1),
         "name": "n",

@@ -14,13 +14,14 @@ import pytest
 
 from penstock.errors import BadSettings, BadStore, StoreInUse
 from penstock.pipeline.decode import Decode
-from penstock.pipeline.jobs.export import Export
+from penstock.pipeline.jobs.export import Export, export
 from penstock.pipeline.jobs.export import batch as export_batch
 from penstock.pipeline.jobs.export.batch import ExportBatch
 from penstock.pipeline.jobs.export.data_files import Batch, staged_files
 from penstock.pipeline.jobs.export.iceberg import open_catalog
 from penstock.pipeline.jobs.export.spec import ExportFolder
 from penstock.pipeline.jobs.notes import Notes
+from penstock.pipeline.jobs.where import Where
 
 DAY = datetime.datetime(2026, 11, 16, 8, tzinfo=datetime.UTC)
 TOPICS = ("orders", "%DLQ%a-group-with-quite-a-long-name-that-statistics-would-cut")
@@ -165,6 +166,14 @@ def test_a_folder_belongs_to_one_export_at_a_time(tmp_path: Path) -> None:
 def test_what_does_not_go_together_is_said(changes: dict[str, Any], expected: str) -> None:
     with pytest.raises(BadSettings, match=expected):
         Export(**{"to": "lake", **changes}).check()
+
+
+def test_a_catalog_that_cannot_be_opened_is_a_sentence_and_begins_nothing(tmp_path: Path) -> None:
+    nobodys = Export(to=str(tmp_path / "lake"), format="iceberg", catalog="nobodys")
+    no_spark: Any = None
+    with pytest.raises(BadSettings, match=r"--catalog nobodys cannot be used: .*; check its settings"):
+        export(no_spark, nobodys, Where(stores=(str(tmp_path),)))
+    assert not (tmp_path / "lake").exists(), "the folder may be used with another catalog"
 
 
 def test_a_note_that_cannot_be_read_is_not_taken_for_a_missing_one(tmp_path: Path) -> None:

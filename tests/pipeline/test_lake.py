@@ -72,7 +72,7 @@ def test_what_is_there_is_not_overwritten(home: StoreHome, tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("store: [", "it is no YAML"),
+        ("store: [", "it must be YAML, and is not"),
         ("[]", "it must say what the lake is made from"),
         ("topics: {}", "it must name either a store or a namesrv"),
         ("store: a\nnamesrv: b", "it must name either a store or a namesrv"),

@@ -158,7 +158,7 @@ def test_delays_have_units(text: str, seconds: float) -> None:
             "subscribe and subscribePattern and assign are given",
         ),
         ({**PLACE, "order": "log", "assign": '{"c": [0]}'}, "assign goes by queue; with order=log use subscribe"),
-        ({"namesrv": "h:1", "order": "log"}, "order=log reads the files of a store; a cluster is read by queue"),
+        ({"namesrv": "h:1", "order": "log"}, "order=log reads the files of a store; leave it out with namesrv"),
         ({**PLACE, "order": "log", "keys": "k"}, "keys are found through the index"),
         ({**PLACE, "order": "log", "maxOffsetsPerTrigger": "5"}, "limit it with maxBytesPerTrigger"),
         ({**PLACE, "order": "log", "minOffsetsPerTrigger": "5"}, "limit it with maxBytesPerTrigger"),

@@ -198,7 +198,7 @@ def test_the_log_goes_by_words_and_times_only(given: dict[str, str], starting: b
     said = refused(
         BadSettings, lambda: starts(place, [log], asked, otherwise=EARLIEST) if starting else ends(place, [log], asked)
     )
-    assert "goes by queue; with order=log use earliest, latest or a time" in said
+    assert "goes by queue, and order=log does not; use earliest, latest or a time" in said
 
 
 # -- what is gone --------------------------------------------------------------------------------------------------

@@ -135,7 +135,7 @@ def test_kafkas_columns_of_a_row_that_cannot_be_read_are_null() -> None:
     [
         ([], "the schema has no columns; at least one is needed"),
         ([("bodies", StringType(), True)], "the schema has a column 'bodies'; there are topic, broker, "),
-        ([("queue_id", LongType(), True)], "the schema has bigint for column 'queue_id', and it is int"),
+        ([("queue_id", LongType(), True)], "the schema has bigint for column 'queue_id', which must be int"),
         ([("queue_id", IntegerType(), False)], "the schema says that column 'queue_id' is never null; leave NOT NULL"),
     ],
 )

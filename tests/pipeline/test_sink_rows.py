@@ -39,7 +39,11 @@ def options(path: Path | str = "", **given: str) -> Options:
             "is map<string,int>, and must be map<string,string>: cast it",
         ),
         ("body binary, queue_id string", "t", "the column 'queue_id' is string, and must be int: cast it"),
-        ("topic string", "", "there is neither a column 'body' nor a column 'value': what is to be written?"),
+        (
+            "topic string",
+            "",
+            "there is neither a column 'body' nor a column 'value'; select or rename what is to be written",
+        ),
         ("body binary, value binary", "t", "the column 'value' is there beside 'body', which means the same"),
         ("value binary, key binary, keys string", "t", "the column 'keys' is there beside 'key', which means the same"),
         ("body binary, body binary", "t", "the column 'body' is there twice; only one of them can be written"),
@@ -172,8 +176,11 @@ def test_a_row_that_may_not_be_stored_is_named(columns: dict[str, Any], sentence
 @pytest.mark.parametrize(
     ("given", "sentence"),
     [
-        ({"path": "/a/store,/b/store", "topic": "t"}, "path names 2 stores; rows are written to one"),
-        ({"path": "/no/such/*", "topic": "t"}, "path '/no/such/*' is a pattern; rows are written to one store"),
+        ({"path": "/a/store,/b/store", "topic": "t"}, "path names 2 stores; name one, rows are written to one"),
+        (
+            {"path": "/no/such/*", "topic": "t"},
+            "path '/no/such/*' is a pattern; name one store, rows are written to one",
+        ),
         ({"namesrv": "nowhere", "topic": "t"}, "nowhere"),
         ({"namesrv": "127.0.0.1:1", "topic": "t", "accessKey": "a"}, "accessKey is given without secretKey"),
     ],

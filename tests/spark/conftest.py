@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from compat.conftest import java, java_class_path  # noqa: F401
 from store_home import StoreHome
 
 import penstock

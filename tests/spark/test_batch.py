@@ -163,7 +163,7 @@ def test_only_the_columns_asked_for_are_read(spark: SparkSession, home: StoreHom
     assert rows(chosen, "queue_offset") == [{"queue_offset": n, "keys": [f"k{n}"]} for n in range(3)]
     for schema, expected in (
         ("bodi binary", "the schema has a column 'bodi'; there are topic, broker"),
-        ("body string", "the schema has string for column 'body', and it is binary"),
+        ("body string", "the schema has string for column 'body', which must be binary"),
     ):
         with pytest.raises(Exception) as error:
             reader.schema(schema).load(str(home.path)).count()

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import json
-import re
 import shlex
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+from docs.blocks import to_run
+from docs.reader import Reader
 from external_dispatch import derived_files, put_mixed
 from pyspark.sql import SparkSession
 from store_home import StoreHome, eventually
 
 from penstock.cli.main import main
+from penstock.client.sync import Message as ClientMessage
+from penstock.client.sync import MessageQueue, Producer, PullConsumer, ReceivedMessage
 from penstock.errors import StoreInUse
 from penstock.pipeline.jobs.dispatch import DispatchJob, dispatch
 from penstock.pipeline.jobs.property_index import property_index
@@ -78,13 +83,42 @@ def test_a_property_index_has_every_property_once(spark: SparkSession, home: Sto
 
 def test_the_how_to_page_runs(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    page = Path(__file__).parents[2] / "docs" / "how-to" / "external-dispatch.md"
-    text = page.read_text(encoding="utf-8").replace('"data/', f'"{tmp_path}/data/')
     names: dict[str, object] = {"__name__": "page"}
-    blocks = re.findall(r"^```(py|sh)\n(.*?)^```", text, re.M | re.S)
-    assert [kind for kind, _ in blocks] == ["py", "sh", "py", "py"]
-    for kind, block in blocks:
-        if kind == "py":
-            exec(compile(block, page.name, "exec"), names)  # the documents are ours
+    blocks = to_run("docs/how-to/external-dispatch.md", "py", "sh")
+    assert [block.kind for block in blocks] == ["py", "sh", "py", "py"]
+    for block in blocks:
+        if block.kind == "py":
+            text = block.text.replace('"data/', f'"{tmp_path}/data/')
+            exec(compile(text, block.place, "exec"), names)  # the documents are ours
         else:
-            assert main(shlex.split(block)[1:]) == 0
+            assert main(shlex.split(block.text)[1:]) == 0
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_broker_and_job_of_the_page_work_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (block,) = to_run("docs/how-to/external-dispatch.md", "bash")
+    serve, dispatch = block.text.splitlines()
+    with Reader(tmp_path) as reader:
+        reader.type(serve)
+        namesrv = reader.here("127.0.0.1:9876")
+        order = [sys.executable, "-m", "penstock.cli.main", *shlex.split(dispatch)[1:], "--master", "local[2]"]
+        with subprocess.Popen([*order, "--conf", "spark.driver.memory=768m"]) as job:
+            try:
+                with Producer("shop", namesrv) as producer, PullConsumer("check", namesrv) as consumer:
+                    sent = producer.send(ClientMessage("orders", b"two shirts"))
+                    page = eventually_found(consumer, sent.queue)
+                assert [message.body for message in page] == [b"two shirts"]
+            finally:
+                job.terminate()
+                assert job.wait(60) == 0
+
+
+def eventually_found(consumer: PullConsumer, queue: MessageQueue) -> list[ReceivedMessage]:
+    """What the queue shows, once the job has built it: Spark has to start first, and a busy machine takes its time."""
+    deadline = time.monotonic() + 400
+    while time.monotonic() < deadline:
+        if found := consumer.pull(queue, 0, wait_s=1).messages:
+            return list(found)
+    raise AssertionError("nobody dispatched the message")

@@ -1,4 +1,4 @@
-"""The how-to pages about Spark: what they print runs, block after block, in the session of the tests."""
+"""The pages about Spark: what they print runs, block after block, in the session of the tests."""
 
 from __future__ import annotations
 
@@ -7,11 +7,17 @@ import shlex
 from pathlib import Path
 
 import pytest
+from docs.blocks import to_run
 from pyspark.sql import SparkSession
 
+import penstock.testing
 from penstock.cli.main import main
+from penstock.store import Message, MessageStore, Settings
 
-HOW_TO = Path(__file__).parents[2] / "docs" / "how-to"
+
+def in_folder(text: str, folder: Path) -> str:
+    """Paths of a page are relative to where the reader works, or in the root; Spark's JVM works elsewhere."""
+    return re.sub(r"(?<=[\"'])/?data/", f"{folder}/data/", text)
 
 
 @pytest.mark.parametrize("page", ["query-with-spark", "tail-into-a-table", "write-with-spark"])
@@ -19,14 +25,29 @@ def test_the_blocks_of_a_page_run_one_after_the_other(
     page: str, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    # Relative paths of the page are relative to where the reader works; Spark's JVM works elsewhere.
-    text = (HOW_TO / f"{page}.md").read_text(encoding="utf-8").replace('"data/', f'"{tmp_path}/data/')
-    text = text.replace("'data/", f"'{tmp_path}/data/")
-    blocks = re.findall(r"^```py\n(.*?)^```", text, re.M | re.S)
+    blocks = to_run(f"docs/how-to/{page}.md", "py")
     assert len(blocks) >= 2
     names: dict[str, object] = {"__name__": "page"}
-    for number, block in enumerate(blocks):
-        exec(compile(block, f"{page}-{number}", "exec"), names)  # the documents are ours
+    for block in blocks:
+        exec(compile(in_folder(block.text, tmp_path), block.place, "exec"), names)  # the documents are ours
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", ["README.md", "docs/reference/spark.md", "docs/reference/spark-sink.md"])
+def test_the_examples_of_a_reference_run(page: str, spark: SparkSession, tmp_path: Path) -> None:
+    """They begin in the middle: a session, a store, a cluster and frames to be written are there already."""
+    with MessageStore.open(tmp_path / "data" / "store", Settings.dev()) as store:
+        assert store.put(Message("orders", b"two shirts", tags="paid")).ok
+    rows = spark.createDataFrame([("shirts",)], "body string")
+    arriving = spark.readStream.format("rocketmq").option("subscribe", "orders").load(str(store.layout.root))
+    names: dict[str, object] = {"spark": spark, "df": rows, "totals": rows, "stream": arriving.select("body")}
+    (block,) = to_run(page, "py")
+    with penstock.testing.broker(topics=["orders", "clicks", "results"]) as broker:
+        text = re.sub(r"(10\.0\.0\.1|127\.0\.0\.1):9876", broker.namesrv, in_folder(block.text, tmp_path))
+        exec(compile(text, block.place, "exec"), names)
+        for query in spark.streams.active:
+            query.processAllAvailable()
+            query.stop()
 
 
 @pytest.mark.slow
@@ -34,14 +55,13 @@ def test_the_commands_of_the_page_about_lakes_run_one_after_the_other(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    text = (HOW_TO / "export-to-a-lake.md").read_text(encoding="utf-8").replace('"data/', f'"{tmp_path}/data/')
     names: dict[str, object] = {"__name__": "page"}
     commands = 0
-    for kind, block in re.findall(r"^```(py|sh)\n(.*?)^```", text, re.M | re.S):
-        if kind == "py":
-            exec(compile(block, "export-to-a-lake", "exec"), names)
+    for block in to_run("docs/how-to/export-to-a-lake.md", "py", "sh"):
+        if block.kind == "py":
+            exec(compile(in_folder(block.text, tmp_path), block.place, "exec"), names)
             continue
-        for line in block.splitlines():
+        for line in block.text.splitlines():
             assert main(shlex.split(line)[1:]) == 0, line
             commands += 1
     assert commands == 5

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from arrow_batches import read_log
-from compat.java_peer import Peer, PeerError, build, message_json
+from compat.java_peer import Peer, message_json
 from compat.test_store_interchange import SETTINGS, SIZES, corpus, fill_with_java
 from pyspark.sql import SparkSession
 from spark_rows import QUEUE_ORDER, read, rows, stored
@@ -20,16 +19,6 @@ from penstock.pipeline.jobs.where import Where
 from penstock.store import MessageStore
 
 pytestmark = pytest.mark.java
-
-
-@pytest.fixture
-def java() -> Iterator[Peer]:
-    try:
-        class_path = build()
-    except PeerError as reason:
-        pytest.skip(f"Java's store cannot be had here: {reason}")
-    with Peer(class_path) as peer:
-        yield peer
 
 
 def test_a_store_that_java_wrote_is_read_to_the_field(spark: SparkSession, java: Peer, tmp_path: Path) -> None:

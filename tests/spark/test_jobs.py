@@ -120,7 +120,7 @@ def test_the_commands_run_on_spark(
         (["search", "--text", "x"], "where? Give either --store DIR or --namesrv"),
         (["search", *where, "--since", "yesterday"], "it must be a time such as"),
         (["search", *where, "--property", "color"], "joined by ="),
-        (["search", *where, "--regex", "("], "is no regular expression"),
+        (["search", *where, "--regex", "("], "it must be a regular expression"),
         (["usage", *where, "--conf", "x"], "it must be a name and a value"),
         (["usage", "--store", str(tmp_path / "none")], "there is no store here"),
     ):

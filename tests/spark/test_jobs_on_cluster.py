@@ -127,11 +127,16 @@ def large_jobs(home: StoreHome, other: StoreHome, folder: Path, capsys: pytest.C
 
     export = ["--to", str(folder / "export"), "--topic", "T", "--json"]
     replay = ["--topic", "T", "--to-store", small_store(folder / "replayed"), "--to-topic", "again", "--json"]
+    rows = folder / "rows"
+    rows.mkdir()
+    (rows / "some.json").write_text("".join(f'{{"value": "{number}"}}\n' for number in range(20)), encoding="utf-8")
+    imported = ["--format", "json", "--to-store", small_store(folder / "imported"), "--to-topic", "again", "--json"]
     return [
         Job(["pipeline", "verify", "--store", store, "--json"], 0, verified),
         Job(["pipeline", "rebuild", "--store", copy, "--json"], 0, lambda text: units(other) == before),
         Job(["pipeline", "export", "--store", store, *export], 0, exported),
         Job(["pipeline", "replay", "--store", store, *replay], 0, lambda text: bodies(folder / "replayed") == 150),
+        Job(["pipeline", "import", "--from", str(rows), *imported], 0, lambda text: bodies(folder / "imported") == 20),
         Job(
             ["pipeline", "dispatch", "--store", str(external.path), "--once", "--json"],
             0,
@@ -174,4 +179,9 @@ def test_jobs_run_in_a_connect_session(
     home: StoreHome, other: StoreHome, tmp_path: Path, capsys: pytest.CaptureFixture[str], few: bool
 ) -> None:
     pytest.importorskip("grpc", reason="Spark Connect needs grpcio")
-    run("connect", [source(str(home.path), tmp_path)] if few else small_jobs(home, other, capsys)[:2], tmp_path)
+    if few:
+        run("connect", [source(str(home.path), tmp_path)], tmp_path)
+        return
+    *large, dispatch = large_jobs(home, other, tmp_path, capsys)
+    refused = dispatch._replace(status=2, is_right=lambda text: text == "")
+    run("connect", [*small_jobs(home, other, capsys)[:2], *large, refused], tmp_path)

@@ -6,33 +6,23 @@ Each run needs a Spark of its own kind, so these tests start processes; what nee
 from __future__ import annotations
 
 import json
-import os
-import subprocess
+import shlex
 import sys
 from pathlib import Path
-from typing import Any
 
-import pyarrow.dataset as ds
 import pytest
-from spark_cluster import QUICK
+from docs.blocks import to_run
+from lake_runs import SETTINGS, command, finish, rows, start
 from store_home import StoreHome
 
-import penstock
 from penstock.pipeline.jobs.where import Where
 from penstock.pipeline.lake import init_project
 from penstock.store import Message
 
 pytestmark = pytest.mark.timeout(1500)
-PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "lake.md"
-
-SETTINGS = [
-    *("--master", "local[2]"),
-    *("--conf", "spark.driver.memory=1g"),
-    *("--conf", "spark.sql.shuffle.partitions=2"),
-    *("--conf", f"spark.driver.extraJavaOptions={QUICK}"),
-]
 
 TWO_RUNS = """
+import shlex
 import sys
 from pathlib import Path
 from penstock.cli.main import main
@@ -71,30 +61,6 @@ def lake(home: StoreHome, tmp_path: Path) -> Path:
     return folder
 
 
-def start(lake: Path, *arguments: str) -> subprocess.Popen[str]:
-    environment = {**os.environ, "PYTHONPATH": str(Path(penstock.__file__).parents[1])}
-    environment.pop("SPARK_CONF_DIR", None)
-    return subprocess.Popen(
-        arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment, cwd=lake.parent
-    )
-
-
-def finish(process: subprocess.Popen[str]) -> tuple[int, str, str]:
-    try:
-        written, said = process.communicate(timeout=1200)
-    finally:
-        process.kill()
-    return process.returncode, written, said
-
-
-def command(lake: Path, *more: str) -> list[str]:
-    return [sys.executable, "-m", "penstock.cli.main", "pipeline", "lake", "run", str(lake), *SETTINGS, *more]
-
-
-def rows(lake: Path, table: str) -> list[dict[str, Any]]:
-    return ds.dataset(lake / "tables" / table, format="parquet").to_table().to_pylist()
-
-
 def check(lake: Path, orders: int) -> None:
     """The tables hold the first so many orders, each once."""
     good = [number for number in range(orders) if number % 10]
@@ -125,28 +91,26 @@ def test_two_runs_with_traffic_in_between_miss_nothing_and_double_nothing(home: 
     check(lake, 160)
 
 
-AS_PRINTED = """
-import re, shlex, sys
-from pathlib import Path
-from penstock.cli.main import main
-text, names = Path(sys.argv[1]).read_text(encoding="utf-8"), {}
-for kind, block in re.findall(r"^```(py|sh|yaml)\\n(.*?)^```", text, re.M | re.S):
-    if kind == "py":
-        exec(compile(block, "<page>", "exec"), names)
-    elif kind == "yaml":
-        settings = Path("data/lake/lake.yml")
-        settings.write_text(settings.read_text().partition("topics:\\n ")[0] + block)
-    else:
-        for line in block.splitlines():
-            assert main([*shlex.split(line)[1:], *(sys.argv[2:] if " run " in line else [])]) == 0
-"""
-
-
 @pytest.mark.slow
-def test_the_page_runs_as_printed(tmp_path: Path) -> None:
-    (tmp_path / "data").mkdir()
-    done = finish(start(tmp_path / "data", sys.executable, "-c", AS_PRINTED, str(PAGE), *SETTINGS))
-    assert done[0] == 0, done[1] + done[2][-4000:]
+def test_the_page_runs_as_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, object] = {}
+    said = ""
+    for block in to_run("docs/how-to/lake.md", "py", "sh", "yaml"):
+        if block.kind == "py":
+            exec(compile(block.text, block.place, "exec"), names)  # the documents are ours
+        elif block.kind == "yaml":
+            settings = Path("data/lake/lake.yml")
+            settings.write_text(settings.read_text().partition("topics:\n ")[0] + block.text)
+        for line in block.text.splitlines() if block.kind == "sh" else ():
+            words = shlex.split(line)
+            order = ["bash", "-ec", f'PATH="{Path(sys.executable).parent}:$PATH"; {line}']  # Spark's own programs
+            if words[0] == "penstock":
+                order = [sys.executable, "-m", "penstock.cli.main", *words[1:], *(SETTINGS if "run" in words else [])]
+            status, written, errors = finish(start(tmp_path / "data", *order))
+            assert status == 0, line + written + errors[-4000:]
+            said += written
+    assert "149\t149.5" in said, "the answer to the query in SQL"
     lake = tmp_path / "data" / "lake"
     assert sorted(row["value"]["id"] for row in rows(lake, "topic_orders")) == list(range(150))
     assert len(rows(lake, "topic_clicks")) == 100

@@ -229,7 +229,10 @@ def test_what_is_wrong_with_a_stream_is_one_sentence(spark: SparkSession, home: 
     query = Table(spark, home, tmp_path / "b", startingOffsets="group:unknown").start(availableNow=True)
     with pytest.raises(Exception) as error:
         query.awaitTermination()
-    assert sentence(error) == "startingOffsets: group 'unknown' has consumed nothing of what is read here"
+    assert (
+        sentence(error)
+        == "startingOffsets: group 'unknown' has consumed nothing of what is read here; give earliest, latest or a time"
+    )
     table = Table(spark, home, tmp_path / "c")
     table.drain()
     shutil.rmtree(home.path)

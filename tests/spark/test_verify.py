@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from audit_in_pieces import PAIRS, audit_here
-from compat.java_peer import Peer, PeerError, build, message_json
+from compat.java_peer import Peer, message_json
 from compat.test_store_interchange import SIZES, corpus, fill_with_java
 from faults import ALL
 from pyspark.sql import SparkSession
@@ -61,7 +60,8 @@ def test_sound_damaged_empty_and_missing_stores_are_checked_together(spark: Spar
     found = verify(spark, where)
     assert list(found) == sorted(["sound", "empty", "nowhere", *PLANTED])
     gone = found.pop("nowhere")
-    assert (gone.report, gone.problem) == (None, f"{tmp_path}/nowhere: there is no store here: no such folder")
+    said = f"{tmp_path}/nowhere: there is no store here: no such folder; check the path"
+    assert (gone.report, gone.problem) == (None, said)
     for name, each in found.items():
         assert each.problem == ""
         assert each.report == audit_here(tmp_path / name), name
@@ -106,7 +106,7 @@ def test_the_command_says_what_the_local_one_says_and_ends_alike(
     assert both[:2] == (1, local[bad][1] + local[sound][1])
     status, out, err = run("pipeline", "verify", "--store", tmp_path / "nowhere", "--store", bad, *OPTIONS)
     assert (status, out) == (2, local[bad][1])
-    assert f"penstock: {tmp_path}/nowhere: there is no store here: no such folder\n" in err
+    assert f"penstock: {tmp_path}/nowhere: there is no store here: no such folder; check the path\n" in err
     status, out, err = run("pipeline", "verify", "--store", bad, "--no-crc", *OPTIONS)
     assert status == 0
     assert out.endswith(", without CRC.\n")
@@ -117,16 +117,6 @@ def test_the_command_says_what_the_local_one_says_and_ends_alike(
     assert document["stores"][0] == {"store": "bad", **alone}
     assert document["stores"][1]["findings"] == []
     assert spark.range(3).count() == 3, "a session that was there before is left alone"
-
-
-@pytest.fixture
-def java() -> Iterator[Peer]:
-    try:
-        class_path = build()
-    except PeerError as reason:
-        pytest.skip(f"Java's store cannot be had here: {reason}")
-    with Peer(class_path) as peer:
-        yield peer
 
 
 @pytest.mark.java

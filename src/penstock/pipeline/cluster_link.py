@@ -55,7 +55,7 @@ class ClusterAccess:
         """Raises BadSettings if half of an account is given."""
         if bool(options.access_key) != bool(options.secret_key):
             given, missing = ("accessKey", "secretKey") if options.access_key else ("secretKey", "accessKey")
-            raise BadSettings(f"{given} is given without {missing}; an account is both")
+            raise BadSettings(f"{given} is given without {missing}; give both, or none of them")
         account = Credentials(options.access_key, options.secret_key) if options.access_key else None
         return cls(options.namesrv, options.consumer_group, account)
 
@@ -108,7 +108,9 @@ class ClusterLink:
                     raise
                 waited = clock() - began
                 if waited >= self._access.patience_s:
-                    raise Unreachable(f"{error}; {doing}, and {waited:.0f} s did not change that") from None
+                    raise Unreachable(
+                        f"{error}; {doing}, and to wait {waited:.0f} s did not change that; check that all brokers run"
+                    ) from None
                 log.debug("asking again: %s", error)
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, _LONGEST_PAUSE_S)

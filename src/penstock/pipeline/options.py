@@ -184,7 +184,9 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         if self.order == "log" and self.assign:
             raise BadSettings("assign goes by queue; with order=log use subscribe, or leave it out for every topic")
         if self.order == "log" and self.namesrv:
-            raise BadSettings("order=log reads the files of a store; a cluster is read by queue")
+            raise BadSettings(
+                "order=log reads the files of a store; leave it out with namesrv, a cluster is read by queue"
+            )
         if self.order == "log" and self.keys:
             raise BadSettings("keys are found through the index, which knows topics; leave order=log out")
         if self.order == "log" and (self.max_offsets_per_trigger or self.min_offsets_per_trigger):

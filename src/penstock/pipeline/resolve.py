@@ -48,7 +48,7 @@ def _assigned(queues: list[Queue], options: Options, must_exist: bool) -> list[Q
         found = [q for q in queues if (q.topic, q.queue_id) == (topic, queue_id) and broker in (ANY_BROKER, q.broker)]
         if not found and must_exist:
             where = f" of broker {broker}" if broker else ""
-            raise BadSettings(f"assign: there is no queue {queue_id} of topic '{topic}'{where}")
+            raise BadSettings(f"assign: there is no queue {queue_id} of topic '{topic}'{where}; leave it out")
         chosen += found
     return sorted(set(chosen))
 
@@ -111,7 +111,10 @@ def _starts_by_time(place: Place, times: Mapping[Queue, int], options: Options, 
 def _starts_by_group(place: Place, queues: Sequence[Queue], group: str) -> Offsets:
     found = {queue: place.group_offset(group, queue) for queue in queues}
     if queues and all(offset is None for offset in found.values()):
-        raise BadSettings(f"startingOffsets: group '{group}' has consumed nothing of what is read here")
+        raise BadSettings(
+            f"startingOffsets: group '{group}' has consumed nothing of what is read here; "
+            "give earliest, latest or a time"
+        )
     return {queue: place.bounds(queue)[0] if offset is None else offset for queue, offset in found.items()}
 
 
@@ -129,13 +132,15 @@ def _by_queue(wish: Wish, queues: Sequence[Queue], name: str) -> Offsets:
             raise BadSettings(f"{name} says nothing of {describe(queue)}; it must name every queue that is read")
     for topic, broker, queue_id in wish.by_queue:
         if (topic, broker, queue_id) not in used:
-            raise BadSettings(f"{name} names {describe(Queue(topic, broker, queue_id))}, which is not read here")
+            raise BadSettings(
+                f"{name} names {describe(Queue(topic, broker, queue_id))}, which is not read here; leave it out"
+            )
     return found
 
 
 def _refuse_for_log(options: Options, name: str) -> None:
     if options.order == "log":
-        raise BadSettings(f"{name} goes by queue; with order=log use earliest, latest or a time")
+        raise BadSettings(f"{name} goes by queue, and order=log does not; use earliest, latest or a time")
 
 
 def describe(queue: Queue) -> str:

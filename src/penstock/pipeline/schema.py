@@ -102,7 +102,7 @@ def check_schema(schema: StructType, options: Options) -> None:
             raise BadSettings(f"the schema has a column '{field.name}'; there are {', '.join(known)}")
         if field.dataType.simpleString() != wanted.simpleString():
             raise BadSettings(
-                f"the schema has {field.dataType.simpleString()} for column '{field.name}', and it is "
+                f"the schema has {field.dataType.simpleString()} for column '{field.name}', which must be "
                 f"{wanted.simpleString()}"
             )
         if not field.nullable:

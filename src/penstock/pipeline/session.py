@@ -27,6 +27,8 @@ _DEFAULTS: Final = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
 }
+_BY_SPARK_SUBMIT: Final = "PYSPARK_GATEWAY_PORT"
+"""The variable by which `spark-submit` tells a script where its Java listens."""
 _LIGHT_JAVA: Final = {
     f"spark.{process}.defaultJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
     for process in ("driver", "executor")
@@ -47,15 +49,16 @@ def start_session(
 ) -> SparkSession:
     """A session on `master`, on all cores of this machine if none is given; the one that is running, if one is.
 
-    A master that begins with `sc://` is a Connect server. `light_java` is for short jobs whose work is done in Python:
-    Java then compiles little, which halves what a start and each job take, and is slow with rows of its own. Raises
-    MissingPackage where there is no pyspark or no Java, and Unreachable where Spark does not start.
+    In a script that `spark-submit` runs, its master counts unless another is given; one that begins with `sc://` is a
+    Connect server. `light_java` is for short jobs whose work is done in Python: Java then compiles little, which halves
+    what a start and each job take, and is slow with rows of its own. Raises MissingPackage where there is no pyspark or
+    no Java, and Unreachable where Spark does not start.
     """
     try:
         from pyspark.sql import SparkSession
     except ModuleNotFoundError:
         raise MissingPackage("Spark needs the package pyspark: pip install 'penstock[spark]'") from None
-    where = master or "local[*]"
+    where = master or ("" if _BY_SPARK_SUBMIT in os.environ else "local[*]")
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.builder.appName(app)
     if where.startswith("sc://"):
@@ -70,7 +73,7 @@ def start_session(
         builder = builder.config(name, value)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of what pyspark itself imports
-        return _started(builder.master(where), where)
+        return _started(builder.master(where), where) if where else _started(builder, "the master of spark-submit")
 
 
 def _started(builder: SparkSession.Builder, where: str) -> SparkSession:

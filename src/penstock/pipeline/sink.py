@@ -56,7 +56,7 @@ def make_stream_writer(options: Options, schema: StructType, overwrite: bool) ->
 
 def _checked(options: Options, schema: StructType, overwrite: bool) -> WrittenRows:
     if overwrite:
-        raise BadSettings("messages are only ever appended: use the mode append instead of overwrite")
+        raise BadSettings("messages are only ever appended: use the mode append instead of overwrite, `mode('append')`")
     return WrittenRows.of(schema, options.topic)
 
 

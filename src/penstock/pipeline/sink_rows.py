@@ -115,7 +115,9 @@ class WrittenRows:
                 raise BadSettings(f"the column '{field.name}' is {also}; only one of them can be written")
             fields[field.name] = column.field
         if BODY not in fields.values():
-            raise BadSettings("there is neither a column 'body' nor a column 'value': what is to be written?")
+            raise BadSettings(
+                "there is neither a column 'body' nor a column 'value'; select or rename what is to be written"
+            )
         if "key" in fields and "value" not in fields:
             raise BadSettings("the column 'key' goes with 'value', as Kafka has it; beside 'body' it is 'keys'")
         if TOPIC not in fields.values() and not topic:

@@ -59,12 +59,12 @@ class StoreTarget:
     def of(cls, options: Options) -> StoreTarget:
         """Raises BadSettings, BadStore, or StoreInUse if somebody else writes to the store."""
         if len(options.path) != 1:
-            raise BadSettings(f"path names {len(options.path)} stores; rows are written to one")
+            raise BadSettings(f"path names {len(options.path)} stores; name one, rows are written to one")
         root = Path(options.path[0])
         if any(sign in options.path[0] for sign in "*?[") and not root.exists():
-            raise BadSettings(f"path '{root}' is a pattern; rows are written to one store")
+            raise BadSettings(f"path '{root}' is a pattern; name one store, rows are written to one")
         if root.exists() and not root.is_dir():
-            raise BadStore("a store is a folder, and this is a file", path=root)
+            raise BadStore("a store is a folder, and this is a file; name a folder", path=root)
         settings = Settings.load(options.config or None).with_changes(store_path_root_dir=root)
         layout = Layout.of(root, settings)
         if root.is_dir() and any(root.iterdir()) and not any((root / sign).exists() for sign in _SIGNS):

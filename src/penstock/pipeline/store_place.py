@@ -117,7 +117,7 @@ def find_paths(given: Sequence[str]) -> list[Path]:
             root = Path(folders[0].anchor or ".")
             folders = [match for match in root.glob(plain.removeprefix(folders[0].anchor)) if match.is_dir()]
         if not folders:
-            raise BadSettings(f"path '{text}' matches no folder")
+            raise BadSettings(f"path '{text}' matches no folder; check it, on this machine")
         for folder in folders:
             found.setdefault(folder.resolve(), folder.absolute())  # a folder has one store, whatever it is called
     return sorted(found.values())

@@ -58,7 +58,7 @@ def avro_decoder(schema: bytes) -> Decoder:
     try:
         parsed = fastavro.parse_schema(msgspec.json.decode(schema))
     except (msgspec.DecodeError, SchemaParseException, UnknownType, TypeError, KeyError, ValueError) as error:
-        raise BadSettings(f"--schema is no Avro schema ({error})") from None
+        raise BadSettings(f"--schema must be an Avro schema, and is not ({error})") from None
     kind = _Kinds().of(parsed)
 
     def value(body: bytes) -> Any:
@@ -118,12 +118,16 @@ class _Kinds:
     def _record(self, schema: Mapping[str, Any]) -> Kind:
         name = schema["name"]
         if name in self._open:
-            raise BadSettings(f"--schema: the Avro type '{name}' contains itself, and such a type has no columns")
+            raise BadSettings(
+                f"--schema: the Avro type '{name}' contains itself, and such a type has no columns; leave --decode out"
+            )
         self._open.add(name)
         fields = {field["name"]: self.of(field["type"]) for field in schema["fields"]}
         self._open.remove(name)
         if not fields:
-            raise BadSettings(f"--schema: the Avro record '{name}' has no fields, and such a type has no columns")
+            raise BadSettings(
+                f"--schema: the Avro record '{name}' has no fields, and such a type has no columns; leave --decode out"
+            )
         return Kind(
             pa.struct([pa.field(each, kind.type) for each, kind in fields.items()]),
             lambda found: {each: _made(kind, found[each]) for each, kind in fields.items()},

@@ -85,7 +85,7 @@ class Decode(msgspec.Struct, frozen=True, kw_only=True):
         try:
             content = b"" if schema is None else Path(schema).read_bytes()
         except OSError as error:
-            raise BadSettings(f"--schema {schema}: {error.strerror}") from None
+            raise BadSettings(f"--schema {schema} cannot be read: {error.strerror}; check the path") from None
         made = cls(kind=kind, schema=content, message=message)
         make_decoder(made)
         return made

@@ -33,7 +33,9 @@ def protobuf_decoder(descriptors: bytes, message: str) -> Decoder:
     except (DecodeError, TypeError) as error:
         raise BadSettings(f"--schema is no descriptor set that holds all it needs ({error})") from None
     except KeyError:
-        raise BadSettings(f"--message '{message}': there is no such message in --schema") from None
+        raise BadSettings(
+            f"--message '{message}': there is no such message in --schema; write its full name, as in shop.v1.Order"
+        ) from None
     kind = _message(found, ())
     factory = message_factory.GetMessageClass(found)
 
@@ -51,10 +53,10 @@ def _message(descriptor: Any, inside: tuple[str, ...]) -> Kind:
     if name == _MOMENT:
         return Kind(pa.timestamp("us", "UTC"), lambda found: found.ToDatetime(tzinfo=UTC))
     if name in inside:
-        raise BadSettings(f"--message: '{name}' contains itself, and such a message has no columns")
+        raise BadSettings(f"--message: '{name}' contains itself, and such a message has no columns; leave --decode out")
     fields = {field.name: (field, _field(field, (*inside, name))) for field in descriptor.fields}
     if not fields:
-        raise BadSettings(f"--message: '{name}' has no fields, and such a message has no columns")
+        raise BadSettings(f"--message: '{name}' has no fields, and such a message has no columns; leave --decode out")
 
     def made(found: Any) -> dict[str, Any]:
         return {

@@ -24,9 +24,10 @@ import msgspec
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import StreamingQueryException
 
-from penstock.errors import PenstockError, StoreFailed
+from penstock.errors import BadSettings, PenstockError, StoreFailed
 from penstock.pipeline.errors import said
 from penstock.pipeline.log_stream import FORMAT, PublishedLog
+from penstock.pipeline.workers import is_connect
 from penstock.store.external.builder import Builder
 from penstock.store.external.scan import LogRange, decode_piece, encode_piece, scan
 
@@ -76,7 +77,10 @@ class DispatchJob:
                 return True
             return bool(self._query.awaitTermination(seconds))  # type: ignore[arg-type]
         except (Py4JError, OSError) as error:
-            raise StoreFailed(f"Spark is gone: {_sentence(str(error))}", path=self._builder.layout.root) from None
+            raise StoreFailed(
+                f"Spark is gone ({_sentence(str(error))}); start the job again, it goes on where it was",
+                path=self._builder.layout.root,
+            ) from None
         except StreamingQueryException as error:
             raise self._batches.failure or StoreFailed(_sentence(str(error))) from None
 
@@ -113,8 +117,14 @@ def dispatch(
     """Starts the job: until it is closed, or with `once` up to what is published now.
 
     `trigger` is how many seconds lie between the starts of two batches at least. Raises StoreInUse while another job
-    is at work, BadStore if the store does not dispatch externally, StoreFailed.
+    is at work, BadStore if the store does not dispatch externally, StoreFailed, and BadSettings in a Connect session,
+    whose batches another process would build than the one that holds the lock.
     """
+    if is_connect(spark):
+        raise BadSettings(
+            "dispatch is built by the process that runs it, and through Connect that is not this one; name another "
+            "--master than sc://"
+        )
     root = Path(store).absolute()
     builder = Builder.open(root)
     checkpoint = _new_checkpoint(root)

@@ -38,16 +38,18 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     def check(self) -> None:
         """Raises BadSettings for what cannot be searched for."""
         if self == Wanted():
-            raise BadSettings("what is to be found? Say a key, an id, a text, a pattern, a property, a tag or a time")
+            raise BadSettings(
+                "what is to be found? Give one of --key, --id, --text, --regex, --property, --tag, --since and --until"
+            )
         if self.pattern:
             try:
                 re.compile(self.pattern.encode())
             except re.error as error:
-                raise BadSettings(f"'{self.pattern}' is no regular expression ({error})") from None
+                raise BadSettings(f"--regex '{self.pattern}': it must be a regular expression ({error})") from None
         if self.msg_id:
             decode_message_id(self.msg_id)
         if self.since_ms is not None and self.until_ms is not None and self.since_ms >= self.until_ms:
-            raise BadSettings("the search ends before it begins")
+            raise BadSettings("the search ends before it begins: --until must be later than --since")
 
     def matches(self, batch: pa.RecordBatch) -> Mask:
         """Which rows have all of it. The batch has the columns of messages, with bodies unpacked."""

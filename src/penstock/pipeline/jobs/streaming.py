@@ -27,10 +27,14 @@ from penstock.store.files import Files
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Observation, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 CORRUPT: Final = "_corrupt"
 USERS_TOPICS: Final = rf"(?!(?:{'|'.join(map(re.escape, sorted(NOT_FOR_SENDING)))})$).*"
 """Every topic but those that only a broker writes to."""
+_STARTS: Final = 5
+_TOO_LATE: Final = "Python worker failed to connect back"
 
 
 def message_columns() -> list[str]:
@@ -126,15 +130,25 @@ def counted(observation: Observation, *names: str) -> dict[str, int]:
     return {name: found.get(name, 0) for name in names}
 
 
+def _started(writer: DataStreamWriter) -> StreamingQuery:
+    """Under Connect a server starts a Python process for the batches, and gives it ten seconds to come up, which it
+    may miss where much else is running. Nothing has begun then, and the next one finds its files in memory."""
+    from pyspark.errors import PySparkException
+
+    for _ in range(_STARTS - 1):
+        try:
+            return writer.start()
+        except PySparkException as error:
+            if _TOO_LATE not in str(error):
+                raise
+    return writer.start()
+
+
 def run_batches(stream: DataFrame, each: Callable[[DataFrame, int], None], checkpoint: Path) -> None:
     """Runs a function for each micro-batch of what is there now. Raises PenstockError for what ended it."""
     with heard():
-        query = (
-            stream.writeStream.foreachBatch(each)
-            .option("checkpointLocation", str(checkpoint))
-            .trigger(availableNow=True)
-            .start()
-        )
+        writer = stream.writeStream.foreachBatch(each).option("checkpointLocation", str(checkpoint))
+        query = _started(writer.trigger(availableNow=True))
         try:
             query.awaitTermination()
         finally:

@@ -67,7 +67,7 @@ class Lake(msgspec.Struct, frozen=True, kw_only=True):
                 path=folder,
             ) from None
         except yaml.YAMLError as error:
-            raise BadSettings(f"it is no YAML: {' '.join(str(error).split())}", path=path) from None
+            raise BadSettings(f"it must be YAML, and is not: {' '.join(str(error).split())}", path=path) from None
         try:
             lake = msgspec.convert({**_fields(found), "folder": str(path.parent)}, cls)
         except (msgspec.ValidationError, TypeError, ValueError) as error:
@@ -88,7 +88,10 @@ class Lake(msgspec.Struct, frozen=True, kw_only=True):
             if each.schema and each.decode != "json":
                 raise BadSettings(f"topic {each.topic}: a schema goes with decode: json", path=path)
             if each.table in tables:
-                raise BadSettings(f"topics {tables[each.table]} and {each.topic} have the same table's name", path=path)
+                raise BadSettings(
+                    f"topics {tables[each.table]} and {each.topic} have the same table's name; leave one of them out",
+                    path=path,
+                )
             tables[each.table] = each.topic
 
     @property
@@ -136,7 +139,9 @@ def init_project(folder: Path, where: Where, decode: str = "none") -> Lake:
     if decode not in DECODERS:
         raise BadSettings(f"--decode '{decode}': it must be one of {', '.join(DECODERS)}")
     if len(where.stores) > 1:
-        raise BadSettings("a lake is made from one store, or from a cluster")
+        raise BadSettings(
+            "a lake is made from one store, or from a cluster: give either --store DIR once or --namesrv HOST:PORT"
+        )
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise BadSettings("there is something here already; a lake needs a new folder, or an empty one", path=folder)
     folder = folder.absolute()
@@ -175,5 +180,5 @@ def check_initialised(folder: Path) -> Lake:
         if not (folder / name).exists():
             raise BadSettings(f"{name} is missing; make the lake anew with `penstock pipeline lake init`", path=folder)
     if lake.store and not Path(lake.store).is_dir():
-        raise BadStore(f"there is no store here; {FILE} of {folder} names it", path=lake.store)
+        raise BadStore(f"there is no store here; {FILE} of {folder} names it; correct that", path=lake.store)
     return lake

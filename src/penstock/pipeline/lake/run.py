@@ -95,7 +95,9 @@ def _own_java() -> int:
 @contextlib.contextmanager
 def _session(lake: Lake, master: str | None, conf: Mapping[str, str]) -> Iterator[SparkSession]:
     if has_session():
-        raise BadSettings("a Spark session is running in this process, and a lake needs one of its own; stop it first")
+        raise BadSettings(
+            "a Spark session runs in this process, and a lake needs one of its own; call `spark.stop()` first"
+        )
     with _said(Path(lake.folder), []):
         spark = _start(lake, master or "local[*]", conf)
     try:
@@ -150,8 +152,8 @@ def _said(folder: Path, failures: Sequence[str]) -> Iterator[None]:
         texts = [*failures, str(error)]
         if any(sign in text for sign in _NO_CATALOG for text in texts):
             raise StoreInUse(
-                "its catalog cannot be opened: another Spark has it open, or it is damaged (catalog/derby.log says "
-                "what is wrong)",
+                "its catalog cannot be opened: another Spark has it open, or it is damaged; see catalog/derby.log "
+                "in it",
                 path=folder,
             ) from None
         raise LakeFailed(_sentence(texts) or type(error).__name__, path=folder) from error

@@ -20,8 +20,7 @@ if TYPE_CHECKING:
 
 
 def commit_iceberg(wish: Export, batch: Batch) -> None:
-    """Does nothing if the batch is in the table. Raises MissingPackage, BadSettings."""
-    check_iceberg()
+    """Does nothing if the batch is in the table. Raises BadSettings."""
     if not batch.good:
         return
     root = ExportFolder(wish.to).root
@@ -39,14 +38,17 @@ def open_catalog(wish: Export) -> Catalog:
     """The user's catalog, or the one in the folder. Raises BadSettings."""
     from pyiceberg.catalog import load_catalog
     from pyiceberg.catalog.sql import SqlCatalog
+    from pyiceberg.exceptions import NotInstalledError, RESTError
+    from sqlalchemy.exc import SQLAlchemyError
 
     if not wish.catalog:
         folder = ExportFolder(wish.to)
         return SqlCatalog("penstock", uri=f"sqlite:///{folder.own}/iceberg.db", warehouse=folder.root.as_uri())
     try:
         return load_catalog(wish.catalog)
-    except (ValueError, KeyError) as error:
-        raise BadSettings(f"--catalog {wish.catalog}: {error}") from None
+    except (ValueError, KeyError, OSError, NotInstalledError, RESTError, SQLAlchemyError) as error:
+        first = str(error).strip().partition("\n")[0]
+        raise BadSettings(f"--catalog {wish.catalog} cannot be used: {first}; check its settings") from None
 
 
 def _table(wish: Export, root: Path, first: str) -> Table:
@@ -66,10 +68,12 @@ def _table(wish: Export, root: Path, first: str) -> Table:
     return catalog.load_table(wish.table)
 
 
-def check_iceberg() -> None:
-    """Raises MissingPackage without pyiceberg."""
+def check_iceberg(wish: Export) -> None:
+    """Raises MissingPackage without pyiceberg, BadSettings if the user's catalog cannot be opened."""
     try:
         import pyiceberg  # noqa: F401
         import sqlalchemy  # noqa: F401
     except ModuleNotFoundError:
         raise MissingPackage("Iceberg tables need the package pyiceberg: pip install 'penstock[iceberg]'") from None
+    if wish.catalog:
+        open_catalog(wish)

@@ -46,7 +46,7 @@ def export(spark: SparkSession, wish: Export, where: Where) -> Exported:
     if wish.format == "delta":
         check_delta()
     elif wish.format == "iceberg":
-        check_iceberg()
+        check_iceberg(wish)
     if wish.decode is not None and wish.decode.kind == "json" and wish.decode.schema:
         json_columns(wish.decode)
     folder = ExportFolder(wish.to)
@@ -56,7 +56,10 @@ def export(spark: SparkSession, wish: Export, where: Where) -> Exported:
         each = ExportBatch(wish)
         if wish.once:
             if before:
-                raise BadSettings(f"--to {folder.root}: there is an export already, and --once makes a new one")
+                raise BadSettings(
+                    f"--to {folder.root}: there is an export already; "
+                    "name a new folder, or leave --once out to go on with it"
+                )
             with heard():
                 each(read_once(spark, where, wish.topics, since_ms=wish.since_ms, until_ms=wish.until_ms), 0)
         else:

@@ -55,11 +55,12 @@ class Export(msgspec.Struct, frozen=True, kw_only=True):
         if self.until_ms is not None and not self.once:
             raise BadSettings("--until ends an export for good: give --once with it")
         if self.since_ms is not None and self.until_ms is not None and self.since_ms >= self.until_ms:
-            raise BadSettings("the export ends before it begins")
+            raise BadSettings("the export ends before it begins: --until must be later than --since")
         if self.catalog and self.format != "iceberg":
             raise BadSettings("--catalog is for --format iceberg")
         if self.table.count(".") < 1:
             raise BadSettings(f"--table '{self.table}': it must have a namespace, as in penstock.messages")
+        ExportFolder(self.to).check()
 
     @property
     def suffix(self) -> str:
@@ -77,14 +78,18 @@ class ExportFolder:
         self.staged = self.own / "staged"
         self._wish = self.own / "export.json"
 
-    @contextmanager
-    def owned(self, wish: Export) -> Iterator[None]:
-        """Makes the folder this wish's own, or goes on with it. Raises BadSettings, StoreInUse, StoreFailed."""
-        files = Files()
+    def check(self) -> None:
+        """Raises BadSettings if no export can be here."""
         if self.root.exists() and not self.root.is_dir():
             raise BadSettings(f"--to {self.root}: that is a file, and a folder is needed")
         if self.root.is_dir() and any(self.root.iterdir()) and not self.own.exists():
             raise BadSettings(f"--to {self.root}: there is something else in this folder; export to a new one")
+
+    @contextmanager
+    def owned(self, wish: Export) -> Iterator[None]:
+        """Makes the folder this wish's own, or goes on with it. Raises BadSettings, StoreInUse, StoreFailed."""
+        files = Files()
+        self.check()
         with held(self.own, "another export into this folder is running; wait for it"):
             before = read_sealed(files, self._wish, Export)
             if before is None:
@@ -99,7 +104,10 @@ class ExportFolder:
         """What the export in this folder is. Raises BadSettings if there is none."""
         found = read_sealed(Files(), self._wish, Export)
         if found is None:
-            raise BadSettings(f"{self.root}: there is no export in this folder")
+            raise BadSettings(
+                f"{self.root}: there is no export in this folder; "
+                "name one that `penstock pipeline export --to` was given"
+            )
         return found
 
 

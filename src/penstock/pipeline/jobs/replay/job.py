@@ -84,7 +84,7 @@ def replay(
         source.check()
         _refuse_circles(source, target, mapping)
     elif not name:
-        raise BadSettings("a frame is replayed under a name, by which it is known when it comes again")
+        raise BadSettings("a frame needs a `name`, by which it is known when it is replayed again")
     name = name or _name(label, target, mapping)
     own = target.progress(name, progress)
     if dry_run:

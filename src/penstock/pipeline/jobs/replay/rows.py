@@ -63,7 +63,7 @@ class Mapping(msgspec.Struct, frozen=True, kw_only=True):
             except BadMessage as error:
                 raise BadSettings(f"--to-topic: {error}") from None
         if self.since_ms is not None and self.until_ms is not None and self.since_ms >= self.until_ms:
-            raise BadSettings("the replay ends before it begins")
+            raise BadSettings("the replay ends before it begins: --until must be later than --since")
 
     def columns(self) -> dict[str, str]:
         """The expressions by the column that they make. Raises BadSettings."""

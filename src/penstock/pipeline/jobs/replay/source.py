@@ -47,7 +47,7 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
         elif self.format and self.format not in _FILES:
             raise BadSettings(f"--format '{self.format}': it must be one of {', '.join(_FILES)}")
         elif not Path(self.folder).is_dir():
-            raise BadSettings(f"{self.folder}: there is no such folder")
+            raise BadSettings(f"{self.folder}: there is no such folder; check --from")
 
     @property
     def label(self) -> str:
