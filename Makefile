@@ -27,7 +27,8 @@ demo: setup
 test: check
 	$(BIN)/python -m pytest -m "not java and not node and not cpp and not browser and not torture and not slow" -n $(WORKERS) --durations=30
 
-# As a newcomer would: README and quickstart in a clean clone, sdist and wheel in an empty environment, the demo with Spark.
+# As a newcomer would: README and quickstart in a clean clone, sdist and wheel in an empty environment, the demo with
+# Spark, and the pages whose commands serve, or run on a cluster.
 test-newcomer: setup
 	$(BIN)/python -m pytest -m slow -rs --durations=10
 

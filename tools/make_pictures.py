@@ -1,10 +1,13 @@
-"""Makes the pictures in the docs: of a run of `penstock pipeline usage`, and of the page that it writes.
+"""Makes the pictures in the docs: a query on Spark, a run of `penstock pipeline usage`, and the page that it writes.
 
-    .venv/bin/python tools/make_pictures.py
+    .venv/bin/python tools/make_pictures.py [query] [usage] [page]
 
-Needs Spark, and Chromium for the page. Twelve days of an imagined shop are put into a store in a temporary folder, then
-the real command runs in a terminal of 110 columns; what it printed becomes `docs/images/usage-run.svg`, and what
-Chromium shows of its page `docs/images/usage-page.png`.
+All of them unless some are named. Needs Spark, and Chromium for the page. Twelve days of an imagined shop are put into
+a store in a temporary folder, and everything that is shown was really run there, in a terminal of 110 columns:
+
+    query   the statements below, with what they print          docs/images/query.svg
+    usage   the command                                         docs/images/usage-run.svg
+    page    what Chromium shows of the page that it wrote       docs/images/usage-page.png
 """
 
 from __future__ import annotations
@@ -33,6 +36,28 @@ DAYS = 12
 HOUR_MS = 3_600_000
 TOPICS = {"orders": (420, 700), "payments": (260, 350), "shipments": (150, 1200), "clicks": (900, 140)}
 """Messages in a busy hour, and the usual size of a body."""
+
+QUERY = (
+    'orders = spark.read.format("rocketmq").option("subscribe", "orders").load("store")',
+    'orders.createOrReplaceTempView("orders")',
+    """spark.sql('''
+SELECT tags, count(*) AS messages, sum(store_size) AS bytes, max(store_timestamp) AS newest
+FROM orders GROUP BY tags ORDER BY bytes DESC
+''').show(truncate=False)""",
+    'one = spark.read.format("rocketmq").options(subscribe="orders", keys="orders-284-100").load("store")',
+    'one.select("queue_id", "queue_offset", "tags", "store_timestamp", "store_size").show(truncate=False)',
+)
+TYPED = """
+import sys
+from penstock.pipeline.session import start_session
+spark = start_session("query", "local[2]")
+for statement in sys.argv[1:]:
+    for number, line in enumerate(statement.splitlines()):
+        print("..." if number else ">>>", line, flush=True)
+    exec(statement)
+spark.stop()
+"""
+"""Types statements, as a person would do in a shell of Python; what they print comes right after them."""
 
 
 def fill(path: Path) -> None:
@@ -77,24 +102,47 @@ def last_screen(text: str) -> str:
     return "\n".join(line for line in lines if line.strip())
 
 
-def main() -> None:
+def draw(name: str, title: str, text: Text) -> None:
+    """What was seen in a terminal, as a picture."""
+    console = Console(record=True, width=COLUMNS, file=io.StringIO())
+    console.print(text)
+    picture = console.export_svg(title=title)
+    picture = re.sub(r"@font-face *{.*?}", "", picture, flags=re.DOTALL)  # no network
+    (IMAGES / name).write_text(picture, encoding="utf-8")
+
+
+def draw_query(folder: Path) -> None:
+    order = [sys.executable, "-c", TYPED, *QUERY]
+    shown = subprocess.run(order, cwd=folder, stdout=subprocess.PIPE, text=True, check=True).stdout
+    draw("query.svg", "A query on Spark over a store's files", Text(shown.strip()))
+
+
+def draw_usage(folder: Path) -> None:
+    words = ["penstock", "pipeline", "usage", "--store", "store", "--html", "usage.html"]
+    shown = run([str(Path(sys.executable).with_name(words[0])), *words[1:]], folder)
+    typed = Text(f"$ {' '.join(words)}\n", style="bold")
+    draw("usage-run.svg", "penstock pipeline usage", typed + Text.from_ansi(last_screen(shown)))
+
+
+def draw_page(folder: Path) -> None:
+    browser = shutil.which("chromium") or sys.exit("there is no Chromium here, so there is no picture of the page")
+    run([str(Path(sys.executable).with_name("penstock")), "store", "usage", "store", "--html", "usage.html"], folder)
+    flags = ["--headless", "--no-sandbox", "--hide-scrollbars", "--window-size=1100,1020"]
+    show = [browser, *flags, f"--screenshot={IMAGES / 'usage-page.png'}", f"file://{folder / 'usage.html'}"]
+    subprocess.run(show, check=True, timeout=120, stderr=subprocess.DEVNULL)
+
+
+PICTURES = {"query": draw_query, "usage": draw_usage, "page": draw_page}
+
+
+def main(names: list[str]) -> None:
     IMAGES.mkdir(exist_ok=True)
-    penstock = Path(sys.executable).with_name("penstock")
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         fill(folder / "store")
-        words = ["penstock", "pipeline", "usage", "--store", "store", "--html", "usage.html"]
-        shown = run([str(penstock), *words[1:]], folder)
-        console = Console(record=True, width=COLUMNS, file=io.StringIO())
-        console.print(Text(f"$ {' '.join(words)}", style="bold"))
-        console.print(Text.from_ansi(last_screen(shown)))
-        picture = console.export_svg(title="penstock pipeline usage")
-        (IMAGES / "usage-run.svg").write_text(re.sub(r"@font-face *{.*?}", "", picture, flags=re.DOTALL))  # no network
-        browser = shutil.which("chromium") or sys.exit("there is no Chromium here, so there is no picture of the page")
-        flags = ["--headless", "--no-sandbox", "--hide-scrollbars", "--window-size=1100,1020"]
-        show = [browser, *flags, f"--screenshot={IMAGES / 'usage-page.png'}", f"file://{folder / 'usage.html'}"]
-        subprocess.run(show, check=True, timeout=120, stderr=subprocess.DEVNULL)
+        for name in names or PICTURES:
+            PICTURES[name](folder)
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

@@ -43,7 +43,7 @@ def test_as_a_program_it_does_the_same(run: Run, filled: Filled) -> None:
 
 def test_an_error_of_the_program_is_one_sentence_and_status_2(tmp_path: Path) -> None:
     said = run_as_process("store", "dump", tmp_path / "nowhere").refused()
-    assert said == f"penstock: {tmp_path / 'nowhere'}: there is no store here: no such folder.\n"
+    assert said == f"penstock: {tmp_path / 'nowhere'}: there is no store here: no such folder; check the path.\n"
 
 
 def started(*arguments: object) -> subprocess.Popen[str]:

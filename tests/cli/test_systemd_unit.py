@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from clients.served import free_port
+from docs.blocks import to_run
 
 from penstock.broker.settings import BrokerSettings
 from penstock.cli import exits
@@ -59,6 +60,34 @@ def test_its_command_serves_and_ends_cleanly_on_its_signal_in_its_time(tmp_path:
         process.kill()
         process.communicate()
     assert not (tmp_path / "store" / "abort").exists(), "it was a clean stop"
+
+
+@pytest.mark.slow
+def test_the_changes_on_the_page_serve_too(tmp_path: Path) -> None:
+    (block,) = to_run("docs/how-to/systemd.md", "ini")
+    parser = configparser.ConfigParser(strict=False, interpolation=None)
+    parser.optionxform = str  # type: ignore[assignment,method-assign]
+    parser.read_string(block.text)
+    found = parser["Service"]
+    words = shlex.split(found["ExecStart"])
+    assert found["ReadWritePaths"] == words[words.index("--store") + 1], "what is served may be written"
+    config = tmp_path / "broker.conf"
+    config.touch()
+    put = {
+        "/opt/penstock/bin/penstock": str(PROGRAM),
+        "/srv/messages": str(tmp_path / "store"),
+        "/etc/penstock/broker.conf": str(config),
+        "10.0.0.7:10911": f"127.0.0.1:{free_port()}",
+        "10.0.0.7:9876": f"127.0.0.1:{free_port()}",
+    }
+    assert put.keys() <= set(words)
+    command = [*(put.get(word, word) for word in words), "--profile", "dev", "--console", "off"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        while (line := process.stdout.readline()) and "stops it" not in line:
+            pass
+        process.terminate()
+        assert process.wait(30) == exits.OK
 
 
 def test_systemd_waits_longer_than_the_broker_takes_to_stop() -> None:

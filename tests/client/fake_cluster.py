@@ -20,7 +20,7 @@ class FakeCluster:
     def __init__(self, handlers: Mapping[int, Handler], broker_ids: tuple[int, ...] = (0,)) -> None:
         self.asked: list[Command] = []
         self.namesrv = ""
-        self._broker_ids = broker_ids
+        self.broker_ids = broker_ids
         self._handlers = {
             RequestCode.GET_ROUTEINFO_BY_TOPIC: self._route,
             RequestCode.HEART_BEAT: lambda connection, command: command.reply(ResponseCode.SUCCESS),
@@ -43,7 +43,7 @@ class FakeCluster:
     def _route(self, connection: Connection, command: Command) -> Command:
         data = TopicRouteData(
             broker_datas=[
-                BrokerData(broker_name="fake", cluster="C", broker_addrs=dict.fromkeys(self._broker_ids, self.namesrv))
+                BrokerData(broker_name="fake", cluster="C", broker_addrs=dict.fromkeys(self.broker_ids, self.namesrv))
             ],
             queue_datas=[QueueData(broker_name="fake", perm=6, read_queue_nums=1, write_queue_nums=1)],
         )

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import TYPE_CHECKING
 
 import pytest
+from client.fake_cluster import FakeCluster
 from client.gathered import Gathered, until
 from client.test_push_consumer import send_numbers
+from loopback import SOON_S
 
 from penstock.client import Admin, ClientConfig, Message, Producer, ProducerOptions, PushConsumer
 from penstock.client.routes import Route
-from penstock.errors import BadSettings, Unreachable
+from penstock.errors import BadSettings, NoRoute, Unreachable
 from penstock.protocol.bodies.route import BrokerData, QueueData, TopicRouteData
+from penstock.protocol.codes import RequestCode, ResponseCode
+from penstock.protocol.command import Command
+from penstock.remoting.connection import Connection
 from penstock.testing import broker
 
 if TYPE_CHECKING:
@@ -133,5 +139,32 @@ def test_a_broker_that_joins_is_noticed_at_the_next_refresh(run: Run, b: LocalBr
             await until(lambda: len(consumer.assigned) == 5)  # one is the retry topic's
             async with two_brokers(b):
                 await until(lambda: {queue.broker_name for queue in consumer.assigned} == {"broker-a", "broker-b"})
+
+    run(main())
+
+
+def test_a_producer_whose_master_was_gone_finds_it_when_it_is_back(run: Run) -> None:
+    """While a slave keeps the route alive, it has no queue that may be written."""
+
+    def stored(connection: Connection, command: Command) -> Command:
+        ext = {"msgId": "0" * 32, "queueId": "0", "queueOffset": "7"}
+        return command.reply(ResponseCode.SUCCESS, ext=ext)
+
+    async def main() -> None:
+        cluster = FakeCluster({RequestCode.SEND_MESSAGE_V2: stored}, broker_ids=(1,))
+        async with cluster.running(), Producer("PID", cluster.namesrv) as producer:
+            with pytest.raises(NoRoute, match="with queues that may be written"):
+                await producer.send(Message("orders", b"x"))
+            cluster.broker_ids = (0, 1)
+
+            async def is_sent() -> bool:
+                with contextlib.suppress(NoRoute):
+                    return (await producer.send(Message("orders", b"x"))).queue_offset == 7
+                await asyncio.sleep(0.01)
+                return False
+
+            async with asyncio.timeout(SOON_S):
+                while not await is_sent():
+                    pass
 
     run(main())

@@ -13,8 +13,9 @@ from penstock.cli.main import main
 from penstock.demo import Done, State, run, steps
 from penstock.demo.broker_process import BrokerProcess
 from penstock.demo.scene import Scene, StepFailed, verdict
-from penstock.errors import PenstockError
+from penstock.errors import MissingPackage, PenstockError
 from penstock.format.constants import UNIQ_KEY
+from penstock.pipeline.session import NO_JAVA
 from penstock.store import Message, MessageStore, Settings
 
 ORDERS = 60
@@ -145,10 +146,8 @@ def test_without_pyspark_it_says_what_to_install_or_leave_out(
 
 
 def test_without_java_it_says_what_to_install_or_leave_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    errors = pytest.importorskip("pyspark.errors")
-
     def serve(scene: Scene) -> str:
-        raise errors.PySparkRuntimeError(errorClass="JAVA_GATEWAY_EXITED", messageParameters={})
+        raise MissingPackage(NO_JAVA)
 
     monkeypatch.setattr(steps, "FIRST", (steps.Step("serve", "Start", serve),))
     outcome = run(tmp_path, tmp_path / "report.html", Listener(), with_spark=False)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
-from penstock.cli.on_spark import Confs, Master, MaybeNamesrv, Stores, milliseconds, place, session
+from penstock.cli.on_spark import Confs, Master, MaybeNamesrv, Stores, check, milliseconds, place, session
 from penstock.cli.options import AsJson, Config, Pairs, option
 from penstock.cli.output import add_row, say, show, table, write, write_json
 
@@ -64,7 +64,7 @@ def export(
     from penstock.pipeline.jobs.export import export as run
 
     where = place(stores, namesrv, config, pairs)
-    where.check()
+    check(where)
     wish = Export(
         to=to,
         format=form,

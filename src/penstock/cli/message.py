@@ -69,7 +69,9 @@ async def send(
                 if broker_name in (None, each.broker_name) and queue_id in (None, each.queue_id)
             ]
             if not queues:
-                raise typer.BadParameter(f"topic {topic} has no such queue")
+                raise typer.BadParameter(
+                    f"topic {topic} has no such queue; see those it has with `penstock topic status`"
+                )
             queue = queues[0]
         result = await producer.send(made, queue=queue)
     if call.as_json:

@@ -61,7 +61,7 @@ async def by_id(
       penstock message by-id -i 7F000001270F4A3D9C7B4D0C5A3B0000 -t orders
     """
     if resend:
-        raise typer.BadParameter("messages are not sent again from here; `penstock message send` sends one")
+        raise typer.BadParameter("messages are not sent again from here; send one with `penstock message send`")
     for each in filter(None, (piece.strip() for piece in msg_id.split(","))):
         found = await call.admin.messages.by_id(each, topic)
         if not found:

@@ -62,7 +62,7 @@ async def queues_of(call: Call, topic: str, broker_name: str | None, queue_id: i
         if broker_name in (None, queue.broker_name) and queue_id in (None, queue.queue_id)
     ]
     if not found:
-        raise typer.BadParameter(f"topic {topic} has no such queue")
+        raise typer.BadParameter(f"topic {topic} has no such queue; see those it has with `penstock topic status`")
     return found
 
 

@@ -144,7 +144,9 @@ def read_account(path: Path) -> Credentials:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) else "it is no text"
-        raise BadSettings(f"the account cannot be read: {why}", path=path) from None
+        raise BadSettings(
+            f"the account cannot be read: {why}; check --account and who may read it", path=path
+        ) from None
     pairs = (re.split(r"\s*[:=]\s*", line.strip(), maxsplit=1) for line in lines)
     found = {pair[0]: pair[1].strip("'\"") for pair in pairs if len(pair) == 2}
     if not found.get("accessKey") or not found.get("secretKey"):

@@ -50,9 +50,12 @@ def rebuild(
       penstock pipeline rebuild --store data/store --into /spare/derived
     """
     from penstock.pipeline.jobs.rebuild import rebuild as build
+    from penstock.store.rebuilding.source import check_unused
 
     where = place(stores, config=config, pairs=pairs)
     check(where, only_stores=True)
+    for folder in () if into is not None else where.folders().values():
+        check_unused(folder.layout)  # Spark need not be started to be told so
     with session("rebuild", master, conf, light_java=True) as spark:
         reports = build(
             spark,

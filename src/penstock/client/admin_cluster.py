@@ -40,7 +40,9 @@ class ClusterAdmin:
         }
         if not found:
             where = "there" if cluster is None else f"in cluster '{cluster}'"
-            raise NoRoute(f"no broker is {where}; the name server knows {', '.join(info.cluster_addr_table) or 'none'}")
+            raise NoRoute(
+                f"no broker is {where}; there are these clusters: {', '.join(info.cluster_addr_table) or 'none'}"
+            )
         return found
 
     async def targets(self, cluster: str | None = None, broker: str | None = None) -> list[str]:

@@ -109,7 +109,9 @@ class Fetcher:
         for broker_id in (self._suggested.get(queue, MASTER), MASTER, *sorted(ids)):
             if broker_id in ids:
                 return broker_id, ids[broker_id]
-        raise NoRoute(f"broker '{queue.broker_name}' is in no route that is known")
+        raise NoRoute(
+            f"broker '{queue.broker_name}' is in no route that is known; start it, or ask for the queues again"
+        )
 
     def _messages(self, body: bytes | memoryview, pull: Pull) -> list[ReceivedMessage]:
         found, at = [], 0

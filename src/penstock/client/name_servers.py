@@ -52,7 +52,7 @@ class NameServers:
                 continue
             self._first = number
             return accepted(reply, code, address, good)
-        raise Unreachable(f"no name server answers: {'; '.join(failures)}")
+        raise Unreachable(f"no name server answers: {'; '.join(failures)}; check the address, and that one runs there")
 
     async def ask_all(
         self, code: RequestCode, ext: dict[str, str], body: bytes = b"", *, good: Collection[int] = OK

@@ -93,7 +93,10 @@ class FileOffsets:
             try:
                 self._noted = dict(ResetOffsetBody.from_bytes(path.read_bytes()).offset_table)
             except (OSError, BadRequest) as error:
-                raise BadSettings(f"the offsets of a broadcast consumer cannot be read: {error}", path=path) from None
+                raise BadSettings(
+                    f"the offsets of a broadcast consumer cannot be read: {error}; remove the file to begin anew",
+                    path=path,
+                ) from None
 
     async def load(self, queue: MessageQueue, *, exact: bool = False) -> int | None:
         return self._noted.get(queue)

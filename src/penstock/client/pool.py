@@ -50,7 +50,7 @@ class ConnectionPool:
         if found is not None:
             return found
         if self._closed:
-            raise Unreachable(f"cannot connect to {address}: this client is closed")
+            raise Unreachable(f"cannot connect to {address}: this client is closed; make a new one")
         task = self._dialling.get(address)
         if task is None:
             task = self._dialling[address] = asyncio.create_task(self._dial(address))

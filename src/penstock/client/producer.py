@@ -164,10 +164,16 @@ class Producer:
     def _choose(self, route: Route, outgoing: Outgoing, queue: MessageQueue | None, failed_at: str) -> MessageQueue:
         if queue is not None:
             if queue.topic != route.topic:
-                raise NoRoute(f"a queue of topic '{queue.topic}' was given for a message of topic '{route.topic}'")
+                raise NoRoute(
+                    f"a queue of topic '{queue.topic}' was given for a message of topic "
+                    f"'{route.topic}'; give one of its own"
+                )
             return queue
         if not route.publish_queues:
-            raise NoRoute(f"no broker with queues that may be written has topic '{route.topic}'")
+            self._instance.routes.refresh_soon(route.topic)  # its master may be back, though a slave kept the route
+            raise NoRoute(
+                f"no broker has topic '{route.topic}' with queues that may be written; see `penstock topic config`"
+            )
         if outgoing.sharding_key:
             return queue_of_key(route.publish_queues, outgoing.sharding_key)
         return self._choice.next(route.publish_queues, failed_at)
@@ -177,7 +183,7 @@ def _master(route: Route, queue: MessageQueue) -> str:
     try:
         return route.masters[queue.broker_name]
     except KeyError:
-        raise NoRoute(f"broker '{queue.broker_name}' has no master for topic '{route.topic}'") from None
+        raise NoRoute(f"broker '{queue.broker_name}' has no master for topic '{route.topic}' now; start it") from None
 
 
 def _results(reply: Command, outgoing: Outgoing, chosen: MessageQueue) -> list[SendResult]:

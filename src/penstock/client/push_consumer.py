@@ -79,9 +79,9 @@ class PushOptions:
 
     def __post_init__(self) -> None:
         if self.max_in_flight < 1 or self.pull_batch < 1:
-            raise BadSettings("max_in_flight and pull_batch of a push consumer must be at least 1")
+            raise BadSettings("`max_in_flight` and `pull_batch` of a push consumer must be at least 1")
         if self.offset_file is not None and not self.broadcast:
-            raise BadSettings("offset_file is for broadcast consumers; those of others are kept by the brokers")
+            raise BadSettings("`offset_file` is for broadcast consumers; those of others are kept by the brokers")
 
 
 class PushConsumer:

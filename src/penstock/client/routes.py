@@ -158,7 +158,9 @@ class Routes:
         """Where a broker is. Raises NoRoute."""
         found = self.brokers().get(broker_name, {}).get(broker_id)
         if found is None:
-            raise NoRoute(f"broker '{broker_name}' (id {broker_id}) is in no route that is known")
+            raise NoRoute(
+                f"broker '{broker_name}' (id {broker_id}) is in no route that is known; check its name, and start it"
+            )
         return found
 
     async def _once(self, topic: str, ask: Callable[[], Coroutine[None, None, Route]]) -> Route:

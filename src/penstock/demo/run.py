@@ -16,10 +16,10 @@ from penstock.demo.broker_process import BrokerProcess
 from penstock.demo.report import page
 from penstock.demo.scene import Done, Scene, State, StepFailed, StepSkipped, verdict
 from penstock.demo.steps import Step
-from penstock.errors import PenstockError
+from penstock.errors import MissingPackage, PenstockError
 
 ORDERS = 2000
-_NO_JAVA = " Spark needs Java 17 or newer: install it or set JAVA_HOME, or run `penstock demo --without-spark`."
+_DO_WITHOUT = ", or run `penstock demo --without-spark`"
 
 
 class Outcome(msgspec.Struct, frozen=True):
@@ -106,10 +106,11 @@ def _outcome(act: Callable[[Scene], str], scene: Scene) -> tuple[State, str]:
         return State.OK, act(scene)
     except StepSkipped as skipped:
         return State.SKIPPED, str(skipped)
+    except MissingPackage as lacks:
+        return State.FAILED, f"{lacks}{_DO_WITHOUT}"
     except (StepFailed, PenstockError, OSError) as failed:
         return State.FAILED, str(failed)
     except Exception as error:
         if type(error).__module__.partition(".")[0] not in ("pyspark", "py4j"):
             raise
-        advice = _NO_JAVA if "JAVA_GATEWAY_EXITED" in str(error) else ""
-        return State.FAILED, f"Spark: {str(error).strip().splitlines()[0]}{advice}"
+        return State.FAILED, f"Spark: {str(error).strip().splitlines()[0]}"

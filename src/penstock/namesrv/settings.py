@@ -136,7 +136,9 @@ def _read_file(path: Path) -> dict[str, str]:
     try:
         return {entry.name: entry.value for entry in parse_properties(path.read_bytes())}
     except OSError as error:
-        raise BadSettings(f"cannot read the settings: {error.strerror}", path=path) from error
+        raise BadSettings(
+            f"cannot read the settings: {error.strerror}; check the path and who may read it", path=path
+        ) from error
     except ValueError as error:
         raise BadSettings(str(error), path=path) from error
 

@@ -29,9 +29,11 @@ async def connect(
         async with asyncio.timeout(timeout_s):
             transport, _ = await loop.create_connection(lambda: connection, host, port, ssl=tls)
     except TimeoutError:
-        raise Unreachable(f"cannot connect to {host}:{port} within {timeout_s:g} s") from None
+        raise Unreachable(
+            f"cannot connect to {host}:{port} within {timeout_s:g} s (check the address and the way there)"
+        ) from None
     except OSError as error:
         why = getattr(error, "reason", None) or error.strerror or error
-        raise Unreachable(f"cannot connect to {host}:{port}: {why}") from None
+        raise Unreachable(f"cannot connect to {host}:{port}: {why} (check the address, and that it runs)") from None
     keep_alive(transport.get_extra_info("socket"))
     return connection

@@ -171,7 +171,10 @@ class LocalBroker:
             broker = Broker(store, broker_settings, name_server=server, access=access)
             for topic, queues in self._topics.items():
                 if broker.state.topics.create_for_send_back(topic, queues) is None:
-                    raise BadSettings(f"'{topic[:40]}' is no name for a topic")
+                    raise BadSettings(
+                        f"'{topic[:40]}' is no name for a topic; "
+                        "it must have letters, digits, '%', '|', '_' and '-' only"
+                    )
             await broker.start(_HOST, self._ports[1], own)
             await server.start(_HOST, self._ports[0], names)
             opened.pop_all()

@@ -1,0 +1,120 @@
+"""The fenced blocks of the documents, and who runs each of them.
+
+A block's kind is the word behind its fence. A block without a kind, and one of the kind `text`, is only looked at: a
+drawing, what a command prints, the synopsis of a command. Every other block is run by a test, which `RUN_BY` names by
+page and kind, or carries its excuse in a comment on the line before it:
+
+    <!-- not run: needs Docker -->
+
+An excuse begins with one of `EXCUSES`: something that the machines of the tests do not have.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from textwrap import dedent
+from typing import Final, NamedTuple
+
+from docs.pages import PAGES, ROOT, name_of
+
+ONLY_LOOKED_AT: Final = ("", "text")
+EXCUSES: Final = (
+    "needs Docker",
+    "needs Kubernetes",
+    "needs YARN",
+    "needs root",
+    "needs packages from an index",
+    "takes minutes to hours",
+)
+PAGE_BY_PAGE: Final = "test_code_blocks::test_the_blocks_of_a_page_run_as_printed"
+NEWCOMER: Final = "test_clean_clone::test_a_newcomer_sees_what_the_page_promises"
+SPARK_PAGE: Final = "test_how_to::test_the_blocks_of_a_page_run_one_after_the_other"
+SPARK_REFERENCE: Final = "test_how_to::test_the_examples_of_a_reference_run"
+LAKES_PAGE: Final = "test_how_to::test_the_commands_of_the_page_about_lakes_run_one_after_the_other"
+LAKE_PAGE: Final = "test_lake::test_the_page_runs_as_printed"
+CLUSTER_PAGE: Final = "test_cluster_pages::test_the_commands_of_a_page_run_on_a_cluster"
+REPLICATE_PAGE: Final = "test_replicate_page::test_a_pair_loses_its_master_and_gets_it_back_as_the_page_says"
+WORKED_EXAMPLES: Final = "test_format_pages::test_the_code_reads_an_example_as_the_table_beside_it_says"
+SETTING_FILES: Final = "test_setting_blocks::test_a_file_of_settings_on_a_page_is_one_that_penstock_takes"
+
+RUN_BY: Final[dict[tuple[str, str], str]] = {
+    ("README.md", "sh"): NEWCOMER,
+    ("README.md", "py"): SPARK_REFERENCE,
+    ("README.zh.md", "sh"): "test_readmes::test_both_have_the_same_blocks",
+    ("README.zh.md", "python"): PAGE_BY_PAGE,
+    ("README.zh.md", "py"): "test_readmes::test_both_have_the_same_blocks",
+    ("docs/quickstart.md", "sh"): NEWCOMER,
+    ("docs/explanation/security.md", "yaml"): SETTING_FILES,
+    ("docs/how-to/cluster.md", "bash"): CLUSTER_PAGE,
+    ("docs/how-to/connect.md", "java"): "test_connect_page::test_the_java_class_sends_and_consumes",
+    ("docs/how-to/connect.md", "py"): "test_connect_page::test_the_c_plus_plus_client_sends_and_consumes",
+    ("docs/how-to/connect.md", "js"): "test_connect_page::test_the_node_client_sends_and_consumes",
+    ("docs/how-to/connect.md", "sh"): "test_connect_page::test_the_lines_for_mqadmin_do_what_they_say",
+    ("docs/how-to/console.md", "yaml"): SETTING_FILES,
+    ("docs/how-to/export-to-a-lake.md", "py"): LAKES_PAGE,
+    ("docs/how-to/export-to-a-lake.md", "sh"): LAKES_PAGE,
+    ("docs/how-to/external-dispatch.md", "bash"): "test_dispatch::test_broker_and_job_of_the_page_work_together",
+    ("docs/how-to/external-dispatch.md", "py"): "test_dispatch::test_the_how_to_page_runs",
+    ("docs/how-to/external-dispatch.md", "sh"): "test_dispatch::test_the_how_to_page_runs",
+    ("docs/how-to/find-who-fills-the-disk.md", "bash"): CLUSTER_PAGE,
+    ("docs/how-to/lake.md", "py"): LAKE_PAGE,
+    ("docs/how-to/lake.md", "sh"): LAKE_PAGE,
+    ("docs/how-to/lake.md", "yaml"): LAKE_PAGE,
+    ("docs/how-to/query-with-spark.md", "py"): SPARK_PAGE,
+    ("docs/how-to/replicate.md", "ini"): REPLICATE_PAGE,
+    ("docs/how-to/replicate.md", "sh"): REPLICATE_PAGE,
+    ("docs/how-to/systemd.md", "ini"): "test_systemd_unit::test_the_changes_on_the_page_serve_too",
+    ("docs/how-to/tail-into-a-table.md", "py"): SPARK_PAGE,
+    ("docs/how-to/write-with-spark.md", "py"): SPARK_PAGE,
+    ("docs/reference/spark.md", "py"): SPARK_REFERENCE,
+    ("docs/reference/spark-sink.md", "py"): SPARK_REFERENCE,
+}
+"""Beside these: `hex` is run by the worked examples, `python` and `sh` page by page."""
+ANY_PAGE: Final = {"hex": WORKED_EXAMPLES, "python": PAGE_BY_PAGE, "sh": PAGE_BY_PAGE}
+
+_FENCED = re.compile(
+    r"^(?:(?P<margin> *)<!-- not run: (?P<excuse>[^\n]*?) -->\n)?(?P<indent> *)```(?P<kind>\S*)\n(?P<text>.*?)^ *```$",
+    re.M | re.S,
+)
+
+
+class Block(NamedTuple):
+    """A fenced block of a page."""
+
+    page: Path
+    line: int
+    kind: str
+    text: str
+    excuse: str
+
+    @property
+    def place(self) -> str:
+        return f"{name_of(self.page)}:{self.line}"
+
+    @property
+    def is_run(self) -> bool:
+        return self.kind not in ONLY_LOOKED_AT and not self.excuse
+
+    @property
+    def run_by(self) -> str:
+        """The test that runs it, as file::name; empty if none does."""
+        return RUN_BY.get((name_of(self.page), self.kind)) or ANY_PAGE.get(self.kind, "")
+
+
+def blocks_of(page: Path, text: str | None = None) -> list[Block]:
+    """All blocks of a page, in order."""
+    text = page.read_text(encoding="utf-8") if text is None else text
+    found = []
+    for match in _FENCED.finditer(text):
+        line = text.count("\n", 0, match.start("indent")) + 1
+        found.append(Block(page, line, match["kind"], dedent(match["text"]), match["excuse"] or ""))
+    return found
+
+
+def to_run(page: str, *kinds: str) -> list[Block]:
+    """The blocks of these kinds on a page, named from the root on, that are to be run, in order."""
+    return [block for block in blocks_of(ROOT / page) if block.is_run and block.kind in kinds]
+
+
+BLOCKS: Final = [block for page in PAGES for block in blocks_of(page)]

@@ -1,0 +1,22 @@
+"""Files of settings on the pages, other than broker.conf, are such as Penstock, or whom they are for, takes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import yaml
+from docs.blocks import to_run
+
+from penstock.broker.accounts import Accounts
+from penstock.cli.console import LISTEN
+
+
+def test_a_file_of_settings_on_a_page_is_one_that_penstock_takes(tmp_path: Path) -> None:
+    (shown,) = to_run("docs/explanation/security.md", "yaml")
+    file = tmp_path / "plain_acl.yml"
+    file.write_text(shown.text, encoding="utf-8")
+    assert set(Accounts.load(file).by_key) == {"operations", "shop-frontend"}
+    (shown,) = to_run("docs/how-to/console.md", "yaml")
+    (job,) = yaml.safe_load(shown.text)["scrape_configs"]
+    assert job["static_configs"] == [{"targets": [LISTEN]}]
+    assert job["authorization"]["credentials"], "the token, as the console asks for it: Authorization: Bearer"
