@@ -175,6 +175,7 @@ def test_a_log_that_lost_its_end_is_settled_before_anything_is_appended(home: St
         with Builder.open(home.path) as builder:
             eventually(lambda: builder.published == store.log.max_offset, "the end is told")
             build_all(builder)
+        eventually(lambda: store.max_offset("T", 0) == 40, "the store sees what was built")
         lost = store.queues.find("T", 0).unit(30)[0]  # type: ignore[union-attr]
     home.write(home.log_files()[0], lost, bytes(16_384 - lost))
     home.mark_crashed()
