@@ -92,6 +92,17 @@ def test_two_runs_with_traffic_in_between_miss_nothing_and_double_nothing(home: 
 
 
 @pytest.mark.slow
+def test_a_cluster_fills_the_same_tables(lake: Path, cluster: str) -> None:
+    """The last `--master` counts."""
+    arguments = command(lake, "--json", "--master", cluster, "--conf", "spark.executor.memory=512m")
+    status, written, said = finish(start(lake, *arguments))
+    assert status == 0, written + said[-4000:]
+    tables = {"messages": 200, "topic_clicks": 98, "topic_orders": 90, "bad_messages": 12}
+    assert json.loads(written)["tables"] == tables
+    check(lake, 100)
+
+
+@pytest.mark.slow
 def test_the_page_runs_as_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     names: dict[str, object] = {}
