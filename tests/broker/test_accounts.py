@@ -80,7 +80,7 @@ def test_a_secret_is_not_printed(tmp_path: Path) -> None:
         ("accounts: [{accessKey: longenough, secretKey: longenough, defaultTopicPerm: X}]", "'X' is no right"),
         ("accounts: [{accessKey: longenough, secretKey: longenough, whiteRemoteAddress: 1.2}]", "no text"),
         ("globalWhiteRemoteAddresses: [1.2.3]", "four numbers"),
-        ("accounts:\n  - {accessKey: twice-there, secretKey: longenough}\n" "x: [", "is not in line"),
+        ("accounts:\n  - {accessKey: twice-there, secretKey: longenough}\nx: [", "is not in line"),
         ("accounts: [{accessKey: same-key, secretKey: s123456}, {accessKey: same-key, secretKey: s123456}]", "twice"),
         ("!!python/object/apply:os.system ['true']", "must be YAML"),
     ],
