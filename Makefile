@@ -4,6 +4,8 @@ BIN := .venv/bin
 STAMP := .venv/.ready
 WORKERS ?= 3
 export PYTHONUNBUFFERED := 1
+# Bytecode is kept: the tests start hundreds of processes, each of which would compile the whole package again.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: setup run demo test test-newcomer test-peers test-browser torture check docs dist bench clean
 

@@ -7,11 +7,11 @@ its loopback address. It takes the port that it is given, the one two below, and
 from __future__ import annotations
 
 import os
-import socket
 from collections.abc import Mapping
 from pathlib import Path
 
 from compat.java_peer import OPENED
+from ports import free_port_pair
 
 _LOGBACK = """<configuration>
   <appender name="file" class="ch.qos.logback.core.FileAppender">
@@ -46,16 +46,3 @@ def broker_command(
 
 def broker_environment(home: Path) -> dict[str, str]:
     return {**os.environ, "ROCKETMQ_HOME": str(home)}
-
-
-def free_port_pair() -> int:
-    """A free port whose neighbour two below is free as well: Java's broker takes both."""
-    while True:
-        with socket.socket() as one, socket.socket() as other:
-            one.bind(("127.0.0.1", 0))
-            port = int(one.getsockname()[1])
-            try:
-                other.bind(("127.0.0.1", port - 2))
-            except OSError:
-                continue
-            return port

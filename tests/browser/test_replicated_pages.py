@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 from browser.browsing import Browser
-from clients.served import free_port
 from console_process import ConsoleProcess
+from ports import free_port
 from replication_processes import member, name_server
 
 pytestmark = pytest.mark.browser

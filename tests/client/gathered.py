@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from penstock.client import Later, ReceivedMessage
 
-SOON_S = 30.0
+SOON_S = 120.0
 """More than anything here takes, so that a test that fails does not hang."""
 
 

@@ -85,7 +85,7 @@ def test_what_is_not_known_is_asked_about_until_it_is(run: Run) -> None:
             await gathered.until_count(1)
             await until(lambda: b"never" in asked)
         assert gathered.bodies == [b"later"]
-        assert asked.count(b"later") == 2
+        assert asked.count(b"later") >= 2  # once more, where the answer was still under way at the next round
 
     with broker(["orders"], settings=SOON) as b:
         run(main(b.namesrv))

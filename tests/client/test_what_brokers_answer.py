@@ -196,7 +196,7 @@ def test_the_first_commit_of_a_group_goes_alone_because_java_loses_one_of_two(ru
             connection.send(command.reply(ResponseCode.SUCCESS))
 
         events.append("asked")
-        asyncio.get_running_loop().call_later(0.02, answer)
+        asyncio.get_running_loop().call_later(0.2, answer)
 
     async def main() -> None:
         async with (

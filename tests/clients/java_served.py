@@ -6,11 +6,14 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Self
 
-from clients.served import free_port
-from java_broker import broker_command, broker_environment, free_port_pair
+from java_broker import broker_command, broker_environment
+from ports import free_port, free_port_pair
+
+from penstock.client.sync import Admin, Producer
 
 _UP_WITHIN_S = 60
 
@@ -78,3 +81,30 @@ class JavaServed:
 
     def __exit__(self, *error: object) -> None:
         self.stop()
+
+
+def until_registered(admin: Admin) -> None:
+    """Returns once the name server knows Java's broker."""
+    _until(lambda: "broker-a" in admin.cluster.info().broker_addr_table, "Java's broker has not registered")
+
+
+def make_orders(admin: Admin, producer: Producer) -> None:
+    """The topic `orders` of four queues, once the broker is there."""
+    until_registered(admin)
+    admin.topics.create("orders", queues=4)
+    _until(lambda: len(producer.queues("orders")) == 4, "the topic is not known")
+
+
+def until_stored(admin: Admin, count: int) -> None:
+    """Returns once the queues of `orders` have so many messages."""
+    _until(
+        lambda: sum(at.max_offset for at in admin.topics.stats("orders").values()) >= count,
+        "the messages are not in their queues",
+    )
+
+
+def _until(condition: Callable[[], bool], otherwise: str) -> None:
+    deadline = time.monotonic() + _UP_WITHIN_S
+    while not condition():
+        assert time.monotonic() < deadline, otherwise
+        time.sleep(0.1)

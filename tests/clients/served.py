@@ -12,13 +12,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Self
 
+from ports import free_port
+
 _UP_WITHIN_S = 90
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 class Served:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from clients.conftest import Connect, bodies, message
-from clients.java_served import JavaServed
+from clients.java_served import JavaServed, until_registered
 from clients.served import Served
 
 from penstock.client.sync import (
@@ -45,11 +45,8 @@ def theirs(tmp_path_factory: pytest.TempPathFactory, java_broker_jars: list[Path
     """A broker of Java's, for all tests here; each has topics and groups of its own."""
     folder = tmp_path_factory.mktemp("java")
     with JavaServed(folder / "home", folder / "store", java_broker_jars, dict(SETTINGS)) as served:
-        deadline = time.monotonic() + 60
         with Admin(served.namesrv) as admin:
-            while "broker-a" not in admin.cluster.info().broker_addr_table:
-                assert time.monotonic() < deadline, "Java's broker has not registered"
-                time.sleep(0.1)
+            until_registered(admin)
         yield served
 
 

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 from broker.raw_client import RawClient, pull_arguments
 from clients.java_served import JavaServed
-from clients.served import Served, free_port
+from clients.served import Served
+from ports import free_port
 from replication_fire import Load, Reader
 
 from penstock.client.sync import Admin, Message, Producer
@@ -23,7 +24,7 @@ pytestmark = pytest.mark.java
 
 FILE = 1 << 20
 QUICK = {"mappedFileSizeCommitLog": FILE, "haSendHeartbeatInterval": 500}
-_SOON_S = 40.0
+_SOON_S = 120.0
 
 
 def written(folder: Path) -> bytes:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from clients.java_served import JavaServed
+from clients.java_served import JavaServed, make_orders, until_stored
 from pipeline.cluster_reading import access_to, places, read, rows, whole
 
 from penstock.client.sync import Admin, Message, Producer
@@ -29,34 +28,19 @@ LARGE = b"large " * 1000
 """Which the producer compresses."""
 
 
-def make_topic(admin: Admin, producer: Producer) -> float:
-    """The topic `orders`, once the broker is there; until when one may wait for more."""
-    deadline = time.monotonic() + 60
-    while "broker-a" not in admin.cluster.info().broker_addr_table:
-        assert time.monotonic() < deadline, "Java's broker has not registered"
-        time.sleep(0.1)
-    admin.topics.create("orders", queues=4)
-    while len(producer.queues("orders")) != 4:
-        assert time.monotonic() < deadline, "the topic is not known"
-        time.sleep(0.1)
-    return deadline
-
-
 @pytest.fixture(scope="module")
 def theirs(tmp_path_factory: pytest.TempPathFactory, java_broker_jars: list[Path]) -> Iterator[JavaServed]:
     """A broker of Java's with COUNT messages in the topic `orders`."""
     folder = tmp_path_factory.mktemp("java")
     with JavaServed(folder / "home", folder / "store", java_broker_jars, dict(SETTINGS)) as served:
         with Admin(served.namesrv) as admin, Producer("PID", served.namesrv) as producer:
-            deadline = make_topic(admin, producer)
+            make_orders(admin, producer)
             for first in range(0, COUNT - 100, 50):
                 messages = [Message("orders", b"%d" % number, tags="paid") for number in range(first, first + 50)]
                 producer.send_batch(messages)
             for number in range(100):
                 producer.send(Message("orders", LARGE, tags="large", keys=f"k{number}"))
-            while sum(at.max_offset for at in admin.topics.stats("orders").values()) < COUNT:
-                assert time.monotonic() < deadline, "the messages are not in their queues"
-                time.sleep(0.1)
+            until_stored(admin, COUNT)
         yield served
 
 
@@ -127,13 +111,11 @@ def test_lag_is_the_same_of_javas_broker_and_of_the_files_that_it_leaves(
     store, consumed = tmp_path / "store", {0: 3, 1: 0, 2: 10, 3: 7}
     with JavaServed(tmp_path / "home", store, java_broker_jars, dict(SETTINGS)) as served:
         with Admin(served.namesrv) as admin, Producer("PID", served.namesrv) as producer:
-            deadline = make_topic(admin, producer)
+            make_orders(admin, producer)
             for queue in sorted(producer.queues("orders"), key=lambda each: each.queue_id):
                 for number in range(10 * (queue.queue_id < 3) + 9 * (queue.queue_id == 3)):
                     producer.send(Message("orders", b"%d" % number), queue=queue)
-            while sum(at.max_offset for at in admin.topics.stats("orders").values()) < 39:
-                assert time.monotonic() < deadline, "the messages are not in their queues"
-                time.sleep(0.1)
+            until_stored(admin, 39)
         place = ClusterPlace(Options.read({"namesrv": served.namesrv}))
         place.commit_group("billing", {queue: consumed[queue.queue_id] for queue in place.queues(["orders"])})
         place.close()

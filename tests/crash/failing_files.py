@@ -8,7 +8,7 @@ from pathlib import Path
 
 from unsynced_files import UnsyncedFiles, UnsyncedMap
 
-from penstock.store.files import FileMap
+from penstock.store.file_map import FileMap
 
 
 class FailingMap(UnsyncedMap):

@@ -23,6 +23,7 @@ from typing import Any
 
 import pytest
 from external_dispatch import build_all, derived_files
+from seeds import chosen_seed
 
 from penstock.client.sync import Admin, Message, Producer, PullConsumer
 from penstock.store import MessageStore, Settings
@@ -121,8 +122,7 @@ def run(
     store: Path, namesrv: str, command: list[str], kills: int, least: int, patience: float
 ) -> dict[int, list[bytes]]:
     """Load, a reader, and a job that is killed so often; what was sent and read."""
-    seed = int(os.environ.get("PENSTOCK_SEED", random.randrange(1 << 30)))
-    print(f"PENSTOCK_SEED={seed}")
+    seed = chosen_seed()
     chance = random.Random(seed)
     load, reader, job = Load(namesrv, seed), Reader(namesrv), Job(store, command)
     job.start()

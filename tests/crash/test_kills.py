@@ -28,7 +28,7 @@ from penstock.store import MessageStore, Settings
 ROUNDS_PER_STORE = 5
 ROUNDS = int(os.environ.get("PENSTOCK_ROUNDS", "25"))
 TORTURE_ROUNDS = int(os.environ.get("PENSTOCK_ROUNDS", "1000"))
-LONGEST_SECONDS = 5.0
+LONGEST_SECONDS = 60.0
 """How long a writer may take to note something; on a slow disk it is killed before."""
 LINE_SIZE = 35
 """About what a line of a journal takes."""

@@ -1,13 +1,12 @@
 """Frames, headers and bodies under mutation: only BadFrame and BadRequest ever come out, and memory stays bounded.
 
 Two sources of input: hypothesis, which shrinks what it finds, and a mutator with a printed seed, which is fast enough
-for a million inputs (`make torture`). To repeat a run: PENSTOCK_FUZZ_SEED=<seed>.
+for a million inputs (`make torture`). To repeat a run: PENSTOCK_SEED=<seed>.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import random
 import resource
 from collections.abc import Callable
@@ -16,6 +15,7 @@ from contextlib import suppress
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from seeds import chosen_seed
 
 from penstock.errors import BadFrame, BadRequest
 from penstock.format.config_tables import SubscriptionGroup, Topics
@@ -174,9 +174,7 @@ def peak_memory() -> int:
 
 
 def torment(inputs: int) -> None:
-    seed = int(os.environ.get("PENSTOCK_FUZZ_SEED", random.randrange(2**32)))
-    print(f"PENSTOCK_FUZZ_SEED={seed}")
-    chance, before, commands = random.Random(seed), peak_memory(), 0
+    chance, before, commands = random.Random(chosen_seed()), peak_memory(), 0
     for number in range(inputs):
         pieces = mutated(chance)
         try:

@@ -4,7 +4,7 @@ import pytest
 
 from penstock.errors import BadRequest
 from penstock.protocol import Command, FrameReader, Language, encode
-from penstock.protocol.headers.pull import PullMessage
+from penstock.protocol.headers.pull import COMMIT_OFFSET, SUBSCRIPTION, SUSPEND, PullMessage
 from penstock.protocol.versions import V4_9_2
 
 
@@ -95,7 +95,7 @@ def test_a_typed_header_is_the_same_read_early_or_late(looked_at: bool) -> None:
         assert command.ext == PULL
     pull = command.read(PullMessage)
     assert (pull.consumer_group, pull.queue_id, pull.queue_offset, pull.commit_offset) == ("g", 1, 5, -1)
-    assert (pull.commits, pull.may_wait, pull.has_subscription) == (True, True, True)
+    assert pull.sys_flag == COMMIT_OFFSET | SUSPEND | SUBSCRIPTION
 
 
 def test_arguments_can_be_changed_and_replaced() -> None:

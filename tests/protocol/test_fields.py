@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.errors import BadRequest
@@ -156,6 +156,7 @@ def strategy_of(kind: Any) -> st.SearchStrategy[Any]:
 
 
 @pytest.mark.parametrize("kind", HEADERS, ids=lambda kind: kind.__name__)
+@settings(max_examples=30)  # of each of the headers
 @given(st.data())
 def test_every_header_survives_being_written_and_read(kind: type[Fields], data: st.DataObject) -> None:
     values = {
@@ -169,6 +170,7 @@ def test_every_header_survives_being_written_and_read(kind: type[Fields], data: 
 
 
 @pytest.mark.parametrize("kind", HEADERS, ids=lambda kind: kind.__name__)
+@settings(max_examples=30)
 @given(st.dictionaries(st.sampled_from(sorted(LONG) + list("abcdefghij")), st.text(max_size=12)))
 def test_any_text_is_read_or_refused(kind: type[Fields], ext: dict[str, str]) -> None:
     with suppress(BadRequest):

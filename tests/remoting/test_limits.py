@@ -71,7 +71,7 @@ def test_a_peer_that_waits_for_us_is_not_taken_for_a_silent_one(run: Run) -> Non
         loop = asyncio.get_running_loop()
         answers: list[asyncio.Future[Command | None]] = [loop.create_future() for _ in range(4)]
         handed = iter(answers)
-        limits = small_limits(deferred=4, slow_frame_s=0.1, idle_s=0.1, first_frame_s=0.1)
+        limits = small_limits(deferred=4, slow_frame_s=0.5, idle_s=0.5, first_frame_s=0.5)
         async with (
             serving({2: lambda _connection, _command: next(handed)}, limits=limits) as (server, address),
             await Raw.open(address) as raw,

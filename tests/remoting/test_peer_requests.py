@@ -72,6 +72,7 @@ def test_a_request_without_an_answer_times_out_and_a_late_answer_is_ignored(run:
             patient = asyncio.ensure_future(connection.request(Command(NEVER, body=b"patient"), SOON_S))
             with pytest.raises(NoAnswer, match=r"127\.0\.0\.1:\d+ did not answer in time"):
                 await connection.request(Command(NEVER), 0.05)
+            await until(lambda: len(kept) == 2)
             for server_side, command in reversed(kept):
                 server_side.send(command.reply(ResponseCode.SUCCESS, body=command.body))
             assert (await patient).body == b"patient"
@@ -85,7 +86,7 @@ def test_a_shorter_time_limit_is_kept_behind_a_longer_one(run: Run) -> None:
     async def main() -> None:
         async with serving({NEVER: never}) as (_, address):
             connection = await connect(address)
-            limits = (SOON_S, 0.15, 0.05, 0.1)
+            limits = (SOON_S, 0.5, 0.1, 0.3)
             asked = [asyncio.ensure_future(connection.request(Command(NEVER), limit)) for limit in limits]
             ended: list[int] = []
             for number, request in enumerate(asked):

@@ -13,6 +13,7 @@ import pytest
 from arrow_batches import read_log
 from pyspark.sql import SparkSession
 from pyspark.sql.functions import col
+from seeds import chosen_seed
 from spark_rows import QUEUE_ORDER, read, rows, sentence, stored
 from store_home import StoreHome
 
@@ -48,9 +49,7 @@ def test_every_column_of_every_kind_of_message_is_that_of_the_store(spark: Spark
 
 
 def test_any_split_into_partitions_gives_the_same_rows(spark: SparkSession, home: StoreHome) -> None:
-    seed = random.randrange(1 << 30)
-    print(f"seed {seed}")
-    rng = random.Random(seed)
+    rng = random.Random(chosen_seed())
     store = home.open(mapped_file_size_commit_log=16_384, mapped_file_size_consume_queue=20 * 64)
     for number in range(600):
         body = rng.randbytes(rng.randrange(200))

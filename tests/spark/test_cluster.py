@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import socket
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from clients.java_served import JavaServed
+from clients.java_served import JavaServed, make_orders, until_stored
 from compat.java_peer import build
 from pipeline.cluster_reading import place_of, send
+from ports import free_port
 from pyspark.sql import DataFrame, SparkSession
 from spark_rows import sentence
 from talker import PeerError
@@ -51,8 +50,7 @@ def test_what_is_wrong_with_a_cluster_is_one_sentence(spark: SparkSession, b: Lo
     with pytest.raises(Exception, match="there is no topic 'order'") as caught:
         load(spark, b.namesrv, subscribe="order").count()
     assert "it has orders" in sentence(caught)
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        nobody = f"127.0.0.1:{taken.getsockname()[1]}"
+    nobody = f"127.0.0.1:{free_port()}"
     with pytest.raises(Exception, match="no name server answers") as caught:
         load(spark, nobody, subscribe="orders").count()
     assert nobody in sentence(caught)
@@ -97,18 +95,9 @@ def test_a_batch_reads_from_javas_broker(spark: SparkSession, tmp_path: Path) ->
         Admin(served.namesrv) as admin,
         Producer("PID", served.namesrv) as producer,
     ):
-        deadline = time.monotonic() + 60
-        while "broker-a" not in admin.cluster.info().broker_addr_table:
-            assert time.monotonic() < deadline, "Java's broker has not registered"
-            time.sleep(0.1)
-        admin.topics.create("orders", queues=4)
-        while len(producer.queues("orders")) != 4:
-            assert time.monotonic() < deadline, "the topic is not known"
-            time.sleep(0.1)
+        make_orders(admin, producer)
         for message in orders(200):
             producer.send(message)
-        while sum(at.max_offset for at in admin.topics.stats("orders").values()) < 200:
-            assert time.monotonic() < deadline, "the messages are not in their queues"
-            time.sleep(0.1)
+        until_stored(admin, 200)
         found = load(spark, served.namesrv, subscribe="orders").toArrow().to_pylist()
     assert sorted(row["body"] for row in found) == sorted(b"%d " % number * 1000 for number in range(200))

@@ -19,8 +19,8 @@ from pathlib import Path
 
 import pyspark
 import pytest
-from clients.served import free_port
 from docs.blocks import to_run
+from ports import free_port
 from spark_cluster import QUICK
 
 from penstock.store import Message, MessageStore, Settings

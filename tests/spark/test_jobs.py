@@ -114,7 +114,11 @@ def test_the_commands_run_on_spark(
     assert main(["pipeline", "search", *where, "--tag", "green", "--limit", "3"]) == 0
     shown = capsys.readouterr()
     assert len(shown.out.splitlines()) == 3
-    assert "there are more (--limit 3)" in shown.err
+    assert "3 found, and there are more: it ended at --limit 3" in shown.err
+    assert main(["pipeline", "search", *where, "--topic", "T1", "--key", "k7", "--limit", "1"]) == 0
+    shown = capsys.readouterr()
+    assert "there are more" not in shown.err, "there is one, and one was asked for"
+    assert "penstock store query" in shown.err, "the instant twin is named"
     for arguments, expected in (
         (["search", *where], "what is to be found?"),
         (["search", "--text", "x"], "where? Give either --store DIR or --namesrv"),

@@ -35,7 +35,7 @@ def run(master: str, jobs: list[Job], folder: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
     commands = json.dumps([job.arguments for job in jobs])
     script = [sys.executable, str(TESTS / "spark" / "run_commands.py"), master, commands]
-    done = subprocess.run(script, capture_output=True, text=True, timeout=540, env=environment, cwd=folder)
+    done = subprocess.run(script, capture_output=True, text=True, timeout=840, env=environment, cwd=folder)
     assert done.returncode == 0, done.stdout + done.stderr[-4000:]
     results = json.loads(done.stdout.splitlines()[-1])
     for job, (status, text) in zip(jobs, results, strict=True):
@@ -160,28 +160,23 @@ def bodies(store: Path) -> int:
     return len(found)
 
 
-FEW = pytest.mark.parametrize("few", [True, pytest.param(False, marks=pytest.mark.slow)], ids=["a few jobs", "others"])
-
-
-@FEW
-@pytest.mark.timeout(600)
+@pytest.mark.parametrize("few", [True, pytest.param(False, marks=pytest.mark.slow)], ids=["a few jobs", "others"])
+@pytest.mark.timeout(900)
 def test_jobs_run_on_a_cluster_of_separate_executors(
     cluster: str, home: StoreHome, other: StoreHome, tmp_path: Path, capsys: pytest.CaptureFixture[str], few: bool
 ) -> None:
     small, large = small_jobs(home, other, capsys), large_jobs(home, other, tmp_path, capsys)
-    jobs = [source(str(home.path), tmp_path), small[0], large[0]] if few else small[1:] + large[1:]
+    jobs = [source(str(home.path), tmp_path), small[0]] if few else small[1:] + large
     run(cluster, jobs, tmp_path)
 
 
-@FEW
-@pytest.mark.timeout(600)
+@pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_jobs_run_in_a_connect_session(
-    home: StoreHome, other: StoreHome, tmp_path: Path, capsys: pytest.CaptureFixture[str], few: bool
+    home: StoreHome, other: StoreHome, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pytest.importorskip("grpc", reason="Spark Connect needs grpcio")
-    if few:
-        run("connect", [source(str(home.path), tmp_path)], tmp_path)
-        return
     *large, dispatch = large_jobs(home, other, tmp_path, capsys)
     refused = dispatch._replace(status=2, is_right=lambda text: text == "")
-    run("connect", [*small_jobs(home, other, capsys)[:2], *large, refused], tmp_path)
+    jobs = [source(str(home.path), tmp_path), *small_jobs(home, other, capsys)[:2], *large, refused]
+    run("connect", jobs, tmp_path)

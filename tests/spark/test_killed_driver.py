@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
+from seeds import chosen_seed
 from store_home import StoreHome
 
 from penstock.store import MessageStore, Settings
@@ -51,9 +52,7 @@ def batches(folder: Path) -> int:
 
 
 def test_each_row_is_once_in_the_store_however_often_the_driver_is_killed(tmp_path: Path) -> None:
-    seed = int(os.environ.get("PENSTOCK_SEED", random.randrange(1 << 30)))
-    print(f"PENSTOCK_SEED={seed}")
-    chance = random.Random(seed)
+    chance = random.Random(chosen_seed())
     home = StoreHome(tmp_path / "source")
     with home.open() as store:
         for queue_id in range(3):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pyarrow as pa
@@ -14,12 +15,14 @@ from penstock.testing import broker
 
 
 def add_rows(folder: Path, start: int, stop: int) -> None:
-    """A file for the stream to read."""
+    """A file for the stream to read, in the order of their times: of two that were made in one tick it takes either."""
     import pyarrow.parquet as pq
 
     folder.mkdir(exist_ok=True)
     rows = pa.table({"body": [f"row {number}" for number in range(start, stop)]})
-    pq.write_table(rows, folder / f"{start:06d}.parquet")
+    file = folder / f"{start:06d}.parquet"
+    pq.write_table(rows, file)
+    os.utime(file, (1_700_000_000 + start, 1_700_000_000 + start))
 
 
 def run(spark: SparkSession, source: Path, checkpoint: Path, **options: str) -> None:

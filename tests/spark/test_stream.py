@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
+from seeds import chosen_seed
 from spark_rows import sentence
 from store_home import StoreHome, eventually
 
@@ -61,9 +62,7 @@ def everything(home: StoreHome, store: MessageStore) -> list[tuple[int, int, byt
 def test_random_traffic_and_random_stops_leave_each_message_once(
     spark: SparkSession, home: StoreHome, tmp_path: Path
 ) -> None:
-    seed = random.randrange(1 << 30)
-    print(f"seed {seed}")
-    rng = random.Random(seed)
+    rng = random.Random(chosen_seed())
     store = home.open(mapped_file_size_commit_log=65_536, mapped_file_size_consume_queue=20 * 100)
     home.put_numbered(store, 5)
     store.catch_up()

@@ -17,8 +17,8 @@ from penstock.errors import StoreFailed
 from penstock.store import FlushDiskType, Message, MessageStore, PutStatus, Settings
 from penstock.store import allocate as allocate_module
 from penstock.store.allocate import Allocator
+from penstock.store.file_map import FileMap
 from penstock.store.file_queue import file_name
-from penstock.store.files import FileMap
 
 PAGE = 4096
 SIZE = 16 * PAGE

@@ -16,13 +16,13 @@ import numpy as np
 import pytest
 from store_home import StoreHome
 
+from penstock.clock import now_ms
 from penstock.format.config_tables import SubscriptionGroup, TopicConfig
 from penstock.format.index_layout import IndexHeader
 from penstock.format.kernels import java_hash
 from penstock.format.queue_unit import pack_unit
 from penstock.format.record import Record, encode_record
 from penstock.store import GetStatus, Message, MessageStore, PutStatus, Settings
-from penstock.store.commit_log import now_ms
 from penstock.store.consume_queue import NO_UNIT
 from penstock.store.files import Files
 from penstock.store.queue_ext import QueueExtensions

@@ -11,8 +11,8 @@ from watched_files import WatchedFiles
 
 from penstock.errors import BadStore, StoreFailed
 from penstock.store import Message, MessageStore, Settings
+from penstock.store.file_map import FileMap
 from penstock.store.file_queue import FileQueue, file_name
-from penstock.store.files import FileMap
 from penstock.store.transient_pool import TransientPool
 
 SIZE = 8192

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import StoreFailed
-from penstock.store.files import FileMap, Files
+from penstock.store.file_map import FileMap
+from penstock.store.files import Files
 
 SIZE = 1 << 20
 
@@ -285,3 +286,21 @@ def test_a_large_content_is_written_whole(tmp_path: Path, monkeypatch: pytest.Mo
     content = os.urandom(10_001)
     Files().replace_bytes(tmp_path / "big", content)
     assert (tmp_path / "big").read_bytes() == content
+
+
+def test_a_file_for_this_run_only_is_whole_or_not_there_and_nothing_waits_for_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(descriptor: int) -> None:
+        raise AssertionError("it was synced")
+
+    monkeypatch.setattr(os, "fsync", refuse)
+    files, path = Files(), tmp_path / "note"
+    files.write_unsynced(path, b"first")
+    files.write_unsynced(path, memoryview(b"second"))
+    files.create_sparse(tmp_path / "queue", 4096, synced=False)
+    assert path.read_bytes() == b"second"
+    assert (tmp_path / "queue").read_bytes() == bytes(4096)
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["note", "queue"]
+    with pytest.raises(StoreFailed, match="cannot write"):
+        files.write_unsynced(tmp_path / "missing" / "note", b"")

@@ -22,7 +22,7 @@ import pytest
 from penstock.store import FlushDiskType, Message, MessageStore, PutStatus, Settings
 from penstock.store.files import Files
 
-LONGEST_SECONDS = 30
+LONGEST_SECONDS = 120
 BALLAST = 2 << 20
 
 PROCESS = """

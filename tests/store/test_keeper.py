@@ -48,7 +48,7 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
     settings = Settings.dev(flush_interval_consume_queue=HOUR_MS, flush_interval_commit_log=HOUR_MS)
     with MessageStore.open(tmp_path / "store", settings, files=disk, clock=clock) as store:
         monkeypatch.setattr(keeper_module, "time", SimpleNamespace(monotonic=lambda: seconds.now))
-        parts = (store.queues, store.index, store._checkpoint, store._notes, store.dispatcher, store.statistics)
+        parts = (store._derived, store._checkpoint, store._notes, store.dispatcher, store.statistics)
         yield Bench(store, Keeper(Settings(), *parts, print), disk, clock, seconds)
 
 

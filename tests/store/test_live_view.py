@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from format.log_maker import make_log, make_record
 
+from penstock.format import kernels
 from penstock.format.index_layout import IndexGeometry
 from penstock.store import Message, MessageStore, Settings
 from penstock.store.damage import DamagedRange
@@ -44,7 +45,9 @@ def view_of(file: IndexFile) -> IndexFile:
 
 
 def found(file: IndexFile) -> list[int]:
-    return list(file.find(HASH, 0, 2**62))
+    """Physical offsets under the hash, newest first."""
+    offsets: list[int] = kernels.index_find(file.map.view, *GEOMETRY, HASH, 0, 2**62, 0, 100)[0].tolist()
+    return offsets
 
 
 def test_a_frozen_index_does_not_see_what_is_put_later(written: IndexFile) -> None:

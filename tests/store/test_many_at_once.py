@@ -8,9 +8,9 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from store_home import StoreHome
 
+from penstock.clock import now_ms
 from penstock.format.kernels import java_hash
 from penstock.store import GetStatus, Message
-from penstock.store.commit_log import now_ms
 
 pytestmark = pytest.mark.usefixtures("kernels_name")
 

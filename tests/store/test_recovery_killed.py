@@ -11,8 +11,10 @@ from store_home import StoreHome
 
 from penstock.errors import StoreFailed
 from penstock.store import MessageStore, Settings
-from penstock.store.files import FileMap, Files, StoreLock, _locked_here
+from penstock.store.file_map import FileMap
+from penstock.store.files import Files
 from penstock.store.recovery import walk_note
+from penstock.store.store_lock import StoreLock, _locked_here
 
 SMALL = {
     "mapped_file_size_commit_log": 2048,

@@ -25,7 +25,7 @@ from penstock.store.file_queue import file_name
 
 WRITER = full_speed_writer.__file__
 FILE_SIZE = full_speed_writer.FILE_SIZE
-LONGEST_SECONDS = 60
+LONGEST_SECONDS = 240
 HARMLESS = (Reason.STOP, Reason.FULL, Reason.BLANK, Reason.UNWRITTEN)
 
 

@@ -13,7 +13,7 @@ from penstock.store import Message, MessageStore
 from penstock.store import dispatch as dispatching
 from penstock.store.audit import AuditReport, audit
 from penstock.store.audit.plan import ROWS_IN_FLIGHT
-from penstock.store.files import FileMap
+from penstock.store.file_map import FileMap
 from penstock.store.overlay_files import OverlayFiles
 
 

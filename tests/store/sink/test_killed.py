@@ -22,6 +22,7 @@ from sink_batches import (
     stored,
     whole,
 )
+from store_home import eventually
 from unsynced_files import UnsyncedFiles
 
 from penstock.errors import BadStore
@@ -51,11 +52,17 @@ def sound(tmp_path: Path) -> Path:
     return path
 
 
-def kill_when(path: Path, put: int) -> None:
-    """Commits batch 1 in a process of its own, which is killed before its put number `put`."""
+def kill_when(path: Path, put: int, *, dispatched: bool = False) -> None:
+    """Commits batch 1 in a process of its own, which is killed before its put number `put`.
+
+    If it is to be `dispatched`, not before a queue has something of the batch.
+    """
+    before = units(path)
 
     def kill_self(number: int) -> None:
         if number == put:
+            if dispatched:
+                eventually(lambda: units(path) != before, "nothing is dispatched")
             os.kill(os.getpid(), signal.SIGKILL)
 
     with warnings.catch_warnings():
@@ -68,6 +75,11 @@ def kill_when(path: Path, put: int) -> None:
             os._exit(0)
     _, status = os.waitpid(child, 0)
     assert os.waitstatus_to_exitcode(status) == -signal.SIGKILL
+
+
+def units(path: Path) -> list[bytes]:
+    """What the queues hold."""
+    return [file.read_bytes() for file in sorted((path / "consumequeue").rglob("*")) if file.is_file()]
 
 
 def assert_all_or_nothing(path: Path) -> None:
@@ -116,7 +128,7 @@ def test_killed_between_two_puts(sound: Path, put: int) -> None:
 
 def test_the_log_of_a_killed_writer_is_what_it_was_before(sound: Path) -> None:
     before = {path.name: path.read_bytes() for path in (sound / "commitlog").iterdir()}
-    kill_when(sound, PUTS)
+    kill_when(sound, PUTS, dispatched=True)
     assert {path.name: path.read_bytes() for path in (sound / "commitlog").iterdir()} != before
     with MessageStore.open(sound, SETTINGS, files=UnsyncedFiles()) as store:
         assert store.report.notes[0].startswith(f"batch 1 of query {query_batch(1).name} was not complete")
