@@ -225,6 +225,24 @@ def test_an_unknown_topic_is_a_status_and_no_error(run: Run, filled: Filled) -> 
     assert run("store", "query", filled.path, "--topic", "nobody", "--key", "all").done().out == ""
 
 
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        (["dump", "--topic", "oders"], "nothing in this store belongs to oders; it has Alerts, "),
+        (["dump", "--topic", "orders", "--queue", 7], "topic orders has no queue 7; it has 0, 1."),
+        (["dump", "--queue", 7], "nothing in this store belongs to a queue 7; it has Alerts, "),
+        (["query", "--topic", "oders", "--key", "all"], "nothing in this store belongs to oders; it has Alerts, "),
+        (["query", "--topic", "orders", "--key", "al"], "the index has no message of orders with the key al"),
+    ],
+)
+def test_who_gets_nothing_is_told_what_there_is(run: Run, filled: Filled, asked: list[object], said: str) -> None:
+    verb, *options = asked
+    ran = run("store", verb, filled.path, *options, "--json").done()
+    assert ran.out == ""
+    assert said in ran.err
+    assert run("store", "dump", filled.path, "--topic", "orders", "--from", 100).done().err == "", "that is its end"
+
+
 def test_query_finds_by_key_within_both_times(run: Run, filled: Filled) -> None:
     def found(*options: object) -> list[bytes]:
         asked = ("store", "query", filled.path, "--topic", "orders", "--key", "all", "--json", *options)

@@ -127,6 +127,26 @@ def test_groups_are_set_listed_and_deleted(penstock: Penstock, b: LocalBroker) -
     assert not any(each["groupName"] == "made" for each in penstock("group", "list", "--json").done().json)
 
 
+@pytest.mark.parametrize(
+    "asked",
+    [
+        ("topic", "route", "-t", "oders"),
+        ("offset", "show", "-t", "oders"),
+        ("message", "print", "-t", "oders"),
+        ("message", "by-key", "-t", "oders", "-k", "key_1"),
+    ],
+)
+def test_a_topic_that_nobody_has_is_said(penstock: Penstock, filled: str, asked: tuple[str, ...]) -> None:
+    assert "no broker has topic oders yet" in penstock(*asked, "--json").done().err
+    right = [filled if each == "oders" else each for each in asked]
+    assert penstock(*right, "--json").done().err == ""
+
+
+def test_a_group_that_nobody_knows_is_no_group_without_lag(penstock: Penstock) -> None:
+    assert "no broker knows a group 'warehose'" in penstock("group", "progress", "-g", "warehose").refused()
+    assert "has consumed nothing yet" in penstock("group", "progress", "-g", "TOOLS_CONSUMER").done().err
+
+
 @pytest.mark.parametrize("verb", [("group", "progress"), ("consumerProgress",)])
 def test_the_progress_of_a_group(
     penstock: Penstock, consumed: tuple[str, PushConsumer], filled: str, verb: tuple[str, ...]

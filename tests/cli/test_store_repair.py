@@ -122,6 +122,7 @@ def test_rebuild_says_what_it_built(run: Run, filled: Filled) -> None:
     said = run("store", "rebuild", filled.path).done()
     assert "orders queue 0" in said.out
     assert "index" in said.out
+    assert run("store", "rebuild", filled.path, "--json").done().json["records"] == len(filled.messages)
     assert run("store", "dump", filled.path, "--json").done().out == dumped
     assert run("store", "verify", filled.path).status == 0
 

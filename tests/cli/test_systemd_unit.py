@@ -11,8 +11,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from clients.served import free_port
 from docs.blocks import to_run
+from ports import free_port
 
 from penstock.broker.settings import BrokerSettings
 from penstock.cli import exits

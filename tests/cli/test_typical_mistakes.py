@@ -206,6 +206,102 @@ MISTAKES: dict[str, tuple[Typed, str, str]] = {
         "--by 'colour'",
         "it must be one of",
     ),
+    "two kinds of output": (
+        lambda p: ["pipeline", "usage", "--store", p.store, "--json", "--csv"],
+        "--json and --csv",
+        "give one of them",
+    ),
+    "a page of charts that is a folder": (
+        lambda p: ["pipeline", "usage", "--store", p.store, "--html", p.store],
+        "store: that is a folder",
+        "name a file",
+    ),
+    "a page of charts in a folder that is not there": (
+        lambda p: ["store", "usage", p.store, "--html", p.missing / "usage.html"],
+        "there is no folder",
+        "name a file in a folder that is there",
+    ),
+    "a search in a topic that is not there": (
+        lambda p: ["pipeline", "search", "--store", p.store, "--topic", "oders", "--key", "order_1"],
+        "there is no topic 'oders'",
+        "it has orders",
+    ),
+    "a search in a cluster that is not there": (
+        lambda p: ["pipeline", "search", "--namesrv", "127.0.0.1:1", "--topic", "orders", "--key", "order_1"],
+        "cannot connect to 127.0.0.1:1",
+        "check the address",
+    ),
+    "the groups of a cluster that is not there": (
+        lambda p: ["pipeline", "lag", "--namesrv", "127.0.0.1:1"],
+        "cannot connect to 127.0.0.1:1",
+        "check the address",
+    ),
+    "an export from a cluster that is not there": (
+        lambda p: ["pipeline", "export", "--namesrv", "127.0.0.1:1", "--to", p.missing],
+        "cannot connect to 127.0.0.1:1",
+        "check the address",
+    ),
+    "an export of a topic that is not there": (
+        lambda p: ["pipeline", "export", "--store", p.store, "--topic", "oders", "--to", p.missing],
+        "there is no topic 'oders'",
+        "it has orders",
+    ),
+    "an export into the store itself": (
+        lambda p: ["pipeline", "export", "--store", p.store, "--to", p.store / "export"],
+        "that lies in the store",
+        "export to a folder elsewhere",
+    ),
+    "a schema without a way to decode": (
+        lambda p: ["pipeline", "export", "--store", p.store, "--to", p.missing, "--schema", p.file],
+        "--schema and --message",
+        "give --decode KIND with them",
+    ),
+    "a replay into what it reads": (
+        lambda p: ["pipeline", "replay", "--store", p.store, "--topic", "orders", "--to-store", p.store],
+        "read from and written to in one place",
+        "name another one with --to-topic",
+    ),
+    "a rate for a store": (
+        lambda p: [
+            "pipeline",
+            "replay",
+            "--store",
+            p.store,
+            "--topic",
+            "orders",
+            "--to-store",
+            p.missing,
+            "--rate",
+            "10",
+        ],
+        "--rate",
+        "is for a cluster",
+    ),
+    "a replay of an export that is none": (
+        lambda p: ["pipeline", "replay", "--from", f"export:{p.store}", "--to-store", p.missing],
+        "store: there is no export in this folder",
+        "name one that `penstock pipeline export --to` was given",
+    ),
+    "a comparison with a store that is not there": (
+        lambda p: ["pipeline", "diff", p.store, p.missing],
+        "missing: there is no store",
+        "check the path",
+    ),
+    "a comparison with two things": (
+        lambda p: ["pipeline", "diff", p.store, p.store, "--namesrv", "127.0.0.1:1"],
+        "or with 127.0.0.1:1?",
+        "Give one of them",
+    ),
+    "a rebuild into a file": (
+        lambda p: ["pipeline", "rebuild", "--store", p.store, "--into", p.file],
+        "file: that is a file",
+        "a folder is needed",
+    ),
+    "a file for a lake": (
+        lambda p: ["pipeline", "lake", "run", p.file],
+        "file: there is no lake.yml in it",
+        "make one with `penstock pipeline lake init`",
+    ),
     "a format that there is not": (
         lambda p: ["pipeline", "export", "--store", p.store, "--to", p.missing, "--format", "xml"],
         "--format 'xml'",
@@ -228,6 +324,16 @@ MISTAKES: dict[str, tuple[Typed, str, str]] = {
     ),
     "a comparison with nothing": (lambda p: ["pipeline", "diff", p.store], "compare with what?", "Give the folder"),
     "dispatch for a store that does it itself": (
+        lambda p: ["pipeline", "dispatch", "--store", p.store],
+        "store: the queues of this store are built by the store itself",
+        "start it with dispatch=external first",
+    ),
+    "dispatch for a store that is not there": (
+        lambda p: ["pipeline", "dispatch", "--store", p.missing],
+        "missing: there is no store",
+        "check the path",
+    ),
+    "dispatch once, and every three seconds": (
         lambda p: ["pipeline", "dispatch", "--store", p.store, "--once", "--trigger", "3"],
         "--trigger",
         "not together with --once",

@@ -6,7 +6,7 @@ import asyncio
 import time
 from pathlib import Path
 
-from clients.served import free_port
+from ports import free_port
 from prometheus_client.core import Metric
 from replication_processes import member, name_server
 

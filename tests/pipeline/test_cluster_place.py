@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pipeline.cluster_reading import access_to, place_of, read, rows, send, whole
+from ports import free_port
 
 from penstock.client.instance import ClientInstance
 from penstock.client.sync import ClientConfig, Credentials, Message, Producer
@@ -189,8 +189,7 @@ def test_a_size_is_about_right_and_stays_the_same(b: LocalBroker) -> None:
 
 
 def test_a_name_server_that_is_not_there_is_said_at_once() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        address = f"127.0.0.1:{taken.getsockname()[1]}"
+    address = f"127.0.0.1:{free_port()}"
     place = ClusterPlace(Options.read({"namesrv": address}))
     try:
         with pytest.raises(Unreachable, match=f"no name server answers.*{address}"):

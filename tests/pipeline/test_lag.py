@@ -49,6 +49,24 @@ def test_a_store_says_how_far_each_group_is(tmp_path: Path, capsys: pytest.Captu
     assert {row["topic"] for row in json.loads(capsys.readouterr().out)["queues"]} == {"orders", "gone"}
 
 
+def test_a_queue_that_a_group_never_consumed_from_counts_from_the_beginning(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    home = StoreHome(tmp_path / "store")
+    with home.open() as store:
+        for number in range(20):
+            home.clock.now += 60_000
+            assert store.put(Message("orders", b"x", queue_id=number % 2)).ok
+    consumed(home, {("orders", "half"): {1: 10}})
+    rows = {each.queue_id: each for each in lag(Where(stores=(str(home.path),)))}
+    assert (rows[0].behind, rows[0].last_consumed_ms, rows[0].stuck) == (10, 0, True)
+    assert rows[1].behind == 0
+    assert main(["store", "lag", str(home.path), "--group", "haf", "--json"]) == 0
+    shown = capsys.readouterr()
+    assert json.loads(shown.out) == {"queues": []}
+    assert "nothing is known of a group haf" in shown.err
+
+
 def test_messages_that_were_deleted_unread_are_told_apart() -> None:
     one = Behind(
         broker="b", group="g", topic="t", queue_id=0, min_offset=10, max_offset=30, consumer_offset=4,

@@ -153,3 +153,10 @@ def test_the_command_makes_a_lake(home: StoreHome, tmp_path: Path, capsys: pytes
         assert main(["pipeline", "lake", *arguments]) == 2
         assert expected in capsys.readouterr().err
     assert not (tmp_path / "new").exists()
+
+
+def test_a_lake_without_a_topic_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with StoreHome(tmp_path / "store").open():
+        pass
+    assert main(["pipeline", "lake", "init", str(tmp_path / "lake"), "--store", str(tmp_path / "store")]) == 0
+    assert "no topic is there yet" in capsys.readouterr().err

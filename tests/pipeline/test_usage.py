@@ -236,6 +236,10 @@ def test_the_command_shows_a_table_json_csv_and_a_page(
     assert main(["store", "usage", str(home.path), "--csv"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 1 + len(document["counts"])
+    with StoreHome(tmp_path / "empty").open():
+        pass
+    assert main(["store", "usage", str(tmp_path / "empty"), "--csv"]) == 0
+    assert capsys.readouterr().out.splitlines() == lines[:1], "the columns are there without a row, too"
     assert main(["store", "usage", str(home.path), "--by", "colour"]) == 2
     assert "it must be one of topic, queue" in capsys.readouterr().err
     assert main(["pipeline", "usage"]) == 2

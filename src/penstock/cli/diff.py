@@ -10,7 +10,7 @@ import msgspec
 import typer
 
 from penstock.cli import exits
-from penstock.cli.on_spark import Confs, Master, MaybeNamesrv, place, session
+from penstock.cli.on_spark import Confs, Master, MaybeNamesrv, check, place, session
 from penstock.cli.options import AsJson, Config, Folder, Pairs, number, option
 from penstock.cli.output import add_row, in_units, say, show, table, write, write_json
 
@@ -122,8 +122,10 @@ def _sides(
 ) -> Sides:
     from penstock.pipeline.jobs.diff import Sides
 
-    if (other is None) == (not namesrv):
+    if other is None and not namesrv:
         raise typer.BadParameter("compare with what? Give the folder of another store, or --namesrv HOST:PORT")
+    if other is not None and namesrv:
+        raise typer.BadParameter(f"compare with {other} or with {namesrv}? Give one of them")
     sides = Sides(
         a=place([str(folder)], config=config, pairs=pairs),
         b=place([str(other)] if other else None, namesrv, config, pairs),
@@ -133,6 +135,8 @@ def _sides(
         up_to_common_end=up_to_common_end,
     )
     sides.check()
+    check(sides.a)
+    check(sides.b)
     return sides
 
 

@@ -15,6 +15,10 @@ from penstock.cli.on_spark import Confs, Master, parse_confs
 from penstock.cli.options import AsJson, option
 from penstock.cli.output import flush, in_units, say, write, write_json
 from penstock.errors import BadSettings, PenstockError
+from penstock.store.external.terms import needed_terms
+from penstock.store.files import Files
+from penstock.store.folder import StoreFolder
+from penstock.store.layout import Layout
 
 if TYPE_CHECKING:
     from penstock.pipeline.jobs.dispatch import DispatchJob, DispatchReport
@@ -52,6 +56,8 @@ def dispatch(
 
     if trigger < 0 or (once and trigger):
         raise BadSettings("--trigger takes a number of seconds from 0 on, and not together with --once")
+    root = StoreFolder.find(store, None, None).layout.root
+    needed_terms(Files(), Layout(root, root / "commitlog"))  # Spark need not be started to be told so
     stays = has_session()
     spark = start_session("penstock dispatch", master, parse_confs(conf))
     try:

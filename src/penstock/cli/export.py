@@ -11,6 +11,7 @@ import typer
 from penstock.cli.on_spark import Confs, Master, MaybeNamesrv, Stores, check, milliseconds, place, session
 from penstock.cli.options import AsJson, Config, Pairs, option
 from penstock.cli.output import add_row, say, show, table, write, write_json
+from penstock.errors import BadSettings
 
 if TYPE_CHECKING:
     from penstock.pipeline.jobs.export import Exported
@@ -64,20 +65,22 @@ def export(
     from penstock.pipeline.jobs.export import export as run
 
     where = place(stores, namesrv, config, pairs)
-    check(where)
+    if (schema or message) and not decode:
+        raise BadSettings("--schema and --message say how bodies are decoded: give --decode KIND with them")
     wish = Export(
         to=to,
         format=form,
         topics=tuple(topics or ()),
         since_ms=milliseconds("--since", since),
         until_ms=milliseconds("--until", until),
-        decode=Decode.of(decode, schema, message) if decode or schema or message else None,
+        decode=Decode.of(decode, schema, message) if decode else None,
         once=once,
         allow_loss=allow_loss,
         catalog=catalog,
         **({"table": name} if name else {}),
     )
     wish.check()
+    check(where, wish.topics)
     with session("export", master, conf) as spark:
         done = run(spark, wish, where)
     if as_json:

@@ -12,7 +12,7 @@ from penstock.cli.network import Broker, Call, Cluster, Group, MaybeTopic, Truth
 from penstock.cli.options import help_if_alone
 from penstock.cli.output import add_row, moment, say, show, table, write_json
 from penstock.client.admin_groups import GroupProgress
-from penstock.errors import Refused
+from penstock.errors import BadSettings, Refused
 from penstock.protocol.bodies.connections import Connection
 from penstock.protocol.codes import ResponseCode
 from penstock.protocol.versions import version_name
@@ -84,6 +84,10 @@ async def progress(
         await _all_progress(call)
         return
     found = await call.admin.groups.progress(group, topic)
+    if not found.queues:  # a lag of 0 would be good news, and may be a name that is misspelt
+        if group not in await call.admin.groups.configs():
+            raise BadSettings(f"no broker knows a group '{group}'; `penstock group list` has those that there are")
+        say(f"group {group} has consumed nothing{f' of topic {topic}' if topic else ''} yet.")
     owners = await _owners(call, group) if client_ip else {}
     if call.as_json:
         write_json(_progress_json(found, owners))

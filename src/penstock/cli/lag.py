@@ -43,10 +43,10 @@ def lag(
 
     where = place(stores, namesrv, config, pairs)
     check(where)
+    rows = look(where, group)
     with session("lag", master, conf, light_java=True) as spark:
-        rows = look(where, group)
         behind = lag_frame(spark, rows).groupBy().sum("behind").first()
-    _tell(rows, as_json)
+    _tell(rows, group, as_json)
     if stores and not as_json:
         total = 0 if behind is None else behind[0] or 0
         say(f"{total} messages behind in all; `penstock store lag {stores[0]}` says the same at once")
@@ -67,10 +67,12 @@ def lag_here(
     """
     from penstock.pipeline.jobs.lag import lag as look
 
-    _tell(look(place([str(folder)], config=config, pairs=pairs), group), as_json)
+    _tell(look(place([str(folder)], config=config, pairs=pairs), group), group, as_json)
 
 
-def _tell(rows: Sequence[Behind], as_json: bool) -> None:
+def _tell(rows: Sequence[Behind], group: str, as_json: bool) -> None:
+    if not rows:
+        say(f"nothing is known of {f'a group {group}' if group else 'any group'} here: none has consumed anything.")
     if as_json:
         write_json({"queues": [_object(each) for each in rows]})
         return

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from penstock.cli.on_spark import Confs, Master, MaybeNamesrv, parse_confs, place
+from penstock.cli.on_spark import Confs, Master, MaybeNamesrv, interruptible, parse_confs, place
 from penstock.cli.options import AsJson, Config, help_if_alone, option
 from penstock.cli.output import add_row, plain, say, show, table, write, write_json
 
@@ -68,6 +68,8 @@ def init(
         f"{plain(str(folder))}/lake.yml says what they are made of; `penstock pipeline lake run {plain(str(folder))}`"
     )
     write(" fills them.\n")
+    if not made.topics:
+        say(f"no topic is there yet, so none has a table: add them to {folder}/lake.yml when they come")
 
 
 @app.command()
@@ -86,7 +88,8 @@ def run(
     """
     from penstock.pipeline.lake import run_project
 
-    done = run_project(folder, master, parse_confs(conf), full_refresh=full_refresh, tell=say)
+    with interruptible("lake"):
+        done = run_project(folder, master, parse_confs(conf), full_refresh=full_refresh, tell=say)
     if as_json:
         write_json({"tables": done.tables, "without_table": done.without_table})
         return

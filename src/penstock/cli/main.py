@@ -89,7 +89,7 @@ def _add_groups(arguments: Sequence[str]) -> None:
 def _sentence(error: Exception) -> str:
     text = str(error)
     if isinstance(error, typer.TyperException):
-        text = error.format_message().rstrip(".")
+        text = error.format_message().rstrip(".").replace("Value error, ", "")
         context = getattr(error, "ctx", None)
         text += "" if context is None else f" (see `{context.command_path} --help`)"
     elif isinstance(error, OSError) and error.strerror:

@@ -7,7 +7,7 @@ from typing import Annotated, TypeAlias
 import typer
 
 from penstock.cli.message_look import Begin, BrokerName, End, QueueId, queues_of, write_messages
-from penstock.cli.network import Call, MaybeTopic, Topic, Truth, named, over_network, told
+from penstock.cli.network import Call, MaybeTopic, Topic, Truth, named, over_network, say_if_new, told
 from penstock.cli.options import LONG_MAX, NoBody
 from penstock.cli.output import say, write, write_json
 from penstock.client.message import ReceivedMessage
@@ -89,6 +89,9 @@ async def by_key(
     found = await call.admin.messages.by_key(
         topic, key, begin=begin or 0, end=LONG_MAX if end is None else end, max_messages=most
     )
+    if not found:
+        await say_if_new(call, topic)
+        say(f"there is no message of topic {topic} with the key {key}.")
     write_messages(call, found, body=not no_body)
 
 

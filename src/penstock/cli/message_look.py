@@ -9,7 +9,7 @@ import msgspec
 import typer
 
 from penstock.cli.messages import message_line, message_object
-from penstock.cli.network import Call, Topic, Truth, moment_of, named, over_network, told
+from penstock.cli.network import Call, Topic, Truth, moment_of, named, over_network, say_if_new, told
 from penstock.cli.options import LONG_MAX, NoBody
 from penstock.cli.output import add_row, say, show, table, write, write_json
 from penstock.client.fetch import PullStatus
@@ -56,6 +56,7 @@ def write_messages(call: Call, messages: list[ReceivedMessage], *, body: bool = 
 
 
 async def queues_of(call: Call, topic: str, broker_name: str | None, queue_id: int | None) -> list[MessageQueue]:
+    await say_if_new(call, topic)
     found = [
         queue
         for queue in await call.admin.offsets.queues(topic)

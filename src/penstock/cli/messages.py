@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from typing import Any
 
 from penstock.cli.output import moment, plain, write, write_json
-from penstock.format.queue_unit import UNIT_SIZE
+from penstock.format.queue_unit import NO_RECORD_SIZE, UNIT_SIZE
 from penstock.format.record import Record, decode_record, tags_code
 from penstock.store import MessageStore
-from penstock.store.consume_queue import NO_RECORD_SIZE, ConsumeQueue
+from penstock.store.consume_queue import ConsumeQueue
 from penstock.store.files import Files
 from penstock.store.queue_ext import QueueExtensions
 from penstock.store.records import belongs_to

@@ -24,6 +24,7 @@ from typing import Annotated, Any, Concatenate, Final, ParamSpec, TypeAlias
 import typer
 
 from penstock.cli.options import AsJson
+from penstock.cli.output import say
 from penstock.client.admin import Admin
 from penstock.client.config import ClientConfig
 from penstock.client.credentials import Credentials
@@ -129,6 +130,12 @@ def over_network(verb: Callable[Concatenate[Call, P], Coroutine[Any, Any, None]]
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     command.__annotations__ = {each.name: each.annotation for each in parameters}
     return command
+
+
+async def say_if_new(call: Call, topic: str) -> None:
+    """Where a send may make topics, each has a route: who misspells one would not hear it otherwise."""
+    if topic not in await call.admin.topics.names():
+        say(f"no broker has topic {topic} yet; a send to it may make it. `penstock topic list` has those there are.")
 
 
 async def _call(

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from penstock.cli.network import Call, Group, Topic, Truth, moment_of, named, over_network, told
+from penstock.cli.network import Call, Group, Topic, Truth, moment_of, named, over_network, say_if_new, told
 from penstock.cli.options import help_if_alone
 from penstock.cli.output import add_row, moment, show, table, write, write_json
 from penstock.protocol.bodies.queues import MessageQueue
@@ -46,6 +46,7 @@ async def show_offsets(
       penstock offset show -t orders --at 2026-01-31T00:00:00
     """
     rows = []
+    await say_if_new(call, topic)
     for queue in await call.admin.offsets.queues(topic):
         offsets = call.admin.offsets
         row: dict[str, object] = {

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import logging
+import re
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Final, TypeAlias
 
 from penstock.cli.options import option
+from penstock.cli.output import say
 from penstock.cli.progress import ProgressLine
 from penstock.errors import BadSettings
 from penstock.telemetry import job_span
@@ -25,6 +28,15 @@ Master: TypeAlias = Annotated[
 ]
 Confs: TypeAlias = Annotated[list[str] | None, option("--conf", "K=V", "A setting of Spark; repeatable.")]
 MaybeNamesrv: TypeAlias = Annotated[str, option("--namesrv", "HOST:PORT", "Name servers of a cluster, not of stores.")]
+_NO_TOPIC: Final = re.compile("(?!)")
+_GOES_ON: Final = "what is done stays, and the same command goes on from there"
+_LEFT: Final = {
+    "export": _GOES_ON,
+    "replay": _GOES_ON,
+    "import": _GOES_ON,
+    "lake": "the next run goes on from there",
+    "rebuild": "what was swapped in is in force, else the old files are, and the same command goes on from there",
+}
 
 
 @contextmanager
@@ -35,22 +47,52 @@ def session(
 
     `light_java`: see `start_session`.
     """
+    from penstock.pipeline.interrupts import quiet_interrupts
     from penstock.pipeline.progress import watched
     from penstock.pipeline.session import has_session, start_session
 
     pairs = parse_confs(conf)
     stays = has_session()
-    spark = start_session(f"penstock {job}", master, pairs, light_java=light_java)
+    with interruptible(job):
+        spark = start_session(f"penstock {job}", master, pairs, light_java=light_java)
+        try:
+            with (
+                nullcontext() if stays else quiet_interrupts(),
+                job_span(job),
+                ProgressLine(lambda tasks: f"{tasks} tasks") as line,
+                watched(spark, lambda done, total: line(job, done, total)),
+            ):
+                yield spark
+        finally:
+            if not stays:
+                spark.stop()
+
+
+@contextmanager
+def interruptible(job: str) -> Iterator[None]:
+    """Says what an interrupted job has left, instead of the traceback that py4j logs."""
+    root = logging.getLogger()
+    root.addFilter(_is_no_interrupt)
     try:
-        with (
-            job_span(job),
-            ProgressLine(lambda tasks: f"{tasks} tasks") as line,
-            watched(spark, lambda done, total: line(job, done, total)),
-        ):
-            yield spark
+        yield
+    except BaseException as error:
+        if not _is_interrupt(error):
+            raise
+        say(f"{job}: interrupted; {_LEFT.get(job, 'nothing was changed')}.")
+        raise KeyboardInterrupt from None
     finally:
-        if not stays:
-            spark.stop()
+        root.removeFilter(_is_no_interrupt)
+
+
+def _is_interrupt(error: BaseException | None) -> bool:
+    """An interrupt, or what failed while things were put in order after one."""
+    while error is not None and not isinstance(error, KeyboardInterrupt):
+        error = error.__context__
+    return error is not None
+
+
+def _is_no_interrupt(record: logging.LogRecord) -> bool:
+    return record.exc_info is None or not _is_interrupt(record.exc_info[1])
 
 
 def parse_confs(conf: Sequence[str] | None) -> dict[str, str]:
@@ -74,10 +116,19 @@ def place(
     return Where(stores=tuple(stores or ()), namesrv=namesrv, config=given, settings=tuple(pairs or ()))
 
 
-def check(where: Where, *, only_stores: bool = False) -> None:
-    """Before Spark starts, which takes a while: raises BadSettings or BadStore for a place that is no good."""
+def check(where: Where, topics: Sequence[str] = (), *, only_stores: bool = False) -> None:
+    """Before Spark starts, which takes a while: raises for a place that is no good, or has not all of these topics.
+
+    That is BadSettings, BadStore, or Unreachable for a cluster that does not answer.
+    """
+    from penstock.pipeline.planning import check_there
+
     where.check(only_stores=only_stores)
     where.folders()
+    if topics:
+        check_there(where.options(subscribe=tuple(topics)))
+    elif where.namesrv:
+        check_there(where.options(subscribe_pattern=_NO_TOPIC))
 
 
 def milliseconds(name: str, text: str) -> int | None:

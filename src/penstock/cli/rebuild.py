@@ -14,6 +14,7 @@ from penstock.cli.on_spark import Confs, Master, Stores, check, place, session
 from penstock.cli.options import AsJson, Config, Pairs, number, option
 from penstock.cli.output import in_units, say, write, write_json
 from penstock.cli.store_repair import DryRun, show_rebuilt, show_start
+from penstock.errors import BadSettings
 
 if TYPE_CHECKING:
     from penstock.store.rebuilding import RangesReport
@@ -54,6 +55,8 @@ def rebuild(
 
     where = place(stores, config=config, pairs=pairs)
     check(where, only_stores=True)
+    if into is not None and into.exists() and not into.is_dir():
+        raise BadSettings(f"--into {into}: that is a file, and a folder is needed")
     for folder in () if into is not None else where.folders().values():
         check_unused(folder.layout)  # Spark need not be started to be told so
     with session("rebuild", master, conf, light_java=True) as spark:

@@ -10,7 +10,7 @@ import msgspec
 import typer
 
 from penstock.cli.network import read_account
-from penstock.cli.on_spark import Confs, Master, MaybeNamesrv, Stores, milliseconds, place, session
+from penstock.cli.on_spark import Confs, Master, MaybeNamesrv, Stores, check, milliseconds, place, session
 from penstock.cli.options import AsJson, Config, Pairs, number, option
 from penstock.cli.output import add_row, plain, say, show, table, write, write_json
 from penstock.errors import BadSettings
@@ -176,11 +176,12 @@ def _run(
     master: str | None,
     conf: Sequence[str] | None,
 ) -> None:
+    from penstock.pipeline.jobs.replay import check_replay
     from penstock.pipeline.jobs.replay import replay as run
 
-    mapping.check()
-    target.check()
-    source.check()
+    check_replay(source, target, mapping, rate)
+    if not source.folder:
+        check(source.where, source.topics)
     with session(job, master, conf) as spark:
         done = run(spark, source, target, mapping, name=name, rate=rate, dry_run=dry_run, progress=progress)
     if as_json:

@@ -55,7 +55,6 @@ def search(
     from penstock.pipeline.jobs.search import search as find
 
     where = place(stores, namesrv, config, pairs)
-    check(where)
     wanted = Wanted(
         topic=topic,
         keys=tuple(key or ()),
@@ -69,9 +68,10 @@ def search(
         until_ms=milliseconds("--until", until),
     )
     wanted.check()
+    check(where, [topic] if topic else [])
     with session("search", master, conf, light_java=True) as spark:
         found = find(spark, wanted, where)
-        unread = 0
+        unread, more = 0, ""
         hits: list[dict[str, Any]] = []
         for row in found.frame.toLocalIterator():
             if row[CORRUPT] is not None and not _holds(row):
@@ -79,11 +79,13 @@ def search(
             elif len(hits) < limit:
                 hits.append(row.asDict(recursive=True))
             else:
+                more = f", and there are more: it ended at --limit {limit}, so not all of what follows was looked at"
                 break
     for hit in hits:
         write_json(_object(hit)) if as_json else write(_line(hit) + "\n")
-    more = f", and there are more (--limit {limit})" if len(hits) == limit else ""
     say(f"{len(hits)} found{more}; {'; '.join(describe(found.coverage))}")
+    if found.coverage.through_index and len(wanted.keys) == 1 and stores and not as_json:
+        say(f"`penstock store query {stores[0]} --topic {topic} --key {wanted.keys[0]}` asks that index at once")
     if unread:
         say(f"{unread} messages or ranges could not be read, and so not searched; `penstock store verify` says why")
 

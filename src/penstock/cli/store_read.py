@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from itertools import islice
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
 from penstock.cli.messages import QueueReader, message_line, message_object, write_message
 from penstock.cli.opening import open_view
 from penstock.cli.options import LONG_MAX, AsJson, Config, Folder, NoBody, Pairs, QueueId, Topic, number, option
-from penstock.cli.output import write, write_json
-from penstock.store import Boundary
+from penstock.cli.output import say, write, write_json
+from penstock.store import Boundary, MessageStore
+
+_TOPICS_NAMED: Final = 20
 
 
 def dump(
@@ -37,12 +39,12 @@ def dump(
     """
     with open_view(folder, config, pairs) as view:
         reader = QueueReader(view.store)
-        found = (
-            message
-            for queue in view.store.queues
-            if topic in (None, queue.topic) and queue_id in (None, queue.queue_id)
-            for message in reader.messages(queue, begin)
-        )
+        queues = [
+            queue for queue in view.store.queues if topic in (None, queue.topic) and queue_id in (None, queue.queue_id)
+        ]
+        if not queues:
+            _say_what_is_there(view.store, topic, queue_id)
+        found = (message for queue in queues for message in reader.messages(queue, begin))
         for record, code in islice(found, limit):
             write_message(record, code, as_json=as_json, body=not no_body)
 
@@ -113,8 +115,25 @@ def query(
     """
     with open_view(folder, config, pairs, needs_index=True, max_msgs_num_batch=most) as view:
         reader = QueueReader(view.store)
-        for record in view.store.query(topic, key, begin, end, most):
+        found = view.store.query(topic, key, begin, end, most)
+        for record in found:
             write_message(record, reader.code_of(record), as_json=as_json)
+        if not found and topic not in {queue.topic for queue in view.store.queues}:
+            _say_what_is_there(view.store, topic)
+        elif not found:
+            say(f"the index has no message of {topic} with the key {key} at that time; keys are whole words, as sent.")
+
+
+def _say_what_is_there(store: MessageStore, topic: str | None, queue_id: int | None = None) -> None:
+    """To whom gets nothing: perhaps it is the name that is wrong."""
+    there = sorted({queue.topic for queue in store.queues})
+    if topic in there:
+        ids = [queue.queue_id for queue in store.queues if queue.topic == topic]
+        say(f"topic {topic} has no queue {queue_id}; it has {', '.join(map(str, sorted(ids)))}.")
+        return
+    more = f" and {len(there) - _TOPICS_NAMED} more" if len(there) > _TOPICS_NAMED else ""
+    names = f"it has {', '.join(there[:_TOPICS_NAMED])}{more}" if there else "it has no topic"
+    say(f"nothing in this store belongs to {topic or f'a queue {queue_id}'}; {names}.")
 
 
 def offset(

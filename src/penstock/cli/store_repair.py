@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 import typer
@@ -16,6 +16,7 @@ from penstock.errors import BadSettings
 from penstock.store import Settings
 from penstock.store import repair as mending
 from penstock.store.folder import quiet_log
+from penstock.store.rebuilding import InThreads, rebuild_by_ranges
 from penstock.store.repair import LostMessages, RebuildReport, Rebuilt, RepairReport
 
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and change nothing.")]
@@ -76,6 +77,7 @@ def rebuild(
 
     All of them, or the queues of one topic, or one queue, or the index. They are built beside the old ones and take
     their place when they are complete; the old ones lie under penstock/quarantine/ then. The store must not be open.
+    One that was cut short goes on where it was, if the log is still the same.
 
     Examples:
 
@@ -86,17 +88,14 @@ def rebuild(
     """
     if index and (topic is not None or queue is not None):
         raise BadSettings("--index goes without --topic and --queue: an index is of all topics")
+    settings = Settings.load(config, pairs or ())
+    report: RebuildReport
     with ProgressLine() as progress, quiet_log():
-        report = mending.rebuild(
-            folder,
-            Settings.load(config, pairs or ()),
-            topic=topic,
-            queue_id=queue,
-            index_only=index,
-            dry_run=dry_run,
-            progress=progress,
-            may_exceed=asked(yes, progress),
-        )
+        how: dict[str, Any] = {"dry_run": dry_run, "progress": progress, "may_exceed": asked(yes, progress)}
+        if index:
+            report = mending.rebuild(folder, settings, index_only=True, **how)
+        else:
+            report = rebuild_by_ranges(folder, settings, InThreads(progress), topic=topic, queue_id=queue, **how)
     if as_json:
         write_json(msgspec.to_builtins(report))
     else:

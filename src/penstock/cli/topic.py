@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from penstock.cli.network import Broker, Call, Cluster, Topic, Truth, over_network, told
+from penstock.cli.network import Broker, Call, Cluster, Topic, Truth, over_network, say_if_new, told
 from penstock.cli.options import help_if_alone
 from penstock.cli.output import add_row, moment, show, table, write, write_json
 from penstock.errors import NoRoute
@@ -180,6 +180,7 @@ async def route(
       penstock topic route -t orders
     """
     found = await call.admin.topics.route(topic)
+    await say_if_new(call, topic)
     if call.as_json:
         write_json(
             {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-import sys
+from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -51,8 +51,8 @@ def usage(
     from penstock.pipeline.jobs.usage import usage as count
 
     where = place(stores, config=config, pairs=pairs)
+    _check(by, as_json, as_csv, html)
     check(where, only_stores=True)
-    _check(by)
     with session("usage", master, conf, light_java=True) as spark:
         found = count(spark, where)
     _tell(found, by, as_json, as_csv, html)
@@ -82,13 +82,19 @@ def usage_here(
     """
     from penstock.pipeline.jobs.usage import usage_here as count
 
-    _check(by)
+    _check(by, as_json, as_csv, html)
     _tell(count(place([str(folder)], config=config, pairs=pairs)), by, as_json, as_csv, html)
 
 
-def _check(by: str) -> None:
+def _check(by: str, as_json: bool, as_csv: bool, html: Path | None) -> None:
+    """Before anything is counted, which takes a while."""
     if by not in KINDS:
         raise typer.BadParameter(f"--by '{by}': it must be one of {', '.join(KINDS)}")
+    if as_json and as_csv:
+        raise typer.BadParameter("--json and --csv both write to stdout; give one of them")
+    if html is not None and (html.is_dir() or not html.absolute().parent.is_dir()):
+        wrong = "that is a folder" if html.is_dir() else f"there is no folder {html.parent}"
+        raise typer.BadParameter(f"--html {html}: {wrong}; name a file in a folder that is there")
 
 
 def _tell(found: Usage, by: str, as_json: bool, as_csv: bool, html: Path | None) -> None:
@@ -148,10 +154,14 @@ def _document(found: Usage) -> dict[str, Any]:
 
 
 def _write_csv(found: Usage) -> None:
+    from penstock.pipeline.jobs.tally import Count, Key
+
     rows = [_row(key, count) for key, count in found.tally.counts]
-    writer = csv.DictWriter(sys.stdout, list(rows[0]) if rows else ["by"], lineterminator="\n")
+    page = StringIO()
+    writer = csv.DictWriter(page, list(_row(Key("", ""), Count())), lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)
+    write(page.getvalue())
 
 
 def _show(found: Usage, by: str) -> None:

@@ -114,9 +114,6 @@ class Gate:
         cookie = self._door.cookie_of(headers.get("cookie", ""))
         address = scope["client"][0] if scope.get("client") else ""
         tries = bearer is not None or cookie is not None or _brings_token(scope)
-        if tries and self._brake.is_stopped(address):
-            await _refuse(scope, send, 429, "Too many wrong tokens came from this address; wait a moment.")
-            return
         if bearer is not None and self._door.knows_token(bearer):
             await self._app(scope, receive, _with_headers(send))
         elif _brings_token(scope):  # also of who is in already: the token shall not stay in the address
@@ -129,12 +126,20 @@ class Gate:
             else:
                 await self._app(scope, receive, _with_headers(send))
         else:
-            if tries:
-                await self._brake.wrong(address)
+            if tries and await self._is_too_much(scope, send, address):
+                return
             if scope["type"] == "http":
                 await self._knock(scope, receive, send, address)
             else:
                 await _refuse(scope, send, 401, "")
+
+    async def _is_too_much(self, scope: Scope, send: Send, address: str) -> bool:
+        """Counts a wrong token; turns away who has brought too many."""
+        if self._brake.is_stopped(address):
+            await _refuse(scope, send, 429, "Too many wrong tokens came from this address; wait a moment.")
+            return True
+        await self._brake.wrong(address)
+        return False
 
     async def _knock(self, scope: Scope, receive: Receive, send: Send, address: str) -> None:
         """Somebody without a token, or with one in the link or the form."""
@@ -153,7 +158,8 @@ class Gate:
             await _refuse(scope, send, 401, "The console's token is needed, as Authorization: Bearer.")
             return
         if not self._door.knows_token(given):
-            await self._brake.wrong(address)
+            if await self._is_too_much(scope, send, address):
+                return
             await _answer(send, 401, login_page(_local(target), wrong=True), kind="text/html; charset=utf-8")
             return
         cookie = f"{self._door.cookie_name}={self._door.cookie_value}; HttpOnly; SameSite=Strict; Path=/"

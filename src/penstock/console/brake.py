@@ -1,10 +1,11 @@
 """Slows those who guess tokens, by the address that they come from.
 
 A wrong token is answered a little later than it could be, and counts. An address may be wrong so often at once, and so
-often a second from then on; beyond that whatever brings a token is turned away before anybody looks at it, the right
-one too, since a guess that is looked at is a guess that is made. Cookies count as well: they are derived from the
-token. Behind a proxy all people have one address, which is why the limit is far above what people do. A fixed number of
-addresses is remembered, those that were wrong last. Belongs to the loop's thread.
+often a second from then on; beyond that what is wrong is turned away. What is right always passes: behind a proxy all
+people have one address, and one page left open with a cookie of yesterday must not lock the others out. So the brake
+keeps noise and load down; that a token cannot be guessed is due to its length alone. Cookies count as well: they are
+derived from the token. A fixed number of addresses is remembered, those that were wrong last. Belongs to the loop's
+thread.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ class Brake:
         return len(self._left)
 
     def is_stopped(self, address: str) -> bool:
-        """Whether nothing that this address brings is to be looked at just now."""
+        """Whether this address was wrong so often that it is turned away when it is wrong once more."""
         return address in self._left and self._now(address) < 1.0
 
     async def wrong(self, address: str) -> None:

@@ -81,7 +81,7 @@ class _Range:
                     if self._held >= _MOST_HELD:
                         self._has_room.clear()
                     await self._has_room.wait()
-        except Exception as error:
+        except Exception as error:  # `take` raises it
             self._waiting.put_nowait(error)
         else:
             self._waiting.put_nowait(None)

@@ -10,7 +10,6 @@ This module reads the texts; what they mean for the queues that are there is dec
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -20,9 +19,6 @@ LATEST = -1
 
 ANY_BROKER = ""
 """Stands for whichever broker has the queue."""
-
-ByQueue = Mapping[tuple[str, str, int], int]
-"""A number for (topic, broker, queue id)."""
 
 
 class Wish(msgspec.Struct, frozen=True):

@@ -15,13 +15,12 @@ import numpy as np
 
 from penstock.errors import BadStore
 from penstock.format.arrow_schema import select_columns
-from penstock.format.queue_unit import PRE_BLANK, UNIT_SIZE
+from penstock.format.queue_unit import NO_RECORD_SIZE, PRE_BLANK, UNIT_SIZE
 from penstock.pipeline.places import Task
 from penstock.pipeline.ranges import Queue, Span
 from penstock.pipeline.store_task import Files, LogTask, QueueSpan, QueueTask, RecordTask
 from penstock.store.arrow_get import ArrowReader, QueueToRead
 from penstock.store.config_files import ConfigFiles
-from penstock.store.consume_queue import NO_RECORD_SIZE
 from penstock.store.folder import StoreFolder
 from penstock.store.light_view import QueueView
 from penstock.store.query import Boundary
@@ -140,10 +139,6 @@ class OneStore:
         """Raises BadStore if consumerOffset.json cannot be read."""
         tables = ConfigFiles(self._folder.files, self._folder.layout.config)
         return tables.consumer_offsets.read().table.offsets.get((topic, group), {}).get(queue_id)
-
-    def knows_group(self, group: str) -> bool:
-        tables = ConfigFiles(self._folder.files, self._folder.layout.config)
-        return any(name == group for _, name in tables.consumer_offsets.read().table.offsets)
 
     def size(self, topic: str, queue_id: int, start: int, stop: int) -> int:
         """Bytes of a range of records; of a long one, what pages from all over it make of it."""

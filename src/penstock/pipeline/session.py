@@ -6,8 +6,11 @@ and in UTC. What the caller sets wins, and a session that is already there is us
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
 import sys
+import threading
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
@@ -78,11 +81,23 @@ def start_session(
 
 def _started(builder: SparkSession.Builder, where: str) -> SparkSession:
     """The session, or in one sentence why there is none: what Java says fills pages."""
+    before = _children()
     try:
         return builder.getOrCreate()
+    except KeyboardInterrupt:
+        for process in _children() - before:  # a Java that is interrupted while it starts would stay for ever
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(process, signal.SIGTERM)
+        raise
     except Exception as error:
         if type(error).__module__.partition(".")[0] not in ("pyspark", "py4j"):
             raise
         if "JAVA_GATEWAY_EXITED" in str(error):
             raise MissingPackage(NO_JAVA) from None
         raise Unreachable(f"Spark does not start on {where}; check --master and --conf, and that it runs") from error
+
+
+def _children() -> set[int]:
+    """The processes that this thread has started; none where the system does not tell."""
+    listed = Path(f"/proc/self/task/{threading.get_native_id()}/children")
+    return set(map(int, listed.read_text().split())) if listed.exists() else set()

@@ -118,10 +118,14 @@ def _of_store(broker: str, folder: StoreFolder, group: str) -> list[Behind]:
     offsets = ConfigFiles(folder.files, folder.layout.config).consumer_offsets.read().table.offsets
     found = []
     with folder.view().store as store:
+        there: dict[str, list[int]] = {}
+        for queue in store.queues:
+            there.setdefault(queue.topic, []).append(queue.queue_id)
         for (topic, name), queues in offsets.items():
             if group and name != group:
                 continue
-            for queue_id, consumed in queues.items():
+            # a queue without an offset counts from 0, as a broker counts it: nobody has consumed from it
+            for queue_id, consumed in {**dict.fromkeys(there.get(topic, ()), 0), **queues}.items():
                 low, high = max(store.min_offset(topic, queue_id), 0), store.max_offset(topic, queue_id)
 
                 def time(offset: int, topic: str = topic, queue_id: int = queue_id) -> int:

@@ -61,7 +61,7 @@ class Lake(msgspec.Struct, frozen=True, kw_only=True):
         path = folder.absolute() / FILE
         try:
             found = yaml.safe_load(path.read_text(encoding="utf-8"))
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             raise BadSettings(
                 f"there is no {FILE} in it, so this is no lake; make one with `penstock pipeline lake init`",
                 path=folder,

@@ -19,6 +19,7 @@ import msgspec
 
 from penstock.errors import BadSettings, MissingPackage, PenstockError, StoreInUse
 from penstock.pipeline.connect_session import start_connect_session
+from penstock.pipeline.interrupts import quiet_interrupts
 from penstock.pipeline.lake.project import SPEC_FILE, Lake, check_initialised
 from penstock.pipeline.session import has_session, start_session
 from penstock.store.overlay_files import OverlayFiles
@@ -101,7 +102,8 @@ def _session(lake: Lake, master: str | None, conf: Mapping[str, str]) -> Iterato
     with _said(Path(lake.folder), []):
         spark = _start(lake, master or "local[*]", conf)
     try:
-        yield spark
+        with quiet_interrupts():
+            yield spark
     finally:
         spark.stop()
 

@@ -82,6 +82,9 @@ class ExportFolder:
         """Raises BadSettings if no export can be here."""
         if self.root.exists() and not self.root.is_dir():
             raise BadSettings(f"--to {self.root}: that is a file, and a folder is needed")
+        for folder in self.root.parents:
+            if (folder / "commitlog").is_dir():
+                raise BadSettings(f"--to {self.root}: that lies in the store {folder}; export to a folder elsewhere")
         if self.root.is_dir() and any(self.root.iterdir()) and not self.own.exists():
             raise BadSettings(f"--to {self.root}: there is something else in this folder; export to a new one")
 

@@ -5,7 +5,7 @@ and once. Into a cluster it is sent at least once: after a run that was killed w
 that batch again, with the same unique keys.
 """
 
-from penstock.pipeline.jobs.replay.job import Replayed, replay
+from penstock.pipeline.jobs.replay.job import Replayed, check_replay, replay
 from penstock.pipeline.jobs.replay.rows import Mapping
 from penstock.pipeline.jobs.replay.source import Source, dead_letters, from_export, from_files, from_place
 from penstock.pipeline.jobs.replay.target import Target
@@ -15,6 +15,7 @@ __all__ = [
     "Replayed",
     "Source",
     "Target",
+    "check_replay",
     "dead_letters",
     "from_export",
     "from_files",

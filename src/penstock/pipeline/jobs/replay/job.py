@@ -75,15 +75,9 @@ def replay(
     Without a name it is made of source, target and mapping. Raises BadSettings, BadStore, StoreInUse, Unreachable...
     """
     mapping = mapping or Mapping()
-    mapping.check()
-    target.check()
-    if rate is not None and target.store:
-        raise BadSettings("--rate is for a cluster: nobody consumes from a store while it is written to")
+    check_replay(source, target, mapping, rate)
     label = source.label if isinstance(source, Source) else "a frame"
-    if isinstance(source, Source):
-        source.check()
-        _refuse_circles(source, target, mapping)
-    elif not name:
+    if not isinstance(source, Source) and not name:
         raise BadSettings("a frame needs a `name`, by which it is known when it is replayed again")
     name = name or _name(label, target, mapping)
     own = target.progress(name, progress)
@@ -94,6 +88,17 @@ def replay(
                 shutil.copytree(own, copy, ignore=shutil.ignore_patterns("lock"))
             return _run(spark, source, target, mapping, name, copy, label, rate, dry_run=True)
     return _run(spark, source, target, mapping, name, own, label, rate, dry_run=False)
+
+
+def check_replay(source: Source | DataFrame, target: Target, mapping: Mapping, rate: int | None) -> None:
+    """What can be known before anything is read. Raises BadSettings, BadStore, StoreInUse."""
+    mapping.check()
+    target.check()
+    if rate is not None and target.store:
+        raise BadSettings("--rate is for a cluster: nobody consumes from a store while it is written to")
+    if isinstance(source, Source):
+        source.check()
+        _refuse_circles(source, target, mapping)
 
 
 def _run(

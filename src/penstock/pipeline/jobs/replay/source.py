@@ -48,6 +48,8 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
             raise BadSettings(f"--format '{self.format}': it must be one of {', '.join(_FILES)}")
         elif not Path(self.folder).is_dir():
             raise BadSettings(f"{self.folder}: there is no such folder; check --from")
+        elif not self.format:
+            ExportFolder(self.folder).wish()
 
     @property
     def label(self) -> str:
