@@ -17,7 +17,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Self
 
-from clients.served import Served, free_port
+from clients.served import Served
+from ports import free_port
 from replication_processes import ProxyThread, log_on_disk, member, wait_for
 
 from penstock.client.producer import ProducerOptions

@@ -75,6 +75,7 @@ class Proxy:
         """Bytes that a master heard by an old connection, after a new one was made."""
         self._may_report = asyncio.Event()
         self._may_report.set()
+        self._is_held = asyncio.Event()
         self._slaves: set[asyncio.StreamWriter] = set()
 
     async def __aenter__(self) -> Self:
@@ -110,6 +111,7 @@ class Proxy:
             while data := await reader.read(self._random.randrange(1, self.largest)):
                 if may is not None and not may.is_set():
                     held += data
+                    self._is_held.set()
                     continue
                 writer.write(data)
                 self.passed += len(data)
@@ -127,12 +129,16 @@ class Proxy:
         self._slaves.discard(writer)
 
     async def swap(self, hold_s: float, made_s: float) -> None:
-        """Holds reports for so long, cuts the slaves off, and lets the reports go when new connections were made."""
+        """Holds reports for so long, and until there is one; cuts the slaves off, and lets go when others were made."""
         old, self._may_report = self._may_report, asyncio.Event()
         self._may_report.set()
         old.clear()
         slaves = list(self._slaves)
+        self._is_held.clear()
         await asyncio.sleep(hold_s)
+        if slaves:
+            with contextlib.suppress(TimeoutError):  # a slave that is dead or stopped has nothing to report
+                await asyncio.wait_for(self._is_held.wait(), 10)
         for writer in slaves:
             writer.transport.abort()
         await asyncio.sleep(made_s)

@@ -27,7 +27,7 @@ from penstock.remoting.limits import Limits
 from penstock.store import FlushDiskType, MessageStore, Settings
 from penstock.store.files import Files
 
-WAIT_S = 10.0
+WAIT_S = 60.0
 Signer = Callable[[Command], None]
 
 
@@ -218,7 +218,8 @@ class BrokerHome:
 
         `options` are further arguments of the broker.
         """
-        changes = {"flush_disk_type": FlushDiskType.SYNC_FLUSH, **store} if sync else dict(store)
+        patient = {"flush_disk_type": FlushDiskType.SYNC_FLUSH, "sync_flush_timeout": 60_000}
+        changes = {**patient, **store} if sync else dict(store)
         opened = MessageStore.open(self.path, Settings.dev(**changes), files=files)
         try:
             broker = Broker(opened, BrokerSettings(**settings), **options)

@@ -19,6 +19,7 @@ from penstock.broker.state import BrokerState
 from penstock.broker.system_topics import is_system_group
 from penstock.errors import PenstockError
 from penstock.format.config_tables import TopicConfig
+from penstock.format.queue_unit import NO_RECORD_SIZE
 from penstock.protocol.bodies.progress import QueryConsumeTimeSpanBody, QueueTimeSpan
 from penstock.protocol.bodies.queue_view import ConsumeQueueData, QueryConsumeQueueResponseBody
 from penstock.protocol.bodies.queues import MessageQueue
@@ -32,7 +33,6 @@ from penstock.protocol.headers.query import QueryConsumeQueue
 from penstock.protocol.subscription import TAG, SubscriptionData
 from penstock.remoting.connection import Connection
 from penstock.remoting.handlers import Handler, Refusal
-from penstock.store.consume_queue import NO_RECORD_SIZE
 
 _PAUSE_EVERY: Final = 256
 """Queues after which the loop may do something else."""

@@ -48,6 +48,7 @@ from penstock.broker.tracing import start_tracing
 from penstock.broker.transaction_check import TransactionCheck
 from penstock.broker.transactions import Transactions, make_half
 from penstock.broker.watch import StoreWatch
+from penstock.clock import now_ms
 from penstock.errors import Unreachable
 from penstock.namesrv.name_server import NameServer
 from penstock.namesrv.route_table import Broker as BrokerIdentity
@@ -59,7 +60,6 @@ from penstock.remoting.handlers import Handler
 from penstock.remoting.limits import Limits
 from penstock.remoting.server import Server
 from penstock.remoting.tls import ServerTls, server_tls
-from penstock.store.commit_log import now_ms
 from penstock.store.settings import BrokerRole
 from penstock.store.store import MessageStore
 
@@ -76,8 +76,9 @@ _WRITES: Final = (
 )
 _FRAME_SLACK: Final = 1 << 20
 """What a frame has besides its body."""
-_GATHER_S: Final = 0.001
-"""The thread that dispatches looks once in a millisecond, as RocketMQ's does; whoever waits is served at once."""
+_GATHER_S: Final = 0.01
+"""So long the thread that dispatches lets messages come together: whoever waits for one is served at once by the loop,
+and each look takes the interpreter's lock from it."""
 _SLAVE_GATHER_S: Final = 0.02
 """A slave's looks less often: its master waits for what follows the log, and hardly anybody for its queues."""
 _EXPIRE_EVERY_S: Final = 10.0
@@ -138,50 +139,7 @@ class Broker:
         )
         self.administration = Administration(state, self.held, self.unflushed, compile_sql)
         self._queries = Queries(store)
-        transactions = Transactions(store, self.unflushed, self.held, state.tally)
-        transactions.on_end.append(self.transaction_check.ended)
-        checks = SendChecks(state.topics, state.groups, state.settings, clock)
-        for concern in (
-            Sends(
-                store,
-                state.topics,
-                checks,
-                state.settings,
-                self.unflushed,
-                self.held,
-                state.hooks,
-                state.tally,
-                make_half,
-            ),
-            Answers(store, state.clients, checks, state.settings, clock),
-            SendBacks(store, state.topics, state.groups, state.settings, self.unflushed, state.hooks, state.tally),
-            Pulls(
-                store,
-                state.topics,
-                state.groups,
-                state.offsets,
-                state.clients,
-                self.held,
-                state.settings,
-                state.hooks,
-                state.tally,
-                MovedOffsets(store, state.settings, clock),
-                compile_sql,
-                SlaveReads(
-                    state.settings,
-                    self._follows if self.replication.is_slave else None,
-                    corrects=store.settings.offset_check_in_slave,
-                ),
-            ),
-            transactions,
-            Offsets(store, state.offsets, state.topics, state.groups),
-            Clients(state.clients, state.groups, state.topics, state.settings, compile_sql),
-            state.locks,
-            self._queries,
-            self.administration,
-            AdminAccounts(self.access, self.identity),
-            self.replication.status,
-        ):
+        for concern in self._concerns(compile_sql):
             self.add(concern)
         if tracing is not None:
             tracing.wrap(self.handlers)
@@ -198,6 +156,39 @@ class Broker:
         return self.replication.follows
 
     # -- putting together ------------------------------------------------------------------------------------
+
+    def _concerns(self, compile_sql: SqlCompiler) -> tuple[Concern, ...]:
+        """All that answers requests."""
+        state, store, clock = self.state, self.store, self.state.clock
+        checks = SendChecks(state.topics, state.groups, state.settings, clock)
+        transactions = Transactions(store, self.unflushed, self.held, state.tally)
+        transactions.on_end.append(self.transaction_check.ended)
+        followed = self._follows if self.replication.is_slave else None
+        reads = SlaveReads(state.settings, followed, corrects=store.settings.offset_check_in_slave)
+        return (
+            Sends(
+                store,
+                state.topics,
+                checks,
+                state.settings,
+                self.unflushed,
+                self.held,
+                state.hooks,
+                state.tally,
+                make_half,
+            ),
+            Answers(store, state.clients, checks, state.settings, clock),
+            SendBacks(state, self.unflushed),
+            Pulls(state, self.held, MovedOffsets(store, state.settings, clock), reads, compile_sql),
+            transactions,
+            Offsets(store, state.offsets, state.topics, state.groups),
+            Clients(state.clients, state.groups, state.topics, state.settings, compile_sql),
+            state.locks,
+            self._queries,
+            self.administration,
+            AdminAccounts(self.access, self.identity),
+            self.replication.status,
+        )
 
     def add(self, concern: Concern) -> None:
         """Has a concern answer its requests; no request has two."""

@@ -24,8 +24,8 @@ from penstock.errors import PenstockError
 from penstock.format.config_tables import DelayOffsets
 from penstock.format.constants import HALF_TOPIC, REAL_QID, REAL_TOPIC, SCHEDULE_TOPIC
 from penstock.format.properties import encode_properties
+from penstock.format.queue_unit import NO_RECORD_SIZE
 from penstock.format.record import Record
-from penstock.store.consume_queue import NO_RECORD_SIZE
 from penstock.store.message import Message
 from penstock.store.status import PutStatus
 from penstock.store.store import MessageStore

@@ -11,6 +11,7 @@ anything is stored, and no other connection notices.
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections import Counter, deque
 from typing import NamedTuple
 
@@ -41,6 +42,7 @@ class UnflushedSends:
         self._store = store
         self._settings = settings
         self._loop = asyncio.get_running_loop()
+        self._thread = threading.get_ident()
         self._needs_disk = store.settings.flush_disk_type is FlushDiskType.SYNC_FLUSH
         self._needs_slave = store.settings.broker_role is BrokerRole.SYNC_MASTER
         self.is_needed = self._needs_disk or self._needs_slave
@@ -55,7 +57,7 @@ class UnflushedSends:
         if self._needs_disk:
             store.on_flush(self._synced)
         if self._needs_slave:
-            store.replicas.on_acknowledge.append(self._synced)
+            store.replicas.on_acknowledge.append(self._acknowledged)
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -93,8 +95,15 @@ class UnflushedSends:
         """Returns when nothing waits any more."""
         await self._drained.wait()
 
+    def _acknowledged(self) -> None:
+        """On the thread that hears of slaves, which is the loop's: nobody need be woken then."""
+        if threading.get_ident() == self._thread:
+            self._look()
+        else:
+            self._synced()
+
     def _synced(self) -> None:
-        """On the thread that syncs, or that hears of slaves."""
+        """On another thread: the one that syncs."""
         if not self._look_is_due and self._waiting:
             self._look_is_due = True
             try:
@@ -110,11 +119,15 @@ class UnflushedSends:
     def _look(self) -> None:
         self._look_is_due = False
         failure = self._store.flush_failure
+        answered: set[Connection] = set()
         while self._waiting and (self._is_done(self._waiting[0]) or failure):
             waiting = self._waiting.popleft()
             if failure and waiting.end_offset > self._store.flushed_offset:
                 waiting.reply.code, waiting.reply.remark = ResponseCode.SYSTEM_ERROR, failure
             self._answer(waiting)
+            answered.add(waiting.connection)
+        for connection in answered:
+            connection.flush()
 
     def _expire(self) -> None:
         now = self._loop.time()
@@ -127,12 +140,14 @@ class UnflushedSends:
                 waiting.reply.code = ResponseCode.FLUSH_DISK_TIMEOUT
                 waiting.reply.remark = f"stored, but not on disk after {self._wait_s:g} seconds"
             self._answer(waiting)
+            waiting.connection.flush()
         self._timer = self._loop.call_at(self._waiting[0].deadline, self._expire) if self._waiting else None
 
     def _answer(self, waiting: Waiting) -> None:
+        """Lays the reply down; the caller flushes."""
         self._of[waiting.connection] -= 1
         if self._of[waiting.connection] <= 0:
             del self._of[waiting.connection]
-        waiting.connection.send(waiting.reply)
+        waiting.connection.lay_down(waiting.reply)
         if not self._waiting:
             self._drained.set()

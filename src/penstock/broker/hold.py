@@ -54,6 +54,7 @@ class HeldPulls:
     def __init__(self, store: MessageStore) -> None:
         self._store = store
         self._loop = asyncio.get_running_loop()
+        self._thread = threading.get_ident()
         self._held: dict[_Key, set[HeldPull]] = {}
         self._of: dict[Connection, set[HeldPull]] = {}
         self._arrived: dict[_Key, tuple[int, list[npt.NDArray[np.int64]]]] = {}
@@ -122,8 +123,9 @@ class HeldPulls:
             if self._wake_is_due:
                 return
             self._wake_is_due = True
+        is_here = threading.get_ident() == self._thread
         with contextlib.suppress(RuntimeError):  # the loop is gone, and who waited with it
-            self._loop.call_soon_threadsafe(self._wake)
+            (self._loop.call_soon if is_here else self._loop.call_soon_threadsafe)(self._wake)
 
     def _wake(self) -> None:
         with self._gate:

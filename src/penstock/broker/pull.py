@@ -10,19 +10,14 @@ from typing import Final
 
 import msgspec
 
-from penstock.broker.client_table import ClientTable
 from penstock.broker.clients import sql_compiler
-from penstock.broker.group_table import GroupTable
 from penstock.broker.hold import HeldPull, HeldPulls
-from penstock.broker.hooks import ConsumeContext, Hooks
+from penstock.broker.hooks import ConsumeContext
 from penstock.broker.moved_offsets import MovedOffsets
-from penstock.broker.offset_table import OffsetTable
 from penstock.broker.pull_reply import found_head
 from penstock.broker.selection import ALL, Selection, SqlCompiler, by_tags
-from penstock.broker.settings import SettingsInForce
 from penstock.broker.slave_reads import SlaveReads
-from penstock.broker.tally import Tally
-from penstock.broker.topic_table import TopicTable
+from penstock.broker.state import BrokerState
 from penstock.errors import BadRequest
 from penstock.format.config_tables import SubscriptionGroup
 from penstock.protocol.bodies.heartbeat import MessageModel
@@ -34,7 +29,6 @@ from penstock.protocol.subscription import TAG, SubscriptionData, subscribe
 from penstock.remoting.connection import Connection
 from penstock.remoting.handlers import Handler, Refusal, failed
 from penstock.store.status import GetStatus, Page
-from penstock.store.store import MessageStore
 
 _EMPTY: Final = (GetStatus.NO_MESSAGE_IN_QUEUE, GetStatus.NO_MATCHED_LOGIC_QUEUE)
 _SCANNED: Final = (GetStatus.FOUND, GetStatus.NO_MATCHED_MESSAGE, GetStatus.MESSAGE_WAS_REMOVING)
@@ -62,31 +56,19 @@ class Pulls:
     """Answers pulls."""
 
     def __init__(
-        self,
-        store: MessageStore,
-        topics: TopicTable,
-        groups: GroupTable,
-        offsets: OffsetTable,
-        clients: ClientTable,
-        held: HeldPulls,
-        settings: SettingsInForce,
-        hooks: Hooks,
-        tally: Tally,
-        moved: MovedOffsets,
-        compile_sql: SqlCompiler | None = None,
-        reads: SlaveReads | None = None,
+        self, state: BrokerState, held: HeldPulls, moved: MovedOffsets, reads: SlaveReads, compile_sql: SqlCompiler
     ) -> None:
-        self._store = store
-        self._topics = topics
-        self._groups = groups
-        self._offsets = offsets
-        self._clients = clients
+        self._store = state.store
+        self._topics = topics = state.topics
+        self._groups = groups = state.groups
+        self._offsets = state.offsets
+        self._clients = state.clients
         self._held = held
-        self._settings = settings
-        self._hooks = hooks
-        self._tally = tally
+        self._settings = settings = state.settings
+        self._hooks = state.hooks
+        self._tally = state.tally
         self._moved = moved
-        self._reads = reads or SlaveReads(settings)
+        self._reads = reads
         self._compile_sql = compile_sql
         self._plain: dict[tuple[str, str], tuple[SubscriptionGroup, int]] = {}
         """By topic and group what has passed all checks, with the number of queues to read from."""
@@ -225,7 +207,7 @@ class Pulls:
         def run(held: HeldPull, is_last: bool) -> bool:
             try:
                 page = self._get(header, held.offset, selection)
-            except Exception as error:
+            except Exception as error:  # nobody above a held pull would answer it
                 connection.send(failed(command, error))
                 return True
             if not is_last and page.status is GetStatus.NO_MATCHED_MESSAGE:

@@ -130,14 +130,16 @@ class Sends:
         if result.status is not PutStatus.PUT_OK:
             return self._replies.refused(command, result, self._always)
         self._tally.count_sent(topic, 1, result.size)
+        if self._waits_for_disk and not command.flag & ONE_WAY:  # a slave is sent it before consumers are looked for
+            msg_id = self._replies.msg_id(result.physical_offset)
+            reply = self._stored(command, msg_id, result.queue_id, result.queue_offset)
+            self._unflushed.add(connection, result.end_offset, reply)
+            self._held.stored(topic, result.queue_id)
+            return None
         self._held.stored(topic, result.queue_id)
         if command.flag & ONE_WAY:
             return None
         msg_id = self._replies.msg_id(result.physical_offset)
-        if self._waits_for_disk:
-            reply = self._stored(command, msg_id, result.queue_id, result.queue_offset)
-            self._unflushed.add(connection, result.end_offset, reply)
-            return None
         if command.binary:
             return self._stored(command, msg_id, result.queue_id, result.queue_offset)
         return self._frames.frame(command.opaque, msg_id, result.queue_id, result.queue_offset)

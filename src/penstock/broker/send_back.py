@@ -10,15 +10,13 @@ from __future__ import annotations
 import random
 
 from penstock.broker.flow import UnflushedSends
-from penstock.broker.group_table import GroupTable
-from penstock.broker.hooks import ConsumeContext, Hooks
+from penstock.broker.hooks import ConsumeContext
 from penstock.broker.peer_hosts import host_text
 from penstock.broker.put_reply import STORED, PutReplies
 from penstock.broker.send_check import make_dead_letter_topic
-from penstock.broker.settings import SettingsInForce
+from penstock.broker.state import BrokerState
 from penstock.broker.system_topics import retry_topic
-from penstock.broker.tally import Tally
-from penstock.broker.topic_table import UNIT_SUBSCRIPTION, TopicTable
+from penstock.broker.topic_table import UNIT_SUBSCRIPTION
 from penstock.format.config_tables import SubscriptionGroup
 from penstock.format.constants import DELAY, ORIGIN_MESSAGE_ID, RETRY_TOPIC
 from penstock.format.record import Record
@@ -30,7 +28,6 @@ from penstock.protocol.versions import V3_4_9
 from penstock.remoting.connection import Connection
 from penstock.remoting.handlers import Handler, Refusal
 from penstock.store.message import Message
-from penstock.store.store import MessageStore
 
 _FIRST_RETRY_LEVEL = 3
 """Ten seconds, unless the levels are set otherwise; each retry waits one level longer."""
@@ -39,24 +36,15 @@ _FIRST_RETRY_LEVEL = 3
 class SendBacks:
     """Takes messages back."""
 
-    def __init__(
-        self,
-        store: MessageStore,
-        topics: TopicTable,
-        groups: GroupTable,
-        settings: SettingsInForce,
-        unflushed: UnflushedSends,
-        hooks: Hooks,
-        tally: Tally,
-    ) -> None:
-        self._store = store
-        self._topics = topics
-        self._groups = groups
-        self._settings = settings
+    def __init__(self, state: BrokerState, unflushed: UnflushedSends) -> None:
+        self._store = state.store
+        self._topics = state.topics
+        self._groups = state.groups
+        self._settings = state.settings
         self._unflushed = unflushed
-        self._hooks = hooks
-        self._tally = tally
-        self._replies = PutReplies(store)
+        self._hooks = state.hooks
+        self._tally = state.tally
+        self._replies = PutReplies(state.store)
         self._waits_for_disk = unflushed.is_needed
 
     def handlers(self) -> dict[RequestCode, Handler]:

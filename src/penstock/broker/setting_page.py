@@ -6,10 +6,9 @@ python -m penstock.broker.setting_page > docs/reference/broker-settings.md
 from __future__ import annotations
 
 import sys
-from itertools import groupby
 
 from penstock.broker.setting_table import SPECS, WITHOUT_EFFECT
-from penstock.store.setting_page import row
+from penstock.store.setting_page import sections
 
 _HEAD = """\
 # Settings of the broker
@@ -29,18 +28,10 @@ record. `penstock serve --listen` sets both where they are not given.
 | no effect | accepted, does nothing, and start-up says so; the reason is given |
 """
 
-_COLUMNS = """\
-| Name | Default | Effect | Meaning |
-|---|---|---|---|
-"""
-
 
 def settings_page() -> str:
     """The page's whole text."""
-    parts = [_HEAD]
-    for title, specs in groupby(SPECS.values(), key=lambda spec: spec.about.section):
-        rows = "".join(row(spec, dev=False) for spec in specs)
-        parts.append(f"## {title}\n\n{_COLUMNS}{rows}")
+    parts = [_HEAD, *sections(SPECS.values())]
     idle = "".join(f"| `{name}` | {why} |\n" for name, why in sorted(WITHOUT_EFFECT.items()))
     parts.append(f"## Without effect\n\n| Name | Why |\n|---|---|\n{idle}")
     return "\n".join(parts)

@@ -113,10 +113,15 @@ class Connection(asyncio.Protocol):
             self._flush_is_due = True
             self._loop.call_soon(self._flush)
 
-    def send_many(self, commands: Sequence[Command]) -> None:
-        """Writes several at once."""
-        for command in commands:
-            self.send(command)
+    def lay_down(self, command: Command) -> None:
+        """As `send`, but leaves with the next `flush`, which the caller owes."""
+        if not self.closed:
+            self._put(command)
+
+    def flush(self) -> None:
+        """Writes what was laid down in this turn of the loop, unless requests are being served: it leaves with them."""
+        if not self._batching:
+            self._flush()
 
     async def request(self, command: Command, timeout_s: float) -> Command:
         """Sends a request, with an opaque of this connection, and returns its reply.
@@ -156,7 +161,7 @@ class Connection(asyncio.Protocol):
         """Encodes a command and lays it down for the next flush."""
         try:
             parts = encode_parts(command)
-        except Exception as error:
+        except Exception as error:  # a reply that cannot be encoded is still owed
             if not command.flag & RESPONSE:
                 raise
             parts = encode_parts(failed(command, error))
@@ -232,7 +237,7 @@ class Connection(asyncio.Protocol):
                     continue
                 if not isinstance(result, (Command, bytes, tuple)):
                     self._defer(command, result)
-            except Exception as error:
+            except Exception as error:  # one request's mistake is no reason to end the connection
                 result = failed(command, error)
             if not flag & ONE_WAY:
                 if isinstance(result, tuple):

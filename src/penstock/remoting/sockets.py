@@ -28,18 +28,14 @@ def bind(host: str, port: int) -> socket.socket:
         family, kind, protocol, _, address = min(found, key=lambda each: each[0] != socket.AF_INET)
         listener = socket.socket(family, kind, protocol)
     except OSError as error:
-        raise Unreachable(
-            f"cannot listen at {host}:{port}: {error.strerror}; choose another address, or stop what is there"
-        ) from None
+        raise _cannot_listen(host, port, error) from None
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.setblocking(False)
         listener.bind(address)
     except OSError as error:
         listener.close()
-        raise Unreachable(
-            f"cannot listen at {host}:{port}: {error.strerror}; choose another address, or stop what is there"
-        ) from None
+        raise _cannot_listen(host, port, error) from None
     return listener
 
 
@@ -50,10 +46,13 @@ def listen(host: str, port: int, bound: socket.socket | None = None) -> socket.s
         listener.listen(_BACKLOG)
     except OSError as error:
         listener.close()
-        raise Unreachable(
-            f"cannot listen at {host}:{port}: {error.strerror}; choose another address, or stop what is there"
-        ) from None
+        raise _cannot_listen(host, port, error) from None
     return listener
+
+
+def _cannot_listen(host: str, port: int, error: OSError) -> Unreachable:
+    what = f"cannot listen at {host}:{port}: {error.strerror}"
+    return Unreachable(f"{what}; choose another address, or stop what is there")
 
 
 def keep_alive(connected: _HasOptions) -> None:

@@ -82,14 +82,19 @@ class Syncer:
         self._gate = threading.Lock()
 
     def sync(self, least_pages: int, *, all_files: bool) -> None:
-        """Syncs and reports the store time up to which the log is on disk. Raises FlushFailed."""
+        """Syncs and reports the store time up to which the log is on disk. Raises FlushFailed.
+
+        `all_files`: those that hold what is there now. What comes meanwhile is for the next time: while puts come
+        faster than the disk syncs there would be no end, and whoever waits is answered at the end.
+        """
         with self._gate:
             if self.failure is not None:
                 raise FlushFailed(self.failure)
             started = time.monotonic()
             try:
+                end = self._queue.max_offset
                 moved = self._queue.flush(least_pages)
-                while moved and all_files:
+                while moved and all_files and self._queue.flushed_where < end:
                     moved = self._queue.flush(least_pages)
             except OSError as error:
                 self.failure = f"the log could not be synced ({error.strerror}): puts are refused until a restart"

@@ -12,6 +12,7 @@ from broker.raw_client import ok
 from loopback import until
 from replication_pair import ScriptedSlave, caught_up, master, same_log, slave
 from replication_processes import Proxy
+from seeds import chosen_seed
 
 from penstock.broker.replication import follower
 from penstock.store import Message
@@ -27,8 +28,7 @@ def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_slave_whose_connection_is_cut_again_and_again_gets_the_same_log(
     run: Run, tmp_path: Path, flush: str
 ) -> None:
-    seed = random.randrange(1 << 30)
-    print(f"seed {seed}")
+    seed = chosen_seed()
 
     async def go() -> None:
         chance = random.Random(seed)
@@ -57,7 +57,7 @@ def _is_even(m: object, s: object) -> bool:
 
 def test_sends_go_on_when_the_only_slave_is_away_and_wait_again_when_it_is_back(run: Run, tmp_path: Path) -> None:
     async def go() -> None:
-        async with master(tmp_path / "m", store={"broker_role": "SYNC_MASTER", "slave_timeout": 200}) as m:
+        async with master(tmp_path / "m", store={"broker_role": "SYNC_MASTER", "slave_timeout": 50_000}) as m:
             where = m.broker.replication.listens_at
             assert where is not None
             async with Proxy(where, 1) as proxy, slave(tmp_path / "s", m, through=proxy.port) as s:
@@ -118,13 +118,12 @@ def test_a_master_that_is_silent_is_left_and_found_again(
 
 
 def test_what_a_slave_said_by_an_old_connection_does_no_harm_when_it_comes_late(run: Run, tmp_path: Path) -> None:
-    seed = random.randrange(1 << 30)
-    print(f"seed {seed}")
+    seed = chosen_seed()
 
     async def go() -> None:
         chance = random.Random(seed)
         safe = {"flush_disk_type": "SYNC_FLUSH"}
-        async with master(tmp_path / "m", store={**safe, "broker_role": "SYNC_MASTER", "slave_timeout": 10_000}) as m:
+        async with master(tmp_path / "m", store={**safe, "broker_role": "SYNC_MASTER", "slave_timeout": 50_000}) as m:
             where = m.broker.replication.listens_at
             assert where is not None
             async with Proxy(where, seed) as proxy, slave(tmp_path / "s", m, through=proxy.port, store=safe) as s:
@@ -147,8 +146,7 @@ def test_what_a_slave_said_by_an_old_connection_does_no_harm_when_it_comes_late(
 
 
 def test_a_slave_that_is_far_behind_is_sent_the_log_by_a_thread_and_cut_in_between(run: Run, tmp_path: Path) -> None:
-    seed = random.randrange(1 << 30)
-    print(f"seed {seed}")
+    seed = chosen_seed()
 
     async def go() -> None:
         chance = random.Random(seed)

@@ -60,6 +60,14 @@ def test_pieces_of_any_size_make_the_same_log(store: MessageStore, original: byt
     assert store.dispatcher.skipped_bytes == 0
 
 
+def test_pages_are_asked_for_once_in_a_while_and_not_with_each_record(store: MessageStore, original: bytes) -> None:
+    """The thread that makes them ready takes the interpreter's lock from the one that somebody waits for."""
+    asked: list[int] = []
+    store.log.appender.page_need = lambda: asked.append(taken(store).end)
+    give(store, original, 0, iter(lambda: 500, None))
+    assert len(asked) == 1
+
+
 def test_the_end_is_always_that_of_a_whole_record(store: MessageStore, original: bytes) -> None:
     with_one, rest = taken(store), original
     ends = {0}

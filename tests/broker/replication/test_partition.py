@@ -12,7 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from clients.served import Served, free_port
+from clients.served import Served
+from ports import free_port
 from replication_fire import Load, nothing_is_lost
 from replication_processes import log_on_disk, wait_for
 

@@ -14,7 +14,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from clients.served import Served, free_port
+from clients.served import Served
+from ports import free_port
 from replication_processes import log_on_disk, member, name_server, wait_for
 
 from penstock.client.results import SendStatus

@@ -15,6 +15,7 @@ from loopback import until
 from replication_pair import caught_up, log_bytes, master, same_log, slave
 
 from penstock.broker.broker import Broker
+from penstock.broker.replication.same_log import Master
 from penstock.broker.settings import BrokerSettings
 from penstock.errors import BadSettings
 from penstock.protocol.codes import RequestCode, ResponseCode
@@ -167,10 +168,10 @@ def test_a_slave_too_far_behind_says_what_is_gone(run: Run, tmp_path: Path, capl
 
 
 def test_a_new_slave_of_an_old_java_master_gets_its_last_file_and_keeps_the_queues_offsets(
-    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def as_with_java(*_: object) -> bool:
-        return False
+    async def as_with_java(*_: object) -> Master:
+        return Master(is_penstock=False, begins_at=0)
 
     monkeypatch.setattr("penstock.broker.replication.follower.check_same_log", as_with_java)
 
@@ -186,6 +187,7 @@ def test_a_new_slave_of_an_old_java_master_gets_its_last_file_and_keeps_the_queu
                 assert 0 < lowest < 20
                 assert s.store.max_offset("orders", 0) == 20
                 assert s.store.get("orders", 0, lowest).messages[0].body[:5] == b"%05d" % lowest
+        assert f"begins at {first}, with the master's last file, and the master's log at 0" in caplog.text
 
     run(go())
 

@@ -13,6 +13,7 @@ from broker.raw_client import RunningBroker, ok
 from loopback import until
 from replication_pair import ScriptedSlave, caught_up, master, same_log, slave
 
+from penstock.broker.replication import listener
 from penstock.protocol.codes import ResponseCode
 from penstock.store import Message, MessageStore, Settings
 from penstock.store.replicas import Replicas
@@ -155,3 +156,128 @@ def test_puts_that_come_in_another_order_than_they_were_stored_are_answered_by_o
     assert {end for end, wait in waits.items() if wait.done()} == {100, 200}, "300 came first and must not hold them up"
     replicas.acknowledge(500)
     assert {wait.result(0) for wait in waits.values()} == {PutStatus.PUT_OK}
+
+
+def test_an_acknowledgement_answers_in_the_same_turn_of_the_loop(run: Run, tmp_path: Path) -> None:
+    async def go() -> None:
+        async with master(tmp_path, store=SYNC) as m:
+            scripted = await ScriptedSlave.open(m)
+            scripted.report(0)
+            await follows(m)
+            client = await m.client()
+            waiting = asyncio.create_task(client.send("orders", b"one"))
+            await until(lambda: len(m.broker.unflushed) == 1)
+            m.store.replicas.acknowledge(m.store.log.max_offset)
+            assert len(m.broker.unflushed) == 0, "nobody had to be woken"
+            ok(await waiting)
+            await scripted.close()
+
+    run(go())
+
+
+def test_an_acknowledgement_that_another_thread_tells_answers_too(run: Run, tmp_path: Path) -> None:
+    async def go() -> None:
+        async with master(tmp_path, store=SYNC) as m:
+            scripted = await ScriptedSlave.open(m)
+            scripted.report(0)
+            await follows(m)
+            client = await m.client()
+            waiting = asyncio.create_task(client.send("orders", b"one"))
+            await until(lambda: len(m.broker.unflushed) == 1)
+            await asyncio.to_thread(m.store.replicas.acknowledge, m.store.log.max_offset)
+            ok(await waiting)
+            await scripted.close()
+
+    run(go())
+
+
+def test_what_nobody_waits_for_is_gathered_and_a_put_that_waits_takes_it_along(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(listener, "_GATHER_S", 3600.0)
+    monkeypatch.setattr(listener, "_LOOK_S", 3600.0)
+
+    async def go() -> None:
+        async with master(tmp_path, store=SYNC) as m:
+            scripted = await ScriptedSlave.open(m)
+            scripted.report(0)
+            await follows(m)
+            client = await m.client()
+            for number in range(3):
+                ok(await client.send("orders", b"%d" % number, properties={"WAIT": "false"}))
+                m.store.max_offset("orders", 0)  # dispatches, which says that there is something new
+            waiting = asyncio.create_task(client.send("orders", b"waits"))
+            offset, data = await scripted.frame()
+            assert (offset, len(data)) == (0, m.store.log.max_offset), "all four in one frame"
+            scripted.report(len(data))
+            ok(await waiting)
+            await scripted.close()
+
+    run(go())
+
+
+def test_a_put_that_waits_for_both_disks_is_sent_to_the_slave_as_soon_as_it_is_on_the_first(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(listener, "_GATHER_S", 3600.0)
+    monkeypatch.setattr(listener, "_LOOK_S", 3600.0)
+
+    async def go() -> None:
+        async with master(tmp_path, store={**SYNC, "flush_disk_type": "SYNC_FLUSH", "slave_timeout": 60_000}) as m:
+            scripted = await ScriptedSlave.open(m)
+            scripted.report(0)
+            await follows(m)
+            client = await m.client()
+            waiting = asyncio.create_task(client.send("orders", b"one"))
+            offset, data = await scripted.frame()
+            scripted.report(offset + len(data))
+            ok(await waiting)
+            await scripted.close()
+
+    run(go())
+
+
+def test_what_nobody_waits_for_comes_soon(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listener, "_LOOK_S", 3600.0)
+
+    async def go() -> None:
+        async with master(tmp_path) as m:
+            scripted = await ScriptedSlave.open(m)
+            scripted.report(0)
+            await follows(m)
+            client = await m.client()
+            for number in range(3):
+                ok(await client.send("orders", b"%d" % number))
+                at = 0
+                while at < m.store.log.max_offset:
+                    offset, data = await scripted.frame()
+                    at = offset + len(data)
+            await scripted.close()
+
+    run(go())
+
+
+def test_a_slave_is_sent_a_message_before_consumers_are_looked_for(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The producer waits for the slave, which can work while the queue is built for the consumers."""
+
+    async def go() -> None:
+        async with master(tmp_path, store=SYNC) as m:
+            scripted = await ScriptedSlave.open(m)
+            scripted.report(0)
+            await follows(m)
+            client = await m.client()
+            order: list[str] = []
+            for is_plain in (False, True):  # the first one makes the topic
+                waiting = asyncio.create_task(client.send("orders", b"one"))
+                await until(lambda: len(m.broker.unflushed) == 1)
+                m.store.replicas.acknowledge(m.store.log.max_offset)
+                ok(await waiting)
+                if not is_plain:
+                    monkeypatch.setattr(m.store.replicas, "hurry", lambda: order.append("slaves"))
+                    monkeypatch.setattr(m.broker.held, "stored", lambda *_: order.append("consumers"))
+            assert order == ["slaves", "consumers"]
+            await scripted.close()
+
+    run(go())

@@ -17,12 +17,7 @@ from pathlib import Path
 import pytest
 from replication_fire import Group, Load, Reader, nothing_is_lost
 from replication_processes import log_on_disk, name_server, wait_for
-
-
-def seed() -> int:
-    chosen = int(os.environ.get("PENSTOCK_SEED", random.randrange(1 << 30)))
-    print(f"PENSTOCK_SEED={chosen}")
-    return chosen
+from seeds import chosen_seed
 
 
 def same(one: Path, other: Path, *verb: str) -> None:
@@ -35,7 +30,7 @@ def same(one: Path, other: Path, *verb: str) -> None:
 @pytest.mark.slow
 def test_a_masters_disk_is_lost_under_load_and_consumers_go_on(tmp_path: Path) -> None:
     with name_server() as namesrv:
-        group = Group(tmp_path, namesrv, 2, seed())
+        group = Group(tmp_path, namesrv, 2, chosen_seed())
         group.start()
         try:
             with Reader(namesrv) as reader:
@@ -63,7 +58,7 @@ def test_a_masters_disk_is_lost_under_load_and_consumers_go_on(tmp_path: Path) -
 @pytest.mark.parametrize("count", [2, 3])
 def test_whatever_happens_nothing_that_was_acknowledged_is_lost(tmp_path: Path, count: int) -> None:
     rounds = int(os.environ.get("PENSTOCK_ROUNDS", "30"))
-    chosen = seed()
+    chosen = chosen_seed()
     acknowledged: list[bytes] = []
     with name_server() as namesrv:
         group = Group(tmp_path, namesrv, count, chosen)

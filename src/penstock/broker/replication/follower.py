@@ -11,11 +11,11 @@ import asyncio
 import logging
 import socket
 from concurrent.futures import ThreadPoolExecutor
-from typing import Final
+from typing import Any, Final
 
 from penstock.broker.replication.incoming import Incoming
 from penstock.broker.replication.master_link import MasterLink
-from penstock.broker.replication.same_log import NotTheSameLog, check_same_log
+from penstock.broker.replication.same_log import Master, NotTheSameLog, check_same_log
 from penstock.errors import PenstockError, Unreachable
 from penstock.remoting.addresses import parse_address
 from penstock.remoting.sockets import keep_alive
@@ -27,6 +27,12 @@ _FIRST_RETRY_S: Final = 0.5
 _LONGEST_RETRY_S: Final = 15.0
 _DIFFERENT_S: Final = 60.0
 _CONNECT_S: Final = 5.0
+"""For each of the addresses that a name has."""
+
+
+async def look_up(host: str, port: int) -> list[Any]:
+    """The addresses of a name, in the system's order."""
+    return await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
 
 
 class Follower:
@@ -79,8 +85,8 @@ class Follower:
                     self.problem = "no name server has told yet where the master is"
                     await self._link.known.wait()
                     self.problem = ""
-                is_penstock = await check_same_log(self._store, self._link)
-                began = await self._follow(is_penstock)
+                master = await check_same_log(self._store, self._link)
+                began = await self._follow(master)
                 retry_s = _FIRST_RETRY_S if began else retry_s
             except NotTheSameLog as error:
                 self._say(str(error), logging.ERROR)
@@ -99,12 +105,12 @@ class Follower:
             log.log(level, "%s", problem)
         self.problem = problem
 
-    async def _follow(self, gets_everything: bool) -> bool:
+    async def _follow(self, master: Master) -> bool:
         """Until the connection is gone; says whether the log came in. Raises Unreachable or BytesRefused."""
         address = parse_address(self._link.log_address, "haMasterAddress")
         await asyncio.to_thread(self._store.flush)  # what is reported and what is here are the same then
         connected = await self._connect(address)
-        incoming = Incoming(self._store, connected, self._link.tls, gets_everything)
+        incoming = Incoming(self._store, connected, self._link.tls, master)
         self._incoming = incoming
         log.info("follows the master at %s:%d from %d on", *address, self._store.log.queue.wrote_offset)
         running = self._loop.run_in_executor(self._thread, incoming.run)
@@ -122,23 +128,33 @@ class Follower:
         return incoming.has_begun
 
     async def _connect(self, address: tuple[str, int]) -> socket.socket:
-        """Raises Unreachable."""
+        """To the first of a name's addresses that answers. Raises Unreachable."""
+        why = "it has no address"
         try:
             async with asyncio.timeout(_CONNECT_S):
-                [(family, kind, protocol, _, where), *_] = await self._loop.getaddrinfo(
-                    *address, type=socket.SOCK_STREAM
-                )
-                connected = socket.socket(family, kind, protocol)
-                try:
-                    connected.setblocking(False)
-                    await self._loop.sock_connect(connected, where)
-                    keep_alive(connected)
-                except BaseException:
-                    connected.close()
-                    raise
-        except (OSError, TimeoutError) as error:
-            raise Unreachable(f"cannot connect to {address[0]}:{address[1]}: {error or 'no answer'}") from None
-        return connected
+                found = await look_up(*address)
+        except OSError as error:
+            found, why = [], str(error) or "no answer"
+        for family, kind, protocol, _, where in found:
+            connected = socket.socket(family, kind, protocol)
+            try:
+                await self._connect_to(connected, where)
+            except OSError as error:
+                connected.close()
+                why = str(error) or "no answer"
+            except BaseException:
+                connected.close()
+                raise
+            else:
+                return connected
+        raise Unreachable(f"cannot connect to {address[0]}:{address[1]}: {why}")
+
+    async def _connect_to(self, connected: socket.socket, where: Any) -> None:
+        connected.setblocking(False)
+        async with asyncio.timeout(_CONNECT_S):
+            await self._loop.sock_connect(connected, where)
+        keep_alive(connected)
+        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # a put waits for each report
 
     def _flushed(self) -> None:
         """On the thread that syncs."""

@@ -8,6 +8,7 @@ done with the socket, so that it may be an encrypted one; `wake` and `end` may b
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import select
 import socket
@@ -16,13 +17,18 @@ import threading
 import time
 from typing import Final
 
+from penstock.broker.replication.same_log import Master
 from penstock.broker.replication.wire import EVERYTHING, FRAME, REPORT
 from penstock.errors import PenstockError, Unreachable
 from penstock.store.master_bytes import BytesRefused, DamagedOnTheWay, MasterBytes
 from penstock.store.prepare import Refused
 from penstock.store.store import MessageStore
 
+log = logging.getLogger("penstock.broker")
+
 _AT_ONCE: Final = 2 << 20
+_MUCH: Final = 16 << 10
+"""Who got less has read all that there was, most likely; one look for more costs as much as a report."""
 _REPORT_EVERY: Final = 1 << 20
 """While more is waiting to be read, only so many bytes are worth a report."""
 _HANDSHAKE_S: Final = 5.0
@@ -33,14 +39,14 @@ class Incoming:
     """Made for a connected socket, which is closed by `close`."""
 
     def __init__(
-        self, store: MessageStore, connected: socket.socket, tls: ssl.SSLContext | None, gets_everything: bool
+        self, store: MessageStore, connected: socket.socket, tls: ssl.SSLContext | None, master: Master
     ) -> None:
-        """`gets_everything`: the master can send its whole log to a slave that has nothing."""
+        """`master` is as the one that is asked as clients do has told of itself."""
         assert store.master_bytes is not None
         self._store = store
         self._socket = connected
         self._tls = tls
-        self._gets_everything = gets_everything
+        self._master = master
         self._taken: MasterBytes = store.master_bytes
         self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._is_closed = False
@@ -114,30 +120,32 @@ class Incoming:
         ready = select.poll()
         ready.register(self._socket, select.POLLIN)
         ready.register(self._bell, select.POLLIN)
+        much = _MUCH if self._tls is None else 1  # what is decrypted already is not seen by who waits for the socket
         while not self.why:
-            if not self._receive():
+            got, now = self._receive(), self._heard_at
+            if got < much and not self.why:
                 if self._position != self._reported:
                     self._report()
                 for descriptor, _ in ready.poll(max(self._wrote_at + beat_s - time.monotonic(), 0.0) * 1000):
                     if descriptor == self._bell:
                         os.eventfd_read(self._bell)
+                now = time.monotonic()
             if self.why:
                 return
-            now = time.monotonic()
             if now - self._heard_at > silence_s:
                 self.why = f"the master was silent for {silence_s:g} s"
             elif now - self._wrote_at >= beat_s or self._position - self._reported >= _REPORT_EVERY:
                 self._report()
 
-    def _receive(self) -> bool:
-        """Takes what has come; False if that was nothing."""
+    def _receive(self) -> int:
+        """Takes what has come; says how many bytes that were."""
         try:
             count = self._socket.recv_into(self._room)
         except _NOTHING_NOW:
-            return False
+            return 0
         if not count:
             self.why = self.why or "the master closed the connection"
-            return True
+            return 0
         self._heard_at = time.monotonic()
         self.received_ms = time.time_ns() // 1_000_000
         try:
@@ -149,7 +157,7 @@ class Incoming:
         except (PenstockError, Refused) as error:
             self.refused = error if isinstance(error, PenstockError) else BytesRefused(str(error))
             self.why = str(error)
-        return True
+        return count
 
     # -- frames ----------------------------------------------------------------------------------------------
 
@@ -188,8 +196,27 @@ class Incoming:
                 f"the master sent {self._left} bytes at {at}, across the end of a file; mappedFileSizeCommitLog must "
                 "be the same on both sides"
             )
+        if not self.has_begun and self._taken.is_empty:
+            self._check_begin(at)
         self.has_begun = True
         self.master_end = max(self.master_end, at + self._left)
+
+    def _check_begin(self, at: int) -> None:
+        """A slave that has nothing gets all of the log, or of a RocketMQ's last file: nothing else may come first."""
+        begins_at = self._master.begins_at
+        if begins_at is None or at == begins_at:
+            return
+        if at < begins_at or self._master.is_penstock:
+            raise BytesRefused(
+                f"the log that comes from haMasterAddress begins at {at}, and that of the broker at masterAddr at "
+                f"{begins_at}; nothing is copied; check that both are addresses of the same master"
+            )
+        log.warning(
+            "begins at %d, with the master's last file, and the master's log at %d: RocketMQ's masters send no more to "
+            "a slave that has nothing; start it with a copy of the master's store if it is to have all of it",
+            at,
+            begins_at,
+        )
 
     def _hand_on(self, offset: int, pieces: list[memoryview]) -> None:
         if pieces:
@@ -204,7 +231,7 @@ class Incoming:
         Who has nothing says so until something comes: a master that is slow may read the first report and those behind
         it at once, and would take a 0 for the wish to get its last file only.
         """
-        if self._gets_everything and self._taken.is_empty:
+        if self._master.is_penstock and self._taken.is_empty:
             return EVERYTHING
         return min(self._store.log.confirmed_offset, self._taken.end)
 

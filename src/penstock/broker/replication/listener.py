@@ -1,8 +1,9 @@
 """The port on which a master waits for its slaves, and all of them.
 
-Slaves are sent what is new when the store has dispatched or synced it, when a put waits for them, and ten times a
-second in any case. A slave that is silent for haHousekeepingInterval is cut off. Who may follow is decided by address,
-and where access is controlled by the access file too: see `_refusal`. Belongs to the loop's thread, but for `hurry`.
+Slaves are sent what is new at once when a put waits for them; else what comes within a few milliseconds after it was
+dispatched or synced goes together, and ten times a second in any case. A slave that is silent for
+haHousekeepingInterval is cut off. Who may follow is decided by address, and where access is controlled by the access
+file too: see `_refusal`. Belongs to the loop's thread, but for `hurry` and `gather`.
 """
 
 from __future__ import annotations
@@ -10,7 +11,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ipaddress
+import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
@@ -20,9 +23,12 @@ from penstock.namesrv.access import networks
 from penstock.remoting.connection import Address
 from penstock.remoting.sockets import listen
 from penstock.remoting.tls import ServerTls, TlsMode
+from penstock.store.settings import BrokerRole
 from penstock.store.store import MessageStore
 
 _LOOK_S: Final = 0.1
+_GATHER_S: Final = 0.005
+"""So long messages come together for which nobody waits: sending each one costs master and slave more than a put."""
 _MOST_SLAVES: Final = 32
 _PROOF_S: Final = 60.0
 """So long after an administrator's signed request from its host a slave may connect."""
@@ -40,7 +46,11 @@ class SlaveListener:
         self._loop = asyncio.get_running_loop()
         self._threads = ThreadPoolExecutor(_MOST_SLAVES + 1, "penstock-catch-up")
         self._server: asyncio.Server | None = None
+        self._thread = threading.get_ident()
         self._hurry_is_due = False
+        self._gathers = False
+        self._looked_at = 0
+        """How far the log was when it was last sent: what lies before is sent, or is by who is still at it."""
         self._timer: asyncio.TimerHandle | None = None
         self.slaves: set[SlaveConnection] = set()
 
@@ -51,12 +61,13 @@ class SlaveListener:
         tls = self._tls.context if self._tls.mode is TlsMode.ENFORCING else None
         self._server = await self._loop.create_server(self._slave, sock=listener, ssl=tls)
         self._store.replicas.hurry = self.hurry
-        self._store.on_flush(self.hurry)
+        puts_wait = self._store.settings.broker_role is BrokerRole.SYNC_MASTER
+        self._store.on_flush(self.hurry if puts_wait else self.gather)
         dispatched = self._store.dispatcher.advanced
 
         def advanced() -> None:
             dispatched()
-            self.hurry()
+            self.gather()
 
         self._store.dispatcher.advanced = advanced
         return where
@@ -113,16 +124,41 @@ class SlaveListener:
     # -- sending ---------------------------------------------------------------------------------------------
 
     def hurry(self) -> None:
-        """There may be something to send. From any thread; many calls are one look."""
-        if self.slaves and not self._hurry_is_due:
-            self._hurry_is_due = True
-            try:
-                self._loop.call_soon_threadsafe(self._send)
-            except RuntimeError:  # the loop is gone, and the slaves with it
-                self._hurry_is_due = False
+        """Somebody waits for slaves to have what is new. From any thread; many calls are one look."""
+        if not self._hurry_is_due and self._has_news:
+            self._hurry_is_due = self._call(self._send)
+
+    def gather(self) -> None:
+        """There may be something new. From any thread; what follows soon goes with it."""
+        if not self._gathers and self._has_news:
+            self._gathers = self._call(self._send_later)
+
+    @property
+    def _has_news(self) -> bool:
+        return bool(self.slaves) and self._store.log.confirmed_offset > self._looked_at
+
+    def _call(self, act: Callable[[], None]) -> bool:
+        """Has the loop do something soon, and wakes it only if it is not this thread's. False if it is gone."""
+        try:
+            if threading.get_ident() == self._thread:
+                self._loop.call_soon(act)
+            else:
+                self._loop.call_soon_threadsafe(act)
+        except RuntimeError:  # and the slaves with it
+            return False
+        return True
+
+    def _send_later(self) -> None:
+        self._loop.call_later(_GATHER_S, self._send_gathered)
+
+    def _send_gathered(self) -> None:
+        self._gathers = False
+        if self._has_news:
+            self._send()
 
     def _send(self) -> None:
         self._hurry_is_due = False
+        self._looked_at = self._store.log.confirmed_offset
         for slave in list(self.slaves):
             slave.send_more()
 

@@ -8,6 +8,7 @@ had not synced, has another message there or none. Works with RocketMQ's masters
 from __future__ import annotations
 
 import asyncio
+from typing import NamedTuple
 
 from penstock.broker.replication.master_link import MasterLink, MasterRefused
 from penstock.errors import PenstockError
@@ -24,15 +25,21 @@ class NotTheSameLog(PenstockError):
     """This log does not go on where the master's does; nothing was added to it."""
 
 
-async def check_same_log(store: MessageStore, link: MasterLink) -> bool:
-    """Returns if the master's log can be put behind this one; whether the master is a Penstock, too.
+class Master(NamedTuple):
+    """What a master has told of itself."""
 
-    Raises NotTheSameLog, or what asking raises.
-    """
+    is_penstock: bool
+    begins_at: int | None
+    """Where its log begins, if it told."""
+
+
+async def check_same_log(store: MessageStore, link: MasterLink) -> Master:
+    """Returns if the master's log can be put behind this one. Raises NotTheSameLog, or what asking raises."""
     told = KVTable.from_bytes((await link.ask(RequestCode.GET_BROKER_RUNTIME_INFO)).body).table
     if store.log.queue.wrote_offset:
         await _compare(store, link, told)
-    return "penstockVersion" in told
+    lowest = _number(told, "commitLogMinOffset")
+    return Master("penstockVersion" in told, None if lowest is None else max(lowest, 0))
 
 
 async def _compare(store: MessageStore, link: MasterLink, told: dict[str, str]) -> None:
