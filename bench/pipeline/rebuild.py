@@ -22,7 +22,7 @@ from bench.recovery.killed import message_columns
 from bench.store.ground import HUNDRED, KILO, PREFIX, SIZE_IDS, SIZE_NAMES, TOPIC
 from penstock.format.index_layout import IndexGeometry
 from penstock.store import MessageStore, Settings
-from penstock.store.repair import rebuild
+from penstock.store.rebuilding import InThreads, rebuild_by_ranges
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -112,7 +112,7 @@ class Stores:
         path = self.store(body, self.sizes.small)
         logging.getLogger("penstock.store").setLevel(logging.CRITICAL)
         started = time.perf_counter()
-        report = rebuild(path, Settings.load(pairs=self.pairs))
+        report = rebuild_by_ranges(path, Settings.load(pairs=self.pairs), InThreads())
         took = time.perf_counter() - started
         shutil.rmtree(path / "penstock" / "quarantine", ignore_errors=True)
         return {"seconds": took, "messages": report.rebuilt[-1].units}

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import random
+import zlib
+
 import pytest
 
 from penstock.format import kernels
@@ -36,6 +39,15 @@ def test_a_text_has_the_hash_that_java_gives_it(text: str, code: int) -> None:
 )
 def test_the_crc_is_stored_without_its_top_bit(data: bytes, crc: int) -> None:
     assert kernels.crc32(data) == crc
+
+
+def test_the_crc_of_every_length_is_that_of_zlib() -> None:
+    """Sixty-four bytes, sixteen and the rest take different ways through the kernel."""
+    data = random.Random(3).randbytes(420)
+    for start in range(3):
+        for size in range(400):
+            piece = data[start : start + size]
+            assert kernels.crc32(piece) == zlib.crc32(piece) & 0x7FFFFFFF
 
 
 @pytest.mark.parametrize(

@@ -111,15 +111,18 @@ def test_another_log_or_task_is_begun_anew(home: DamagedHome, change: str) -> No
     assert home.errors() == []
 
 
-@pytest.mark.parametrize("lost", ["consumequeue/T/0/*", "rebuild/*3.keys", "rebuild/*3.json"])
-def test_what_a_power_cut_took_from_the_staging_folder_is_noticed(home: DamagedHome, lost: str) -> None:
+@pytest.mark.parametrize("has_size", [True, False])
+@pytest.mark.parametrize(
+    "lost", ["consumequeue/T/0/*", "rebuild/*-000000.keys", "rebuild/*3.keys", "rebuild/*3.json", "rebuild/*.json"]
+)
+def test_what_a_power_cut_took_from_the_staging_folder_is_noticed(home: DamagedHome, lost: str, has_size: bool) -> None:
     home.fill()
     expected = copy_of(home.path)
     ranges = by_ranges(expected, 1000).ranges
     with pytest.raises(Stopped):
         by_ranges(home.path, 1000, run=Runner(ranges))
     for path in (home.path / "penstock" / "staging").glob(lost):
-        path.write_bytes(bytes(path.stat().st_size))
+        path.write_bytes(bytes(path.stat().st_size if has_size else 0))
     by_ranges(home.path, 1000)
     assert derived(home.path) == derived(expected)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -73,6 +74,29 @@ def test_a_swap_killed_at_any_call_is_finished_by_whoever_comes_next(layout: Lay
         finish_swap(UnsyncedFiles(), layout)
         left = {name: data for name, data in listing(layout.root).items() if not name.endswith(".tmp")}
         assert left in (untouched, DONE), counted.calls[last]
+
+
+class CountedSyncs(UnsyncedFiles):
+    """Counts the syncs of each folder."""
+
+    def __init__(self) -> None:
+        self.syncs: Counter[Path] = Counter()
+
+    def sync_folder(self, folder: Path) -> None:
+        self.syncs[folder] += 1
+
+
+def test_a_folder_is_synced_once_when_all_left_it_and_once_when_all_came(layout: Layout) -> None:
+    moves = []
+    for queue_id in range(1, 6):
+        for folder in (layout.consume_queue, layout.staging / "consumequeue"):
+            (folder / "T" / str(queue_id)).mkdir()
+        moves.append(Move(f"consumequeue/T/{queue_id}", True, f"penstock/quarantine/x/consumequeue/T/{queue_id}"))
+    counted = CountedSyncs()
+    swap(counted, layout, [*MOVES, *moves])
+    assert counted.syncs[layout.consume_queue / "T"] == 2
+    assert counted.syncs[layout.quarantine / "x" / "consumequeue" / "T"] == 1
+    assert counted.syncs[layout.staging / "consumequeue" / "T"] == 1
 
 
 def test_a_view_sees_a_swap_as_done_and_leaves_it_undone(layout: Layout) -> None:

@@ -14,8 +14,9 @@ Reads only; safe while another process appends. Tailing a log that is being writ
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import NamedTuple, TypeAlias
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -49,6 +50,21 @@ class Damage(NamedTuple):
 
 
 Item: TypeAlias = Batch | Blank | Damage
+
+
+class Taken(NamedTuple):
+    """Valid records that were given away, up to one that has lost a sector, if there is one."""
+
+    position: int
+    size: int
+    torn: int
+    """The size of that one, which is not among them; else 0."""
+
+
+Take: TypeAlias = Callable[[Buffer, int, int, int], tuple[int, int, int, int]]
+"""Gets the data, its base, and where records may start; answers as `kernels.RangeBuilder.take` does."""
+
+T = TypeVar("T")
 
 
 class Scan:
@@ -85,6 +101,14 @@ class Scan:
         self.end = base + start
 
     def __iter__(self) -> Iterator[Item]:
+        return self._pass(self._next_batch)
+
+    def giving(self, take: Take) -> Iterator[Taken | Blank | Damage]:
+        """The same, with the records given to `take` instead, which checks them itself."""
+        return self._pass(partial(self._give, take))
+
+    def _pass(self, walk: Callable[[int, int], tuple[T | None, int, int]]) -> Iterator[T | Blank | Damage]:
+        """`walk` gives the next valid records between two positions, the position after them, and why it ends there."""
         at = self._start
         if self._resync:
             at = self._next_valid(at, self._stop)
@@ -93,11 +117,9 @@ class Scan:
                 return
         while self._owns(at):
             stop = self._stop if at < self._stop else at + 1
-            rows, at, reason = kernels.walk(
-                self._data, self._base, at, stop, self._check_crc, self._topics, self._rows_per_batch
-            )
-            if len(rows):
-                yield Batch(rows)
+            found, at, reason = walk(at, stop)
+            if found is not None:
+                yield found
             if reason in (Reason.FULL, Reason.STOP):
                 continue
             if reason == Reason.BLANK:
@@ -110,6 +132,17 @@ class Scan:
             if not goes_on:
                 break
         self.end = self._base + at
+
+    def _give(self, take: Take, at: int, stop: int) -> tuple[Taken | None, int, int]:
+        reached, reason, _, torn = take(self._data, self._base, at, stop)
+        found = Taken(self._base + at, reached - at, torn)
+        return found if found.size or torn else None, reached, reason
+
+    def _next_batch(self, at: int, stop: int) -> tuple[Batch | None, int, int]:
+        rows, reached, reason = kernels.walk(
+            self._data, self._base, at, stop, self._check_crc, self._topics, self._rows_per_batch
+        )
+        return Batch(rows) if len(rows) else None, reached, reason
 
     def _owns(self, at: int) -> bool:
         """Whether what starts here is this range's: with `overrun`, also what the next one would not begin at."""

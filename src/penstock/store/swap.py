@@ -53,28 +53,40 @@ def finish_swap(files: Files, layout: Layout) -> int:
     """Makes the moves of a swap that was begun; returns how many there were. Does nothing without a note."""
     found = read_sealed(files, layout.swap, _Document)
     moves = [] if found is None else [move for move in found.moves if move.is_sound]
-    for move in moves:
-        _make(files, layout, move)
+    _make_all(files, layout, [move for move in moves if not _is_made(files, layout, move)])
     if found is not None:
         files.unlink(layout.swap)
         files.sync_folder(layout.swap.parent)
     return len(moves)
 
 
-def _make(files: Files, layout: Layout, move: Move) -> None:
-    place, new, kept = layout.root / move.place, layout.staging / move.place, layout.root / move.kept
-    if move.is_new and not files.is_folder(new):
-        return  # it is in its place
-    if files.is_folder(place) and not files.exists(kept):
-        files.make_folder(kept.parent)
-        files.rename(place, kept)
-        files.sync_folder(kept.parent)
-        files.sync_folder(place.parent)
-    if move.is_new:
-        files.make_folder(place.parent)
-        files.rename(new, place)
-        files.sync_folder(place.parent)
-        files.sync_folder(new.parent)
+def _is_made(files: Files, layout: Layout, move: Move) -> bool:
+    return move.is_new and not files.is_folder(layout.staging / move.place)
+
+
+def _make_all(files: Files, layout: Layout, moves: list[Move]) -> None:
+    """First all old folders go, then all new ones come: a folder above many of them is synced once for each half."""
+    left: list[Path] = []
+    for move in moves:
+        place, kept = layout.root / move.place, layout.root / move.kept
+        if files.is_folder(place) and not files.exists(kept):
+            files.make_folder(kept.parent)
+            files.rename(place, kept)
+            left += kept.parent, place.parent
+    _sync_each(files, left)
+    reached: list[Path] = []
+    for move in moves:
+        if move.is_new:
+            place, new = layout.root / move.place, layout.staging / move.place
+            files.make_folder(place.parent)
+            files.rename(new, place)
+            reached += place.parent, new.parent
+    _sync_each(files, reached)
+
+
+def _sync_each(files: Files, folders: list[Path]) -> None:
+    for folder in dict.fromkeys(folders):
+        files.sync_folder(folder)
 
 
 def clear_staging(files: Files, layout: Layout) -> None:

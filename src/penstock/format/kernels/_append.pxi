@@ -1,35 +1,14 @@
 # The appender: an ordinary message from the caller's object into the log in one step. The reference is the store's
 # general path, which also takes everything that this declines.
 
-from cpython.dict cimport PyDict_CheckExact, PyDict_GetItem, PyDict_Next, PyDict_Size
-from cpython.object cimport PyObject
+from cpython.dict cimport PyDict_GetItem
 from cpython.list cimport PyList_CheckExact, PyList_GET_ITEM
 from cpython.tuple cimport PyTuple_CheckExact
 
-cdef extern from *:
-    """
-    #include <time.h>
-    static inline int64_t wall_clock_ns(void) {
-        struct timespec t; clock_gettime(CLOCK_REALTIME, &t); return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
-    }
-    """
-    int64_t wall_clock_ns() noexcept nogil
-
 cdef extern from "Python.h":
-    const char* PyUnicode_AsUTF8AndSize(object text, Py_ssize_t* size)
-    void PyErr_Clear()
-    bint PyUnicode_CheckExact(object thing)
     bint PyBytes_CheckExact(object thing)
     bint PyLong_CheckExact(object thing)
     long long PyLong_AsLongLong(object number) except? -1
-
-cdef enum:
-    MAX_PIECES = 64
-    LATENCIES = 12
-
-cdef int64_t[11] LATENCY_BOUNDS_NS = [
-    1000000, 2000000, 5000000, 10000000, 20000000, 50000000, 100000000, 200000000, 500000000, 1000000000, 5000000000
-]
 
 
 cdef struct Placed:
@@ -37,11 +16,6 @@ cdef struct Placed:
     int64_t queue_offset
     PyObject* queue_id  # these two are the message's own
     PyObject* store_host
-
-
-cdef struct Piece:
-    const char* text
-    Py_ssize_t size
 
 
 cdef extern from *:
@@ -395,39 +369,6 @@ cdef class Appender:
         return 0
 
 
-cdef extern from *:
-    """
-    #include <sys/mman.h>
-    #include <unistd.h>
-    #ifndef MADV_POPULATE_WRITE
-    #define MADV_POPULATE_WRITE 23
-    #endif
-
-    /* Takes the write faults of whole pages without changing a byte. */
-    static void take_faults(uint8_t *from, uint8_t *to) {
-        uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
-        uint8_t *first = (uint8_t *)((uintptr_t)from & ~(page - 1));
-    #ifdef __linux__
-        if (madvise(first, to - first, MADV_POPULATE_WRITE) == 0) return;
-    #endif
-        for (uint8_t *p = from; p < to; p += page) __atomic_fetch_or(p, 0, __ATOMIC_RELAXED);
-    }
-    """
-    void take_faults(uint8_t* start, uint8_t* stop) noexcept nogil
-
-
-def populate(out, int64_t start, int64_t stop):
-    """Makes the memory of out[start:stop] ready to be written, so that a later store meets no page fault."""
-    cdef Py_buffer target
-    PyObject_GetBuffer(out, &target, PyBUF_WRITABLE)
-    try:
-        check_room(target.len, start, stop - start)
-        with nogil:
-            take_faults(<uint8_t*>target.buf + start, <uint8_t*>target.buf + stop)
-    finally:
-        PyBuffer_Release(&target)
-
-
 cdef inline bint read_long(object number, int64_t* value) noexcept:
     """False if it is no int of 64 bits."""
     cdef int overflow = 0
@@ -435,94 +376,3 @@ cdef inline bint read_long(object number, int64_t* value) noexcept:
         return False
     value[0] = PyLong_AsLongLongAndOverflow(number, &overflow)
     return overflow == 0
-
-
-cdef int latency_place(int64_t nanoseconds) noexcept nogil:
-    cdef int place = 0
-    while place < LATENCIES - 1 and nanoseconds > LATENCY_BOUNDS_NS[place]:
-        place += 1
-    return place
-
-
-cdef int collect_pieces(properties, keys, tags, whole, Piece* pieces, int64_t* total) except? -1:
-    """The property string as pieces of text, names and values by turns, and its length; -1 if it is not ordinary.
-
-    It may also be there already, as one `whole` piece.
-    """
-    cdef int count = 0
-    cdef int64_t size = 0
-    cdef Py_ssize_t position = 0
-    cdef PyObject* name
-    cdef PyObject* value
-    if not PyUnicode_CheckExact(whole) or (properties is not None and not PyDict_CheckExact(properties)):
-        return -1
-    if PyUnicode_GET_LENGTH(whole):
-        pieces[0].text = PyUnicode_AsUTF8AndSize(whole, &pieces[0].size)
-        if pieces[0].text == NULL:  # as in add_piece
-            PyErr_Clear()
-            return -1
-        total[0] = pieces[0].size
-        return -1 if keys or tags or properties else 1
-    if properties is not None and PyDict_Size(properties):
-        if 2 * PyDict_Size(properties) > MAX_PIECES - 8:
-            return -1
-        while PyDict_Next(properties, &position, &name, &value):
-            if (
-                add_piece(<object>name, pieces, &count, &size, True) < 0
-                or pieces[count - 1].size == 0 or is_special(&pieces[count - 1])
-                or add_piece(<object>value, pieces, &count, &size, False) < 0
-            ):
-                return -1
-            if pieces[count - 1].size == 0:
-                count -= 2
-                size -= pieces[count].size
-    if keys:
-        pieces[count].text = "KEYS"
-        pieces[count].size = 4
-        count += 1
-        size += 4
-        if add_piece(keys, pieces, &count, &size, False) < 0:
-            return -1
-    if tags:
-        pieces[count].text = "TAGS"
-        pieces[count].size = 4
-        count += 1
-        size += 4
-        if add_piece(tags, pieces, &count, &size, False) < 0:
-            return -1
-    total[0] = size + count - (1 if count else 0)  # one separator after each piece but the last
-    return count
-
-
-cdef int add_piece(object text, Piece* pieces, int* count, int64_t* size, bint is_name) except? -1:
-    cdef Piece* piece = &pieces[count[0]]
-    if not PyUnicode_CheckExact(text):
-        return -1
-    piece.text = PyUnicode_AsUTF8AndSize(text, &piece.size)
-    if piece.text == NULL:  # half a character: the general path says so
-        PyErr_Clear()
-        return -1
-    if memchr(piece.text, 2, piece.size) or (is_name and memchr(piece.text, 1, piece.size)):
-        return -1
-    count[0] += 1
-    size[0] += piece.size
-    return 0
-
-
-cdef bint is_special(Piece* name) noexcept nogil:
-    """Names that mean something to the store; the general path knows what."""
-    return (
-        (name.size == 4 and (not memcmp(name.text, "KEYS", 4) or not memcmp(name.text, "TAGS", 4)
-                             or not memcmp(name.text, "WAIT", 4)))
-        or (name.size == 5 and not memcmp(name.text, "DELAY", 5))
-    )
-
-
-cdef void write_pieces(uint8_t* p, Piece* pieces, int count) noexcept nogil:
-    cdef int i
-    for i in range(count):
-        memcpy(p, pieces[i].text, pieces[i].size)
-        p += pieces[i].size
-        if i + 1 < count:
-            p[0] = 1 if i % 2 == 0 else 2
-            p += 1

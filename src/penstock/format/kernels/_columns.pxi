@@ -82,16 +82,15 @@ ctypedef struct Found:  # the last value of each property that dispatch asks for
     int64_t unique_size
 
 
-cdef inline void look_through(const uint8_t* properties, int64_t size, Found* found) noexcept nogil:
-    """What `last_value` finds for TAGS, KEYS and UNIQ_KEY, in one go."""
-    cdef const uint8_t* piece = properties
-    cdef const uint8_t* end = properties + size
+cdef inline void look_through(const uint8_t* record, const Row* row, Found* found) noexcept nogil:
+    """What `last_value` finds for TAGS, KEYS and UNIQ_KEY in a record's properties, in one go."""
+    cdef const uint8_t* piece = record + row.properties_at
+    cdef const uint8_t* end = piece + row.properties_length
     cdef const uint8_t* piece_end
+    found.tags = found.keys = found.unique = piece
     found.tags_size = found.keys_size = found.unique_size = 0
     while end - piece > 5:
-        piece_end = <const uint8_t*>memchr(piece, 2, end - piece)
-        if piece_end == NULL:
-            piece_end = end
+        piece_end = end_of_piece(record, piece, end)
         if piece_end - piece > 5 and piece[4] == 1:
             if memcmp(piece, b"TAGS", 4) == 0:
                 found.tags = piece + 5
@@ -122,36 +121,6 @@ cdef inline const uint8_t* record_of(const Py_buffer* source, int64_t base, cons
     return <const uint8_t*>source.buf + at
 
 
-cdef inline bint hash_ascii(const uint8_t* text, int64_t size, uint32_t* code) noexcept nogil:
-    """Carries Java's hash on over ASCII text; False, with the code spoilt, if some of it is not ASCII."""
-    cdef uint32_t h = code[0]
-    cdef uint8_t seen = 0
-    cdef int64_t i
-    for i in range(size):
-        h = 31 * h + text[i]
-        seen |= text[i]
-    code[0] = h
-    return seen < 0x80
-
-
-cdef uint32_t hash_utf8(const uint8_t* text, int64_t size, uint32_t code) except? 7 with gil:
-    """Carries Java's hash on over any text; bytes that are not UTF-8 count as U+FFFD, as in Java."""
-    decoded = PyUnicode_DecodeUTF8(<char*>text, size, "replace")
-    encoded = decoded.encode("utf-16-le")
-    cdef const uint8_t* units = <const uint8_t*>PyBytes_AS_STRING(encoded)
-    cdef Py_ssize_t i
-    for i in range(PyBytes_GET_SIZE(encoded) // 2):
-        code = 31 * code + (units[2 * i] | (<uint32_t>units[2 * i + 1] << 8))
-    return code
-
-
-cdef inline uint32_t hash_on(const uint8_t* text, int64_t size, uint32_t code) except? 7 nogil:
-    cdef uint32_t carried = code
-    if hash_ascii(text, size, &carried):
-        return carried
-    return hash_utf8(text, size, code)
-
-
 cdef int64_t parse_level(const uint8_t* text, int64_t size) noexcept nogil:
     """The level as Java's parseInt reads it; 0 where it would refuse, and for every level below 1."""
     cdef int64_t i = 0, level = 0
@@ -179,7 +148,7 @@ cdef int64_t* delays_of(tuple delay_levels) except NULL:
     return delays
 
 
-cdef int tag_row(
+cdef inline int tag_row(
     const uint8_t* record, Row* row, const Found* found, const int64_t* delays, int64_t level_count
 ) except -1 nogil:
     """Fills the row's tags code."""
@@ -307,7 +276,7 @@ cdef int64_t derive_rows(
         record = record_of(source, base, row)
         if record == NULL:
             return number
-        look_through(record + row.properties_at, row.properties_length, &found)
+        look_through(record, row, &found)
         if delays != NULL:
             tag_row(record, row, &found, delays, level_count)
         if keys != NULL and row.sys_flag & TRANSACTION_MASK != ROLLBACK:

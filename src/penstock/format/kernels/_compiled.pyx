@@ -7,12 +7,17 @@ position and length that comes from the data or from a caller is checked against
 and read from memory once only, so that a writer that changes it meanwhile cannot slip past the check.
 
     _topics.pxi   the table of topics
-    _log.pxi      CRC, hash, encode, publish, check, walk, find
+    _encode.pxi   CRC, hash, encode, publish
+    _log.pxi      check, walk, find
     _past.pxi     a walk that keeps no rows; records that lost a sector
+    _texts.pxi    Java's hash, and where a property ends
     _columns.pxi  properties, tag codes, keys
     _queues.pxi   rows grouped by queue, queue units
+    _range.pxi    units and keys of a range, made while it is walked
     _index.pxi    the index file
     _append.pxi   an ordinary message into the log in one step
+    _property_pieces.pxi, _latencies.pxi   parts of that: its properties, and how long it took
+    _populate.pxi memory made ready to be written
     _buffers.pxi  arrays and columns, held while a kernel works on them
     _arrow_properties.pxi, _arrow_in.pxi   columns of messages into the log
     _arrow_out.pxi, _arrow_split.pxi       records into columns
@@ -117,35 +122,52 @@ cdef extern from *:
     #include <immintrin.h>
 
     /* Where the processor multiplies without carries: 64 bytes at a time are folded onto the next 64, then 16 onto
-       16, and what is left, 128 bits, is reduced. The constants are powers of x modulo the reversed polynomial. */
+       16; of the last, less than 16, as many are moved out of the 128 bits that are left as come in; those are then
+       reduced. The constants are powers of x modulo the reversed polynomial. */
     #define FOLD(x, by, next) _mm_xor_si128( \
         _mm_xor_si128(_mm_clmulepi64_si128(x, by, 0x00), _mm_clmulepi64_si128(x, by, 0x11)), next)
     #define LOAD(p) _mm_loadu_si128((const __m128i *)(p))
 
+    /* As a shuffle, 16 bytes from `16 - n` on move the others up by n places, and those from `16 + n` on down. */
+    static const uint8_t crc_moves[48] = {
+        128, 128, 128, 128, 128, 128, 128, 128, 128, 128, 128, 128, 128, 128, 128, 128,
+        0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15,
+        128, 128, 128, 128, 128, 128, 128, 128, 128, 128, 128, 128, 128, 128, 128, 128};
+
     __attribute__((target("pclmul,sse4.1")))
-    static uint32_t crc_by_folding(uint32_t c, const uint8_t *p, int64_t size) {  /* size >= 64 */
+    static uint32_t crc_by_folding(uint32_t c, const uint8_t *p, int64_t size) {  /* size >= 16 */
         const __m128i by_64 = _mm_set_epi64x(0x01c6e41596, 0x0154442bd4);
         const __m128i by_16 = _mm_set_epi64x(0x00ccaa009e, 0x01751997d0);
         const __m128i by_8 = _mm_set_epi64x(0, 0x0163cd6124);
         const __m128i reduce = _mm_set_epi64x(0x01f7011641, 0x01db710641);
         const __m128i low_32 = _mm_setr_epi32(-1, 0, -1, 0);
-        __m128i a = _mm_xor_si128(LOAD(p), _mm_cvtsi32_si128((int)c));
-        __m128i b = LOAD(p + 16), d = LOAD(p + 32), e = LOAD(p + 48), t;
-        for (p += 64, size -= 64; size >= 64; p += 64, size -= 64) {
-            a = FOLD(a, by_64, LOAD(p));
-            b = FOLD(b, by_64, LOAD(p + 16));
-            d = FOLD(d, by_64, LOAD(p + 32));
-            e = FOLD(e, by_64, LOAD(p + 48));
+        __m128i a = _mm_xor_si128(LOAD(p), _mm_cvtsi32_si128((int)c)), t;
+        if (size >= 64) {
+            __m128i b = LOAD(p + 16), d = LOAD(p + 32), e = LOAD(p + 48);
+            for (p += 64, size -= 64; size >= 64; p += 64, size -= 64) {
+                a = FOLD(a, by_64, LOAD(p));
+                b = FOLD(b, by_64, LOAD(p + 16));
+                d = FOLD(d, by_64, LOAD(p + 32));
+                e = FOLD(e, by_64, LOAD(p + 48));
+            }
+            a = FOLD(a, by_16, b);
+            a = FOLD(a, by_16, d);
+            a = FOLD(a, by_16, e);
+        } else {
+            p += 16;
+            size -= 16;
         }
-        a = FOLD(a, by_16, b);
-        a = FOLD(a, by_16, d);
-        a = FOLD(a, by_16, e);
         for (; size >= 16; p += 16, size -= 16) a = FOLD(a, by_16, LOAD(p));
+        if (size) {
+            const __m128i down = LOAD(crc_moves + 16 + size), up = LOAD(crc_moves + size);
+            t = _mm_blendv_epi8(_mm_shuffle_epi8(a, down), LOAD(p + size - 16), down);
+            a = FOLD(_mm_shuffle_epi8(a, up), by_16, t);
+        }
         a = _mm_xor_si128(_mm_srli_si128(a, 8), _mm_clmulepi64_si128(a, by_16, 0x10));
         a = _mm_xor_si128(_mm_srli_si128(a, 4), _mm_clmulepi64_si128(_mm_and_si128(a, low_32), by_8, 0x00));
         t = _mm_and_si128(_mm_clmulepi64_si128(_mm_and_si128(a, low_32), reduce, 0x10), low_32);
         a = _mm_xor_si128(a, _mm_clmulepi64_si128(t, reduce, 0x00));
-        return crc_by_tables((uint32_t)_mm_extract_epi32(a, 1), p, size);
+        return (uint32_t)_mm_extract_epi32(a, 1);
     }
     #endif
 
@@ -160,7 +182,7 @@ cdef extern from *:
     static uint32_t crc_of(const uint8_t *p, int64_t size) {
         uint32_t c = 0xFFFFFFFFu;
     #ifdef PENSTOCK_FOLDS
-        if (crc_folds && size >= 64) c = crc_by_folding(c, p, size);
+        if (crc_folds && size >= 16) c = crc_by_folding(c, p, size);
         else
     #endif
         c = crc_by_tables(c, p, size);
@@ -243,12 +265,18 @@ cdef object longs_from(const int64_t* values, int64_t count):
 
 
 include "_topics.pxi"
+include "_encode.pxi"
 include "_log.pxi"
+include "_texts.pxi"
 include "_columns.pxi"
 include "_past.pxi"
 include "_queues.pxi"
+include "_range.pxi"
 include "_index.pxi"
+include "_latencies.pxi"
+include "_property_pieces.pxi"
 include "_append.pxi"
+include "_populate.pxi"
 include "_pages.pxi"
 include "_holds.pxi"
 include "_query.pxi"

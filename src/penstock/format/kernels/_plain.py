@@ -43,12 +43,14 @@ from penstock.format.kernels._plain_log import (
 )
 from penstock.format.kernels._plain_pages import PageReader
 from penstock.format.kernels._plain_query import find_key, find_keys, match_record
+from penstock.format.kernels._plain_range import RangeBuilder
 from penstock.format.kernels._plain_tally import add_up, number_alike
 
 __all__ = [
     "Appender",
     "Holds",
     "PageReader",
+    "RangeBuilder",
     "TopicTable",
     "add_up",
     "append_units",

@@ -1,7 +1,7 @@
-"""The plain twin's records: CRC, hash, encode, publish, check, walk and find. The reference for `_log.pxi`.
+"""The plain twin's records: CRC, hash, encode, publish, check, walk and find.
 
-Safe from several threads. Publishing relies on the processor keeping the order of stores, as x86 does; the
-compiled twin puts a fence between them.
+The reference for `_encode.pxi` and `_log.pxi`. Safe from several threads. Publishing relies on the processor keeping
+the order of stores, as x86 does; the compiled twin puts a fence between them.
 """
 
 from __future__ import annotations

@@ -5,11 +5,10 @@ from __future__ import annotations
 from penstock.format.kernels._plain_columns import find_property
 from penstock.format.kernels._plain_log import view_of, walk
 from penstock.format.kernels._types import Buffer, Ints
-from penstock.format.queue_unit import UNIT_SIZE, is_ext_address, unpack_unit
+from penstock.format.queue_unit import NO_RECORD_SIZE, UNIT_SIZE, is_ext_address, unpack_unit
 from penstock.format.rows import Reason
 
 FOUND, NO_MATCH, REMOVING = range(3)
-_NO_RECORD_SIZE = 0x7FFFFFFF
 _MAX_PAGE = 1024
 
 
@@ -69,7 +68,7 @@ class PageReader:
             if len(found) == _MAX_PAGE or (count and (count >= min(most, most_count) or total + size > most_bytes)):
                 break
             outcome = FOUND
-            if size == _NO_RECORD_SIZE or size <= 0 or physical < log_start:
+            if size == NO_RECORD_SIZE or size <= 0 or physical < log_start:
                 outcome = REMOVING
             elif wanted is not None and not is_ext_address(code) and _low_bits(code) not in wanted:
                 outcome = NO_MATCH

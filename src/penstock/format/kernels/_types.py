@@ -16,6 +16,10 @@ Longs: TypeAlias = npt.NDArray[np.int64]
 Ints: TypeAlias = npt.NDArray[np.int32]
 Bools: TypeAlias = npt.NDArray[np.bool_]
 PutTable: TypeAlias = npt.NDArray[np.void]  # of dtype PUT_ROW
+UnitRun: TypeAlias = tuple[int, int, int, int]
+"""Records of a queue whose queue offsets follow each other: the first and the end of these, and where they lie."""
+QueuePart: TypeAlias = tuple[str, int, list[UnitRun], memoryview]
+"""Topic, queue id, runs, and the units of all runs."""
 
 
 class TextColumn(NamedTuple):

@@ -18,12 +18,12 @@ from penstock.pipeline.jobs.where import Where
 from penstock.pipeline.workers import gather, parallelism
 from penstock.store.folder import quiet_log
 from penstock.store.quarantine import MayExceed, never
-from penstock.store.rebuilding import RangesReport, rebuild_by_ranges
+from penstock.store.rebuilding import InThreads, RangesReport, is_soon_done, rebuild_by_ranges
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-_TASKS_EACH: Final = 4
-_MOST_TOGETHER: Final = 4
+_TASKS_EACH: Final = 2
+_MOST_TOGETHER: Final = 16
 
 
 def rebuild(
@@ -68,8 +68,11 @@ def rebuild(
 def _run_on(spark: SparkSession, work: Callable[[Any], bytes], pieces: Sequence[Any]) -> list[bytes]:
     """Several pieces share a task where there are many: a task costs 20 ms, and ranges are small to need little memory.
 
-    Neighbours go to different tasks, because the index files, which take longest, are neighbours.
+    Neighbours go to different tasks, because the index files, which take longest, are neighbours. A job costs a tenth
+    of a second: what takes no longer than that is done here.
     """
+    if is_soon_done(pieces):
+        return InThreads()(work, pieces)
     together = max(min(len(pieces) // (_TASKS_EACH * parallelism(spark)), _MOST_TOGETHER), 1)
     count = -(-len(pieces) // together)
     told = gather(spark, [pieces[number::count] for number in range(count)], partial(_each, work))

@@ -4,6 +4,7 @@
 `store/repair` does for one process; queues that do not come out of ranges alone are left to it.
 """
 
+from penstock.store.rebuilding.in_threads import InThreads, is_soon_done
 from penstock.store.rebuilding.job import RangesReport, Run, one_by_one, rebuild_by_ranges
 
-__all__ = ["RangesReport", "Run", "one_by_one", "rebuild_by_ranges"]
+__all__ = ["InThreads", "RangesReport", "Run", "is_soon_done", "one_by_one", "rebuild_by_ranges"]

@@ -12,10 +12,10 @@ import secrets
 from datetime import datetime
 
 import msgspec
-import numpy as np
 
 from penstock.format.index_layout import IndexGeometry, IndexHeader
-from penstock.store.files import Files, disk_refused
+from penstock.store.disk_errors import disk_refused
+from penstock.store.files import Files
 from penstock.store.index_file import IndexFile, header_after
 from penstock.store.rebuilding.keys import Keys, read_keys
 from penstock.store.rebuilding.plan import Plan
@@ -70,17 +70,16 @@ def build_index_file(plan: Plan, files: Files, part: IndexPart) -> str:
     items, end = bytearray(), -1
     with contextlib.closing(IndexFile(files.create_map(path, geometry.file_size), geometry)) as table:
         if part.before is not None:
-            (last,) = next(read_keys(files, plan.keys_of(part.before.number), part.before.first, part.before.stop))
-            header = IndexHeader(end_physical_offset=int(last["offset"]), end_timestamp=int(last["time"]))
+            last = next(read_keys(files, plan.keys_of(part.before.number), part.before.first, part.before.stop))
+            header = IndexHeader(end_physical_offset=int(last.offsets[0]), end_timestamp=int(last.times[0]))
             table.set_header(header_after(header))
             end = header.end_physical_offset
         for span in part.spans:
             for keys in read_keys(files, plan.keys_of(span.number), span.first, span.stop):
                 if not _in_order(plan, span.number, keys, end):
                     return str(plan.keys_of(span.number))
-                hashes, offsets, times = (np.ascontiguousarray(keys[name]) for name in ("hash", "offset", "time"))
-                table.put(hashes, offsets, times, room=items)
-                end = int(offsets[-1])
+                table.put(*keys, room=items)
+                end = int(keys.offsets[-1])
         if table.count != part.items + 1:
             return str(path)
         try:
@@ -95,10 +94,13 @@ def build_index_file(plan: Plan, files: Files, part: IndexPart) -> str:
 
 def _in_order(plan: Plan, number: int, keys: Keys, end: int) -> bool:
     """Whether keys are what their range wrote: a crash may have left zeros in their place."""
-    piece, offsets = plan.ranges[number], keys["offset"]
+    piece, offsets = plan.ranges[number], keys.offsets
+    begin = piece.base + piece.start
+    if begin == 0 and not (offsets[0] or keys.hashes[0] or keys.times[0]):
+        return False  # where a log begins at 0, zeros are in order
     return bool(
-        int(offsets[0]) >= max(end, piece.base + piece.start)
+        int(offsets[0]) >= max(end, begin)
         and int(offsets[-1]) < piece.base + plan.task.log.file_size
         and (offsets[1:] >= offsets[:-1]).all()
-        and int(keys["hash"].min()) >= 0
+        and int(keys.hashes.min()) >= 0
     )

@@ -17,9 +17,9 @@ from typing import Any, Protocol
 
 import msgspec
 
+from penstock.clock import now_ms
 from penstock.errors import BadStore, StoreFailed
 from penstock.store.audit.cover import QueueName
-from penstock.store.commit_log import now_ms
 from penstock.store.deleted_topics import read_deleted_topics
 from penstock.store.files import Files
 from penstock.store.quarantine import MayExceed, never
@@ -138,13 +138,20 @@ class _Job:
         """The one of an earlier run that had the same to do, or a new one in an empty staging folder."""
         left = None if self._dry_run else read_plan(self._io, self._source.target.staging)
         if left is not None and left.task == self._task and self._range_size is None:
-            return left
+            return self._resumed(left)
         plan = Plan(secrets.token_hex(8), self._task, cut_log(self._task.log, self._range_size))
         if left is not None and left.task == self._task and left.ranges == plan.ranges:
-            return left
+            return self._resumed(left)
         if not self._dry_run:
             clear_staging(self._io, self._source.target)
             plan.write(self._io)
+        return plan
+
+    def _resumed(self, plan: Plan) -> Plan:
+        """Removes what a power cut has left of a queue's file that had its name and not yet its size."""
+        for path, facts in list(self._io.under(plan.queues)):
+            if facts.st_size != self._task.queue_file_size:
+                self._io.unlink(path)
         return plan
 
     def _noted(self, plan: Plan) -> dict[int, RangeNote]:
@@ -178,7 +185,7 @@ class _Job:
             return report, bad
         report.rebuilt = finish.put_in_place()
         if self._source.place is not None:
-            with self._source.place.open(self._progress) as store:
+            with self._source.place.open(self._progress, were_bodies_checked=sums.is_sound and not notes) as store:
                 report.start = store.report.notes
         else:
             self._tidy()

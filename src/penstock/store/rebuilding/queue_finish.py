@@ -15,11 +15,12 @@ import msgspec
 import numpy as np
 
 from penstock.format import kernels
-from penstock.format.queue_unit import UNIT_SIZE, copy_units
+from penstock.format.queue_unit import NO_RECORD_SIZE, UNIT_SIZE, copy_units
 from penstock.store.audit.cover import Stretch
-from penstock.store.consume_queue import NO_RECORD_SIZE
+from penstock.store.disk_errors import disk_refused
+from penstock.store.file_map import FileMap
 from penstock.store.file_queue import file_name
-from penstock.store.files import FileMap, Files, disk_refused
+from penstock.store.files import Files
 from penstock.store.light_view import FilesView
 from penstock.store.rebuilding.plan import Plan
 from penstock.store.rebuilding.sums import WholeQueue
@@ -27,12 +28,17 @@ from penstock.store.rebuilding.units import open_sparse
 from penstock.store.zeros import zero_from
 
 _LEAST_UNITS: Final = 1 << 19
+_UNITS_AT_ONCE: Final = 1 << 14
 
 
 class QueueGroup(msgspec.Struct, frozen=True):
     """Queues that are finished together."""
 
     queues: list[WholeQueue]
+
+    @property
+    def units(self) -> int:
+        return sum(queue.units for queue in self.queues)
 
 
 def grouped(queues: list[WholeQueue], most: int) -> list[QueueGroup]:
@@ -125,16 +131,19 @@ def _end_of(file: FileMap, first: int, stop: int, stretch: Stretch, end: int) ->
     `first` and `stop` are the queue offsets of the file, `end` is where the record before ends.
     """
     low, high = max(stretch.first, first), min(stretch.end, stop)
-    units = copy_units(file.view, (low - first) * UNIT_SIZE, (high - low) * UNIT_SIZE)
-    offsets, sizes = units["offset"].astype(np.int64), units["size"].astype(np.int64)
-    ends = offsets + sizes
-    last = int(ends[-1])
-    is_sound = (
-        sizes.min() > 0
-        and sizes.max() != NO_RECORD_SIZE
-        and int(offsets[0]) >= end
-        and bool((offsets[1:] >= ends[:-1]).all())
-        and (low > stretch.first or int(offsets[0]) == stretch.physical_first)
-        and (high < stretch.end or last == stretch.physical_end)
-    )
-    return last if is_sound else None
+    for start in range(low, high, _UNITS_AT_ONCE):
+        count = min(high - start, _UNITS_AT_ONCE)
+        units = copy_units(file.view, (start - first) * UNIT_SIZE, count * UNIT_SIZE)
+        offsets, sizes = units["offset"].astype(np.int64), units["size"].astype(np.int64)
+        ends = offsets + sizes
+        is_sound = (
+            sizes.min() > 0
+            and sizes.max() != NO_RECORD_SIZE
+            and int(offsets[0]) >= end
+            and bool((offsets[1:] >= ends[:-1]).all())
+            and (start > stretch.first or int(offsets[0]) == stretch.physical_first)
+        )
+        if not is_sound:
+            return None
+        end = int(ends[-1])
+    return end if high < stretch.end or end == stretch.physical_end else None

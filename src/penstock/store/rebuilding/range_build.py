@@ -1,8 +1,9 @@
 """Builds one range: walks it, stores its units into the staged queues and its keys into a file, and notes what it saw.
 
-Every record is checked as a repair checks it, CRC included. The note is written last and synced, so a range whose note
-is there was built to its end; whether all of it reached the disk is found out when queues and index are finished. Any
-number of ranges may be built at once, by any process; one that is built twice comes out the same.
+Every record is checked as a repair checks it, CRC included. The note is written last, so a range whose note is there
+was built to its end. Nothing is synced: what a power cut took of notes, keys and units is found out when a later run
+looks for them and when queues and index are finished. Any number of ranges may be built at once, by any process; one
+that is built twice comes out the same.
 """
 
 from __future__ import annotations
@@ -15,16 +16,16 @@ from pathlib import Path
 import msgspec
 
 from penstock.errors import BadStore
-from penstock.format import kernels
-from penstock.format.placeholder import find_placeholders
+from penstock.format.placeholder import is_placeholder
+from penstock.store.file_map import FileMap
 from penstock.store.file_queue import file_name
-from penstock.store.files import FileMap, Files
+from penstock.store.files import Files
 from penstock.store.overlay_files import OverlayFiles
-from penstock.store.rebuilding.keys import Keys, keys_of, write_keys
+from penstock.store.rebuilding.keys import KEY, write_keys
 from penstock.store.rebuilding.plan import Plan, Range
-from penstock.store.rebuilding.units import QueueRuns, Units
+from penstock.store.rebuilding.units import QueueRuns, place_units, runs_of, unit_builder
 from penstock.store.repair.survey import Survey, survey_range
-from penstock.store.sealed_json import read_sealed, write_sealed
+from penstock.store.sealed_json import read_sealed, sealed
 
 
 class RangeNote(msgspec.Struct):
@@ -47,7 +48,7 @@ def build_range(plan: Plan, files: Files, dry_run: bool, piece: Range) -> bytes:
     task = plan.task
     if not dry_run:
         plan.check_seen(files)
-    builder = _Builder(plan, piece.base)
+    builder = unit_builder(task)
     with contextlib.closing(_open_log(Path(task.log.folder, file_name(piece.base)), task.log.file_size)) as log:
         found = survey_range(
             log.view,
@@ -56,16 +57,22 @@ def build_range(plan: Plan, files: Files, dry_run: bool, piece: Range) -> bytes:
             piece.stop,
             resync=piece.resync,
             overrun=piece.overrun,
-            topics=builder.topics,
-            watch=builder.take,
+            take=builder.take,
         )
-    keys = sum(len(each) for each in builder.keys)
-    queues = list(builder.units.queues.values())
-    note = RangeNote(piece.number, found, builder.records, keys, builder.placeholders, queues)
+    keys, parts = builder.key_table(), builder.queues()
+    note = RangeNote(
+        piece.number,
+        found,
+        builder.records,
+        len(keys) // KEY.itemsize,
+        [(offset, size) for offset, size, topic in builder.rolled_back if is_placeholder(topic, size)],
+        [runs_of(part) for part in parts],
+    )
     if not dry_run:
-        builder.units.place(files, plan.queues)
-        write_keys(files, plan.keys_of(piece.number), builder.keys)
-        write_sealed(files, plan.note_of(piece.number), note)
+        for part in parts:
+            place_units(files, plan.queues, task.queue_file_size, part)
+        write_keys(files, plan.keys_of(piece.number), keys)
+        files.write_unsynced(plan.note_of(piece.number), sealed(note))
     return json.dumps(msgspec.to_builtins(note)).encode()
 
 
@@ -76,30 +83,10 @@ def decode_note(data: bytes) -> RangeNote:
 def noted(plan: Plan, files: Files, piece: Range) -> RangeNote | None:
     """The note of a range that was built to its end, None if there is none."""
     found = read_sealed(files, plan.note_of(piece.number), RangeNote)
-    has_keys = found is None or not found.keys or files.exists(plan.keys_of(piece.number))
-    return found if has_keys else None
-
-
-class _Builder:
-    """Takes what the walk finds."""
-
-    def __init__(self, plan: Plan, base: int) -> None:
-        self._task = plan.task
-        self._base = base
-        self.topics: kernels.Topics = kernels.TopicTable()
-        self.units = Units(plan.task, self.topics)
-        self.keys: list[Keys] = []
-        self.placeholders: list[tuple[int, int]] = []
-        self.records = 0
-
-    def take(self, data: memoryview, rows: kernels.Rows) -> None:
-        self.records += len(rows)
-        kernels.tag_codes(data, self._base, rows, self._task.delay_levels)
-        self.units.take(rows)
-        self.placeholders += find_placeholders(rows, self.topics.name)
-        if self._task.index is not None:
-            hashes, numbers = kernels.index_keys(data, self._base, rows)
-            self.keys.append(keys_of(hashes, rows, numbers))
+    if found is None or not found.keys:
+        return found
+    keys = plan.keys_of(piece.number)
+    return found if files.exists(keys) and files.size(keys) == found.keys * KEY.itemsize else None
 
 
 def _open_log(path: Path, size: int) -> FileMap:

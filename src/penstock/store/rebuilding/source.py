@@ -137,5 +137,7 @@ def check_unused(layout: Layout, files: Files | None = None) -> None:
     """Raises StoreInUse if somebody has the store open; takes nothing."""
     if (files or Files()).lock_owner(layout.lock):
         raise StoreInUse(
-            "the store is in use; stop its broker first, or build into another folder with --into DIR", path=layout.root
+            "the store is in use; stop its broker first, or build into another folder with `penstock pipeline rebuild "
+            "--into DIR`",
+            path=layout.root,
         ) from None

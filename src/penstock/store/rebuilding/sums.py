@@ -17,7 +17,7 @@ from penstock.store.damage import DamagedRange
 from penstock.store.placeholders import Placeholders
 from penstock.store.rebuilding.plan import Plan
 from penstock.store.rebuilding.range_build import RangeNote
-from penstock.store.repair.survey import Found, Unsure, joined
+from penstock.store.repair.survey import Found, Unsure, is_unwritten, joined
 
 
 class Fill(msgspec.Struct, frozen=True):
@@ -64,6 +64,8 @@ class Sums(msgspec.Struct):
     """Numbers of ranges, and how many keys each has."""
     fits: bool = True
     """Whether each range began where the one before it ended."""
+    is_sound: bool = False
+    """As of a survey."""
 
     def whole_queues(self, queue_file_size: int) -> list[WholeQueue]:
         """Those that the ranges have built."""
@@ -105,6 +107,7 @@ def add_up(plan: Plan, notes: Iterable[RangeNote]) -> Sums:
         has_filler = survey.has_filler
         _add_records(sums, note)
     sums.damage = [DamagedRange(each.physical_offset, each.size, each.reason) for each in joined(found)]
+    sums.is_sound = not found and is_unwritten(unsure)
     return sums
 
 

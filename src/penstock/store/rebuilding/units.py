@@ -9,24 +9,25 @@ looks into before all ranges are done.
 from __future__ import annotations
 
 import contextlib
-from itertools import pairwise
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 import msgspec
-import numpy as np
 
 from penstock.errors import StoreFailed
 from penstock.format import kernels
 from penstock.format.queue_unit import UNIT_SIZE
 from penstock.format.topics import is_readable_topic
 from penstock.store.audit.cover import Stretch
+from penstock.store.file_map import FileMap
 from penstock.store.file_queue import file_name
-from penstock.store.files import FileMap, Files
+from penstock.store.files import Files
 from penstock.store.rebuilding.plan import Task
 from penstock.store.witness import most_offset
 
 _MOST_RUNS: Final = 64
+_NEVER: Final = 2**63 - 1
 
 
 class QueueRuns(msgspec.Struct):
@@ -39,63 +40,37 @@ class QueueRuns(msgspec.Struct):
     """Whether there were so many that they are not told: the queue must be built in log order."""
 
 
-class Units:
-    """Collects what a walk finds. One thread."""
-
-    def __init__(self, task: Task, topics: kernels.Topics) -> None:
-        self._task = task
-        self._topics = topics
-        self.queues: dict[tuple[str, int], QueueRuns] = {}
-        self._units: dict[tuple[str, int], list[bytearray]] = {}
-        """Those of each run."""
-
-    def take(self, rows: kernels.Rows) -> None:
-        for topic_id, queue_id, picks in kernels.group_rows(rows):
-            topic = self._topics.name(topic_id)
-            if not self._task.selects(topic, queue_id) or queue_id < 0 or not is_readable_topic(topic):
-                continue
-            offsets, positions = rows["queue_offset"][picks], rows["physical_offset"][picks]
-            if topic in self._task.deleted or offsets.min() < 0 or offsets.max() > most_offset(int(positions[0])):
-                possible = (offsets >= 0) & (offsets <= most_offset(positions))
-                picks = picks[possible & (positions >= self._task.deleted.get(topic, 0))]
-            if len(picks):
-                self._add(topic, queue_id, rows, picks)
-
-    def _add(self, topic: str, queue_id: int, rows: kernels.Rows, picks: kernels.Longs) -> None:
-        name = topic, queue_id
-        known = self.queues.setdefault(name, QueueRuns(topic, queue_id))
-        if known.too_many:
-            return
-        units = self._units.setdefault(name, [])
-        offsets, positions = rows["queue_offset"][picks], rows["physical_offset"][picks]
-        ends = positions + rows["size"][picks]
-        breaks = [0, *(np.flatnonzero(np.diff(offsets) != 1) + 1).tolist(), len(picks)]
-        if len(known.runs) + len(breaks) > _MOST_RUNS:
-            known.too_many = True
-            known.runs.clear()
-            units.clear()
-            return
-        for start, stop in pairwise(breaks):
-            first, end = int(offsets[start]), int(offsets[stop - 1]) + 1
-            kernels.append_units(made := bytearray((stop - start) * UNIT_SIZE), 0, rows, picks[start:stop])
-            last = known.runs[-1] if known.runs else None
-            if last is not None and last.end == first:
-                last.end, last.physical_end = end, int(ends[stop - 1])
-                units[-1] += made
-            else:
-                known.runs.append(Stretch(first, end, int(positions[start]), int(ends[stop - 1])))
-                units.append(made)
-
-    def place(self, files: Files, folder: Path) -> None:
-        """Stores everything into the files below a folder. Raises StoreFailed."""
-        for name, known in self.queues.items():
-            for run, units in zip(known.runs, self._units[name], strict=True):
-                store_units(files, folder / known.topic / str(known.queue_id), self._task.queue_file_size, run, units)
+def since(task: Task, topic: str, queue_id: int) -> int:
+    """From which position on the records of a queue get units; behind every log if they get none."""
+    if not task.selects(topic, queue_id) or queue_id < 0 or not is_readable_topic(topic):
+        return _NEVER
+    return task.deleted.get(topic, 0)
 
 
-def store_units(files: Files, folder: Path, file_size: int, run: Stretch, units: bytearray) -> None:
-    """Stores the units of a run into the files of its queue. Raises StoreFailed."""
-    position, left = run.first * UNIT_SIZE, memoryview(units)
+def unit_builder(task: Task) -> kernels.RangeBuilder:
+    """What makes units and keys for a task while it walks the log."""
+    slack = most_offset(0)
+    asked = partial(since, task)
+    return kernels.RangeBuilder(
+        kernels.TopicTable(), task.delay_levels, task.index is not None, asked, slack, _MOST_RUNS
+    )
+
+
+def runs_of(part: kernels.QueuePart) -> QueueRuns:
+    topic, queue_id, runs, _ = part
+    return QueueRuns(topic, queue_id, [Stretch(*run) for run in runs], not runs)
+
+
+def place_units(files: Files, folder: Path, file_size: int, part: kernels.QueuePart) -> None:
+    """Stores the units of a queue into its files below a folder. Raises StoreFailed."""
+    topic, queue_id, runs, units = part
+    for run in runs:
+        size = (run[1] - run[0]) * UNIT_SIZE
+        _store(files, folder / topic / str(queue_id), file_size, run[0] * UNIT_SIZE, units[:size])
+        units = units[size:]
+
+
+def _store(files: Files, folder: Path, file_size: int, position: int, left: memoryview) -> None:
     while left:
         base = position - position % file_size
         count = min(base + file_size - position, len(left))
@@ -109,7 +84,7 @@ def open_sparse(files: Files, path: Path, size: int) -> FileMap:
     if not files.exists(path):
         files.make_folder(path.parent)
         try:
-            files.create_sparse(path, size)
+            files.create_sparse(path, size, synced=False)  # it is when it is finished
         except StoreFailed:
             if not files.exists(path):
                 raise

@@ -14,9 +14,9 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.format.index_layout import HEADER_SIZE, IndexGeometry, IndexHeader
-from penstock.format.queue_unit import MAX_EXT_ADDRESS, UNIT, UNIT_SIZE
+from penstock.format.queue_unit import MAX_EXT_ADDRESS, NO_RECORD_SIZE, UNIT, UNIT_SIZE, Units
 from penstock.store.audit.index_items import ItemTable
-from penstock.store.consume_queue import NO_RECORD_SIZE, ConsumeQueue, Units
+from penstock.store.consume_queue import ConsumeQueue
 from penstock.store.damage import DamagedRange
 from penstock.store.files import Files
 from penstock.store.repair.report import LostMessages

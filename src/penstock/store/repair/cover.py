@@ -18,7 +18,8 @@ from penstock.format import kernels
 from penstock.format.constants import BLANK_HEADER_SIZE
 from penstock.format.hosts import IPV4_HOST_SIZE, encode_host
 from penstock.format.placeholder import MIN_PLACEHOLDER_SIZE, placeholder_text, write_placeholder
-from penstock.store.files import Files, disk_refused
+from penstock.store.disk_errors import disk_refused
+from penstock.store.files import Files
 from penstock.store.mapped_file import MappedFile
 from penstock.store.quarantine import Quarantine
 from penstock.store.repair.report import Change, RepairedRange, within

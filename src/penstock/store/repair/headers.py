@@ -15,11 +15,11 @@ import numpy as np
 
 from penstock.format import kernels
 from penstock.format.placeholder import find_placeholders
-from penstock.format.queue_unit import UNIT_SIZE
+from penstock.format.queue_unit import NO_RECORD_SIZE, UNIT_SIZE
 from penstock.format.sys_flag import enters_queue
 from penstock.format.topics import is_readable_topic
 from penstock.store.audit.cover import QueueCover, union, without
-from penstock.store.consume_queue import NO_RECORD_SIZE, ConsumeQueue
+from penstock.store.consume_queue import ConsumeQueue
 from penstock.store.file_queue import FileQueue
 from penstock.store.repair.compare import units_between
 from penstock.store.repair.old_queues import OldQueues, QueueName

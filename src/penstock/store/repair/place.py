@@ -10,8 +10,9 @@ import msgspec
 
 from penstock.errors import BadStore, StoreInUse
 from penstock.store.descriptors import allow_many_files
+from penstock.store.disk_errors import disk_refused
 from penstock.store.external.terms import is_external, refuse_while_job_runs, take_job_lock
-from penstock.store.files import Files, StoreLock, disk_refused
+from penstock.store.files import Files
 from penstock.store.layout import Layout
 from penstock.store.quarantine import MayExceed, Quarantine
 from penstock.store.repair.rehearsal import RehearsalFiles
@@ -20,6 +21,7 @@ from penstock.store.repair.sizes import fit_sizes
 from penstock.store.settings import Settings
 from penstock.store.sink.finish import finish_batch
 from penstock.store.store import MessageStore
+from penstock.store.store_lock import StoreLock
 from penstock.store.swap import finish_swap
 
 
@@ -55,12 +57,17 @@ class Place(msgspec.Struct, frozen=True):
         self.files.unlink(self.layout.abort)
         self.files.sync_folder(self.layout.root)
 
-    def open(self, progress: Progress) -> MessageStore:
-        """The store itself, by a start as any other; its recovery runs. Raises BadStore or StoreFailed."""
+    def open(self, progress: Progress, *, were_bodies_checked: bool = False) -> MessageStore:
+        """The store itself, by a start as any other; its recovery runs. Raises BadStore or StoreFailed.
+
+        If all bodies were checked just now, up to an end behind which nothing was written, it does not check them once
+        more; all else of each record it does.
+        """
+        settings = self.settings.with_changes(check_crc_on_recover=False) if were_bodies_checked else self.settings
         lent, lent_job = (None if lock is None else lock.lend() for lock in (self.lock, self.job_lock))
         return MessageStore.open(
             self.layout.root,
-            self.settings,
+            settings,
             read_only=self.dry_run,
             clock=self.clock,
             files=self.files,

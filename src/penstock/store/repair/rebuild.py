@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+from penstock.clock import now_ms
 from penstock.errors import BadStore
-from penstock.store.commit_log import now_ms
 from penstock.store.damage import DamagedRange
 from penstock.store.file_queue import FileQueue
 from penstock.store.files import Files
@@ -79,7 +79,7 @@ def _rebuild(place: Place, selects: Callable[[str, int], bool], wants_index: boo
         with_index=wants_index,
         progress=progress,
     )
-    with place.open(progress) as store:
+    with place.open(progress, were_bodies_checked=found.is_sound) as store:
         report.start = store.report.notes
     return report
 

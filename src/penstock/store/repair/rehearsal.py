@@ -10,7 +10,7 @@ import mmap
 from collections.abc import Iterator
 from pathlib import Path
 
-from penstock.store.files import FileMap
+from penstock.store.file_map import FileMap
 from penstock.store.overlay_files import MemoryMap, OverlayFiles, copy_on_write
 
 

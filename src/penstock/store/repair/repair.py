@@ -17,9 +17,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+from penstock.clock import now_ms
 from penstock.store.audit import Finding, audit
 from penstock.store.audit.cover import without
-from penstock.store.commit_log import now_ms
 from penstock.store.files import Files
 from penstock.store.overlay_files import OverlayFiles
 from penstock.store.quarantine import MayExceed, never

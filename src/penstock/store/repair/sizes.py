@@ -7,25 +7,15 @@ files is not known, the index is left alone.
 
 from __future__ import annotations
 
-import contextlib
-from typing import NamedTuple
-
 from penstock.errors import BadStore
-from penstock.format import kernels
 from penstock.format.rows import Reason
 from penstock.store.audit import sizes
 from penstock.store.audit.listing import DataFile, list_store
 from penstock.store.dispatch_state import read_state
 from penstock.store.files import Files
+from penstock.store.geometry import Fitted, where_records_end
 from penstock.store.layout import Layout
 from penstock.store.settings import Settings
-
-
-class Fitted(NamedTuple):
-    """Settings with the sizes of the files, and why the index has to be left alone, if it has to be."""
-
-    settings: Settings
-    index_problem: str = ""
 
 
 def fit_sizes(settings: Settings, files: Files, layout: Layout) -> Fitted:
@@ -50,10 +40,7 @@ def fit_sizes(settings: Settings, files: Files, layout: Layout) -> Fitted:
 def _size_of_only_file(files: Files, file: DataFile, noted: int | None) -> int | None:
     if not file.size or file.size == noted:
         return noted
-    with contextlib.closing(files.open_map(file.path)) as data:
-        at, reason = 0, int(Reason.FULL)
-        while reason == Reason.FULL:
-            _, at, reason = kernels.walk(data.view, file.base, at, file.size, False, None, 65_536)
+    at, reason = where_records_end(files, file.path)
     if reason == Reason.BLANK or (noted is None and reason != Reason.BEYOND_END):
         return file.size
     if noted is None:
@@ -61,6 +48,6 @@ def _size_of_only_file(files: Files, file: DataFile, noted: int | None) -> int |
             "the file was cut short: its last record runs past its end, and nothing tells how long it was; say it with "
             "--set mappedFileSizeCommitLog=...",
             path=file.path,
-            offset=file.base + at,
+            offset=at,
         )
     return noted

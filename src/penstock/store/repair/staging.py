@@ -12,14 +12,15 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from penstock.format.constants import BLANK_HEADER_SIZE, BLANK_MAGIC
-from penstock.format.queue_unit import PRE_BLANK, UNIT_SIZE, pack_unit
+from penstock.format.queue_unit import NO_RECORD_SIZE, PRE_BLANK, UNIT_SIZE, pack_unit
 from penstock.store.commit_log import CommitLog
-from penstock.store.consume_queue import NO_RECORD_SIZE, ConsumeQueue
+from penstock.store.consume_queue import ConsumeQueue
 from penstock.store.consume_queues import ConsumeQueues
 from penstock.store.damage import DamagedRange
 from penstock.store.deleted_topics import read_deleted_topics
+from penstock.store.disk_errors import disk_refused
 from penstock.store.dispatch import Dispatcher
-from penstock.store.files import Files, disk_refused
+from penstock.store.files import Files
 from penstock.store.index import Index
 from penstock.store.layout import Layout
 from penstock.store.mapped_file import MappedFile

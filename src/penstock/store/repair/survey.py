@@ -17,7 +17,7 @@ from penstock.format.constants import BLANK_HEADER_SIZE
 from penstock.format.kernels import Rows
 from penstock.format.placeholder import find_placeholders
 from penstock.format.rows import Reason
-from penstock.format.scan import Batch, Blank, Damage, scan
+from penstock.format.scan import Batch, Blank, Damage, Take, Taken, scan
 from penstock.store.audit.record_checks import DAY_MS, EARLIEST_MS
 from penstock.store.damage import DamagedRange
 from penstock.store.mapped_file import MappedFile
@@ -77,6 +77,16 @@ class Survey(msgspec.Struct):
     """Up to where everything was accounted for."""
     has_filler: bool = False
 
+    @property
+    def is_sound(self) -> bool:
+        """Whether a walk that does not look at bodies finds the same: nothing is damaged, and the end is not torn."""
+        return not self.found and is_unwritten(self.unsure)
+
+
+def is_unwritten(rest: Iterable[Unsure]) -> bool:
+    """Whether what lies behind a log's end was never written, as far as its first bytes tell."""
+    return all(each.reason == Reason.UNWRITTEN.name for each in rest)
+
 
 Watch = Callable[[memoryview, Rows], None]
 """Gets each file's bytes and the rows of its records, in log order."""
@@ -122,15 +132,15 @@ def survey_range(
     *,
     resync: bool,
     overrun: bool,
-    topics: kernels.Topics,
-    watch: Watch,
+    take: Take,
 ) -> Survey:
     """What of a walk over all files falls into a range of one, which owns the records that begin in it.
 
-    `resync` and `overrun` as in `format/scan.py`: whether a range lies before this one in the file, and behind it.
+    Records go to `take`, and no times are told, for which nobody who joins ranges has a use. `resync` and `overrun` as
+    in `format/scan.py`: whether a range lies before this one in the file, and behind it.
     """
     result = Survey(base + start, base + start)
-    walk = _Walk(result, topics, watch, lambda begin, end: False, (), 2**62)
+    walk = _Walk(result, kernels.TopicTable(), lambda data, rows: None, lambda begin, end: False, (), 2**62, take)
     walk.walk(view, base, start, stop, resync=resync, overrun=overrun)
     result.found = joined(result.found)
     return result
@@ -145,6 +155,7 @@ class _Walk:
         is_served: IsServed,
         cuts: Sequence[int],
         latest: int,
+        take: Take | None = None,
     ) -> None:
         self.result = result
         self._topics = topics
@@ -152,6 +163,7 @@ class _Walk:
         self._is_served = is_served
         self._cuts = np.array(cuts, np.int64)
         self._latest = latest
+        self._take_records = take
 
     def walk(
         self, view: memoryview, base: int, start: int, stop: int, *, resync: bool = False, overrun: bool = False
@@ -175,7 +187,7 @@ class _Walk:
             rows_per_batch=_ROWS,
         )
         is_empty = resync
-        for item in found:
+        for item in found if self._take_records is None else found.giving(self._take_records):
             is_empty = False
             if self.result.started < 0:
                 at = int(item.rows["physical_offset"][0]) if isinstance(item, Batch) else item.position
@@ -190,6 +202,14 @@ class _Walk:
                     end = begin + int(item.rows["size"][torn])
                     self._doubt(base, begin, end, Reason.UNWRITTEN)
                     return end - base
+            elif isinstance(item, Taken):
+                end = item.position + item.size
+                if item.size:
+                    self._settle(0)
+                    self.result.end = end
+                if item.torn:
+                    self._doubt(base, end, end + item.torn, Reason.UNWRITTEN)
+                    return end + item.torn - base
             else:
                 behind = self._behind_filler(view, base, item)
                 if behind is not None:
