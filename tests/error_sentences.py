@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -104,6 +105,7 @@ def sentences_in(tree: ast.Module, kinds: set[str], place: str) -> Iterator[Sent
                 yield Sentence(f"{place}:{node.lineno}", kind, text, has_path)
 
 
+@cache
 def all_sentences() -> list[Sentence]:
     """Those of all sources."""
     trees = {path: ast.parse(path.read_text(encoding="utf-8")) for path in sorted(SOURCES.rglob("*.py"))}

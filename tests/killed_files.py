@@ -9,7 +9,7 @@ from pathlib import Path
 
 from unsynced_files import UnsyncedFiles, UnsyncedMap
 
-from penstock.store.files import FileMap
+from penstock.store.file_map import FileMap
 
 _KILLED = 137
 
@@ -42,9 +42,13 @@ class CountedFiles(UnsyncedFiles):
         self.call(f"create {path.name}")
         return super().create_map(path, size)
 
-    def create_sparse(self, path: Path, size: int) -> None:
+    def create_sparse(self, path: Path, size: int, *, synced: bool = True) -> None:
         self.call(f"create {path.name}")
-        super().create_sparse(path, size)
+        super().create_sparse(path, size, synced=synced)
+
+    def write_unsynced(self, path: Path, data: bytes | memoryview) -> None:
+        self.call(f"write {path.name}")
+        super().write_unsynced(path, data)
 
     def _write_synced(self, path: Path, data: bytes | memoryview) -> None:
         self.call(f"write {path.name}")

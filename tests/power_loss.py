@@ -19,8 +19,9 @@ from pathlib import Path
 
 from unsynced_files import UnsyncedFiles
 
-from penstock.store.files import FileMap, StoreLock
+from penstock.store.file_map import FileMap
 from penstock.store.mapped_file import PAGE
+from penstock.store.store_lock import StoreLock
 
 SECTOR = 512
 
@@ -260,6 +261,12 @@ class PowerLossFiles(UnsyncedFiles):
             node = self._node(path)
             assert isinstance(node, FileNode), path
             node.sync_whole()
+
+    def _write(self, path: Path, data: bytes | memoryview, *, synced: bool) -> None:
+        with self._gate:
+            super()._write(path, data, synced=False)
+            if not synced:
+                self._change(None, path, self._new_node(path, b""))
 
     def _link(self, source: Path, target: Path) -> None:
         with self._gate:

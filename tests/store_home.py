@@ -11,7 +11,8 @@ from typing import Any
 
 from penstock.format.record import Record
 from penstock.store import FlushDiskType, GetStatus, Message, MessageStore, PutResult, Settings
-from penstock.store.files import FileMap, Files
+from penstock.store.file_map import FileMap
+from penstock.store.files import Files
 
 
 class Clock:
@@ -77,9 +78,9 @@ class StoreHome:
         clock: Callable[[], int] | None = None,
         **changes: Any,
     ) -> MessageStore:
-        """Opens it with the dev profile and these changes; `sync` is short for SYNC_FLUSH."""
+        """Opens it with the dev profile and these changes; `sync` is short for SYNC_FLUSH, on a disk that is busy."""
         if sync:
-            changes["flush_disk_type"] = FlushDiskType.SYNC_FLUSH
+            changes = {"flush_disk_type": FlushDiskType.SYNC_FLUSH, "sync_flush_timeout": 60_000, **changes}
         store = MessageStore.open(
             self.path, Settings.dev(**changes), files=files, read_only=read_only, clock=clock or self.clock
         )
@@ -175,7 +176,7 @@ def refuse(kind: int) -> None:
 
 def eventually(condition: Callable[[], bool], otherwise: str) -> None:
     """Returns once another thread has made the condition true."""
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 120
     while not condition():
         assert time.monotonic() < deadline, otherwise
         time.sleep(0.0005)

@@ -7,9 +7,10 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
-from penstock.store.files import FileMap, Files
+from penstock.store.file_map import FileMap
+from penstock.store.files import Files
 
-WAIT_SECONDS = 20
+WAIT_SECONDS = 60
 """How long a test waits for an event that must come; only a failing test waits so long."""
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import signal
 import socket
 import subprocess
 import sys
@@ -17,18 +16,19 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Self
 
-from java_broker import broker_command, broker_environment, free_port_pair
+from java_broker import broker_command, broker_environment
+from ports import free_port_pair
 
 from bench import PROJECT
 from bench.broker.frames import send_frame
 from bench.broker.window import BadReply, check
+from bench.children import end_child
 from bench.harness import BenchFailed
 from bench.java import HEAP
 
 JAVA_PROJECT = PROJECT / "tests" / "clients" / "java_broker"
 CLUSTER = "DefaultCluster"
 _UP_WITHIN_S = 60.0
-_DOWN_WITHIN_S = 30.0
 
 
 class BrokerProcess:
@@ -124,16 +124,9 @@ class BrokerProcess:
 
     def end(self) -> None:
         """Ends it, if it runs, and keeps its store."""
-        if self._process is None:
-            return
-        if self._process.poll() is None:
-            self._process.terminate()
-        try:
-            self._process.wait(_DOWN_WITHIN_S)
-        except subprocess.TimeoutExpired:
-            os.kill(self._process.pid, signal.SIGKILL)
-            self._process.wait()
-        self._process = None
+        if self._process is not None:
+            end_child(self._process)
+            self._process = None
 
     def __enter__(self) -> Self:
         self.start()

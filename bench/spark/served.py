@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from bench import PROJECT
+from bench.children import end_child
 from bench.harness import BenchFailed
 from penstock.client.sync import Admin
-
-_DOWN_WITHIN_S = 30.0
 
 
 class Served:
@@ -40,12 +37,6 @@ class Served:
 
     def stop(self) -> None:
         """Does nothing the second time."""
-        if self._process.poll() is None:
-            self._process.terminate()
-        try:
-            self._process.wait(_DOWN_WITHIN_S)
-        except subprocess.TimeoutExpired:
-            os.kill(self._process.pid, signal.SIGKILL)
-            self._process.wait()
+        end_child(self._process)
         if self._process.stdout is not None:
             self._process.stdout.close()

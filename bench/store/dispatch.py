@@ -15,8 +15,8 @@ from compat.java_peer import Peer
 
 from bench.harness import Goal, Row, Run, Scenario
 from bench.store.ground import HUNDRED, Ground, body_of, put_all
+from penstock.clock import now_ms
 from penstock.store import MessageStore
-from penstock.store.commit_log import now_ms
 from penstock.store.consume_queues import ConsumeQueues
 from penstock.store.dispatch import Dispatcher
 from penstock.store.files import Files

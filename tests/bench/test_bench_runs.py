@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
+from quick_bench import quick_report
 
 from bench.__main__ import main
 
@@ -31,11 +31,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def report(folder: Path) -> dict[str, Any]:
     """The JSON of a quick run of all rows."""
-    file = folder / "report.json"
-    options = ["--quick", "--rounds", "1", "--no-java", "--json", str(file), "--dir", str(folder)]
-    assert main(["store", *options]) == 0
-    found: dict[str, Any] = json.loads(file.read_text())
-    return found
+    return quick_report("store", folder, "--no-java")
 
 
 def test_every_row_is_there_once_and_measured_unless_it_says_why_not(report: dict[str, Any]) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -12,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from quick_bench import quick_report
 
-from bench.__main__ import main
 from bench.broker.frames import QUEUES, Ring, batches, pulls, send_frame, sends
 from bench.broker.paced import percentiles
 from bench.broker.sink import reply_frame
@@ -42,11 +41,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def report(folder: Path) -> dict[str, Any]:
     """The JSON of a quick run of all rows."""
-    file = folder / "report.json"
-    options = ["--quick", "--rounds", "1", "--no-java", "--json", str(file), "--dir", str(folder)]
-    assert main(["broker", *options]) == 0
-    found: dict[str, Any] = json.loads(file.read_text())
-    return found
+    return quick_report("broker", folder, "--no-java")
 
 
 def test_every_row_is_there_once_and_measured(report: dict[str, Any]) -> None:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import os
 import threading
 from pathlib import Path
-from typing import Any
 
 import pytest
+from quick_bench import quick_report
 
-from bench.__main__ import main
 from bench.harness import BenchFailed
 from bench.replication.logs import Log, check_equal, wait_until_equal
 
@@ -74,10 +72,7 @@ def test_logs_that_end_alike_and_differ_before_are_no_copies(tmp_path: Path) -> 
 
 @pytest.mark.slow
 def test_every_row_is_measured_and_nothing_is_left(tmp_path: Path) -> None:
-    file = tmp_path / "report.json"
-    options = ["--quick", "--rounds", "1", "--no-java", "--json", str(file), "--dir", str(tmp_path)]
-    assert main(["replication", *options]) == 0
-    found: list[dict[str, Any]] = json.loads(file.read_text())["results"]
+    found = quick_report("replication", tmp_path, "--no-java")["results"]
     assert all(each["status"] == "measured" and each["ours"]["least"] > 0 for each in found)
     goals = {each["row"]["name"]: (each["row"]["goal"] or {}).get("value") for each in found}
     assert goals == {

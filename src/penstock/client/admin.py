@@ -10,7 +10,6 @@ NoAnswer, NoRoute or Refused, which carries the protocol's code. Belongs to the 
 
 from __future__ import annotations
 
-from types import TracebackType
 from typing import Self
 
 from penstock.client.admin_cluster import ClusterAdmin
@@ -20,9 +19,10 @@ from penstock.client.admin_offsets import OffsetAdmin
 from penstock.client.admin_topics import TopicAdmin
 from penstock.client.config import Namesrv
 from penstock.client.instance import ClientInstance
+from penstock.client.started import Started
 
 
-class Admin:
+class Admin(Started):
     """An administrator's client. Started once, closed once; `async with` does both."""
 
     def __init__(self, namesrv: Namesrv = None) -> None:
@@ -39,11 +39,3 @@ class Admin:
 
     async def close(self) -> None:
         await self._instance.close()
-
-    async def __aenter__(self) -> Self:
-        return await self.start()
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.close()

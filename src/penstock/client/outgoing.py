@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -10,6 +9,7 @@ import msgspec
 
 from penstock.client.message import Message
 from penstock.client.routes import NEW_TOPIC_QUEUES, TEMPLATE_TOPIC
+from penstock.clock import now_ms
 from penstock.errors import BadMessage
 from penstock.format.batch import encode_batch_body
 from penstock.format.constants import RETRY_PREFIX, UNIQ_KEY, WAIT
@@ -92,7 +92,7 @@ def _header(message: Message, packing: Packing, properties: dict[str, str], sys_
         default_topic_queue_nums=NEW_TOPIC_QUEUES,
         queue_id=0,
         sys_flag=sys_flag,
-        born_timestamp=time.time_ns() // 1_000_000,
+        born_timestamp=now_ms(),
         flag=message.flag,
         properties=encode_properties(properties).decode("utf-8", "surrogateescape"),
     )

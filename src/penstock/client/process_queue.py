@@ -7,10 +7,10 @@ So a crash brings messages again, and never loses one. Belongs to the loop's thr
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Iterable
 
 from penstock.client.message import ReceivedMessage
+from penstock.clock import now_ms
 from penstock.protocol.bodies.queues import MessageQueue
 
 _MAX_COUNT = 1000
@@ -56,14 +56,14 @@ class ProcessQueue:
             self._in_hand[message.queue_offset] = message
             self._bytes += message.size
         self.next_offset = next_offset
-        self.pulled_at = time.time_ns() // 1_000_000
+        self.pulled_at = now_ms()
         self._look_for_room()
 
     def remove(self, message: ReceivedMessage) -> None:
         """A message has been consumed, or sent back."""
         if self._in_hand.pop(message.queue_offset, None) is not None:
             self._bytes -= message.size
-        self.consumed_at = time.time_ns() // 1_000_000
+        self.consumed_at = now_ms()
         self._look_for_room()
 
     def drop(self) -> None:

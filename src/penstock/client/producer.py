@@ -14,7 +14,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Final, Self
 
 from penstock.client.config import Namesrv
@@ -24,6 +23,7 @@ from penstock.client.outgoing import Outgoing, Packing, pack, pack_batch
 from penstock.client.queue_choice import QueueChoice, queue_of_key
 from penstock.client.results import STATUSES, SendResult
 from penstock.client.routes import Route
+from penstock.client.started import Started
 from penstock.errors import NoAnswer, NoRoute, Refused, Unreachable
 from penstock.protocol.bodies.queues import MessageQueue
 from penstock.protocol.codes import ResponseCode
@@ -50,7 +50,7 @@ class ProducerOptions:
     """Bytes of a body, or of a batch; brokers have limits of their own."""
 
 
-class Producer:
+class Producer(Started):
     """One producer of a group. Started once, closed once; `async with` does both."""
 
     def __init__(
@@ -74,14 +74,6 @@ class Producer:
 
     async def close(self) -> None:
         await self._instance.close()
-
-    async def __aenter__(self) -> Self:
-        return await self.start()
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.close()
 
     # -- sending ---------------------------------------------------------------------------------------------
 

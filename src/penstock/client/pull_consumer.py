@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
-from types import TracebackType
 from typing import Self
 
 from penstock.client.config import Namesrv
@@ -21,6 +20,7 @@ from penstock.client.fetch import Fetcher, Pull, PullResult, PullStatus
 from penstock.client.instance import ClientInstance
 from penstock.client.message import ReceivedMessage
 from penstock.client.queue_offsets import QueueOffsets
+from penstock.client.started import Started
 from penstock.client.subscription import make_subscription
 from penstock.errors import PenstockError
 from penstock.protocol.bodies.queues import MessageQueue
@@ -29,7 +29,7 @@ from penstock.protocol.subscription import EVERYTHING, SubscriptionData
 _HOLD_S = 15.0
 
 
-class PullConsumer:
+class PullConsumer(Started):
     """Reads for a group. Started once, closed once; `async with` does both."""
 
     def __init__(self, group: str, namesrv: Namesrv = None, *, max_messages: int = 32) -> None:
@@ -53,14 +53,6 @@ class PullConsumer:
         self.assign(())
         await asyncio.gather(*pulls, return_exceptions=True)
         await self._instance.close()
-
-    async def __aenter__(self) -> Self:
-        return await self.start()
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.close()
 
     # -- one page --------------------------------------------------------------------------------------------
 

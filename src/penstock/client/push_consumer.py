@@ -18,7 +18,6 @@ import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Final, Self
 
 from penstock.client.assignment import Assignments, Consumption
@@ -34,6 +33,7 @@ from penstock.client.queue_offsets import QueueOffsets
 from penstock.client.rebalance import Rebalance
 from penstock.client.send_back import SendBacks
 from penstock.client.start_offset import ConsumeFrom, StartOffset
+from penstock.client.started import Started
 from penstock.client.subscription import make_subscription
 from penstock.errors import BadSettings, NoRoute
 from penstock.format.constants import RETRY_PREFIX
@@ -84,7 +84,7 @@ class PushOptions:
             raise BadSettings("`offset_file` is for broadcast consumers; those of others are kept by the brokers")
 
 
-class PushConsumer:
+class PushConsumer(Started):
     """One member of a consumer group. Started once, closed once; `async with` does both."""
 
     def __init__(
@@ -173,14 +173,6 @@ class PushConsumer:
         await self._assignments.close(self._options.close_timeout_s)
         self._handling.close()
         await self._instance.close()
-
-    async def __aenter__(self) -> Self:
-        return await self.start()
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.close()
 
     @property
     def client_id(self) -> str:

@@ -6,12 +6,12 @@ Where the broker that has the message cannot take it back, a copy is sent to the
 from __future__ import annotations
 
 import logging
-import time
 from typing import Final
 
 from penstock.client.instance import ClientInstance
 from penstock.client.message import ReceivedMessage
 from penstock.client.routes import TEMPLATE_TOPIC
+from penstock.clock import now_ms
 from penstock.errors import PenstockError
 from penstock.format.constants import DELAY, ORIGIN_MESSAGE_ID, RETRY_PREFIX, RETRY_TOPIC
 from penstock.format.properties import encode_properties
@@ -76,7 +76,7 @@ class SendBacks:
             default_topic_queue_nums=1,
             queue_id=0,
             sys_flag=record.sys_flag & (COMPRESSED | COMPRESSION_MASK),
-            born_timestamp=time.time_ns() // 1_000_000,
+            born_timestamp=now_ms(),
             flag=record.flag,
             properties=encode_properties(properties).decode("utf-8", "surrogateescape"),
             reconsume_times=times,

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import time
-
+from penstock.clock import now_ms
 from penstock.errors import BadRequest, BadSettings
 from penstock.protocol.subscription import SQL92, TAG, SubscriptionData, subscribe
 
@@ -18,7 +17,7 @@ def make_subscription(topic: str, expression: str) -> SubscriptionData:
     """A subscription of now. Raises BadSettings for one that names no tag at all."""
     kind = SQL92 if isinstance(expression, Sql92) else TAG
     try:
-        return subscribe(topic, str(expression), time.time_ns() // 1_000_000, kind)
+        return subscribe(topic, str(expression), now_ms(), kind)
     except BadRequest as error:
         raise BadSettings(str(error)) from None
 

@@ -11,7 +11,6 @@ BLANK_MAGIC: Final = 0xCBD43194
 MIN_RECORD_SIZE: Final = 91  # every fixed field, both hosts IPv4, nothing else
 MIN_RECORD_SIZE_V2: Final = 92
 BLANK_HEADER_SIZE: Final = 8  # size and magic; the rest of a filler is never interpreted
-IPV6_EXTRA: Final = 12  # what an IPv6 host is longer than an IPv4 one
 MAX_TOPIC_LENGTH: Final = 127
 MAX_TOPIC_LENGTH_V2: Final = 255  # what 5.x lets through, and what the name of a queue's folder may have
 MAX_PROPERTIES_LENGTH: Final = 32_767

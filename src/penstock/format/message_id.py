@@ -11,6 +11,7 @@ import os
 import struct
 import time
 
+from penstock.clock import now_ms
 from penstock.errors import BadMessage
 from penstock.format.hosts import MAX_STORED_PORT, decode_host, encode_host
 
@@ -54,7 +55,7 @@ class UniqueIds:
 
     def make(self) -> str:
         """A new id: 32 upper-case hex digits."""
-        now = time.time_ns() // 1_000_000
+        now = now_ms()
         if not self._month_start <= now < self._month_end:
             self._enter_month(now)
         elapsed = (now - self._month_start) & 0xFFFFFFFF

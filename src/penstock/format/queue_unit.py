@@ -20,10 +20,16 @@ import numpy.typing as npt
 UNIT_SIZE: Final = 20
 UNIT: Final = np.dtype([("offset", ">i8"), ("size", ">i4"), ("tags_code", ">i8")])
 
+Units = npt.NDArray[np.void]
+"""An array of `UNIT`."""
+
 _UNIT = struct.Struct(">qiq")
 MAX_EXT_ADDRESS: Final = -(2**31) - 1
 
-PRE_BLANK: Final = _UNIT.pack(0, 0x7FFFFFFF, 0)  # fills a queue's first file up to the first unit still known
+NO_RECORD_SIZE: Final = 0x7FFFFFFF
+"""The size in a unit that only keeps the place of a message which is not in the log."""
+
+PRE_BLANK: Final = _UNIT.pack(0, NO_RECORD_SIZE, 0)  # fills a queue's first file up to the first unit still known
 
 
 def pack_unit(offset: int, size: int, tags_code: int) -> bytes:
@@ -36,7 +42,7 @@ def unpack_unit(data: bytes | bytearray | memoryview, at: int = 0) -> tuple[int,
     return _UNIT.unpack_from(data, at)
 
 
-def copy_units(data: memoryview, position: int, size: int) -> npt.NDArray[np.void]:
+def copy_units(data: memoryview, position: int, size: int) -> Units:
     """The whole units in part of some bytes, as an array of their own.
 
     The bytes are copied, not the array: numpy copies its records one by one, fifteen times as slowly.

@@ -6,11 +6,10 @@ python -m penstock.namesrv.setting_page > docs/reference/namesrv-settings.md
 from __future__ import annotations
 
 import sys
-from itertools import groupby
 
 from penstock.namesrv.settings import CHANGEABLE, SPECS, WITHOUT_EFFECT
 from penstock.remoting.tls import SERVER_NAMES
-from penstock.store.setting_page import row
+from penstock.store.setting_page import sections
 
 _HEAD = """\
 # Settings of the name server
@@ -21,18 +20,10 @@ For `penstock namesrv`, in a file (`--config`, Java's properties syntax) or one 
 An unknown name or a value that is not allowed is refused in one sentence.
 """
 
-_COLUMNS = """\
-| Name | Default | Effect | Meaning |
-|---|---|---|---|
-"""
-
 
 def settings_page() -> str:
     """The page's whole text."""
-    parts = [_HEAD]
-    for title, specs in groupby(SPECS.values(), key=lambda spec: spec.about.section):
-        rows = "".join(row(spec, dev=False) for spec in specs)
-        parts.append(f"## {title}\n\n{_COLUMNS}{rows}")
+    parts = [_HEAD, *sections(SPECS.values())]
     parts.append(f"## TLS\n\nOn the same port, by RocketMQ's properties: {_names(SERVER_NAMES)}.\n")
     changeable = (
         f"Over the network (code 318) only these can be changed, and only from this machine: {_names(CHANGEABLE)}."

@@ -13,8 +13,9 @@ import threading
 from pathlib import Path
 
 from penstock.errors import StoreFailed
+from penstock.store.file_map import FileMap
 from penstock.store.file_queue import file_name
-from penstock.store.files import FileMap, Files
+from penstock.store.files import Files
 from penstock.store.mapped_file import PAGE, MappedFile
 from penstock.store.memory_calls import lock_memory
 from penstock.store.settings import FlushDiskType, Settings

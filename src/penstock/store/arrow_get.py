@@ -16,9 +16,9 @@ from penstock.format import kernels
 from penstock.format.arrow_rows import rows_to_batch
 from penstock.format.constants import MIN_RECORD_SIZE
 from penstock.format.kernels import Buffer, Ints, Longs, Rows
+from penstock.format.queue_unit import NO_RECORD_SIZE, Units
 from penstock.format.rows import ROW, Reason
 from penstock.store.arrow_results import ArrowPage, LogPage
-from penstock.store.consume_queue import NO_RECORD_SIZE, Units
 from penstock.store.mapped_file import MappedFile
 from penstock.store.status import GetStatus
 

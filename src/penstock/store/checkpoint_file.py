@@ -12,7 +12,8 @@ from pathlib import Path
 
 from penstock.errors import BadStore
 from penstock.format.checkpoint import CHECKPOINT_SIZE, Checkpoint
-from penstock.store.files import FileMap, Files
+from penstock.store.file_map import FileMap
+from penstock.store.files import Files
 
 
 class CheckpointFile:

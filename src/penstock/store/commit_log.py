@@ -17,6 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
+from penstock.clock import now_ms
 from penstock.errors import StoreFailed
 from penstock.format import kernels
 from penstock.format.constants import BLANK_HEADER_SIZE
@@ -35,11 +36,8 @@ from penstock.store.status import PutResult, PutStatus
 _BUSY_LIMIT_MS = 10_000_000
 _MOST_HOSTS_KNOWN = 10_000
 _WORTH_A_WRITE = 64 << 10
-
-
-def now_ms() -> int:
-    """The clock of a store unless a test brings its own; the compiled appender reads the same one."""
-    return time.time_ns() // 1_000_000
+_PAGES_EVERY = 8 << 20
+"""After so many bytes of a master's the next pages are asked for, as the appender does after its own."""
 
 
 class CommitLog:
@@ -64,6 +62,7 @@ class CommitLog:
         self._lock = threading.Lock()
         self._locked_at = 0.0
         self._stopped = False
+        self._pages_needed_at = 0
         self._sync_flush = settings.flush_disk_type is FlushDiskType.SYNC_FLUSH
         self._busy_after = settings.os_page_cache_busy_time_out_mills / 1000
 
@@ -219,7 +218,9 @@ class CommitLog:
                 file.target[file.wrote : file.wrote + len(rest)] = rest
             file.wrote += len(data)
         self.wake_follower()
-        if not is_much:
+        end = offset + len(data)
+        if not is_much and end >= self._pages_needed_at:
+            self._pages_needed_at = end + _PAGES_EVERY
             self.appender.page_need()
 
     def _append_piece(

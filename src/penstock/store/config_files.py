@@ -10,13 +10,13 @@ Not safe for threads: one owner writes a file. Readers in other processes see th
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, Protocol, Self, TypeVar
 
 import msgspec
 
+from penstock.clock import now_ms
 from penstock.errors import BadStore, CorruptData
 from penstock.format import loose_json
 from penstock.format.config_tables import (
@@ -27,7 +27,8 @@ from penstock.format.config_tables import (
     SubscriptionGroups,
     Topics,
 )
-from penstock.store.files import Files, disk_refused
+from penstock.store.disk_errors import disk_refused
+from penstock.store.files import Files
 from penstock.store.quarantine import Quarantine
 
 
@@ -136,16 +137,12 @@ class ConfigFile(Generic[T]):
             return _Unusable(f"not a config file ({error})", data)
 
 
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000
-
-
 class ConfigFiles:
     """All config files of a store: `folder` is its `config`."""
 
     def __init__(self, files: Files, folder: Path) -> None:
         # Small, and written whatever happens: no limit holds them up.
-        aside = Quarantine(files, folder.parent / "penstock" / "quarantine", _now_ms, may_exceed=lambda *_: True)
+        aside = Quarantine(files, folder.parent / "penstock" / "quarantine", now_ms, may_exceed=lambda *_: True)
         self.topics = ConfigFile(files, folder / "topics.json", Topics, aside)
         self.consumer_offsets = ConfigFile(files, folder / "consumerOffset.json", ConsumerOffsets, aside)
         self.delay_offsets = ConfigFile(files, folder / "delayOffset.json", DelayOffsets, aside)

@@ -15,26 +15,20 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.format import kernels
-from penstock.format.queue_unit import PRE_BLANK, UNIT, UNIT_SIZE, copy_units, unpack_unit
+from penstock.format.queue_unit import NO_RECORD_SIZE, PRE_BLANK, UNIT, UNIT_SIZE, Units, copy_units, unpack_unit
 from penstock.store.file_queue import FileQueue
 from penstock.store.files import Files
 from penstock.store.mapped_file import MappedFile
 from penstock.store.placeholders import Placeholders
+from penstock.store.sound_units import UNITS_AT_ONCE, is_real, sound_end, view_units
 
 log = logging.getLogger("penstock.store")
 
-NO_RECORD_SIZE = 0x7FFFFFFF
-"""The size in a unit that only keeps the place of a message which is not in the log."""
-
-_UNITS_AT_ONCE = 4096
 _WORTH_A_WRITE = 2048
-_FILES_LOOKED_THROUGH = 3
-_MAX_OFFSET = 2**62
 
 NO_UNIT = (0, NO_RECORD_SIZE, 0)
 _TARGET = struct.Struct(">qi")
 
-Units = npt.NDArray[np.void]
 Rows = npt.NDArray[np.void]
 Picks = npt.NDArray[np.int64]
 
@@ -79,36 +73,12 @@ class ConsumeQueue:
             file.shut_down()
 
     def settle(self) -> list[MappedFile]:
-        """Finds the end of the sound units in files that were just mapped; returns the files behind it, last first.
-
-        Of the last three files every unit is looked at, of those before only the first and the last one.
-        """
+        """Finds the end of the sound units in files that were just mapped; returns the files behind it, last first."""
         files = self.files.files
-        gone = self.files.cut(self._sound_end(files))
+        gone = self.files.cut(sound_end(files))
         self._remember_last()
         self.min_offset = files[0].from_offset // UNIT_SIZE if files else 0
         return gone
-
-    def _sound_end(self, files: tuple[MappedFile, ...]) -> int:
-        last: Units | None = None
-        for number, file in enumerate(files):
-            written = next(iter(file.map.written_ranges(0)), (0, 0))
-            size = 0 if written[0] else min(written[1] + UNIT_SIZE - 1, file.size)
-            units = view_units(file, 0, size)
-            full = len(units) * UNIT_SIZE == file.size
-            if number < len(files) - _FILES_LOOKED_THROUGH:
-                full = full and count_sound(units[:: max(len(units) - 1, 1)].copy(), last) == min(len(units), 2)
-                count = len(units) if full else 0
-            else:
-                quick = max(count_in_order(units, last) - 1, 0)
-                rest = units[quick:]
-                count = quick + count_sound(rest[: _count_whole(rest)], None if quick else last)
-                del rest
-            last = _last_real(units[:count], last)
-            del units
-            if count * UNIT_SIZE < file.size:
-                return file.from_offset + count * UNIT_SIZE
-        return files[-1].from_offset + files[-1].size if files else 0
 
     def count_before(self, physical_offset: int) -> int:
         """How many units are left if those at the end go that point at or behind `physical_offset`."""
@@ -133,8 +103,8 @@ class ConsumeQueue:
         files = self.files.files
         low = files[0].from_offset // UNIT_SIZE if files else 0
         for file in reversed(files):
-            for end in range(file.wrote // UNIT_SIZE, 0, -_UNITS_AT_ONCE):
-                start = max(end - _UNITS_AT_ONCE, 0)
+            for end in range(file.wrote // UNIT_SIZE, 0, -UNITS_AT_ONCE):
+                start = max(end - UNITS_AT_ONCE, 0)
                 found = np.flatnonzero(suits(view_units(file, start * UNIT_SIZE, (end - start) * UNIT_SIZE).copy()))
                 if len(found):
                     return file.from_offset // UNIT_SIZE + start + int(found[-1])
@@ -156,7 +126,7 @@ class ConsumeQueue:
         file = self.files.find((end - 1) * UNIT_SIZE) if end else None
         if file is None:
             return end
-        start = max(end - _UNITS_AT_ONCE, file.from_offset // UNIT_SIZE)
+        start = max(end - UNITS_AT_ONCE, file.from_offset // UNIT_SIZE)
         units = self.page(start, end - start)
         if units is None:
             return end
@@ -179,7 +149,7 @@ class ConsumeQueue:
     def _next_real(self, queue_offset: int, stop: int) -> int:
         """The first unit from `queue_offset` on that points to a record, `stop` if there is none before it."""
         while queue_offset < stop:
-            units = self.page(queue_offset, min(stop - queue_offset, _UNITS_AT_ONCE))
+            units = self.page(queue_offset, min(stop - queue_offset, UNITS_AT_ONCE))
             if units is None:
                 return stop
             real = np.flatnonzero(is_real(units))
@@ -202,7 +172,7 @@ class ConsumeQueue:
     def _last_real(self, begin: int, end: int) -> int | None:
         """Physical offset in the last unit before `end`, from `begin` on, that points to a record."""
         while end > begin:
-            start = max(begin, end - _UNITS_AT_ONCE)
+            start = max(begin, end - UNITS_AT_ONCE)
             units = self.page(start, end - start)
             if units is None:  # the file is being deleted
                 return None
@@ -223,7 +193,7 @@ class ConsumeQueue:
         """A copy of the units that point to records from one position of the log on and before another."""
         found = [np.empty(0, UNIT)]
         number = self.first_from(begin)
-        while (units := self.page(number, _UNITS_AT_ONCE)) is not None:
+        while (units := self.page(number, UNITS_AT_ONCE)) is not None:
             inside = units[(units["offset"] >= begin) & (units["offset"] < end) & (units["size"] != NO_RECORD_SIZE)]
             found.append(inside)
             number += len(units)
@@ -336,80 +306,7 @@ class ConsumeQueue:
     def flush(self, least_pages: int) -> None:
         for file in self.files.files:
             file.committed = file.wrote
-        while self.files.flush(least_pages):
-            pass
+        self.files.flush_all(least_pages)
 
     def close(self) -> None:
         self.files.close()
-
-
-def view_units(file: MappedFile, position: int, size: int) -> Units:
-    """The units of part of a file, in place: drop the view before the file can go."""
-    return np.frombuffer(file.map.view, UNIT, size // UNIT_SIZE, position)
-
-
-def is_real(units: Units) -> npt.NDArray[np.bool_]:
-    """Which units can point to a record."""
-    sizes = units["size"]
-    return np.asarray((sizes != NO_RECORD_SIZE) & (sizes > 0) & (units["offset"] >= 0))
-
-
-def count_in_order(units: Units, before: Units | None) -> int:
-    """How many units surely point to a record behind that of the unit before; quick, and often fewer than are sound."""
-    end = 0 if before is None else int(before["offset"][0]) + int(before["size"][0])
-    for start in range(0, len(units), _UNITS_AT_ONCE):
-        part = units[start : start + _UNITS_AT_ONCE]
-        offsets, sizes = part["offset"].astype(np.int64), part["size"].astype(np.int64)
-        ends = offsets + sizes
-        whole = sizes.min() > 0 and sizes.max() != NO_RECORD_SIZE and offsets.max() <= _MAX_OFFSET
-        if not whole or offsets[0] < end or not (offsets[1:] >= ends[:-1]).all():
-            return start
-        end = int(ends[-1])
-    return len(units)
-
-
-def _count_whole(units: Units) -> int:
-    """How many units there are before the first that can be none, as in the free space of a file."""
-    for start in range(0, len(units), _UNITS_AT_ONCE):
-        bad = np.flatnonzero(_is_no_unit(units[start : start + _UNITS_AT_ONCE]))
-        if len(bad):
-            return start + int(bad[0])
-    return len(units)
-
-
-def _is_no_unit(units: Units) -> npt.NDArray[np.bool_]:
-    offsets = units["offset"]
-    return np.asarray((offsets < 0) | (offsets > _MAX_OFFSET) | (units["size"] <= 0))
-
-
-def _last_real(units: Units, otherwise: Units | None) -> Units | None:
-    """The last unit that points to a record."""
-    for end in range(len(units), 0, -_UNITS_AT_ONCE):
-        part = units[max(end - _UNITS_AT_ONCE, 0) : end]
-        real = np.flatnonzero(part["size"] != NO_RECORD_SIZE)
-        if len(real):
-            return part[real[-1:]].copy()
-    return otherwise
-
-
-def count_sound(units: Units, before: Units | None) -> int:
-    """How many units are whole and in the order of the log; `before` holds the last one of the file before.
-
-    A unit points to a record behind that of the unit before it, or, as both lost theirs, to the same placeholder.
-    Where that is not so, one of the two is wrong, and neither counts.
-    """
-    offsets, sizes = units["offset"].astype(np.int64), units["size"].astype(np.int64)
-    bad = np.flatnonzero(_is_no_unit(units))
-    count = int(bad[0]) if len(bad) else len(units)
-    real = np.flatnonzero(sizes[:count] != NO_RECORD_SIZE)
-    if before is not None:
-        offsets, sizes = np.append(offsets, before["offset"]), np.append(sizes, before["size"])
-        real = np.append(len(units), real)
-    offsets, sizes = offsets[real], sizes[real]
-    in_order = offsets[1:] >= offsets[:-1] + sizes[:-1]
-    same = (offsets[1:] == offsets[:-1]) & (sizes[1:] == sizes[:-1])
-    wrong = np.flatnonzero(~(in_order | same))
-    if not len(wrong):
-        return count
-    first = int(real[wrong[0]])
-    return first if first < len(units) else 0

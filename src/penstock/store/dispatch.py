@@ -23,7 +23,7 @@ from penstock.format import kernels
 from penstock.format.placeholder import find_placeholders
 from penstock.format.rows import ROW, Reason
 from penstock.store.commit_log import CommitLog
-from penstock.store.consume_queue import ConsumeQueue
+from penstock.store.consume_queue import ConsumeQueue, Picks
 from penstock.store.consume_queues import ConsumeQueues
 from penstock.store.damage import DamagedRange
 from penstock.store.index import Index
@@ -253,20 +253,9 @@ class Dispatcher:
                 self.placeholders.add(find_placeholders(rows, self._topics.name))
         for topic_id, queue_id, picks in groups:
             topic = self._topics.name(topic_id)
-            if self.selects is not None and not self.selects(topic, queue_id):
+            picks = self._belonging(topic, queue_id, rows, picks, claims)
+            if not len(picks):
                 continue
-            if topic in self.deleted or (topic, queue_id) in self.restarts:
-                begin = max(self.deleted.get(topic, 0), self.restarts.get((topic, queue_id), 0))
-                picks = picks[rows["physical_offset"][picks] >= begin]
-                if not len(picks):
-                    continue
-            if claims is not None:
-                wrong = claims.denied(self._queues.find(topic, queue_id), rows, picks)
-                if wrong.any():
-                    log.warning("%s queue %d: %d records cannot belong there", topic, queue_id, np.count_nonzero(wrong))
-                    picks = picks[~wrong]
-                    if not len(picks):
-                        continue
             queue = self._queues.find_or_add(topic, queue_id)
             if queue is None:
                 log.warning(
@@ -284,6 +273,20 @@ class Dispatcher:
         if self._index is not None:
             offsets, times = rows["physical_offset"][numbers], rows["store_timestamp"][numbers]
             self._index.append(hashes, offsets, times, room=None if claims is None else self._items)
+
+    def _belonging(self, topic: str, queue_id: int, rows: kernels.Rows, picks: Picks, claims: Claims | None) -> Picks:
+        """Those of the rows that name a queue which get units there."""
+        if self.selects is not None and not self.selects(topic, queue_id):
+            return picks[:0]
+        if topic in self.deleted or (topic, queue_id) in self.restarts:
+            begin = max(self.deleted.get(topic, 0), self.restarts.get((topic, queue_id), 0))
+            picks = picks[rows["physical_offset"][picks] >= begin]
+        if claims is not None and len(picks):
+            wrong = claims.denied(self._queues.find(topic, queue_id), rows, picks)
+            if wrong.any():
+                log.warning("%s queue %d: %d records cannot belong there", topic, queue_id, np.count_nonzero(wrong))
+                picks = picks[~wrong]
+        return picks
 
     def tags_code(self, record: bytes, offset: int) -> int:
         """The tags code of the unit of a valid record that lies at `offset`."""
@@ -304,7 +307,7 @@ class Dispatcher:
         return reached
 
 
-def _begin_of_last(queue: ConsumeQueue, rows: kernels.Rows, picks: npt.NDArray[np.int64]) -> int:
+def _begin_of_last(queue: ConsumeQueue, rows: kernels.Rows, picks: Picks) -> int:
     """Which pick, counted from 1, a queue begins anew with; 0 if it goes on.
 
     Only a slave meets that: it may see messages of a topic that was deleted and made again before it is told so.

@@ -12,7 +12,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from penstock.errors import BadStore
-from penstock.store.files import FileMap, Files
+from penstock.store.file_map import FileMap
+from penstock.store.files import Files
 from penstock.store.folder_shape import FolderShape, look_at
 from penstock.store.mapped_file import MappedFile
 from penstock.store.stand_in import stand_in
@@ -187,8 +188,9 @@ class FileQueue:
             self.store_timestamp = timestamp
         return moved
 
-    def flush_all(self) -> None:
-        while self.flush(0):
+    def flush_all(self, least_pages: int = 0) -> None:
+        """As `flush`, one file after the other, until nothing moves."""
+        while self.flush(least_pages):
             pass
 
     def commit(self, least_pages: int = 0) -> bool:

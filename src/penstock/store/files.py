@@ -3,115 +3,28 @@
 `Files` works on the real disk. `OverlayFiles`, in its own module, shows the same folders but keeps every change in
 memory. Tests plug in their own subclasses to make the N-th call fail or to forget what was not synced.
 
-A `FileMap` belongs to whoever asked for it and is closed by them; its `view` must not be used afterwards, and any
-slice of it must be released first.
+It has no state of its own: any thread may use it. What a crash leaves of each change is said where it is made.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import mmap
 import os
+import secrets
 import shutil
 import stat
-import struct
 from collections.abc import Iterator
 from pathlib import Path
 
-from penstock.errors import BadStore, StoreFailed, StoreInUse
-from penstock.store.holes import written_ranges
-from penstock.store.memory_calls import sync_memory
-
-_FLOCK = "hhqqi"
-"""Linux's struct flock: type, whence, start, length, process."""
+from penstock.errors import BadStore, StoreInUse
+from penstock.store.disk_errors import disk_refused
+from penstock.store.file_map import FileMap
+from penstock.store.store_lock import StoreLock, held_by_this_process, lock_owner
 
 _NO_UNNAMED_FILES = (errno.EOPNOTSUPP, errno.EISDIR, errno.ENOENT, errno.EINVAL)
 """What file systems answer that can make no file without a name."""
-
-_locked_here: dict[tuple[int, int], int] = {}
-"""(device, inode) of each `lock` file that this process holds, with its descriptor: see `StoreLock`."""
-
-
-class FileMap:
-    """A whole file mapped into memory, shared with every other process that maps it."""
-
-    def __init__(self, path: Path, memory: mmap.mmap, descriptor: int) -> None:
-        self.path = path
-        self.memory = memory
-        self.view = memoryview(memory)
-        self._descriptor = descriptor
-
-    def __len__(self) -> int:
-        return len(self.memory)
-
-    def sync(self, start: int = 0, stop: int | None = None) -> None:
-        """Returns when what was stored in a range, or anywhere, is on disk; other threads run meanwhile.
-
-        A range leaves the pages behind it alone, which the writer may be about to use.
-        """
-        if stop is None:
-            os.fdatasync(self._descriptor)
-        else:
-            sync_memory(self.memory, start, stop)
-
-    def written_ranges(self, start: int) -> Iterator[tuple[int, int]]:
-        """Ranges behind `start` that may hold something; what was only allocated is left out where that can be told.
-
-        All at once: what the kernel reads ahead counts as written, so who asks while it reads is led to the file's end.
-        """
-        yield from list(written_ranges(self._descriptor, start, len(self)))
-
-    def allocate(self, start: int, stop: int) -> None:
-        """Makes sure that a range has its blocks before it is stored into. Raises OSError."""
-        os.posix_fallocate(self._descriptor, start, stop - start)
-
-    def write(self, position: int, data: bytearray | memoryview) -> None:
-        """Stores much at once, without a page fault for each page of it. Raises StoreFailed."""
-        left = memoryview(data)
-        try:
-            while left:
-                written = os.pwrite(self._descriptor, left, position)
-                left, position = left[written:], position + written
-        except OSError as error:
-            raise disk_refused("cannot write", self.path, len(data), error) from error
-
-    def will_need(self, start: int = 0, size: int = 0) -> None:
-        """Has the system read a range, or from `start` to the end, before it is looked at; returns at once."""
-        os.posix_fadvise(self._descriptor, start, size, os.POSIX_FADV_WILLNEED)
-
-    def close(self) -> None:
-        """Unmaps; if somebody still looks at the memory, it goes when they do."""
-        with contextlib.suppress(BufferError):
-            self.view.release()
-            self.memory.close()
-        os.close(self._descriptor)
-
-
-class StoreLock:
-    """The right to be the only writer: a POSIX record lock on the first byte of `lock`, as RocketMQ takes it.
-
-    Such locks belong to the process, and closing any descriptor of the file drops them: so this process never
-    opens a `lock` that it holds, and a table of what it holds answers for it.
-    """
-
-    def __init__(self, descriptor: int, identity: tuple[int, int]) -> None:
-        self._descriptor = descriptor
-        self._identity = identity
-
-    def release(self) -> None:
-        _locked_here.pop(self._identity, None)
-        os.close(self._descriptor)
-
-    def lend(self) -> StoreLock:
-        """The same lock for a store that is opened meanwhile: it does not end when that one is closed."""
-        return _LentLock(self._descriptor, self._identity)
-
-
-class _LentLock(StoreLock):
-    def release(self) -> None:
-        pass
 
 
 class Files:
@@ -233,10 +146,11 @@ class Files:
         # A folder descriptor, though unused for an absolute path, makes Python follow the link to the file.
         os.link(f"/proc/self/fd/{descriptor}", path, src_dir_fd=descriptor, follow_symlinks=True)
 
-    def create_sparse(self, path: Path, size: int) -> None:
-        """A new file of exactly `size` zero bytes that takes no room, with its name on disk.
+    def create_sparse(self, path: Path, size: int, *, synced: bool = True) -> None:
+        """A new file of exactly `size` zero bytes that takes no room, with its name on disk if it is `synced`.
 
-        It stands in for a file that was lost; nothing may be stored into it.
+        It stands in for a file that was lost, and nothing may be stored into it; or it is one that is being built,
+        which somebody allocates and syncs when it is whole.
         """
         try:
             unnamed = True
@@ -248,12 +162,14 @@ class Files:
                 unnamed, descriptor = False, self._open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR)
             try:
                 os.ftruncate(descriptor, size)
-                os.fsync(descriptor)
+                if synced:
+                    os.fsync(descriptor)
                 if unnamed:
                     self._name(descriptor, path)
             finally:
                 os.close(descriptor)
-            self.sync_folder(path.parent)
+            if synced:
+                self.sync_folder(path.parent)
         except OSError as error:
             raise disk_refused("cannot make a file", path, 0, error) from error
 
@@ -293,14 +209,30 @@ class Files:
             raise disk_refused("cannot write", path, len(data), error) from error
 
     def _write_synced(self, path: Path, data: bytes | memoryview) -> None:
+        self._write(path, data, synced=True)
+
+    def _write(self, path: Path, data: bytes | memoryview, *, synced: bool) -> None:
         descriptor = self._open(path, os.O_CREAT | os.O_TRUNC | os.O_WRONLY)
         try:
             left = memoryview(data)
             while left:
                 left = left[os.write(descriptor, left) :]
-            os.fsync(descriptor)
+            if synced:
+                os.fsync(descriptor)
         finally:
             os.close(descriptor)
+
+    def write_unsynced(self, path: Path, data: bytes | memoryview) -> None:
+        """A file that is of use only while this host runs: a kill leaves it whole or not there, a power cut anything.
+
+        Its folder must be there. Raises StoreFailed.
+        """
+        temporary = path.with_name(f"{path.name}.{secrets.token_hex(4)}.tmp")
+        try:
+            self._write(temporary, data, synced=False)
+            self.rename(temporary, path)
+        except OSError as error:
+            raise disk_refused("cannot write", path, len(data), error) from error
 
     def _link(self, source: Path, target: Path) -> None:
         os.link(source, target)
@@ -340,62 +272,15 @@ class Files:
         """Takes the store's lock, or raises StoreInUse and changes nothing."""
         try:
             self.make_folder(path.parent)
-            if self._held_by_this_process(path):
+            if held_by_this_process(path):
                 raise StoreInUse(
                     "the store is already open in this process; use that one, or close it first", path=path.parent
                 )
             descriptor = self._open(path, os.O_CREAT | os.O_RDWR)
         except OSError as error:
             raise disk_refused("cannot take the store's lock", path, 4, error) from error
-        try:
-            fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)
-        except OSError as error:
-            os.close(descriptor)
-            raise StoreInUse(
-                "the store is in use by another process; stop it, or read with `penstock store ...`",
-                path=path.parent,
-            ) from error
-        try:
-            os.pwrite(descriptor, b"lock", 0)
-        except OSError as error:
-            os.close(descriptor)
-            raise disk_refused("cannot take the store's lock", path, 4, error) from error
-        facts = os.fstat(descriptor)
-        identity = (facts.st_dev, facts.st_ino)
-        _locked_here[identity] = descriptor
-        return StoreLock(descriptor, identity)
+        return StoreLock.take(path, descriptor)
 
     def lock_owner(self, path: Path) -> int:
-        """The process that owns the store, 0 if none does; only asks, takes nothing and drops nothing.
-
-        A process of another container or host has no number here: it is -1.
-        """
-        if not path.exists():
-            return 0
-        if self._held_by_this_process(path):
-            return os.getpid()
-        descriptor = os.open(path, os.O_RDONLY)
-        try:
-            asked = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)
-            kind, _, _, _, owner = struct.unpack(_FLOCK, fcntl.fcntl(descriptor, fcntl.F_GETLK, asked))
-        finally:
-            os.close(descriptor)
-        return 0 if kind == fcntl.F_UNLCK else int(owner) or -1
-
-    def _held_by_this_process(self, path: Path) -> bool:
-        try:
-            facts = path.stat()
-        except FileNotFoundError:
-            return False
-        return (facts.st_dev, facts.st_ino) in _locked_here
-
-
-def disk_refused(what: str, path: Path, size: int, error: OSError) -> StoreFailed:
-    """The sentence for an operation that the disk refused."""
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return StoreFailed(
-            f"{what}: no space left on the disk for {size} bytes; free some, it goes on by itself", path=path
-        )
-    if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
-        return StoreFailed(f"{what}: the folder is read-only for this user; check its owner and mount", path=path)
-    return StoreFailed(f"{what}: {os.strerror(error.errno or 0)}; check the disk and who may write there", path=path)
+        """The process that owns the store, 0 if none does, -1 if it runs in another container or on another host."""
+        return lock_owner(path)

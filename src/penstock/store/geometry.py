@@ -33,7 +33,7 @@ _KNOWN = (Settings(), Settings.dev())
 
 
 class Fitted(NamedTuple):
-    """Settings whose sizes fit the files, and why the index cannot be read, if it cannot."""
+    """Settings whose sizes fit the files, and why the index has to be left alone, if it has to be."""
 
     settings: Settings
     index_problem: str = ""
@@ -133,20 +133,23 @@ def _refuse_truncated_alone(files: Files, folder: Path) -> None:
     paths = list(_data_files(files, folder))
     if len(paths) != 1 or not files.size(paths[0]):
         return
-    data, base = files.open_map(paths[0]), int(paths[0].name)
-    try:
-        at, reason = 0, int(Reason.FULL)
+    at, reason = where_records_end(files, paths[0])
+    if reason == Reason.BEYOND_END:
+        raise BadStore(
+            "the file was cut short: its last record runs past its end; restore it from a copy, or read what "
+            f"is there with --set mappedFileSizeCommitLog={files.size(paths[0])}",
+            path=paths[0],
+            offset=at,
+        )
+
+
+def where_records_end(files: Files, path: Path) -> tuple[int, int]:
+    """Up to which physical offset a log file holds one valid record behind the other, and the Reason why no more."""
+    with contextlib.closing(files.open_map(path)) as data:
+        base, at, reason = int(path.name), 0, int(Reason.FULL)
         while reason == Reason.FULL:
             _, at, reason = kernels.walk(data.view, base, at, len(data), False, None, 65_536)
-        if reason == Reason.BEYOND_END:
-            raise BadStore(
-                "the file was cut short: its last record runs past its end; restore it from a copy, or read what "
-                f"is there with --set mappedFileSizeCommitLog={len(data)}",
-                path=paths[0],
-                offset=base + at,
-            )
-    finally:
-        data.close()
+    return base + at, reason
 
 
 # -- the index -----------------------------------------------------------------------------------------------------

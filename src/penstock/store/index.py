@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from pathlib import Path
 
@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.errors import BadStore, StoreFailed
-from penstock.format.index_layout import IndexGeometry, IndexHeader, key_hash
+from penstock.format.index_layout import IndexGeometry, IndexHeader
 from penstock.store.files import Files
 from penstock.store.index_file import IndexFile, header_after
 
@@ -168,14 +168,6 @@ class Index:
         if last is not None and name <= last.path.name:
             name = f"{int(last.path.name) + 1:017d}"
         return self.folder / name
-
-    # -- finding ---------------------------------------------------------------------------------------------
-
-    def find(self, topic: str, key: str, begin: int, end: int) -> Iterator[int]:
-        """Physical offsets that may hold the key, newest first; the caller checks the record itself."""
-        wanted = key_hash(topic, key)
-        for file in reversed(self.files):
-            yield from file.find(wanted, begin, end)
 
     # -- flushing --------------------------------------------------------------------------------------------
 

@@ -7,7 +7,7 @@ One thread puts, any thread looks up. Whoever shares the file with the cleaner `
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import msgspec
 import numpy as np
@@ -15,10 +15,9 @@ import numpy.typing as npt
 
 from penstock.format import kernels
 from penstock.format.index_layout import HEADER_SIZE, ITEM_SIZE, IndexGeometry, IndexHeader, IndexItem, unpack_item
-from penstock.store.files import FileMap
+from penstock.store.file_map import FileMap
 from penstock.store.zeros import zero_from
 
-_PAGE = 256
 _ITEMS_AT_ONCE = 1 << 16
 _WORTH_A_WRITE = 2048
 _ITEM = np.dtype([("key_hash", ">i4"), ("offset", ">i8"), ("seconds", ">i4"), ("previous", ">i4")])
@@ -84,17 +83,6 @@ class IndexFile:
         with memoryview(room) as items:
             self.map.write(position, items[: done * ITEM_SIZE])
         return done
-
-    def find(self, key_hash: int, begin: int, end: int) -> Iterator[int]:
-        """Physical offsets under a hash, newest first, whose second may hold a time from `begin` to `end`."""
-        geometry, item = self.geometry, 0
-        while True:
-            offsets, item = kernels.index_find(
-                self.map.view, geometry.slots, geometry.items, key_hash, begin, end, item, _PAGE
-            )
-            yield from offsets.tolist()
-            if not item:
-                return
 
     def item(self, number: int) -> IndexItem:
         return unpack_item(self.map.view, self.geometry.item_position(number))

@@ -7,69 +7,27 @@ takes the queues back again. A view takes nothing, and only knows that a job was
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-from penstock.format.checkpoint import Checkpoint
-from penstock.store.commit_log import CommitLog
-from penstock.store.consume_queues import ConsumeQueues
 from penstock.store.dispatch import Dispatcher
 from penstock.store.external.terms import end_terms, is_external, take_job_lock
-from penstock.store.files import Files, StoreLock
-from penstock.store.index import Index
-from penstock.store.layout import Layout
-from penstock.store.quarantine import MayExceed
-from penstock.store.records import Records
-from penstock.store.recovery import Recovery, RecoveryReport
-from penstock.store.recovery.report import Tell
-from penstock.store.settings import Settings
+from penstock.store.queues_and_index import QueuesAndIndex
+from penstock.store.recovery import Recovery, RecoveryReport, StartParts
+from penstock.store.store_lock import StoreLock
 from penstock.store.swap import finish_swap
 
 
 class InlineStart:
-    """Runs once, at open; raises StoreInUse if a job has queues and index in its hands.
+    """Runs once, at open; raises StoreInUse if a job has queues and index in its hands."""
 
-    Who holds the job's lock already gives it as `job_lock`; closing releases it.
-    """
-
-    def __init__(
-        self,
-        files: Files,
-        layout: Layout,
-        settings: Settings,
-        commit_log: CommitLog,
-        records: Records,
-        checkpoint: Checkpoint,
-        clock: Callable[[], int],
-        may_exceed: MayExceed,
-        tell: Tell,
-        job_lock: StoreLock | None,
-        queues: ConsumeQueues,
-        index: Index | None,
-        dispatcher: Dispatcher,
-    ) -> None:
-        self._io = files
-        self._layout = layout
+    def __init__(self, parts: StartParts, derived: QueuesAndIndex, dispatcher: Dispatcher) -> None:
+        self._io = files = parts.files
+        self._layout = layout = parts.layout
         external = is_external(files, layout)
         self._lock: StoreLock | None = None
         if external and not files.read_only:
-            self._lock = job_lock or take_job_lock(files, layout)
+            self._lock = parts.job_lock or take_job_lock(files, layout)
         try:
             finish_swap(files, layout)
-            self._recovery = Recovery(
-                files,
-                layout,
-                settings,
-                commit_log,
-                queues,
-                index,
-                dispatcher,
-                records,
-                checkpoint,
-                clock,
-                may_exceed=may_exceed,
-                tell=tell,
-                external=external,
-            )
+            self._recovery = Recovery(parts, derived, dispatcher, external=external)
         except BaseException:
             self.close()
             raise

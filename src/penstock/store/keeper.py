@@ -13,11 +13,10 @@ from collections.abc import Callable
 
 from penstock.errors import StoreFailed
 from penstock.store.checkpoint_file import CheckpointFile
-from penstock.store.consume_queues import ConsumeQueues
 from penstock.store.dispatch import Dispatcher
 from penstock.store.dispatch_state import DispatchNotes
 from penstock.store.flush import Worker
-from penstock.store.index import Index
+from penstock.store.queues_and_index import QueuesAndIndex
 from penstock.store.settings import Settings
 from penstock.store.statistics import Statistics
 
@@ -30,8 +29,7 @@ class Keeper(Worker):
     def __init__(
         self,
         settings: Settings,
-        queues: ConsumeQueues,
-        index: Index | None,
+        derived: QueuesAndIndex,
         checkpoint: CheckpointFile,
         notes: DispatchNotes,
         dispatcher: Dispatcher,
@@ -39,8 +37,7 @@ class Keeper(Worker):
         failed: Callable[[str], None],
     ) -> None:
         super().__init__("penstock-keeper", settings.flush_interval_consume_queue / 1000)
-        self._queues = queues
-        self._index = index
+        self._derived = derived
         self._checkpoint = checkpoint
         self._notes = notes
         self._dispatcher = dispatcher
@@ -75,9 +72,10 @@ class Keeper(Worker):
     def _keep(self, thorough: bool) -> None:
         dispatched = self._dispatcher.timestamp
         state = self._notes.take() if thorough else None
-        for queue in self._queues:
+        for queue in self._derived.queues:
             queue.flush(0 if thorough else self._pages)
-        indexed = 0 if self._index is None else self._index.sync(everything=thorough)
+        index = self._derived.index
+        indexed = 0 if index is None else index.sync(everything=thorough)
         if state is not None:
             with contextlib.suppress(StoreFailed):  # an older note makes a start take longer, that is all
                 self._notes.write(state)

@@ -17,8 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from penstock.errors import BadStore
-from penstock.format.queue_unit import UNIT, UNIT_SIZE, copy_units
-from penstock.store.consume_queue import Units
+from penstock.format.queue_unit import UNIT, UNIT_SIZE, Units, copy_units
 from penstock.store.file_queue import file_name
 from penstock.store.mapped_file import MappedFile
 from penstock.store.overlay_files import OverlayFiles

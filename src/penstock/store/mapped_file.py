@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from penstock.format import kernels
-from penstock.store.files import FileMap
+from penstock.store.file_map import FileMap
 from penstock.store.zeros import written_pieces, zero_from
 
 if TYPE_CHECKING:

@@ -6,7 +6,6 @@ as it was.
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import mmap
 import os
@@ -14,8 +13,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from penstock.errors import BadStore
-from penstock.store.files import FileMap, Files, StoreLock
+from penstock.store.file_map import FileMap
+from penstock.store.files import Files
 from penstock.store.holes import written_ranges
+from penstock.store.store_lock import StoreLock
 
 
 class MemoryMap(FileMap):
@@ -45,11 +46,6 @@ class MemoryMap(FileMap):
             yield from written_ranges(descriptor, start, len(self))
         finally:
             os.close(descriptor)
-
-    def close(self) -> None:
-        with contextlib.suppress(BufferError):
-            self.view.release()
-            self.memory.close()
 
 
 class OverlayFiles(Files):
@@ -113,7 +109,7 @@ class OverlayFiles(Files):
         made = self._made[path] = MemoryMap(path, mmap.mmap(-1, size))
         return made
 
-    def create_sparse(self, path: Path, size: int) -> None:
+    def create_sparse(self, path: Path, size: int, *, synced: bool = True) -> None:
         self.create_map(path, size)
 
     def open_map(self, path: Path) -> FileMap:
@@ -129,6 +125,9 @@ class OverlayFiles(Files):
     def replace_bytes(self, path: Path, data: bytes | memoryview, keep_backup: bool = False) -> None:
         self.make_folder(path.parent)
         self._made[path] = bytes(data)
+
+    def write_unsynced(self, path: Path, data: bytes | memoryview) -> None:
+        self.replace_bytes(path, data)
 
     def rename(self, source: Path, target: Path) -> None:
         if self.is_folder(source):

@@ -20,7 +20,8 @@ from typing import TypeAlias
 import msgspec
 
 from penstock.errors import StoreFailed
-from penstock.store.files import Files, disk_refused
+from penstock.store.disk_errors import disk_refused
+from penstock.store.files import Files
 
 DEFAULT_MAX_BYTES = 4 << 30
 

@@ -14,9 +14,10 @@ from typing import NamedTuple, overload
 import numpy as np
 
 from penstock.format import kernels
+from penstock.format.queue_unit import NO_RECORD_SIZE
 from penstock.format.record import Record, decode_record
 from penstock.store.commit_log import CommitLog
-from penstock.store.consume_queue import NO_RECORD_SIZE, ConsumeQueue
+from penstock.store.consume_queue import ConsumeQueue
 from penstock.store.index import Index
 from penstock.store.index_file import IndexFile
 from penstock.store.mapped_file import MappedFile

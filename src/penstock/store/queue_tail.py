@@ -13,13 +13,14 @@ from typing import Final
 import numpy as np
 
 from penstock.format import kernels
-from penstock.format.queue_unit import UNIT, UNIT_SIZE
+from penstock.format.queue_unit import NO_RECORD_SIZE, UNIT, UNIT_SIZE, Units
 from penstock.format.rows import Reason
-from penstock.store.consume_queue import NO_RECORD_SIZE, ConsumeQueue, Units, count_sound, view_units
+from penstock.store.consume_queue import ConsumeQueue
 from penstock.store.file_queue import file_name
 from penstock.store.light_view import FilesView
 from penstock.store.mapped_file import MappedFile
 from penstock.store.overlay_files import OverlayFiles
+from penstock.store.sound_units import count_sound, view_units
 
 _UNITS_AT_ONCE: Final = 65_536
 

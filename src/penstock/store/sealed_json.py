@@ -35,8 +35,13 @@ def read_sealed(files: Files, path: Path, kind: type[T]) -> T | None:
 
 def write_sealed(files: Files, path: Path, content: object) -> None:
     """Raises StoreFailed, and then the old file is still there."""
+    files.replace_bytes(path, sealed(content))
+
+
+def sealed(content: object) -> bytes:
+    """What such a file holds."""
     plain = msgspec.to_builtins(content)
-    files.replace_bytes(path, json.dumps({"crc32": _checksum(plain), "content": plain}).encode())
+    return json.dumps({"crc32": _checksum(plain), "content": plain}).encode()
 
 
 def _checksum(content: Any) -> int:

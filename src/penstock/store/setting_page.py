@@ -6,6 +6,7 @@ python -m penstock.store.setting_page > docs/reference/settings.md
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable, Iterator
 from itertools import groupby
 
 from penstock.store.broker_names import BROKER_NAMES
@@ -45,6 +46,10 @@ _RULES = """\
 """
 
 _COLUMNS = """\
+| Name | Default | Effect | Meaning |
+|---|---|---|---|
+"""
+_COLUMNS_WITH_DEV = """\
 | Name | Default | Dev profile | Effect | Meaning |
 |---|---|---|---|---|
 """
@@ -52,10 +57,7 @@ _COLUMNS = """\
 
 def settings_page() -> str:
     """The page's whole text."""
-    parts = [_HEAD]
-    for title, specs in groupby(SPECS.values(), key=lambda spec: spec.about.section):
-        rows = "".join(row(spec) for spec in specs)
-        parts.append(f"## {title}\n\n{_COLUMNS}{rows}")
+    parts = [_HEAD, *sections(SPECS.values(), dev=True)]
     names = ", ".join(f"`{name}`" for name in sorted(BROKER_NAMES))
     kept = f"Known and kept for the broker, whose [page](broker-settings.md) says what they do: {names}.\n"
     parts.append(f"## Settings of the broker\n\n{kept}")
@@ -63,8 +65,15 @@ def settings_page() -> str:
     return "\n".join(parts)
 
 
-def row(spec: Spec, *, dev: bool = True) -> str:
-    """One setting; with or without the column of the dev profile."""
+def sections(specs: Iterable[Spec], *, dev: bool = False) -> Iterator[str]:
+    """The settings as tables under their titles; with or without the column of the dev profile."""
+    columns = _COLUMNS_WITH_DEV if dev else _COLUMNS
+    for title, alike in groupby(specs, key=lambda spec: spec.about.section):
+        rows = "".join(_row(spec, dev) for spec in alike)
+        yield f"## {title}\n\n{columns}{rows}"
+
+
+def _row(spec: Spec, dev: bool) -> str:
     names = f"`{spec.name}`" + "".join(f", also `{alias}`" for alias in spec.about.aliases)
     default = _code(spec, spec.default) if spec.default is not None else "unset"
     small = "" if spec.about.dev is None else _code(spec, spec.about.dev)

@@ -6,12 +6,12 @@ of zeros that takes no room on disk stands in for it, and its whole range counts
 
 from __future__ import annotations
 
-import contextlib
 import mmap
 from collections.abc import Iterator
 from pathlib import Path
 
-from penstock.store.files import FileMap, Files
+from penstock.store.file_map import FileMap
+from penstock.store.files import Files
 from penstock.store.mapped_file import MappedFile
 
 MOST_IN_A_ROW = 8
@@ -30,11 +30,6 @@ class ZeroMap(FileMap):
 
     def written_ranges(self, start: int) -> Iterator[tuple[int, int]]:
         return iter(())
-
-    def close(self) -> None:
-        with contextlib.suppress(BufferError):
-            self.view.release()
-            self.memory.close()
 
 
 def stand_in(path: Path, offset: int, size: int) -> MappedFile:

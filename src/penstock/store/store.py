@@ -18,46 +18,48 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from penstock.clock import now_ms
 from penstock.errors import BadStore, StoreFailed
-from penstock.format.kernels import Longs
 from penstock.store.allocate import Allocator
 from penstock.store.arrow_methods import ArrowMethods
 from penstock.store.checkpoint_file import CheckpointFile
-from penstock.store.commit_log import CommitLog, now_ms
-from penstock.store.consume_queues import ConsumeQueues
+from penstock.store.commit_log import CommitLog
 from penstock.store.deleted_topics import DeletedTopics
 from penstock.store.descriptors import allow_many_files
-from penstock.store.dispatch import Arrived
+from penstock.store.disk_errors import disk_refused
+from penstock.store.dispatch import Arrived, Dispatcher
 from penstock.store.dispatch_state import DispatchNotes
-from penstock.store.external.follower import make_dispatcher
+from penstock.store.external.follower import ExternalDispatch
 from penstock.store.external.start import AppendOnlyStart
-from penstock.store.files import Files, StoreLock, disk_refused
-from penstock.store.flush import GroupCommit, Syncer, TimedCommit, TimedFlush, Worker
+from penstock.store.files import Files
+from penstock.store.flush import Syncer, Worker
 from penstock.store.flush_methods import FlushMethods
+from penstock.store.flush_threads import make_flush_threads
 from penstock.store.get import Getter
-from penstock.store.index import Index
 from penstock.store.inline_start import InlineStart
 from penstock.store.keeper import CheckpointKeeper, Keeper
+from penstock.store.key_methods import KeyMethods
 from penstock.store.layout import Layout
 from penstock.store.master_bytes import MasterBytes
 from penstock.store.message import Message
 from penstock.store.other_engines import refuse_other_engines
 from penstock.store.overlay_files import OverlayFiles
 from penstock.store.position_methods import PositionMethods
-from penstock.store.prefault import Prefaulter
 from penstock.store.put import Putter
 from penstock.store.quarantine import MayExceed, never
-from penstock.store.query import Hits, KeyQuery, TimeSearch
+from penstock.store.query import KeyQuery, TimeSearch
+from penstock.store.queues_and_index import QueuesAndIndex
 from penstock.store.records import Records
-from penstock.store.recovery import Progress, RecoveryReport
+from penstock.store.recovery import Progress, RecoveryReport, StartParts
 from penstock.store.replicas import Replicas
 from penstock.store.retention.methods import RetentionMethods
 from penstock.store.retention.retention import Retention
 from penstock.store.running_flags import RunningFlags, Trouble
-from penstock.store.settings import BrokerRole, Dispatch, FlushDiskType, Settings
+from penstock.store.settings import BrokerRole, Dispatch, Settings
 from penstock.store.sink.finish import finish_batch, forget_beyond
 from penstock.store.statistics import Snapshot, Statistics
 from penstock.store.status import BatchResult, Page, PutResult
+from penstock.store.store_lock import StoreLock
 from penstock.store.tag_filter import EVERYTHING, TagFilter
 from penstock.store.transient_pool import TransientPool
 from penstock.store.witness import Witness
@@ -65,7 +67,7 @@ from penstock.store.witness import Witness
 log = logging.getLogger("penstock.store")
 
 
-class MessageStore(ArrowMethods, FlushMethods, PositionMethods, RetentionMethods):
+class MessageStore(ArrowMethods, FlushMethods, KeyMethods, PositionMethods, RetentionMethods):
     """An open store. Use `open`, and close it or use it in a `with` block."""
 
     report: RecoveryReport
@@ -84,12 +86,14 @@ class MessageStore(ArrowMethods, FlushMethods, PositionMethods, RetentionMethods
         self.master_bytes: MasterBytes | None = None
         self._external = settings.dispatch is Dispatch.EXTERNAL and not files.read_only
         derived = OverlayFiles() if self._external else files
-        self.queues = ConsumeQueues(derived, layout.consume_queue, settings.mapped_file_size_consume_queue)
-        self.index: Index | None = None
-        if settings.message_index_enable:
-            self.index = Index(derived, layout.index, settings.index_geometry, clock)
+        self._derived = QueuesAndIndex.of(derived, layout, settings, clock)
+        self.queues, self.index = self._derived.queues, self._derived.index
         parts = self.log, self.queues, self.index
-        self.dispatcher = make_dispatcher(files, layout, settings, *parts, self.flags, external=self._external)
+        self.dispatcher = (
+            ExternalDispatch(files, layout, settings, *parts, self.flags)
+            if self._external
+            else Dispatcher(*parts, settings.delay_levels, self.flags)
+        )
         self._notes = DispatchNotes(files, layout.dispatched, *parts, self.dispatcher, settings)
         self._deleted_topics = DeletedTopics(files, layout.deleted_topics)
         self.retention: Retention | None = None
@@ -97,7 +101,6 @@ class MessageStore(ArrowMethods, FlushMethods, PositionMethods, RetentionMethods
         witness = Witness(self.queues, self.dispatcher)
         self.records = Records(self.log, verify_crc=settings.verify_crc_on_read, witness=witness)
         self._times = TimeSearch(self.records)
-        self._most_hits = min(settings.default_query_max_num, settings.max_msgs_num_batch)
         self._keys: KeyQuery | None = None
         if self.index is not None:
             self._keys = KeyQuery(self.index, self.log, witness, verify_crc=settings.verify_crc_on_read)
@@ -162,12 +165,19 @@ class MessageStore(ArrowMethods, FlushMethods, PositionMethods, RetentionMethods
         if files.is_folder(layout.abort):
             raise BadStore("this must be a file, and it is a folder; move it elsewhere", path=layout.abort)
         clean = not files.exists(layout.abort)
-        given = self.log, self.records, self._checkpoint.value, self._clock, may_exceed, progress, job_lock
-        start: AppendOnlyStart | InlineStart = (
-            AppendOnlyStart(files, layout, self.settings, *given)
-            if self._external
-            else InlineStart(files, layout, self.settings, *given, self.queues, self.index, self.dispatcher)
+        parts = StartParts(
+            files=files,
+            layout=layout,
+            settings=self.settings,
+            log=self.log,
+            records=self.records,
+            checkpoint=self._checkpoint.value,
+            clock=self._clock,
+            may_exceed=may_exceed,
+            tell=progress,
+            job_lock=job_lock,
         )
+        start = AppendOnlyStart(parts) if self._external else InlineStart(parts, self._derived, self.dispatcher)
         with contextlib.closing(start):
             self._load_deletions(external=self._external)
             start.look(clean)
@@ -192,33 +202,9 @@ class MessageStore(ArrowMethods, FlushMethods, PositionMethods, RetentionMethods
         self.log.start(Allocator(self._io, settings, self._pool))
         self.flags.changed = self.log.set_open
         self.log.appender.wake = self.dispatcher.wake
-        group_commit: GroupCommit | None = None
-        if settings.flush_disk_type is FlushDiskType.SYNC_FLUSH:
-            group_commit = GroupCommit(self.log.queue, self._syncer)
-            self._threads.append(group_commit)
-        else:
-            flush = TimedFlush(settings, self._syncer)
-            if self._pool is not None:
-                self._threads.append(TimedCommit(settings, self.log.queue, lambda: self._grown(flush)))
-            elif not settings.flush_commit_log_timed:
-                self.dispatcher.advanced = flush.wake
-            self._threads.append(flush)
-            if Prefaulter.suits(settings.mapped_file_size_commit_log):
-                prefaulter = Prefaulter(self.log.queue)
-                self.log.appender.page_need = prefaulter.wake
-                self._threads.append(prefaulter)
-        self._threads.append(
-            (CheckpointKeeper if self._external else Keeper)(
-                settings,
-                self.queues,
-                self.index,
-                self._checkpoint,
-                self._notes,
-                self.dispatcher,
-                self.statistics,
-                self._fail,
-            )
-        )
+        self._threads, group_commit = make_flush_threads(settings, self.log, self._syncer, self.dispatcher)
+        kept = self._derived, self._checkpoint, self._notes, self.dispatcher, self.statistics
+        self._threads.append((CheckpointKeeper if self._external else Keeper)(settings, *kept, self._fail))
         parts = self.log, self.queues, self.index, self.dispatcher, self.flags, self._deleted_topics
         self.retention = Retention(settings, self._io, self.layout, self._clock, *parts)
         self._threads += self.retention.threads()
@@ -231,10 +217,6 @@ class MessageStore(ArrowMethods, FlushMethods, PositionMethods, RetentionMethods
         self.dispatcher.start()
         for thread in self._threads:
             thread.start()
-
-    def _grown(self, flush: TimedFlush) -> None:
-        flush.wake()
-        self.dispatcher.wake()
 
     def _flushed(self, timestamp: int) -> None:
         self._checkpoint.set_log(timestamp)
@@ -274,9 +256,7 @@ class MessageStore(ArrowMethods, FlushMethods, PositionMethods, RetentionMethods
         """Unmaps everything; the lock goes last, and `abort` stays unless the exit is clean."""
         self._closed = True
         self.log.close()
-        self.queues.close()
-        if self.index is not None:
-            self.index.close()
+        self._derived.close()
         self._checkpoint.close()
         if self._pool is not None:
             self._pool.close()
@@ -332,43 +312,6 @@ class MessageStore(ArrowMethods, FlushMethods, PositionMethods, RetentionMethods
         self._check_open()
         self.statistics.count_get(page)
         return page
-
-    def query(
-        self, topic: str, key: str, begin_ms: int = 0, end_ms: int = 2**63 - 1, max_messages: int | None = None
-    ) -> Hits:
-        """Records with this topic and key (or unique key), stored within the bounds; the newest, oldest first.
-
-        At most `max_messages`, or defaultQueryMaxNum if it is not given, and never more than maxMsgsNumBatch.
-        """
-        if self._keys is None:
-            raise self._no_index()
-        log_end = self.log.confirmed_offset
-        if self._closed or self.dispatcher.position < log_end:
-            self.catch_up()
-        most = self._most_hits if max_messages is None else min(max_messages, self.settings.max_msgs_num_batch)
-        hits = self._keys.find(topic, key, begin_ms, end_ms, most, log_end)
-        self._check_open()
-        return hits
-
-    def query_many(
-        self, topic: str, keys: list[str], begin_ms: int = 0, end_ms: int = 2**63 - 1
-    ) -> tuple[Longs, Longs]:
-        """Where all records with any of many keys lie: numbers of the keys, and physical offsets, as two arrays.
-
-        As exact as `query`, without its limit, and much faster for each key; `look_up` reads a record.
-        """
-        if self._keys is None:
-            raise self._no_index()
-        self.catch_up()
-        found = self._keys.find_many(topic, keys, begin_ms, end_ms)
-        self._check_open()
-        return found
-
-    def _no_index(self) -> BadStore:
-        return BadStore(
-            "there is no index: messageIndexEnable is false; set it, and run `penstock store rebuild --index`",
-            path=self.layout.root,
-        )
 
     def _check_open(self) -> None:
         if self._closed:

@@ -7,7 +7,7 @@ from typing import Final
 
 import numpy as np
 
-from penstock.store.files import FileMap
+from penstock.store.file_map import FileMap
 
 _PIECE: Final = 1 << 20
 

@@ -34,21 +34,6 @@ class PullMessage(Request, kw_only=True):
     max_msg_bytes: Int32 | None = None
     request_source: Int32 | None = None
 
-    @property
-    def commits(self) -> bool:
-        """Whether `commit_offset` is to be stored."""
-        return self.sys_flag & COMMIT_OFFSET != 0
-
-    @property
-    def may_wait(self) -> bool:
-        """Whether the broker may hold the request until a message comes."""
-        return self.sys_flag & SUSPEND != 0
-
-    @property
-    def has_subscription(self) -> bool:
-        """Whether `subscription` counts, rather than the one of the heartbeat."""
-        return self.sys_flag & SUBSCRIPTION != 0
-
 
 class PullMessageReply(Reply, kw_only=True):
     """All four are in every answer, found or not."""

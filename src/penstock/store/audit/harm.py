@@ -17,7 +17,7 @@ from penstock.format.sys_flag import host_sizes
 from penstock.store.audit import kinds
 from penstock.store.audit.finding import Kind
 from penstock.store.audit.maps import is_zero
-from penstock.store.files import FileMap
+from penstock.store.file_map import FileMap
 
 _INT = struct.Struct(">i")
 _LONG = struct.Struct(">q")

@@ -21,7 +21,8 @@ from penstock.store.audit.finding import Finding
 from penstock.store.audit.index_items import ITEM, ItemTable, Longs
 from penstock.store.audit.maps import Maps, last_written
 from penstock.store.audit.plan import Plan
-from penstock.store.files import FileMap, Files
+from penstock.store.file_map import FileMap
+from penstock.store.files import Files
 
 _AT_ONCE = 1 << 20
 

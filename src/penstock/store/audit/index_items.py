@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from penstock.format import kernels
 from penstock.format.index_layout import IndexGeometry
-from penstock.store.files import FileMap
+from penstock.store.file_map import FileMap
 
 ITEM = np.dtype([("key_hash", ">i4"), ("offset", ">i8"), ("seconds", ">i4"), ("previous", ">i4")])
 

@@ -11,7 +11,8 @@ from types import TracebackType
 from typing import Self
 
 from penstock.errors import BadStore
-from penstock.store.files import FileMap, Files
+from penstock.store.file_map import FileMap
+from penstock.store.files import Files
 
 _CHUNK = 1 << 20
 _ZEROS = bytes(_CHUNK)

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import msgspec
 
+from penstock.clock import now_ms
 from penstock.format.index_layout import IndexGeometry
 from penstock.store.audit.cover import QueueName
 from penstock.store.audit.finding import Finding
@@ -32,7 +33,6 @@ from penstock.store.audit.listing import (
 )
 from penstock.store.audit.maps import Maps
 from penstock.store.audit.sizes import fit_sizes
-from penstock.store.commit_log import now_ms
 from penstock.store.damage import DamagedRange, read_damage
 from penstock.store.deleted_topics import read_deleted_topics
 from penstock.store.dispatch_state import read_state

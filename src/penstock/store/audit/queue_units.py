@@ -6,10 +6,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from penstock.format.queue_unit import UNIT, UNIT_SIZE
+from penstock.format.queue_unit import UNIT, UNIT_SIZE, Units
 from penstock.store.audit.listing import DataFile, Shape
 from penstock.store.audit.maps import Maps, last_written
-from penstock.store.consume_queue import Units
 
 
 class QueueUnits:
@@ -65,10 +64,6 @@ class QueueUnits:
                 if used > start or first < known:
                     return max(known, first + -(-used // UNIT_SIZE))
         return known
-
-    def path_of(self, number: int) -> DataFile | None:
-        """The file that has, or should have, this unit."""
-        return self._files.get(number - number % self._per_file)
 
     def _count(self, file: DataFile) -> int:
         return min(file.size // UNIT_SIZE, self._per_file)

@@ -23,7 +23,8 @@ from penstock.store.audit.plan import NO_FILES, Piece, Plan
 from penstock.store.audit.queue_units import QueueUnits
 from penstock.store.audit.record_checks import MINUTE_MS, RecordChecks, Run, join_run
 from penstock.store.audit.unit_check import UnitCheck
-from penstock.store.files import FileMap, Files
+from penstock.store.file_map import FileMap
+from penstock.store.files import Files
 from penstock.store.queue_ext import QueueExtensions
 
 _ROWS = 4096

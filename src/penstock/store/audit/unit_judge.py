@@ -11,12 +11,11 @@ from enum import IntEnum
 import msgspec
 import numpy as np
 
-from penstock.format.queue_unit import is_ext_address
+from penstock.format.queue_unit import NO_RECORD_SIZE, Units, is_ext_address
 from penstock.store.audit.cover import QueueName
 from penstock.store.audit.log_audit import LogState
 from penstock.store.audit.log_reader import LogReader
 from penstock.store.audit.places import Longs, Places
-from penstock.store.consume_queue import NO_RECORD_SIZE, Units
 
 
 class Answer(IntEnum):

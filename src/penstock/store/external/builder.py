@@ -16,9 +16,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final, Self
 
+from penstock.clock import now_ms
 from penstock.errors import BadStore
-from penstock.store.commit_log import CommitLog, now_ms
-from penstock.store.consume_queues import ConsumeQueues
+from penstock.store.commit_log import CommitLog
 from penstock.store.deleted_topics import DeletedTopics, read_deleted_topics
 from penstock.store.descriptors import allow_many_files
 from penstock.store.dispatch import Dispatcher
@@ -26,16 +26,17 @@ from penstock.store.dispatch_state import DispatchNotes
 from penstock.store.external.derived_start import start_at
 from penstock.store.external.marks import MarkFile, read_mark
 from penstock.store.external.scan import FromPieces, Piece
-from penstock.store.external.terms import read_terms, take_job_lock
+from penstock.store.external.terms import needed_terms, take_job_lock
 from penstock.store.file_queue import file_name
-from penstock.store.files import Files, StoreLock
-from penstock.store.index import Index
+from penstock.store.files import Files
 from penstock.store.layout import Layout
 from penstock.store.mapped_file import MappedFile
 from penstock.store.overlay_files import OverlayFiles
+from penstock.store.queues_and_index import QueuesAndIndex
 from penstock.store.retention.drop import Dropper
 from penstock.store.retention.follow import DerivedFollower
 from penstock.store.running_flags import RunningFlags
+from penstock.store.store_lock import StoreLock
 
 _SYNC_EVERY_S: Final = 1.0
 
@@ -45,12 +46,7 @@ class Builder:
 
     def __init__(self, root: Path, files: Files, lock: StoreLock, clock: Callable[[], int]) -> None:
         layout = Layout(root, root / "commitlog")
-        terms = read_terms(files, layout)
-        if terms is None:
-            raise BadStore(
-                "the queues of this store are built by the store itself; start it with dispatch=external first",
-                path=root,
-            )
+        terms = needed_terms(files, layout)
         self.settings = settings = terms.settings(root)
         self.layout = layout = Layout.of(root, settings)
         end = read_mark(files, layout.dispatch_end)
@@ -63,11 +59,8 @@ class Builder:
         self._lock = lock
         self._disk = OverlayFiles()
         self._log = CommitLog(self._disk, layout.commit_log, settings, clock)
-        self._queues = ConsumeQueues(files, layout.consume_queue, settings.mapped_file_size_consume_queue)
-        self._index: Index | None = None
-        if settings.message_index_enable:
-            self._index = Index(files, layout.index, settings.index_geometry, clock)
-        parts = self._log, self._queues, self._index
+        self._derived = QueuesAndIndex.of(files, layout, settings, clock)
+        parts = self._log, self._derived.queues, self._derived.index
         self._dispatcher = Dispatcher(*parts, settings.delay_levels, RunningFlags())
         self._deleted = DeletedTopics(files, layout.deleted_topics)
         self._notes = DispatchNotes(files, layout.dispatched, *parts, self._dispatcher, settings)
@@ -106,7 +99,7 @@ class Builder:
 
     def _start(self, clock: Callable[[], int]) -> None:
         self._dispatcher.deleted = self._deleted.load(self.layout)
-        parts = self._log, self._queues, self._index, self._dispatcher
+        parts = self._log, self._derived, self._dispatcher
         start_at(self._io, self._disk, self.layout, self.settings, *parts, clock)
         self._dispatcher.starting = False
         self._sync()
@@ -143,9 +136,10 @@ class Builder:
         if ends == self._dispatcher.deleted:
             return
         self._dispatcher.deleted = ends
-        for queue in list(self._queues):
+        queues = self._derived.queues
+        for queue in list(queues):
             if queue.max_physical_offset <= ends.get(queue.topic, -2):
-                self._queues.remove(queue)
+                queues.remove(queue)
 
     def _show_log(self, end: int) -> None:
         """Maps the files that have come, lets go of those that are gone, and shows records up to `end`."""
@@ -169,10 +163,7 @@ class Builder:
     def _sync(self) -> None:
         """Everything so far is on disk afterwards, and the note says so; old files go."""
         timestamp, state = self._dispatcher.timestamp, self._notes.take()
-        for queue in self._queues:
-            queue.flush(0)
-        if self._index is not None:
-            self._index.sync(everything=True)
+        self._derived.sync()
         self._notes.write(state)
         self._safe = timestamp
         self._synced = time.monotonic()
@@ -193,9 +184,7 @@ class Builder:
     def _release(self) -> None:
         self._closed = True
         self._log.close()
-        self._queues.close()
-        if self._index is not None:
-            self._index.close()
+        self._derived.close()
         with contextlib.suppress(ValueError):
             self._done.close()
         self._lock.release()

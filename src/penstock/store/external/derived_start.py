@@ -11,15 +11,14 @@ import logging
 from collections.abc import Callable
 
 from penstock.store.commit_log import CommitLog
-from penstock.store.consume_queues import ConsumeQueues
 from penstock.store.damage import read_damage
 from penstock.store.dispatch import Dispatcher
 from penstock.store.dispatch_state import read_state
 from penstock.store.external.terms import built_position
 from penstock.store.files import Files
-from penstock.store.index import Index
 from penstock.store.layout import Layout
 from penstock.store.quarantine import Quarantine
+from penstock.store.queues_and_index import QueuesAndIndex
 from penstock.store.records import Records
 from penstock.store.recovery.dispatching import Dispatching
 from penstock.store.recovery.index_part import IndexPart
@@ -37,8 +36,7 @@ def start_at(
     layout: Layout,
     settings: Settings,
     commit_log: CommitLog,
-    queues: ConsumeQueues,
-    index: Index | None,
+    derived: QueuesAndIndex,
     dispatcher: Dispatcher,
     clock: Callable[[], int],
 ) -> None:
@@ -46,6 +44,7 @@ def start_at(
 
     Raises BadStore, StoreFailed or OSError, and can be done again.
     """
+    queues, index = derived.queues, derived.index
     state, position = read_state(files, layout.dispatched), built_position(files, layout)
     records = Records(commit_log, verify_crc=settings.verify_crc_on_read)
     part = LogPart(disk, layout, commit_log, records, check_crc=settings.check_crc_on_recover, live=True)

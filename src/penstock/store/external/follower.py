@@ -147,20 +147,3 @@ class ExternalDispatch(Dispatcher):
         if len(codes):
             for arrived in self.listeners:
                 arrived(topic, queue_id, queue.max_offset, codes)
-
-
-def make_dispatcher(
-    files: Files,
-    layout: Layout,
-    settings: Settings,
-    commit_log: CommitLog,
-    queues: ConsumeQueues,
-    index: Index | None,
-    flags: RunningFlags,
-    *,
-    external: bool,
-) -> Dispatcher:
-    """The one that a store needs: its own, or the one that follows what another process builds."""
-    if external:
-        return ExternalDispatch(files, layout, settings, commit_log, queues, index, flags)
-    return Dispatcher(commit_log, queues, index, settings.delay_levels, flags)

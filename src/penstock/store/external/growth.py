@@ -14,14 +14,15 @@ import numpy as np
 
 from penstock.errors import BadStore
 from penstock.format import kernels
-from penstock.format.queue_unit import UNIT_SIZE
-from penstock.store.consume_queue import NO_RECORD_SIZE, ConsumeQueue, view_units
+from penstock.format.queue_unit import NO_RECORD_SIZE, UNIT_SIZE
+from penstock.store.consume_queue import ConsumeQueue
 from penstock.store.consume_queues import ConsumeQueues
 from penstock.store.file_queue import file_name
 from penstock.store.files import Files
 from penstock.store.index import Index
 from penstock.store.index_file import IndexFile
 from penstock.store.mapped_file import MappedFile
+from penstock.store.sound_units import view_units
 
 _UNITS_AT_ONCE = 65_536
 _DATA_NAME = re.compile(r"[0-9]{20}")

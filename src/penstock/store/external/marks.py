@@ -20,7 +20,8 @@ from functools import cache
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from penstock.store.files import FileMap, Files
+from penstock.store.file_map import FileMap
+from penstock.store.files import Files
 
 _MAGIC: Final = b"PENMARK1"
 _BODY: Final = struct.Struct(">qqq")

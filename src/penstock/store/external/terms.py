@@ -12,13 +12,14 @@ from pathlib import Path
 
 import msgspec
 
-from penstock.errors import StoreInUse
+from penstock.errors import BadStore, StoreInUse
 from penstock.store.dispatch_state import FileSizes, read_state
 from penstock.store.external.marks import read_mark
-from penstock.store.files import Files, StoreLock
+from penstock.store.files import Files
 from penstock.store.layout import Layout
 from penstock.store.sealed_json import read_sealed, write_sealed
 from penstock.store.settings import Settings
+from penstock.store.store_lock import StoreLock
 
 
 class Terms(msgspec.Struct, frozen=True):
@@ -56,6 +57,17 @@ class Terms(msgspec.Struct, frozen=True):
 def read_terms(files: Files, layout: Layout) -> Terms | None:
     """None if dispatch is inline, or the file is garbage."""
     return read_sealed(files, layout.dispatch_terms, Terms)
+
+
+def needed_terms(files: Files, layout: Layout) -> Terms:
+    """Raises BadStore where there are none."""
+    terms = read_terms(files, layout)
+    if terms is None:
+        raise BadStore(
+            "the queues of this store are built by the store itself; start it with dispatch=external first",
+            path=layout.root,
+        )
+    return terms
 
 
 def is_external(files: Files, layout: Layout) -> bool:

@@ -20,5 +20,6 @@ After a clean exit the last three log files are walked; after a crash, those tha
 
 from penstock.store.recovery.recovery import Recovery
 from penstock.store.recovery.report import Progress, RecoveryReport
+from penstock.store.recovery.start_parts import StartParts
 
-__all__ = ["Progress", "Recovery", "RecoveryReport"]
+__all__ = ["Progress", "Recovery", "RecoveryReport", "StartParts"]

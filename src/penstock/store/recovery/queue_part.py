@@ -16,11 +16,11 @@ import msgspec
 from penstock.errors import BadStore
 from penstock.format import kernels
 from penstock.format.placeholder import is_placeholder
-from penstock.format.queue_unit import UNIT_SIZE, is_ext_address
+from penstock.format.queue_unit import NO_RECORD_SIZE, UNIT_SIZE, is_ext_address
 from penstock.format.record import Record, decode_record
 from penstock.format.rows import Reason
 from penstock.store.commit_log import CommitLog
-from penstock.store.consume_queue import NO_RECORD_SIZE, ConsumeQueue
+from penstock.store.consume_queue import ConsumeQueue
 from penstock.store.consume_queues import ConsumeQueues
 from penstock.store.damage import DamagedRange
 from penstock.store.dispatch import Dispatcher

@@ -2,25 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
-from penstock.format.checkpoint import Checkpoint
-from penstock.store.commit_log import CommitLog
-from penstock.store.consume_queues import ConsumeQueues
 from penstock.store.dispatch import Dispatcher
 from penstock.store.dispatch_state import read_state
-from penstock.store.files import Files
-from penstock.store.index import Index
-from penstock.store.layout import Layout
-from penstock.store.quarantine import MayExceed, Quarantine, never
-from penstock.store.records import Records
+from penstock.store.queues_and_index import QueuesAndIndex
 from penstock.store.recovery.dispatching import Dispatching
 from penstock.store.recovery.index_part import IndexPart
-from penstock.store.recovery.log_part import LogPart
 from penstock.store.recovery.queue_part import QueuePart
-from penstock.store.recovery.report import RecoveryReport, Tell
-from penstock.store.settings import Settings
+from penstock.store.recovery.report import RecoveryReport
+from penstock.store.recovery.start_parts import StartParts
 from penstock.store.sink.journal import pending_start
 
 
@@ -31,43 +22,26 @@ class Recovery:
     way: nothing is said of it, and it stays out of sight. So does a batch of which only a part is there.
     """
 
-    def __init__(
-        self,
-        files: Files,
-        layout: Layout,
-        settings: Settings,
-        commit_log: CommitLog,
-        queues: ConsumeQueues,
-        index: Index | None,
-        dispatcher: Dispatcher,
-        records: Records,
-        checkpoint: Checkpoint,
-        clock: Callable[[], int],
-        *,
-        may_exceed: MayExceed = never,
-        tell: Tell = lambda progress: None,
-        external: bool = False,
-    ) -> None:
+    def __init__(self, parts: StartParts, derived: QueuesAndIndex, dispatcher: Dispatcher, *, external: bool) -> None:
         """`external`: another process built queues and index so far, and `abort` says nothing of how that ended."""
+        files, layout, commit_log = parts.files, parts.layout, parts.log
         self._io = files
         self._external = external
         self._log = commit_log
-        self._queues = queues
-        self._index = index
+        self._derived = derived
         self._dispatcher = dispatcher
-        most = settings.quarantine_max_bytes
-        self._quarantine = Quarantine(files, layout.quarantine, clock, max_bytes=most, may_exceed=may_exceed)
-        self._checkpoint = checkpoint
+        self._quarantine = parts.quarantine()
+        self._checkpoint = parts.checkpoint
         begun = pending_start(files, layout) if files.read_only else None
         locks = layout.lock, layout.dispatch_lock
         owned = files.read_only and any(files.lock_owner(lock) != 0 for lock in locks)
         self._live = live = begun is not None or owned
-        self._tell = tell
+        self._tell = parts.tell
         self._state = read_state(files, layout.dispatched)
-        check_crc = settings.check_crc_on_recover
-        self._log_part = LogPart(files, layout, commit_log, records, check_crc=check_crc, live=live, begun=begun)
+        self._log_part = parts.log_part(live=live, begun=begun)
+        queues, index = derived.queues, derived.index
         self._queue_part = QueuePart(files, queues, commit_log, dispatcher, live=live)
-        self._index_part = None if index is None else IndexPart(files, index, records, live=live, owned=owned)
+        self._index_part = None if index is None else IndexPart(files, index, parts.records, live=live, owned=owned)
         garbage = self._state is None and files.exists(layout.dispatched)
         self._dispatching = Dispatching(
             commit_log, queues, dispatcher, self._state, state_is_garbage=garbage, external=external
@@ -140,14 +114,13 @@ class Recovery:
             )
 
     def _derived_folders(self) -> list[Path]:
-        folders = [self._queues.folder] if self._index is None else [self._queues.folder, self._index.folder]
+        queues, index = self._derived.queues, self._derived.index
+        folders = [queues.folder] if index is None else [queues.folder, index.folder]
         return [folder for folder in folders if self._io.names(folder)]
 
     def _forget_derived(self, report: RecoveryReport) -> None:
         """No log at all: queues and index describe nothing, and would hide what is written next."""
-        self._queues.close()
-        if self._index is not None:
-            self._index.close()
+        self._derived.close()
         for folder in self._derived_folders():
             kept = self._quarantine.take(folder)
             report.kept_aside.append(str(kept))

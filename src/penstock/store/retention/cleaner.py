@@ -20,8 +20,9 @@ import msgspec
 
 from penstock.errors import StoreFailed
 from penstock.store.commit_log import CommitLog
+from penstock.store.disk_errors import disk_refused
 from penstock.store.dispatch import Dispatcher
-from penstock.store.files import Files, disk_refused
+from penstock.store.files import Files
 from penstock.store.flush import Worker
 from penstock.store.mapped_file import MappedFile
 from penstock.store.retention.ages import facts_of

@@ -12,7 +12,8 @@ from collections.abc import Mapping
 import msgspec
 
 from penstock.format.constants import SCHEDULE_TOPIC
-from penstock.store.consume_queue import NO_RECORD_SIZE, ConsumeQueue
+from penstock.format.queue_unit import NO_RECORD_SIZE
+from penstock.store.consume_queue import ConsumeQueue
 from penstock.store.consume_queues import ConsumeQueues
 
 DELIVERY = "(delivery of delayed messages)"

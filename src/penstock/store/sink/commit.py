@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from penstock.clock import now_ms
 from penstock.errors import CorruptData, PenstockError, StoreFailed, StoreInUse
-from penstock.store.commit_log import now_ms
-from penstock.store.files import Files, StoreLock, disk_refused
+from penstock.store.disk_errors import disk_refused
+from penstock.store.files import Files
 from penstock.store.layout import Layout
 from penstock.store.settings import FlushDiskType, Settings
 from penstock.store.sink.finish import finish_batch
@@ -35,6 +36,7 @@ from penstock.store.sink.marks import (
 from penstock.store.sink.staged import clear_staged
 from penstock.store.sink.topics import make_topics
 from penstock.store.store import MessageStore
+from penstock.store.store_lock import StoreLock
 
 if TYPE_CHECKING:
     import pyarrow as pa

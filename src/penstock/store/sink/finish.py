@@ -18,9 +18,9 @@ from typing import Final
 
 import msgspec
 
+from penstock.clock import now_ms
 from penstock.format import kernels
 from penstock.format.rows import Reason
-from penstock.store.commit_log import now_ms
 from penstock.store.dispatch_state import read_state
 from penstock.store.file_queue import FileQueue, file_name
 from penstock.store.files import Files
