@@ -43,8 +43,8 @@ def member(folder: Path, namesrv: str, **settings: object) -> Served:
 
 
 def log_on_disk(folder: Path) -> bytes:
-    """The log, up to the last byte that is not zero."""
-    files = sorted((folder / "commitlog").iterdir())
+    """The log, up to the last byte that is not zero; a broker that has just started may have none yet."""
+    files = sorted((folder / "commitlog").glob("*"))
     return b"".join(file.read_bytes() for file in files).rstrip(b"\0")
 
 

@@ -14,6 +14,7 @@ from clients.java_served import JavaServed
 from clients.served import Served
 from ports import free_port
 from replication_fire import Load, Reader
+from replication_processes import log_on_disk
 
 from penstock.client.sync import Admin, Message, Producer
 from penstock.protocol.codes import RequestCode, ResponseCode
@@ -27,12 +28,6 @@ QUICK = {"mappedFileSizeCommitLog": FILE, "haSendHeartbeatInterval": 500}
 _SOON_S = 120.0
 
 
-def written(folder: Path) -> bytes:
-    """The log on disk, up to the last byte that is not zero."""
-    files = sorted((folder / "commitlog").iterdir())
-    return b"".join(file.read_bytes() for file in files).rstrip(b"\0")
-
-
 def wait_for(condition: Callable[[], bool], why: Callable[[], str]) -> None:
     deadline = time.monotonic() + _SOON_S
     while not condition():
@@ -41,7 +36,7 @@ def wait_for(condition: Callable[[], bool], why: Callable[[], str]) -> None:
 
 
 def equal(one: Path, other: Path, said: Callable[[], str]) -> None:
-    wait_for(lambda: written(one) == written(other) != b"", said)
+    wait_for(lambda: log_on_disk(one) == log_on_disk(other) != b"", said)
 
 
 def settings(changes: dict[str, object]) -> list[str]:
