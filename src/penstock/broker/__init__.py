@@ -6,7 +6,7 @@
     send, pull, hold, send_back, delay    what it does with messages
     offsets, clients                      what it tells consumers
     transactions, transaction_check       half messages, their ends, and asking producers
-    filters, query                        SQL92, and finding messages by key and id
+    sql92, query                          SQL92 filters, and finding messages by key and id
     persist, registration, flow, hooks    what keeps it going
     administration, admin_*, config_change, rates    what administrators see and change
     access, accounts, rights, white_addresses        who may do what

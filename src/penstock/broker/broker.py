@@ -37,12 +37,13 @@ from penstock.broker.replication.master_link import ASKED_BY_SLAVES
 from penstock.broker.replication.replication import Replication, check_role
 from penstock.broker.replication.status import SAMPLE_S as REPLICATION_SAMPLE_S
 from penstock.broker.rights import is_administration
-from penstock.broker.selection import RecordFilter, SqlCompiler
+from penstock.broker.selection import SqlCompiler
 from penstock.broker.send import Sends
 from penstock.broker.send_back import SendBacks
 from penstock.broker.send_check import SendChecks
 from penstock.broker.settings import BrokerSettings
 from penstock.broker.slave_reads import SlaveReads
+from penstock.broker.sql92 import compile_sql
 from penstock.broker.state import BrokerState
 from penstock.broker.tracing import start_tracing
 from penstock.broker.transaction_check import TransactionCheck
@@ -103,14 +104,13 @@ class Broker:
         name_server: NameServer | None = None,
         access: Access | None = None,
         local: IsLocal = is_local,
-        compile_sql: SqlCompiler | None = None,
+        compile_sql: SqlCompiler = compile_sql,
         clock: Callable[[], int] = now_ms,
     ) -> None:
         """`name_server` is one in this process; `access`, unless given, is as the settings want it.
 
         `local` says who is on this machine, and so may administer where access is not controlled. Raises BadSettings.
         """
-        compile_sql = compile_sql or _compile_sql
         self.state = state = BrokerState(store, settings or BrokerSettings.of(store.settings), clock)
         self.store = store
         is_slave = store.settings.broker_role is BrokerRole.SLAVE
@@ -301,12 +301,6 @@ async def _within(work: Coroutine[Any, Any, None], deadline: float) -> bool:
     except TimeoutError:
         return False
     return True
-
-
-def _compile_sql(expression: str) -> RecordFilter:
-    from penstock.broker.filters.sql92 import compile_sql  # the parser is loaded when somebody filters
-
-    return compile_sql(expression)
 
 
 def _refuse(connection: Connection, command: Command) -> Command:
