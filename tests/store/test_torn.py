@@ -51,7 +51,7 @@ def test_properties_without_one_of_their_sectors_are_torn(lost: int) -> None:
     assert (rows_of(data) == rows).all(), "no check of the record notices"
     assert kernels.first_torn(memoryview(data), 0, rows) == 1
     ends_at_it = (int(rows["size"][0]), Reason.UNWRITTEN, int(rows["store_timestamp"][0]))
-    assert kernels.walk_past(data, 0, 0, len(data), True) == ends_at_it
+    assert kernels.find_valid_end(data, 0, 0, len(data), True) == ends_at_it
 
 
 def test_a_record_whose_last_bytes_did_not_make_it_is_torn() -> None:

@@ -1,10 +1,12 @@
-"""A page of a queue: units to records, checked and copied. The plain twin of `_pages.pxi`."""
+"""A page of a queue: units to records, checked and copied; and the count of a file's readers. Twin of read.pxi."""
 
 from __future__ import annotations
 
-from penstock.format.kernels._plain_columns import find_property
-from penstock.format.kernels._plain_log import view_of, walk
-from penstock.format.kernels._types import Buffer, Ints
+import threading
+
+from penstock.format.kernels.plain.dispatch import find_property
+from penstock.format.kernels.plain.record import view_of, walk
+from penstock.format.kernels.types import Buffer, Ints
 from penstock.format.queue_unit import NO_RECORD_SIZE, UNIT_SIZE, is_ext_address, unpack_unit
 from penstock.format.rows import Reason
 
@@ -13,7 +15,15 @@ _MAX_PAGE = 1024
 
 
 class PageReader:
-    """Reads pages within the limits it was made with; keeps nothing between them but those."""
+    """Reads pages of queues within fixed limits; has no other state.
+
+    in_memory        a record is in memory if it starts at most this many bytes before the log's end, else on disk
+    count_in_memory  a page ends at a record in memory once it has this many records
+    bytes_in_memory  a page ends at a record in memory that would bring it past this many bytes
+    count_on_disk    as count_in_memory, for records on disk
+    bytes_on_disk    as bytes_in_memory, for records on disk
+    check_crc        whether to check the CRC of each body
+    """
 
     def __init__(
         self,
@@ -48,12 +58,21 @@ class PageReader:
         hashes: Ints | None,
         texts: tuple[bytes, ...],
     ) -> tuple[bytes, int, int, int, int, list[int] | None, int, int]:
-        """Goes through units[at:stop], whose records lie in the log file `data`, until the page is full.
+        """Reads the records of units[at:stop] from one log file until the page is full.
 
-        `count` and `total` are what the page already holds, `hashes` (int32, or None for all) and `texts` what is
-        wanted. Returns (records, how many, bytes, units examined, FOUND/NO_MATCH/REMOVING or -1 if nothing was
-        examined, damaged units or None, physical offset of the last unit examined, the one that needs another file
-        or -1).
+        units, at, stop       a file of the queue, and the bytes of it to read
+        queue_offset          the queue offset of the first unit
+        topic, queue_id       what each record must say
+        data, base            a log file, and its physical offset
+        readable, file_size   how many bytes of the log file may be read, and how many it has in all
+        log_start, log_end    the physical offsets between which the log has records
+        most                  the most records that the caller wants
+        count, total          how many records and bytes the page has already
+        hashes, texts         wanted tags as int32 hashes and as texts; None for hashes wants every record
+
+        Returns (records, number of records, bytes, units examined, status, damaged queue offsets or None, physical
+        offset of the last unit examined, physical offset that needs another log file or -1). The status is FOUND,
+        NO_MATCH or REMOVING, or -1 if no unit was examined.
         """
         view, log = view_of(units), view_of(data)[:readable]
         if at < 0 or stop > len(view):
@@ -103,7 +122,7 @@ class PageReader:
         queue_id: int,
         queue_offset: int,
     ) -> Reason:
-        """STOP if these bytes of the log are the record that the unit promises."""
+        """Returns STOP if these bytes of the log are the record that the unit describes."""
         if len(record) < size:
             return Reason.UNWRITTEN
         rows, _, reason = walk(log, base, physical - base, physical - base + 1, self._check_crc, None, 1)
@@ -115,6 +134,44 @@ class PageReader:
         return Reason.STOP if fits else Reason.BAD_POSITION
 
 
+class ReaderCount:
+    """Counts the readers of a file, so that it is unmapped only after the last one. Thread-safe.
+
+    Starts at one: the owner counts as a reader until `retire`.
+    """
+
+    def __init__(self) -> None:
+        self.count = 1
+        self.is_retired = False
+        self._lock = threading.Lock()
+
+    def acquire(self) -> bool:
+        """Adds a reader and returns True; False once the file is retired. Each acquire needs one `release`."""
+        with self._lock:
+            if self.is_retired or self.count <= 0:
+                return False
+            self.count += 1
+            return True
+
+    def release(self) -> bool:
+        """Removes a reader; returns True if it was the last one."""
+        with self._lock:
+            self.count -= 1
+            return self.count == 0
+
+    def retire(self) -> bool:
+        """Refuses new readers from now on and removes the owner; returns True if no reader is left.
+
+        A second call changes nothing and returns False.
+        """
+        with self._lock:
+            if self.is_retired:
+                return False
+            self.is_retired = True
+            self.count -= 1
+            return self.count == 0
+
+
 def _low_bits(code: int) -> int:
-    """The low 32 bits as a signed number: a tag's hash."""
+    """Returns the low 32 bits as a signed number: the hash of a tag."""
     return (code + 2**31) % 2**32 - 2**31
