@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,6 +48,15 @@ def appender_of(message_type: type) -> Any:
 
 def test_the_compiled_appender_reads_messages_with_slots() -> None:
     assert appender_of(Slotted).append(Slotted()) is None, "it is not attached to a file"
+
+
+def test_a_message_whose_fields_are_not_set_is_declined() -> None:
+    appender = appender_of(Slotted)
+    appender.attach(bytearray(1000), array("q", [0, 0]), 0)
+    appender.is_open = True
+    assert appender.append(Slotted.__new__(Slotted)) is None
+    assert appender.append_many([Slotted.__new__(Slotted)]) is None
+    assert appender.count == 0
 
 
 @pytest.mark.parametrize(

@@ -146,8 +146,10 @@ cdef extern from *:
         PyMemberDef *member = ((PyMemberDescrObject *)descriptor)->d_member;
         return member->type == T_OBJECT_EX || member->type == T_OBJECT ? member->offset : -1;
     }
-    static inline PyObject *member_at(PyObject *object, Py_ssize_t offset) {
-        return *(PyObject **)((char *)object + offset);
+    /* Returns the object of a slot, borrowed; None if the slot is not set. */
+    static inline PyObject *member_at(PyObject *instance, Py_ssize_t offset) {
+        PyObject *value = *(PyObject **)((char *)instance + offset);
+        return value ? value : Py_None;
     }
     """
     Py_ssize_t member_offset(object descriptor)
@@ -165,14 +167,14 @@ cdef class Appender:
     properties are texts without separators, and it is not delayed, prepared or rolled back. Any other message is
     declined: the result is None and nothing changes.
 
-    message_type     the class of messages; its fields must be slots, which are read by their offset in the object
-    result_type      called with (ok, physical offset, size, queue id, queue offset, store timestamp, store host)
-    ok               the status for the result
-    clock            returns milliseconds; None reads the system's clock, which is faster
-    store_host_text  the store host of messages that have none, as text
-    store_host       the same in its 8 or 20 bytes
-    max_body         the most bytes of a body
-    max_record       the most bytes of a record
+    message_type      the class of messages; its fields must be slots, which are read by their offset in the object
+    result_type       called with (ok, physical offset, size, queue id, queue offset, store timestamp, store host)
+    ok                the status for the result
+    clock             returns milliseconds; None reads the system's clock, which is faster
+    store_host_text   the store host of messages that have none, as text
+    store_host        the same in its 8 or 20 bytes
+    max_body_bytes    the largest body
+    max_record_bytes  the largest record
 
     Raises BadSettings if a field of `message_type` is not a slot.
     """
@@ -201,7 +203,7 @@ cdef class Appender:
     cdef object clock
     cdef str store_host_text
     cdef bytes store_host
-    cdef int64_t max_body, max_record
+    cdef int64_t max_body_bytes, max_record_bytes
     cdef Py_buffer target
     cdef Py_buffer marks
     cdef bint attached
@@ -214,7 +216,8 @@ cdef class Appender:
         self.attached = False
 
     def __init__(
-        self, message_type, result_type, ok, clock, str store_host_text, bytes store_host, max_body, max_record
+        self, message_type, result_type, ok, clock, str store_host_text, bytes store_host, max_body_bytes,
+        max_record_bytes,
     ):
         self.message_type = message_type
         self.result_type = result_type
@@ -222,8 +225,8 @@ cdef class Appender:
         self.clock = clock
         self.store_host_text = store_host_text
         self.store_host = store_host
-        self.max_body = max_body
-        self.max_record = max_record
+        self.max_body_bytes = max_body_bytes
+        self.max_record_bytes = max_record_bytes
         self.queues = {}
         self.hosts = {}
         self.wake = self.page_need = _noop
@@ -263,20 +266,20 @@ cdef class Appender:
 
         `marks` are two int64: the end of the records in the file, and the newest store timestamp. Appends update both.
         """
-        cdef Py_buffer taken, taken_marks
-        PyObject_GetBuffer(target, &taken, PyBUF_WRITABLE)
+        cdef Py_buffer new_target, new_marks
+        PyObject_GetBuffer(target, &new_target, PyBUF_WRITABLE)
         try:
-            PyObject_GetBuffer(marks, &taken_marks, PyBUF_WRITABLE)
+            PyObject_GetBuffer(marks, &new_marks, PyBUF_WRITABLE)
         except BaseException:
-            PyBuffer_Release(&taken)
+            PyBuffer_Release(&new_target)
             raise
-        if taken_marks.len != 16:
-            PyBuffer_Release(&taken)
-            PyBuffer_Release(&taken_marks)
+        if new_marks.len != 16:
+            PyBuffer_Release(&new_target)
+            PyBuffer_Release(&new_marks)
             raise ValueError("the marks of a file take 16 bytes")
         self.release()
-        self.target = taken
-        self.marks = taken_marks
+        self.target = new_target
+        self.marks = new_marks
         self.attached = True
         self.position = (<int64_t*>self.marks.buf)[0]
         if from_offset != self.from_offset:
@@ -381,7 +384,7 @@ cdef class Appender:
             return -1
         size = 75 + born_size + store_size + body_size + topic_size + properties_size
         if (
-            body_size > self.max_body or size > self.max_record or properties_size > 32767
+            body_size > self.max_body_bytes or size > self.max_record_bytes or properties_size > 32767
             or size + 8 > self.target.len - at
         ):
             return -1

@@ -62,18 +62,18 @@ cdef class _Array:
     cdef Py_buffer held
     cdef void* items
     cdef int64_t count
-    cdef bint taken
+    cdef bint is_acquired
 
     def __cinit__(self, array, dtype, bint writable=False):
         if array.dtype != dtype or array.ndim != 1 or not array.flags.c_contiguous:
             raise ValueError("an array has the wrong type or shape")
         PyObject_GetBuffer(array, &self.held, PyBUF_WRITABLE if writable else PyBUF_SIMPLE)
-        self.taken = True
+        self.is_acquired = True
         self.items = self.held.buf
         self.count = array.shape[0]
 
     def __dealloc__(self):
-        if self.taken:
+        if self.is_acquired:
             PyBuffer_Release(&self.held)
 
 
@@ -83,16 +83,16 @@ cdef class _Bytes:
     cdef Py_buffer held
     cdef uint8_t* p
     cdef int64_t size
-    cdef bint taken
+    cdef bint is_acquired
 
     def __cinit__(self, data, bint writable=False):
         PyObject_GetBuffer(data, &self.held, PyBUF_WRITABLE if writable else PyBUF_SIMPLE)
-        self.taken = True
+        self.is_acquired = True
         self.p = <uint8_t*>self.held.buf
         self.size = self.held.len
 
     def __dealloc__(self):
-        if self.taken:
+        if self.is_acquired:
             PyBuffer_Release(&self.held)
 
 
@@ -114,7 +114,7 @@ cdef class _Column:
 
     def __cinit__(self, offsets, valid, data, int64_t length=0):
         cdef int64_t i
-        cdef bint sound = True
+        cdef bint ascending = True
         self.offsets_held = _Array(offsets, _INT32)
         self.c.offsets = <const int32_t*>self.offsets_held.items
         self.c.count = self.offsets_held.count - 1
@@ -130,8 +130,8 @@ cdef class _Column:
             length = self.data_held.size
             self.c.limit = self.c.data + length
         for i in range(self.c.count):
-            sound &= self.c.offsets[i] <= self.c.offsets[i + 1]
-        if not sound or self.c.offsets[0] < 0 or self.c.offsets[self.c.count] > length:
+            ascending &= self.c.offsets[i] <= self.c.offsets[i + 1]
+        if not ascending or self.c.offsets[0] < 0 or self.c.offsets[self.c.count] > length:
             raise ValueError("the offsets of a column are outside its data")
 
     cdef int require_count(self, int64_t count) except -1:
@@ -187,7 +187,7 @@ if sizeof(PutRow) != _PUT_ROW.itemsize:
 cdef struct Entry:
     const uint8_t* name
     int64_t name_size
-    const uint8_t* value    # NULL stands for the row's keys, joined with spaces
+    const uint8_t* value    # NULL for the row's keys, joined with spaces
     int64_t value_size
     bint is_checked         # has no separator; of several values of a name only the last is checked
 
@@ -196,7 +196,7 @@ cdef struct Properties:     # the columns that property strings are built from, 
     PutRow* rows
     int64_t count
     const Column* topics
-    const Column* lists     # of keys; this and the next five are NULL if the column is not given
+    const Column* lists     # of keys; this and the next six are NULL if the column is not given
     const Column* items
     const Column* tags
     const Column* maps
@@ -464,11 +464,11 @@ cdef int64_t write_texts(Properties* work, uint8_t* out, int64_t* used, int64_t*
 
 cdef int64_t max_entries(const Properties* work) noexcept nogil:
     """Returns an upper bound of the number of properties of a row."""
-    cdef int64_t i, most = 0
+    cdef int64_t i, longest = 0
     if work.maps != NULL:
         for i in range(work.count):
-            most = max(most, length_of(work.maps, i))
-    return most + 5  # KEYS, TAGS, DELAY, REAL_TOPIC, REAL_QID
+            longest = max(longest, length_of(work.maps, i))
+    return longest + 5  # KEYS, TAGS, DELAY, REAL_TOPIC, REAL_QID
 
 
 cdef int64_t max_bytes(const Properties* work) noexcept nogil:

@@ -277,9 +277,12 @@ cpdef match_record(
 
 def find_key(
     bytes key not None, bytes topic not None, list indexes not None, int64_t slots, int64_t items, list logs not None,
-    int64_t log_base, int64_t file_size, int64_t log_end, begin, end, int64_t most, bint check_crc,
+    int64_t log_base, int64_t file_size, int64_t log_end, begin, end, int64_t max_records, bint check_crc,
 ):
-    """Returns the newest `most` records with a key as bytes, oldest first, each once. Arguments as for `find_keys`."""
+    """Returns the newest `max_records` records with a key as bytes, oldest first, each once.
+
+    The other arguments are those of `find_keys`.
+    """
     cdef int64_t first = clamp_long(begin), last = clamp_long(end), hashed, number, count, i, offset, place, item
     cdef int64_t* found = NULL
     cdef Py_buffer table
@@ -291,7 +294,7 @@ def find_key(
         try:
             check_geometry(table.len, slots, items)
             number = load32(<const uint8_t*>table.buf + 40 + 4 * (hashed % slots))
-            while 0 < number < items and PyDict_Size(records) < most:
+            while 0 < number < items and PyDict_Size(records) < max_records:
                 acquire_fence()
                 with nogil:
                     count = follow(
@@ -301,7 +304,7 @@ def find_key(
                     raise MemoryError
                 for i in range(count):
                     offset = found[i]
-                    if PyDict_Size(records) >= most or not log_base <= offset < log_end or offset in records:
+                    if PyDict_Size(records) >= max_records or not log_base <= offset < log_end or offset in records:
                         continue
                     place = (offset - log_base) // file_size
                     if place < PyList_GET_SIZE(logs):

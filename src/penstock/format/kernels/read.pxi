@@ -34,26 +34,26 @@ cdef bint is_among(const uint8_t* text, int64_t size, tuple texts) noexcept:
 cdef class PageReader:
     """Reads pages of queues within fixed limits; has no other state.
 
-    in_memory        a record is in memory if it starts at most this many bytes before the log's end, else on disk
-    count_in_memory  a page ends at a record in memory once it has this many records
-    bytes_in_memory  a page ends at a record in memory that would bring it past this many bytes
-    count_on_disk    as count_in_memory, for records on disk
-    bytes_on_disk    as bytes_in_memory, for records on disk
-    check_crc        whether to check the CRC of each body
+    memory_bytes         a record is in memory if it starts at most this many bytes before the log's end, else on disk
+    max_count_in_memory  a page ends at a record in memory once it has this many records
+    max_bytes_in_memory  a page ends at a record in memory that would bring it past this many bytes
+    max_count_on_disk    the same count for records on disk
+    max_bytes_on_disk    the same size for records on disk
+    check_crc            whether to check the CRC of each body
     """
 
-    cdef int64_t in_memory, count_in_memory, bytes_in_memory, count_on_disk, bytes_on_disk
+    cdef int64_t memory_bytes, max_count_in_memory, max_bytes_in_memory, max_count_on_disk, max_bytes_on_disk
     cdef bint check_crc
 
     def __init__(
-        self, int64_t in_memory, int64_t count_in_memory, int64_t bytes_in_memory, int64_t count_on_disk,
-        int64_t bytes_on_disk, bint check_crc,
+        self, int64_t memory_bytes, int64_t max_count_in_memory, int64_t max_bytes_in_memory, int64_t max_count_on_disk,
+        int64_t max_bytes_on_disk, bint check_crc,
     ):
-        self.in_memory = in_memory
-        self.count_in_memory = count_in_memory
-        self.bytes_in_memory = bytes_in_memory
-        self.count_on_disk = count_on_disk
-        self.bytes_on_disk = bytes_on_disk
+        self.memory_bytes = memory_bytes
+        self.max_count_in_memory = max_count_in_memory
+        self.max_bytes_in_memory = max_bytes_in_memory
+        self.max_count_on_disk = max_count_on_disk
+        self.max_bytes_on_disk = max_bytes_on_disk
         self.check_crc = check_crc
 
     def read(
@@ -70,7 +70,7 @@ cdef class PageReader:
         int64_t file_size,
         int64_t log_start,
         int64_t log_end,
-        int64_t most,
+        int64_t max_records,
         int64_t count,
         int64_t total,
         hashes,
@@ -84,7 +84,7 @@ cdef class PageReader:
         data, base            a log file, and its physical offset
         readable, file_size   how many bytes of the log file may be read, and how many it has in all
         log_start, log_end    the physical offsets between which the log has records
-        most                  the most records that the caller wants
+        max_records           how many records the caller wants at most
         count, total          how many records and bytes the page has already
         hashes, texts         wanted tags as int32 hashes and as texts; None for hashes wants every record
 
@@ -130,11 +130,11 @@ cdef class PageReader:
                     unit_size = load32(unit + 8)
                     code = load64(unit + 12)
                     if count:
-                        far = log_end - physical > self.in_memory
+                        far = log_end - physical > self.memory_bytes
                         if (
-                            count >= most
-                            or count >= (self.count_on_disk if far else self.count_in_memory)
-                            or total + unit_size > (self.bytes_on_disk if far else self.bytes_in_memory)
+                            count >= max_records
+                            or count >= (self.max_count_on_disk if far else self.max_count_in_memory)
+                            or total + unit_size > (self.max_bytes_on_disk if far else self.max_bytes_in_memory)
                         ):
                             break
                     if unit_size == MAX_INT or unit_size <= 0 or physical < log_start:

@@ -2,6 +2,7 @@
 
 cdef extern from *:
     """
+    /* A hash for tables in memory; never stored. */
     static inline uint64_t hash_bytes(const uint8_t *p, int64_t size) {
         uint64_t h = 0x9E3779B97F4A7C15ull ^ (uint64_t)size, word;
         for (; size >= 8; size -= 8, p += 8) {
@@ -407,18 +408,18 @@ cdef class _RowBuffer:
     cdef Py_buffer held
     cdef Row* rows
     cdef int64_t count
-    cdef bint taken
+    cdef bint is_acquired
 
     def __cinit__(self, rows, bint writable):
         if rows.dtype != _ROW or rows.ndim != 1 or not rows.flags.c_contiguous:
             raise ValueError("rows must be a contiguous array of ROW")
         PyObject_GetBuffer(rows, &self.held, PyBUF_WRITABLE if writable else PyBUF_SIMPLE)
-        self.taken = True
+        self.is_acquired = True
         self.rows = <Row*>self.held.buf
         self.count = rows.shape[0]
 
     def __dealloc__(self):
-        if self.taken:
+        if self.is_acquired:
             PyBuffer_Release(&self.held)
 
 
@@ -606,7 +607,7 @@ def walk(
     Reads at most `max_rows`. Fills topic_id if `topics` is given.
     """
     cdef Py_buffer source, target
-    cdef int64_t at = start, count = 0, capacity, most
+    cdef int64_t at = start, count = 0, capacity, max_capacity
     cdef int reason = FULL
     cdef Topics* table = NULL if topics is None else &topics.core
     if start < 0:
@@ -614,8 +615,8 @@ def walk(
     PyObject_GetBuffer(data, &source, PyBUF_SIMPLE)
     try:
         stop = min(stop, source.len)
-        most = max(0, min(max_rows, (stop - start) // 91 + 1))
-        rows = np.empty(min(most, 16384), dtype=_ROW)
+        max_capacity = max(0, min(max_rows, (stop - start) // 91 + 1))
+        rows = np.empty(min(max_capacity, 16384), dtype=_ROW)
         while True:
             capacity = rows.shape[0]
             PyObject_GetBuffer(rows, &target, PyBUF_WRITABLE)
@@ -627,7 +628,7 @@ def walk(
             PyBuffer_Release(&target)
             if reason != FULL or capacity >= max_rows:
                 break
-            larger = np.empty(max(capacity + 1, min(2 * capacity, most)), dtype=_ROW)
+            larger = np.empty(max(capacity + 1, min(2 * capacity, max_capacity)), dtype=_ROW)
             larger[:capacity] = rows
             rows = larger
     finally:

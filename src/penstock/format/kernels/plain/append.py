@@ -18,14 +18,14 @@ from penstock.format.properties import join_properties
 class Appender:
     """Keeps the tables that the store shares with it, and declines every message.
 
-    message_type     the class of messages
-    result_type      called with (ok, physical offset, size, queue id, queue offset, store timestamp, store host)
-    ok               the status for the result
-    clock            returns milliseconds; None reads the system's clock
-    store_host_text  the store host of messages that have none, as text
-    store_host       the same in its 8 or 20 bytes
-    max_body         the most bytes of a body
-    max_record       the most bytes of a record
+    message_type      the class of messages
+    result_type       called with (ok, physical offset, size, queue id, queue offset, store timestamp, store host)
+    ok                the status for the result
+    clock             returns milliseconds; None reads the system's clock
+    store_host_text   the store host of messages that have none, as text
+    store_host        the same in its 8 or 20 bytes
+    max_body_bytes    the largest body
+    max_record_bytes  the largest record
     """
 
     def __init__(
@@ -36,8 +36,8 @@ class Appender:
         clock: Callable[[], int] | None,
         store_host_text: str,
         store_host: bytes,
-        max_body: int,
-        max_record: int,
+        max_body_bytes: int,
+        max_record_bytes: int,
     ) -> None:
         self.is_open = False
         """False while another thread appends, or while appends are not allowed: everything is declined."""

@@ -178,7 +178,7 @@ def texts_of(data: Buffer, places: Longs, lengths: Ints) -> Iterator[tuple[int, 
     texts = list(zip(longs_of(places), ints_of(lengths), strict=True))
     for number, (place, length) in enumerate(texts):
         if length >= 0 and not 0 <= place <= len(view) - length:
-            raise ValueError(f"text {number} does not lie in the data")
+            raise ValueError(f"text {number} is outside the data")
     for place, length in texts:
         yield place, bytes(view[place : place + length]) if length >= 0 else b""
 

@@ -155,15 +155,19 @@ def find_key(
     log_end: int,
     begin: int,
     end: int,
-    most: int,
+    max_records: int,
     check_crc: bool,
 ) -> list[bytes]:
-    """Returns the newest `most` records with a key as bytes, oldest first, each once. Arguments as for `find_keys`."""
+    """Returns the newest `max_records` records with a key as bytes, oldest first, each once.
+
+    The other arguments are those of `find_keys`.
+    """
     records: dict[int, bytes] = {}
     for table in reversed(indexes):
         for offset in _candidates(table, slots, items, topic, key, begin, end):
             place, at = divmod(offset - log_base, file_size)
-            if len(records) >= most or not log_base <= offset < log_end or place >= len(logs) or offset in records:
+            is_in_log = log_base <= offset < log_end and place < len(logs)
+            if len(records) >= max_records or not is_in_log or offset in records:
                 continue
             base = log_base + place * file_size
             record = match_record(logs[place], at, base, log_end - base, check_crc, topic, key, begin, end)

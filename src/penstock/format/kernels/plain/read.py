@@ -17,25 +17,25 @@ _MAX_PAGE = 1024
 class PageReader:
     """Reads pages of queues within fixed limits; has no other state.
 
-    in_memory        a record is in memory if it starts at most this many bytes before the log's end, else on disk
-    count_in_memory  a page ends at a record in memory once it has this many records
-    bytes_in_memory  a page ends at a record in memory that would bring it past this many bytes
-    count_on_disk    as count_in_memory, for records on disk
-    bytes_on_disk    as bytes_in_memory, for records on disk
-    check_crc        whether to check the CRC of each body
+    memory_bytes         a record is in memory if it starts at most this many bytes before the log's end, else on disk
+    max_count_in_memory  a page ends at a record in memory once it has this many records
+    max_bytes_in_memory  a page ends at a record in memory that would bring it past this many bytes
+    max_count_on_disk    the same count for records on disk
+    max_bytes_on_disk    the same size for records on disk
+    check_crc            whether to check the CRC of each body
     """
 
     def __init__(
         self,
-        in_memory: int,
-        count_in_memory: int,
-        bytes_in_memory: int,
-        count_on_disk: int,
-        bytes_on_disk: int,
+        memory_bytes: int,
+        max_count_in_memory: int,
+        max_bytes_in_memory: int,
+        max_count_on_disk: int,
+        max_bytes_on_disk: int,
         check_crc: bool,
     ) -> None:
-        self._in_memory = in_memory
-        self._limits = ((count_in_memory, bytes_in_memory), (count_on_disk, bytes_on_disk))
+        self._memory_bytes = memory_bytes
+        self._limits = ((max_count_in_memory, max_bytes_in_memory), (max_count_on_disk, max_bytes_on_disk))
         self._check_crc = check_crc
 
     def read(
@@ -52,7 +52,7 @@ class PageReader:
         file_size: int,
         log_start: int,
         log_end: int,
-        most: int,
+        max_records: int,
         count: int,
         total: int,
         hashes: Ints | None,
@@ -66,7 +66,7 @@ class PageReader:
         data, base            a log file, and its physical offset
         readable, file_size   how many bytes of the log file may be read, and how many it has in all
         log_start, log_end    the physical offsets between which the log has records
-        most                  the most records that the caller wants
+        max_records           how many records the caller wants at most
         count, total          how many records and bytes the page has already
         hashes, texts         wanted tags as int32 hashes and as texts; None for hashes wants every record
 
@@ -83,8 +83,9 @@ class PageReader:
         examined, status, last, needed, before = 0, -1, -1, -1, total
         for place in range(at, stop - UNIT_SIZE + 1, UNIT_SIZE):
             physical, size, code = unpack_unit(view, place)
-            most_count, most_bytes = self._limits[log_end - physical > self._in_memory]
-            if len(found) == _MAX_PAGE or (count and (count >= min(most, most_count) or total + size > most_bytes)):
+            max_count, max_bytes = self._limits[log_end - physical > self._memory_bytes]
+            is_full = count >= min(max_records, max_count) or total + size > max_bytes
+            if len(found) == _MAX_PAGE or (count and is_full):
                 break
             outcome = FOUND
             if size == NO_RECORD_SIZE or size <= 0 or physical < log_start:

@@ -246,9 +246,7 @@ def first_torn(data: Buffer, base: int, rows: Rows) -> int:
     topic and properties is all zero. No client writes such properties.
     """
     starts = rows["physical_offset"] - base
-    ends = (
-        starts + rows["size"] - 2 * (rows["properties_length"] == 0)
-    )  # their length, 0, is not looked at
+    ends = starts + rows["size"] - 2 * (rows["properties_length"] == 0)  # their length, 0, is not looked at
     boundaries = -(-(starts + rows["topic_at"]) // SECTOR_SIZE) * SECTOR_SIZE
     content = np.frombuffer(view_of(data), np.uint8)
     if len(rows) and not (int(starts.min()) >= 0 and int(ends.max()) <= len(content)):
