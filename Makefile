@@ -11,7 +11,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 setup: $(STAMP)
 
-$(STAMP): pyproject.toml setup.py constraints.txt $(wildcard src/penstock/format/kernels/*.p[yx][xi])
+$(STAMP): pyproject.toml setup.py constraints.txt $(wildcard $(addprefix src/penstock/format/kernels/*,.pyx .pxi .h))
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "penstock: Python 3.11 or newer is needed; set PYTHON=/path/to/python3.11" >&2; exit 1; }
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install -q -c constraints.txt setuptools cython wheel

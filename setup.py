@@ -1,26 +1,31 @@
 """Builds the compiled kernels where there is a compiler; everything else is in pyproject.toml."""
 
-from pathlib import Path
+import runpy
 
 from setuptools import Extension, setup
 
+KERNELS = "src/penstock/format/kernels"
+
 try:
     from Cython.Build import cythonize
-except ImportError:  # no Cython: the plain twin of the kernels is used
+except ImportError:  # without Cython the plain kernels are used
     extensions = []
 else:
+    sources = runpy.run_path(f"{KERNELS}/sources.py")
     extensions = cythonize(
         [
             Extension(
                 "penstock.format.kernels._compiled",
-                ["src/penstock/format/kernels/_compiled.pyx"],
-                depends=sorted(str(part) for part in Path("src/penstock/format/kernels").glob("*.pxi")),
+                [f"{KERNELS}/_compiled.pyx"],
+                depends=[str(path) for path in sources["source_files"]()],
+                include_dirs=[KERNELS],
+                define_macros=[("PENSTOCK_SOURCES", f'"{sources["fingerprint"]()}"')],
                 extra_compile_args=["-O3"],
             )
         ],
         language_level=3,
     )
     for extension in extensions:
-        extension.optional = True  # no compiler: the build goes on without it; cythonize() would drop this if it had it
+        extension.optional = True  # a build without a compiler succeeds; cythonize() would drop this argument
 
 setup(ext_modules=extensions)

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 from seeds import IS_CI
-
-from penstock.format import kernels
+from twins import running_on
 
 settings.register_profile(
     "penstock",
@@ -24,9 +23,8 @@ settings.load_profile("penstock")
 @pytest.fixture(params=["compiled", "plain"])
 def kernels_name(request: pytest.FixtureRequest) -> Iterator[str]:
     """Runs the test on both twins of the kernels."""
-    before = kernels.active
-    yield kernels.select(request.param)
-    kernels.select(before)
+    with running_on(request.param):
+        yield request.param
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from penstock.format import kernels
 from penstock.format.hosts import decode_host, encode_host
-from penstock.format.kernels import ListColumn, MapColumn, TextColumn, _compiled, _plain
+from penstock.format.kernels import ListColumn, MapColumn, TextColumn, _compiled, plain
 from penstock.format.record import decode_record
 from penstock.format.rows import PUT_ROW, Reason
 
@@ -171,7 +171,7 @@ def test_both_twins_make_the_same_property_strings(rows: list[dict]) -> None:
         np.array([row["delay"] for row in rows], np.int64),
     )
     results = []
-    for twin in (_compiled, _plain):
+    for twin in (_compiled, plain):
         table = put_rows(len(rows))
         table["topic"], table["queue_id"] = [row["topic"] for row in rows], [row["queue_id"] for row in rows]
         data, waiting, bad = twin.property_texts(table, *columns, TOPICS, 1, 3)
@@ -199,7 +199,7 @@ def test_both_twins_number_alike(pairs: list[tuple[int, int]]) -> None:
     tables = [put_rows(len(pairs)), put_rows(len(pairs))]
     for table in tables:
         table["topic"], table["queue_id"] = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
-    assert _compiled.number_queues(tables[0]).tolist() == _plain.number_queues(tables[1]).tolist()
+    assert _compiled.number_queues(tables[0]).tolist() == plain.number_queues(tables[1]).tolist()
     assert tables[0].tolist() == tables[1].tolist()
     assert_equal_results("number_texts", texts(*(b"%d" % pair[1] for pair in pairs)))
 
@@ -293,7 +293,7 @@ def test_records_that_do_not_fit_the_room_are_refused(at: int, room: int, kernel
 @given(st.lists(st.tuples(st.binary(max_size=40), st.binary(max_size=20), st.integers(0, 2)), max_size=6))
 def test_both_twins_write_the_same_records(items: list[tuple[bytes, bytes, int]]) -> None:
     outs, tables = [], []
-    for twin in (_compiled, _plain):
+    for twin in (_compiled, plain):
         rows = planned([body for body, _, _ in items], [string for _, string, _ in items])
         rows["queue"] = [queue for _, _, queue in items]
         out, offsets = bytearray(1500), np.array([1, 2, 3], np.int64)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from penstock.format import kernels
 from penstock.format.hosts import decode_host, encode_host
-from penstock.format.kernels import _compiled, _plain
+from penstock.format.kernels import _compiled, plain
 from penstock.format.message_id import encode_message_id
 from penstock.format.properties import decode_properties
 from penstock.format.rows import ROW, Reason
@@ -123,7 +123,7 @@ def test_both_twins_read_units_alike(fields: list[dict], units: list[tuple[int, 
     offsets, sizes, numbers = ([unit[part] for unit in units] for part in range(3))
     columns = np.array(offsets, np.int64), np.array(sizes, np.int32), np.array(numbers, np.int64)
     results = []
-    for twin in (_compiled, _plain):
+    for twin in (_compiled, plain):
         out = bytearray(2000)
         rows, reasons = twin.unit_rows(log, 1000, len(log), *columns, b"T", 0, True, out)
         kept = int(rows["size"].sum())
@@ -164,7 +164,7 @@ def test_the_twins_agree_on_loose_records(given_: list, harm: list[tuple[int, in
         if data:
             data[at % len(data)] = value
     results = []
-    for twin in (_compiled, _plain):
+    for twin in (_compiled, plain):
         room = np.zeros(3, ROW)
         count, *rest = twin.loose_rows(data, start if harm else 0, True, room)
         results.append((count, rest, room[:count].tolist()))

@@ -215,9 +215,9 @@ def test_units_are_never_taken_or_put_outside(at: int, picks: list[int]) -> None
 def test_a_row_that_points_outside_the_data_is_refused(field: str, value: int) -> None:
     log, rows, _ = log_of({"properties": {"KEYS": "k"}})
     rows[field] = value
-    with pytest.raises(ValueError, match="row 0 does not lie in the data"):
+    with pytest.raises(ValueError, match="row 0 is outside the data"):
         kernels.tag_codes(log, BASE, rows, ())
-    with pytest.raises(ValueError, match="row 0 does not lie in the data"):
+    with pytest.raises(ValueError, match="row 0 is outside the data"):
         kernels.index_keys(log, BASE, rows)
 
 

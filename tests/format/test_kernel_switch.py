@@ -1,16 +1,16 @@
-"""Which twin runs, and what is said when it is not the compiled one."""
+"""Which twin of the kernels runs, and the warning if it is not the compiled one."""
 
 from __future__ import annotations
 
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
-from penstock.errors import BadSettings
 from penstock.format import kernels
-from penstock.format.kernels import _compiled, _plain
+from penstock.format.kernels import _compiled, plain, sources
 
 BLOCK_COMPILED = """
 import sys
@@ -29,19 +29,19 @@ def run_python(code: str, **environment: str) -> subprocess.CompletedProcess[str
     )
 
 
-def test_the_compiled_twin_runs_unless_told_otherwise() -> None:
+def test_the_compiled_twin_runs_by_default() -> None:
     done = run_python("from penstock.format import kernels; print(kernels.active, kernels.walk.__module__)")
     assert (done.stdout, done.stderr) == ("compiled penstock.format.kernels._compiled\n", "")
 
 
-def test_the_environment_chooses_the_plain_twin_which_then_says_nothing() -> None:
+def test_the_environment_chooses_the_plain_twin_without_a_warning() -> None:
     code = "from penstock.format import kernels; print(kernels.active, kernels.walk.__module__)"
     done = run_python(code, PENSTOCK_KERNELS="plain")
-    assert (done.stdout, done.stderr) == ("plain penstock.format.kernels._plain_log\n", "")
+    assert (done.stdout, done.stderr) == ("plain penstock.format.kernels.plain.record\n", "")
 
 
-def test_without_the_compiled_twin_the_plain_one_runs_and_says_so_once() -> None:
-    code = "from penstock.format import kernels; kernels.select('auto'); print(kernels.active, kernels.crc32(b'v6'))"
+def test_without_the_compiled_twin_the_plain_one_runs_with_one_warning() -> None:
+    code = "from penstock.format import kernels; print(kernels.active, kernels.crc32(b'v6'))"
     done = run_python(BLOCK_COMPILED + code)
     assert done.stdout == f"plain {0x77065916}\n"
     (line,) = done.stderr.splitlines()
@@ -49,16 +49,54 @@ def test_without_the_compiled_twin_the_plain_one_runs_and_says_so_once() -> None
     assert "blocked for a test" in line
 
 
-def test_a_compiled_twin_of_other_sources_is_not_used() -> None:
-    code = """
+FOREIGN_COMPILED = """
 import sys, types
-sys.modules["penstock.format.kernels._compiled"] = types.ModuleType("_compiled")
+module = sys.modules["penstock.format.kernels._compiled"] = types.ModuleType("_compiled")
+module._sources = "0123456789abcdef"
 from penstock.format import kernels
 print(kernels.active)
 """
-    done = run_python(code)
+
+
+def test_a_compiled_twin_of_other_sources_is_not_used() -> None:
+    done = run_python(FOREIGN_COMPILED)
     assert done.stdout == "plain\n"
     assert "built from other sources" in done.stderr
+    assert "setup.py build_ext" in done.stderr
+
+
+def test_a_compiled_twin_of_other_sources_is_an_error_if_it_was_asked_for() -> None:
+    done = run_python(FOREIGN_COMPILED, PENSTOCK_KERNELS="compiled")
+    assert done.returncode == 1
+    assert "BadSettings: the compiled kernels cannot be used (it was built from other sources" in done.stderr
+
+
+def test_where_there_are_no_sources_a_compiled_twin_needs_every_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sources, "fingerprint", lambda: "")
+    kernels._check_compiled()
+    monkeypatch.delattr(_compiled, "walk")
+    with pytest.raises(ImportError, match="has no walk"):
+        kernels._check_compiled()
+
+
+def test_the_compiled_twin_was_built_from_these_sources() -> None:
+    assert _compiled._sources == sources.fingerprint()
+    assert {path.name for path in sources.source_files()} >= {"_compiled.pyx", "append.pxi", "byte_order.h", "crc32.h"}
+
+
+@pytest.mark.parametrize("name", ["_compiled.pyx", "record.pxi", "crc32.h"])
+def test_every_source_counts_for_the_fingerprint(tmp_path: Path, name: str) -> None:
+    for each in ("_compiled.pyx", "record.pxi", "crc32.h", "types.py"):
+        (tmp_path / each).write_bytes(b"abc")
+    before = sources.fingerprint(tmp_path)
+    (tmp_path / "types.py").write_bytes(b"abd")
+    assert sources.fingerprint(tmp_path) == before
+    (tmp_path / name).write_bytes(b"abd")
+    assert sources.fingerprint(tmp_path) != before
+
+
+def test_a_folder_without_sources_has_no_fingerprint(tmp_path: Path) -> None:
+    assert sources.fingerprint(tmp_path) == ""
 
 
 def test_the_warning_goes_through_the_packages_logger() -> None:
@@ -77,17 +115,18 @@ def test_asking_for_a_compiled_twin_that_is_not_there_is_an_error_with_advice() 
     code = "import penstock.format"
     done = run_python(BLOCK_COMPILED + code, PENSTOCK_KERNELS="compiled")
     assert done.returncode == 1
-    assert "BadSettings: the compiled kernels are not there (blocked for a test)" in done.stderr
+    assert "BadSettings: the compiled kernels cannot be used (blocked for a test)" in done.stderr
     assert "PENSTOCK_KERNELS=plain" in done.stderr
 
 
 def test_an_unknown_twin_is_refused() -> None:
-    with pytest.raises(BadSettings, match="'fast' is not one of auto, compiled, plain"):
-        kernels.select("fast")
+    done = run_python("import penstock.format", PENSTOCK_KERNELS="fast")
+    assert done.returncode == 1
+    assert "BadSettings: PENSTOCK_KERNELS: 'fast' is not one of auto, compiled, plain" in done.stderr
 
 
-def test_the_switch_binds_every_kernel(kernels_name: str) -> None:
-    twin = {"compiled": _compiled, "plain": _plain}[kernels_name]
+def test_the_fixture_replaces_every_kernel(kernels_name: str) -> None:
+    twin = {"compiled": _compiled, "plain": plain}[kernels_name]
     assert kernels.active == kernels_name
-    for name in _plain.__all__:
+    for name in plain.__all__:
         assert getattr(kernels, name) is getattr(twin, name)

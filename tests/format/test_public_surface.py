@@ -4,7 +4,7 @@ from types import ModuleType
 
 import penstock.format
 from penstock.format import kernels
-from penstock.format.kernels import _compiled, _plain
+from penstock.format.kernels import _compiled, plain
 
 
 def public_names(module: ModuleType) -> set[str]:
@@ -21,4 +21,4 @@ def test_the_kernels_names_are_what_they_say() -> None:
 
 
 def test_both_twins_have_the_same_kernels() -> None:
-    assert set(_plain.__all__) == public_names(_compiled)
+    assert set(plain.__all__) == public_names(_compiled)

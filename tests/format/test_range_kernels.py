@@ -25,9 +25,9 @@ def everything(topic: str, queue_id: int) -> int:
 
 
 def builder(
-    since: Callable[[str, int], int] = everything, *, with_keys: bool = True, most_runs: int = 64
+    since: Callable[[str, int], int] = everything, *, with_keys: bool = True, max_runs: int = 64
 ) -> kernels.RangeBuilder:
-    return kernels.RangeBuilder(kernels.TopicTable(), DELAYS, with_keys, since, SLACK, most_runs)
+    return kernels.RangeBuilder(kernels.TopicTable(), DELAYS, with_keys, since, SLACK, max_runs)
 
 
 def a_log(*records: dict) -> bytearray:
@@ -108,12 +108,12 @@ def test_both_twins_say_the_same_of_a_harmed_log(log: bytearray, data: st.DataOb
         for at in data.draw(st.lists(st.integers(0, len(log) - 1), max_size=3)):
             log[at] ^= data.draw(st.integers(1, 255))
     log += data.draw(st.binary(max_size=20))
-    base, most_runs = data.draw(st.sampled_from([0, 0, 0, 8])), data.draw(st.integers(1, 3))
+    base, max_runs = data.draw(st.sampled_from([0, 0, 0, 8])), data.draw(st.integers(1, 3))
     starts = sorted([*data.draw(st.lists(st.integers(0, len(log)), max_size=3)), 0])
     found = []
     for twin in TWINS:
         with running_on(twin):
-            made = builder(lambda topic, queue_id: 200 if topic == "U" else 0, most_runs=most_runs)
+            made = builder(lambda topic, queue_id: 200 if topic == "U" else 0, max_runs=max_runs)
             answers = [made.take(log, base, start, len(log)) for start in starts]
             found.append(said(made, answers))
     assert found[0] == found[-1]
@@ -137,7 +137,7 @@ def test_a_run_goes_on_from_call_to_call_and_a_gap_begins_a_new_one() -> None:
 @pytest.mark.usefixtures("kernels_name")
 def test_a_queue_with_too_many_runs_has_none_and_the_others_have_theirs() -> None:
     log = a_log(*({"queue_offset": offset, "queue_id": offset % 2} for offset in range(8)), {"queue_offset": 1})
-    made = builder(lambda topic, queue_id: 0 if queue_id == 0 else 400, most_runs=3)
+    made = builder(lambda topic, queue_id: 0 if queue_id == 0 else 400, max_runs=3)
     made.take(log, 0, 0, len(log))
     (spoilt, other) = made.queues()
     assert (spoilt[:3], bytes(spoilt[3])) == (("T", 0, []), b"")

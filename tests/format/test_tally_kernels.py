@@ -31,14 +31,14 @@ def ints(*values: int) -> kernels.Ints:
 
 def test_rows_with_the_same_text_and_value_get_the_same_number() -> None:
     texts = laid_out([b"a", b"b", b"a", b"a", b"", None, b"ab", b"b"])
-    numbers, firsts = kernels.number_alike(*texts, longs(1, 1, 1, 2, 1, 1, 1, -1))
+    numbers, firsts = kernels.number_groups(*texts, longs(1, 1, 1, 2, 1, 1, 1, -1))
     assert numbers.tolist() == [0, 1, 0, 2, 3, 3, 4, 5]
     assert firsts.tolist() == [0, 1, 3, 4, 6, 7]
     assert (numbers.dtype, firsts.dtype) == (np.int32, np.int64)
 
 
 def test_no_rows_have_no_numbers() -> None:
-    numbers, firsts = kernels.number_alike(b"", longs(), ints(), longs())
+    numbers, firsts = kernels.number_groups(b"", longs(), ints(), longs())
     assert (len(numbers), len(firsts)) == (0, 0)
 
 
@@ -52,11 +52,11 @@ def test_what_does_not_fit_together_is_refused() -> None:
         (b"abc", longs(0), ints(1), np.array([1], np.int32)),
     ):
         with pytest.raises(ValueError):
-            kernels.number_alike(data, places, lengths, values)
+            kernels.number_groups(data, places, lengths, values)
 
 
 def test_sums_are_those_of_the_rows_with_a_number() -> None:
-    found = kernels.add_up(ints(2, 0, 2, 2), 4, longs(50, -7, 40, 60), ints(10, 2**31 - 1, 20, 30))
+    found = kernels.sum_groups(ints(2, 0, 2, 2), 4, longs(50, -7, 40, 60), ints(10, 2**31 - 1, 20, 30))
     counts, sizes, first, last = (each.tolist() for each in found)
     assert counts == [1, 0, 3, 0]
     assert sizes == [2**31 - 1, 0, 60, 0]
@@ -67,11 +67,11 @@ def test_sums_are_those_of_the_rows_with_a_number() -> None:
 def test_numbers_out_of_range_and_columns_of_other_lengths_are_refused() -> None:
     for number in (-1, 2):
         with pytest.raises(ValueError, match="row 1 has a number"):
-            kernels.add_up(ints(0, number), 2, longs(1, 1), ints(1, 1))
+            kernels.sum_groups(ints(0, number), 2, longs(1, 1), ints(1, 1))
     with pytest.raises(ValueError):
-        kernels.add_up(ints(0), 1, longs(1, 2), ints(1))
+        kernels.sum_groups(ints(0), 1, longs(1, 2), ints(1))
     with pytest.raises(ValueError):
-        kernels.add_up(ints(0), 1, longs(1), ints(1, 2))
+        kernels.sum_groups(ints(0), 1, longs(1), ints(1, 2))
 
 
 def test_both_twins_say_the_same_of_anything() -> None:
@@ -83,7 +83,7 @@ def test_both_twins_say_the_same_of_anything() -> None:
     said = []
     for twin in TWINS:
         with running_on(twin):
-            numbers, firsts = kernels.number_alike(*laid_out(texts), values)
-            sums = kernels.add_up(numbers, len(firsts), times, sizes)
+            numbers, firsts = kernels.number_groups(*laid_out(texts), values)
+            sums = kernels.sum_groups(numbers, len(firsts), times, sizes)
             said.append([each.tolist() for each in (numbers, firsts, *sums)])
     assert said[0] == said[-1]

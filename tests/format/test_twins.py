@@ -9,7 +9,7 @@ from format.log_maker import make_file, make_record
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.format.kernels import _compiled, _plain
+from penstock.format.kernels import _compiled, plain
 from penstock.format.properties import encode_properties
 from penstock.format.queue_unit import pack_unit
 from penstock.format.rows import ROW
@@ -57,7 +57,7 @@ def plain_value(value: object) -> object:
 
 
 def assert_equal_results(kernel: str, *arguments: object) -> None:
-    results = [result_of(lambda twin=twin: getattr(twin, kernel)(*arguments)) for twin in (_compiled, _plain)]
+    results = [result_of(lambda twin=twin: getattr(twin, kernel)(*arguments)) for twin in (_compiled, plain)]
     assert results[0] == results[1]
 
 
@@ -65,7 +65,7 @@ def assert_equal_writes(kernel: str, size: int, *arguments: object, before: byte
     outs = [bytearray(before or bytes(size)) for _ in range(2)]
     results = [
         result_of(lambda twin=twin, out=out: getattr(twin, kernel)(out, *arguments))
-        for twin, out in zip((_compiled, _plain), outs, strict=True)
+        for twin, out in zip((_compiled, plain), outs, strict=True)
     ]
     assert results[0] == results[1]
     assert outs[0] == outs[1]
@@ -75,7 +75,7 @@ def log_and_rows(fields: list[dict]) -> tuple[bytearray, np.ndarray]:
     log = bytearray()
     for field in fields:
         log += make_record(len(log), **field)
-    rows, _, _ = _plain.walk(log, 0, 0, len(log), True, _plain.TopicTable(), 1000)
+    rows, _, _ = plain.walk(log, 0, 0, len(log), True, plain.TopicTable(), 1000)
     assert len(rows) == len(fields)
     return log, rows
 
@@ -133,7 +133,7 @@ def test_walk_check_and_find_on_damaged_logs(
     log, _ = log_and_rows(fields)
     log += bytes(blank)
     if blank:
-        _plain.write_blank(log, len(log) - blank, blank)
+        plain.write_blank(log, len(log) - blank, blank)
     for at, value in changes:
         if log:
             log[at % len(log)] = value
@@ -185,7 +185,7 @@ def test_tag_codes(fields: list[dict], levels: tuple[int, ...]) -> None:
     log, rows = log_and_rows(fields)
     other = rows.copy()
     _compiled.tag_codes(log, 0, rows, levels)
-    _plain.tag_codes(log, 0, other, levels)
+    plain.tag_codes(log, 0, other, levels)
     assert rows.tolist() == other.tolist()
 
 
@@ -272,5 +272,5 @@ def test_pages_agree_also_on_units_that_claim_nonsense(
         places[number % len(places)] = (offset + step, size)
     units = b"".join(pack_unit(offset, size, 0) for offset, size in places)
     call = (units, 0, len(units), 0, b"T", 0, bytes(log), 0, len(log), 4096, 0, len(log), most, 0, 0, None, ())
-    pages = [twin.PageReader(1 << 30, 32, 1 << 18, 8, 1 << 16, True).read(*call) for twin in (_compiled, _plain)]
+    pages = [twin.PageReader(1 << 30, 32, 1 << 18, 8, 1 << 16, True).read(*call) for twin in (_compiled, plain)]
     assert plain_value(pages[0]) == plain_value(pages[1])

@@ -36,7 +36,7 @@ def test_every_file_that_is_no_module_is_package_data_or_a_source_of_the_kernels
         name = PurePath(path.relative_to(SOURCES))
         if path.is_dir() or "__pycache__" in name.parts or path.suffix in {".py", *MADE}:
             continue
-        is_kernel_source = name.parts[:2] == ("format", "kernels") and path.suffix in (".pyx", ".pxi")
+        is_kernel_source = name.parts[:2] == ("format", "kernels") and path.suffix in (".pyx", ".pxi", ".h")
         assert is_kernel_source or any(name.match(pattern) for pattern in packed), f"{name} would not be installed"
 
 

@@ -19,6 +19,7 @@ from pathlib import Path
 import pytest
 
 import penstock
+from penstock.format.kernels.sources import source_files
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKED = ("LICENSE", "NOTICE", "README.md", "README.zh.md", "CHANGELOG.md", "MANIFEST.in", "constraints.txt")
@@ -82,8 +83,7 @@ def test_the_sdist_has_all_that_a_build_needs_and_nothing_that_was_built(sdist: 
     with tarfile.open(sdist) as packed:
         names = {name.partition("/")[2] for name in packed.getnames()}
     assert {*PACKED, "pyproject.toml", "setup.py"} <= names
-    kernels = ROOT / "src" / "penstock" / "format" / "kernels"
-    assert {f"src/penstock/format/kernels/{path.name}" for path in kernels.glob("*.p[yx][xi]")} <= names
+    assert {f"src/penstock/format/kernels/{path.name}" for path in source_files()} <= names
     assert [name for name in names if name.endswith((".c", ".so", ".pyc"))] == []
 
 
@@ -95,7 +95,7 @@ def test_the_wheel_installs_and_the_demo_passes_in_an_empty_environment(sdist: P
         names = packed.namelist()
     assert "penstock/pipeline/spark_conf/log4j2.properties" in names
     assert "penstock/py.typed" in names
-    assert [name for name in names if name.endswith((".c", ".pyx", ".pxi")) or name.startswith("tests")] == []
+    assert [name for name in names if name.endswith((".c", ".h", ".pyx", ".pxi")) or name.startswith("tests")] == []
     assert {name.rpartition("/")[2] for name in names if "/licenses/" in name} == {"LICENSE", "NOTICE"}
     home = tmp_path / "home"
     programs = installed(wheel, home)

@@ -71,13 +71,13 @@ def test_the_start_at_the_end_checks_bodies_only_if_the_log_is_damaged_or_its_en
     if is_torn:
         home.damage(home.records[max(home.records)])
     checks: set[bool] = set()
-    walk_past = kernels.walk_past
+    find_valid_end = kernels.find_valid_end
 
     def watched(data: kernels.Buffer, base: int, start: int, stop: int, check_crc: bool) -> tuple[int, int, int]:
         checks.add(check_crc)
-        return walk_past(data, base, start, stop, check_crc)
+        return find_valid_end(data, base, start, stop, check_crc)
 
-    monkeypatch.setattr(kernels, "walk_past", watched)
+    monkeypatch.setattr(kernels, "find_valid_end", watched)
     by_ranges(home.path, 1000)
     assert (False in checks) is not (is_damaged or is_torn)
     assert home.errors() == [] or is_damaged

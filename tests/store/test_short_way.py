@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from twins import running_on
 
 from penstock.format import kernels
 from penstock.store import Message, MessageStore, PutResult, PutStatus, Settings
@@ -51,15 +52,12 @@ pytestmark = pytest.mark.skipif(kernels.active != "compiled", reason="without a 
 
 def run(folder: Path, steps: list[Any], kernel: str) -> tuple[list[PutResult | object], list[bytes], int]:
     """Puts singles and batches; returns the answers, the log's bytes, and how many took the short way."""
-    kernels.select(kernel)
-    try:
-        ticks = iter(range(1_700_000_000_000, 1_800_000_000_000))
+    ticks = iter(range(1_700_000_000_000, 1_800_000_000_000))
+    with running_on(kernel):
         with MessageStore.open(folder, Settings.dev(), clock=lambda: next(ticks) // 1_000_000 * 1_000_000) as store:
             answers: list[Any] = [store.put_many(step) if isinstance(step, list) else store.put(step) for step in steps]
             short = store.log.appender.count
         return answers, [path.read_bytes() for path in sorted(folder.glob("commitlog/*"))], short
-    finally:
-        kernels.select("compiled")
 
 
 @given(STEPS)

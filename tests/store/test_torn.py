@@ -51,7 +51,7 @@ def test_properties_without_one_of_their_sectors_are_torn(lost: int) -> None:
     assert (rows_of(data) == rows).all(), "no check of the record notices"
     assert kernels.first_torn(memoryview(data), 0, rows) == 1
     ends_at_it = (int(rows["size"][0]), Reason.UNWRITTEN, int(rows["store_timestamp"][0]))
-    assert kernels.walk_past(data, 0, 0, len(data), True) == ends_at_it
+    assert kernels.find_valid_end(data, 0, 0, len(data), True) == ends_at_it
 
 
 def test_a_record_whose_last_bytes_did_not_make_it_is_torn() -> None:
@@ -70,9 +70,9 @@ def test_the_zero_length_of_no_properties_is_no_loss(over: int) -> None:
     assert kernels.first_torn(memoryview(data), 0, rows) == -1
 
 
-def test_rows_that_do_not_lie_in_the_data_are_refused() -> None:
+def test_rows_outside_the_data_are_refused() -> None:
     data, rows = log_of(Record(topic="T", body=b"b" * 1000))
-    with pytest.raises(ValueError, match="does not lie in the data"):
+    with pytest.raises(ValueError, match="outside the data"):
         kernels.first_torn(data[:500], 0, rows)
 
 

@@ -30,8 +30,8 @@ class IndexFile:
         self.map = file_map
         self.path = file_map.path
         self.geometry = geometry
-        self._holds = kernels.Holds()
-        self.hold = self._holds.hold
+        self._readers = kernels.ReaderCount()
+        self.hold = self._readers.acquire
         """True if the bytes may be used until `release()`."""
 
     # -- header ----------------------------------------------------------------------------------------------
@@ -76,7 +76,7 @@ class IndexFile:
         if room is None or len(hashes) < _WORTH_A_WRITE:
             return kernels.index_put(self.map.view, geometry.slots, geometry.items, hashes, offsets, times)
         if self.empty:  # all at once the page faults of the slots are cheaper than one by one
-            kernels.populate(self.map.view, 0, geometry.item_position(0))
+            kernels.prefault(self.map.view, 0, geometry.item_position(0))
         room.extend(bytes(max(len(hashes) * ITEM_SIZE - len(room), 0)))
         position = geometry.item_position(self.count)
         done = kernels.index_put(self.map.view, geometry.slots, geometry.items, hashes, offsets, times, room)
@@ -142,8 +142,8 @@ class IndexFile:
         rest = self._items(end, self.count)
         if len(rest) >= _WORTH_A_WRITE:
             begin = geometry.item_position(end)
-            kernels.populate(self.map.view, begin, begin + rest.nbytes)
-            kernels.populate(self.map.view, 0, geometry.item_position(0))
+            kernels.prefault(self.map.view, begin, begin + rest.nbytes)
+            kernels.prefault(self.map.view, 0, geometry.item_position(0))
         rest.view(np.uint8)[:] = 0
         del rest
         # Items may be on disk that the header never counted; if their records are gone, nothing will come over them.
@@ -167,17 +167,17 @@ class IndexFile:
 
     @property
     def available(self) -> bool:
-        return not self._holds.is_retired
+        return not self._readers.is_retired
 
     def release(self) -> None:
-        if self._holds.release():
+        if self._readers.release():
             self.map.close()
 
     def shut_down(self) -> bool:
         """Takes the file from new readers; True once nobody holds it any more and it is unmapped."""
-        if self._holds.retire():
+        if self._readers.retire():
             self.map.close()
-        return self._holds.count <= 0
+        return self._readers.count <= 0
 
     def close(self) -> None:
         self.shut_down()

@@ -39,8 +39,8 @@ class MappedFile:
         self.created_first = created_first
         """True if this was the first file of an empty queue when it was made."""
         self.buffer: PoolBuffer | None = None
-        self._holds = kernels.Holds()
-        self.hold = self._holds.hold
+        self._readers = kernels.ReaderCount()
+        self.hold = self._readers.acquire
         """True if the bytes may be used until `release()`."""
 
     # -- positions -------------------------------------------------------------------------------------------
@@ -152,17 +152,17 @@ class MappedFile:
 
     @property
     def available(self) -> bool:
-        return not self._holds.is_retired
+        return not self._readers.is_retired
 
     def release(self) -> None:
-        if self._holds.release():
+        if self._readers.release():
             self._unmap()
 
     def shut_down(self) -> bool:
         """Takes the file from new readers; True once nobody holds it any more and it is unmapped."""
-        if self._holds.retire():
+        if self._readers.retire():
             self._unmap()
-        return self._holds.count <= 0
+        return self._readers.count <= 0
 
     def _unmap(self) -> None:
         if self.buffer is not None:

@@ -35,7 +35,7 @@ class Prefaulter(Worker):
             start = max(file.wrote, self._ready - file.from_offset)
             stop = min(file.wrote + AHEAD, file.size)
             if start < stop:
-                kernels.populate(file.target, start, stop)
+                kernels.prefault(file.target, start, stop)
                 self._ready = file.from_offset + stop
         finally:
             file.release()

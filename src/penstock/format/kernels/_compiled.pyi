@@ -1,3 +1,5 @@
-"""The compiled twin has the plain one's names and signatures."""
+"""The compiled twin has the names and signatures of the plain one."""
 
-from penstock.format.kernels._plain import *  # noqa: F403
+from penstock.format.kernels.plain import *  # noqa: F403
+
+_sources: str

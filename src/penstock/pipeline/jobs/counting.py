@@ -59,7 +59,7 @@ class Counting:
         times = _moments(field["store_timestamp"])
 
         names: Texts = starts + field["topic_at"], field["topic_length"]
-        numbers, firsts = kernels.number_alike(data, *names, nothing)
+        numbers, firsts = kernels.number_groups(data, *names, nothing)
         known = [self._topics.setdefault(_bytes(view, names, row), len(self._topics)) for row in firsts.tolist()]
         topics = np.array(known, np.int64)[numbers]
         shifted = topics << 32
@@ -122,7 +122,7 @@ class _Groups:
 
     def add(self, data: Buffer, texts: Texts, values: Longs, topics: Longs, key: Callable[[int], Any]) -> None:
         """Takes records that are alike where text and value are; `key` is what the one of a row is known by."""
-        numbers, firsts = kernels.number_alike(data, *texts, values)
+        numbers, firsts = kernels.number_groups(data, *texts, values)
         known = [
             self._known.setdefault((topic, key(row)), len(self._known))
             for topic, row in zip(topics[firsts].tolist(), firsts.tolist(), strict=True)
@@ -134,7 +134,7 @@ class _Groups:
         numbers, count = np.concatenate(self._numbers), len(self._known)
         self._numbers = []
         self._sums += [Count(classes={}) for _ in range(count - len(self._sums))]
-        columns = (each.tolist() for each in kernels.add_up(numbers, count, times, sizes))
+        columns = (each.tolist() for each in kernels.sum_groups(numbers, count, times, sizes))
         for known, messages, size, first_ms, last_ms in zip(self._sums, *columns, strict=True):
             if messages:
                 known.add(Count(messages, size, first_ms, last_ms, {}))
@@ -172,7 +172,7 @@ def _numbered(hours: Longs, none: Texts) -> Longs:
     """Small numbers for hours; as a rule there is one."""
     if hours.min() == hours.max():
         return none[0]
-    return kernels.number_alike(b"", *none, hours)[0].astype(np.int64)
+    return kernels.number_groups(b"", *none, hours)[0].astype(np.int64)
 
 
 def _bytes(view: memoryview, texts: Texts, row: int) -> bytes:

@@ -62,7 +62,7 @@ def walk_range(file: MappedFile, start: int, stop: int, check_crc: bool, count: 
     broken: tuple[int, str] | None = None
     while position < stop:
         piece_end = min(position + _PIECE, stop)
-        reached, code, timestamp = kernels.walk_past(file.map.view, base, position, piece_end, check_crc)
+        reached, code, timestamp = kernels.find_valid_end(file.map.view, base, position, piece_end, check_crc)
         if code == Reason.BLANK:
             reached = file.size
         if reached > position:

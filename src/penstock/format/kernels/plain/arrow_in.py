@@ -1,7 +1,7 @@
-"""The plain twin's columns of messages into the log: property strings, queues, records. Reference for `_arrow_in.pxi`.
+"""Arrow columns of messages into the log: property strings, queues, records. Twin of arrow_in.pxi.
 
-A planned batch is a table of PUT_ROW; see `penstock.format.put_rows`. Columns whose parts contradict each other are a
-ValueError, before anything is written.
+A planned batch is a table of PUT_ROW; see `penstock.format.put_rows`. Inconsistent columns raise ValueError before
+anything is written.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ import numpy.typing as npt
 
 from penstock.format.constants import MAX_PROPERTIES_LENGTH, MAX_TOPIC_LENGTH, MIN_RECORD_SIZE
 from penstock.format.hosts import IPV4_HOST_SIZE
-from penstock.format.kernels._plain_log import check_room, encode_record, view_of, writable_view_of
-from penstock.format.kernels._types import (
+from penstock.format.kernels.plain.record import check_room, encode_record, view_of, writable_view_of
+from penstock.format.kernels.types import (
     Bools,
     Buffer,
     Ints,
@@ -44,14 +44,14 @@ def property_texts(
     schedule_topic: int,
     level_count: int,
 ) -> tuple[npt.NDArray[np.uint8], int, int]:
-    """The rows' property strings one after the other, how many rows want to wait for the disk, and the first bad row.
+    """Builds the property strings of all rows; returns (the strings end to end, rows that wait for a flush, bad row).
 
-    Fills properties_at and properties_length, and moves delayed rows to the queues of the schedule topic. Without a
-    bad row the last number is -1; with one, the rest means nothing.
+    Fills properties_at and properties_length, and moves delayed rows to the queues of the schedule topic. The bad row
+    is the first that cannot be stored, or -1; with a bad row the other results are meaningless.
     """
     count, names = len(_checked(rows)), _all_texts(topics)
     if not 0 <= schedule_topic < len(names) or (count and not _are_numbers_of(rows["topic"], names)):
-        raise ValueError("a row's topic is not one of the topics")
+        raise ValueError("the topic of a row is not one of the topics")
     columns = zip(
         _maps_of(properties, count),
         _lists_of(keys, count),
@@ -80,7 +80,7 @@ def property_texts(
 
 
 def number_texts(texts: TextColumn) -> tuple[Ints, Longs]:
-    """Numbers different texts by first appearance, -1 where there is none; and the first row of each."""
+    """Numbers distinct texts by first appearance; returns (number of each row, -1 for null; first row of each text)."""
     found = _texts_of(texts, len(texts.offsets) - 1)
     firsts: dict[bytes, int] = {}
     for row, text in enumerate(found):
@@ -94,7 +94,7 @@ def number_texts(texts: TextColumn) -> tuple[Ints, Longs]:
 
 
 def number_queues(rows: PutTable) -> Longs:
-    """Numbers the queues that the rows go to by first appearance, in rows["queue"]; returns the first row of each."""
+    """Numbers the queues of the rows by first appearance in rows["queue"]; returns the first row of each queue."""
     numbers: dict[tuple[int, int], int] = {}
     firsts: list[int] = []
     for row, key in enumerate(zip(_checked(rows)["topic"].tolist(), rows["queue_id"].tolist(), strict=True)):
@@ -119,9 +119,10 @@ def encode_puts(
     born_host: bytes,
     store_host: bytes,
 ) -> int:
-    """Writes the rows' records at out[at:], all published but the first, and returns how many bytes they take.
+    """Writes the records of the rows at out[at:] and returns their bytes. Publishes all records but the first.
 
-    `next_offsets` has the next queue offset of each queue, and is moved on. Raises ValueError before it writes.
+    `next_offsets` has the next queue offset of each queue and is advanced. `store_timestamp` is in milliseconds. Raises
+    ValueError before anything is written.
     """
     view = writable_view_of(out)
     if (len(born_host), len(store_host)) != host_sizes(sys_flag):
@@ -162,7 +163,7 @@ def encode_puts(
 def _pieces_of(
     rows: PutTable, fixed: int, topics: list[bytes], bodies: memoryview, properties: memoryview
 ) -> Iterator[tuple[memoryview, bytes, bytes]]:
-    """Body, topic and properties of each row, once its numbers are sound."""
+    """Yields (body, topic, properties) of each row; raises ValueError if a row does not fit the columns."""
     fields = ("body_at", "body_length", "properties_at", "properties_length", "topic", "size")
     for number, row in enumerate(zip(*(rows[name].tolist() for name in fields), strict=True)):
         body_at, body_length, properties_at, properties_length, topic_number, size = row
@@ -184,7 +185,7 @@ def _pieces_of(
 def _collect(
     pairs: list[tuple[bytes | None, bytes | None]], keys: list[bytes], tags: bytes | None, delay_level: int
 ) -> dict[bytes, bytes] | None:
-    """A row's properties; None if they cannot be stored. The columns win over entries with their names."""
+    """Returns the properties of a row, or None if they cannot be stored. A column wins over a map entry of its name."""
     found = {name or b"": value for name, value in pairs if value is not None}
     if keys:
         found[b"KEYS"] = b" ".join(keys)
@@ -203,7 +204,7 @@ def _all_texts(column: TextColumn) -> list[bytes]:
 
 
 def _texts_of(column: TextColumn, count: int) -> list[bytes | None]:
-    """The texts, None where there is none."""
+    """Returns the texts, None for null."""
     data = view_of(column.data)
     _check_offsets(column.offsets, count, len(data))
     ends = column.offsets.tolist()
@@ -212,7 +213,7 @@ def _texts_of(column: TextColumn, count: int) -> list[bytes | None]:
 
 
 def _lists_of(column: ListColumn | None, count: int) -> list[list[bytes]]:
-    """The lists without items that are null; empty where there is none."""
+    """Returns the lists without null items; empty for null."""
     if column is None:
         return [[]] * count
     items = _texts_of(column.items, len(column.items.offsets) - 1)
@@ -240,7 +241,7 @@ def _check_offsets(offsets: Ints, count: int, length: int) -> None:
     if offsets.dtype != np.int32 or offsets.ndim != 1 or not offsets.flags.c_contiguous or len(offsets) != count + 1:
         raise ValueError(f"a column of {count} rows needs {count + 1} offsets of 32 bits")
     if offsets[0] < 0 or offsets[-1] > length or (offsets[1:] < offsets[:-1]).any():
-        raise ValueError("a column's offsets do not lie in its data")
+        raise ValueError("the offsets of a column are outside its data")
 
 
 def _valid_of(valid: Bools | None, count: int) -> list[bool]:

@@ -1,28 +1,18 @@
-# A page of a queue: units to records, checked and copied in one step. The reference is `_plain_pages.py`.
-# The GIL is kept: a page takes microseconds, and nobody can unmap the files meanwhile.
-
-cdef extern from *:
-    """
-    static inline void fetch(const void *p) { __builtin_prefetch(p, 0, 1); }
-    """
-    void fetch(const void* p) noexcept nogil
-
-
-cdef extern from "Python.h":
-    object PyBytes_FromStringAndSize(char* text, Py_ssize_t size)
+# A page of a queue: units to records, checked and copied in one step. The plain twin is plain/read.py.
+# Keeps the GIL: a page takes microseconds, and no other thread can unmap the files meanwhile.
 
 cdef enum:
     MAX_PAGE = 1024
     FOUND = 0
     NO_MATCH = 1
     REMOVING = 2
-    FETCH_AHEAD = 6
+    UNITS_AHEAD = 6
 
 
-cdef inline void fetch_record(
+cdef inline void prefetch_record(
     const uint8_t* units, int64_t at, int64_t stop, const Py_buffer* source, int64_t base
 ) noexcept nogil:
-    """Has the memory bring a record that will be wanted soon: the records of a queue lie apart from each other."""
+    """Prefetches the record of the unit at `at`: the records of a queue are scattered over the log."""
     cdef int64_t position, size, i
     if at + 20 > stop:
         return
@@ -30,7 +20,7 @@ cdef inline void fetch_record(
     size = load32(units + at + 8)
     if 0 <= position < source.len and 0 < size <= source.len - position:
         for i in range(0, min(size, 1536), 64):
-            fetch(<const uint8_t*>source.buf + position + i)
+            prefetch_once(<const uint8_t*>source.buf + position + i)
 
 
 cdef bint is_among(const uint8_t* text, int64_t size, tuple texts) noexcept:
@@ -42,20 +32,28 @@ cdef bint is_among(const uint8_t* text, int64_t size, tuple texts) noexcept:
 
 
 cdef class PageReader:
-    """Reads pages within the limits it was made with; keeps nothing between them but those."""
+    """Reads pages of queues within fixed limits; has no other state.
 
-    cdef int64_t in_memory, count_in_memory, bytes_in_memory, count_on_disk, bytes_on_disk
+    memory_bytes         a record is in memory if it starts at most this many bytes before the log's end, else on disk
+    max_count_in_memory  a page ends at a record in memory once it has this many records
+    max_bytes_in_memory  a page ends at a record in memory that would bring it past this many bytes
+    max_count_on_disk    the same count for records on disk
+    max_bytes_on_disk    the same size for records on disk
+    check_crc            whether to check the CRC of each body
+    """
+
+    cdef int64_t memory_bytes, max_count_in_memory, max_bytes_in_memory, max_count_on_disk, max_bytes_on_disk
     cdef bint check_crc
 
     def __init__(
-        self, int64_t in_memory, int64_t count_in_memory, int64_t bytes_in_memory, int64_t count_on_disk,
-        int64_t bytes_on_disk, bint check_crc,
+        self, int64_t memory_bytes, int64_t max_count_in_memory, int64_t max_bytes_in_memory, int64_t max_count_on_disk,
+        int64_t max_bytes_on_disk, bint check_crc,
     ):
-        self.in_memory = in_memory
-        self.count_in_memory = count_in_memory
-        self.bytes_in_memory = bytes_in_memory
-        self.count_on_disk = count_on_disk
-        self.bytes_on_disk = bytes_on_disk
+        self.memory_bytes = memory_bytes
+        self.max_count_in_memory = max_count_in_memory
+        self.max_bytes_in_memory = max_bytes_in_memory
+        self.max_count_on_disk = max_count_on_disk
+        self.max_bytes_on_disk = max_bytes_on_disk
         self.check_crc = check_crc
 
     def read(
@@ -72,18 +70,27 @@ cdef class PageReader:
         int64_t file_size,
         int64_t log_start,
         int64_t log_end,
-        int64_t most,
+        int64_t max_records,
         int64_t count,
         int64_t total,
         hashes,
         tuple texts,
     ):
-        """Goes through units[at:stop], whose records lie in the log file `data`, until the page is full.
+        """Reads the records of units[at:stop] from one log file until the page is full.
 
-        `count` and `total` are what the page already holds, `hashes` (int32, or None for all) and `texts` what is
-        wanted. Returns (records, how many, bytes, units examined, FOUND/NO_MATCH/REMOVING or -1 if nothing was
-        examined, damaged units or None, physical offset of the last unit examined, the one that needs another file
-        or -1).
+        units, at, stop       a file of the queue, and the bytes of it to read
+        queue_offset          the queue offset of the first unit
+        topic, queue_id       what each record must say
+        data, base            a log file, and its physical offset
+        readable, file_size   how many bytes of the log file may be read, and how many it has in all
+        log_start, log_end    the physical offsets between which the log has records
+        max_records           how many records the caller wants at most
+        count, total          how many records and bytes the page has already
+        hashes, texts         wanted tags as int32 hashes and as texts; None for hashes wants every record
+
+        Returns (records, number of records, bytes, units examined, status, damaged queue offsets or None, physical
+        offset of the last unit examined, physical offset that needs another log file or -1). The status is FOUND,
+        NO_MATCH or REMOVING, or -1 if no unit was examined.
         """
         cdef Py_buffer unit_source, source, hash_source
         cdef const uint8_t* unit
@@ -114,20 +121,20 @@ cdef class PageReader:
                 wanted_count = hash_source.len // 4
             try:
                 readable = min(readable, source.len)
-                for i in range(FETCH_AHEAD):
-                    fetch_record(<const uint8_t*>unit_source.buf, at + 20 * i, stop, &source, base)
+                for i in range(UNITS_AHEAD):
+                    prefetch_record(<const uint8_t*>unit_source.buf, at + 20 * i, stop, &source, base)
                 while at + 20 <= stop and taken < MAX_PAGE:
-                    fetch_record(<const uint8_t*>unit_source.buf, at + 20 * FETCH_AHEAD, stop, &source, base)
+                    prefetch_record(<const uint8_t*>unit_source.buf, at + 20 * UNITS_AHEAD, stop, &source, base)
                     unit = <const uint8_t*>unit_source.buf + at
                     physical = load64(unit)
                     unit_size = load32(unit + 8)
                     code = load64(unit + 12)
                     if count:
-                        far = log_end - physical > self.in_memory
+                        far = log_end - physical > self.memory_bytes
                         if (
-                            count >= most
-                            or count >= (self.count_on_disk if far else self.count_in_memory)
-                            or total + unit_size > (self.bytes_on_disk if far else self.bytes_in_memory)
+                            count >= max_records
+                            or count >= (self.max_count_on_disk if far else self.max_count_in_memory)
+                            or total + unit_size > (self.max_bytes_on_disk if far else self.max_bytes_in_memory)
                         ):
                             break
                     if unit_size == MAX_INT or unit_size <= 0 or physical < log_start:
@@ -201,3 +208,41 @@ cdef inline bint has_hash(const int32_t* hashes, int64_t count, int32_t code) no
         if hashes[i] == code:
             return True
     return False
+
+
+# -- readers -------------------------------------------------------------------------------------------------
+
+cdef class ReaderCount:
+    """Counts the readers of a file, so that it is unmapped only after the last one. The GIL is the lock.
+
+    Starts at one: the owner counts as a reader until `retire`.
+    """
+
+    cdef readonly int64_t count
+    cdef readonly bint is_retired
+
+    def __init__(self):
+        self.count = 1
+
+    def acquire(self):
+        """Adds a reader and returns True; False once the file is retired. Each acquire needs one `release`."""
+        if self.is_retired or self.count <= 0:
+            return False
+        self.count += 1
+        return True
+
+    def release(self):
+        """Removes a reader; returns True if it was the last one."""
+        self.count -= 1
+        return self.count == 0
+
+    def retire(self):
+        """Refuses new readers from now on and removes the owner; returns True if no reader is left.
+
+        A second call changes nothing and returns False.
+        """
+        if self.is_retired:
+            return False
+        self.is_retired = True
+        self.count -= 1
+        return self.count == 0

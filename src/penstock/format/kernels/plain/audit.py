@@ -1,4 +1,7 @@
-"""The plain twin's bulk comparisons of an audit: queue units, index items, index chains. Reference for `_audit.pxi`."""
+"""Bulk comparisons for an audit: queue units, index items, index chains; and counts of rows by group.
+
+Twin of audit.pxi.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +11,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from penstock.format.kernels._plain_columns import checked_rows
-from penstock.format.kernels._plain_index import check_geometry, item_at
-from penstock.format.kernels._plain_log import view_of
-from penstock.format.kernels._types import Buffer, Ints, Longs, Rows
+from penstock.format.kernels.plain.arrow_out import ints_of, longs_of, texts_of
+from penstock.format.kernels.plain.index import check_geometry, item_at
+from penstock.format.kernels.plain.record import checked_rows, view_of
+from penstock.format.kernels.types import Buffer, Ints, Longs, Rows
 
 _UNIT = struct.Struct(">qiq")
 _ITEM = struct.Struct(">iqii")
@@ -20,9 +23,10 @@ _MAX_INT = 2**31 - 1
 
 
 def match_units(data: Buffer, first: int, rows: Rows, picks: Longs, start: int) -> int:
-    """How far picks[start:] go on as they should: queue offsets one apart, each row's unit at its place in `data`.
+    """Returns the first of picks[start:] whose row does not fit, or len(picks) if all fit.
 
-    `data` holds a queue's units from number `first` on. Returns the pick at which that ends.
+    The row of a pick fits if its queue offset follows the previous one and its unit is in `data`, which has the units
+    of a queue from queue offset `first`.
     """
     view, rows = view_of(data), checked_rows(rows)
     _check(picks, np.int64)
@@ -45,7 +49,10 @@ def match_units(data: Buffer, first: int, rows: Rows, picks: Longs, start: int) 
 
 
 def match_items(data: Buffer, slots: int, items: int, number: int, hashes: Ints, offsets: Longs, times: Longs) -> int:
-    """How many items from `number` on are those of these keys, in this order, with the right seconds."""
+    """Returns how many items, from item `number`, match these keys in this order, including their seconds.
+
+    Times are in milliseconds.
+    """
     view = view_of(data)
     _check(hashes, np.int32)
     _check(offsets, np.int64)
@@ -62,7 +69,7 @@ def match_items(data: Buffer, slots: int, items: int, number: int, hashes: Ints,
             break
         item_hash, item_offset, item_seconds, _ = _ITEM.unpack_from(view, item_at(slots, number))
         seconds = min((time - begin) // 1000, _MAX_INT) if time > begin > 0 else 0
-        # The first one's seconds count from the end of the file before.
+        # The seconds of item 1 count from the end of the previous file.
         if (item_hash, item_offset) != (key_hash, offset) or (number > 1 and item_seconds != seconds):
             break
         place += 1
@@ -71,10 +78,10 @@ def match_items(data: Buffer, slots: int, items: int, number: int, hashes: Ints,
 
 
 def check_chains(data: Buffer, slots: int, items: int, start: int, stop: int, newest: Ints) -> tuple[Longs, Longs]:
-    """Follows the items start … stop - 1 as they were put; `newest`, by slot, is where the chains stand and moves on.
+    """Checks the chains of items start … stop - 1; returns (items with a wrong link, items with a falling offset).
 
-    Returns the numbers of the items that do not point to the one before them in their slot, and of those whose
-    offset is lower than that of the item before them in the file.
+    `newest` has the newest item of each slot so far and is updated. A link is wrong if it does not point to the
+    previous item of the slot. An offset falls if it is lower than that of the previous item of the file.
     """
     view = view_of(data)
     _check(newest, np.int32)
@@ -97,6 +104,44 @@ def check_chains(data: Buffer, slots: int, items: int, start: int, stop: int, ne
     return np.array(wrong, dtype=np.int64), np.array(back, dtype=np.int64)
 
 
+def number_groups(data: Buffer, places: Longs, lengths: Ints, values: Longs) -> tuple[Ints, Longs]:
+    """Groups rows by text and value; returns (group of each row, first row of each group), by first appearance.
+
+    A missing text counts as an empty one.
+    """
+    texts = [text for _, text in texts_of(data, places, lengths)]
+    numbers = longs_of(values)
+    if len(numbers) != len(texts):
+        raise ValueError("texts and values differ in number")
+    firsts: dict[tuple[bytes, int], int] = {}
+    rows = list(zip(texts, numbers, strict=True))
+    for row, each in enumerate(rows):
+        firsts.setdefault(each, row)
+    known = {each: number for number, each in enumerate(firsts)}
+    return np.array([known[each] for each in rows], np.int32), np.array(list(firsts.values()), np.int64)
+
+
+def sum_groups(numbers: Ints, count: int, times: Longs, sizes: Ints) -> tuple[Longs, Longs, Longs, Longs]:
+    """Returns (rows, sum of sizes, first time, last time) of each of `count` groups.
+
+    `numbers` has the group of each row. A group without rows has 0, 0, the largest int64 and the smallest.
+    """
+    rows = list(ints_of(numbers)), list(longs_of(times)), list(ints_of(sizes))
+    if len({len(each) for each in rows}) > 1:
+        raise ValueError("numbers, times and sizes differ in length")
+    info = np.iinfo(np.int64)
+    sums = [0] * count, [0] * count, [int(info.max)] * count, [int(info.min)] * count
+    for row, (number, time, size) in enumerate(zip(*rows, strict=True)):
+        if not 0 <= number < count:
+            raise ValueError(f"row {row} has a number that is not below {count}")
+        sums[0][number] += 1
+        sums[1][number] += size
+        sums[2][number] = min(sums[2][number], time)
+        sums[3][number] = max(sums[3][number], time)
+    counts, totals, firsts, lasts = (np.array(each, np.int64) for each in sums)
+    return counts, totals, firsts, lasts
+
+
 def _check(array: npt.NDArray[Any], kind: type[np.generic]) -> None:
     if array.dtype != kind or array.ndim != 1 or not array.flags.c_contiguous:
-        raise ValueError("an array has another type or shape than is needed")
+        raise ValueError("an array has the wrong type or shape")

@@ -1,4 +1,4 @@
-"""Types in the kernels' signatures."""
+"""Types of the kernels' parameters and results."""
 
 from __future__ import annotations
 
@@ -9,6 +9,22 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+__all__ = [
+    "Bools",
+    "Buffer",
+    "Ints",
+    "ListColumn",
+    "Longs",
+    "MapColumn",
+    "PutTable",
+    "QueuePart",
+    "Rows",
+    "TextColumn",
+    "Topics",
+    "UnitRun",
+    "WritableBuffer",
+]
+
 Buffer: TypeAlias = "bytes | bytearray | memoryview | mmap | array[int] | npt.NDArray[Any]"
 WritableBuffer: TypeAlias = "bytearray | memoryview | mmap | array[int] | npt.NDArray[Any]"
 Rows: TypeAlias = npt.NDArray[np.void]  # of dtype ROW
@@ -17,13 +33,13 @@ Ints: TypeAlias = npt.NDArray[np.int32]
 Bools: TypeAlias = npt.NDArray[np.bool_]
 PutTable: TypeAlias = npt.NDArray[np.void]  # of dtype PUT_ROW
 UnitRun: TypeAlias = tuple[int, int, int, int]
-"""Records of a queue whose queue offsets follow each other: the first and the end of these, and where they lie."""
+"""Records with consecutive queue offsets: first and end of these, and the physical offsets of their start and end."""
 QueuePart: TypeAlias = tuple[str, int, list[UnitRun], memoryview]
-"""Topic, queue id, runs, and the units of all runs."""
+"""Topic, queue id, runs, and the units of all runs end to end."""
 
 
 class TextColumn(NamedTuple):
-    """One text or byte string per row: data[offsets[i]:offsets[i + 1]], or nothing where `valid` says so."""
+    """One text or byte string per row: data[offsets[i]:offsets[i + 1]], null where `valid[i]` is False."""
 
     offsets: Ints
     data: Buffer
@@ -31,7 +47,7 @@ class TextColumn(NamedTuple):
 
 
 class ListColumn(NamedTuple):
-    """A list of texts per row: items[offsets[i]:offsets[i + 1]]."""
+    """A list of texts per row: items[offsets[i]:offsets[i + 1]], null where `valid[i]` is False."""
 
     offsets: Ints
     items: TextColumn
@@ -39,7 +55,7 @@ class ListColumn(NamedTuple):
 
 
 class MapColumn(NamedTuple):
-    """Names and values per row: those with the numbers offsets[i] to offsets[i + 1]."""
+    """A map per row: names and values offsets[i] to offsets[i + 1], null where `valid[i]` is False."""
 
     offsets: Ints
     names: TextColumn
@@ -48,7 +64,7 @@ class MapColumn(NamedTuple):
 
 
 class Topics(Protocol):
-    """What both twins' TopicTable can do. A walk takes the table of its own twin."""
+    """The interface of both twins' TopicTable. A `walk` takes the table of its own twin."""
 
     def intern(self, topic: bytes) -> int: ...
     def name(self, topic_id: int) -> str: ...

@@ -1,7 +1,7 @@
-"""The plain twin's way from records to columns: checked rows of a queue, and texts gathered from where they lie.
+"""Records into Arrow columns: checked rows of a queue, and texts gathered from the log. Twin of arrow_out.pxi.
 
-Reference for `_arrow_out.pxi`. `places` and `lengths` say where the texts of a column lie in the data; a length below
-zero is a text that is not there. One that lies outside the data is a ValueError.
+`places` and `lengths` are the positions and lengths of a column's texts in the data; a length below 0 is a missing
+text. A text outside the data raises ValueError.
 """
 
 from __future__ import annotations
@@ -16,14 +16,13 @@ import numpy.typing as npt
 
 from penstock.format.constants import MIN_RECORD_SIZE
 from penstock.format.hosts import IPV4_HOST_SIZE, IPV6_HOST_SIZE, decode_host
-from penstock.format.kernels._plain_columns import checked_rows
-from penstock.format.kernels._plain_log import examine, view_of, walk, writable_view_of
-from penstock.format.kernels._types import Buffer, Ints, Longs, Rows, WritableBuffer
+from penstock.format.kernels.plain.record import checked_rows, examine, view_of, walk, writable_view_of
+from penstock.format.kernels.types import Buffer, Ints, Longs, Rows, WritableBuffer
 from penstock.format.rows import ROW, Reason
 
 _MAX_LONG = 2**63 - 1
 _POSITION = struct.Struct(">q")
-_HOST_ROOM = {IPV4_HOST_SIZE: 26, IPV6_HOST_SIZE: 58}  # what the text of a host takes at most
+_HOST_ROOM = {IPV4_HOST_SIZE: 26, IPV6_HOST_SIZE: 58}  # the most bytes of a host as text
 
 
 def unit_rows(
@@ -38,11 +37,11 @@ def unit_rows(
     check_crc: bool,
     out: WritableBuffer,
 ) -> tuple[Rows, Ints]:
-    """The rows of the records that queue units point to, and for each unit STOP or the reason why it has no row.
+    """Reads the records of queue units; returns (rows of the valid ones, Reason of each unit: STOP if it has a row).
 
-    A record is taken if it ends at or before `stop`, passes every check of a walk, has the unit's size, and is the
-    message of this topic, queue and queue offset. The records are copied one after the other into `out`, which has
-    room for all, and checked there.
+    A record is valid if it ends at or before the position `stop`, passes every check of `walk`, has the unit's size,
+    and is the message of this topic, queue and queue offset. Copies the records end to end into `out`, which must have
+    room for all, and checks the copies.
     """
     view, target = view_of(data), writable_view_of(out)
     stop = max(0, min(stop, len(view)))
@@ -73,14 +72,14 @@ def unit_rows(
 
 
 def fill_rows(data: Buffer, base: int, start: int, stop: int, check_crc: bool, room: Rows) -> tuple[int, int, int]:
-    """As walk, without topics, into the array `room`: how many rows it took, the position after them, and why."""
+    """As `walk` without topics, into the array `room`; returns (number of rows, position after them, Reason)."""
     rows, reached, reason = walk(data, base, start, stop, check_crc, None, len(checked_rows(room)))
     room[: len(rows)] = rows
     return len(rows), reached, reason
 
 
 def loose_rows(data: Buffer, start: int, check_crc: bool, room: Rows) -> tuple[int, int, int]:
-    """As fill_rows, of records that were taken out of their log: each may say that it lies anywhere."""
+    """As `fill_rows`, for records outside of their log: does not check their physical offsets."""
     view, rows = view_of(data), checked_rows(room)
     if start < 0:
         raise ValueError(f"{start} is not a position")
@@ -98,17 +97,17 @@ def loose_rows(data: Buffer, start: int, check_crc: bool, room: Rows) -> tuple[i
 
 
 def row_fields(rows: Rows, names: tuple[str, ...]) -> list[npt.NDArray[Any]]:
-    """Fields of all rows, each as an array of its own."""
+    """Returns the named fields of all rows, each as a contiguous array."""
     return [np.ascontiguousarray(checked_rows(rows)[name]) for name in names]
 
 
 def gather(data: Buffer, places: Longs, lengths: Ints, out: WritableBuffer) -> None:
-    """Copies the texts one after the other into `out`, which they fill exactly."""
+    """Copies the texts end to end into `out`, which they must fill exactly."""
     _write(out, b"".join(text for _, text in texts_of(data, places, lengths)))
 
 
 def find_values(data: Buffer, places: Longs, lengths: Ints, names: tuple[bytes, ...]) -> list[tuple[Longs, Ints]]:
-    """For each name the places and lengths of its values in property strings; length -1 where it has none."""
+    """Returns (places, lengths) of the values of each name in property strings; the length is -1 if it has none."""
     found: list[tuple[Longs, Ints]] = [
         (np.zeros(len(places), np.int64), np.full(len(places), -1, np.int32)) for _ in names
     ]
@@ -121,7 +120,7 @@ def find_values(data: Buffer, places: Longs, lengths: Ints, names: tuple[bytes, 
 
 
 def split_keys(data: Buffer, places: Longs, lengths: Ints) -> tuple[Ints, Longs, Ints]:
-    """The pieces between single spaces that are not empty: each text's first piece, then places and lengths."""
+    """Splits texts at spaces; returns (number of each text's first word and the end, places, lengths of the words)."""
     counts, pieces = [], []
     for place, text in texts_of(data, places, lengths):
         keys = text.split(b" ")
@@ -133,9 +132,10 @@ def split_keys(data: Buffer, places: Longs, lengths: Ints) -> tuple[Ints, Longs,
 
 
 def split_properties(data: Buffer, places: Longs, lengths: Ints) -> tuple[Ints, Longs, Ints, Longs, Ints]:
-    """All properties, each name once with its last value, where the name first stood.
+    """Splits property strings; each name comes once, in the order of first appearance, with its last value.
 
-    The number of each text's first property, then places and lengths of the names, then those of the values.
+    Returns (number of each text's first property and the end, places and lengths of the names, places and lengths of
+    the values).
     """
     counts, names, values = [], [], []
     for place, text in texts_of(data, places, lengths):
@@ -150,7 +150,7 @@ def split_properties(data: Buffer, places: Longs, lengths: Ints) -> tuple[Ints, 
 
 
 def message_ids(data: Buffer, places: Longs, lengths: Ints, physical_offsets: Longs, out: WritableBuffer) -> None:
-    """Writes the offset ids of records one after the other into `out`: store host and offset in hex."""
+    """Writes the offset message ids of records end to end into `out`: store host and physical offset in hex."""
     numbers = longs_of(physical_offsets)
     hosts = [text for _, text in _hosts(data, places, lengths)]
     ids = [host + number.to_bytes(8, "big", signed=True) for host, number in zip(hosts, numbers, strict=True)]
@@ -158,14 +158,14 @@ def message_ids(data: Buffer, places: Longs, lengths: Ints, physical_offsets: Lo
 
 
 def host_texts(data: Buffer, places: Longs, lengths: Ints, out: WritableBuffer) -> Ints:
-    """Writes hosts as `ip:port` one after the other into `out`, and returns where each begins, and the end.
+    """Writes hosts as `ip:port` end to end into `out`; returns the offset of each, and the end.
 
-    `out` must have room for 26 bytes for each IPv4 host, and for 58 for each IPv6 one.
+    `out` must have 26 bytes for each IPv4 host and 58 for each IPv6 host.
     """
     view = writable_view_of(out)
     hosts = [host for _, host in _hosts(data, places, lengths)]
     if sum(_HOST_ROOM[len(host)] for host in hosts) > len(view):
-        raise ValueError("there is not enough room for the hosts' texts")
+        raise ValueError("there is not enough room for the texts of the hosts")
     texts = [decode_host(host).encode() for host in hosts]
     written = b"".join(texts)
     view[: len(written)] = written
@@ -173,12 +173,12 @@ def host_texts(data: Buffer, places: Longs, lengths: Ints, out: WritableBuffer) 
 
 
 def texts_of(data: Buffer, places: Longs, lengths: Ints) -> Iterator[tuple[int, bytes]]:
-    """Place and bytes of each text; no bytes where there is none."""
+    """Yields (place, bytes) of each text; no bytes for a missing one."""
     view = view_of(data)
     texts = list(zip(longs_of(places), ints_of(lengths), strict=True))
     for number, (place, length) in enumerate(texts):
         if length >= 0 and not 0 <= place <= len(view) - length:
-            raise ValueError(f"text {number} does not lie in the data")
+            raise ValueError(f"text {number} is outside the data")
     for place, length in texts:
         yield place, bytes(view[place : place + length]) if length >= 0 else b""
 
@@ -190,7 +190,7 @@ def _hosts(data: Buffer, places: Longs, lengths: Ints) -> Iterator[tuple[int, by
 
 
 def _pairs(text: bytes) -> Iterator[tuple[bytes, int, int]]:
-    """Name, where the value begins, and its length, of each property."""
+    """Yields (name, position of the value, length of the value) of each property."""
     at = 0
     for piece in text.split(b"\x02"):
         name, _, value = piece.partition(b"\x01")

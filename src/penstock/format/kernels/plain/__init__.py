@@ -1,8 +1,12 @@
-"""The plain twin of the kernels: reference code that runs anywhere, with the compiled one's results."""
+"""The plain twin of the kernels: reference code that runs anywhere, with the results of the compiled twin.
 
-from penstock.format.kernels._plain_append import Appender, populate
-from penstock.format.kernels._plain_arrow_in import encode_puts, number_queues, number_texts, property_texts
-from penstock.format.kernels._plain_arrow_out import (
+`__all__` is the one list of kernels: the compiled module, its stub and `penstock.format.kernels` take it from here.
+Each module has the name of the include of the compiled twin that has the same kernels.
+"""
+
+from penstock.format.kernels.plain.append import Appender, prefault, split_batch
+from penstock.format.kernels.plain.arrow_in import encode_puts, number_queues, number_texts, property_texts
+from penstock.format.kernels.plain.arrow_out import (
     fill_rows,
     find_values,
     gather,
@@ -14,10 +18,9 @@ from penstock.format.kernels._plain_arrow_out import (
     split_properties,
     unit_rows,
 )
-from penstock.format.kernels._plain_audit import check_chains, match_items, match_units
-from penstock.format.kernels._plain_batch import split_batch
-from penstock.format.kernels._plain_columns import (
-    TopicTable,
+from penstock.format.kernels.plain.audit import check_chains, match_items, match_units, number_groups, sum_groups
+from penstock.format.kernels.plain.dispatch import (
+    RangeBuilder,
     append_units,
     derive,
     find_property,
@@ -25,34 +28,30 @@ from penstock.format.kernels._plain_columns import (
     index_keys,
     tag_codes,
 )
-from penstock.format.kernels._plain_fields import record_fields
-from penstock.format.kernels._plain_holds import Holds
-from penstock.format.kernels._plain_index import index_find, index_put, index_rewind
-from penstock.format.kernels._plain_log import (
+from penstock.format.kernels.plain.index import find_key, find_keys, index_find, index_put, index_rewind, match_record
+from penstock.format.kernels.plain.read import PageReader, ReaderCount
+from penstock.format.kernels.plain.record import (
+    TopicTable,
     check_record,
     copy_published,
     crc32,
     encode_record,
     find_record,
+    find_valid_end,
     first_torn,
     java_hash,
     publish,
+    record_fields,
     walk,
-    walk_past,
     write_blank,
 )
-from penstock.format.kernels._plain_pages import PageReader
-from penstock.format.kernels._plain_query import find_key, find_keys, match_record
-from penstock.format.kernels._plain_range import RangeBuilder
-from penstock.format.kernels._plain_tally import add_up, number_alike
 
 __all__ = [
     "Appender",
-    "Holds",
     "PageReader",
     "RangeBuilder",
+    "ReaderCount",
     "TopicTable",
-    "add_up",
     "append_units",
     "check_chains",
     "check_record",
@@ -66,6 +65,7 @@ __all__ = [
     "find_keys",
     "find_property",
     "find_record",
+    "find_valid_end",
     "find_values",
     "first_torn",
     "gather",
@@ -81,10 +81,10 @@ __all__ = [
     "match_record",
     "match_units",
     "message_ids",
-    "number_alike",
+    "number_groups",
     "number_queues",
     "number_texts",
-    "populate",
+    "prefault",
     "property_texts",
     "publish",
     "record_fields",
@@ -92,9 +92,9 @@ __all__ = [
     "split_batch",
     "split_keys",
     "split_properties",
+    "sum_groups",
     "tag_codes",
     "unit_rows",
     "walk",
-    "walk_past",
     "write_blank",
 ]

@@ -1,14 +1,16 @@
-"""The plain twin's records: CRC, hash, encode, publish, check, walk and find.
+"""Records of the log: topics, CRC and hash, encode, publish, check, walk and find. Twin of record.pxi.
 
-The reference for `_encode.pxi` and `_log.pxi`. Safe from several threads. Publishing relies on the processor keeping
-the order of stores, as x86 does; the compiled twin puts a fence between them.
+Thread-safe. Publishing relies on a processor that keeps the order of stores, as x86 does; the compiled twin has a fence
+between them.
 """
 
 from __future__ import annotations
 
 import re
 import struct
+import threading
 import zlib
+from typing import Any
 
 import numpy as np
 
@@ -23,7 +25,8 @@ from penstock.format.constants import (
     MIN_RECORD_SIZE_V2,
     SECTOR_SIZE,
 )
-from penstock.format.kernels._types import Buffer, Rows, Topics, WritableBuffer
+from penstock.format.kernels.types import Buffer, Rows, Topics, WritableBuffer
+from penstock.format.properties import decode_properties
 from penstock.format.rows import ROW, Reason
 from penstock.format.sys_flag import host_sizes
 
@@ -33,29 +36,68 @@ _LONG = struct.Struct(">q")
 _MIDDLE = struct.Struct(">iqi")  # reconsume times, prepared transaction offset, body length
 _SIZE_MAGIC = struct.Struct(">iI")
 _ANY_MAGIC = re.compile(rb"\xda\xa3\x20[\xa7\xab]|\xcb\xd4\x31\x94", re.DOTALL)
+_BORN_HOST_AT = 48
 _MAX_INT = 2**31 - 1
 
 
 def view_of(data: Buffer) -> memoryview:
-    """The bytes of any C-contiguous buffer."""
+    """Returns the bytes of any C-contiguous buffer."""
     return memoryview(data).cast("B")  # type: ignore[arg-type]  # arrays are buffers; numpy says so from 3.12 on
 
 
 def writable_view_of(out: WritableBuffer) -> memoryview:
-    """The bytes of a buffer that may be written."""
+    """Returns the bytes of a buffer; raises BufferError if it is read-only."""
     view = view_of(out)
     if view.readonly:
         raise BufferError("the buffer is read-only")
     return view
 
 
+def checked_rows(rows: Rows) -> Rows:
+    """Returns the rows; raises ValueError unless they are a contiguous array of ROW."""
+    if rows.dtype != ROW or rows.ndim != 1 or not rows.flags.c_contiguous:
+        raise ValueError("rows must be a contiguous array of ROW")
+    return rows
+
+
+class TopicTable:
+    """Gives each topic an id: 0, 1, 2 ... in order of first appearance. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._ids: dict[bytes, int] = {}
+        self._names: list[str] = []
+
+    def intern(self, topic: bytes) -> int:
+        """Returns the id of a topic; a new topic gets the next one."""
+        with self._lock:
+            topic_id = self._ids.setdefault(topic, len(self._ids))
+            if topic_id == len(self._names):
+                self._names.append(topic.decode("utf-8", "surrogateescape"))
+            return topic_id
+
+    def name(self, topic_id: int) -> str:
+        """Returns the topic with this id; raises IndexError if there is none."""
+        if not 0 <= topic_id < len(self._names):
+            raise IndexError(f"no topic has the id {topic_id}")
+        return self._names[topic_id]
+
+    @property
+    def names(self) -> list[str]:
+        """All topics, in the order of their ids."""
+        return list(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+
 def crc32(data: Buffer) -> int:
-    """CRC-32 with the top bit cleared, as records store it."""
+    """Returns the CRC-32 with its top bit cleared, as records store it."""
     return zlib.crc32(view_of(data)) & 0x7FFFFFFF
 
 
 def java_hash(text: str) -> int:
-    """Java's String.hashCode: signed 32 bit, over UTF-16 code units."""
+    """Returns Java's String.hashCode: a signed 32-bit number over UTF-16 code units."""
     code = 0
     for unit in memoryview(text.encode("utf-16-le", "surrogatepass")).cast("H"):
         code = (31 * code + unit) & 0xFFFFFFFF
@@ -122,17 +164,17 @@ def encode_record(
 
 
 def publish(out: WritableBuffer, at: int, size: int) -> None:
-    """Stores the size, then the magic: from now on a reader sees the record."""
+    """Stores size and magic of the record at out[at:]: from now on readers see it."""
     _publish(out, at, size, MESSAGE_MAGIC)
 
 
 def write_blank(out: WritableBuffer, at: int, size: int) -> None:
-    """Stores the header of a filler of `size` bytes; the rest of it is left alone."""
+    """Stores the 8-byte header of a filler of `size` bytes; the bytes after it stay as they are."""
     _publish(out, at, size, BLANK_MAGIC)
 
 
 def copy_published(out: WritableBuffer, at: int, data: Buffer) -> None:
-    """Copies whole records so that the first one's size and magic are stored last, in this order."""
+    """Copies whole records to out[at:]. Stores the first one's size and magic last, so all become visible at once."""
     view, source = writable_view_of(out), view_of(data)
     if len(source) < BLANK_HEADER_SIZE:
         raise ValueError(f"{len(source)} bytes are not a record")
@@ -153,13 +195,13 @@ def _publish(out: WritableBuffer, at: int, size: int, magic: int) -> None:
 
 
 def check_room(view: memoryview, at: int, size: int) -> None:
-    """Raises ValueError unless `size` bytes fit at `at`."""
+    """Raises ValueError unless `size` bytes fit at position `at`."""
     if at < 0 or size > _MAX_INT or at + size > len(view):
         raise ValueError(f"{size} bytes at {at} do not fit into {len(view)}")
 
 
 def check_record(data: Buffer, at: int, base: int, check_crc: bool) -> int:
-    """Every check of a walk on one record: STOP if it is valid; BEYOND_END where data has ended."""
+    """Checks one record as `walk` does. Returns a Reason: STOP if it is valid, BEYOND_END if `at` is past the data."""
     view = view_of(data)
     if at < 0:
         raise ValueError(f"{at} is not a position")
@@ -171,7 +213,10 @@ def check_record(data: Buffer, at: int, base: int, check_crc: bool) -> int:
 def walk(
     data: Buffer, base: int, start: int, stop: int, check_crc: bool, topics: Topics | None, max_rows: int
 ) -> tuple[Rows, int, int]:
-    """The valid records that start in [start, stop), the position after them, and why it ends there."""
+    """Returns (rows of the valid records that start in [start, stop), position after them, Reason to end there).
+
+    Reads at most `max_rows`. Fills topic_id if `topics` is given.
+    """
     view = view_of(data)
     if start < 0:
         raise ValueError(f"{start} is not a position")
@@ -194,18 +239,18 @@ def walk(
 
 
 def first_torn(data: Buffer, base: int, rows: Rows) -> int:
-    """The number of the first row whose topic or properties have lost a sector, -1 if none has.
+    """Returns the number of the first row whose topic or properties lost a sector, or -1.
 
-    A body has its CRC, and the lengths must add up; but if the sectors behind a whole body never reached the disk, the
-    topic or the properties are zeros there, and the record still passes every other check. So one is not believed if a
-    whole sector's part of them is zero. No client writes such properties.
+    The CRC covers only the body. If the sectors behind a complete body never reached the disk, topic or properties are
+    zero there, and the record still passes every other check. So a record counts as torn if some sector's share of its
+    topic and properties is all zero. No client writes such properties.
     """
     starts = rows["physical_offset"] - base
-    ends = starts + rows["size"] - 2 * (rows["properties_length"] == 0)  # then the record ends with their length, zero
+    ends = starts + rows["size"] - 2 * (rows["properties_length"] == 0)  # their length, 0, is not looked at
     boundaries = -(-(starts + rows["topic_at"]) // SECTOR_SIZE) * SECTOR_SIZE
     content = np.frombuffer(view_of(data), np.uint8)
     if len(rows) and not (int(starts.min()) >= 0 and int(ends.max()) <= len(content)):
-        raise ValueError("a row does not lie in the data")
+        raise ValueError("a row is outside the data")
     crossing = np.flatnonzero(boundaries < ends)
     suspects = crossing[(content[boundaries[crossing]] == 0) | (boundaries[crossing] + SECTOR_SIZE < ends[crossing])]
     for number in suspects.tolist():
@@ -216,11 +261,11 @@ def first_torn(data: Buffer, base: int, rows: Rows) -> int:
     return -1
 
 
-def walk_past(data: Buffer, base: int, start: int, stop: int, check_crc: bool) -> tuple[int, int, int]:
-    """As `walk`, without rows: the position after the valid records, why it ends there, and the last one's store time.
+def find_valid_end(data: Buffer, base: int, start: int, stop: int, check_crc: bool) -> tuple[int, int, int]:
+    """As `walk`, without rows: returns (position after the valid records, Reason, last record's store timestamp).
 
-    A record that has lost a sector (`first_torn`) is none: the walk ends there as where nothing was written. The time
-    is 0 if there is no record.
+    A record that lost a sector (`first_torn`) is not valid; the Reason is then UNWRITTEN. The timestamp is in
+    milliseconds, 0 if there is no record.
     """
     rows, reached, reason = walk(data, base, start, stop, check_crc, None, max(stop - start, 0))
     torn = first_torn(data, base, rows)
@@ -231,7 +276,7 @@ def walk_past(data: Buffer, base: int, start: int, stop: int, check_crc: bool) -
 
 
 def find_record(data: Buffer, base: int, start: int, stop: int, check_crc: bool) -> int:
-    """The first position in [start, stop) where a valid record or filler starts; -1 if there is none."""
+    """Returns the first position in [start, stop) where a valid record or filler starts, or -1."""
     view = view_of(data)
     if start < 0:
         raise ValueError(f"{start} is not a position")
@@ -242,8 +287,50 @@ def find_record(data: Buffer, base: int, start: int, stop: int, check_crc: bool)
     return -1
 
 
+def record_fields(data: Buffer, at: int) -> tuple[Any, ...] | int:
+    """Returns the fields of the record at data[at] in the order of `Record`, hosts as bytes.
+
+    Returns a Reason as an int if there is no record. Checks the record's lengths, but not its position or CRC.
+    """
+    whole = view_of(data)
+    if not 0 <= at <= len(whole):
+        raise ValueError(f"{at} is not a position")
+    view = whole[at:]
+    if len(view) < MIN_RECORD_SIZE:
+        return int(check_record(view, 0, 0, False)) if view else Reason.BEYOND_END
+    (physical_offset,) = _LONG.unpack_from(view, 28)
+    rows, _, reason = walk(view, physical_offset, 0, 1, False, None, 1)
+    if not len(rows):
+        return reason
+    row = {name: int(rows[0][name]) for name in rows.dtype.names or ()}
+    born_size, store_size = host_sizes(row["sys_flag"])
+    stored_at = _BORN_HOST_AT + born_size + 8
+
+    def part(name: str) -> bytes:
+        return bytes(view[row[f"{name}_at"] : row[f"{name}_at"] + row[f"{name}_length"]])
+
+    return (
+        part("topic").decode("utf-8", "surrogateescape"),
+        row["queue_id"],
+        row["queue_offset"],
+        row["physical_offset"],
+        row["size"],
+        row["flag"],
+        row["sys_flag"],
+        row["born_timestamp"],
+        bytes(view[_BORN_HOST_AT : _BORN_HOST_AT + born_size]),
+        row["store_timestamp"],
+        bytes(view[stored_at : stored_at + store_size]),
+        row["reconsume_times"],
+        row["prepared_transaction_offset"],
+        decode_properties(part("properties")),
+        part("body"),
+        row["body_crc"],
+    )
+
+
 def is_incomplete(magic: int) -> bool:
-    """Whether some bytes of a magic are still zero: a store over two cache lines is seen in two halves."""
+    """Whether this is a magic with some bytes still zero: a store across two cache lines can be seen in halves."""
     return any(
         all(seen in (0, due) for seen, due in zip(magic.to_bytes(4, "big"), whole.to_bytes(4, "big"), strict=True))
         for whole in (MESSAGE_MAGIC, MESSAGE_MAGIC_V2, BLANK_MAGIC)
@@ -251,11 +338,11 @@ def is_incomplete(magic: int) -> bool:
 
 
 def examine(view: memoryview, at: int, base: int, check_crc: bool) -> tuple[Reason, tuple[int, ...] | None]:
-    """The row of a valid record (reason STOP), or what else stands at `at`, which is inside the view."""
+    """Returns (STOP, the row) if a valid record starts at `at`, which is inside the view; else (Reason, None)."""
     left = len(view) - at
     if left < BLANK_HEADER_SIZE:
         return (Reason.BAD_SIZE if any(view[at:]) else Reason.UNWRITTEN), None
-    magic = int.from_bytes(view[at + 4 : at + 8], "big")  # before the size, which is stored before it
+    magic = int.from_bytes(view[at + 4 : at + 8], "big")  # read first, because it is stored last
     size = int.from_bytes(view[at : at + 4], "big", signed=True)
     if magic == 0:
         return Reason.UNWRITTEN, None

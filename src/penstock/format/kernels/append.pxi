@@ -1,0 +1,608 @@
+# The appender: one ordinary message from the caller's object into the log in one step; and prefault, client batches.
+# The plain twin is plain/append.py. It declines every message; the reference for the bytes is the store's general path,
+# which also takes every message that this one declines.
+
+# -- property strings ----------------------------------------------------------------------------------------
+
+cdef enum:
+    MAX_PIECES = 64
+
+
+cdef struct Piece:
+    const char* text
+    Py_ssize_t size
+
+
+cdef int collect_pieces(properties, keys, tags, whole, Piece* pieces, int64_t* total) except? -1:
+    """Collects the property string as pieces, alternately names and values, and its length in *total.
+
+    Returns the number of pieces, or -1 if the message is not ordinary. `whole` is a property string in stored form; if
+    it is not empty it is the only piece, and the other arguments must be empty.
+    """
+    cdef int count = 0
+    cdef int64_t size = 0
+    cdef Py_ssize_t position = 0
+    cdef PyObject* name
+    cdef PyObject* value
+    if not PyUnicode_CheckExact(whole) or (properties is not None and not PyDict_CheckExact(properties)):
+        return -1
+    if PyUnicode_GET_LENGTH(whole):
+        pieces[0].text = PyUnicode_AsUTF8AndSize(whole, &pieces[0].size)
+        if pieces[0].text == NULL:  # a lone surrogate, as in add_piece
+            PyErr_Clear()
+            return -1
+        total[0] = pieces[0].size
+        return -1 if keys or tags or properties else 1
+    if properties is not None and PyDict_Size(properties):
+        if 2 * PyDict_Size(properties) > MAX_PIECES - 8:
+            return -1
+        while PyDict_Next(properties, &position, &name, &value):
+            if (
+                add_piece(<object>name, pieces, &count, &size, True) < 0
+                or pieces[count - 1].size == 0 or is_special(&pieces[count - 1])
+                or add_piece(<object>value, pieces, &count, &size, False) < 0
+            ):
+                return -1
+            if pieces[count - 1].size == 0:
+                count -= 2
+                size -= pieces[count].size
+    if keys:
+        pieces[count].text = "KEYS"
+        pieces[count].size = 4
+        count += 1
+        size += 4
+        if add_piece(keys, pieces, &count, &size, False) < 0:
+            return -1
+    if tags:
+        pieces[count].text = "TAGS"
+        pieces[count].size = 4
+        count += 1
+        size += 4
+        if add_piece(tags, pieces, &count, &size, False) < 0:
+            return -1
+    total[0] = size + count - (1 if count else 0)  # a separator after each piece except the last
+    return count
+
+
+cdef int add_piece(object text, Piece* pieces, int* count, int64_t* size, bint is_name) except? -1:
+    """Adds a text; returns -1 if it is not a str without separators."""
+    cdef Piece* piece = &pieces[count[0]]
+    if not PyUnicode_CheckExact(text):
+        return -1
+    piece.text = PyUnicode_AsUTF8AndSize(text, &piece.size)
+    if piece.text == NULL:  # a lone surrogate: the general path reports it
+        PyErr_Clear()
+        return -1
+    if memchr(piece.text, 2, piece.size) or (is_name and memchr(piece.text, 1, piece.size)):
+        return -1
+    count[0] += 1
+    size[0] += piece.size
+    return 0
+
+
+cdef bint is_special(Piece* name) noexcept nogil:
+    """Whether the store interprets this property; only the general path does."""
+    return (
+        (name.size == 4 and (not memcmp(name.text, "KEYS", 4) or not memcmp(name.text, "TAGS", 4)
+                             or not memcmp(name.text, "WAIT", 4)))
+        or (name.size == 5 and not memcmp(name.text, "DELAY", 5))
+    )
+
+
+cdef void write_pieces(uint8_t* p, Piece* pieces, int count) noexcept nogil:
+    """Writes the property string: byte 1 after a name, byte 2 after a value."""
+    cdef int i
+    for i in range(count):
+        memcpy(p, pieces[i].text, pieces[i].size)
+        p += pieces[i].size
+        if i + 1 < count:
+            p[0] = 1 if i % 2 == 0 else 2
+            p += 1
+
+
+# -- latencies -----------------------------------------------------------------------------------------------
+
+cdef extern from *:
+    """
+    #include <time.h>
+    static inline int64_t wall_clock_ns(void) {
+        struct timespec t; clock_gettime(CLOCK_REALTIME, &t); return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+    }
+    """
+    int64_t wall_clock_ns() noexcept nogil
+
+cdef enum:
+    LATENCIES = 12
+
+cdef int64_t[11] LATENCY_BOUNDS_NS = [
+    1000000, 2000000, 5000000, 10000000, 20000000, 50000000, 100000000, 200000000, 500000000, 1000000000, 5000000000
+]
+
+
+cdef int latency_class(int64_t nanoseconds) noexcept nogil:
+    """Returns the number of the first bound that is not exceeded; LATENCIES - 1 if all are."""
+    cdef int number = 0
+    while number < LATENCIES - 1 and nanoseconds > LATENCY_BOUNDS_NS[number]:
+        number += 1
+    return number
+
+
+# -- the appender --------------------------------------------------------------------------------------------
+
+cdef struct Placed:  # a record that was written
+    int64_t size
+    int64_t queue_offset
+    PyObject* queue_id    # borrowed from the message
+    PyObject* store_host  # borrowed from the message or the appender
+
+
+cdef extern from *:
+    """
+    #include <structmember.h>
+
+    /* Returns the offset of a slot's object within its instances, -1 if this is not the descriptor of a slot. */
+    static Py_ssize_t member_offset(PyObject *descriptor) {
+        if (Py_TYPE(descriptor) != &PyMemberDescr_Type) return -1;
+        PyMemberDef *member = ((PyMemberDescrObject *)descriptor)->d_member;
+        return member->type == T_OBJECT_EX || member->type == T_OBJECT ? member->offset : -1;
+    }
+    /* Returns the object of a slot, borrowed; None if the slot is not set. */
+    static inline PyObject *member_at(PyObject *instance, Py_ssize_t offset) {
+        PyObject *value = *(PyObject **)((char *)instance + offset);
+        return value ? value : Py_None;
+    }
+    """
+    Py_ssize_t member_offset(object descriptor)
+    PyObject* member_at(object instance, Py_ssize_t offset)
+
+
+def _noop():
+    """Does nothing."""
+
+
+cdef class Appender:
+    """Appends ordinary messages to the log file it is attached to. The GIL is the lock, and is never released here.
+
+    A message is ordinary if its topic and hosts were seen before, it fits into the file, its body is bytes, its
+    properties are texts without separators, and it is not delayed, prepared or rolled back. Any other message is
+    declined: the result is None and nothing changes.
+
+    message_type      the class of messages; its fields must be slots, which are read by their offset in the object
+    result_type       called with (ok, physical offset, size, queue id, queue offset, store timestamp, store host)
+    ok                the status for the result
+    clock             returns milliseconds; None reads the system's clock, which is faster
+    store_host_text   the store host of messages that have none, as text
+    store_host        the same in its 8 or 20 bytes
+    max_body_bytes    the largest body
+    max_record_bytes  the largest record
+
+    Raises BadSettings if a field of `message_type` is not a slot.
+    """
+
+    cdef public bint is_open
+    """False while another thread appends, or while appends are not allowed: everything is declined."""
+    cdef public bint is_follower_asleep
+    """True to have `wake` called after the next append."""
+    cdef public object wake
+    """Called after an append if the follower is asleep."""
+    cdef public object page_need
+    """Called after every 8 MiB: it is time to prefault the next pages."""
+    cdef int64_t page_need_at  # position in the file
+    cdef public dict queues
+    """Legal topics, each with the next queue offset of each of its queues."""
+    cdef public dict hosts
+    """Known hosts as text, each with its bytes."""
+    cdef public int64_t newest_timestamp
+    cdef readonly int64_t count
+    cdef readonly int64_t bytes_appended
+    cdef readonly int64_t slowest_ns
+    cdef int64_t[LATENCIES] latencies
+    cdef object message_type
+    cdef object result_type
+    cdef object ok
+    cdef object clock
+    cdef str store_host_text
+    cdef bytes store_host
+    cdef int64_t max_body_bytes, max_record_bytes
+    cdef Py_buffer target
+    cdef Py_buffer marks
+    cdef bint attached
+    cdef int64_t from_offset, position
+    cdef Py_ssize_t topic_at, body_at, keys_at, tags_at, properties_at, queue_id_at, delay_level_at, flag_at
+    cdef Py_ssize_t sys_flag_at, born_timestamp_at, born_host_at, store_host_at, reconsume_times_at, prepared_at
+    cdef Py_ssize_t wait_at, property_text_at
+
+    def __cinit__(self):
+        self.attached = False
+
+    def __init__(
+        self, message_type, result_type, ok, clock, str store_host_text, bytes store_host, max_body_bytes,
+        max_record_bytes,
+    ):
+        self.message_type = message_type
+        self.result_type = result_type
+        self.ok = ok
+        self.clock = clock
+        self.store_host_text = store_host_text
+        self.store_host = store_host
+        self.max_body_bytes = max_body_bytes
+        self.max_record_bytes = max_record_bytes
+        self.queues = {}
+        self.hosts = {}
+        self.wake = self.page_need = _noop
+        self.from_offset = -1
+        self.topic_at = self.slot("topic")
+        self.body_at = self.slot("body")
+        self.keys_at = self.slot("keys")
+        self.tags_at = self.slot("tags")
+        self.properties_at = self.slot("properties")
+        self.queue_id_at = self.slot("queue_id")
+        self.delay_level_at = self.slot("delay_level")
+        self.flag_at = self.slot("flag")
+        self.sys_flag_at = self.slot("sys_flag")
+        self.born_timestamp_at = self.slot("born_timestamp")
+        self.born_host_at = self.slot("born_host")
+        self.store_host_at = self.slot("store_host")
+        self.reconsume_times_at = self.slot("reconsume_times")
+        self.prepared_at = self.slot("prepared_transaction_offset")
+        self.wait_at = self.slot("wait")
+        self.property_text_at = self.slot("property_text")
+
+    cdef Py_ssize_t slot(self, str name) except -1:
+        """Returns the offset of a field in a message."""
+        cdef Py_ssize_t offset = member_offset(getattr(self.message_type, name, None))
+        if offset < 0:
+            raise _BadSettings(
+                f"the compiled kernels cannot read {self.message_type.__name__}.{name} on this Python, "
+                "because it is not a slot; choose PENSTOCK_KERNELS=plain"
+            )
+        return offset
+
+    def __dealloc__(self):
+        self.release()
+
+    def attach(self, target, marks, int64_t from_offset):
+        """From now on appends go to the file `target`, which starts at the physical offset `from_offset`.
+
+        `marks` are two int64: the end of the records in the file, and the newest store timestamp. Appends update both.
+        """
+        cdef Py_buffer new_target, new_marks
+        PyObject_GetBuffer(target, &new_target, PyBUF_WRITABLE)
+        try:
+            PyObject_GetBuffer(marks, &new_marks, PyBUF_WRITABLE)
+        except BaseException:
+            PyBuffer_Release(&new_target)
+            raise
+        if new_marks.len != 16:
+            PyBuffer_Release(&new_target)
+            PyBuffer_Release(&new_marks)
+            raise ValueError("the marks of a file take 16 bytes")
+        self.release()
+        self.target = new_target
+        self.marks = new_marks
+        self.attached = True
+        self.position = (<int64_t*>self.marks.buf)[0]
+        if from_offset != self.from_offset:
+            self.page_need_at = self.position
+        self.from_offset = from_offset
+
+    def detach(self):
+        """Releases the file's memory; everything is declined until the next `attach`."""
+        self.release()
+
+    cdef void release(self) noexcept:
+        if self.attached:
+            self.attached = False
+            PyBuffer_Release(&self.target)
+            PyBuffer_Release(&self.marks)
+
+    @property
+    def latency_counts(self):
+        """How many messages took up to 1, 2, 5, 10, 20, 50, 100, 200, 500 ms, 1 s, 5 s, and longer."""
+        return [self.latencies[i] for i in range(LATENCIES)]
+
+    cdef int64_t place(
+        self, message, int64_t now, int64_t at, bint publish, bint in_batch, Placed* placed
+    ) except? -2:
+        """Writes a message's record at the position `at` of the file; returns its size, or -1 to decline."""
+        cdef int64_t size, queue_offset = 0, properties_size = 0, born
+        cdef int64_t queue_id, flag, sys_flag, reconsume_times, prepared_offset, delay_level
+        cdef Py_ssize_t topic_size, body_size, born_size, store_size
+        cdef Piece[MAX_PIECES] pieces
+        cdef int count
+        cdef PyObject* found
+        cdef PyObject* topic
+        cdef PyObject* body
+        cdef PyObject* queue_id_object
+        cdef PyObject* store_host_text
+        cdef dict offsets
+        cdef const char* topic_text
+        cdef const char* born_host
+        cdef const char* store_host = PyBytes_AS_STRING(self.store_host)
+        cdef uint8_t* p
+        if type(message) is not self.message_type:
+            return -1
+        if not read_long(<object>member_at(message, self.delay_level_at), &delay_level) or delay_level != 0:
+            return -1
+        if <object>member_at(message, self.wait_at) is not True:
+            return -1
+        topic = member_at(message, self.topic_at)
+        found = PyDict_GetItem(self.queues, <object>topic)
+        if found is NULL:
+            return -1
+        offsets = <dict>found
+        topic_text = PyUnicode_AsUTF8AndSize(<object>topic, &topic_size)
+        found = PyDict_GetItem(self.hosts, <object>member_at(message, self.born_host_at))
+        if found is NULL:
+            return -1
+        born_host = PyBytes_AS_STRING(<object>found)
+        born_size = PyBytes_GET_SIZE(<object>found)
+        store_size = PyBytes_GET_SIZE(self.store_host)
+        store_host_text = member_at(message, self.store_host_at)
+        if not PyUnicode_CheckExact(<object>store_host_text):
+            return -1
+        if PyUnicode_GET_LENGTH(<object>store_host_text):
+            found = PyDict_GetItem(self.hosts, <object>store_host_text)
+            if found is NULL:
+                return -1
+            store_host = PyBytes_AS_STRING(<object>found)
+            store_size = PyBytes_GET_SIZE(<object>found)
+        else:
+            store_host_text = <PyObject*>self.store_host_text
+        body = member_at(message, self.body_at)
+        if not PyBytes_CheckExact(<object>body):
+            return -1
+        body_size = PyBytes_GET_SIZE(<object>body)
+        queue_id_object = member_at(message, self.queue_id_at)
+        if not (
+            read_long(<object>member_at(message, self.sys_flag_at), &sys_flag)
+            and read_long(<object>queue_id_object, &queue_id)
+            and read_long(<object>member_at(message, self.flag_at), &flag)
+            and read_long(<object>member_at(message, self.reconsume_times_at), &reconsume_times)
+            and read_long(<object>member_at(message, self.prepared_at), &prepared_offset)
+            and read_long(<object>member_at(message, self.born_timestamp_at), &born)
+        ):
+            return -1
+        if (
+            queue_id < 0 or queue_id > MAX_INT or born < 0
+            or sys_flag != <int32_t>sys_flag or flag != <int32_t>flag or reconsume_times != <int32_t>reconsume_times
+            or (sys_flag & TRANSACTION_MASK) == PREPARED or (sys_flag & TRANSACTION_MASK) == ROLLBACK
+            or (in_batch and sys_flag & TRANSACTION_MASK)
+        ):
+            return -1
+        keys = <object>member_at(message, self.keys_at)
+        if PyTuple_CheckExact(keys) or PyList_CheckExact(keys):
+            try:
+                keys = keys[0] if len(keys) == 1 else " ".join(keys)
+            except TypeError:
+                return -1
+        count = collect_pieces(
+            <object>member_at(message, self.properties_at), keys, <object>member_at(message, self.tags_at),
+            <object>member_at(message, self.property_text_at), pieces, &properties_size,
+        )
+        if count < 0:
+            return -1
+        size = 75 + born_size + store_size + body_size + topic_size + properties_size
+        if (
+            body_size > self.max_body_bytes or size > self.max_record_bytes or properties_size > 32767
+            or size + 8 > self.target.len - at
+        ):
+            return -1
+        sys_flag &= ~0x30
+        if born_size == 20:
+            sys_flag |= 0x10
+        if store_size == 20:
+            sys_flag |= 0x20
+        found = PyDict_GetItem(offsets, <object>queue_id_object)
+        if found is not NULL:
+            queue_offset = PyLong_AsLongLong(<object>found)
+        p = <uint8_t*>self.target.buf + at
+        store32(p + 8, <int32_t>crc_of(<const uint8_t*>PyBytes_AS_STRING(<object>body), body_size))
+        store32(p + 12, <int32_t>queue_id)
+        store32(p + 16, <int32_t>flag)
+        store64(p + 20, queue_offset)
+        store64(p + 28, self.from_offset + at)
+        store32(p + 36, <int32_t>sys_flag)
+        store64(p + 40, born if born else now)
+        memcpy(p + 48, born_host, born_size)
+        p += 48 + born_size
+        store64(p, now)
+        memcpy(p + 8, store_host, store_size)
+        p += 8 + store_size
+        store32(p, <int32_t>reconsume_times)
+        store64(p + 4, prepared_offset)
+        store32(p + 12, <int32_t>body_size)
+        memcpy(p + 16, PyBytes_AS_STRING(<object>body), body_size)
+        p += 16 + body_size
+        p[0] = <uint8_t>topic_size
+        memcpy(p + 1, topic_text, topic_size)
+        p += 1 + topic_size
+        store16(p, <int16_t>properties_size)
+        write_pieces(p + 2, pieces, count)
+        if publish:
+            store_head(<uint8_t*>self.target.buf + at, <int32_t>size, MESSAGE_MAGIC)
+        offsets[<object>queue_id_object] = queue_offset + 1
+        placed.size = size
+        placed.queue_offset = queue_offset
+        placed.queue_id = queue_id_object
+        placed.store_host = store_host_text
+        return size
+
+    cdef void advance(self, int64_t end, int64_t now, int64_t started, int64_t count) noexcept:
+        """Moves the file's end behind `count` records that were written, and counts them."""
+        cdef int64_t took = wall_clock_ns() - started
+        self.count += count
+        self.bytes_appended += end - self.position
+        self.latencies[latency_class(took)] += count
+        if took > self.slowest_ns:
+            self.slowest_ns = took
+        self.position = end
+        self.newest_timestamp = now
+        (<int64_t*>self.marks.buf)[1] = now
+        (<int64_t*>self.marks.buf)[0] = end
+
+    cdef result(self, int64_t at, int64_t now, const Placed* placed):
+        return self.result_type(
+            self.ok, self.from_offset + at, placed.size, <object>placed.queue_id, placed.queue_offset, now,
+            <object>placed.store_host,
+        )
+
+    cdef notify(self):
+        """Calls the callbacks. Comes last, because they are Python code: another thread may attach another file."""
+        if self.position >= self.page_need_at:
+            self.page_need_at += 8 << 20
+            self.page_need()
+        if self.is_follower_asleep:
+            self.is_follower_asleep = False
+            self.wake()
+
+    def append(self, message):
+        """Appends a message and returns its result, or None to decline."""
+        cdef int64_t started = wall_clock_ns(), now = started // 1000000, at
+        cdef Placed placed
+        if self.clock is not None:
+            now = PyLong_AsLongLong(self.clock())  # first, because it is Python code: other threads may run meanwhile
+        if not self.is_open or not self.attached:
+            return None
+        at = self.position
+        if self.place(message, now, at, True, False, &placed) < 0:
+            return None
+        self.advance(at + placed.size, now, started, 1)
+        result = self.result(at, now, &placed)
+        self.notify()
+        return result
+
+    def append_many(self, messages):
+        """Appends a list of messages, which become visible at once; returns their results, or None to decline all."""
+        cdef int64_t started = wall_clock_ns(), now = started // 1000000, start, at
+        cdef Py_ssize_t i, count = len(messages), done = 0
+        cdef Placed* placed
+        if self.clock is not None:
+            now = PyLong_AsLongLong(self.clock())
+        if not PyList_CheckExact(messages) or not count or not self.is_open or not self.attached:
+            return None
+        placed = <Placed*>malloc(count * sizeof(Placed))
+        if placed == NULL:
+            raise MemoryError
+        try:
+            start = at = self.position
+            for i in range(count):
+                if self.place(<object>PyList_GET_ITEM(messages, i), now, at, i > 0, True, &placed[i]) < 0:
+                    break
+                at += placed[i].size
+                done += 1
+            if done < count:
+                self.undo(messages, start, at, done)
+                return None
+            store_head(<uint8_t*>self.target.buf + start, <int32_t>placed[0].size, MESSAGE_MAGIC)
+            self.advance(at, now, started, count)
+            results = []
+            at = start
+            for i in range(count):
+                results.append(self.result(at, now, &placed[i]))
+                at += placed[i].size
+        finally:
+            free(placed)
+        self.notify()
+        return results
+
+    cdef int undo(self, list messages, int64_t start, int64_t end, Py_ssize_t count) except -1:
+        """Zeroes the `count` records of a batch that were written, and takes their queue offsets back."""
+        cdef Py_ssize_t i
+        cdef dict offsets
+        memset(<uint8_t*>self.target.buf + start, 0, end - start)
+        for i in range(count):
+            message = <object>PyList_GET_ITEM(messages, i)
+            offsets = self.queues[<object>member_at(message, self.topic_at)]
+            offsets[<object>member_at(message, self.queue_id_at)] -= 1
+        return 0
+
+
+cdef inline bint read_long(object number, int64_t* value) noexcept:
+    """Reads an int; returns False if it is not an int of at most 64 bits."""
+    cdef int overflow = 0
+    if not PyLong_CheckExact(number):
+        return False
+    value[0] = PyLong_AsLongLongAndOverflow(number, &overflow)
+    return overflow == 0
+
+
+# -- prefault ------------------------------------------------------------------------------------------------
+
+cdef extern from *:
+    """
+    #include <sys/mman.h>
+    #include <unistd.h>
+    #ifndef MADV_POPULATE_WRITE
+    #define MADV_POPULATE_WRITE 23
+    #endif
+
+    /* Takes the write faults of the pages of [from, to) without changing a byte. */
+    static void write_fault(uint8_t *from, uint8_t *to) {
+        uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
+        uint8_t *first = (uint8_t *)((uintptr_t)from & ~(page - 1));
+    #ifdef __linux__
+        if (madvise(first, to - first, MADV_POPULATE_WRITE) == 0) return;
+    #endif
+        for (uint8_t *p = from; p < to; p += page) __atomic_fetch_or(p, 0, __ATOMIC_RELAXED);
+    }
+    """
+    void write_fault(uint8_t* start, uint8_t* stop) noexcept nogil
+
+
+def prefault(out, int64_t start, int64_t stop):
+    """Takes the page faults of out[start:stop], so that later stores meet none. Changes no byte."""
+    cdef Py_buffer target
+    PyObject_GetBuffer(out, &target, PyBUF_WRITABLE)
+    try:
+        check_room(target.len, start, stop - start)
+        with nogil:
+            write_fault(<uint8_t*>target.buf + start, <uint8_t*>target.buf + stop)
+    finally:
+        PyBuffer_Release(&target)
+
+
+# -- client batches ------------------------------------------------------------------------------------------
+
+def split_batch(bytes data, bytes common):
+    """Splits the body of a client's batch into (flag, body, property text) of each message.
+
+    Appends the properties `common` to those of each message. Returns None if lengths do not fit or properties are not
+    UTF-8: `decode_batch_body` then says what is wrong.
+    """
+    cdef const uint8_t* start = <const uint8_t*>PyBytes_AS_STRING(data)
+    cdef const char* tail = PyBytes_AS_STRING(common)
+    cdef int64_t left = PyBytes_GET_SIZE(data), tail_size = PyBytes_GET_SIZE(common)
+    cdef int64_t size, body_size, properties_size, text_size
+    cdef const uint8_t* properties
+    cdef char* text = <char*>malloc(32768 + tail_size)
+    cdef list items = []
+    if text == NULL:
+        raise MemoryError
+    try:
+        while left > 0:
+            if left < 22:
+                return None
+            size, body_size = load32(start), load32(start + 16)
+            if body_size < 0 or size > left or size < 22 + body_size:
+                return None
+            properties = start + 22 + body_size
+            properties_size = load16(properties - 2)
+            if properties_size < 0 or 22 + body_size + properties_size != size:
+                return None
+            memcpy(text, properties, properties_size)
+            text_size = properties_size
+            if text_size and tail_size and text[text_size - 1] != 2:
+                text[text_size] = 2
+                text_size += 1
+            memcpy(text + text_size, tail, tail_size)
+            try:
+                joined = PyUnicode_DecodeUTF8(text, text_size + tail_size, NULL)
+            except UnicodeDecodeError:
+                return None
+            items.append((load32(start + 12), PyBytes_FromStringAndSize(<char*>start + 20, body_size), joined))
+            start += size
+            left -= size
+    finally:
+        free(text)
+    return items

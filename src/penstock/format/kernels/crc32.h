@@ -1,0 +1,125 @@
+/* CRC-32 (polynomial 0xEDB88320, as zlib's) of a record's body. Included by _compiled.pyx.
+
+   Two implementations with the same result: carry-less multiplication where the processor has it (x86-64 with PCLMUL
+   and SSE 4.1), table lookups elsewhere. Call crc_init once before crc_of. */
+
+#ifndef PENSTOCK_CRC32_H
+#define PENSTOCK_CRC32_H
+
+#include <stdint.h>
+#include <string.h>
+
+/* Slicing by 16: tables[t][n] is the CRC of byte n followed by t zero bytes. */
+static uint32_t crc_tables[16][256];
+
+static void crc_init_tables(void) {
+    for (uint32_t n = 0; n < 256; n++) {
+        uint32_t c = n;
+        for (int k = 0; k < 8; k++) c = (c >> 1) ^ (0xEDB88320u & (0u - (c & 1)));
+        crc_tables[0][n] = c;
+    }
+    for (int t = 1; t < 16; t++)
+        for (uint32_t n = 0; n < 256; n++)
+            crc_tables[t][n] = (crc_tables[t - 1][n] >> 8) ^ crc_tables[0][crc_tables[t - 1][n] & 0xFF];
+}
+
+static uint32_t crc_by_tables(uint32_t c, const uint8_t *p, int64_t size) {
+#if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
+    for (; size >= 16; size -= 16, p += 16) {
+        uint32_t v, w, x, y;
+        memcpy(&v, p, 4);
+        memcpy(&w, p + 4, 4);
+        memcpy(&x, p + 8, 4);
+        memcpy(&y, p + 12, 4);
+        v ^= c; /* only the four lookups of v depend on the previous round */
+        c = (crc_tables[11][w & 0xFF] ^ crc_tables[10][(w >> 8) & 0xFF]
+           ^ crc_tables[9][(w >> 16) & 0xFF] ^ crc_tables[8][w >> 24]
+           ^ crc_tables[7][x & 0xFF] ^ crc_tables[6][(x >> 8) & 0xFF]
+           ^ crc_tables[5][(x >> 16) & 0xFF] ^ crc_tables[4][x >> 24]
+           ^ crc_tables[3][y & 0xFF] ^ crc_tables[2][(y >> 8) & 0xFF]
+           ^ crc_tables[1][(y >> 16) & 0xFF] ^ crc_tables[0][y >> 24])
+          ^ ((crc_tables[15][v & 0xFF] ^ crc_tables[14][(v >> 8) & 0xFF])
+           ^ (crc_tables[13][(v >> 16) & 0xFF] ^ crc_tables[12][v >> 24]));
+    }
+#endif
+    for (; size > 0; size--, p++) c = (c >> 8) ^ crc_tables[0][(c ^ *p) & 0xFF];
+    return c;
+}
+
+#if defined(__x86_64__) && defined(__GNUC__)
+#define PENSTOCK_X86 1
+#include <immintrin.h>
+
+/* Folding: multiplies 64 bytes onto the next 64, then 16 onto the next 16. A tail of n < 16 bytes is folded by shifting
+   n bytes out of the 128-bit state while n new ones come in. The last 128 bits are reduced to 32. The constants are
+   powers of x modulo the reflected polynomial. */
+#define CRC_FOLD(x, by, next) _mm_xor_si128( \
+    _mm_xor_si128(_mm_clmulepi64_si128(x, by, 0x00), _mm_clmulepi64_si128(x, by, 0x11)), next)
+#define CRC_LOAD(p) _mm_loadu_si128((const __m128i *)(p))
+
+/* Shuffle masks: the 16 bytes at 16 - n shift a register up by n bytes, those at 16 + n shift it down. */
+static const uint8_t crc_shifts[48] = {
+    128, 128, 128, 128, 128, 128, 128, 128, 128, 128, 128, 128, 128, 128, 128, 128,
+    0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15,
+    128, 128, 128, 128, 128, 128, 128, 128, 128, 128, 128, 128, 128, 128, 128, 128};
+
+/* Requires size >= 16. */
+__attribute__((target("pclmul,sse4.1")))
+static uint32_t crc_by_folding(uint32_t c, const uint8_t *p, int64_t size) {
+    const __m128i by_64 = _mm_set_epi64x(0x01c6e41596, 0x0154442bd4);
+    const __m128i by_16 = _mm_set_epi64x(0x00ccaa009e, 0x01751997d0);
+    const __m128i by_8 = _mm_set_epi64x(0, 0x0163cd6124);
+    const __m128i reduce = _mm_set_epi64x(0x01f7011641, 0x01db710641);
+    const __m128i low_32 = _mm_setr_epi32(-1, 0, -1, 0);
+    __m128i a = _mm_xor_si128(CRC_LOAD(p), _mm_cvtsi32_si128((int)c)), t;
+    if (size >= 64) {
+        __m128i b = CRC_LOAD(p + 16), d = CRC_LOAD(p + 32), e = CRC_LOAD(p + 48);
+        for (p += 64, size -= 64; size >= 64; p += 64, size -= 64) {
+            a = CRC_FOLD(a, by_64, CRC_LOAD(p));
+            b = CRC_FOLD(b, by_64, CRC_LOAD(p + 16));
+            d = CRC_FOLD(d, by_64, CRC_LOAD(p + 32));
+            e = CRC_FOLD(e, by_64, CRC_LOAD(p + 48));
+        }
+        a = CRC_FOLD(a, by_16, b);
+        a = CRC_FOLD(a, by_16, d);
+        a = CRC_FOLD(a, by_16, e);
+    } else {
+        p += 16;
+        size -= 16;
+    }
+    for (; size >= 16; p += 16, size -= 16) a = CRC_FOLD(a, by_16, CRC_LOAD(p));
+    if (size) {
+        const __m128i down = CRC_LOAD(crc_shifts + 16 + size), up = CRC_LOAD(crc_shifts + size);
+        t = _mm_blendv_epi8(_mm_shuffle_epi8(a, down), CRC_LOAD(p + size - 16), down);
+        a = CRC_FOLD(_mm_shuffle_epi8(a, up), by_16, t);
+    }
+    a = _mm_xor_si128(_mm_srli_si128(a, 8), _mm_clmulepi64_si128(a, by_16, 0x10));
+    a = _mm_xor_si128(_mm_srli_si128(a, 4), _mm_clmulepi64_si128(_mm_and_si128(a, low_32), by_8, 0x00));
+    t = _mm_and_si128(_mm_clmulepi64_si128(_mm_and_si128(a, low_32), reduce, 0x10), low_32);
+    a = _mm_xor_si128(a, _mm_clmulepi64_si128(t, reduce, 0x00));
+    return (uint32_t)_mm_extract_epi32(a, 1);
+}
+#endif
+
+static int crc_can_fold = 0;
+
+/* Fills the tables and looks up what the processor can do. */
+static void crc_init(void) {
+    crc_init_tables();
+#ifdef PENSTOCK_X86
+    crc_can_fold = __builtin_cpu_supports("pclmul") && __builtin_cpu_supports("sse4.1");
+#endif
+}
+
+/* The CRC with its top bit cleared, as a record stores it. */
+static uint32_t crc_of(const uint8_t *p, int64_t size) {
+    uint32_t c = 0xFFFFFFFFu;
+#ifdef PENSTOCK_X86
+    if (crc_can_fold && size >= 16) c = crc_by_folding(c, p, size);
+    else
+#endif
+    c = crc_by_tables(c, p, size);
+    return (c ^ 0xFFFFFFFFu) & 0x7FFFFFFFu;
+}
+
+#endif

@@ -1,0 +1,249 @@
+"""The index file: put, find, rewind; and queries by key. Twin of index.pxi.
+
+One writer at a time. A put stores the item, then the slot, then the header: a crash in between leaves at most one slot
+that points to an item beyond the header's count.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+
+import numpy as np
+
+from penstock.format.kernels.plain.dispatch import find_property
+from penstock.format.kernels.plain.record import check_room, java_hash, view_of, walk, writable_view_of
+from penstock.format.kernels.types import Buffer, Ints, Longs, WritableBuffer
+
+_HEADER_SIZE, _SLOT_SIZE, _ITEM_SIZE = 40, 4, 20
+_BEGIN_TIMESTAMP, _END_TIMESTAMP, _BEGIN_OFFSET, _END_OFFSET, _SLOT_COUNT, _COUNT = 0, 8, 16, 24, 32, 36
+_INT = struct.Struct(">i")
+_LONG = struct.Struct(">q")
+_ITEM = struct.Struct(">iqii")
+_MAX_INT = 2**31 - 1
+_MAX_LONG = 2**63 - 1
+
+
+def index_put(
+    out: WritableBuffer,
+    slots: int,
+    items: int,
+    hashes: Ints,
+    offsets: Longs,
+    times: Longs,
+    apart: bytearray | None = None,
+) -> int:
+    """Puts keys until the file is full; returns how many were put. Times are in milliseconds.
+
+    With `apart` the new items, 20 bytes each, go there instead of into the file; the caller writes them to the file.
+    """
+    view = writable_view_of(out)
+    check_geometry(view, slots, items)
+    hashes = np.asarray(hashes, dtype=np.int32)
+    offsets, times = np.asarray(offsets, dtype=np.int64), np.asarray(times, dtype=np.int64)
+    if not len(hashes) == len(offsets) == len(times):
+        raise ValueError("hashes, offsets and times differ in length")
+    if len(hashes) and hashes.min() < 0:
+        raise ValueError("a key's hash is never negative")
+    if apart is not None:
+        check_room(memoryview(apart), 0, _ITEM.size * len(hashes))
+    done = 0
+    for key_hash, offset, time in zip(hashes.tolist(), offsets.tolist(), times.tolist(), strict=True):
+        count = max(1, _int(view, _COUNT))
+        if count >= items:
+            break
+        slot_at = _HEADER_SIZE + _SLOT_SIZE * (key_hash % slots)
+        previous = _int(view, slot_at)
+        if not 0 < previous <= count:
+            previous = 0
+        begin = _long(view, _BEGIN_TIMESTAMP)
+        seconds = min((time - begin) // 1000, _MAX_INT) if time > begin > 0 else 0
+        target, at = (view, item_at(slots, count)) if apart is None else (apart, _ITEM.size * done)
+        _ITEM.pack_into(target, at, key_hash, offset, seconds, previous)
+        _INT.pack_into(view, slot_at, count)
+        if count == 1:
+            _LONG.pack_into(view, _BEGIN_OFFSET, offset)
+            _LONG.pack_into(view, _BEGIN_TIMESTAMP, time)
+        if previous == 0:
+            _add_slots(view, 1)
+        _INT.pack_into(view, _COUNT, count + 1)
+        _LONG.pack_into(view, _END_OFFSET, offset)
+        _LONG.pack_into(view, _END_TIMESTAMP, time)
+        done += 1
+    return done
+
+
+def index_find(
+    data: Buffer, slots: int, items: int, key_hash: int, begin: int, end: int, item: int, limit: int
+) -> tuple[Longs, int]:
+    """Returns (physical offsets of items with this hash, newest first; the item to continue with, 0 at the end).
+
+    Finds items whose second overlaps the times [begin, end] in milliseconds, at most `limit`. `item` is where to start;
+    0 starts at the slot. Every step goes to a smaller item number, so garbage cannot make it loop.
+    """
+    view = view_of(data)
+    check_geometry(view, slots, items)
+    if key_hash < 0:
+        raise ValueError("a key's hash is never negative")
+    begin, end = _clamp_long(begin), _clamp_long(end)
+    number = item if item else _int(view, _HEADER_SIZE + _SLOT_SIZE * (key_hash % slots))
+    first = _long(view, _BEGIN_TIMESTAMP)
+    found: list[int] = []
+    while 0 < number < items and len(found) < limit:
+        item_hash, offset, seconds, previous = _ITEM.unpack_from(view, item_at(slots, number))
+        if number == 1:
+            seconds = 0  # the header's begin is its time; its own seconds count from the end of the previous file
+        time = first + seconds * 1000
+        if item_hash == key_hash and (seconds == 0 or time <= end) and (time + 999 >= begin or seconds == _MAX_INT):
+            found.append(offset)
+        number = previous if previous < number else 0
+    return np.array(found, dtype=np.int64), number if 0 < number < items else 0
+
+
+def index_rewind(out: WritableBuffer, slots: int, items: int, count: int, new_count: int) -> None:
+    """Undoes the puts of items new_count … count - 1 and zeroes them. The caller updates the header's end fields."""
+    view = writable_view_of(out)
+    check_geometry(view, slots, items)
+    if not 1 <= new_count <= count <= items:
+        raise ValueError(f"cannot go back from {count} items to {new_count} in a file for {items}")
+    for number in range(count - 1, new_count - 1, -1):
+        place = item_at(slots, number)
+        key_hash, _, _, previous = _ITEM.unpack_from(view, place)
+        slot_at = _HEADER_SIZE + _SLOT_SIZE * (key_hash % slots)
+        # A slot that points below this item never pointed to it: the put was interrupted before that.
+        if key_hash >= 0 and _int(view, slot_at) >= number:
+            if not 0 < previous < number:
+                previous = 0
+                _add_slots(view, -1)
+            _INT.pack_into(view, slot_at, previous)
+        view[place : place + _ITEM_SIZE] = bytes(_ITEM_SIZE)
+    _INT.pack_into(view, _COUNT, new_count)
+
+
+def match_record(
+    data: Buffer, at: int, base: int, readable: int, check_crc: bool, topic: bytes, key: bytes, begin: int, end: int
+) -> bytes | None:
+    """Returns the record at `at` as bytes if it is valid and has this topic, key and store timestamp; else None.
+
+    `readable` is the length of the part of `data` that may be read.
+    """
+    view = view_of(data)[:readable]
+    if not 0 <= at < len(view) or not key:
+        return None
+    rows, _, _ = walk(view, base, at, at + 1, check_crc, None, 1)
+    if not len(rows):
+        return None
+    row = rows[0]
+    record = bytes(view[at : at + row["size"]])
+    if record[row["topic_at"] : row["topic_at"] + row["topic_length"]] != topic:
+        return None
+    if not begin <= row["store_timestamp"] <= end:
+        return None
+    keys = (find_property(record, 0, b"KEYS") or b"").split(b" ")
+    return record if key in keys or key == find_property(record, 0, b"UNIQ_KEY") else None
+
+
+def find_key(
+    key: bytes,
+    topic: bytes,
+    indexes: list[Buffer],
+    slots: int,
+    items: int,
+    logs: Sequence[Buffer],
+    log_base: int,
+    file_size: int,
+    log_end: int,
+    begin: int,
+    end: int,
+    max_records: int,
+    check_crc: bool,
+) -> list[bytes]:
+    """Returns the newest `max_records` records with a key as bytes, oldest first, each once.
+
+    The other arguments are those of `find_keys`.
+    """
+    records: dict[int, bytes] = {}
+    for table in reversed(indexes):
+        for offset in _candidates(table, slots, items, topic, key, begin, end):
+            place, at = divmod(offset - log_base, file_size)
+            is_in_log = log_base <= offset < log_end and place < len(logs)
+            if len(records) >= max_records or not is_in_log or offset in records:
+                continue
+            base = log_base + place * file_size
+            record = match_record(logs[place], at, base, log_end - base, check_crc, topic, key, begin, end)
+            if record is not None:
+                records[offset] = record
+    return [records[offset] for offset in sorted(records)]
+
+
+def find_keys(
+    keys: list[str],
+    topic: bytes,
+    indexes: list[Buffer],
+    slots: int,
+    items: int,
+    logs: Sequence[Buffer],
+    log_base: int,
+    file_size: int,
+    log_end: int,
+    begin: int,
+    end: int,
+) -> tuple[Longs, Longs]:
+    """Finds the records with these keys; returns (numbers of the keys, physical offsets), for many keys at once.
+
+    indexes          whole index files, each with `slots` slots and `items` items
+    logs             the files of the log in order, each of `file_size` bytes; the first starts at `log_base`
+    log_end          physical offset up to which the log may be read
+    begin, end       first and last store timestamp, in milliseconds
+
+    Checks each record except for the CRC of its body. A record that names a key twice is returned twice.
+    """
+    numbers, offsets = [], []
+    for table in indexes:
+        for number, text in enumerate(keys):
+            key = text.encode()
+            for offset in _candidates(table, slots, items, topic, key, begin, end):
+                place, at = divmod(offset - log_base, file_size)
+                if not log_base <= offset < log_end or place >= len(logs):
+                    continue
+                data, base = logs[place], log_base + place * file_size
+                if match_record(data, at, base, file_size, False, topic, key, begin, end) is not None:
+                    numbers.append(number)
+                    offsets.append(offset)
+    return np.array(numbers, np.int64), np.array(offsets, np.int64)
+
+
+def _candidates(data: Buffer, slots: int, items: int, topic: bytes, key: bytes, begin: int, end: int) -> list[int]:
+    """Returns the physical offsets under the hash of topic and key, newest first."""
+    code = abs(java_hash((topic + b"#" + key).decode("utf-8", "replace")))
+    offsets, _ = index_find(data, slots, items, 0 if code == 2**31 else code, begin, end, 0, _MAX_INT)
+    return list(offsets.tolist())
+
+
+def check_geometry(view: memoryview, slots: int, items: int) -> None:
+    """Raises ValueError unless the file has room for the slots and items."""
+    if slots < 1 or items < 1 or item_at(slots, items) > len(view):
+        raise ValueError(f"{slots} slots and {items} items do not fit into {len(view)} bytes")
+
+
+def item_at(slots: int, number: int) -> int:
+    """Returns the byte position of an item."""
+    return _HEADER_SIZE + _SLOT_SIZE * slots + _ITEM_SIZE * number
+
+
+def _add_slots(view: memoryview, change: int) -> None:
+    """Changes the header's count of used slots: never below zero; wraps to 0 if a garbage header is at the maximum."""
+    count = max(0, _int(view, _SLOT_COUNT) + change)
+    _INT.pack_into(view, _SLOT_COUNT, 0 if count > _MAX_INT else count)
+
+
+def _int(view: memoryview, at: int) -> int:
+    return int(_INT.unpack_from(view, at)[0])
+
+
+def _long(view: memoryview, at: int) -> int:
+    return int(_LONG.unpack_from(view, at)[0])
+
+
+def _clamp_long(value: int) -> int:
+    return max(-_MAX_LONG - 1, min(value, _MAX_LONG))
