@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.pipeline.offset_words import ANY_BROKER, EARLIEST, LATEST, Wish, parse_assign, parse_offsets, parse_times
+from penstock.pipeline.options import ANY_BROKER, EARLIEST, LATEST, Wish, parse_assign, parse_offsets, parse_times
 
 
 @pytest.mark.parametrize(
