@@ -24,8 +24,8 @@ VALUES: dict[str, tuple[str, Any, str, str]] = {
     "path": ("/a, /b*", ("/a", "/b*"), " , ", "it must name at least one"),
     "namesrv": ("h1:9876;h2:9876", "h1:9876;h2:9876", "", EMPTY),
     "subscribe": ("orders, Alerts", ("orders", "Alerts"), "a,b,a", "a name is there twice"),
-    "subscribePattern": ("ord.*", re.compile("ord.*"), "ord(", "it is no regular expression (missing )"),
-    "assign": ('{"o": [0, 1]}', (("o", "", 0), ("o", "", 1)), "o", "it is no JSON object"),
+    "subscribePattern": ("ord.*", re.compile("ord.*"), "ord(", "it is not a regular expression (missing )"),
+    "assign": ('{"o": [0, 1]}', (("o", "", 0), ("o", "", 1)), "o", "it is not a JSON object"),
     "topic": ("orders", "orders", "", EMPTY),
     "order": ("LOG", "log", "time", "it must be one of queue, log"),
     "tags": ("a || b", "a || b", "", EMPTY),
@@ -35,7 +35,7 @@ VALUES: dict[str, tuple[str, Any, str, str]] = {
     "startingTimestamp": ("1600000000000", 1_600_000_000_000, "-1", f"{NUMBER} 0"),
     "endingTimestamp": ("0", 0, "2020-01-01", f"{NUMBER} 0"),
     "startingOffsetsByTimestamp": ('{"o": {"0": 5}}', BY_QUEUE, "5", "it must be JSON such as"),
-    "endingOffsetsByTimestamp": ('{"o": {"0": 5}}', BY_QUEUE, '{"o": {"0": -5}}', "o queue 0: -5 is no time"),
+    "endingOffsetsByTimestamp": ('{"o": {"0": 5}}', BY_QUEUE, '{"o": {"0": -5}}', "o queue 0: -5 is not a time"),
     "startingOffsetsByTimestampStrategy": ("Latest", "latest", "earliest", "it must be one of error, latest"),
     "maxOffsetsPerTrigger": ("1", 1, "0", f"{NUMBER} 1"),
     "minOffsetsPerTrigger": ("100", 100, "many", f"{NUMBER} 1"),
@@ -128,7 +128,7 @@ def test_topics_and_paths_have_another_name() -> None:
 def test_a_list_of_paths_is_taken_as_spark_writes_it() -> None:
     assert Options.read({"path": '["/a,b", "/c"]'}).path == ("/a,b", "/c")
     assert Options.read({"path": "[ab]*"}).path == ("[ab]*",), "a glob"
-    assert "it is no list of paths" in refusal({"path": '["/a", 1]'}, check=False)
+    assert "it is not a list of paths" in refusal({"path": '["/a", 1]'}, check=False)
 
 
 @pytest.mark.parametrize(
@@ -147,7 +147,7 @@ def test_delays_have_units(text: str, seconds: float) -> None:
     ("options", "sentence"),
     [
         ({"path": "/a", "namesrv": "h:1"}, "path and namesrv are both given"),
-        ({"subscribe": "a"}, "neither path nor namesrv is given; a table made with CREATE TABLE loses its options"),
+        ({"subscribe": "a"}, "neither path nor namesrv is given; a table created with CREATE TABLE loses its options"),
         ({**PLACE}, "which messages? Give subscribe, subscribePattern or assign, or read the log: order=log"),
         ({**PLACE, "subscribe": "a", "topic": "b"}, "subscribe and topic are given; only one of them may be"),
         (

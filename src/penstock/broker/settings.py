@@ -67,7 +67,7 @@ class BrokerSettings:
     broker_topic_enable: Annotated[bool, TOPICS("the topic named like the broker may be read and written")] = True
     auto_create_subscription_group: Annotated[bool, TOPICS("a consumer may create its group")] = True
     notify_consumer_ids_changed_enable: Annotated[
-        bool, TOPICS("consumers hear at once when another one of their group comes or goes")
+        bool, TOPICS("consumers are notified at once when another one of their group comes or goes")
     ] = True
 
     start_accept_send_request_time_stamp: Annotated[
@@ -90,14 +90,14 @@ class BrokerSettings:
     transaction_check_interval: Annotated[int, TRANSACTION("period of asking, ms", low=1)] = 60_000
 
     trace_on: Annotated[bool, TRACE("`TRACE_ON` in every answer to a send: clients may trace")] = True
-    trace_topic_enable: Annotated[bool, TRACE("make the topic for traces")] = False
+    trace_topic_enable: Annotated[bool, TRACE("create the topic for traces")] = False
     msg_trace_topic_name: Annotated[str, TRACE("its name")] = "RMQ_SYS_TRACE_TOPIC"
     acl_enable: Annotated[bool, TRACE("only accounts of the access file, `aclFile`, may do what it grants them")] = (
         False
     )
 
     server_channel_max_idle_time_seconds: Annotated[
-        int, NETWORK("a connection that is silent for so long is closed", low=1)
+        int, NETWORK("idle time after which a connection is closed", low=1)
     ] = 120
 
     register_broker_from: Annotated[
@@ -113,7 +113,7 @@ class BrokerSettings:
         Path | None, OURS("a slave's account at its master, where that has `aclEnable`: lines accessKey and secretKey")
     ] = None
     master_addr: Annotated[
-        str | None, OURS("where a slave's master answers clients, `host:port`; unset: name servers tell it")
+        str | None, OURS("where a slave's master answers clients, `host:port`; unset: asked from the name servers")
     ] = None
     max_topics: Annotated[int, OURS("topics there may be; no request creates more", low=1)] = 100_000
     max_groups: Annotated[int, OURS("consumer groups there may be; no request creates more", low=1)] = 100_000
@@ -162,7 +162,7 @@ TABLE: Final = Table(BrokerSettings, kept=(*SERVER_NAMES, *CLIENT_NAMES))
 
 
 class SettingsInForce:
-    """Which settings count now. Concerns keep this and ask it each time, so that a change reaches all of them."""
+    """Which settings are in force. Concerns keep this and read it each time, so that a change reaches all of them."""
 
     def __init__(self, settings: BrokerSettings) -> None:
         self.now = settings

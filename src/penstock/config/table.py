@@ -75,7 +75,7 @@ class Setting:
     default: Any = None
 
     def parse(self, text: str) -> Any:
-        """The value of a text, not yet checked; a text that is no such value comes back as it is."""
+        """The value of a text, not yet checked; a text that does not parse is returned as it is, and `check` refuses it."""
         stripped = text.strip()
         if self.parser is not None:
             try:

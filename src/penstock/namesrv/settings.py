@@ -34,17 +34,20 @@ class NamesrvSettings:
     """RocketMQ's settings of a name server that mean something here, and a few of Penstock's own."""
 
     order_message_enable: Annotated[
-        bool, ROUTES("a route tells what the KV namespace `ORDER_TOPIC_CONFIG` says about its topic")
+        bool, ROUTES("a route contains what the KV namespace `ORDER_TOPIC_CONFIG` says about its topic")
     ] = True
     kv_config_path: Annotated[
         Path | None, ROUTES("the file of the KV configuration; without one it lasts as long as the process")
     ] = None
     listen_port: Annotated[int, NETWORK("port; 0 is any that is free", high=65535)] = 9876
-    server_channel_max_idle_time_seconds: Annotated[int, NETWORK("a connection without a byte is closed", low=1)] = 120
+    server_channel_max_idle_time_seconds: Annotated[
+        int, NETWORK("idle time after which a connection is closed", low=1)
+    ] = 120
     auto_create_topic_enable: Annotated[
-        bool, OURS("a legal topic that nobody has gets the route that a send would give it, where brokers offer TBW102")
+        bool,
+        OURS("a legal topic that does not exist gets the route that a send would create, where brokers offer TBW102"),
     ] = True
-    broker_expire_seconds: Annotated[int, OURS("a broker that has not registered for so long is forgotten", low=1)] = (
+    broker_expire_seconds: Annotated[int, OURS("a broker that has not registered for this long is dropped", low=1)] = (
         120
     )
     register_broker_from: Annotated[
@@ -58,7 +61,7 @@ class NamesrvSettings:
 
     def __post_init__(self) -> None:
         TABLE.check(self)
-        LocalRule(self.register_broker_from)  # refuses what is no network
+        LocalRule(self.register_broker_from)  # refuses what is not a network
 
     @classmethod
     def load(cls, conf_path: str | Path | None = None, pairs: Iterable[str] = ()) -> NamesrvSettings:

@@ -28,7 +28,7 @@ EARLIEST: Final = -2
 LATEST: Final = -1
 
 ANY_BROKER: Final = ""
-"""Stands for whichever broker has the queue."""
+"""Any broker that has the queue."""
 
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "kb": 1 << 10, "mb": 1 << 20, "gb": 1 << 30}
 _UNITS |= {"b": 1, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30}
@@ -92,7 +92,7 @@ def _pattern(value: str) -> re.Pattern[str]:
     try:
         return re.compile(_text(value))
     except re.error as error:
-        raise ValueError(f"it is no regular expression ({error})") from None
+        raise ValueError(f"it is not a regular expression ({error})") from None
 
 
 def _paths(value: str) -> tuple[str, ...]:
@@ -101,7 +101,7 @@ def _paths(value: str) -> tuple[str, ...]:
         try:
             return tuple(msgspec.json.decode(value, type=list[str]))
         except msgspec.MsgspecError as error:
-            raise ValueError(f"it is no list of paths ({error})") from None
+            raise ValueError(f"it is not a list of paths ({error})") from None
     return _words(value)
 
 
@@ -120,7 +120,7 @@ def parse_offsets(value: str, *, starting: bool) -> Wish:
         numbers = _by_queue(value)
         for (topic, _, queue_id), number in numbers.items():
             if number < (EARLIEST if starting else LATEST) or (not starting and number == EARLIEST):
-                raise ValueError(f"{topic} queue {queue_id}: {number} is no offset; -2 is earliest, -1 is latest")
+                raise ValueError(f"{topic} queue {queue_id}: {number} is not an offset; -2 is earliest, -1 is latest")
         return Wish(by_queue=numbers)
     allowed = "earliest, latest, group:NAME" if starting else "latest"
     raise ValueError(f'it must be {allowed}, or JSON such as {{"orders": {{"0": 12}}}}')
@@ -133,7 +133,7 @@ def parse_times(value: str) -> Wish:
     numbers = _by_queue(value)
     for (topic, _, queue_id), number in numbers.items():
         if number < 0:
-            raise ValueError(f"{topic} queue {queue_id}: {number} is no time in milliseconds")
+            raise ValueError(f"{topic} queue {queue_id}: {number} is not a time in milliseconds")
     return Wish(by_queue=numbers)
 
 
@@ -173,18 +173,18 @@ def _object(value: str) -> dict[str, Any]:
     try:
         return msgspec.json.decode(value, type=dict[str, Any])
     except (msgspec.DecodeError, msgspec.ValidationError) as error:
-        raise ValueError(f"it is no JSON object ({error})") from None
+        raise ValueError(f"it is not a JSON object ({error})") from None
 
 
 def _queue_id(topic: str, queue_id: str) -> int:
     if not (queue_id.isascii() and queue_id.isdecimal()):
-        raise ValueError(f"topic {topic}: '{queue_id}' is no queue id")
+        raise ValueError(f"topic {topic}: '{queue_id}' is not a queue id")
     return int(queue_id)
 
 
 def _number(topic: str, queue_id: str, number: Any) -> int:
     if type(number) is not int or number >= 1 << 63:
-        raise ValueError(f"topic {topic} queue {queue_id}: {number!r} is no whole number")
+        raise ValueError(f"topic {topic} queue {queue_id}: {number!r} is not a whole number")
     return number
 
 
@@ -314,7 +314,7 @@ class Options:
             raise BadSettings("path and namesrv are both given; say where the messages are: in files, or in a cluster")
         if not self.path and not self.namesrv:
             raise BadSettings(
-                "neither path nor namesrv is given; a table made with CREATE TABLE loses its options in Spark: use "
+                "neither path nor namesrv is given; a table created with CREATE TABLE loses its options in Spark: use "
                 "CREATE TEMPORARY VIEW, or .option(...)"
             )
 

@@ -42,7 +42,7 @@ class FlushDiskType(StrEnum):
 
 
 class Dispatch(StrEnum):
-    """Who builds queues and index from the log."""
+    """What builds queues and index from the log."""
 
     INLINE = "inline"
     EXTERNAL = "external"
@@ -123,12 +123,12 @@ class Settings:
     sync_flush_timeout: Annotated[int, FLUSH("longest wait of a put for the disk, ms", low=1)] = 5000
     flush_interval_commit_log: Annotated[int, FLUSH("period of the asynchronous flush, ms", low=1)] = 500
     flush_commit_log_timed: Annotated[bool, FLUSH("true: that period is kept; false: a put cuts it short")] = True
-    flush_commit_log_least_pages: Annotated[int, FLUSH("flush only with so many new pages")] = 4
-    flush_commit_log_thorough_interval: Annotated[int, FLUSH("after so long flush any number of pages, ms")] = 10_000
+    flush_commit_log_least_pages: Annotated[int, FLUSH("flush only with at least this many new pages")] = 4
+    flush_commit_log_thorough_interval: Annotated[int, FLUSH("after this time flush any number of pages, ms")] = 10_000
     flush_interval_consume_queue: Annotated[int, FLUSH("period of the consume queues' flush, ms", low=1)] = 1000
-    flush_consume_queue_least_pages: Annotated[int, FLUSH("flush a queue only with so many new pages")] = 2
+    flush_consume_queue_least_pages: Annotated[int, FLUSH("flush a queue only with at least this many new pages")] = 2
     flush_consume_queue_thorough_interval: Annotated[
-        int, FLUSH("after so long flush any number of pages and write the checkpoint, ms")
+        int, FLUSH("after this time flush any number of pages and write the checkpoint, ms")
     ] = 60_000
 
     transient_store_pool_enable: Annotated[
@@ -140,8 +140,8 @@ class Settings:
         bool, BUFFERS("refuse a new file while the pool has no free buffer")
     ] = False
     commit_interval_commit_log: Annotated[int, BUFFERS("period of the commit from pool to file, ms", low=1)] = 200
-    commit_commit_log_least_pages: Annotated[int, BUFFERS("commit only with so many new pages")] = 4
-    commit_commit_log_thorough_interval: Annotated[int, BUFFERS("after so long commit any number of pages, ms")] = 200
+    commit_commit_log_least_pages: Annotated[int, BUFFERS("commit only with at least this many new pages")] = 4
+    commit_commit_log_thorough_interval: Annotated[int, BUFFERS("after this time commit any number of pages, ms")] = 200
     warm_mapped_file_enable: Annotated[
         bool,
         BUFFERS(
@@ -153,7 +153,7 @@ class Settings:
     flush_least_pages_when_warm_mapped_file: Annotated[
         int,
         BUFFERS(
-            "flush each time so many pages were touched (SYNC_FLUSH)",
+            "flush whenever this many pages were touched (SYNC_FLUSH)",
             name="flushLeastPagesWhenWarmMapedFile",
             aliases=("flushLeastPagesWhenWarmMappedFile",),
             low=1,
@@ -169,7 +169,7 @@ class Settings:
     ] = 40
     message_index_enable: Annotated[bool, GET("build the index for queries by key")] = True
     max_msgs_num_batch: Annotated[int, GET("most messages a query by key answers", low=1)] = 64
-    default_query_max_num: Annotated[int, GET("messages a query by key answers if it does not say", low=1)] = 32
+    default_query_max_num: Annotated[int, GET("messages a query by key answers by default", low=1)] = 32
     check_crc_on_recover: Annotated[bool, GET("check bodies during recovery", name="checkCRCOnRecover")] = True
 
     message_delay_level: Annotated[str, DELAY("the delay of each level, in s, m, h or d")] = (
@@ -179,22 +179,22 @@ class Settings:
         int, DELAY("period of writing delayOffset.json, ms; by the broker", low=1)
     ] = 10_000
 
-    file_reserved_time: Annotated[int, DELETE("age of a file that may go, hours")] = 72
-    delete_when: Annotated[str, DELETE("hours of the day when old files go, joined by `;`")] = "04"
+    file_reserved_time: Annotated[int, DELETE("age at which a file may be deleted, hours")] = 72
+    delete_when: Annotated[str, DELETE("hours of the day when old files are deleted, joined by `;`")] = "04"
     clean_resource_interval: Annotated[int, DELETE("period of the cleaner, ms", low=1)] = 10_000
     delete_commit_log_files_interval: Annotated[int, DELETE("pause between two commitlog files, ms")] = 100
     delete_consume_queue_files_interval: Annotated[int, DELETE("pause between two queue files, ms")] = 100
     destroy_mapped_file_interval_forcibly: Annotated[
         int,
         DELETE(
-            "a file in use is taken away after so long, ms",
+            "a file in use is deleted after this time, ms",
             name="destroyMapedFileIntervalForcibly",
             aliases=("destroyMappedFileIntervalForcibly",),
         ),
     ] = 120_000
     redelete_hanged_file_interval: Annotated[int, DELETE("pause before the first file is tried again, ms")] = 120_000
     disk_max_used_space_ratio: Annotated[
-        int, DELETE("percent of the disk above which old files go at once, kept within 10 to 95", low=-(2**31))
+        int, DELETE("percent of the disk above which old files are deleted at once, kept within 10 to 95", low=-(2**31))
     ] = 75
     clean_file_forcibly_enable: Annotated[bool, DELETE("delete files that are not old when the disk is full")] = True
     disk_space_warning_level_ratio: Annotated[
@@ -209,7 +209,7 @@ class Settings:
     disk_space_clean_forcibly_ratio: Annotated[
         float,
         DISK(
-            "share of the disk above which files that are not old go too",
+            "share of the disk above which files that are not old are deleted too",
             name="rocketmq.broker.diskSpaceCleanForciblyRatio",
             aliases=("diskSpaceCleanForciblyRatio",),
             high=1,
@@ -224,16 +224,16 @@ class Settings:
         ),
     ] = 10912
     ha_master_address: Annotated[
-        str | None, REPLICATE("where a slave finds its master's log, `host:port`; unset: name servers tell it")
+        str | None, REPLICATE("where a slave finds its master's log, `host:port`; unset: asked from the name servers")
     ] = None
     ha_send_heartbeat_interval: Annotated[int, REPLICATE("period of heartbeats, ms", low=1)] = 5000
     ha_housekeeping_interval: Annotated[int, REPLICATE("silence after which a connection ends, ms", low=1)] = 20_000
     ha_transfer_batch_size: Annotated[int, REPLICATE("bytes of one frame", low=1)] = 32 << 10
     ha_slave_fallbehind_max: Annotated[int, REPLICATE("bytes behind at which a slave is not available")] = 256 << 20
     slave_timeout: Annotated[int, REPLICATE("longest wait of a put for a slave, ms", low=1)] = 3000
-    offset_check_in_slave: Annotated[
-        bool, REPLICATE("a slave tells consumers, too, that their offset is none of the queue's")
-    ] = False
+    offset_check_in_slave: Annotated[bool, REPLICATE("a slave, too, answers that an offset is outside the queue")] = (
+        False
+    )
 
     enable_dledger_commit_log: Annotated[
         bool,
@@ -257,8 +257,8 @@ class Settings:
     quarantine_max_bytes: Annotated[
         int,
         OURS(
-            "bytes that may be kept aside under `penstock/quarantine`; before there would be more, a start or a repair "
-            "asks, or refuses to go on",
+            "bytes that may be kept aside under `penstock/quarantine`; before it would be more, a start or a repair "
+            "asks, or refuses to continue",
             high=LONG_MAX,
             dev=256 << 20,
         ),
@@ -266,8 +266,8 @@ class Settings:
     disk_enough_free_bytes: Annotated[
         int,
         OURS(
-            "while so many bytes are free no put is refused, and while twice as many are free no file goes that is not "
-            "old, whatever the ratios say; 0: the ratios alone decide, as in RocketMQ",
+            "with this many bytes free no put is refused, and with twice as many only old files are deleted, "
+            "whatever the ratios say; 0: the ratios alone decide, as in RocketMQ",
             high=LONG_MAX,
             dev=256 << 20,
         ),
@@ -275,15 +275,15 @@ class Settings:
     disk_min_free_bytes: Annotated[
         int,
         OURS(
-            "with fewer bytes free puts are refused, and with fewer than twice as many files go that are not old, "
-            "whatever the ratios say; 0: no such limit",
+            "with fewer bytes free puts are refused, and with fewer than twice as many files are deleted that are "
+            "not old, whatever the ratios say; 0: no such limit",
             high=LONG_MAX,
         ),
     ] = 0
     dispatch: Annotated[
         Dispatch,
         OURS(
-            "who builds queues and index from the log: the store itself, or with `external` the job "
+            "what builds queues and index from the log: the store itself, or with `external` the job "
             "`penstock pipeline dispatch`, while the store only appends"
         ),
     ] = Dispatch.INLINE
@@ -330,14 +330,14 @@ class Settings:
                 f"index files of {size} bytes; a file must have at most {INT_MAX}"
             )
 
-    # -- making ----------------------------------------------------------------------------------------------
+    # -- construction ----------------------------------------------------------------------------------------------
 
     @classmethod
     def dev(cls, **changes: Any) -> Settings:
         """Small files, so that a store of a few messages is small: for a laptop, a tour, a test.
 
         A commitlog file has 1 MiB, a consume queue file 1,000 units (20,000 bytes), an index file 5,000 slots
-        and 20,000 items (420,040 bytes); a body has at most 512 KiB; files are made when they are needed, not
+        and 20,000 items (420,040 bytes); a body has at most 512 KiB; files are created when they are needed, not
         ahead, and not warmed up; 256 MiB free are enough, however full the disk. All else is as in production, so
         what works here works there.
         """
@@ -362,7 +362,7 @@ class Settings:
         given = self.given | {attribute for attribute in changes if attribute in TABLE}
         return replace(self, **{"given": given, **changes})
 
-    # -- asking ----------------------------------------------------------------------------------------------
+    # -- derived values ----------------------------------------------------------------------------------------------
 
     @property
     def commit_log_dir(self) -> Path:
