@@ -75,7 +75,7 @@ class Setting:
     default: Any = None
 
     def parse(self, text: str) -> Any:
-        """The value of a text, not yet checked; a text that does not parse is returned as it is, and `check` refuses it."""
+        """The value of a text, not yet checked; a text that does not parse comes back for `check` to refuse."""
         stripped = text.strip()
         if self.parser is not None:
             try:
