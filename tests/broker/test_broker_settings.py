@@ -6,25 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from penstock.broker.setting_page import settings_page
-from penstock.broker.setting_table import BY_NAME, SPECS, WITHOUT_EFFECT
 from penstock.broker.settings import BrokerSettings, SettingsInForce
 from penstock.errors import BadSettings
 from penstock.remoting.addresses import parse_address
-from penstock.remoting.tls import CLIENT_NAMES, SERVER_NAMES
 from penstock.store import Settings
-from penstock.store.broker_conf import to_broker_conf
-from penstock.store.broker_names import BROKER_NAMES, PENSTOCK_BROKER_NAMES
-from penstock.store.setting_spec import Origin
-
-PAGE = Path(__file__).parents[2] / "docs" / "reference" / "broker-settings.md"
-
-
-def test_every_name_that_the_reader_keeps_has_a_meaning_here() -> None:
-    assert set(BY_NAME) | set(WITHOUT_EFFECT) | set(SERVER_NAMES) | set(CLIENT_NAMES) == BROKER_NAMES
-    assert not set(BY_NAME) & set(WITHOUT_EFFECT)
-    ours = {spec.name for spec in SPECS.values() if spec.about.origin is Origin.PENSTOCK}
-    assert ours == PENSTOCK_BROKER_NAMES
+from penstock.store.settings import to_broker_conf
 
 
 def test_a_broker_conf_feeds_the_store_and_the_broker(tmp_path: Path) -> None:
@@ -56,13 +42,6 @@ def test_a_wrong_value_is_refused_in_one_sentence(pair: str, words: str) -> None
         BrokerSettings.of(Settings.load(None, [pair]))
     assert words in str(refused.value)
     assert "\n" not in str(refused.value)
-
-
-def test_a_setting_without_effect_is_named() -> None:
-    store = Settings.load(None, ["sendMessageThreadPoolNums=8", "brokerName=b"])
-    assert BrokerSettings.of(store).notes() == [
-        "sendMessageThreadPoolNums has no effect: one event loop serves all requests.",
-    ]
 
 
 def test_the_registration_period_is_kept_within_its_bounds() -> None:
@@ -98,7 +77,3 @@ def test_a_java_broker_is_not_told_our_own_settings() -> None:
     text = to_broker_conf(Settings.load(None, ["maxTopics=5", "brokerName=b"]))
     assert "maxTopics" not in text
     assert "brokerName=b" in text
-
-
-def test_the_page_is_that_of_the_table() -> None:
-    assert PAGE.read_text(encoding="utf-8") == settings_page()

@@ -9,9 +9,9 @@ import pytest
 from broker.raw_client import BrokerHome, ok
 
 from penstock.broker.config_change import CHANGEABLE
-from penstock.broker.setting_table import BY_NAME
+from penstock.broker.settings import TABLE
+from penstock.config.properties import parse_properties
 from penstock.protocol.codes import RequestCode, ResponseCode
-from penstock.store.java_properties import parse_properties
 
 if TYPE_CHECKING:
     from broker.conftest import Run
@@ -63,7 +63,7 @@ def test_a_change_that_is_refused_changes_nothing(home: BrokerHome, run: Run, te
 
 
 def test_nothing_that_can_be_changed_is_a_text_or_a_path() -> None:
-    assert {BY_NAME[name].kind for name in CHANGEABLE} == {bool, int}
+    assert {TABLE.by_name[name].kind for name in CHANGEABLE} == {bool, int}
 
 
 def test_all_settings_are_shown_and_no_secret(home: BrokerHome, run: Run) -> None:

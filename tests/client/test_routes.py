@@ -92,6 +92,12 @@ def test_what_is_no_address_is_refused(text: str) -> None:
         ClientConfig(text)
 
 
+@pytest.mark.parametrize("seconds", [-1, float("nan")])
+def test_what_is_no_time_is_refused(seconds: float) -> None:
+    with pytest.raises(BadSettings, match=r"setting timeout_s is '.+'; it must be a number of at least 0"):
+        ClientConfig(timeout_s=seconds)
+
+
 def two_brokers(b: LocalBroker) -> LocalBroker:
     """A second broker of the cluster, known to the first one's name server."""
     return broker({"orders": 4}, settings={"brokerName": "broker-b", "namesrvAddr": b.namesrv})

@@ -1,4 +1,4 @@
-"""The name server's settings, and their page."""
+"""The name server's settings."""
 
 from __future__ import annotations
 
@@ -8,15 +8,6 @@ import pytest
 
 from penstock.errors import BadSettings
 from penstock.namesrv import NamesrvSettings
-from penstock.namesrv.setting_page import settings_page
-
-PAGE = Path(__file__).parents[2] / "docs" / "reference" / "namesrv-settings.md"
-
-
-def test_the_page_is_what_the_table_makes() -> None:
-    assert PAGE.read_text() == settings_page(), (
-        "write it anew: python -m penstock.namesrv.setting_page > docs/reference/namesrv-settings.md"
-    )
 
 
 def test_a_file_and_then_pairs_are_read(tmp_path: Path) -> None:
@@ -26,7 +17,7 @@ def test_a_file_and_then_pairs_are_read(tmp_path: Path) -> None:
     assert (settings.listen_port, settings.kv_config_path) == (0, Path("/data/kv.json"))
     assert settings.limits.idle_s == 30
     assert settings.tls == {"tls.server.mode": "disabled"}
-    assert settings.notes() == ["clusterTest has no effect: it tunes Java's threads and buffers, or names its folders."]
+    assert settings.notes() == ["clusterTest has no effect here."]
     read_again = NamesrvSettings.load(None, settings.to_properties().splitlines())
     assert read_again == NamesrvSettings(
         listen_port=0, server_channel_max_idle_time_seconds=30, kv_config_path=Path("/data/kv.json")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.pipeline.offset_words import ANY_BROKER, EARLIEST, LATEST, Wish, parse_assign, parse_offsets, parse_times
+from penstock.pipeline.options import ANY_BROKER, EARLIEST, LATEST, Wish, parse_assign, parse_offsets, parse_times
 
 
 @pytest.mark.parametrize(
@@ -37,21 +37,21 @@ def test_offsets_are_words_or_numbers_by_queue(text: str, starting: bool, wish: 
         ("first", True, "must be earliest, latest, group:NAME, or JSON"),
         ("", True, "must be earliest"),
         ("[1]", True, "must be earliest"),
-        ('{"o": {"0": -3}}', True, "o queue 0: -3 is no offset; -2 is earliest, -1 is latest"),
-        ('{"o": {"0": -2}}', False, "o queue 0: -2 is no offset"),
-        ('{"o": {"0": 1.5}}', True, "topic o queue 0: 1.5 is no whole number"),
-        ('{"o": {"0": true}}', True, "topic o queue 0: True is no whole number"),
-        ('{"o": {"0": "1"}}', True, "is no whole number"),
-        ('{"o": {"0": 99999999999999999999}}', True, "is no whole number"),
-        ('{"o": {"x": 1}}', True, "topic o: 'x' is no queue id"),
-        ('{"o": {"-1": 1}}', True, "'-1' is no queue id"),
+        ('{"o": {"0": -3}}', True, "o queue 0: -3 is not an offset; -2 is earliest, -1 is latest"),
+        ('{"o": {"0": -2}}', False, "o queue 0: -2 is not an offset"),
+        ('{"o": {"0": 1.5}}', True, "topic o queue 0: 1.5 is not a whole number"),
+        ('{"o": {"0": true}}', True, "topic o queue 0: True is not a whole number"),
+        ('{"o": {"0": "1"}}', True, "is not a whole number"),
+        ('{"o": {"0": 99999999999999999999}}', True, "is not a whole number"),
+        ('{"o": {"x": 1}}', True, "topic o: 'x' is not a queue id"),
+        ('{"o": {"-1": 1}}', True, "'-1' is not a queue id"),
         ('{"o": {"0": 1, "a": {"0": 1}}}', True, "topic o: brokers and queues are mixed"),
         ('{"o": {"a": {"0": 1}, "0": 1}}', True, "topic o: brokers and queues are mixed"),
         ('{"o": 3}', True, "topic o: it must have numbers by queue"),
         ('{"o": {}}', True, "topic o: it must have numbers by queue"),
         ('{"o": {"a": {}}}', True, "it must name at least one queue"),
         ("{}", True, "it must name at least one queue"),
-        ('{"o": ', True, "it is no JSON object"),
+        ('{"o": ', True, "it is not a JSON object"),
     ],
 )
 def test_what_is_no_offset_is_said_in_one_sentence(text: str, starting: bool, sentence: str) -> None:
@@ -69,7 +69,7 @@ def test_times_are_milliseconds_by_queue() -> None:
     ("text", "sentence"),
     [
         ("latest", 'it must be JSON such as {"orders": {"0": 1700000000000}}'),
-        ('{"o": {"0": -1}}', "o queue 0: -1 is no time in milliseconds"),
+        ('{"o": {"0": -1}}', "o queue 0: -1 is not a time in milliseconds"),
     ],
 )
 def test_what_is_no_time_is_said(text: str, sentence: str) -> None:
@@ -86,8 +86,8 @@ def test_queues_are_assigned_by_topic_and_if_need_be_by_broker() -> None:
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("o", "it is no JSON object"),
-        ('["o"]', "it is no JSON object"),
+        ("o", "it is not a JSON object"),
+        ('["o"]', "it is not a JSON object"),
         ('{"o": 0}', 'it must be JSON such as {"orders": [0, 1]}'),
         ('{"o": ["0"]}', "it must be JSON such as"),
         ('{"o": [-1]}', "it must be JSON such as"),

@@ -1,20 +1,17 @@
-"""Options: what each takes and refuses, what contradicts what, and that the reference page has them all."""
+"""Options: what each takes and refuses, what contradicts what."""
 
 from __future__ import annotations
 
 import re
-from pathlib import Path
+from dataclasses import fields
 from typing import Any
 
 import pytest
 from store_home import is_one_sentence
 
 from penstock.errors import BadSettings
-from penstock.pipeline.offset_words import EARLIEST, LATEST, Wish
-from penstock.pipeline.option_page import table
-from penstock.pipeline.options import OPTIONS, Options, attribute
+from penstock.pipeline.options import EARLIEST, LATEST, TABLE, Options, Wish
 
-PAGE = Path(__file__).parents[2] / "docs" / "reference" / "spark.md"
 PLACE = {"path": "/data/store"}
 EMPTY = "it must not be empty"
 NUMBER = "it must be a whole number of at least"
@@ -27,8 +24,8 @@ VALUES: dict[str, tuple[str, Any, str, str]] = {
     "path": ("/a, /b*", ("/a", "/b*"), " , ", "it must name at least one"),
     "namesrv": ("h1:9876;h2:9876", "h1:9876;h2:9876", "", EMPTY),
     "subscribe": ("orders, Alerts", ("orders", "Alerts"), "a,b,a", "a name is there twice"),
-    "subscribePattern": ("ord.*", re.compile("ord.*"), "ord(", "it is no regular expression (missing )"),
-    "assign": ('{"o": [0, 1]}', (("o", "", 0), ("o", "", 1)), "o", "it is no JSON object"),
+    "subscribePattern": ("ord.*", re.compile("ord.*"), "ord(", "it is not a regular expression (missing )"),
+    "assign": ('{"o": [0, 1]}', (("o", "", 0), ("o", "", 1)), "o", "it is not a JSON object"),
     "topic": ("orders", "orders", "", EMPTY),
     "order": ("LOG", "log", "time", "it must be one of queue, log"),
     "tags": ("a || b", "a || b", "", EMPTY),
@@ -38,7 +35,7 @@ VALUES: dict[str, tuple[str, Any, str, str]] = {
     "startingTimestamp": ("1600000000000", 1_600_000_000_000, "-1", f"{NUMBER} 0"),
     "endingTimestamp": ("0", 0, "2020-01-01", f"{NUMBER} 0"),
     "startingOffsetsByTimestamp": ('{"o": {"0": 5}}', BY_QUEUE, "5", "it must be JSON such as"),
-    "endingOffsetsByTimestamp": ('{"o": {"0": 5}}', BY_QUEUE, '{"o": {"0": -5}}', "o queue 0: -5 is no time"),
+    "endingOffsetsByTimestamp": ('{"o": {"0": 5}}', BY_QUEUE, '{"o": {"0": -5}}', "o queue 0: -5 is not a time"),
     "startingOffsetsByTimestampStrategy": ("Latest", "latest", "earliest", "it must be one of error, latest"),
     "maxOffsetsPerTrigger": ("1", 1, "0", f"{NUMBER} 1"),
     "minOffsetsPerTrigger": ("100", 100, "many", f"{NUMBER} 1"),
@@ -83,8 +80,8 @@ def refusal(options: dict[str, str], *, check: bool = True) -> str:
 
 
 def test_every_option_is_tried_here() -> None:
-    assert set(VALUES) == {option.name for option in OPTIONS}
-    assert {attribute(option.name) for option in OPTIONS} == set(Options.__struct_fields__) - {"settings"}
+    assert set(VALUES) == {option.name for option in TABLE}
+    assert {option.attribute for option in TABLE} == {each.name for each in fields(Options)} - {"settings"}
 
 
 @pytest.mark.parametrize("name", VALUES)
@@ -93,14 +90,14 @@ def test_a_good_value_is_taken_whatever_the_case_of_the_name(name: str) -> None:
     for spelling in (name, name.lower(), name.upper()):
         options = given(name, f" {text} ")
         options[spelling] = options.pop(name)
-        assert getattr(Options.read(options), attribute(name)) == value
+        assert getattr(Options.read(options), TABLE.by_name[name].attribute) == value
 
 
 @pytest.mark.parametrize("name", VALUES)
 def test_a_bad_value_is_refused_with_its_name_and_what_is_allowed(name: str) -> None:
     _, _, text, why = VALUES[name]
     said = refusal(given(name, text), check=False)
-    assert said.startswith(f"option {name}='{text}': ")
+    assert said.startswith(f"option {name} is '{text}'; ")
     assert why in said
 
 
@@ -131,7 +128,7 @@ def test_topics_and_paths_have_another_name() -> None:
 def test_a_list_of_paths_is_taken_as_spark_writes_it() -> None:
     assert Options.read({"path": '["/a,b", "/c"]'}).path == ("/a,b", "/c")
     assert Options.read({"path": "[ab]*"}).path == ("[ab]*",), "a glob"
-    assert "it is no list of paths" in refusal({"path": '["/a", 1]'}, check=False)
+    assert "it is not a list of paths" in refusal({"path": '["/a", 1]'}, check=False)
 
 
 @pytest.mark.parametrize(
@@ -150,7 +147,7 @@ def test_delays_have_units(text: str, seconds: float) -> None:
     ("options", "sentence"),
     [
         ({"path": "/a", "namesrv": "h:1"}, "path and namesrv are both given"),
-        ({"subscribe": "a"}, "neither path nor namesrv is given; a table made with CREATE TABLE loses its options"),
+        ({"subscribe": "a"}, "neither path nor namesrv is given; a table created with CREATE TABLE loses its options"),
         ({**PLACE}, "which messages? Give subscribe, subscribePattern or assign, or read the log: order=log"),
         ({**PLACE, "subscribe": "a", "topic": "b"}, "subscribe and topic are given; only one of them may be"),
         (
@@ -164,7 +161,7 @@ def test_delays_have_units(text: str, seconds: float) -> None:
         ({**PLACE, "order": "log", "minOffsetsPerTrigger": "5"}, "limit it with maxBytesPerTrigger"),
         ({**PLACE, "order": "log", "maxRecordsPerPartition": "5"}, "limit it with maxBytesPerPartition"),
         ({**PLACE, "topic": "a", "progressGroup": "g"}, "progressGroup needs namesrv"),
-        ({**PLACE, "topic": "a", "tags": "a||"}, "option tags='a||': it must be * or tags joined by ||"),
+        ({**PLACE, "topic": "a", "tags": "a||"}, "option tags is 'a||'; it must be * or tags joined by ||"),
         ({**PLACE, "topic": "a", "columns": "body,topic", "includeBody": "false"}, "includeBody is false"),
         (
             {**PLACE, "topic": "a", "columns": "value", "includeBody": "false", "schema": "kafka"},
@@ -204,22 +201,3 @@ def test_tags_are_names_or_everything() -> None:
     assert names("*") is None
     assert names(" red||  green ") == ("red", "green")
     assert names("a b") == ("a b",)
-
-
-# -- the page ------------------------------------------------------------------------------------------------------
-
-
-def test_the_page_has_the_table_that_the_code_makes() -> None:
-    found = re.search(r"<!-- options -->\n+(.*?)\n*<!-- /options -->", PAGE.read_text(encoding="utf-8"), re.S)
-    assert found is not None, "the table stands between <!-- options --> and <!-- /options -->"
-    assert found[1] + "\n" == table(), "write it anew: python -m penstock.pipeline.option_page"
-
-
-def test_the_table_names_every_option_and_its_default() -> None:
-    lines = table().splitlines()[2:]
-    assert len(lines) == len(OPTIONS)
-    for option, line in zip(OPTIONS, lines, strict=True):
-        cells = re.split(r"(?<!\\)\|", line)[1:-1]
-        assert len(cells) == 4, line
-        assert f"`{option.name}`" in cells[0]
-        assert all(cell.strip() for cell in cells), line

@@ -8,9 +8,8 @@ import pytest
 from store_home import is_one_sentence
 
 from penstock.errors import BadSettings, DataLost, PenstockError
-from penstock.pipeline.offset_words import EARLIEST, LATEST
 from penstock.pipeline.one_store import log_queue
-from penstock.pipeline.options import Options
+from penstock.pipeline.options import EARLIEST, LATEST, Options
 from penstock.pipeline.places import Task
 from penstock.pipeline.ranges import Queue, Span
 from penstock.pipeline.resolve import Offsets, check_range, choose_queues, ends, spans_between, starts

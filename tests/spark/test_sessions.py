@@ -23,4 +23,4 @@ def test_a_temporary_view_can_be_queried_in_sql(spark: SparkSession, home: Store
 def test_a_table_that_lost_its_options_says_what_to_do(spark: SparkSession, home: StoreHome) -> None:
     with pytest.raises(Exception) as error:
         spark.read.format("rocketmq").option("subscribe", "T").load().count()
-    assert sentence(error).startswith("neither path nor namesrv is given; a table made with CREATE TABLE loses")
+    assert sentence(error).startswith("neither path nor namesrv is given; a table created with CREATE TABLE loses")

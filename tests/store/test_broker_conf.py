@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from penstock.store.broker_conf import to_broker_conf
-from penstock.store.java_properties import parse_properties
-from penstock.store.settings import FlushDiskType, Settings
+from penstock.config.properties import parse_properties
+from penstock.store.settings import FlushDiskType, Settings, to_broker_conf
 
 
 def test_paths_sizes_and_geometry_are_always_written() -> None:

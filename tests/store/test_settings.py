@@ -10,33 +10,27 @@ from typing import Any
 import pytest
 
 from penstock.errors import BadSettings
-from penstock.store.setting_table import BY_NAME
-from penstock.store.settings import BrokerRole, FlushDiskType, Settings
+from penstock.store.settings import TABLE, BrokerRole, FlushDiskType, Settings
 
 ROCKETMQ_DEFAULTS = """
-mappedFileSizeCommitLog=1073741824 mappedFileSizeConsumeQueue=6000000 enableConsumeQueueExt=false
-mappedFileSizeConsumeQueueExt=50331648 bitMapLengthConsumeQueueExt=64 readOnlyCommitLogStorePaths=
+mappedFileSizeCommitLog=1073741824 mappedFileSizeConsumeQueue=6000000 mappedFileSizeConsumeQueueExt=50331648
 storePathCommitLog= flushDiskType=ASYNC_FLUSH flushIntervalCommitLog=500 flushCommitLogTimed=true
 flushCommitLogLeastPages=4 flushCommitLogThoroughInterval=10000 commitIntervalCommitLog=200
 commitCommitLogLeastPages=4 commitCommitLogThoroughInterval=200 flushIntervalConsumeQueue=1000
 flushConsumeQueueLeastPages=2 flushConsumeQueueThoroughInterval=60000 syncFlushTimeout=5000
-useReentrantLockWhenPutMessage=true maxMessageSize=4194304 osPageCacheBusyTimeOutMills=1000
-checkCRCOnRecover=true duplicationEnable=false transientStorePoolEnable=false transientStorePoolSize=5
-fastFailIfNoBufferInStorePool=false warmMapedFileEnable=false flushLeastPagesWhenWarmMapedFile=4096
-maxTransferBytesOnMessageInMemory=262144 maxTransferCountOnMessageInMemory=32
-maxTransferBytesOnMessageInDisk=65536 maxTransferCountOnMessageInDisk=8 accessMessageInMemoryMaxRatio=40
-messageIndexEnable=true messageIndexSafe=false maxHashSlotNum=5000000 maxIndexNum=20000000
+maxMessageSize=4194304 osPageCacheBusyTimeOutMills=1000 checkCRCOnRecover=true
+transientStorePoolEnable=false transientStorePoolSize=5 fastFailIfNoBufferInStorePool=false
+warmMapedFileEnable=false flushLeastPagesWhenWarmMapedFile=4096 maxTransferBytesOnMessageInMemory=262144
+maxTransferCountOnMessageInMemory=32 maxTransferBytesOnMessageInDisk=65536 maxTransferCountOnMessageInDisk=8
+accessMessageInMemoryMaxRatio=40 messageIndexEnable=true maxHashSlotNum=5000000 maxIndexNum=20000000
 maxMsgsNumBatch=64 defaultQueryMaxNum=32 cleanResourceInterval=10000 deleteCommitLogFilesInterval=100
 deleteConsumeQueueFilesInterval=100 destroyMapedFileIntervalForcibly=120000
 redeleteHangedFileInterval=120000 deleteWhen=04 fileReservedTime=72 diskMaxUsedSpaceRatio=75
 cleanFileForciblyEnable=true rocketmq.broker.diskSpaceWarningLevelRatio=0.90
 rocketmq.broker.diskSpaceCleanForciblyRatio=0.85 flushDelayOffsetInterval=10000 brokerRole=ASYNC_MASTER
 haListenPort=10912 haSendHeartbeatInterval=5000 haHousekeepingInterval=20000 haTransferBatchSize=32768
-haMasterAddress= haSlaveFallbehindMax=268435456 offsetCheckInSlave=false diskFallRecorded=true
-debugLockEnable=false putMsgIndexHightWater=600000 enableDLegerCommitLog=false dLegerGroup= dLegerPeers=
-dLegerSelfId= preferredLeaderId= isEnableBatchPush=false enableScheduleMessageStats=true slaveTimeout=3000
-enableLmq=false enableMultiDispatch=false maxLmqConsumeQueueNum=20000 enableScheduleAsyncDeliver=false
-storePathDLedgerCommitLog= listenPort=10911
+haMasterAddress= haSlaveFallbehindMax=268435456 offsetCheckInSlave=false enableDLegerCommitLog=false
+slaveTimeout=3000 enableLmq=false enableMultiDispatch=false listenPort=10911
 """
 
 
@@ -254,21 +248,10 @@ def test_defaults_and_the_dev_profile_need_no_notes() -> None:
     assert Settings.dev().notes() == []
 
 
-def test_a_setting_without_effect_is_said_so_when_it_is_given() -> None:
-    settings = Settings.load(pairs=["messageIndexSafe=true", "duplicationEnable=true", "maxMsgsNumBatch=10"])
-    assert settings.notes() == [
-        "duplicationEnable=true has no effect: the whole log is dispatched.",
-        "messageIndexSafe=true has no effect: the index is always completed.",
-    ]
-
-
-def test_it_is_said_also_when_the_default_is_given_and_when_python_sets_it() -> None:
-    assert Settings.load(pairs=["messageIndexSafe=false"]).notes() == [
-        "messageIndexSafe=false has no effect: the index is always completed."
-    ]
-    assert Settings(duplication_enable=True).notes() == [
-        "duplicationEnable=true has no effect: the whole log is dispatched."
-    ]
+def test_settings_without_effect_are_named_in_one_sentence_and_kept() -> None:
+    settings = Settings.load(pairs=["messageIndexSafe=true", "duplicationEnable=false", "maxMsgsNumBatch=10"])
+    assert settings.notes() == ["duplicationEnable, messageIndexSafe have no effect here."]
+    assert settings.broker == {"messageIndexSafe": "true", "duplicationEnable": "false"}
 
 
 def test_what_is_refused_when_true_is_silent_when_false() -> None:
@@ -317,5 +300,5 @@ def test_the_repr_shows_what_is_not_the_default() -> None:
 
 
 def test_no_name_belongs_to_two_settings() -> None:
-    names = [name for spec in set(BY_NAME.values()) for name in (spec.name, *spec.about.aliases)]
+    names = [name for setting in TABLE for name in (setting.name, *setting.aliases)]
     assert len(names) == len(set(names))

@@ -145,8 +145,6 @@ class Broker:
             tracing.wrap(self.handlers)
         if self.replication.is_slave:
             self.handlers.update(dict.fromkeys((code for code in _WRITES if code in self.handlers), _refuse_as_slave))
-        for note in state.settings.now.notes():
-            log.warning("%s", note)
 
     @property
     def server(self) -> Server:

@@ -12,8 +12,9 @@ from typing import Final
 
 import msgspec
 
-from penstock.broker.setting_table import BY_NAME, SPECS
+from penstock.broker.settings import TABLE
 from penstock.broker.state import BrokerState
+from penstock.config.properties import format_property, parse_properties
 from penstock.errors import BadRequest, BadSettings
 from penstock.format.config_tables import DataVersion
 from penstock.protocol import fields
@@ -23,8 +24,7 @@ from penstock.protocol.headers.admin import BrokerConfigReply
 from penstock.remoting.connection import Connection
 from penstock.remoting.handlers import Handler, Refusal
 from penstock.remoting.tls import SERVER_NAMES
-from penstock.store.java_properties import format_property, parse_properties
-from penstock.store.setting_table import SPECS as STORE_SPECS
+from penstock.store.settings import TABLE as STORE_TABLE
 
 log = logging.getLogger("penstock.broker")
 
@@ -77,7 +77,7 @@ class ConfigChange:
                 why = f"{name[:127]} cannot be changed while the broker runs; change broker.conf and start it again"
                 raise Refusal(ResponseCode.NO_PERMISSION, why)
         try:
-            self._state.settings.change(**{BY_NAME[name].attribute: BY_NAME[name].parse(asked[name]) for name in asked})
+            self._state.settings.change(**TABLE.parse(asked))
         except BadSettings as error:
             raise BadRequest(str(error)) from None
         self._version = self._version.next(self._state.clock())
@@ -95,8 +95,7 @@ class ConfigChange:
     def _all(self) -> dict[str, str]:
         """Every setting of broker and store by its name."""
         now, store = self._state.settings.now, self._state.store.settings
-        found = {spec.name: spec.show(getattr(now, spec.attribute)) for spec in SPECS.values()}
-        found |= {spec.name: spec.show(getattr(store, spec.attribute)) for spec in STORE_SPECS.values()}
+        found = TABLE.texts(now) | STORE_TABLE.texts(store)
         found |= {name: text for name, text in store.broker.items() if name in SERVER_NAMES}
         return {name: HIDDEN if _is_secret(name) and value else value for name, value in sorted(found.items())}
 

@@ -1,54 +1,144 @@
-"""The broker's settings: one frozen, typed object with RocketMQ's names and defaults.
+"""The broker's settings: one frozen, typed object with RocketMQ 4.9.8's names and defaults.
 
-    BrokerSettings()                                       RocketMQ 4.9.8's defaults
+    BrokerSettings()
     BrokerSettings.of(Settings.load("broker.conf", ["brokerName=broker-b"]))
 
-The store's `Settings` reads broker.conf and `--set name=value` and keeps the texts that are the broker's; `of` gives
-them their meaning. An object that exists is valid; every refusal is a `BadSettings` of one sentence. Immutable;
-`SettingsInForce` is the one place that says which object counts now.
+They are in the same broker.conf as the store's: the store's `Settings` reads the file and `--set name=value` and keeps
+the texts that are the broker's; `of` gives them their meaning. An object that exists is valid; every refusal is a
+`BadSettings` of one sentence. Immutable; `SettingsInForce` says which object is in force. Update the reference page
+with `python -m penstock.config.reference_page docs/reference/broker-settings.md`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated, Any, Final
 
-from penstock.broker.setting_table import BY_NAME, SPECS, WITHOUT_EFFECT, BrokerSettingTable
+from penstock.config.table import LONG_MAX, Origin, Section, Table
 from penstock.format.topics import is_legal_topic
 from penstock.remoting.addresses import parse_address
-from penstock.store.setting_spec import EffectKind
+from penstock.remoting.tls import CLIENT_NAMES, SERVER_NAMES
 from penstock.store.settings import Settings
 
-_REGISTER_SECONDS = (10_000, 60_000)
+IDENTITY = Section("Who it is")
+REGISTER = Section("Name servers")
+TOPICS = Section("Topics and groups")
+SEND = Section("Sending")
+PULL = Section("Pulling and offsets")
+FILTER = Section("Filters")
+TRANSACTION = Section("Transactions")
+TRACE = Section("Trace and access")
+NETWORK = Section("Network")
+OURS = Section("Penstock's own", Origin.PENSTOCK)
+
+_REGISTER_PERIOD_MS: Final = (10_000, 60_000)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BrokerSettings(BrokerSettingTable):
+class BrokerSettings:
     """RocketMQ's settings of a broker, and a few of Penstock's own."""
 
-    given: frozenset[str] = field(default=frozenset(), compare=False)
-    """RocketMQ's names of what was given, whatever the value."""
+    broker_name: Annotated[str, IDENTITY("name of this broker, by which clients know its queues")] = "broker-a"
+    broker_cluster_name: Annotated[str, IDENTITY("name of its cluster")] = "DefaultCluster"
+    broker_id: Annotated[int, IDENTITY("0 for a master, more for a slave")] = 0
+    broker_ip2: Annotated[
+        str | None,
+        IDENTITY(
+            "address on which a master listens for slaves; unset: this machine's own, 127.0.0.1", name="brokerIP2"
+        ),
+    ] = None
+    broker_permission: Annotated[
+        int, IDENTITY("what clients may do here, a sum: 2 write, 4 read; sends or pulls are refused without it", high=7)
+    ] = 6
+    region_id: Annotated[str, IDENTITY("`MSG_REGION` in every answer to a send")] = "DefaultRegion"
+
+    namesrv_addr: Annotated[str | None, REGISTER("name servers to register with, `host:port` joined by `;`")] = None
+    register_broker_timeout_mills: Annotated[int, REGISTER("longest wait for a name server, ms", low=1)] = 6000
+    register_name_server_period: Annotated[
+        int, REGISTER("how often to register, ms; kept within 10 to 60 seconds", low=1)
+    ] = 30_000
+    compressed_register: Annotated[bool, REGISTER("register with a compressed body")] = False
+
+    auto_create_topic_enable: Annotated[bool, TOPICS("a send may create its topic, from the template TBW102")] = True
+    default_topic_queue_nums: Annotated[int, TOPICS("queues of that template", low=1, high=4096)] = 8
+    cluster_topic_enable: Annotated[bool, TOPICS("the topic named like the cluster may be read and written")] = True
+    broker_topic_enable: Annotated[bool, TOPICS("the topic named like the broker may be read and written")] = True
+    auto_create_subscription_group: Annotated[bool, TOPICS("a consumer may create its group")] = True
+    notify_consumer_ids_changed_enable: Annotated[
+        bool, TOPICS("consumers are notified at once when another one of their group comes or goes")
+    ] = True
+
+    start_accept_send_request_time_stamp: Annotated[
+        int, SEND("sends are refused before this time, epoch ms", high=LONG_MAX)
+    ] = 0
+    store_reply_message_enable: Annotated[bool, SEND("an answer to a request is stored as well as pushed")] = True
+
+    long_polling_enable: Annotated[bool, PULL("a pull that finds nothing waits as long as its client says")] = True
+    short_polling_time_mills: Annotated[int, PULL("how long it waits otherwise, ms")] = 1000
+    flush_consumer_offset_interval: Annotated[int, PULL("period of writing consumerOffset.json, ms", low=1)] = 5000
+    slave_read_enable: Annotated[
+        bool, PULL("a master sends consumers that are far behind to a slave, and a slave keeps them")
+    ] = False
+
+    enable_property_filter: Annotated[bool, FILTER("consumers may filter by SQL92")] = False
+
+    reject_transaction_message: Annotated[bool, TRANSACTION("refuse transactional messages")] = False
+    transaction_time_out: Annotated[int, TRANSACTION("age at which a producer is first asked, ms")] = 6000
+    transaction_check_max: Annotated[int, TRANSACTION("how often a producer is asked at most")] = 15
+    transaction_check_interval: Annotated[int, TRANSACTION("period of asking, ms", low=1)] = 60_000
+
+    trace_on: Annotated[bool, TRACE("`TRACE_ON` in every answer to a send: clients may trace")] = True
+    trace_topic_enable: Annotated[bool, TRACE("create the topic for traces")] = False
+    msg_trace_topic_name: Annotated[str, TRACE("its name")] = "RMQ_SYS_TRACE_TOPIC"
+    acl_enable: Annotated[bool, TRACE("only accounts of the access file, `aclFile`, may do what it grants them")] = (
+        False
+    )
+
+    server_channel_max_idle_time_seconds: Annotated[
+        int, NETWORK("idle time after which a connection is closed", low=1)
+    ] = 120
+
+    register_broker_from: Annotated[
+        str, OURS("where other brokers may register from: `loopback`, `any`, or networks joined by `,`")
+    ] = "loopback"
+    acl_file: Annotated[
+        Path | None, OURS("the accounts, a file of the shape of RocketMQ's plain_acl.yml; read again when it changes")
+    ] = None
+    ha_allow_from: Annotated[
+        str, OURS("where slaves may follow from: `loopback`, `any`, or networks joined by `,`")
+    ] = "loopback"
+    ha_account_file: Annotated[
+        Path | None, OURS("a slave's account at its master, where that has `aclEnable`: lines accessKey and secretKey")
+    ] = None
+    master_addr: Annotated[
+        str | None, OURS("where a slave's master answers clients, `host:port`; unset: asked from the name servers")
+    ] = None
+    max_topics: Annotated[int, OURS("topics there may be; no request creates more", low=1)] = 100_000
+    max_groups: Annotated[int, OURS("consumer groups there may be; no request creates more", low=1)] = 100_000
+    max_held_pulls: Annotated[int, OURS("pulls of one connection that wait for messages", low=1)] = 20_000
+    max_unflushed_sends: Annotated[
+        int, OURS("sends of one connection that wait for the disk under SYNC_FLUSH; more answer SYSTEM_BUSY", low=1)
+    ] = 10_000
+    stop_limit_millis: Annotated[int, OURS("longest time from SIGTERM to a clean end, ms", low=1)] = 15_000
 
     def __post_init__(self) -> None:
-        for spec in SPECS.values():
-            object.__setattr__(self, spec.attribute, spec.check(getattr(self, spec.attribute)))
+        TABLE.check(self)
         for attribute in ("broker_name", "broker_cluster_name", "msg_trace_topic_name"):
             if not is_legal_topic(getattr(self, attribute)):  # a topic has this name
-                allowed = "letters, digits, '%', '|', '_' and '-', at most 127"
-                raise SPECS[attribute].wrong(getattr(self, attribute), allowed)
+                allowed = "it must be letters, digits, '%', '|', '_' and '-', at most 127"
+                raise TABLE[attribute].wrong(getattr(self, attribute), allowed)
         for address in self.name_servers:
             parse_address(address, "namesrvAddr")
-        lowest, highest = _REGISTER_SECONDS
+        lowest, highest = _REGISTER_PERIOD_MS
         period = min(max(self.register_name_server_period, lowest), highest)
         object.__setattr__(self, "register_name_server_period", period)
 
     @classmethod
     def of(cls, settings: Settings) -> BrokerSettings:
         """What a broker.conf, or `--set`, said about the broker. Raises BadSettings."""
-        known = {name: text for name, text in settings.broker.items() if name in BY_NAME}
-        values = {BY_NAME[name].attribute: BY_NAME[name].parse(text) for name, text in known.items()}
-        return cls(**values, given=frozenset(settings.broker))
+        return cls(**TABLE.parse(settings.broker))
 
     def with_changes(self, **changes: Any) -> BrokerSettings:
         """A copy with these attributes changed."""
@@ -67,18 +157,12 @@ class BrokerSettings(BrokerSettingTable):
     def is_readable(self) -> bool:
         return self.broker_permission & 4 != 0
 
-    def notes(self) -> list[str]:
-        """A sentence for each setting that was given and does not do what it says."""
-        notes = [f"{name} has no effect: {WITHOUT_EFFECT[name]}." for name in sorted(self.given & set(WITHOUT_EFFECT))]
-        for spec in SPECS.values():
-            effect = spec.about.effect
-            if spec.name in self.given and effect.kind is not EffectKind.HONOURED:
-                notes.append(f"{spec.name} has no effect: {effect.why}.")
-        return notes
+
+TABLE: Final = Table(BrokerSettings, kept=(*SERVER_NAMES, *CLIENT_NAMES))
 
 
 class SettingsInForce:
-    """Which settings count now. Concerns keep this and ask it each time, so that a change reaches all of them."""
+    """Which settings are in force. Concerns keep this and read it each time, so that a change reaches all of them."""
 
     def __init__(self, settings: BrokerSettings) -> None:
         self.now = settings

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from penstock.cli.options import AsJson, Config, Folder, Pairs
 from penstock.cli.output import write, write_json
+from penstock.config.properties import parse_properties
 from penstock.errors import BadStore
-from penstock.store.broker_conf import to_broker_conf
 from penstock.store.folder import StoreFolder
 from penstock.store.geometry import fit_to_files
-from penstock.store.java_properties import parse_properties
+from penstock.store.settings import to_broker_conf
 
 
 def conf(folder: Folder, config: Config = None, pairs: Pairs = None, as_json: AsJson = False) -> None:

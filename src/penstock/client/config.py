@@ -13,19 +13,22 @@ import os
 import ssl
 from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass, field
-from typing import Final, TypeAlias
+from typing import Annotated, Final, TypeAlias
 
 from penstock.client.credentials import Credentials
+from penstock.config.table import LONG_MAX, Origin, Section, Table
 from penstock.errors import BadSettings
 from penstock.remoting.addresses import parse_address
 from penstock.remoting.tls import client_tls
 
 DEFAULT_NAMESRV: Final = "127.0.0.1:9876"
 
+SECONDS = Section("Seconds", Origin.PENSTOCK)
+
 
 @dataclass(frozen=True)
 class ClientConfig:
-    """Times are in seconds. Raises BadSettings if an address is none, or TLS files cannot be used."""
+    """Times are in seconds. Raises BadSettings for a wrong address or time, or TLS files that cannot be used."""
 
     namesrv: str = ""
     """Name servers, `host:port` joined by `;`. Each knows the whole cluster; one that is silent is passed over."""
@@ -34,15 +37,15 @@ class ClientConfig:
     """The account that signs every request, for clusters with access control."""
     tls: ssl.SSLContext | Mapping[str, str] | None = field(default=None, repr=False)
     """How to speak TLS: a context, or RocketMQ's `tls.*` properties; None for plain connections."""
-    timeout_s: float = 3.0
-    """For a request that is answered at once."""
-    connect_timeout_s: float = 3.0
-    route_refresh_s: float = 30.0
-    """How often routes are asked for anew."""
-    heartbeat_s: float = 30.0
-    """How often brokers are told which groups are here; they forget a client after 120."""
+    timeout_s: Annotated[float, SECONDS("longest wait for the reply to a request", high=LONG_MAX)] = 3.0
+    connect_timeout_s: Annotated[float, SECONDS("longest wait for a connection", high=LONG_MAX)] = 3.0
+    route_refresh_s: Annotated[float, SECONDS("period of fetching routes", high=LONG_MAX)] = 30.0
+    heartbeat_s: Annotated[
+        float, SECONDS("period of heartbeats; a broker drops a client after 120 without one", high=LONG_MAX)
+    ] = 30.0
 
     def __post_init__(self) -> None:
+        TABLE.check(self)
         namesrv = self.namesrv or os.environ.get("NAMESRV_ADDR", "") or DEFAULT_NAMESRV
         object.__setattr__(self, "namesrv", namesrv)
         if not self.name_servers:
@@ -60,6 +63,8 @@ class ClientConfig:
     def tls_context(self) -> ssl.SSLContext | None:
         return None if isinstance(self.tls, Mapping) else self.tls
 
+
+TABLE: Final = Table(ClientConfig, camel=False)
 
 Namesrv: TypeAlias = "str | ClientConfig | None"
 """Where a client finds its cluster: addresses, or a whole configuration."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 
+from penstock.config.properties import parse_properties
 from penstock.errors import BadRequest, BadSettings
 from penstock.namesrv.kv_table import KvTable
 from penstock.namesrv.route_table import RouteTable
@@ -27,7 +28,6 @@ from penstock.protocol.headers.namesrv import (
 )
 from penstock.remoting.connection import Connection
 from penstock.remoting.handlers import Handler, Refusal
-from penstock.store.java_properties import parse_properties
 
 _logger = logging.getLogger("penstock.namesrv")
 

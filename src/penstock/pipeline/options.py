@@ -1,36 +1,98 @@
 """Every option of `format("rocketmq")`, once: its name, where it counts, its default and what it means.
 
-`Options.read(given)` makes the one typed object that everything else takes. The table in docs/reference/spark.md is
-made from `OPTIONS`: `python -m penstock.pipeline.option_page` prints it.
+`Options.read(given)` creates the one typed object that everything else takes. Update the table in the reference page
+with `python -m penstock.config.reference_page docs/reference/spark.md`.
+
+Offsets are written with Kafka's words and numbers; what they mean for the queues that exist is decided in `ranges`:
+
+    earliest, latest                     everywhere
+    group:NAME                           the committed offsets of a consumer group (starting only)
+    {"orders": {"0": 12, "1": -2}}       by topic and queue; -2 is earliest, -1 is latest
+    {"orders": {"broker-a": {"0": 12}}}  by topic, broker and queue, where there are several brokers or stores
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import msgspec
 
+from penstock.config.table import LONG_MAX, Origin, Section, Table, nearest
 from penstock.errors import BadSettings
-from penstock.pipeline.offset_words import Wish, parse_assign, parse_offsets, parse_times
-from penstock.pipeline.option_spec import (
-    Option,
-    Use,
-    at_least,
-    duration,
-    flag,
-    one_of,
-    pattern,
-    size,
-    text,
-    words,
-)
 
-_READ, _BATCH, _STREAM, _WRITE, _ALL = Use.READ, Use.BATCH, Use.STREAM, Use.WRITE, Use.ALL
-_MODES = ("PERMISSIVE", "FAILFAST", "DROPMALFORMED")
-_starting, _ending = partial(parse_offsets, starting=True), partial(parse_offsets, starting=False)
+EARLIEST: Final = -2
+LATEST: Final = -1
+
+ANY_BROKER: Final = ""
+"""Any broker that has the queue."""
+
+_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "kb": 1 << 10, "mb": 1 << 20, "gb": 1 << 30}
+_UNITS |= {"b": 1, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30}
+_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
+
+
+class Wish(msgspec.Struct, frozen=True):
+    """What was asked for, before it is known what is there."""
+
+    everywhere: int | None = None
+    """EARLIEST or LATEST for all queues."""
+    group: str = ""
+    by_queue: dict[tuple[str, str, int], int] = {}
+
+
+def _text(value: str) -> str:
+    if not value:
+        raise ValueError("it must not be empty")
+    return value
+
+
+def _words(value: str) -> tuple[str, ...]:
+    """Names joined by commas."""
+    found = tuple(word.strip() for word in value.split(",") if word.strip())
+    if not found:
+        raise ValueError("it must name at least one")
+    if len(set(found)) != len(found):
+        raise ValueError("a name is there twice")
+    return found
+
+
+def _size(value: str) -> int:
+    """Bytes, with or without a unit: 1048576, 64m, 1 GiB."""
+    found = re.fullmatch(r"(\d{1,18})\s*([a-z]*)", value.lower())
+    if found is None or found[2] not in _UNITS or not int(found[1]):
+        raise ValueError("it must be a number of bytes such as 1048576, 64m or 1g")
+    return int(found[1]) * _UNITS[found[2]]
+
+
+def _duration(value: str) -> float:
+    """Seconds, from text such as 500ms, 30s, 15m."""
+    found = re.fullmatch(r"(\d{1,12})\s*([a-z]+)", value.lower())
+    if found is None or found[2] not in _SECONDS:
+        raise ValueError("it must be a time such as 500ms, 30s or 15m")
+    return int(found[1]) * _SECONDS[found[2]]
+
+
+def _one_of(*allowed: str) -> Callable[[str], str]:
+    """One of some words, in any case; the spelling here is what comes out."""
+    known = {word.lower(): word for word in allowed}
+
+    def parse(value: str) -> str:
+        if value.lower() not in known:
+            raise ValueError(f"it must be one of {', '.join(allowed)}")
+        return known[value.lower()]
+
+    return parse
+
+
+def _pattern(value: str) -> re.Pattern[str]:
+    try:
+        return re.compile(_text(value))
+    except re.error as error:
+        raise ValueError(f"it is not a regular expression ({error})") from None
 
 
 def _paths(value: str) -> tuple[str, ...]:
@@ -39,119 +101,210 @@ def _paths(value: str) -> tuple[str, ...]:
         try:
             return tuple(msgspec.json.decode(value, type=list[str]))
         except msgspec.MsgspecError as error:
-            raise ValueError(f"it is no list of paths ({error})") from None
-    return words(value)
+            raise ValueError(f"it is not a list of paths ({error})") from None
+    return _words(value)
 
 
-_NOT_SET: Final = "not set"
+def parse_offsets(value: str, *, starting: bool) -> Wish:
+    """Raises ValueError with what is allowed."""
+    lowered = value.lower()
+    if lowered == "earliest" and starting:
+        return Wish(EARLIEST)
+    if lowered == "latest":
+        return Wish(LATEST)
+    if lowered.startswith("group:") and starting:
+        if not value[6:].strip():
+            raise ValueError("the name of the group is missing behind 'group:'")
+        return Wish(group=value[6:].strip())
+    if value.startswith("{"):
+        numbers = _by_queue(value)
+        for (topic, _, queue_id), number in numbers.items():
+            if number < (EARLIEST if starting else LATEST) or (not starting and number == EARLIEST):
+                raise ValueError(f"{topic} queue {queue_id}: {number} is not an offset; -2 is earliest, -1 is latest")
+        return Wish(by_queue=numbers)
+    allowed = "earliest, latest, group:NAME" if starting else "latest"
+    raise ValueError(f'it must be {allowed}, or JSON such as {{"orders": {{"0": 12}}}}')
 
-OPTIONS: Final = (
-    Option("path", _ALL, _paths, _NOT_SET, "folder of a store; several joined by commas, or a glob", ("paths",)),
-    Option("namesrv", _ALL, text, _NOT_SET, "name servers of a cluster, `host:port;host:port`"),
-    Option("subscribe", _READ, words, _NOT_SET, "topics joined by commas", ("topics",)),
-    Option("subscribePattern", _READ, pattern, _NOT_SET, "regular expression that topics match as a whole"),
-    Option("assign", _READ, parse_assign, _NOT_SET, 'queues: `{"orders": [0, 1]}`, or by broker'),
-    Option("topic", _ALL, text, _NOT_SET, "reading: `subscribe`; writing: where rows go that name no topic"),
-    Option("order", _READ, one_of("queue", "log"), "queue", "by consume queue, or every record of the log"),
-    Option("tags", _READ, text, "`*`", "tags joined by `\\|\\|`; compared as text"),
-    Option("keys", _READ, words, _NOT_SET, "only messages with one of these keys, found through the index"),
-    Option("startingOffsets", _READ, _starting, "batch `earliest`, stream `latest`", "where to begin"),
-    Option("endingOffsets", _BATCH, _ending, "`latest`", "where to end, exclusive"),
-    Option("startingTimestamp", _READ, at_least(0), _NOT_SET, "begin at the first message stored at or after it, ms"),
-    Option("endingTimestamp", _BATCH, at_least(0), _NOT_SET, "end before the first message stored at or after it, ms"),
-    Option("startingOffsetsByTimestamp", _READ, parse_times, _NOT_SET, "the same, by topic, broker and queue"),
-    Option("endingOffsetsByTimestamp", _BATCH, parse_times, _NOT_SET, "the same, by topic, broker and queue"),
-    Option(
-        "startingOffsetsByTimestampStrategy",
-        _READ,
-        one_of("error", "latest"),
-        "`error`",
-        "what a queue without a message at or after the time does",
-    ),
-    Option("maxOffsetsPerTrigger", _STREAM, at_least(1), _NOT_SET, "messages of one micro-batch at most"),
-    Option("minOffsetsPerTrigger", _STREAM, at_least(1), _NOT_SET, "wait until so many messages are there"),
-    Option("maxTriggerDelay", _STREAM, duration, "`15m`", "but never longer than this"),
-    Option("maxBytesPerTrigger", _STREAM, size, "`1g`, unless messages are limited", "bytes of a micro-batch at most"),
-    Option("minPartitions", _READ, at_least(1), _NOT_SET, "split queues until there are so many tasks"),
-    Option("maxRecordsPerPartition", _READ, at_least(1), _NOT_SET, "messages of one task at most"),
-    Option("maxBytesPerPartition", _READ, size, "`128m`", "bytes of one task, about"),
-    Option("failOnDataLoss", _READ, flag, "`true`", "an error where messages are gone that should be read"),
-    Option("schema", _READ, one_of("rocketmq", "kafka"), "`rocketmq`", "which columns there are"),
-    Option("columns", _READ, words, "all", "only these columns, joined by commas: Spark itself prunes none"),
-    Option("includeBody", _READ, flag, "`true`", "`false`: without the column `body` (or `value`)"),
-    Option("decompress", _READ, flag, "`true`", "unpack bodies that a client has compressed"),
-    Option("mode", _READ, one_of(*_MODES), "`PERMISSIVE`", "what is done about damage: a row, an error, nothing"),
-    Option("columnNameOfCorruptRecord", _READ, text, "`_corrupt`", "column that says what is wrong, if asked for"),
-    Option("consumerGroup", _READ, text, "`TOOLS_CONSUMER`", "group in whose name a cluster is read; its offsets stay"),
-    Option("progressGroup", _STREAM, text, _NOT_SET, "consumer group to which progress is mirrored (`namesrv` only)"),
-    Option("config", _ALL, text, _NOT_SET, "broker.conf of the store, where its file sizes are not the usual ones"),
-    Option("accessKey", _ALL, text, _NOT_SET, "account of a cluster that asks for one"),
-    Option("secretKey", _ALL, text, _NOT_SET, "its secret"),
-    Option("writeId", _WRITE, text, _NOT_SET, "name of a batch write: the same is stored once, however often it runs"),
-    Option("producerGroup", _WRITE, text, "`penstock-spark`", "producer group in a cluster"),
-)
-_BY_NAME: Final = {name.lower(): option for option in OPTIONS for name in (option.name, *option.aliases)}
 
+def parse_times(value: str) -> Wish:
+    """Milliseconds by topic, broker and queue."""
+    if not value.startswith("{"):
+        raise ValueError('it must be JSON such as {"orders": {"0": 1700000000000}}')
+    numbers = _by_queue(value)
+    for (topic, _, queue_id), number in numbers.items():
+        if number < 0:
+            raise ValueError(f"{topic} queue {queue_id}: {number} is not a time in milliseconds")
+    return Wish(by_queue=numbers)
+
+
+def parse_assign(value: str) -> tuple[tuple[str, str, int], ...]:
+    """`{"orders": [0, 1]}`, or `{"orders": {"broker-a": [0, 1]}}`."""
+    found: list[tuple[str, str, int]] = []
+    for topic, inner in _object(value).items():
+        by_broker = inner if isinstance(inner, dict) else {ANY_BROKER: inner}
+        for broker, queues in by_broker.items():
+            if not isinstance(queues, list) or not all(type(each) is int and each >= 0 for each in queues):
+                raise ValueError('it must be JSON such as {"orders": [0, 1]}')
+            found += [(topic, broker, queue_id) for queue_id in queues]
+    if not found:
+        raise ValueError("it must name at least one queue")
+    if len(set(found)) != len(found):
+        raise ValueError("a queue is there twice")
+    return tuple(found)
+
+
+def _by_queue(value: str) -> dict[tuple[str, str, int], int]:
+    found: dict[tuple[str, str, int], int] = {}
+    for topic, inner in _object(value).items():
+        if not isinstance(inner, dict) or not inner:
+            raise ValueError(f'topic {topic}: it must have numbers by queue, as in {{"{topic}": {{"0": 12}}}}')
+        by_broker = inner if any(isinstance(each, dict) for each in inner.values()) else {ANY_BROKER: inner}
+        for broker, queues in by_broker.items():
+            if not isinstance(queues, dict):
+                raise ValueError(f"topic {topic}: brokers and queues are mixed")
+            for queue_id, number in queues.items():
+                found[topic, broker, _queue_id(topic, queue_id)] = _number(topic, queue_id, number)
+    if not found:
+        raise ValueError("it must name at least one queue")
+    return found
+
+
+def _object(value: str) -> dict[str, Any]:
+    try:
+        return msgspec.json.decode(value, type=dict[str, Any])
+    except (msgspec.DecodeError, msgspec.ValidationError) as error:
+        raise ValueError(f"it is not a JSON object ({error})") from None
+
+
+def _queue_id(topic: str, queue_id: str) -> int:
+    if not (queue_id.isascii() and queue_id.isdecimal()):
+        raise ValueError(f"topic {topic}: '{queue_id}' is not a queue id")
+    return int(queue_id)
+
+
+def _number(topic: str, queue_id: str, number: Any) -> int:
+    if type(number) is not int or number >= 1 << 63:
+        raise ValueError(f"topic {topic} queue {queue_id}: {number!r} is not a whole number")
+    return number
+
+
+ALL, READ, BATCH, STREAM, WRITE = (Section(use, Origin.PENSTOCK) for use in ("all", "read", "batch", "stream", "write"))
 _SPARKS_OWN: Final = re.compile(
     r"owner|provider|location|option\..*|checkpointlocation|querytype|serialization\.format|mergeschema|header"
 )
 """Keys that Spark itself puts among the options."""
 
 
-class Options(msgspec.Struct, frozen=True, kw_only=True):
-    """The options of one source or sink, checked one by one; what they mean together is checked by who uses them."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """The options of one source or sink, checked one by one; who uses them checks what they mean together."""
 
-    path: tuple[str, ...] = ()
-    namesrv: str = ""
-    subscribe: tuple[str, ...] = ()
-    subscribe_pattern: re.Pattern[str] | None = None
-    assign: tuple[tuple[str, str, int], ...] = ()
-    topic: str = ""
-    order: str = "queue"
-    tags: str = "*"
-    keys: tuple[str, ...] = ()
-    starting_offsets: Wish | None = None
-    ending_offsets: Wish | None = None
-    starting_timestamp: int | None = None
-    ending_timestamp: int | None = None
-    starting_offsets_by_timestamp: Wish | None = None
-    ending_offsets_by_timestamp: Wish | None = None
-    starting_offsets_by_timestamp_strategy: str = "error"
-    max_offsets_per_trigger: int | None = None
-    min_offsets_per_trigger: int | None = None
-    max_trigger_delay: float = 900.0
-    max_bytes_per_trigger: int | None = None
-    min_partitions: int | None = None
-    max_records_per_partition: int | None = None
-    max_bytes_per_partition: int = 128 << 20
-    fail_on_data_loss: bool = True
-    schema: str = "rocketmq"
-    columns: tuple[str, ...] = ()
-    include_body: bool = True
-    decompress: bool = True
-    mode: str = "PERMISSIVE"
-    column_name_of_corrupt_record: str = "_corrupt"
-    consumer_group: str = "TOOLS_CONSUMER"
-    progress_group: str = ""
-    config: str = ""
+    path: Annotated[
+        tuple[str, ...],
+        ALL("folder of a store; several joined by commas, or a glob", parser=_paths, aliases=("paths",)),
+    ] = ()
+    namesrv: Annotated[str, ALL("name servers of a cluster, `host:port;host:port`", parser=_text)] = ""
+    subscribe: Annotated[tuple[str, ...], READ("topics joined by commas", parser=_words, aliases=("topics",))] = ()
+    subscribe_pattern: Annotated[
+        re.Pattern[str] | None, READ("regular expression that topics match as a whole", parser=_pattern)
+    ] = None
+    assign: Annotated[
+        tuple[tuple[str, str, int], ...], READ('queues: `{"orders": [0, 1]}`, or by broker', parser=parse_assign)
+    ] = ()
+    topic: Annotated[str, ALL("reading: `subscribe`; writing: where rows go that name no topic", parser=_text)] = ""
+    order: Annotated[str, READ("by consume queue, or every record of the log", parser=_one_of("queue", "log"))] = (
+        "queue"
+    )
+    tags: Annotated[str, READ("tags joined by `\\|\\|`; compared as text", parser=_text)] = "*"
+    keys: Annotated[
+        tuple[str, ...], READ("only messages with one of these keys, found through the index", parser=_words)
+    ] = ()
+    starting_offsets: Annotated[
+        Wish | None,
+        READ("where to begin", parser=partial(parse_offsets, starting=True), shown="batch `earliest`, stream `latest`"),
+    ] = None
+    ending_offsets: Annotated[
+        Wish | None, BATCH("where to end, exclusive", parser=partial(parse_offsets, starting=False), shown="`latest`")
+    ] = None
+    starting_timestamp: Annotated[
+        int | None, READ("begin at the first message stored at or after it, ms", high=LONG_MAX)
+    ] = None
+    ending_timestamp: Annotated[
+        int | None, BATCH("end before the first message stored at or after it, ms", high=LONG_MAX)
+    ] = None
+    starting_offsets_by_timestamp: Annotated[
+        Wish | None, READ("the same, by topic, broker and queue", parser=parse_times)
+    ] = None
+    ending_offsets_by_timestamp: Annotated[
+        Wish | None, BATCH("the same, by topic, broker and queue", parser=parse_times)
+    ] = None
+    starting_offsets_by_timestamp_strategy: Annotated[
+        str, READ("what a queue without a message at or after the time does", parser=_one_of("error", "latest"))
+    ] = "error"
+    max_offsets_per_trigger: Annotated[
+        int | None, STREAM("messages of one micro-batch at most", low=1, high=LONG_MAX)
+    ] = None
+    min_offsets_per_trigger: Annotated[
+        int | None, STREAM("wait until so many messages are there", low=1, high=LONG_MAX)
+    ] = None
+    max_trigger_delay: Annotated[float, STREAM("but never longer than this", parser=_duration, shown="`15m`")] = 900.0
+    max_bytes_per_trigger: Annotated[
+        int | None,
+        STREAM("bytes of a micro-batch at most", parser=_size, shown="`1g`, unless messages are limited"),
+    ] = None
+    min_partitions: Annotated[int | None, READ("split queues until there are so many tasks", low=1, high=LONG_MAX)] = (
+        None
+    )
+    max_records_per_partition: Annotated[int | None, READ("messages of one task at most", low=1, high=LONG_MAX)] = None
+    max_bytes_per_partition: Annotated[int, READ("bytes of one task, about", parser=_size, shown="`128m`")] = 128 << 20
+    fail_on_data_loss: Annotated[bool, READ("an error where messages are gone that should be read")] = True
+    schema: Annotated[str, READ("which columns there are", parser=_one_of("rocketmq", "kafka"))] = "rocketmq"
+    columns: Annotated[
+        tuple[str, ...],
+        READ("only these columns, joined by commas: Spark itself prunes none", parser=_words, shown="all"),
+    ] = ()
+    include_body: Annotated[bool, READ("`false`: without the column `body` (or `value`)")] = True
+    decompress: Annotated[bool, READ("unpack bodies that a client has compressed")] = True
+    mode: Annotated[
+        str,
+        READ(
+            "what is done about damage: a row, an error, nothing",
+            parser=_one_of("PERMISSIVE", "FAILFAST", "DROPMALFORMED"),
+        ),
+    ] = "PERMISSIVE"
+    column_name_of_corrupt_record: Annotated[
+        str, READ("column that says what is wrong, if asked for", parser=_text)
+    ] = "_corrupt"
+    consumer_group: Annotated[str, READ("group in whose name a cluster is read; its offsets stay", parser=_text)] = (
+        "TOOLS_CONSUMER"
+    )
+    progress_group: Annotated[
+        str, STREAM("consumer group to which progress is mirrored (`namesrv` only)", parser=_text)
+    ] = ""
+    config: Annotated[
+        str, ALL("broker.conf of the store, where its file sizes are not the usual ones", parser=_text)
+    ] = ""
     settings: tuple[str, ...] = ()
-    """`name=value` pairs, for whoever makes options by hand: not an option of Spark's users."""
-    access_key: str = ""
-    secret_key: str = ""
-    write_id: str = ""
-    producer_group: str = "penstock-spark"
+    """`name=value` pairs, for options that are created by hand: not an option of Spark's users."""
+    access_key: Annotated[str, ALL("account of a cluster that asks for one", parser=_text)] = ""
+    secret_key: Annotated[str, ALL("its secret", parser=_text)] = ""
+    write_id: Annotated[
+        str, WRITE("name of a batch write: the same is stored once, however often it runs", parser=_text)
+    ] = ""
+    producer_group: Annotated[str, WRITE("producer group in a cluster", parser=_text)] = "penstock-spark"
 
     @classmethod
     def read(cls, given: Mapping[str, str]) -> Options:
-        """Raises BadSettings for an option that nobody knows, or whose value is no good."""
+        """Raises BadSettings for an option that does not exist, or whose value is not allowed."""
         values: dict[str, Any] = {}
         for name, value in given.items():
             option = _BY_NAME.get(name.lower())
-            if option is None:
-                if _SPARKS_OWN.fullmatch(name.lower()):
-                    continue
-                raise BadSettings(f"there is no option '{name}'{_similar(name)}; docs/reference/spark.md has them all")
-            values[attribute(option.name)] = option.read(value)
+            if option is not None:
+                values[option.attribute] = option.check(option.parse(value))
+            elif not _SPARKS_OWN.fullmatch(name.lower()):
+                near = nearest(name, TABLE.by_name)
+                hint = f"; did you mean {TABLE.by_name[near].name}?" if near else ""
+                raise BadSettings(f"there is no option '{name}'{hint}; docs/reference/spark.md has them all")
         options = cls(**values)
         options._check_place()
         return options
@@ -161,7 +314,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
             raise BadSettings("path and namesrv are both given; say where the messages are: in files, or in a cluster")
         if not self.path and not self.namesrv:
             raise BadSettings(
-                "neither path nor namesrv is given; a table made with CREATE TABLE loses its options in Spark: use "
+                "neither path nor namesrv is given; a table created with CREATE TABLE loses its options in Spark: use "
                 "CREATE TEMPORARY VIEW, or .option(...)"
             )
 
@@ -196,15 +349,17 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         if self.progress_group and not self.namesrv:
             raise BadSettings("progressGroup needs namesrv: the offsets in a store's files belong to its broker")
         if not all(name.strip() for name in self.tags.split("||")):
-            raise BadSettings(f"option tags='{self.tags}': it must be * or tags joined by ||, as in red || green")
+            raise TABLE["tags"].wrong(self.tags, "it must be * or tags joined by ||, as in red || green")
         if self.columns and not self.include_body and {"body", "value"} & set(self.columns):
             raise BadSettings("columns names the body and includeBody is false; leave one of them out")
 
     def check_streaming(self) -> None:
         """Raises BadSettings for what only a batch can do: a stream has no end."""
-        for name in ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp"):
-            if getattr(self, attribute(name)) is not None:
-                raise BadSettings(f"{name} is given, and a stream has no end; leave it out, or read a batch")
+        for attribute in ("ending_offsets", "ending_timestamp", "ending_offsets_by_timestamp"):
+            if getattr(self, attribute) is not None:
+                raise BadSettings(
+                    f"{TABLE[attribute].name} is given, and a stream has no end; leave it out, or read a batch"
+                )
 
     @property
     def tag_names(self) -> tuple[str, ...] | None:
@@ -218,13 +373,5 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         return (self.topic,) if self.topic else self.subscribe
 
 
-def attribute(name: str) -> str:
-    """`startingOffsets` is `starting_offsets`."""
-    return re.sub(r"(?<!^)([A-Z])", r"_\1", name).lower()
-
-
-def _similar(name: str) -> str:
-    import difflib
-
-    near = difflib.get_close_matches(name.lower(), _BY_NAME, 1)
-    return f"; did you mean {_BY_NAME[near[0]].name}?" if near else ""
+TABLE: Final = Table(Options, noun="option")
+_BY_NAME: Final = {name.lower(): option for name, option in TABLE.by_name.items()}

@@ -7,8 +7,7 @@ from contextlib import closing
 from typing import TYPE_CHECKING, Final
 
 from penstock.errors import BadSettings, BadStore
-from penstock.pipeline.offset_words import EARLIEST
-from penstock.pipeline.options import Options
+from penstock.pipeline.options import EARLIEST, Options
 from penstock.pipeline.places import Place, Task
 from penstock.pipeline.ranges import Limits, Span, cut, packed
 from penstock.pipeline.resolve import choose_queues, ends, spans_between, starts

@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from penstock.errors import BadSettings, DataLost
-from penstock.pipeline.offset_words import ANY_BROKER, EARLIEST, LATEST, Wish
 from penstock.pipeline.one_store import LOG
-from penstock.pipeline.options import Options
+from penstock.pipeline.options import ANY_BROKER, EARLIEST, LATEST, Options, Wish
 from penstock.pipeline.places import Place
 from penstock.pipeline.ranges import Queue, Span
 

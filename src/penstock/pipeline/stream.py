@@ -20,8 +20,7 @@ from pyspark.sql.types import StructType
 
 from penstock.errors import PenstockError
 from penstock.pipeline.errors import said
-from penstock.pipeline.offset_words import LATEST
-from penstock.pipeline.options import Options
+from penstock.pipeline.options import LATEST, Options
 from penstock.pipeline.places import Place
 from penstock.pipeline.planning import open_place, plan
 from penstock.pipeline.resolve import check_range, choose_queues, spans_between, starts

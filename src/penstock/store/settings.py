@@ -1,57 +1,301 @@
-"""The store's settings: one frozen, typed object with RocketMQ's names and defaults.
+"""The store's settings: one frozen, typed object with RocketMQ 4.9.8's names and defaults.
 
-    Settings()                                          RocketMQ 4.9.8's defaults
+    Settings()                                          RocketMQ's defaults
     Settings(flush_disk_type=FlushDiskType.SYNC_FLUSH)
     Settings.dev()                                      small files, for a laptop or a test
     Settings.load("broker.conf", ["maxMessageSize=65536"])
 
-An object that exists is valid: values are checked when it is made, and every refusal is a `BadSettings` of
-one sentence. What is known about each setting is in `setting_table.py`; `notes()` says which of those that
-were given do nothing here. Immutable, so safe to share between threads; it may be pickled.
+Attributes spell RocketMQ's names in snake_case, with its typing errors corrected (`warmMapedFileEnable` is
+`warm_mapped_file_enable`). An object that exists is valid: values are checked when it is created, and every refusal is
+a `BadSettings` of one sentence; `notes()` says which settings were given and do not do what they say. Immutable, so
+safe to share between threads; it may be pickled.
+
+To add a setting, add its attribute here, make the store act on it, and update the reference page:
+`python -m penstock.config.reference_page docs/reference/settings.md`.
 """
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Final
 
+from penstock.config.ignored import ignored_note
+from penstock.config.properties import format_property
+from penstock.config.table import INT_MAX, LONG_MAX, Origin, Section, Setting, Table
 from penstock.errors import BadMessage, BadSettings
 from penstock.format.constants import BLANK_HEADER_SIZE
 from penstock.format.delay import parse_delay_levels
 from penstock.format.hosts import encode_host
 from penstock.format.index_layout import IndexGeometry
 from penstock.format.queue_unit import UNIT_SIZE
-from penstock.store.broker_names import BROKER_NAMES
-from penstock.store.java_properties import parse_properties
-from penstock.store.setting_spec import JAVA_INT_MAX, EffectKind, Spec
-from penstock.store.setting_table import BY_NAME, SPECS, BrokerRole, Dispatch, FlushDiskType, SettingTable
 
-__all__ = ["RECORD_SLACK", "BrokerRole", "Dispatch", "FlushDiskType", "Settings"]
 
-RECORD_SLACK = 64 << 10
+class FlushDiskType(StrEnum):
+    """Whether a put waits until its message is on disk."""
+
+    ASYNC_FLUSH = "ASYNC_FLUSH"
+    SYNC_FLUSH = "SYNC_FLUSH"
+
+
+class Dispatch(StrEnum):
+    """What builds queues and index from the log."""
+
+    INLINE = "inline"
+    EXTERNAL = "external"
+
+
+class BrokerRole(StrEnum):
+    """What a broker is to its replicas."""
+
+    ASYNC_MASTER = "ASYNC_MASTER"
+    SYNC_MASTER = "SYNC_MASTER"
+    SLAVE = "SLAVE"
+
+
+FILES = Section("Paths and file sizes")
+HOST = Section("This host")
+PUT = Section("Putting")
+FLUSH = Section("Flushing")
+BUFFERS = Section("New files and write buffers")
+GET = Section("Getting and querying")
+DELAY = Section("Delayed messages")
+DELETE = Section("Deleting old files")
+DISK = Section("Deleting old files", Origin.SYSTEM_PROPERTY)
+REPLICATE = Section("Replication")
+DLEDGER = Section("DLedger and light queues")
+OURS = Section("Penstock's own", Origin.PENSTOCK)
+
+RECORD_SLACK: Final = 64 << 10
 """What a whole record may have beyond `max_message_size`, the limit of its body."""
+
+_ALWAYS_WRITTEN: Final = (
+    "store_path_root_dir",
+    "store_path_commit_log",
+    "mapped_file_size_commit_log",
+    "mapped_file_size_consume_queue",
+    "max_hash_slot_num",
+    "max_index_num",
+)
+"""The geometry cannot be read from the files, and 4.9.2 looks for the commitlog in the user's home by default."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class Settings(SettingTable):
+class Settings:
     """RocketMQ's settings of a store, and a few of Penstock's own."""
 
+    store_path_root_dir: Annotated[Path, FILES("folder of the store")] = Path("~/store")
+    store_path_commit_log: Annotated[Path | None, FILES("folder of the log; unset: `commitlog` in the root")] = None
+    mapped_file_size_commit_log: Annotated[
+        int,
+        FILES("bytes of a commitlog file", aliases=("mapedFileSizeCommitLog",), low=100, dev=1 << 20),
+    ] = 1 << 30
+    mapped_file_size_consume_queue: Annotated[
+        int,
+        FILES(
+            "bytes of a consume queue file, rounded up to a multiple of 20",
+            aliases=("mapedFileSizeConsumeQueue",),
+            low=20,
+            high=INT_MAX // 20 * 20,
+            dev=1000 * 20,
+        ),
+    ] = 300_000 * 20
+    mapped_file_size_consume_queue_ext: Annotated[
+        int, FILES("bytes of a consume queue extension file; existing ones are read, none is written", low=1)
+    ] = 48 << 20
+    max_hash_slot_num: Annotated[int, FILES("hash slots of an index file", low=1, dev=5000)] = 5_000_000
+    max_index_num: Annotated[int, FILES("items of an index file", low=2, dev=20_000)] = 20_000_000
+
+    broker_ip1: Annotated[str, HOST("address in each record's store host", name="brokerIP1")] = "127.0.0.1"
+    listen_port: Annotated[int, HOST("port in each record's store host", high=65535)] = 10911
+
+    max_message_size: Annotated[
+        int, PUT("bytes of the largest body; the whole record may have 64 KiB more", low=1, dev=512 << 10)
+    ] = 4 << 20
+    os_page_cache_busy_time_out_mills: Annotated[
+        int, PUT("a put answers OS_PAGECACHE_BUSY while another holds the put lock for longer, ms")
+    ] = 1000
+
+    flush_disk_type: Annotated[FlushDiskType, FLUSH("whether a put waits for the disk")] = FlushDiskType.ASYNC_FLUSH
+    sync_flush_timeout: Annotated[int, FLUSH("longest wait of a put for the disk, ms", low=1)] = 5000
+    flush_interval_commit_log: Annotated[int, FLUSH("period of the asynchronous flush, ms", low=1)] = 500
+    flush_commit_log_timed: Annotated[bool, FLUSH("true: that period is kept; false: a put cuts it short")] = True
+    flush_commit_log_least_pages: Annotated[int, FLUSH("flush only with at least this many new pages")] = 4
+    flush_commit_log_thorough_interval: Annotated[int, FLUSH("after this time flush any number of pages, ms")] = 10_000
+    flush_interval_consume_queue: Annotated[int, FLUSH("period of the consume queues' flush, ms", low=1)] = 1000
+    flush_consume_queue_least_pages: Annotated[int, FLUSH("flush a queue only with at least this many new pages")] = 2
+    flush_consume_queue_thorough_interval: Annotated[
+        int, FLUSH("after this time flush any number of pages and write the checkpoint, ms")
+    ] = 60_000
+
+    transient_store_pool_enable: Annotated[
+        bool,
+        BUFFERS("append to locked memory and commit to the file later; with ASYNC_FLUSH on a master only"),
+    ] = False
+    transient_store_pool_size: Annotated[int, BUFFERS("buffers in the pool, of a commitlog file's size", low=1)] = 5
+    fast_fail_if_no_buffer_in_store_pool: Annotated[
+        bool, BUFFERS("refuse a new file while the pool has no free buffer")
+    ] = False
+    commit_interval_commit_log: Annotated[int, BUFFERS("period of the commit from pool to file, ms", low=1)] = 200
+    commit_commit_log_least_pages: Annotated[int, BUFFERS("commit only with at least this many new pages")] = 4
+    commit_commit_log_thorough_interval: Annotated[int, BUFFERS("after this time commit any number of pages, ms")] = 200
+    warm_mapped_file_enable: Annotated[
+        bool,
+        BUFFERS(
+            "touch every page of a new commitlog file",
+            name="warmMapedFileEnable",
+            aliases=("warmMappedFileEnable",),
+        ),
+    ] = False
+    flush_least_pages_when_warm_mapped_file: Annotated[
+        int,
+        BUFFERS(
+            "flush whenever this many pages were touched (SYNC_FLUSH)",
+            name="flushLeastPagesWhenWarmMapedFile",
+            aliases=("flushLeastPagesWhenWarmMappedFile",),
+            low=1,
+        ),
+    ] = 4096
+
+    max_transfer_bytes_on_message_in_memory: Annotated[int, GET("bytes of one get, recent messages", low=1)] = 256 << 10
+    max_transfer_count_on_message_in_memory: Annotated[int, GET("messages of one get, recent ones", low=1)] = 32
+    max_transfer_bytes_on_message_in_disk: Annotated[int, GET("bytes of one get, old messages", low=1)] = 64 << 10
+    max_transfer_count_on_message_in_disk: Annotated[int, GET("messages of one get, old ones", low=1)] = 8
+    access_message_in_memory_max_ratio: Annotated[
+        int, GET("share of the machine's memory that counts as recent, percent", high=100)
+    ] = 40
+    message_index_enable: Annotated[bool, GET("build the index for queries by key")] = True
+    max_msgs_num_batch: Annotated[int, GET("most messages a query by key answers", low=1)] = 64
+    default_query_max_num: Annotated[int, GET("messages a query by key answers by default", low=1)] = 32
+    check_crc_on_recover: Annotated[bool, GET("check bodies during recovery", name="checkCRCOnRecover")] = True
+
+    message_delay_level: Annotated[str, DELAY("the delay of each level, in s, m, h or d")] = (
+        "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
+    )
+    flush_delay_offset_interval: Annotated[
+        int, DELAY("period of writing delayOffset.json, ms; by the broker", low=1)
+    ] = 10_000
+
+    file_reserved_time: Annotated[int, DELETE("age at which a file may be deleted, hours")] = 72
+    delete_when: Annotated[str, DELETE("hours of the day when old files are deleted, joined by `;`")] = "04"
+    clean_resource_interval: Annotated[int, DELETE("period of the cleaner, ms", low=1)] = 10_000
+    delete_commit_log_files_interval: Annotated[int, DELETE("pause between two commitlog files, ms")] = 100
+    delete_consume_queue_files_interval: Annotated[int, DELETE("pause between two queue files, ms")] = 100
+    destroy_mapped_file_interval_forcibly: Annotated[
+        int,
+        DELETE(
+            "a file in use is deleted after this time, ms",
+            name="destroyMapedFileIntervalForcibly",
+            aliases=("destroyMappedFileIntervalForcibly",),
+        ),
+    ] = 120_000
+    redelete_hanged_file_interval: Annotated[int, DELETE("pause before the first file is tried again, ms")] = 120_000
+    disk_max_used_space_ratio: Annotated[
+        int, DELETE("percent of the disk above which old files are deleted at once, kept within 10 to 95", low=-(2**31))
+    ] = 75
+    clean_file_forcibly_enable: Annotated[bool, DELETE("delete files that are not old when the disk is full")] = True
+    disk_space_warning_level_ratio: Annotated[
+        float,
+        DISK(
+            "share of the disk above which puts are refused",
+            name="rocketmq.broker.diskSpaceWarningLevelRatio",
+            aliases=("diskSpaceWarningLevelRatio",),
+            high=1,
+        ),
+    ] = 0.90
+    disk_space_clean_forcibly_ratio: Annotated[
+        float,
+        DISK(
+            "share of the disk above which files that are not old are deleted too",
+            name="rocketmq.broker.diskSpaceCleanForciblyRatio",
+            aliases=("diskSpaceCleanForciblyRatio",),
+            high=1,
+        ),
+    ] = 0.85
+
+    broker_role: Annotated[BrokerRole, REPLICATE("ASYNC_MASTER, SYNC_MASTER or SLAVE")] = BrokerRole.ASYNC_MASTER
+    ha_listen_port: Annotated[
+        int,
+        REPLICATE(
+            "port a master listens on for its slaves; an ASYNC_MASTER does if this or brokerIP2 is given", high=65535
+        ),
+    ] = 10912
+    ha_master_address: Annotated[
+        str | None, REPLICATE("where a slave finds its master's log, `host:port`; unset: asked from the name servers")
+    ] = None
+    ha_send_heartbeat_interval: Annotated[int, REPLICATE("period of heartbeats, ms", low=1)] = 5000
+    ha_housekeeping_interval: Annotated[int, REPLICATE("silence after which a connection ends, ms", low=1)] = 20_000
+    ha_transfer_batch_size: Annotated[int, REPLICATE("bytes of one frame", low=1)] = 32 << 10
+    ha_slave_fallbehind_max: Annotated[int, REPLICATE("bytes behind at which a slave is not available")] = 256 << 20
+    slave_timeout: Annotated[int, REPLICATE("longest wait of a put for a slave, ms", low=1)] = 3000
+    offset_check_in_slave: Annotated[bool, REPLICATE("a slave, too, answers that an offset is outside the queue")] = (
+        False
+    )
+
+    enable_dledger_commit_log: Annotated[
+        bool,
+        DLEDGER(
+            "keep the log in DLedger",
+            refused="there is no DLedger commit log",
+            name="enableDLegerCommitLog",
+            aliases=("enableDLedgerCommitLog",),
+        ),
+    ] = False
+    enable_lmq: Annotated[bool, DLEDGER("light message queues", refused="there are no light queues")] = False
+    enable_multi_dispatch: Annotated[
+        bool, DLEDGER("one record in several queues", refused="there are no light queues")
+    ] = False
+
+    pre_allocate_files: Annotated[
+        bool,
+        OURS("create the next two commitlog files ahead of need; false: a file when it is needed", dev=False),
+    ] = True
+    verify_crc_on_read: Annotated[bool, OURS("check the body of each message that is read")] = True
+    quarantine_max_bytes: Annotated[
+        int,
+        OURS(
+            "bytes that may be kept aside under `penstock/quarantine`; before it would be more, a start or a repair "
+            "asks, or refuses to continue",
+            high=LONG_MAX,
+            dev=256 << 20,
+        ),
+    ] = 4 << 30
+    disk_enough_free_bytes: Annotated[
+        int,
+        OURS(
+            "with this many bytes free no put is refused, and with twice as many only old files are deleted, "
+            "whatever the ratios say; 0: the ratios alone decide, as in RocketMQ",
+            high=LONG_MAX,
+            dev=256 << 20,
+        ),
+    ] = 16 << 30
+    disk_min_free_bytes: Annotated[
+        int,
+        OURS(
+            "with fewer bytes free puts are refused, and with fewer than twice as many files are deleted that are "
+            "not old, whatever the ratios say; 0: no such limit",
+            high=LONG_MAX,
+        ),
+    ] = 0
+    dispatch: Annotated[
+        Dispatch,
+        OURS(
+            "what builds queues and index from the log: the store itself, or with `external` the job "
+            "`penstock pipeline dispatch`, while the store only appends"
+        ),
+    ] = Dispatch.INLINE
+
     broker: Mapping[str, str] = field(default_factory=dict, hash=False)
-    """Settings of RocketMQ's broker that were given: known and kept for it, unused by the store."""
+    """Texts of other known names that were given, kept unused: the broker's settings, and names without effect."""
 
     given: frozenset[str] = field(default=frozenset(), compare=False)
     """The attributes that a file, a `name=value` or `with_changes` named, whatever their value."""
 
     def __post_init__(self) -> None:
-        for spec in SPECS.values():
-            value = spec.check(getattr(self, spec.attribute))
-            if spec.about.effect.kind is EffectKind.REFUSED and value:
-                raise spec.wrong(value, f"false: {spec.about.effect.why}")
-            object.__setattr__(self, spec.attribute, value)
+        TABLE.check(self)
         units = -(-self.mapped_file_size_consume_queue // UNIT_SIZE)
         object.__setattr__(self, "mapped_file_size_consume_queue", units * UNIT_SIZE)
         object.__setattr__(self, "disk_max_used_space_ratio", min(max(self.disk_max_used_space_ratio, 10), 95))
@@ -60,40 +304,44 @@ class Settings(SettingTable):
 
     def _check_texts(self) -> None:
         if "," in str(self.store_path_commit_log or ""):
-            allowed = "one folder: a store has one commitlog folder"
-            raise SPECS["store_path_commit_log"].wrong(self.store_path_commit_log, allowed)
+            allowed = "it must be one folder: a store has one commitlog folder"
+            raise TABLE["store_path_commit_log"].wrong(self.store_path_commit_log, allowed)
         try:
             encode_host(self.store_host)
         except BadMessage:
-            raise SPECS["broker_ip1"].wrong(self.broker_ip1, "an IPv4 or IPv6 address") from None
+            raise TABLE["broker_ip1"].wrong(self.broker_ip1, "it must be an IPv4 or IPv6 address") from None
         hours = self.delete_when.split(";")
         if not all(re.fullmatch(r"[0-9]{1,2}", hour.strip()) and int(hour) < 24 for hour in hours):
-            raise SPECS["delete_when"].wrong(self.delete_when, "hours of the day joined by ';', as in '04;16'")
+            raise TABLE["delete_when"].wrong(
+                self.delete_when, "it must be hours of the day joined by ';', as in '04;16'"
+            )
         if self.dispatch is Dispatch.EXTERNAL and self.broker_role is BrokerRole.SLAVE:
-            raise SPECS["dispatch"].wrong(self.dispatch, "inline with brokerRole=SLAVE")
+            raise TABLE["dispatch"].wrong(self.dispatch, "it must be inline with brokerRole=SLAVE")
         if not parse_delay_levels(self.message_delay_level):
-            raise SPECS["message_delay_level"].wrong(self.message_delay_level, "delays such as '1s 5s 1m 2h'")
+            raise TABLE["message_delay_level"].wrong(
+                self.message_delay_level, "it must be delays such as '1s 5s 1m 2h'"
+            )
 
     def _check_index_size(self) -> None:
         size = self.index_geometry.file_size
-        if size > JAVA_INT_MAX:
+        if size > INT_MAX:
             raise BadSettings(
                 f"settings maxHashSlotNum {self.max_hash_slot_num} and maxIndexNum {self.max_index_num} make "
-                f"index files of {size} bytes; a file must have at most {JAVA_INT_MAX}"
+                f"index files of {size} bytes; a file must have at most {INT_MAX}"
             )
 
-    # -- making ----------------------------------------------------------------------------------------------
+    # -- construction ----------------------------------------------------------------------------------------------
 
     @classmethod
     def dev(cls, **changes: Any) -> Settings:
         """Small files, so that a store of a few messages is small: for a laptop, a tour, a test.
 
         A commitlog file has 1 MiB, a consume queue file 1,000 units (20,000 bytes), an index file 5,000 slots
-        and 20,000 items (420,040 bytes); a body has at most 512 KiB; files are made when they are needed, not
+        and 20,000 items (420,040 bytes); a body has at most 512 KiB; files are created when they are needed, not
         ahead, and not warmed up; 256 MiB free are enough, however full the disk. All else is as in production, so
         what works here works there.
         """
-        small = {spec.attribute: spec.about.dev for spec in SPECS.values() if spec.about.dev is not None}
+        small = {setting.attribute: setting.dev for setting in TABLE if setting.dev is not None}
         return cls(**{**small, **changes})
 
     @classmethod
@@ -105,20 +353,16 @@ class Settings(SettingTable):
         base: Settings | None = None,
     ) -> Settings:
         """`base` (or the defaults), changed by a broker.conf, then by `name=value` texts; later ones win."""
-        reader = _Reader({}, {})
-        if conf_path is not None:
-            reader.read_file(Path(conf_path))
-        for pair in pairs:
-            reader.read_pair(pair)
+        values, texts = TABLE.read(conf_path, pairs)
         start = cls() if base is None else base
-        return start.with_changes(**reader.changes, broker={**start.broker, **reader.broker})
+        return start.with_changes(**values, broker={**start.broker, **texts})
 
     def with_changes(self, **changes: Any) -> Settings:
         """A copy with these attributes changed; they count as given."""
-        given = self.given | {attribute for attribute in changes if attribute in SPECS}
+        given = self.given | {attribute for attribute in changes if attribute in TABLE}
         return replace(self, **{"given": given, **changes})
 
-    # -- asking ----------------------------------------------------------------------------------------------
+    # -- derived values ----------------------------------------------------------------------------------------------
 
     @property
     def commit_log_dir(self) -> Path:
@@ -155,15 +399,13 @@ class Settings(SettingTable):
         """Whether a put waits neither for the disk nor for a slave."""
         return self.flush_disk_type is FlushDiskType.ASYNC_FLUSH and self.broker_role is not BrokerRole.SYNC_MASTER
 
-    def changed(self) -> list[Spec]:
+    def changed(self) -> list[Setting]:
         """The settings whose value is not the default, in the table's order."""
-        return [spec for spec in SPECS.values() if getattr(self, spec.attribute) != spec.check(spec.default)]
+        return [each for each in TABLE if getattr(self, each.attribute) != each.check(each.default)]
 
     def notes(self) -> list[str]:
-        """A sentence for each setting that was given, or is not the default, and does not do what it says."""
-        different = {spec.attribute for spec in self.changed()}
-        asked = [spec for spec in SPECS.values() if spec.attribute in self.given | different]
-        notes = [note for spec in asked if (note := self._note(spec))]
+        """A sentence for each setting that was given and does not do what it says, and one for those without effect."""
+        notes = ignored_note(self.broker)
         if self.transient_store_pool_enable and not self.transient_pool_active:
             notes.append(
                 "transientStorePoolEnable=true has no effect with "
@@ -176,57 +418,41 @@ class Settings(SettingTable):
             )
         return notes
 
-    def _note(self, spec: Spec) -> str:
-        effect = spec.about.effect
-        given = f"{spec.name}={spec.show(getattr(self, spec.attribute))}"
-        if effect.kind is EffectKind.NO_EFFECT:
-            return f"{given} has no effect: {effect.why}."
-        return ""
-
     def __repr__(self) -> str:
-        values = (f"{spec.attribute}={getattr(self, spec.attribute)!r}" for spec in self.changed())
+        values = (f"{each.attribute}={getattr(self, each.attribute)!r}" for each in self.changed())
         return f"Settings({', '.join(values)})"
 
 
-@dataclass(frozen=True, slots=True)
-class _Reader:
-    """Collects what texts ask for: changes of attributes, and settings of the broker."""
-
-    changes: dict[str, Any]
-    broker: dict[str, str]
-
-    def read_file(self, path: Path) -> None:
-        try:
-            entries = parse_properties(path.read_bytes())
-        except OSError as error:
-            raise BadSettings(
-                f"cannot read the settings: {error.strerror}; check the path and who may read it", path=path
-            ) from error
-        except ValueError as error:
-            raise BadSettings(str(error), path=path) from error
-        for entry in entries:
-            try:
-                self.set(entry.name, entry.value)
-            except BadSettings as error:
-                raise BadSettings(f"line {entry.line}: {error}", path=path) from error
-
-    def read_pair(self, pair: str) -> None:
-        name, equals, text = pair.partition("=")
-        if not equals or not name.strip():
-            raise BadSettings(f"'{pair}' is not a setting; write name=value")
-        self.set(name.strip(), text.strip())
-
-    def set(self, name: str, text: str) -> None:
-        if name in BROKER_NAMES:
-            self.broker[name] = text.strip()
-        elif name in BY_NAME:
-            spec = BY_NAME[name]
-            self.changes[spec.attribute] = spec.check(spec.parse(text))
-        else:
-            raise BadSettings(f"unknown setting '{name}'{_nearest(name)}")
+TABLE: Final = Table(Settings, shares="penstock.broker.settings:TABLE")
 
 
-def _nearest(name: str) -> str:
-    known = {each.lower(): each for each in sorted({*BY_NAME, *BROKER_NAMES})}
-    close = difflib.get_close_matches(name.lower(), known, n=1)
-    return f"; did you mean '{known[close[0]]}'?" if close else "; no known setting has a name like it"
+def to_broker_conf(settings: Settings) -> str:
+    """The broker.conf with which an Apache RocketMQ 4.9 broker opens the store; paths become absolute.
+
+    First paths, file sizes and index geometry, then everything that differs from RocketMQ's default. Only names that
+    RocketMQ knows are written; settings that it takes as Java system properties appear as a comment.
+    """
+    settings = settings.with_changes(
+        store_path_root_dir=settings.store_path_root_dir.absolute(),
+        store_path_commit_log=settings.commit_log_dir.absolute(),
+    )
+    different = [each for each in settings.changed() if each.attribute not in _ALWAYS_WRITTEN]
+    lines = ["# The files of this store: keep these as they are."]
+    lines += [_line(settings, TABLE[attribute]) for attribute in _ALWAYS_WRITTEN]
+    rest = [_line(settings, each) for each in different if each.origin is Origin.BROKER_CONF]
+    rest += [format_property(name, text) for name, text in settings.broker.items() if _is_rocketmqs(name)]
+    if rest:
+        lines += ["# Different from RocketMQ's defaults.", *rest]
+    for each in different:
+        if each.origin is Origin.SYSTEM_PROPERTY:
+            lines.append(f"# Start Java with -D{each.name}={each.show(getattr(settings, each.attribute))}")
+    return "\n".join(lines) + "\n"
+
+
+def _line(settings: Settings, setting: Setting) -> str:
+    return format_property(setting.name, setting.show(getattr(settings, setting.attribute)))
+
+
+def _is_rocketmqs(name: str) -> bool:
+    setting = None if TABLE.other is None else TABLE.other.by_name.get(name)
+    return setting is None or setting.origin is not Origin.PENSTOCK

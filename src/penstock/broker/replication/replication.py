@@ -18,8 +18,7 @@ from penstock.broker.state import BrokerState
 from penstock.errors import BadSettings
 from penstock.remoting.connection import Address, Connection
 from penstock.remoting.tls import ServerTls
-from penstock.store.setting_table import SPECS
-from penstock.store.settings import BrokerRole, Settings
+from penstock.store.settings import TABLE, BrokerRole, Settings
 
 _LOOPBACK = "127.0.0.1"
 
@@ -38,7 +37,7 @@ def check_role(settings: Settings, broker: BrokerSettings) -> None:
 def listens(settings: Settings, broker: BrokerSettings) -> bool:
     """Whether slaves are waited for."""
     if settings.broker_role is BrokerRole.ASYNC_MASTER:
-        asked = "ha_listen_port" in settings.given or settings.ha_listen_port != SPECS["ha_listen_port"].default
+        asked = "ha_listen_port" in settings.given or settings.ha_listen_port != TABLE["ha_listen_port"].default
         return asked or broker.broker_ip2 is not None
     return settings.broker_role is BrokerRole.SYNC_MASTER
 

@@ -16,9 +16,8 @@ import pyarrow as pa
 
 from penstock.pipeline.jobs.matching import Wanted
 from penstock.pipeline.jobs.where import Where
-from penstock.pipeline.offset_words import EARLIEST
 from penstock.pipeline.one_store import LOG
-from penstock.pipeline.options import Options
+from penstock.pipeline.options import EARLIEST, Options
 from penstock.pipeline.places import Task
 from penstock.pipeline.planning import open_place, plan
 from penstock.pipeline.ranges import Span

@@ -1,0 +1,84 @@
+"""The parts of reference pages that come from tables in the source.
+
+    python -m penstock.config.reference_page docs/reference/*settings.md docs/reference/spark.md
+
+A page says where a part comes from; what is between the marks is written again, in place:
+
+    <!-- from penstock.store.settings:TABLE -->
+    <!-- end -->
+
+A table of settings becomes a Markdown table for each section, a table of options one Markdown table, and a collection
+of names a list in a line.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterable
+from itertools import groupby
+from pathlib import Path
+
+from penstock.config.table import Setting, Table, load_name
+
+_PART = re.compile(r"<!-- from (\S+) -->\n.*?<!-- end -->", re.DOTALL)
+
+
+def filled(page: str) -> str:
+    """The page with every part as the source has it now."""
+    return _PART.sub(lambda part: f"<!-- from {part[1]} -->\n\n{_part(load_name(part[1]))}\n<!-- end -->", page)
+
+
+def _part(source: Table | Iterable[str]) -> str:
+    if isinstance(source, Table):
+        return _options(source) if source.noun == "option" else "\n".join(_sections(source))
+    names = source if isinstance(source, tuple) else sorted(source)
+    return ", ".join(f"`{name}`" for name in names) + ".\n"
+
+
+def _sections(table: Table) -> Iterable[str]:
+    dev = any(setting.dev is not None for setting in table)
+    head = ("Name", "Default", *(["Dev profile"] if dev else []), "Meaning")
+    for title, alike in groupby(table, key=lambda setting: setting.section):
+        yield f"## {title}\n\n{_markdown(head, (_row(setting, dev) for setting in alike))}"
+
+
+def _row(setting: Setting, dev: bool) -> tuple[str, ...]:
+    small = "" if setting.dev is None else f"`{setting.show(setting.dev)}`"
+    refused = f"; `true` is refused: {setting.refused}" if setting.refused else ""
+    names = ", also ".join(f"`{name}`" for name in (setting.name, *setting.aliases))
+    return (names, _default(setting), *([small] if dev else []), setting.meaning + refused)
+
+
+def _options(table: Table) -> str:
+    rows = (
+        (
+            ", ".join(f"`{name}`" for name in (option.name, *option.aliases)),
+            option.section,
+            _default(option),
+            option.meaning,
+        )
+        for option in table
+    )
+    return _markdown(("Option", "For", "Default", "Meaning"), rows)
+
+
+def _default(setting: Setting) -> str:
+    if setting.shown or setting.default in (None, "", ()):
+        return setting.shown or "unset"
+    return f"`{setting.show(setting.default)}`"
+
+
+def _markdown(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
+    lines = (f"| {' | '.join(row)} |" for row in rows)
+    return "\n".join((f"| {' | '.join(head)} |", f"|{'---|' * len(head)}", *lines)) + "\n"
+
+
+def main(paths: Iterable[str]) -> None:
+    """Writes the pages again."""
+    for path in map(Path, paths):
+        path.write_text(filled(path.read_text(encoding="utf-8")), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,284 @@
+"""A table of settings: every name, type, default, bound and meaning once, next to the attribute that holds the value.
+
+    FLUSH = Section("Flushing")
+
+    @dataclass(frozen=True, slots=True, kw_only=True)
+    class Settings:
+        sync_flush_timeout: Annotated[int, FLUSH("longest wait of a put for the disk, ms", low=1)] = 5000
+
+        def __post_init__(self) -> None:
+            TABLE.check(self)
+
+    TABLE = Table(Settings)
+
+The store, the broker, the name server, the client and Spark's options each have such a table. It reads texts
+(`Table.read`), checks values (`Table.check`) and writes texts (`Table.texts`); the reference pages are generated from
+it. Every refusal is a `BadSettings` of one sentence: the name, the value, what is allowed, and where it was read.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, fields, replace
+from enum import Enum
+from functools import cached_property
+from importlib import import_module
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Any, Final, Union, get_args, get_origin, get_type_hints
+
+from penstock.config.ignored import IGNORED
+from penstock.config.properties import parse_properties
+from penstock.errors import BadSettings
+
+INT_MAX: Final = 2**31 - 1
+LONG_MAX: Final = 2**63 - 1
+"""As an upper bound it means that there is none."""
+
+
+class Origin(Enum):
+    """Which program defined the name."""
+
+    BROKER_CONF = "RocketMQ reads it from broker.conf"
+    SYSTEM_PROPERTY = "RocketMQ reads it from a Java system property"
+    PENSTOCK = "Penstock's own; RocketMQ does not know it"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """One row. `Section` fills in the upper half, `Table` the lower half."""
+
+    meaning: str
+    section: str
+    origin: Origin
+    name: str = ""
+    """Only where it is not the attribute in camelCase."""
+    aliases: tuple[str, ...] = ()
+    low: float = 0
+    high: float = INT_MAX
+    dev: Any = None
+    """The value in the dev profile, where it differs."""
+    refused: str = ""
+    """Why `true` is refused."""
+    parser: Callable[[str], Any] | None = None
+    """Reads the text in place of `kind`; raises ValueError with what is allowed."""
+    shown: str = ""
+    """The default on the reference page, where it is not the attribute's."""
+
+    noun: str = "setting"
+    attribute: str = ""
+    kind: Any = str
+    optional: bool = False
+    default: Any = None
+
+    def parse(self, text: str) -> Any:
+        """The value of a text, not yet checked; a text that does not parse comes back for `check` to refuse."""
+        stripped = text.strip()
+        if self.parser is not None:
+            try:
+                return self.parser(stripped)
+            except ValueError as error:
+                raise self.wrong(text, str(error)) from None
+        if self.optional and not stripped and self.kind in (str, Path):
+            return None
+        if self.kind is bool:
+            return {"true": True, "false": False}.get(stripped.lower(), stripped)
+        with contextlib.suppress(ValueError):
+            if self.kind is int and re.fullmatch(r"[+-]?[0-9]+", stripped):
+                return int(stripped)
+            if self.kind is float:
+                return float(stripped)
+        return stripped
+
+    def check(self, value: Any) -> Any:
+        """The value in its proper type. Raises BadSettings."""
+        if self.parser is not None or (value is None and self.optional):
+            return value
+        if issubclass(self.kind, Enum):
+            try:
+                return self.kind(value)
+            except ValueError:
+                raise self.wrong(value) from None
+        if self.kind is Path and isinstance(value, str | Path) and str(value):
+            return _at_home(Path(value))
+        if self.kind is float and type(value) is int:
+            value = float(value)
+        if type(value) is not self.kind:
+            raise self.wrong(value)
+        if isinstance(value, int | float) and not self.low <= value <= self.high:
+            raise self.wrong(value)
+        if self.refused and value:
+            raise self.wrong(value, f"it must be false: {self.refused}")
+        return value
+
+    def show(self, value: Any) -> str:
+        """The text that `parse` reads back."""
+        if value is None:
+            return ""
+        if isinstance(value, bool):
+            return "true" if value else "false"
+        return str(value)
+
+    def wrong(self, value: Any, why: str = "") -> BadSettings:
+        """The refusal of a value; `why` says what is allowed."""
+        return BadSettings(f"{self.noun} {self.name} is {self.show(value)!r}; {why or f'it must be {self._allowed()}'}")
+
+    def _allowed(self) -> str:
+        if self.kind is bool:
+            return "true or false"
+        if self.kind in (int, float):
+            what = "a whole number" if self.kind is int else "a number"
+            return (
+                f"{what} of at least {self.low}" if self.high == LONG_MAX else f"{what} from {self.low} to {self.high}"
+            )
+        if issubclass(self.kind, Enum):
+            return " or ".join(str(member.value) for member in self.kind)
+        return "a path" if self.kind is Path else "text"
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """A group of settings on the reference page; calling it describes one of them."""
+
+    title: str
+    origin: Origin = Origin.BROKER_CONF
+
+    def __call__(self, meaning: str, **about: Any) -> Setting:
+        """`about` has fields of `Setting`."""
+        return Setting(meaning=meaning, section=self.title, origin=self.origin, **about)
+
+
+class Table:
+    """The settings of one program, from the annotated attributes of a dataclass. Immutable."""
+
+    def __init__(
+        self, shape: type, *, noun: str = "setting", kept: Iterable[str] = (), shares: str = "", camel: bool = True
+    ) -> None:
+        """`kept` are names whose texts the program reads by itself. `shares` is the `module:TABLE` of a program that
+        reads the same file; it is imported when a name is not in this table, so that it may lie above this one.
+        """
+        self.noun = noun
+        self._kept = frozenset(kept)
+        self._shares = shares
+        self._settings: dict[str, Setting] = {}
+        hints = get_type_hints(shape, include_extras=True)
+        for each in fields(shape):
+            kind, *about = get_args(hints[each.name]) or (None,)
+            if about and isinstance(about[0], Setting):
+                name = about[0].name or (_camel_case(each.name) if camel else each.name)
+                self._settings[each.name] = replace(
+                    about[0], noun=noun, name=name, attribute=each.name, default=each.default, **_kind(kind)
+                )
+        self.by_name = {name: setting for setting in self for name in (setting.name, *setting.aliases)}
+        """By name and by every other spelling that is accepted."""
+
+    def __iter__(self) -> Iterator[Setting]:
+        return iter(self._settings.values())
+
+    def __getitem__(self, attribute: str) -> Setting:
+        return self._settings[attribute]
+
+    def __contains__(self, attribute: str) -> bool:
+        return attribute in self._settings
+
+    @cached_property
+    def other(self) -> Table | None:
+        """The table of the program that reads the same file."""
+        return load_name(self._shares) if self._shares else None
+
+    @cached_property
+    def _others(self) -> frozenset[str]:
+        """Names that are known and not in this table."""
+        beside = frozenset(self.other.by_name) | self.other._kept if self.other is not None else frozenset()
+        return IGNORED | self._kept | beside
+
+    def check(self, values: object) -> None:
+        """Checks a frozen object of this table's class and puts its values into their proper types."""
+        for setting in self:
+            object.__setattr__(values, setting.attribute, setting.check(getattr(values, setting.attribute)))
+
+    def texts(self, values: object) -> dict[str, str]:
+        """Every value as text, by name."""
+        return {setting.name: setting.show(getattr(values, setting.attribute)) for setting in self}
+
+    def parse(self, texts: Mapping[str, str]) -> dict[str, Any]:
+        """The values by attribute of those texts whose names are in this table."""
+        known = ((self.by_name[name], text) for name, text in texts.items() if name in self.by_name)
+        return {setting.attribute: setting.parse(text) for setting, text in known}
+
+    def read(self, conf_path: str | Path | None, pairs: Iterable[str]) -> tuple[dict[str, Any], dict[str, str]]:
+        """What a properties file and then `name=value` pairs say; later ones win.
+
+        Values by attribute, and the texts of names that are known and not in this table. Raises BadSettings, with
+        path and line for the file.
+        """
+        values: dict[str, Any] = {}
+        texts: dict[str, str] = {}
+        if conf_path is not None:
+            for line, name, text in _entries(Path(conf_path)):
+                try:
+                    self._take(name, text, values, texts)
+                except BadSettings as error:
+                    raise BadSettings(f"line {line}: {error}", path=Path(conf_path)) from error
+        for pair in pairs:
+            name, equals, text = pair.partition("=")
+            if not equals or not name.strip():
+                raise BadSettings(f"'{pair}' is not a {self.noun}; write name=value")
+            self._take(name.strip(), text, values, texts)
+        return values, texts
+
+    def _take(self, name: str, text: str, values: dict[str, Any], texts: dict[str, str]) -> None:
+        setting = self.by_name.get(name)
+        if setting is not None:
+            values[setting.attribute] = setting.check(setting.parse(text))
+        elif name in self._others:
+            texts[name] = text.strip()
+        else:
+            near = nearest(name, (*self.by_name, *self._others))
+            hint = f"did you mean '{near}'?" if near else f"no known {self.noun} has a name like it"
+            raise BadSettings(f"unknown {self.noun} '{name}'; {hint}")
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """The known name that is most like `name`, whatever the case; empty if none is."""
+    lowered = {each.lower(): each for each in sorted(known)}
+    close = difflib.get_close_matches(name.lower(), lowered, n=1)
+    return lowered[close[0]] if close else ""
+
+
+def load_name(place: str) -> Any:
+    """What `module:NAME` names."""
+    module, _, name = place.partition(":")
+    return getattr(import_module(module), name)
+
+
+def _entries(path: Path) -> Iterator[tuple[int, str, str]]:
+    try:
+        entries = parse_properties(path.read_bytes())
+    except OSError as error:
+        raise BadSettings(
+            f"cannot read the settings: {error.strerror}; check the path and who may read it", path=path
+        ) from error
+    except ValueError as error:
+        raise BadSettings(str(error), path=path) from error
+    return ((entry.line, entry.name, entry.value) for entry in entries)
+
+
+def _kind(annotated: Any) -> dict[str, Any]:
+    """The type that a value has, and whether it may be None."""
+    kinds = get_args(annotated) if get_origin(annotated) in (Union, UnionType) else (annotated,)
+    return {"kind": next(kind for kind in kinds if kind is not NoneType), "optional": NoneType in kinds}
+
+
+def _camel_case(attribute: str) -> str:
+    first, *rest = attribute.split("_")
+    return first + "".join(word.capitalize() for word in rest)
+
+
+def _at_home(path: Path) -> Path:
+    with contextlib.suppress(RuntimeError):  # this user has no home folder
+        return path.expanduser()
+    return path
