@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from penstock.store.commit_log import CommitLog
 from penstock.store.dispatch import Dispatcher
-from penstock.store.flush import GroupCommit, Syncer, TimedCommit, TimedFlush, Worker
+from penstock.store.flush import GroupCommit, Syncer, TimedCommit, TimedFlush
 from penstock.store.prefault import Prefaulter
 from penstock.store.settings import FlushDiskType, Settings
+from penstock.store.worker import Worker
 
 
 def make_flush_threads(
@@ -26,10 +27,10 @@ def make_flush_threads(
 
         threads.append(TimedCommit(settings, log.queue, committed))
     elif not settings.flush_commit_log_timed:
-        dispatcher.advanced = flush.wake
+        dispatcher.on_advance(flush.wake)
     threads.append(flush)
     if Prefaulter.suits(settings.mapped_file_size_commit_log):
         prefaulter = Prefaulter(log.queue)
-        log.appender.page_need = prefaulter.wake
+        log.on_page_need(prefaulter.wake)
         threads.append(prefaulter)
     return threads, None

@@ -15,10 +15,10 @@ from penstock.errors import StoreFailed
 from penstock.store.checkpoint_file import CheckpointFile
 from penstock.store.dispatch import Dispatcher
 from penstock.store.dispatch_state import DispatchNotes
-from penstock.store.flush import Worker
 from penstock.store.queues_and_index import QueuesAndIndex
 from penstock.store.settings import Settings
 from penstock.store.statistics import Statistics
+from penstock.store.worker import Worker
 
 log = logging.getLogger("penstock.store")
 

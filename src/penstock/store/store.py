@@ -32,7 +32,7 @@ from penstock.store.dispatch_state import DispatchNotes
 from penstock.store.external.follower import ExternalDispatch
 from penstock.store.external.start import AppendOnlyStart
 from penstock.store.files import Files
-from penstock.store.flush import Syncer, Worker
+from penstock.store.flush import Syncer
 from penstock.store.flush_methods import FlushMethods
 from penstock.store.flush_threads import make_flush_threads
 from penstock.store.get import Getter
@@ -63,6 +63,7 @@ from penstock.store.store_lock import StoreLock
 from penstock.store.tag_filter import EVERYTHING, TagFilter
 from penstock.store.transient_pool import TransientPool
 from penstock.store.witness import Witness
+from penstock.store.worker import Worker
 
 log = logging.getLogger("penstock.store")
 
@@ -200,8 +201,8 @@ class MessageStore(ArrowMethods, FlushMethods, KeyMethods, PositionMethods, Rete
         if settings.transient_pool_active:
             self._pool = TransientPool(settings.transient_store_pool_size, settings.mapped_file_size_commit_log)
         self.log.start(Allocator(self._io, settings, self._pool))
-        self.flags.changed = self.log.set_open
-        self.log.appender.wake = self.dispatcher.wake
+        self.flags.on_change(self.log.set_open)
+        self.log.on_append(self.dispatcher.wake)
         self._threads, group_commit = make_flush_threads(settings, self.log, self._syncer, self.dispatcher)
         kept = self._derived, self._checkpoint, self._notes, self.dispatcher, self.statistics
         self._threads.append((CheckpointKeeper if self._external else Keeper)(settings, *kept, self._fail))
@@ -212,7 +213,7 @@ class MessageStore(ArrowMethods, FlushMethods, KeyMethods, PositionMethods, Rete
         self._threads += [] if replicas is None else [replicas]
         self._putter = Putter(settings, self.log, self.flags, self.statistics, group_commit, replicas)
         if settings.broker_role is BrokerRole.SLAVE:
-            self.master_bytes = MasterBytes.instead_of_puts(self.log, self.flags, group_commit)
+            self.master_bytes = MasterBytes.instead_of_puts(self.log, group_commit)
         self._put = self._putter.put
         self.dispatcher.start()
         for thread in self._threads:
@@ -321,7 +322,7 @@ class MessageStore(ArrowMethods, FlushMethods, KeyMethods, PositionMethods, Rete
 
     def on_arrival(self, arrived: Arrived) -> None:
         """Calls back, on the thread that dispatches, whenever messages became visible in a queue."""
-        self.dispatcher.listeners.append(arrived)
+        self.dispatcher.on_arrival(arrived)
 
     def catch_up(self) -> None:
         """Returns when all that may be shown to consumers is in its queue, or the disk has no room for that.

@@ -98,10 +98,10 @@ class Builder:
         return builder
 
     def _start(self, clock: Callable[[], int]) -> None:
-        self._dispatcher.deleted = self._deleted.load(self.layout)
+        self._dispatcher.set_deleted(self._deleted.load(self.layout))
         parts = self._log, self._derived, self._dispatcher
         start_at(self._io, self._disk, self.layout, self.settings, *parts, clock)
-        self._dispatcher.starting = False
+        self._dispatcher.end_start()
         self._sync()
         self._done.write(self.position, self._safe)
 
@@ -135,7 +135,7 @@ class Builder:
         ends = read_deleted_topics(self._io, self.layout.deleted_topics)
         if ends == self._dispatcher.deleted:
             return
-        self._dispatcher.deleted = ends
+        self._dispatcher.set_deleted(ends)
         queues = self._derived.queues
         for queue in list(queues):
             if queue.max_physical_offset <= ends.get(queue.topic, -2):

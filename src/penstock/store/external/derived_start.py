@@ -71,7 +71,7 @@ def start_at(
     if commit_log.queue.files:
         dispatching = Dispatching(commit_log, queues, dispatcher, state, state_is_garbage=False, external=True)
         dispatching.run(part, index_part, queue_part.behind, report, lambda told: None)
-    dispatcher.position = max(dispatcher.position, position)
-    dispatcher.damage = tuple(damage)
+    dispatcher.move_to(max(dispatcher.position, position))
+    dispatcher.set_damage(damage)
     for note in report.notes:
         log.info("%s", note)

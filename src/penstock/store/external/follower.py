@@ -70,15 +70,15 @@ class ExternalDispatch(Dispatcher):
     def _run(self) -> None:
         changed = time.monotonic()
         while not self._closed:
-            self._log.appender.is_follower_asleep = True
+            self._log.set_follower_asleep(True)
             if self._published[0] >= self._log.confirmed_offset:
                 waiting = self.behind > 0
                 seldom = time.monotonic() - changed > _PATIENCE_S
                 self._wake.wait((_LOOK_SELDOM_S if seldom else _LOOK_EVERY_S) if waiting else None)
                 self._wake.clear()
-            self._log.appender.is_follower_asleep = False
-            if self.gather_seconds:
-                self._ending.wait(self.gather_seconds)
+            self._log.set_follower_asleep(False)
+            if self._gather_seconds:
+                self._ending.wait(self._gather_seconds)
             before = self.position, self._published
             try:
                 self._publish()
@@ -118,16 +118,15 @@ class ExternalDispatch(Dispatcher):
             return
         with self.standstill():
             self._look(mark)
-        self.advanced()
+        self._advanced.notify()
 
     def _look(self, mark: Mark) -> None:
         """At the queues that have had messages which are not seen yet, and at the index."""
-        for topic, queues in list(self._log.appender.queues.items()):
-            for queue_id, next_offset in list(queues.items()):
-                queue = self._queues.find(topic, queue_id)
-                if (0 if queue is None else queue.max_offset) < next_offset:
-                    with contextlib.suppress(FileNotFoundError, BadStore):  # the job removed a file this very moment
-                        self._look_at(topic, queue_id, mark.position)
+        for topic, queue_id, next_offset in self._log.next_offsets():
+            queue = self._queues.find(topic, queue_id)
+            if (0 if queue is None else queue.max_offset) < next_offset:
+                with contextlib.suppress(FileNotFoundError, BadStore):  # the job removed a file this very moment
+                    self._look_at(topic, queue_id, mark.position)
         if self._index is not None:
             follow_index(self._disk, self._index)
         self.timestamp = max(self.timestamp, mark.safe)  # of what is on disk
@@ -145,5 +144,4 @@ class ExternalDispatch(Dispatcher):
             queue.correct_min_offset(max(self._log.min_offset, 0))
             self._queues.add(queue)
         if len(codes):
-            for arrived in self.listeners:
-                arrived(topic, queue_id, queue.max_offset, codes)
+            self._arrived.notify(topic, queue_id, queue.max_offset, codes)

@@ -96,7 +96,7 @@ class _WholeStart:
         self._notes = DispatchNotes(files, layout.dispatched, log, queues, index, dispatcher, settings)
         try:
             finish_swap(files, layout)
-            dispatcher.deleted = DeletedTopics(files, layout.deleted_topics).load(layout)
+            dispatcher.set_deleted(DeletedTopics(files, layout.deleted_topics).load(layout))
             self._recovery = Recovery(parts, self._derived, dispatcher, external=is_external(files, layout))
         except BaseException:
             self.close()

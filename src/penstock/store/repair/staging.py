@@ -79,11 +79,10 @@ class Staging:
         if with_index and settings.message_index_enable:
             self.index = Index(files, layout.staging / "index", settings.index_geometry, clock)
         self._dispatcher = Dispatcher(self.log, self.queues, self.index, settings.delay_levels, RunningFlags())
-        self._dispatcher.selects = builds or selects
-        self._dispatcher.restarts = restarts
-        self._dispatcher.damage = tuple(damage)
+        self._dispatcher.build_only(builds or selects)
+        self._dispatcher.set_deleted(read_deleted_topics(files, (source or layout).deleted_topics), restarts)
+        self._dispatcher.set_damage(damage)
         self._damage = damage
-        self._dispatcher.deleted = read_deleted_topics(files, (source or layout).deleted_topics)
 
     def __enter__(self) -> Staging:
         self.log.queue.load()
@@ -108,7 +107,7 @@ class Staging:
         """Dispatches the whole log. Raises StoreFailed."""
         begin = max(self.log.min_offset, 0)
         dispatcher = self._dispatcher
-        dispatcher.position = begin
+        dispatcher.move_to(begin)
         while dispatcher.behind > 0:
             dispatcher.step()
             progress("build queues and index", dispatcher.position - begin, self._log_end - begin)

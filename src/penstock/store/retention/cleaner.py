@@ -23,7 +23,6 @@ from penstock.store.commit_log import CommitLog
 from penstock.store.disk_errors import disk_refused
 from penstock.store.dispatch import Dispatcher
 from penstock.store.files import Files
-from penstock.store.flush import Worker
 from penstock.store.mapped_file import MappedFile
 from penstock.store.retention.ages import facts_of
 from penstock.store.retention.drop import Dropper
@@ -31,6 +30,7 @@ from penstock.store.retention.follow import Follower
 from penstock.store.retention.gauge import DiskGauge
 from penstock.store.retention.policy import MOST_FILES_A_PASS, Cause, Level, Limits
 from penstock.store.settings import Settings
+from penstock.store.worker import Worker
 
 log = logging.getLogger("penstock.store")
 

@@ -93,11 +93,10 @@ class RetentionMethods:
     def _load_deletions(self, *, external: bool) -> None:
         """Tells dispatch what was deleted, before the queues are loaded; a slave also finds out for itself."""
         dispatcher, deleted = self.dispatcher, self._deleted_topics
-        dispatcher.deleted = deleted.load(None if external else self.layout)
-        dispatcher.restarts = deleted.restarts
+        dispatcher.set_deleted(deleted.load(None if external else self.layout), deleted.restarts)
         if self.settings.broker_role is BrokerRole.SLAVE and not external:
             alone = TopicCleaner(self._io, self.layout, self.log, self.queues, dispatcher, deleted, Lock())
-            dispatcher.begins_anew = alone.begin_anew
+            dispatcher.on_restart(alone.begin_anew)
 
     def _open_retention(self) -> Retention:
         self.catch_up()

@@ -9,7 +9,6 @@ from penstock.store.consume_queues import ConsumeQueues
 from penstock.store.deleted_topics import DeletedTopics
 from penstock.store.dispatch import Dispatcher
 from penstock.store.files import Files
-from penstock.store.flush import Worker
 from penstock.store.index import Index
 from penstock.store.layout import Layout
 from penstock.store.retention.ages import facts_of
@@ -22,7 +21,8 @@ from penstock.store.retention.gauge import DiskGauge, DiskWatcher
 from penstock.store.retention.policy import Limits
 from penstock.store.retention.topics import TopicCleaner
 from penstock.store.running_flags import RunningFlags
-from penstock.store.settings import Dispatch, Settings
+from penstock.store.settings import BrokerRole, Dispatch, Settings
+from penstock.store.worker import Worker
 
 
 class Retention:
@@ -62,8 +62,8 @@ class Retention:
         self.watcher = DiskWatcher(self.gauge, self.limits, flags, self.cleaner.wake)
         parts = commit_log, queues, dispatcher, deleted_topics, self.cleaner.gate
         self.topics = TopicCleaner(files, layout, *parts, external=external)
-        if dispatcher.begins_anew is not None:
-            dispatcher.begins_anew = self.topics.begin_anew
+        if settings.broker_role is BrokerRole.SLAVE and not external:
+            dispatcher.on_restart(self.topics.begin_anew)
 
     def threads(self) -> list[Worker]:
         """What is to be started; the disk has been looked at once, so a full one refuses puts from the first on."""

@@ -24,7 +24,7 @@ from penstock.store.deleted_topics import DeletedTopics
 from penstock.store.dispatch import Dispatcher
 from penstock.store.files import Files
 from penstock.store.layout import Layout
-from penstock.store.prepare import Refused
+from penstock.store.prepare import PutRefused
 
 ALWAYS_KEPT = frozenset({SCHEDULE_TOPIC, OP_HALF_TOPIC})
 """Topics that no list of topics names and that are in use all the same."""
@@ -63,9 +63,9 @@ class TopicCleaner:
         going: list[str] = []
 
         def pick() -> Iterator[tuple[str, int]]:
-            table = self._log.appender.queues
-            going.extend(sorted(choose({*self._queues.topics(), *(topic for topic in table if table[topic])})))
-            return ((topic, queue_id) for topic in going for queue_id in list(table.get(topic, ())))
+            known = {(topic, queue_id) for topic, queue_id, _ in self._log.next_offsets()}
+            going.extend(sorted(choose({*self._queues.topics(), *(topic for topic, _ in known)})))
+            return (queue for queue in known if queue[0] in going)
 
         def note(log_end: int) -> None:
             if going:
@@ -73,7 +73,7 @@ class TopicCleaner:
 
         with self._alone():
             self._log.forget(pick, note)
-            self._dispatcher.deleted = self._deleted_topics.ends
+            self._dispatcher.set_deleted(self._deleted_topics.ends)
             for queue in [queue for queue in self._queues if queue.topic in going]:
                 self._remove(queue)
         return going
@@ -88,7 +88,7 @@ class TopicCleaner:
             new = {topic: end for topic, end in ends.items() if end > known.get(topic, 0)}
             if new:
                 self._deleted_topics.add_ends(new)
-                self._dispatcher.deleted = self._deleted_topics.ends
+                self._dispatcher.set_deleted(self._deleted_topics.ends)
             for queue in [queue for queue in self._queues if queue.topic in new]:
                 if queue.max_physical_offset <= new[queue.topic]:
                     self._remove(queue)
@@ -102,7 +102,7 @@ class TopicCleaner:
             )
         try:
             self._deleted_topics.add_restart(queue.topic, queue.queue_id, begin)
-            self._dispatcher.restarts = self._deleted_topics.restarts
+            self._dispatcher.set_deleted(self._deleted_topics.ends, self._deleted_topics.restarts)
             self._remove(queue)
         except OSError as error:
             raise StoreFailed(
@@ -155,7 +155,7 @@ class TopicCleaner:
         try:
             with self._gate, self._dispatcher.standstill():
                 yield
-        except Refused as refused:
+        except PutRefused as refused:
             raise StoreFailed(refused.reason, path=self._layout.root) from None
         except OSError as error:
             raise StoreFailed(
