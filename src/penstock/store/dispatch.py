@@ -24,13 +24,12 @@ from penstock.format.placeholder import find_placeholders
 from penstock.format.rows import ROW, Reason
 from penstock.store.commit_log import CommitLog
 from penstock.store.consume_queue import ConsumeQueue, Picks
-from penstock.store.consume_queues import ConsumeQueues
 from penstock.store.damage import DamagedRange
-from penstock.store.index import Index
 from penstock.store.listeners import Listeners
 from penstock.store.look_ahead import Ahead, Derived, LookAhead
 from penstock.store.mapped_file import MappedFile
 from penstock.store.placeholders import Placeholders
+from penstock.store.queues_and_index import QueuesAndIndex
 from penstock.store.running_flags import RunningFlags, Trouble
 from penstock.store.witness import Claims
 
@@ -49,14 +48,13 @@ class Dispatcher:
     def __init__(
         self,
         commit_log: CommitLog,
-        queues: ConsumeQueues,
-        index: Index | None,
+        derived: QueuesAndIndex,
         delay_levels: tuple[int, ...],
         flags: RunningFlags,
     ) -> None:
         self._log = commit_log
-        self._queues = queues
-        self._index = index
+        self._queues = derived.queues
+        self._index = derived.index
         self._delay_levels = delay_levels
         self._flags = flags
         self._topics = kernels.TopicTable()

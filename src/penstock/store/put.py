@@ -19,13 +19,12 @@ import numpy as np
 from penstock.format.put_rows import PutRows
 from penstock.format.sys_flag import TRANSACTION_NONE, transaction_type
 from penstock.store.arrow_results import ArrowResult
-from penstock.store.commit_log import CommitLog
+from penstock.store.engine import Engine
 from penstock.store.flush import FlushFailed, GroupCommit
 from penstock.store.message import Message
 from penstock.store.prepare import Prepared, PutRefused, prepare
 from penstock.store.replicas import Replicas, replica_reason
-from penstock.store.running_flags import RunningFlags
-from penstock.store.settings import BrokerRole, Settings
+from penstock.store.settings import BrokerRole
 from penstock.store.statistics import Statistics
 from penstock.store.status import BatchResult, PutResult, PutStatus
 
@@ -42,23 +41,21 @@ class Putter:
 
     def __init__(
         self,
-        settings: Settings,
-        commit_log: CommitLog,
-        flags: RunningFlags,
+        engine: Engine,
         statistics: Statistics,
         group_commit: GroupCommit | None,
         replicas: Replicas | None = None,
     ) -> None:
-        self._settings = settings
-        self._log = commit_log
-        self._flags = flags
+        self._settings = settings = engine.settings
+        self._log = engine.log
+        self._flags = engine.flags
         self._statistics = statistics
         self._group_commit = group_commit
         self._replicas = replicas
         self._answers_at_once = group_commit is None and replicas is None
         self._is_slave = settings.broker_role is BrokerRole.SLAVE
-        self._append_ordinary = commit_log.append_ordinary
-        self._append_ordinary_batch = commit_log.append_ordinary_batch
+        self._append_ordinary = engine.log.append_ordinary
+        self._append_ordinary_batch = engine.log.append_ordinary_batch
         self._wait_seconds = settings.sync_flush_timeout / 1000
         self._store_host = settings.store_host
         self._levels = len(settings.delay_levels)

@@ -16,11 +16,9 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 
-from penstock.store.commit_log import CommitLog
 from penstock.store.consume_queue import ConsumeQueue, GapInQueue
-from penstock.store.consume_queues import ConsumeQueues
-from penstock.store.dispatch import Dispatcher
 from penstock.store.dispatch_state import DispatchState, QueueNote
+from penstock.store.engine import Engine
 from penstock.store.recovery.index_part import IndexPart
 from penstock.store.recovery.log_part import LogPart
 from penstock.store.recovery.report import DISPATCH, Meter, RecoveryReport, Tell
@@ -34,17 +32,15 @@ class Dispatching:
 
     def __init__(
         self,
-        commit_log: CommitLog,
-        queues: ConsumeQueues,
-        dispatcher: Dispatcher,
+        engine: Engine,
         state: DispatchState | None,
         *,
         state_is_garbage: bool,
         external: bool = False,
     ) -> None:
-        self._log = commit_log
-        self._queues = queues
-        self._dispatcher = dispatcher
+        self._log = engine.log
+        self._queues = engine.queues
+        self._dispatcher = engine.dispatcher
         self._state = state
         self._state_is_garbage = state_is_garbage
         self._external = external
