@@ -331,7 +331,8 @@ class Dispatcher:
                 self._remove_restarted(queue, int(rows["physical_offset"][picks[0]]))
                 queue = self._queues.find_or_add(topic, queue_id)
                 assert queue is not None, "it had a legal name"
-            if queue.append(rows, picks, no_gap_before=self._no_gap_before, placeholders=self.placeholders):
+            is_new = queue.append(rows, picks, no_gap_before=self._no_gap_before, placeholders=self.placeholders)
+            if is_new and self._arrived:
                 self._arrived.notify(topic, queue_id, queue.max_offset, rows["tags_code"][picks])
         if self._index is not None:
             offsets, times = rows["physical_offset"][numbers], rows["store_timestamp"][numbers]

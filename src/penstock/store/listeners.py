@@ -32,6 +32,10 @@ class Listeners(Generic[P]):
         with self._gate:
             self._callbacks = tuple(each for each in self._callbacks if each != callback)
 
+    def __bool__(self) -> bool:
+        """Whether there is anything to call."""
+        return bool(self._callbacks)
+
     def notify(self, *args: P.args, **kwargs: P.kwargs) -> None:
         for callback in self._callbacks:
             callback(*args, **kwargs)

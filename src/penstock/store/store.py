@@ -292,9 +292,10 @@ class MessageStore:
         if self._pool is not None:
             self._pool.close()
         if clean:
+            files = self.engine.io
             with contextlib.suppress(OSError):
-                self.engine.io.unlink(self.layout.abort)
-                self.engine.io.sync_folder(self.layout.root)
+                files.unlink(self.layout.abort)
+                files.sync_folder(self.layout.root)
         if self._lock is not None:
             self._lock.release()
             self._lock = None
