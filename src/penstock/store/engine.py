@@ -22,6 +22,11 @@ from penstock.store.running_flags import RunningFlags
 from penstock.store.settings import Dispatch, Settings
 
 
+def only_appends(settings: Settings, io: Files) -> bool:
+    """Whether another process builds queues and index of a store (dispatch=external); a view does without it."""
+    return settings.dispatch is Dispatch.EXTERNAL and not io.read_only
+
+
 @dataclass(frozen=True, slots=True)
 class Engine:
     """Log, queues, index and dispatch of one store, and what they work with."""
@@ -59,5 +64,4 @@ class Engine:
 
     @property
     def only_appends(self) -> bool:
-        """Whether another process builds queues and index (dispatch=external)."""
-        return self.settings.dispatch is Dispatch.EXTERNAL and not self.io.read_only
+        return only_appends(self.settings, self.io)

@@ -37,7 +37,7 @@ from penstock.store.descriptors import allow_many_files
 from penstock.store.disk_errors import disk_refused
 from penstock.store.dispatch import Arrived
 from penstock.store.dispatch_state import DispatchNotes
-from penstock.store.engine import Engine
+from penstock.store.engine import Engine, only_appends
 from penstock.store.external.follower import LogOnlyFollower, append_only_engine
 from penstock.store.external.start import AppendOnlyStart
 from penstock.store.files import Files
@@ -64,7 +64,7 @@ from penstock.store.retention.retention import Retention, explain_retention
 from penstock.store.retention.topics import TopicCleaner
 from penstock.store.retention.unread import GroupOffsets
 from penstock.store.running_flags import Trouble
-from penstock.store.settings import BrokerRole, Dispatch, FlushDiskType, Settings
+from penstock.store.settings import BrokerRole, FlushDiskType, Settings
 from penstock.store.sink.finish import finish_batch, forget_beyond
 from penstock.store.statistics import Snapshot, Statistics
 from penstock.store.status import BatchResult, Page, PutResult
@@ -91,8 +91,7 @@ class MessageStore:
     def __init__(self, root: Path, settings: Settings, files: Files, clock: Callable[[], int]) -> None:
         self.settings = settings
         self.layout = layout = Layout.of(root, settings)
-        only_appends = settings.dispatch is Dispatch.EXTERNAL and not files.read_only
-        make_engine = append_only_engine if only_appends else Engine.inline
+        make_engine = append_only_engine if only_appends(settings, files) else Engine.inline
         self.engine = engine = make_engine(files, layout, settings, clock)
         self.flags, self.log, self.dispatcher = engine.flags, engine.log, engine.dispatcher
         self.queues, self.index = engine.queues, engine.index
@@ -274,11 +273,11 @@ class MessageStore:
         for thread in keeper:
             thread.stop()
         failed = failed or self._syncer.failure is not None or any(k.failure is not None for k in keeper)
-        only_appends = self.engine.only_appends
-        drained = only_appends or self.dispatcher.behind <= 0
+        is_own_dispatch = not self.engine.only_appends
+        drained = not is_own_dispatch or self.dispatcher.behind <= 0
         flushed = self.log.queue.flushed_where >= self.log.queue.wrote_offset
         clean = bool(self._threads) and drained and flushed and not failed
-        if clean and not only_appends:
+        if clean and is_own_dispatch:
             with contextlib.suppress(StoreFailed):  # without the note the next start takes longer, that is all
                 self._notes.write(self._notes.take())
         self._release(clean=clean)
