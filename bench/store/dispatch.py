@@ -21,6 +21,7 @@ from penstock.store.consume_queues import ConsumeQueues
 from penstock.store.dispatch import Dispatcher
 from penstock.store.files import Files
 from penstock.store.index import Index
+from penstock.store.queues_and_index import QueuesAndIndex
 from penstock.store.running_flags import RunningFlags
 
 SAMPLE_MS = 5
@@ -115,7 +116,7 @@ class Rebuild(Scenario):
         files, settings = Files(), store.settings
         queues = ConsumeQueues(files, folder / "consumequeue", settings.mapped_file_size_consume_queue)
         index = Index(files, folder / "index", settings.index_geometry, now_ms)
-        dispatcher = Dispatcher(store.log, queues, index, settings.delay_levels, RunningFlags())
+        dispatcher = Dispatcher(store.log, QueuesAndIndex(queues, index), settings.delay_levels, RunningFlags())
         started = time.perf_counter()
         dispatcher.catch_up()
         took = time.perf_counter() - started

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import NamedTuple
@@ -48,8 +49,9 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
     settings = Settings.dev(flush_interval_consume_queue=HOUR_MS, flush_interval_commit_log=HOUR_MS)
     with MessageStore.open(tmp_path / "store", settings, files=disk, clock=clock) as store:
         monkeypatch.setattr(keeper_module, "time", SimpleNamespace(monotonic=lambda: seconds.now))
-        parts = (store._derived, store._checkpoint, store._notes, store.dispatcher, store.statistics)
-        yield Bench(store, Keeper(Settings(), *parts, print), disk, clock, seconds)
+        engine = replace(store.engine, settings=Settings())
+        keeper = Keeper(engine, store._checkpoint, store._notes, store.statistics, print)
+        yield Bench(store, keeper, disk, clock, seconds)
 
 
 def test_a_queue_is_synced_once_it_has_grown_by_two_pages(bench: Bench) -> None:

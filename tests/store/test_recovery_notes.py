@@ -11,11 +11,11 @@ from store_home import StoreHome, is_one_sentence
 
 from penstock.errors import PenstockError
 from penstock.format.checkpoint import Checkpoint
-from penstock.store import Message, MessageStore, Settings
+from penstock.store import Message, MessageStore, Settings, log_walk
 from penstock.store.config_files import ConfigFiles
 from penstock.store.dispatch_state import DispatchState, FileSizes, QueueNote, read_state
 from penstock.store.files import Files
-from penstock.store.recovery import Progress, log_walk
+from penstock.store.recovery import Progress
 
 pytestmark = pytest.mark.usefixtures("kernels_name")
 

@@ -57,7 +57,7 @@ class UnflushedSends:
         if self._needs_disk:
             store.on_flush(self._synced)
         if self._needs_slave:
-            store.replicas.on_acknowledge.append(self._acknowledged)
+            store.replicas.on_acknowledge(self._acknowledged)
 
     def __len__(self) -> int:
         return len(self._waiting)

@@ -15,6 +15,7 @@ from typing import Any, Generic, TypeVar
 
 from penstock.errors import StoreFailed
 from penstock.store.config_files import ConfigFile, Table
+from penstock.store.listeners import noop
 
 log = logging.getLogger("penstock.broker")
 
@@ -36,7 +37,7 @@ class SavedTable(Generic[T]):
         file: ConfigFile[T],
         snapshot: Callable[[], T],
         version: Callable[[], object],
-        first: Callable[[], object] = bool,
+        first: Callable[[], object] = noop,
     ) -> None:
         self._file = file
         self._snapshot = snapshot

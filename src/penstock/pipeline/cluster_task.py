@@ -20,7 +20,7 @@ from penstock.pipeline.cluster_pull import Piece, RangePuller
 from penstock.pipeline.places import Page
 from penstock.pipeline.ranges import Span
 from penstock.protocol.subscription import EVERYTHING
-from penstock.store.arrow_methods import MAX_BYTES, MAX_ROWS
+from penstock.store.arrow_results import MAX_BYTES, MAX_ROWS
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ from penstock.format.kernels import Buffer, Longs, Rows
 from penstock.pipeline.kept_log import KeptLog
 from penstock.pipeline.places import Flaw, Page
 from penstock.store.arrow_get import ArrowReader
-from penstock.store.arrow_methods import MAX_BYTES, MAX_ROWS
+from penstock.store.arrow_results import MAX_BYTES, MAX_ROWS
 from penstock.store.light_view import GivenUnits, LogView, QueueView
 from penstock.store.mapped_file import MappedFile
 

@@ -20,7 +20,7 @@ from penstock.format.queue_unit import NO_RECORD_SIZE, Units
 from penstock.format.rows import ROW, Reason
 from penstock.store.arrow_results import ArrowPage, LogPage
 from penstock.store.mapped_file import MappedFile
-from penstock.store.status import GetStatus
+from penstock.store.status import GetStatus, Page
 
 _LEAST_UNITS_EXAMINED: Final = 800
 _MOST_BYTES: Final = 512 << 20  # offsets in the columns have 32 bits, and text can grow to three times its size
@@ -86,6 +86,15 @@ class ArrowReader:
         return rows_to_batch(b"", np.empty(0, np.int64), np.empty(0, ROW), self._schema)
 
     # -- a queue ---------------------------------------------------------------------------------------------
+
+    def read_page(
+        self, queue: QueueToRead | None, answer: Page, offset: int, max_messages: int, max_bytes: int
+    ) -> ArrowPage:
+        """The messages from `offset` on, if there may be some by `answer`, which is that of a get of none."""
+        if answer.status is GetStatus.NO_MATCHED_MESSAGE and queue is not None and max_messages > 0:
+            return self.read_queue(queue, offset, max_messages, max_bytes)
+        lowest, highest = answer.min_offset, answer.max_offset
+        return ArrowPage(answer.status, answer.next_begin_offset, lowest, highest, self.nothing())
 
     def read_queue(self, queue: QueueToRead, offset: int, max_messages: int, max_bytes: int) -> ArrowPage:
         """The messages from `offset` on, which lies between the queue's minimum and maximum."""

@@ -10,7 +10,7 @@ from penstock.format.hosts import encode_host
 from penstock.format.put_rows import PutLimits, PutRows, RowRefused, plan_puts
 from penstock.store.arrow_results import ArrowResult
 from penstock.store.message import Message
-from penstock.store.prepare import Refused, prepare
+from penstock.store.prepare import PutRefused, prepare
 from penstock.store.put import Putter
 from penstock.store.settings import Settings
 from penstock.store.status import PutStatus
@@ -44,7 +44,7 @@ def _plan(batch: pa.RecordBatch, settings: Settings) -> PutRows:
         return _planned(batch, settings)
     except _Unfit as unfit:
         reason = unfit.reason if unfit.number < 0 else f"row {unfit.number}: {unfit.reason}"
-        raise Refused(unfit.status, reason) from None
+        raise PutRefused(unfit.status, reason) from None
 
 
 def _planned(batch: pa.RecordBatch, settings: Settings) -> PutRows:
@@ -65,10 +65,10 @@ def _planned(batch: pa.RecordBatch, settings: Settings) -> PutRows:
         raise _Unfit(refused.number, why.status, why.reason) from None
 
 
-def _explain(columns: PutBatch, refused: RowRefused, settings: Settings) -> Refused:
+def _explain(columns: PutBatch, refused: RowRefused, settings: Settings) -> PutRefused:
     """Why a put of that row alone would be refused."""
     if refused.reason:
-        return Refused(PutStatus.MESSAGE_ILLEGAL, refused.reason)
+        return PutRefused(PutStatus.MESSAGE_ILLEGAL, refused.reason)
     try:
         prepare(
             Message(**columns.fields(refused.number)),
@@ -77,6 +77,6 @@ def _explain(columns: PutBatch, refused: RowRefused, settings: Settings) -> Refu
             max_record_size=settings.max_record_size,
             delay_levels=len(settings.delay_levels),
         )
-    except Refused as why:
+    except PutRefused as why:
         return why
     raise AssertionError(f"row {refused.number} was refused, though a put would take it")

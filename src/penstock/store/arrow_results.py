@@ -1,17 +1,36 @@
-"""What a put and a get of Arrow record batches answer. Importing this needs no pyarrow."""
+"""What a put and a get of Arrow record batches answer, and their bounds. Importing this needs no pyarrow."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from penstock.errors import MissingPackage
 from penstock.store.status import GetStatus, PutStatus
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+
+MAX_ROWS: Final = 20_000
+"""Pages of this size stay in the processor's cache while their columns are made."""
+MAX_BYTES: Final = 8 << 20
+
+
+@contextmanager
+def needing_pyarrow() -> Iterator[None]:
+    """Around the imports of what needs pyarrow: raises MissingPackage with the command that installs it."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.split(".")[0] != "pyarrow":
+            raise
+        raise MissingPackage("Arrow batches need the package pyarrow: pip install 'penstock[arrow]'") from None
 
 
 def _nothing() -> npt.NDArray[np.int64]:

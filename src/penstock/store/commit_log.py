@@ -1,10 +1,10 @@
 """The commit log: every message of every topic, in the order of arrival.
 
-Owns the folder `commitlog`, the put lock and the table of next queue offsets. An ordinary message is appended in one
-step by the kernels' appender; whatever it declines, and every batch, takes the general path, which holds the lock and
-closes the appender meanwhile. Reading needs no lock. A record's size and magic are stored last, so another process
-that follows the file sees nothing or a whole record. A crash leaves whole records and perhaps one torn one behind
-them, which recovery cuts off.
+Owns the folder `commitlog`, the put lock and the table of next queue offsets, which it lends to the kernels' appender.
+An ordinary message is appended by that one in one step (`append_ordinary`); whatever it declines, and every batch,
+takes the general path (`append`), which holds the lock and closes the appender meanwhile. Reading needs no lock. A
+record's size and magic are stored last, so another process that follows the file sees nothing or a whole record. A
+crash leaves whole records and perhaps one torn one behind them, which recovery cuts off.
 """
 
 from __future__ import annotations
@@ -26,10 +26,11 @@ from penstock.format.put_rows import PutRows
 from penstock.store.allocate import Allocator
 from penstock.store.file_queue import FileQueue
 from penstock.store.files import Files
+from penstock.store.listeners import noop
 from penstock.store.mapped_file import MappedFile
 from penstock.store.memory_calls import unlock_memory
 from penstock.store.message import Message
-from penstock.store.prepare import Prepared, Refused
+from penstock.store.prepare import Prepared, PutRefused
 from penstock.store.settings import FlushDiskType, Settings
 from penstock.store.status import PutResult, PutStatus
 
@@ -45,6 +46,8 @@ class CommitLog:
 
     def __init__(self, files: Files, folder: Path, settings: Settings, clock: Callable[[], int]) -> None:
         self.queue = FileQueue(files, folder, settings.mapped_file_size_commit_log)
+        self._next_offsets: dict[str, dict[int, int]] = {}
+        """Topics known to be legal, with the next queue offset of each of their queues."""
         self.appender = kernels.Appender(
             Message,
             PutResult,
@@ -55,7 +58,15 @@ class CommitLog:
             settings.max_message_size,
             settings.max_record_size,
         )
+        """The short way into the log; others only read its counters."""
+        self.appender.queues = self._next_offsets
+        self.appender.wake = self.appender.page_need = noop
+        self.append_ordinary: Callable[[Message], PutResult | None] = self.appender.append
+        """Appends one ordinary message; None, and nothing changed, if it has to take the general path."""
+        self.append_ordinary_batch: Callable[[Sequence[Message]], list[PutResult] | None] = self.appender.append_many
+        """The same for several messages, visible at once."""
         self._open = False
+        self._is_replica = False
         self._settings = settings
         self._clock = clock
         self._allocator: Allocator | None = None
@@ -74,13 +85,31 @@ class CommitLog:
         self.set_open(True)
 
     def set_open(self, is_open: bool) -> None:
-        """Opens or closes the short way; who closes it has the general path say why."""
-        self._open = is_open
-        if not is_open:
+        """Opens or closes the short way, which stays closed in a replica; the general path then says why."""
+        self._open = is_open and not self._is_replica
+        if not self._open:
             self.appender.is_open = False
         elif self._lock.acquire(blocking=False):  # else the general path opens it when it is done
             self.appender.is_open = self._open
             self._lock.release()
+
+    def become_replica(self) -> None:
+        """From now on the log takes a master's bytes, and nothing else."""
+        self._is_replica = True
+        self.set_open(False)
+        self.appender.detach()
+
+    def on_append(self, wake: Callable[[], object]) -> None:
+        """Calls `wake` after an append if the thread that follows the log is asleep."""
+        self.appender.wake = wake
+
+    def on_page_need(self, page_need: Callable[[], object]) -> None:
+        """Calls back after every 8 MiB: the pages that follow should be made ready."""
+        self.appender.page_need = page_need
+
+    def set_follower_asleep(self, is_asleep: bool) -> None:
+        """Whether the thread that follows the log waits to be woken by the next append."""
+        self.appender.is_follower_asleep = is_asleep
 
     # -- positions -------------------------------------------------------------------------------------------
 
@@ -95,10 +124,16 @@ class CommitLog:
 
     def next_offset(self, topic: str, queue_id: int) -> int:
         """The queue offset that the next message of a queue gets."""
-        return self.appender.queues.get(topic, {}).get(queue_id, 0)
+        return self._next_offsets.get(topic, {}).get(queue_id, 0)
 
     def set_next_offset(self, topic: str, queue_id: int, offset: int) -> None:
-        self.appender.queues.setdefault(topic, {})[queue_id] = offset
+        self._next_offsets.setdefault(topic, {})[queue_id] = offset
+
+    def next_offsets(self) -> Iterator[tuple[str, int, int]]:
+        """(topic, queue id, next queue offset) of every queue that has one; appends may go on meanwhile."""
+        for topic, queues in list(self._next_offsets.items()):
+            for queue_id, offset in list(queues.items()):
+                yield topic, queue_id, offset
 
     @property
     def newest_timestamp(self) -> int:
@@ -135,10 +170,10 @@ class CommitLog:
 
     @contextlib.contextmanager
     def _alone(self) -> Iterator[None]:
-        """Holds the put lock, with the appender closed. Raises Refused once appends are stopped."""
+        """Holds the put lock, with the appender closed. Raises PutRefused once appends are stopped."""
         with self._lock:
             if self._stopped:
-                raise Refused(PutStatus.SERVICE_NOT_AVAILABLE, "the store takes no messages: the store is closed")
+                raise PutRefused(PutStatus.SERVICE_NOT_AVAILABLE, "the store takes no messages: the store is closed")
             self._locked_at = time.monotonic()
             self.appender.is_open = False
             try:
@@ -150,16 +185,16 @@ class CommitLog:
     def forget(self, queues: Callable[[], Iterable[tuple[str, int]]], note: Callable[[int], None]) -> None:
         """Lets queues begin at offset 0 again. Nothing is put while `queues` says which and `note` takes the log's end.
 
-        What `note` raises leaves everything as it was. Raises Refused once appends are stopped.
+        What `note` raises leaves everything as it was. Raises PutRefused once appends are stopped.
         """
         with self._alone():
             going = list(queues())
             note(self.queue.wrote_offset)
             for topic, queue_id in going:
-                self.appender.queues.get(topic, {}).pop(queue_id, None)
+                self._next_offsets.get(topic, {}).pop(queue_id, None)
 
     def append(self, messages: Sequence[Prepared]) -> list[PutResult]:
-        """Appends all or none, in one file, visible at once. Raises Refused; nothing is stored then."""
+        """Appends all or none, in one file, visible at once. Raises PutRefused; nothing is stored then."""
         total = sum(message.size for message in messages)
         with self._alone():
             file = self._room_for(total)
@@ -178,7 +213,7 @@ class CommitLog:
         """Appends planned rows: in one file if they fit one, else in pieces that end where files do.
 
         Each piece is visible at once. Returns how many rows were stored, their store time and, if no file could be
-        made for the others, why not. Raises Refused; nothing is stored then.
+        made for the others, why not. Raises PutRefused; nothing is stored then.
         """
         done, failure = 0, ""
         with self._alone():
@@ -187,7 +222,7 @@ class CommitLog:
             while done < len(batch) and not failure:
                 try:
                     file, stop = self._room_for_rows(batch, done)
-                except Refused as refused:
+                except PutRefused as refused:
                     if not done:
                         raise
                     failure = refused.reason
@@ -201,7 +236,7 @@ class CommitLog:
     def append_bytes(self, offset: int, data: memoryview, *, whole: bool, newest: int) -> None:
         """Appends bytes of a master's log, all within one file; an empty log begins at `offset`.
 
-        `whole` ones are records, the newest of which was stored at `newest`. Raises StoreFailed, or Refused once
+        `whole` ones are records, the newest of which was stored at `newest`. Raises StoreFailed, or PutRefused once
         appends are stopped.
         """
         assert self._allocator is not None, "the log was not started"
@@ -304,7 +339,7 @@ class CommitLog:
     def _room_for(self, size: int) -> MappedFile:
         """The file that takes `size` more bytes and still has room for a filler."""
         if size + BLANK_HEADER_SIZE > self.queue.file_size:
-            raise Refused(
+            raise PutRefused(
                 PutStatus.MESSAGE_ILLEGAL,
                 f"{size} bytes in one batch do not fit a log file of {self.queue.file_size} bytes",
             )
@@ -314,7 +349,7 @@ class CommitLog:
                 self._fill(file)
                 file = self._writable()
         except StoreFailed as error:
-            raise Refused(PutStatus.CREATE_MAPEDFILE_FAILED, str(error)) from None
+            raise PutRefused(PutStatus.CREATE_MAPEDFILE_FAILED, str(error)) from None
         return file
 
     def _writable(self) -> MappedFile:

@@ -12,7 +12,7 @@ import contextlib
 import logging
 import threading
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -24,12 +24,12 @@ from penstock.format.placeholder import find_placeholders
 from penstock.format.rows import ROW, Reason
 from penstock.store.commit_log import CommitLog
 from penstock.store.consume_queue import ConsumeQueue, Picks
-from penstock.store.consume_queues import ConsumeQueues
 from penstock.store.damage import DamagedRange
-from penstock.store.index import Index
+from penstock.store.listeners import Listeners
 from penstock.store.look_ahead import Ahead, Derived, LookAhead
 from penstock.store.mapped_file import MappedFile
 from penstock.store.placeholders import Placeholders
+from penstock.store.queues_and_index import QueuesAndIndex
 from penstock.store.running_flags import RunningFlags, Trouble
 from penstock.store.witness import Claims
 
@@ -48,14 +48,13 @@ class Dispatcher:
     def __init__(
         self,
         commit_log: CommitLog,
-        queues: ConsumeQueues,
-        index: Index | None,
+        derived: QueuesAndIndex,
         delay_levels: tuple[int, ...],
         flags: RunningFlags,
     ) -> None:
         self._log = commit_log
-        self._queues = queues
-        self._index = index
+        self._queues = derived.queues
+        self._index = derived.index
         self._delay_levels = delay_levels
         self._flags = flags
         self._topics = kernels.TopicTable()
@@ -68,39 +67,104 @@ class Dispatcher:
         self._closed = False
         self._ending = threading.Event()
         self._thread: threading.Thread | None = None
-        self.starting = True
+        self._starting = True
         """A start, or a repair: nobody looks yet, and records may have units already. Else they were just put."""
         self.position = 0
-        """Physical offset up to which everything is dispatched."""
+        """Physical offset up to which everything is dispatched. Only steps and `move_to` change it."""
         self.timestamp = 0
         """Store time of the newest record that is dispatched."""
         self.skipped_bytes = 0
         """Bytes of the log that were passed over because no valid record lies there."""
-        self.damage: tuple[DamagedRange, ...] = ()
-        """Known ranges without a valid record, in log order: dispatch goes on exactly behind each."""
+        self._damage: tuple[DamagedRange, ...] = ()
         self.passed_over: list[DamagedRange] = []
         """Ranges without a valid record that were not known, found at a start."""
-        self.no_gap_before = -1
-        """Records that a queue lacks before this position may be in the log: GapInQueue says so."""
+        self._no_gap_before = -1
         self.placeholders = Placeholders()
-        self.selects: Callable[[str, int], bool] | None = None
+        self._selects: Callable[[str, int], bool] | None = None
+        self._deleted: Mapping[str, int] = {}
+        self._restarts: Mapping[tuple[str, int], int] = {}
+        self._remove_restarted: Callable[[ConsumeQueue, int], object] | None = None
+        self._arrived: Listeners[[str, int, int, npt.NDArray[np.int64]]] = Listeners()
+        self._advanced: Listeners[[]] = Listeners()
+        self._gather_seconds = 0.0
+
+    # -- what it is told -------------------------------------------------------------------------------------
+
+    def on_arrival(self, arrived: Arrived) -> None:
+        """Calls back, on the thread that dispatches, whenever messages became visible in a queue."""
+        self._arrived.add(arrived)
+
+    def on_advance(self, advanced: Callable[[], object]) -> None:
+        """Calls back whenever the position has moved, on the thread that moved it."""
+        self._advanced.add(advanced)
+
+    def remove_advance_listener(self, advanced: Callable[[], object]) -> None:
+        self._advanced.remove(advanced)
+
+    def gather(self, seconds: float) -> None:
+        """Lets messages come together for so long before the thread dispatches them; readers do not wait for it."""
+        self._gather_seconds = seconds
+
+    def set_deleted(self, deleted: Mapping[str, int], restarts: Mapping[tuple[str, int], int] | None = None) -> None:
+        """Topics that were deleted, and single queues that began again at offset 0, each with a physical offset.
+
+        Records before that offset get no units. Without `restarts` those known so far stay. The mappings must not
+        change afterwards.
+        """
+        self._deleted = deleted
+        if restarts is not None:
+            self._restarts = restarts
+
+    @property
+    def deleted(self) -> Mapping[str, int]:
+        """Topics that were deleted: their records before this physical offset get no units."""
+        return self._deleted
+
+    @property
+    def restarts(self) -> Mapping[tuple[str, int], int]:
+        """The same for single queues, by topic and queue id: where they began again at offset 0."""
+        return self._restarts
+
+    def on_restart(self, remove: Callable[[ConsumeQueue, int], object]) -> None:
+        """In a slave: `remove` removes a queue whose messages begin at 0 again, from a physical offset on.
+
+        It raises StoreFailed if it cannot.
+        """
+        self._remove_restarted = remove
+
+    def set_damage(self, damage: Sequence[DamagedRange]) -> None:
+        """Known ranges without a valid record, in log order: dispatch continues exactly behind each."""
+        self._damage = tuple(damage)
+
+    def build_only(self, selects: Callable[[str, int], bool] | None) -> None:
         """Which queues are built, by topic and queue id; None: all."""
-        self.deleted: Mapping[str, int] = {}
-        """Topics that were deleted: their records before this physical offset get no units. Replaced as a whole."""
-        self.restarts: Mapping[tuple[str, int], int] = {}
-        """The same for single queues, by topic and queue id: where they are known to have begun anew at 0."""
-        self.begins_anew: Callable[[ConsumeQueue, int], object] | None = None
-        """In a slave: has a queue go whose messages begin at 0 again, from a physical offset on. Raises StoreFailed."""
-        self.listeners: list[Arrived] = []
-        self.advanced: Callable[[], object] = bool
-        """Called whenever the position has moved, by whoever moved it."""
-        self.gather_seconds = 0.0
-        """How long the thread lets messages come together before it looks at them; readers do not wait for it."""
+        self._selects = selects
+
+    def move_to(self, position: int) -> None:
+        """Everything before this physical offset counts as dispatched. Nothing may be dispatching."""
+        self.position = position
+
+    def advance_timestamp(self, timestamp: int) -> None:
+        """Records up to this store time are dispatched."""
+        self.timestamp = max(self.timestamp, timestamp)
+
+    @contextlib.contextmanager
+    def refusing_gaps_before(self, position: int) -> Iterator[None]:
+        """Within it, GapInQueue is raised where a queue lacks records before `position`: the log may have them."""
+        self._no_gap_before = position
+        try:
+            yield
+        finally:
+            self._no_gap_before = -1
 
     # -- running ---------------------------------------------------------------------------------------------
 
+    def end_start(self) -> None:
+        """Start or repair is over: from now on records are dispatched that were just put."""
+        self._starting = False
+
     def start(self) -> None:
-        self.starting = False
+        self.end_start()
         self._thread = threading.Thread(target=self._run, name="penstock-dispatch", daemon=True)
         self._thread.start()
 
@@ -109,13 +173,13 @@ class Dispatcher:
 
     def _run(self) -> None:
         while not self._closed:
-            self._log.appender.is_follower_asleep = True
+            self._log.set_follower_asleep(True)
             if self.behind <= 0:
                 self._wake.wait()
                 self._wake.clear()
-            self._log.appender.is_follower_asleep = False
-            if self.gather_seconds:
-                self._ending.wait(self.gather_seconds)
+            self._log.set_follower_asleep(False)
+            if self._gather_seconds:
+                self._ending.wait(self._gather_seconds)
             while not self._try_catch_up() and not self._closed:
                 self._wake.clear()
                 self._wake.wait(_RETRY_SECONDS)
@@ -165,7 +229,7 @@ class Dispatcher:
                 pass
             with self._step_lock:
                 self.step()
-        self.advanced()
+        self._advanced.notify()
 
     def step(self) -> None:
         """Dispatches the next records of one file, or moves to the next file."""
@@ -184,7 +248,7 @@ class Dispatcher:
         data, base = file.map.view, file.from_offset
         stop = min(self._log.confirmed_offset - base, file.readable)
         start = self.position - base
-        if self.damage:
+        if self._damage:
             ahead = self._next_damage()
             if ahead is not None and ahead.physical_offset <= self.position:
                 self.skipped_bytes += ahead.end - self.position
@@ -240,13 +304,13 @@ class Dispatcher:
 
     def _next_damage(self) -> DamagedRange | None:
         """The known range that begins next, or that the position lies in."""
-        at = bisect_right(self.damage, self.position, key=lambda each: each.end)
-        return self.damage[at] if at < len(self.damage) else None
+        at = bisect_right(self._damage, self.position, key=lambda each: each.end)
+        return self._damage[at] if at < len(self._damage) else None
 
     def _build(self, rows: kernels.Rows, hashes: kernels.Ints, numbers: kernels.Longs) -> None:
         claims: Claims | None = None
         groups = kernels.group_rows(rows)
-        if self.starting:
+        if self._starting:
             claims = Claims(self._queues, rows)
             self.placeholders.log_is_whole = self._log.min_offset == 0
             if sum(len(picks) for _, _, picks in groups) < len(rows):  # placeholders have no units
@@ -262,24 +326,24 @@ class Dispatcher:
                     "%d records of %r queue %d have no legal name and get no queue", len(picks), topic, queue_id
                 )
                 continue
-            if self.begins_anew is not None and (again := _begin_of_last(queue, rows, picks)) > 0:
+            if self._remove_restarted is not None and (again := _begin_of_last(queue, rows, picks)) > 0:
                 picks = picks[again - 1 :]
-                self.begins_anew(queue, int(rows["physical_offset"][picks[0]]))
+                self._remove_restarted(queue, int(rows["physical_offset"][picks[0]]))
                 queue = self._queues.find_or_add(topic, queue_id)
                 assert queue is not None, "it had a legal name"
-            if queue.append(rows, picks, no_gap_before=self.no_gap_before, placeholders=self.placeholders):
-                for arrived in self.listeners:
-                    arrived(topic, queue_id, queue.max_offset, rows["tags_code"][picks])
+            is_new = queue.append(rows, picks, no_gap_before=self._no_gap_before, placeholders=self.placeholders)
+            if is_new and self._arrived:
+                self._arrived.notify(topic, queue_id, queue.max_offset, rows["tags_code"][picks])
         if self._index is not None:
             offsets, times = rows["physical_offset"][numbers], rows["store_timestamp"][numbers]
             self._index.append(hashes, offsets, times, room=None if claims is None else self._items)
 
     def _belonging(self, topic: str, queue_id: int, rows: kernels.Rows, picks: Picks, claims: Claims | None) -> Picks:
         """Those of the rows that name a queue which get units there."""
-        if self.selects is not None and not self.selects(topic, queue_id):
+        if self._selects is not None and not self._selects(topic, queue_id):
             return picks[:0]
-        if topic in self.deleted or (topic, queue_id) in self.restarts:
-            begin = max(self.deleted.get(topic, 0), self.restarts.get((topic, queue_id), 0))
+        if topic in self._deleted or (topic, queue_id) in self._restarts:
+            begin = max(self._deleted.get(topic, 0), self._restarts.get((topic, queue_id), 0))
             picks = picks[rows["physical_offset"][picks] >= begin]
         if claims is not None and len(picks):
             wrong = claims.denied(self._queues.find(topic, queue_id), rows, picks)
@@ -299,7 +363,7 @@ class Dispatcher:
         found = kernels.find_record(data, base, position + 1, stop, True)
         reached = stop if found < 0 else found
         self.skipped_bytes += reached - position
-        if self.starting:
+        if self._starting:
             self.passed_over.append(DamagedRange(base + position, reached - position, reason.name))
         log.warning(
             "no valid record at %d (%s): %d bytes are passed over", base + position, reason.name, reached - position

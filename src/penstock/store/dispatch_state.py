@@ -19,11 +19,8 @@ from pathlib import Path
 
 import msgspec
 
-from penstock.store.commit_log import CommitLog
-from penstock.store.consume_queues import ConsumeQueues
-from penstock.store.dispatch import Dispatcher
+from penstock.store.engine import Engine
 from penstock.store.files import Files
-from penstock.store.index import Index
 from penstock.store.sealed_json import read_sealed, write_sealed
 from penstock.store.settings import Settings
 
@@ -77,23 +74,14 @@ def read_state(files: Files, path: Path) -> DispatchState | None:
 class DispatchNotes:
     """Takes and writes the notes of an open store; one thread at a time."""
 
-    def __init__(
-        self,
-        files: Files,
-        path: Path,
-        commit_log: CommitLog,
-        queues: ConsumeQueues,
-        index: Index | None,
-        dispatcher: Dispatcher,
-        settings: Settings,
-    ) -> None:
-        self._io = files
-        self._path = path
-        self._log = commit_log
-        self._queues = queues
-        self._index = index
-        self._dispatcher = dispatcher
-        self._sizes = FileSizes.of(settings)
+    def __init__(self, engine: Engine) -> None:
+        self._io = engine.io
+        self._path = engine.layout.dispatched
+        self._log = engine.log
+        self._queues = engine.queues
+        self._index = engine.index
+        self._dispatcher = engine.dispatcher
+        self._sizes = FileSizes.of(engine.settings)
         self._last: DispatchState | None = None
 
     def take(self) -> DispatchState:

@@ -17,6 +17,7 @@ from concurrent.futures import Future
 
 from penstock.store.file_queue import FileQueue
 from penstock.store.settings import Settings
+from penstock.store.worker import Worker
 
 log = logging.getLogger("penstock.store")
 
@@ -25,50 +26,6 @@ SLOW_SYNC_SECONDS = 0.5
 
 class FlushFailed(Exception):
     """What a waiting put gets when the disk refused to sync."""
-
-
-class Worker:
-    """A thread that runs `work` whenever it is woken, or after `interval` seconds; None waits for ever.
-
-    `first` is the interval before the first round, where that is another one.
-    """
-
-    def __init__(self, name: str, interval: float | None, wakeable: bool = True, *, first: float | None = None) -> None:
-        self._wake = threading.Event()
-        self._stopping = threading.Event()
-        self._interval = interval
-        self._first = interval if first is None else first
-        self._wakeable = wakeable
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
-
-    def start(self) -> None:
-        self._thread.start()
-
-    def wake(self) -> None:
-        if self._wakeable:
-            self._wake.set()
-
-    def _run(self) -> None:
-        wait = self._first
-        while not self._stopping.is_set():
-            self._wake.wait(wait)
-            self._wake.clear()
-            self.work()
-            wait = self._interval
-        self.finish()
-
-    def work(self) -> None:
-        raise NotImplementedError("each worker says what it does")
-
-    def finish(self) -> None:
-        self.work()
-
-    def stop(self) -> None:
-        """Ends the thread after one last, thorough round."""
-        self._stopping.set()
-        self._wake.set()
-        if self._thread.is_alive():
-            self._thread.join()
 
 
 class Syncer:

@@ -7,9 +7,7 @@ takes the queues back again. A view takes nothing, and only knows that a job was
 
 from __future__ import annotations
 
-from penstock.store.dispatch import Dispatcher
 from penstock.store.external.terms import end_terms, is_external, take_job_lock
-from penstock.store.queues_and_index import QueuesAndIndex
 from penstock.store.recovery import Recovery, RecoveryReport, StartParts
 from penstock.store.store_lock import StoreLock
 from penstock.store.swap import finish_swap
@@ -18,16 +16,16 @@ from penstock.store.swap import finish_swap
 class InlineStart:
     """Runs once, at open; raises StoreInUse if a job has queues and index in its hands."""
 
-    def __init__(self, parts: StartParts, derived: QueuesAndIndex, dispatcher: Dispatcher) -> None:
-        self._io = files = parts.files
-        self._layout = layout = parts.layout
+    def __init__(self, parts: StartParts) -> None:
+        self._io = files = parts.engine.io
+        self._layout = layout = parts.engine.layout
         external = is_external(files, layout)
         self._lock: StoreLock | None = None
         if external and not files.read_only:
             self._lock = parts.job_lock or take_job_lock(files, layout)
         try:
             finish_swap(files, layout)
-            self._recovery = Recovery(parts, derived, dispatcher, external=external)
+            self._recovery = Recovery(parts, external=external)
         except BaseException:
             self.close()
             raise

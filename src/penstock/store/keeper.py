@@ -13,12 +13,10 @@ from collections.abc import Callable
 
 from penstock.errors import StoreFailed
 from penstock.store.checkpoint_file import CheckpointFile
-from penstock.store.dispatch import Dispatcher
 from penstock.store.dispatch_state import DispatchNotes
-from penstock.store.flush import Worker
-from penstock.store.queues_and_index import QueuesAndIndex
-from penstock.store.settings import Settings
+from penstock.store.engine import Engine
 from penstock.store.statistics import Statistics
+from penstock.store.worker import Worker
 
 log = logging.getLogger("penstock.store")
 
@@ -28,19 +26,18 @@ class Keeper(Worker):
 
     def __init__(
         self,
-        settings: Settings,
-        derived: QueuesAndIndex,
+        engine: Engine,
         checkpoint: CheckpointFile,
         notes: DispatchNotes,
-        dispatcher: Dispatcher,
         statistics: Statistics,
         failed: Callable[[str], None],
     ) -> None:
+        settings = engine.settings
         super().__init__("penstock-keeper", settings.flush_interval_consume_queue / 1000)
-        self._derived = derived
+        self._derived = engine.derived
         self._checkpoint = checkpoint
         self._notes = notes
-        self._dispatcher = dispatcher
+        self._dispatcher = engine.dispatcher
         self._statistics = statistics
         self._pages = settings.flush_consume_queue_least_pages
         self._thorough = settings.flush_consume_queue_thorough_interval / 1000

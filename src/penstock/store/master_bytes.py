@@ -21,7 +21,7 @@ from penstock.format.rows import Reason
 from penstock.store.commit_log import CommitLog
 from penstock.store.consume_queues import ConsumeQueues
 from penstock.store.flush import GroupCommit
-from penstock.store.running_flags import RunningFlags
+from penstock.store.listeners import noop
 
 _SMALLEST_RECORD: Final = 64
 _MOST_KEPT: Final = 8 << 20
@@ -51,12 +51,10 @@ class MasterBytes:
         """Where something came that is no record."""
 
     @classmethod
-    def instead_of_puts(cls, log: CommitLog, flags: RunningFlags, group_commit: GroupCommit | None) -> Self:
-        """For a store that is a slave: from now on nothing else is appended, whatever becomes of the flags."""
-        flags.changed = lambda writable: None
-        log.set_open(False)
-        log.appender.detach()
-        return cls(log, bool if group_commit is None else group_commit.wake)
+    def instead_of_puts(cls, log: CommitLog, group_commit: GroupCommit | None) -> Self:
+        """For a store that is a slave: from now on nothing else is appended."""
+        log.become_replica()
+        return cls(log, noop if group_commit is None else group_commit.wake)
 
     @property
     def end(self) -> int:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from penstock.format import kernels
 from penstock.store.file_queue import FileQueue
-from penstock.store.flush import Worker
+from penstock.store.worker import Worker
 
 AHEAD = 16 << 20
 """How far ahead of the writer pages are made ready; files smaller than four times this are left alone."""

@@ -55,7 +55,7 @@ class Prepared(msgspec.Struct, frozen=True):
     wait: bool
 
 
-class Refused(Exception):
+class PutRefused(Exception):
     """The message may not be stored: a status and the sentence that goes with it."""
 
     def __init__(self, status: PutStatus, reason: str) -> None:
@@ -67,7 +67,7 @@ class Refused(Exception):
 def prepare(
     message: Message, *, store_host: str, max_message_size: int, max_record_size: int, delay_levels: int
 ) -> Prepared:
-    """Checks and encodes; raises Refused with MESSAGE_ILLEGAL or PROPERTIES_SIZE_EXCEEDED."""
+    """Checks and encodes; raises PutRefused with MESSAGE_ILLEGAL or PROPERTIES_SIZE_EXCEEDED."""
     try:
         check_topic(message.topic)
         properties = collect_properties(message)
@@ -78,17 +78,17 @@ def prepare(
         host = message.store_host or store_host
         born_host, store_host_bytes = encode_host(message.born_host), encode_host(host)
     except BadMessage as error:
-        raise Refused(PutStatus.MESSAGE_ILLEGAL, str(error)) from None
+        raise PutRefused(PutStatus.MESSAGE_ILLEGAL, str(error)) from None
     check_numbers(message)
     if len(encoded) > MAX_PROPERTIES_LENGTH:
-        raise Refused(
+        raise PutRefused(
             PutStatus.PROPERTIES_SIZE_EXCEEDED,
             f"the properties take {len(encoded)} bytes; {MAX_PROPERTIES_LENGTH} are allowed",
         )
     topic_bytes = topic.encode()
     size = record_size(len(message.body), len(topic_bytes), len(encoded), len(born_host), len(store_host_bytes))
     if len(message.body) > max_message_size or size > max_record_size:
-        raise Refused(
+        raise PutRefused(
             PutStatus.MESSAGE_ILLEGAL,
             f"the body has {len(message.body)} bytes and the record {size}; {max_message_size} and {max_record_size} "
             "are allowed (maxMessageSize)",
@@ -166,4 +166,4 @@ def check_numbers(message: Message) -> None:
     for name, (lowest, highest) in _RANGES.items():
         value = getattr(message, name)
         if not lowest <= value <= highest:
-            raise Refused(PutStatus.MESSAGE_ILLEGAL, f"{name} {value} is outside {lowest} to {highest}")
+            raise PutRefused(PutStatus.MESSAGE_ILLEGAL, f"{name} {value} is outside {lowest} to {highest}")

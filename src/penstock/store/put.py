@@ -19,13 +19,12 @@ import numpy as np
 from penstock.format.put_rows import PutRows
 from penstock.format.sys_flag import TRANSACTION_NONE, transaction_type
 from penstock.store.arrow_results import ArrowResult
-from penstock.store.commit_log import CommitLog
+from penstock.store.engine import Engine
 from penstock.store.flush import FlushFailed, GroupCommit
 from penstock.store.message import Message
-from penstock.store.prepare import Prepared, Refused, prepare
+from penstock.store.prepare import Prepared, PutRefused, prepare
 from penstock.store.replicas import Replicas, replica_reason
-from penstock.store.running_flags import RunningFlags
-from penstock.store.settings import BrokerRole, Settings
+from penstock.store.settings import BrokerRole
 from penstock.store.statistics import Statistics
 from penstock.store.status import BatchResult, PutResult, PutStatus
 
@@ -42,29 +41,27 @@ class Putter:
 
     def __init__(
         self,
-        settings: Settings,
-        commit_log: CommitLog,
-        flags: RunningFlags,
+        engine: Engine,
         statistics: Statistics,
         group_commit: GroupCommit | None,
         replicas: Replicas | None = None,
     ) -> None:
-        self._settings = settings
-        self._log = commit_log
-        self._flags = flags
+        self._settings = settings = engine.settings
+        self._log = engine.log
+        self._flags = engine.flags
         self._statistics = statistics
         self._group_commit = group_commit
         self._replicas = replicas
         self._answers_at_once = group_commit is None and replicas is None
         self._is_slave = settings.broker_role is BrokerRole.SLAVE
-        self._append_ordinary = commit_log.appender.append
-        self._append_ordinary_batch = commit_log.appender.append_many
+        self._append_ordinary = engine.log.append_ordinary
+        self._append_ordinary_batch = engine.log.append_ordinary_batch
         self._wait_seconds = settings.sync_flush_timeout / 1000
         self._store_host = settings.store_host
         self._levels = len(settings.delay_levels)
 
     def put(self, message: Message) -> PutResult:
-        ordinary: PutResult | None = self._append_ordinary(message)
+        ordinary = self._append_ordinary(message)
         if ordinary is not None and self._answers_at_once:
             return ordinary
         started = time.perf_counter()
@@ -77,7 +74,7 @@ class Putter:
         started = time.perf_counter()
         if not messages:
             return BatchResult(PutStatus.MESSAGE_ILLEGAL, reason="the batch is empty")
-        ordinary: list[PutResult] | None = self._append_ordinary_batch(messages)
+        ordinary = self._append_ordinary_batch(messages)
         if ordinary is None:
             results, pending = self._append(messages, batch=True, wait=wait)
         else:
@@ -92,7 +89,7 @@ class Putter:
 
     def append(self, message: Message) -> PutResult:
         """As `put`, without waiting for disk or slaves; the time that is counted is that of the append."""
-        ordinary: PutResult | None = self._append_ordinary(message)
+        ordinary = self._append_ordinary(message)
         if ordinary is not None and self._answers_at_once:
             return ordinary
         started = time.perf_counter()
@@ -107,7 +104,7 @@ class Putter:
     def put_async(self, message: Message) -> Future[PutResult]:
         started = time.perf_counter()
         answer: Future[PutResult] = Future()
-        ordinary: PutResult | None = self._append_ordinary(message)
+        ordinary = self._append_ordinary(message)
         if ordinary is not None and self._answers_at_once:
             answer.set_result(ordinary)
             return answer
@@ -131,7 +128,7 @@ class Putter:
         return answer
 
     def put_rows(self, plan: Callable[[], PutRows]) -> ArrowResult:
-        """Stores the rows that `plan` makes, which may raise Refused; it is called once the store can take them."""
+        """Stores the rows that `plan` makes, which may raise PutRefused; it is called once the store can take them."""
         started = time.perf_counter()
         try:
             self._check_state()
@@ -139,7 +136,7 @@ class Putter:
             if not len(batch):
                 return ArrowResult(PutStatus.PUT_OK)
             count, now, failure = self._log.append_rows(batch)
-        except Refused as refused:
+        except PutRefused as refused:
             self._statistics.count_put(PutResult(refused.status), time.perf_counter() - started)
             return ArrowResult(refused.status, reason=refused.reason)
         rows = batch.rows[:count]
@@ -188,20 +185,20 @@ class Putter:
             self._check_state()
             prepared = [self._prepare(message, batch=batch) for message in messages]
             results = self._log.append(prepared)
-        except Refused as refused:
+        except PutRefused as refused:
             return [PutResult(refused.status, reason=refused.reason)], None
         return results, self._submit(results, wait=wait and any(message.wait for message in prepared))
 
     def _check_state(self) -> None:
         if self._is_slave:
-            raise Refused(
+            raise PutRefused(
                 PutStatus.SERVICE_NOT_AVAILABLE, "this is a slave, which takes no messages; send to its master"
             )
         if not self._flags.writable:
-            raise Refused(PutStatus.SERVICE_NOT_AVAILABLE, f"the store takes no messages: {self._flags.reason}")
+            raise PutRefused(PutStatus.SERVICE_NOT_AVAILABLE, f"the store takes no messages: {self._flags.reason}")
         if self._log.busy():
             held = self._log.locked_for() * 1000
-            raise Refused(
+            raise PutRefused(
                 PutStatus.OS_PAGECACHE_BUSY,
                 f"another put has held the log for {held:.0f} ms; the disk cannot keep up, try again later",
             )
@@ -215,7 +212,7 @@ class Putter:
             delay_levels=self._levels,
         )
         if batch and (transaction_type(message.sys_flag) != TRANSACTION_NONE or prepared.delayed):
-            raise Refused(PutStatus.MESSAGE_ILLEGAL, "a message of a batch may be neither transactional nor delayed")
+            raise PutRefused(PutStatus.MESSAGE_ILLEGAL, "a message of a batch may be neither transactional nor delayed")
         return prepared
 
     def _flush_rows(self, end_offset: int, wait: bool) -> tuple[PutStatus, str]:

@@ -196,6 +196,12 @@ class TimeSearch:
         earlier = timestamp - self._time(queue, before)
         return after if later < earlier else before
 
+    def store_time(self, queue: ConsumeQueue, offset: int) -> int:
+        """Store time of one message, -1 if it is not there."""
+        if not queue.min_offset <= offset < queue.max_offset:
+            return -1
+        return self._records.store_timestamp(queue.unit(offset)[0])
+
     def _first_at_or_after(self, queue: ConsumeQueue, timestamp: int, low: int, high: int) -> int:
         end = high
         while low < high:

@@ -16,9 +16,10 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import NamedTuple
 
-from penstock.store.flush import Worker
+from penstock.store.listeners import Listeners
 from penstock.store.settings import Settings
 from penstock.store.status import PutStatus
+from penstock.store.worker import Worker
 
 _LOOK_S = 0.05
 
@@ -43,12 +44,17 @@ class Replicas(Worker):
         """Slaves that follow now."""
         self.acknowledged = 0
         """The physical offset up to which at least one slave has the log."""
-        self.on_acknowledge: list[Callable[[], object]] = []
-        """Called after each acknowledgement that moves it, on the thread that told it."""
-        self.hurry: Callable[[], object] = bool
-        """Has the server look for something to send; set by the server, called from any thread."""
+        self._on_acknowledge: Listeners[[]] = Listeners()
+        self._on_wait: Listeners[[]] = Listeners()
 
     # -- the server's side -----------------------------------------------------------------------------------
+
+    def on_wait(self, callback: Callable[[], object]) -> None:
+        """Calls back, on any thread, when a put begins to wait for a slave: there is something to send."""
+        self._on_wait.add(callback)
+
+    def remove_wait_listener(self, callback: Callable[[], object]) -> None:
+        self._on_wait.remove(callback)
 
     def joined(self) -> None:
         with self._gate:
@@ -69,10 +75,17 @@ class Replicas(Worker):
                 done.append(self._waiting.popleft().future)
         for future in done:
             future.set_result(PutStatus.PUT_OK)
-        for told in self.on_acknowledge:
-            told()
+        self._on_acknowledge.notify()
 
     # -- the puts' side --------------------------------------------------------------------------------------
+
+    def on_acknowledge(self, callback: Callable[[], object]) -> None:
+        """Calls back after each acknowledgement that moves `acknowledged`, on the thread that brought it."""
+        self._on_acknowledge.add(callback)
+
+    def hurry(self) -> None:
+        """Has the server send at once what is new: a put waits for it."""
+        self._on_wait.notify()
 
     def is_available(self, end_offset: int) -> bool:
         """Whether a slave follows that could acknowledge `end_offset` soon."""

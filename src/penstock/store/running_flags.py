@@ -6,6 +6,8 @@ import threading
 from collections.abc import Callable
 from enum import IntFlag
 
+from penstock.store.listeners import Listeners
+
 
 class Trouble(IntFlag):
     """RocketMQ's running flags; any but NOT_READABLE refuses puts."""
@@ -27,21 +29,24 @@ class RunningFlags:
         self._bits = 0
         self._reasons: dict[Trouble, str] = {}
         self._gate = threading.Lock()
-        self.changed: Callable[[bool], object] = bool
-        """Called with whether puts are taken, whenever that may have changed, in the order of the changes."""
+        self._changed: Listeners[[bool]] = Listeners()
+
+    def on_change(self, changed: Callable[[bool], object]) -> None:
+        """Calls back with whether puts are taken, whenever that may have changed, in the order of the changes."""
+        self._changed.add(changed)
 
     def raise_trouble(self, trouble: Trouble, reason: str) -> None:
         with self._gate:
             self._reasons[trouble] = reason
             self._bits |= trouble
-            self.changed(self.writable)
+            self._changed.notify(self.writable)
 
     def clear(self, trouble: Trouble) -> None:
         if self._bits & trouble:
             with self._gate:
                 self._bits &= ~trouble
                 self._reasons.pop(trouble, None)
-                self.changed(self.writable)
+                self._changed.notify(self.writable)
 
     @property
     def bits(self) -> int:

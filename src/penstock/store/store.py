@@ -6,68 +6,83 @@ serve it and leaves every byte on disk as it is, also while another process owns
 
 Whoever reads sees every message that was acknowledged before: a read first has the newest part of the log
 dispatched if the dispatch thread has not come to it yet.
+
+For callers that must not wait for the disk, as an event loop must not, `append` answers at once, and `get_dispatched`
+does not dispatch, which may have to make a file. Under SYNC_FLUSH a message is as safe as that promises when
+`flushed_offset` has reached the answer's `end_offset`; `on_flush` says when to look.
+
+Every method is thin: the work is done by the parts that are put together here.
 """
 
 from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from penstock.clock import now_ms
 from penstock.errors import BadStore, StoreFailed
+from penstock.format.kernels import Longs
+from penstock.format.message_id import decode_message_id
+from penstock.format.record import Record
 from penstock.store.allocate import Allocator
-from penstock.store.arrow_methods import ArrowMethods
+from penstock.store.arrow_results import MAX_BYTES, MAX_ROWS, ArrowPage, ArrowResult, LogPage, needing_pyarrow
 from penstock.store.checkpoint_file import CheckpointFile
-from penstock.store.commit_log import CommitLog
-from penstock.store.deleted_topics import DeletedTopics
+from penstock.store.consume_queue import ConsumeQueue
 from penstock.store.descriptors import allow_many_files
 from penstock.store.disk_errors import disk_refused
-from penstock.store.dispatch import Arrived, Dispatcher
+from penstock.store.dispatch import Arrived
 from penstock.store.dispatch_state import DispatchNotes
-from penstock.store.external.follower import ExternalDispatch
+from penstock.store.engine import Engine, only_appends
+from penstock.store.external.follower import LogOnlyFollower, append_only_engine
 from penstock.store.external.start import AppendOnlyStart
 from penstock.store.files import Files
-from penstock.store.flush import Syncer, Worker
-from penstock.store.flush_methods import FlushMethods
-from penstock.store.flush_threads import make_flush_threads
+from penstock.store.flush import FlushFailed, GroupCommit, Syncer, TimedCommit, TimedFlush
 from penstock.store.get import Getter
 from penstock.store.inline_start import InlineStart
 from penstock.store.keeper import CheckpointKeeper, Keeper
-from penstock.store.key_methods import KeyMethods
 from penstock.store.layout import Layout
+from penstock.store.listeners import Listeners
 from penstock.store.master_bytes import MasterBytes
 from penstock.store.message import Message
 from penstock.store.other_engines import refuse_other_engines
 from penstock.store.overlay_files import OverlayFiles
-from penstock.store.position_methods import PositionMethods
+from penstock.store.prefault import Prefaulter
 from penstock.store.put import Putter
 from penstock.store.quarantine import MayExceed, never
-from penstock.store.query import KeyQuery, TimeSearch
-from penstock.store.queues_and_index import QueuesAndIndex
+from penstock.store.query import Boundary, Hits, KeyQuery, TimeSearch
 from penstock.store.records import Records
 from penstock.store.recovery import Progress, RecoveryReport, StartParts
 from penstock.store.replicas import Replicas
-from penstock.store.retention.methods import RetentionMethods
-from penstock.store.retention.retention import Retention
-from penstock.store.running_flags import RunningFlags, Trouble
-from penstock.store.settings import BrokerRole, Dispatch, Settings
+from penstock.store.retention.explain import Outlook
+from penstock.store.retention.follow import Follower
+from penstock.store.retention.retention import Retention, explain_retention
+from penstock.store.retention.topics import TopicCleaner
+from penstock.store.retention.unread import GroupOffsets
+from penstock.store.running_flags import Trouble
+from penstock.store.settings import BrokerRole, FlushDiskType, Settings
 from penstock.store.sink.finish import finish_batch, forget_beyond
 from penstock.store.statistics import Snapshot, Statistics
 from penstock.store.status import BatchResult, Page, PutResult
-from penstock.store.store_lock import StoreLock
+from penstock.store.store_lock import NO_LOCKS, HeldLocks, StoreLock
 from penstock.store.tag_filter import EVERYTHING, TagFilter
 from penstock.store.transient_pool import TransientPool
 from penstock.store.witness import Witness
+from penstock.store.worker import Worker
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from penstock.store.arrow_get import ArrowReader
 
 log = logging.getLogger("penstock.store")
 
 
-class MessageStore(ArrowMethods, FlushMethods, KeyMethods, PositionMethods, RetentionMethods):
+class MessageStore:
     """An open store. Use `open`, and close it or use it in a `with` block."""
 
     report: RecoveryReport
@@ -76,38 +91,31 @@ class MessageStore(ArrowMethods, FlushMethods, KeyMethods, PositionMethods, Rete
     def __init__(self, root: Path, settings: Settings, files: Files, clock: Callable[[], int]) -> None:
         self.settings = settings
         self.layout = layout = Layout.of(root, settings)
-        self._io = files
-        self._clock = clock
-        self.flags = RunningFlags()
-        self._checkpoint = CheckpointFile(files, layout.checkpoint)
-        self.log = CommitLog(files, layout.commit_log, settings, clock)
+        make_engine = append_only_engine if only_appends(settings, files) else Engine.inline
+        self.engine = engine = make_engine(files, layout, settings, clock)
+        self.flags, self.log, self.dispatcher = engine.flags, engine.log, engine.dispatcher
+        self.queues, self.index = engine.queues, engine.index
         self.statistics = Statistics(clock(), self.log.appender, appender_answers=settings.puts_answer_at_once)
         self.replicas = Replicas(settings)
         self.master_bytes: MasterBytes | None = None
-        self._external = settings.dispatch is Dispatch.EXTERNAL and not files.read_only
-        derived = OverlayFiles() if self._external else files
-        self._derived = QueuesAndIndex.of(derived, layout, settings, clock)
-        self.queues, self.index = self._derived.queues, self._derived.index
-        parts = self.log, self.queues, self.index
-        self.dispatcher = (
-            ExternalDispatch(files, layout, settings, *parts, self.flags)
-            if self._external
-            else Dispatcher(*parts, settings.delay_levels, self.flags)
-        )
-        self._notes = DispatchNotes(files, layout.dispatched, *parts, self.dispatcher, settings)
-        self._deleted_topics = DeletedTopics(files, layout.deleted_topics)
+        """In a slave: where the bytes of its master's log go."""
         self.retention: Retention | None = None
-        self._getter = Getter(settings, self.log, self.queues)
+        """Of a store that was not opened read-only."""
         witness = Witness(self.queues, self.dispatcher)
         self.records = Records(self.log, verify_crc=settings.verify_crc_on_read, witness=witness)
+        self._checkpoint = CheckpointFile(files, layout.checkpoint)
+        self._notes = DispatchNotes(engine)
+        self._topics = TopicCleaner(engine)
+        self._getter = Getter(settings, self.log, self.queues)
         self._times = TimeSearch(self.records)
         self._keys: KeyQuery | None = None
+        """None if messageIndexEnable is false."""
         if self.index is not None:
             self._keys = KeyQuery(self.index, self.log, witness, verify_crc=settings.verify_crc_on_read)
         self._lock: StoreLock | None = None
         self._pool: TransientPool | None = None
         self._threads: list[Worker] = []
-        self._flush_listeners: list[Callable[[], object]] = []
+        self._flush_listeners: Listeners[[]] = Listeners()
         self._syncer = Syncer(self.log.queue, self._flushed, self._fail)
         self._putter: Putter | None = None
         self._put: Callable[[Message], PutResult] = self._refuse
@@ -124,16 +132,15 @@ class MessageStore(ArrowMethods, FlushMethods, KeyMethods, PositionMethods, Rete
         read_only: bool = False,
         clock: Callable[[], int] = now_ms,
         files: Files | None = None,
-        lock: StoreLock | None = None,
-        job_lock: StoreLock | None = None,
+        locks: HeldLocks = NO_LOCKS,
         progress: Callable[[Progress], object] = lambda progress: None,
         may_exceed: MayExceed = never,
     ) -> Self:
         """Opens the store in folder `path`, or in storePathRootDir, which is made if it is not there.
 
-        Raises StoreInUse, BadStore, BadSettings or StoreFailed, and then leaves everything as it was. Who holds the
-        store's lock gives it as `lock`, which closing the store releases, and that of external dispatch as `job_lock`.
-        `progress` is called by one thread at a time, `may_exceed` before more than quarantineMaxBytes is kept aside.
+        Raises StoreInUse, BadStore, BadSettings or StoreFailed, and then leaves everything as it was. `locks` are those
+        that the caller holds already; closing the store releases them. `progress` is called by one thread at a time,
+        `may_exceed` before more than quarantineMaxBytes is kept aside.
         """
         settings = settings or Settings()
         root = Path(path or settings.store_path_root_dir)
@@ -143,9 +150,9 @@ class MessageStore(ArrowMethods, FlushMethods, KeyMethods, PositionMethods, Rete
             raise BadStore("a store is a folder, and this is a file; name a folder", path=root)
         allow_many_files()
         store = cls(root, settings, files or (OverlayFiles() if read_only else Files()), clock)
-        store._lock = lock
+        store._lock = locks.store
         try:
-            store._start(progress, may_exceed, job_lock)
+            store._start(progress, may_exceed, locks.job)
         except BaseException as error:
             store._release()
             if isinstance(error, OSError):
@@ -154,7 +161,7 @@ class MessageStore(ArrowMethods, FlushMethods, KeyMethods, PositionMethods, Rete
         return store
 
     def _start(self, progress: Callable[[Progress], object], may_exceed: MayExceed, job_lock: StoreLock | None) -> None:
-        files, layout = self._io, self.layout
+        files, layout = self.engine.io, self.layout
         if not files.read_only:
             self._lock = self._lock or files.lock(layout.lock)
             refuse_other_engines(files, layout)
@@ -166,20 +173,16 @@ class MessageStore(ArrowMethods, FlushMethods, KeyMethods, PositionMethods, Rete
             raise BadStore("this must be a file, and it is a folder; move it elsewhere", path=layout.abort)
         clean = not files.exists(layout.abort)
         parts = StartParts(
-            files=files,
-            layout=layout,
-            settings=self.settings,
-            log=self.log,
+            engine=self.engine,
             records=self.records,
             checkpoint=self._checkpoint.value,
-            clock=self._clock,
             may_exceed=may_exceed,
             tell=progress,
             job_lock=job_lock,
         )
-        start = AppendOnlyStart(parts) if self._external else InlineStart(parts, self._derived, self.dispatcher)
+        start = AppendOnlyStart(parts) if self.engine.only_appends else InlineStart(parts)
         with contextlib.closing(start):
-            self._load_deletions(external=self._external)
+            self._topics.load()
             start.look(clean)
             if clean:
                 files.replace_bytes(layout.abort, b"")
@@ -191,42 +194,68 @@ class MessageStore(ArrowMethods, FlushMethods, KeyMethods, PositionMethods, Rete
         if files.read_only:
             return
         forget_beyond(files, layout, self.report.log_end)
-        self._checkpoint.restart(self.log.newest_timestamp, log_only=self._external)
+        self._checkpoint.restart(self.log.newest_timestamp, log_only=self.engine.only_appends)
         self._checkpoint.write()
         self._start_threads()
 
     def _start_threads(self) -> None:
-        settings = self.settings
+        engine, settings = self.engine, self.settings
         if settings.transient_pool_active:
             self._pool = TransientPool(settings.transient_store_pool_size, settings.mapped_file_size_commit_log)
-        self.log.start(Allocator(self._io, settings, self._pool))
-        self.flags.changed = self.log.set_open
-        self.log.appender.wake = self.dispatcher.wake
-        self._threads, group_commit = make_flush_threads(settings, self.log, self._syncer, self.dispatcher)
-        kept = self._derived, self._checkpoint, self._notes, self.dispatcher, self.statistics
-        self._threads.append((CheckpointKeeper if self._external else Keeper)(settings, *kept, self._fail))
-        parts = self.log, self.queues, self.index, self.dispatcher, self.flags, self._deleted_topics
-        self.retention = Retention(settings, self._io, self.layout, self._clock, *parts)
+        self.log.start(Allocator(engine.io, settings, self._pool))
+        self.flags.on_change(self.log.set_open)
+        self.log.on_append(self.dispatcher.wake)
+        group_commit = self._add_flush_threads()
+        keeper_type = CheckpointKeeper if engine.only_appends else Keeper
+        self._threads.append(keeper_type(engine, self._checkpoint, self._notes, self.statistics, self._fail))
+        self.retention = Retention(engine, self._topics, LogOnlyFollower if engine.only_appends else Follower)
         self._threads += self.retention.threads()
         replicas = self.replicas if settings.broker_role is BrokerRole.SYNC_MASTER else None
         self._threads += [] if replicas is None else [replicas]
-        self._putter = Putter(settings, self.log, self.flags, self.statistics, group_commit, replicas)
+        self._putter = Putter(engine, self.statistics, group_commit, replicas)
         if settings.broker_role is BrokerRole.SLAVE:
-            self.master_bytes = MasterBytes.instead_of_puts(self.log, self.flags, group_commit)
+            self.master_bytes = MasterBytes.instead_of_puts(self.log, group_commit)
         self._put = self._putter.put
         self.dispatcher.start()
         for thread in self._threads:
             thread.start()
 
+    def _add_flush_threads(self) -> GroupCommit | None:
+        """The threads that bring the log to disk, in the order in which they start and stop.
+
+        Returns the one that puts wait for, if they do.
+        """
+        settings, queue, dispatcher = self.settings, self.log.queue, self.dispatcher
+        if settings.flush_disk_type is FlushDiskType.SYNC_FLUSH:
+            group_commit = GroupCommit(queue, self._syncer)
+            self._threads.append(group_commit)
+            return group_commit
+        flush = TimedFlush(settings, self._syncer)
+        if settings.transient_pool_active:
+
+            def committed() -> None:
+                flush.wake()
+                dispatcher.wake()
+
+            self._threads.append(TimedCommit(settings, queue, committed))
+        elif not settings.flush_commit_log_timed:
+            dispatcher.on_advance(flush.wake)
+        self._threads.append(flush)
+        if Prefaulter.suits(settings.mapped_file_size_commit_log):
+            prefaulter = Prefaulter(queue)
+            self.log.on_page_need(prefaulter.wake)
+            self._threads.append(prefaulter)
+        return None
+
     def _flushed(self, timestamp: int) -> None:
         self._checkpoint.set_log(timestamp)
         self.dispatcher.wake()
-        self._tell_flushed()
+        self._flush_listeners.notify()
 
     def _fail(self, reason: str) -> None:
         """Puts are refused from now on; only a restart, which recovers, ends that."""
         self.flags.raise_trouble(Trouble.NOT_WRITEABLE, reason)
-        self._tell_flushed()
+        self._flush_listeners.notify()
 
     def close(self) -> None:
         """Brings everything to disk and lets go of the store. Does nothing the second time."""
@@ -244,10 +273,11 @@ class MessageStore(ArrowMethods, FlushMethods, KeyMethods, PositionMethods, Rete
         for thread in keeper:
             thread.stop()
         failed = failed or self._syncer.failure is not None or any(k.failure is not None for k in keeper)
-        drained = self._external or self.dispatcher.behind <= 0
+        is_own_dispatch = not self.engine.only_appends
+        drained = not is_own_dispatch or self.dispatcher.behind <= 0
         flushed = self.log.queue.flushed_where >= self.log.queue.wrote_offset
         clean = bool(self._threads) and drained and flushed and not failed
-        if clean and not self._external:
+        if clean and is_own_dispatch:
             with contextlib.suppress(StoreFailed):  # without the note the next start takes longer, that is all
                 self._notes.write(self._notes.take())
         self._release(clean=clean)
@@ -256,14 +286,15 @@ class MessageStore(ArrowMethods, FlushMethods, KeyMethods, PositionMethods, Rete
         """Unmaps everything; the lock goes last, and `abort` stays unless the exit is clean."""
         self._closed = True
         self.log.close()
-        self._derived.close()
+        self.engine.derived.close()
         self._checkpoint.close()
         if self._pool is not None:
             self._pool.close()
         if clean:
+            files = self.engine.io
             with contextlib.suppress(OSError):
-                self._io.unlink(self.layout.abort)
-                self._io.sync_folder(self.layout.root)
+                files.unlink(self.layout.abort)
+                files.sync_folder(self.layout.root)
         if self._lock is not None:
             self._lock.release()
             self._lock = None
@@ -275,6 +306,13 @@ class MessageStore(ArrowMethods, FlushMethods, KeyMethods, PositionMethods, Rete
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise StoreFailed("the store is closed; open it again", path=self.layout.root)
+
+    def _read_only(self) -> StoreFailed:
+        return StoreFailed("the store was opened read-only; open it without `read_only`", path=self.layout.root)
 
     # -- putting ---------------------------------------------------------------------------------------------
 
@@ -290,15 +328,60 @@ class MessageStore(ArrowMethods, FlushMethods, KeyMethods, PositionMethods, Rete
         """As `put`, but the answer comes in a future, once the disk has answered."""
         return self._open_putter().put_async(message)
 
+    def append(self, message: Message) -> PutResult:
+        """As `put`, but never waits for the disk."""
+        return self._open_putter().append(message)
+
+    def append_many(self, messages: Sequence[Message]) -> BatchResult:
+        """As `put_many`, but never waits for the disk."""
+        return self._open_putter().put_many(messages, wait=False)
+
+    def put_arrow(self, batch: pa.RecordBatch) -> ArrowResult:
+        """Stores the rows of a record batch, next to each other in the log, with one flush.
+
+        Columns: `topic`, `body`; optionally `keys` (list of strings, or a string), `tags`, `properties` (map of
+        strings), `queue_id`, `delay_level`, `flag`, `born_timestamp` (a time, or milliseconds). All rows are checked
+        before anything is written; one that may not be stored has the batch refused, and `reason` says which and why.
+
+        A batch that fits a log file becomes visible at once. A larger one is split at file ends into as many pieces as
+        it needs, and each piece becomes visible at once.
+        """
+        with needing_pyarrow():
+            from penstock.store.arrow_put import put_batch
+        return put_batch(self._open_putter(), self.settings, batch)
+
     def _refuse(self, message: Message) -> PutResult:
         return self._open_putter().put(message)
 
     def _open_putter(self) -> Putter:
         if self._putter is None:
-            raise StoreFailed("the store was opened read-only; open it without `read_only`", path=self.layout.root)
+            raise self._read_only()
         return self._putter
 
-    # -- reading ---------------------------------------------------------------------------------------------
+    # -- the way to disk -------------------------------------------------------------------------------------
+
+    @property
+    def flushed_offset(self) -> int:
+        """The physical offset up to which the log is on disk."""
+        return self.log.queue.flushed_where
+
+    @property
+    def flush_failure(self) -> str:
+        """Why the log cannot be synced any more; empty while it can."""
+        return self._syncer.failure or ""
+
+    def on_flush(self, flushed: Callable[[], object]) -> None:
+        """Calls back, on the thread that syncs, after each sync of the log and after one that failed."""
+        self._flush_listeners.add(flushed)
+
+    def flush(self) -> None:
+        """Returns when all that was put so far is on disk. Raises StoreFailed."""
+        try:
+            self._syncer.sync(0, all_files=True)
+        except FlushFailed as error:
+            raise StoreFailed(str(error), path=self.layout.root) from error
+
+    # -- reading queues --------------------------------------------------------------------------------------
 
     def get(
         self, topic: str, queue_id: int, offset: int, max_messages: int = 32, tags: str | TagFilter | None = None
@@ -313,15 +396,201 @@ class MessageStore(ArrowMethods, FlushMethods, KeyMethods, PositionMethods, Rete
         self.statistics.count_get(page)
         return page
 
-    def _check_open(self) -> None:
-        if self._closed:
-            raise StoreFailed("the store is closed; open it again", path=self.layout.root)
+    def get_dispatched(self, topic: str, queue_id: int, offset: int, max_messages: int, tags: TagFilter) -> Page:
+        """As `get`, of what is dispatched already: the very newest messages may come a moment later."""
+        page = self._getter.get(topic, queue_id, offset, max_messages, tags, self.log.confirmed_offset)
+        self._check_open()
+        self.statistics.count_get(page)
+        return page
+
+    def get_arrow(
+        self,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        max_messages: int = MAX_ROWS,
+        max_bytes: int = MAX_BYTES,
+        columns: Sequence[str] | None = None,
+    ) -> ArrowPage:
+        """Messages of a queue from `offset` on as a record batch: at least one, if there is one.
+
+        `max_bytes` counts whole records. A page may end before both bounds are reached, where a file ends; the page
+        says where to go on. `columns` are names of `penstock.format.arrow_schema.MESSAGE_SCHEMA`.
+        """
+        reader = self._arrow_reader(columns)
+        self.catch_up()
+        answer = self._getter.get(topic, queue_id, offset, 0, EVERYTHING, self.log.confirmed_offset)
+        page = reader.read_page(self.queues.find(topic, queue_id), answer, offset, max_messages, max_bytes)
+        self.statistics.count_arrow_page(page)
+        return page
+
+    def log_arrow(
+        self,
+        start_offset: int = 0,
+        max_bytes: int = MAX_BYTES,
+        columns: Sequence[str] | None = None,
+        max_messages: int = MAX_ROWS,
+    ) -> LogPage:
+        """Records of the log, of every topic, and the offset at which to go on.
+
+        The first row is the first record that starts at or behind `start_offset`, which may be any byte. There is at
+        least one row, unless the log ends here. Bytes that are no record end a page, and are passed over at the
+        beginning of the next one, whose first row then lies behind `start_offset`.
+        """
+        reader = self._arrow_reader(columns)
+        self._check_open()
+        return reader.read_log(start_offset, max_messages, max_bytes)
+
+    def _arrow_reader(self, columns: Sequence[str] | None) -> ArrowReader:
+        with needing_pyarrow():
+            from penstock.format.arrow_schema import select_columns
+            from penstock.store.arrow_get import ArrowReader
+        return ArrowReader(self.log, select_columns(columns), verify_crc=self.settings.verify_crc_on_read)
+
+    # -- finding by key --------------------------------------------------------------------------------------
+
+    def query(
+        self, topic: str, key: str, begin_ms: int = 0, end_ms: int = 2**63 - 1, max_messages: int | None = None
+    ) -> Hits:
+        """Records with this topic and key (or unique key), stored within the bounds; the newest, oldest first.
+
+        At most `max_messages`, or defaultQueryMaxNum if it is not given, and never more than maxMsgsNumBatch.
+        """
+        keys = self._key_query()
+        log_end = self.log.confirmed_offset
+        if self._closed or self.dispatcher.position < log_end:
+            self.catch_up()
+        settings = self.settings
+        wanted = settings.default_query_max_num if max_messages is None else max_messages
+        hits = keys.find(topic, key, begin_ms, end_ms, min(wanted, settings.max_msgs_num_batch), log_end)
+        self._check_open()
+        return hits
+
+    def query_many(
+        self, topic: str, keys: list[str], begin_ms: int = 0, end_ms: int = 2**63 - 1
+    ) -> tuple[Longs, Longs]:
+        """Where all records with any of many keys lie: numbers of the keys, and physical offsets, as two arrays.
+
+        As exact as `query`, without its limit, and much faster for each key; `look_up` reads a record.
+        """
+        key_query = self._key_query()
+        self.catch_up()
+        found = key_query.find_many(topic, keys, begin_ms, end_ms)
+        self._check_open()
+        return found
+
+    def _key_query(self) -> KeyQuery:
+        if self._keys is None:
+            raise BadStore(
+                "there is no index: messageIndexEnable is false; set it, and run `penstock store rebuild --index`",
+                path=self.layout.root,
+            )
+        return self._keys
+
+    # -- offsets and times -----------------------------------------------------------------------------------
+
+    def look_up(self, physical_offset: int) -> Record | None:
+        """The record that begins at a physical offset."""
+        self._check_open()
+        return self.records.at(physical_offset)
+
+    def look_up_id(self, msg_id: str) -> Record | None:
+        """The record with an offset message id. Raises BadMessage if it is no such id."""
+        record = self.look_up(decode_message_id(msg_id)[1])
+        return record if record is not None and record.msg_id == msg_id.upper() else None
+
+    def offset_by_time(self, topic: str, queue_id: int, timestamp: int, boundary: Boundary = Boundary.NEAREST) -> int:
+        """Queue offset of the message stored at a time; 0 if there is no such queue."""
+        queue = self._queue(topic, queue_id)
+        return 0 if queue is None else self._times.find(queue, timestamp, boundary)
+
+    def min_offset(self, topic: str, queue_id: int) -> int:
+        """Queue offset of the oldest message, -1 if there is no such queue."""
+        queue = self._queue(topic, queue_id)
+        return -1 if queue is None else queue.min_offset
+
+    def max_offset(self, topic: str, queue_id: int) -> int:
+        """The queue offset that the next message will get, 0 if there is no such queue."""
+        queue = self._queue(topic, queue_id)
+        return 0 if queue is None else queue.max_offset
+
+    def store_time(self, topic: str, queue_id: int, offset: int) -> int:
+        """Store time of one message, -1 if it is not there."""
+        queue = self._queue(topic, queue_id)
+        return -1 if queue is None else self._times.store_time(queue, offset)
+
+    def earliest_time(self, topic: str | None = None, queue_id: int = 0) -> int:
+        """Store time of the oldest message of the log or of a queue, -1 if there is none."""
+        self._check_open()
+        if topic is not None:
+            return self.store_time(topic, queue_id, self.min_offset(topic, queue_id))
+        return self.records.store_timestamp(self.log.min_offset) if self.log.max_offset else -1
+
+    def topics(self) -> list[str]:
+        """The topics that have a queue, sorted."""
+        self.catch_up()
+        return self.queues.topics()
+
+    def _queue(self, topic: str, queue_id: int) -> ConsumeQueue | None:
+        self.catch_up()
+        return self.queues.find(topic, queue_id)
+
+    # -- deleting --------------------------------------------------------------------------------------------
+
+    def delete_expired(self) -> None:
+        """Has files deleted that are older than fileReservedTime, at any hour; returns at once, a thread does it."""
+        self._open_retention().cleaner.request()
+
+    def delete_topic(self, topic: str) -> bool:
+        """Deletes a topic's queues for good; False if there is no such topic. Its messages stay in the log's files.
+
+        They are no longer got, but still found by key, until those files go. What is put under the name from now on
+        begins at queue offset 0. Raises StoreFailed: then nothing was deleted, or the next start completes it.
+        """
+        return self._open_retention().topics.delete_topic(topic)
+
+    def deleted_topics(self) -> Mapping[str, int]:
+        """Topics that were deleted, and the physical offset before which their records do not count."""
+        return self.engine.deleted_topics.ends
+
+    def delete_as_master(self, ends: Mapping[str, int]) -> list[str]:
+        """Deletes what a master's `deleted_topics` names, as `delete_topic` does; returns what was new."""
+        return self._open_retention().topics.delete_before(ends)
+
+    def clean_unused_topics(self, known_topics: Collection[str]) -> list[str]:
+        """Deletes, as `delete_topic` does, every topic that is not among these; returns their names.
+
+        RocketMQ's own topics for delayed messages and ended transactions are always kept.
+        """
+        return self._open_retention().topics.delete_unused(known_topics)
+
+    def clean_expired_queues(self) -> list[tuple[str, int]]:
+        """Deletes queues none of whose messages is in the log any more; returns their topics and ids.
+
+        The next message of such a queue gets offset 0: consumers that remember an old offset miss what is below it.
+        """
+        return self._open_retention().topics.delete_expired_queues()
+
+    def explain_retention(self, offsets: GroupOffsets | None = None) -> Outlook:
+        """What deletion would do now and at the next hour of deleteWhen, why, and which groups have not read it.
+
+        `offsets` are the groups' next offsets by (topic, group) and queue; unless given, those of the config files.
+        Changes nothing. Raises BadStore if a config file cannot be read.
+        """
+        self.catch_up()
+        return explain_retention(self.engine, self.records, offsets)
+
+    def _open_retention(self) -> Retention:
+        self.catch_up()
+        if self.retention is None:
+            raise self._read_only()
+        return self.retention
 
     # -- following -------------------------------------------------------------------------------------------
 
     def on_arrival(self, arrived: Arrived) -> None:
         """Calls back, on the thread that dispatches, whenever messages became visible in a queue."""
-        self.dispatcher.listeners.append(arrived)
+        self.dispatcher.on_arrival(arrived)
 
     def catch_up(self) -> None:
         """Returns when all that may be shown to consumers is in its queue, or the disk has no room for that.

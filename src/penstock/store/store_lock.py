@@ -10,6 +10,7 @@ import fcntl
 import os
 import struct
 from pathlib import Path
+from typing import Final, NamedTuple
 
 from penstock.errors import StoreInUse
 from penstock.store.disk_errors import disk_refused
@@ -91,3 +92,18 @@ def lock_owner(path: Path) -> int:
     finally:
         os.close(descriptor)
     return 0 if kind == fcntl.F_UNLCK else int(owner) or -1
+
+
+class HeldLocks(NamedTuple):
+    """The locks of a store that the caller of `MessageStore.open` holds already."""
+
+    store: StoreLock | None = None
+    job: StoreLock | None = None
+    """That of external dispatch."""
+
+    def lend(self) -> HeldLocks:
+        """The same locks for a store that is opened meanwhile; see `StoreLock.lend`."""
+        return HeldLocks(*(None if lock is None else lock.lend() for lock in self))
+
+
+NO_LOCKS: Final = HeldLocks()

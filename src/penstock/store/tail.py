@@ -23,7 +23,7 @@ from penstock.store.light_view import FilesView
 from penstock.store.overlay_files import OverlayFiles
 from penstock.store.queue_tail import QueueTail
 from penstock.store.settings import Settings
-from penstock.store.sink import pending_start
+from penstock.store.sink.journal import pending_start
 
 _LIST_EVERY_S: Final = 0.2
 _TRIES: Final = 3

@@ -133,7 +133,7 @@ def test_a_sync_master_without_a_broker_has_no_slave(tmp_path: Path) -> None:
 def test_one_acknowledgement_answers_all_puts_that_it_covers() -> None:
     replicas = Replicas(Settings.dev(broker_role="SYNC_MASTER", slave_timeout=60_000))
     told = threading.Semaphore(0)
-    replicas.on_acknowledge.append(told.release)
+    replicas.on_acknowledge(told.release)
     replicas.joined()
     waits = [replicas.submit(end) for end in range(100, 1100, 100)]
     replicas.acknowledge(550)

@@ -21,7 +21,7 @@ from penstock.broker.replication.same_log import Master
 from penstock.broker.replication.wire import EVERYTHING, FRAME, REPORT
 from penstock.errors import PenstockError, Unreachable
 from penstock.store.master_bytes import BytesRefused, DamagedOnTheWay, MasterBytes
-from penstock.store.prepare import Refused
+from penstock.store.prepare import PutRefused
 from penstock.store.store import MessageStore
 
 log = logging.getLogger("penstock.broker")
@@ -154,7 +154,7 @@ class Incoming:
             self._take_apart(self._room[:count])
         except DamagedOnTheWay as error:
             self.why = str(error)
-        except (PenstockError, Refused) as error:
+        except (PenstockError, PutRefused) as error:
             self.refused = error if isinstance(error, PenstockError) else BytesRefused(str(error))
             self.why = str(error)
         return count

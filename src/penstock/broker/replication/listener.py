@@ -60,21 +60,16 @@ class SlaveListener:
         where: Address = listener.getsockname()[:2]
         tls = self._tls.context if self._tls.mode is TlsMode.ENFORCING else None
         self._server = await self._loop.create_server(self._slave, sock=listener, ssl=tls)
-        self._store.replicas.hurry = self.hurry
+        self._store.replicas.on_wait(self.hurry)
         puts_wait = self._store.settings.broker_role is BrokerRole.SYNC_MASTER
         self._store.on_flush(self.hurry if puts_wait else self.gather)
-        dispatched = self._store.dispatcher.advanced
-
-        def advanced() -> None:
-            dispatched()
-            self.gather()
-
-        self._store.dispatcher.advanced = advanced
+        self._store.dispatcher.on_advance(self.gather)
         return where
 
     async def stop(self) -> None:
         """Takes no more slaves, and lets go of those that are there."""
-        self._store.replicas.hurry = bool
+        self._store.replicas.remove_wait_listener(self.hurry)
+        self._store.dispatcher.remove_advance_listener(self.gather)
         if self._timer is not None:
             self._timer.cancel()
         if self._server is not None:

@@ -19,10 +19,10 @@ from typing import Final, Self
 from penstock.clock import now_ms
 from penstock.errors import BadStore
 from penstock.store.commit_log import CommitLog
-from penstock.store.deleted_topics import DeletedTopics, read_deleted_topics
+from penstock.store.deleted_topics import read_deleted_topics
 from penstock.store.descriptors import allow_many_files
-from penstock.store.dispatch import Dispatcher
 from penstock.store.dispatch_state import DispatchNotes
+from penstock.store.engine import Engine
 from penstock.store.external.derived_start import start_at
 from penstock.store.external.marks import MarkFile, read_mark
 from penstock.store.external.scan import FromPieces, Piece
@@ -32,10 +32,8 @@ from penstock.store.files import Files
 from penstock.store.layout import Layout
 from penstock.store.mapped_file import MappedFile
 from penstock.store.overlay_files import OverlayFiles
-from penstock.store.queues_and_index import QueuesAndIndex
 from penstock.store.retention.drop import Dropper
 from penstock.store.retention.follow import DerivedFollower
-from penstock.store.running_flags import RunningFlags
 from penstock.store.store_lock import StoreLock
 
 _SYNC_EVERY_S: Final = 1.0
@@ -59,15 +57,12 @@ class Builder:
         self._lock = lock
         self._disk = OverlayFiles()
         self._log = CommitLog(self._disk, layout.commit_log, settings, clock)
-        self._derived = QueuesAndIndex.of(files, layout, settings, clock)
-        parts = self._log, self._derived.queues, self._derived.index
-        self._dispatcher = Dispatcher(*parts, settings.delay_levels, RunningFlags())
-        self._deleted = DeletedTopics(files, layout.deleted_topics)
-        self._notes = DispatchNotes(files, layout.dispatched, *parts, self._dispatcher, settings)
+        self._engine = engine = Engine.inline(files, layout, settings, clock, log=self._log)
+        self._derived = engine.derived
+        self._dispatcher = engine.dispatcher
+        self._notes = DispatchNotes(engine)
         dropper = Dropper(clock, settings.destroy_mapped_file_interval_forcibly)
-        self._follower = DerivedFollower(
-            files, layout, *parts, self._deleted, dropper, self._dispatcher.standstill, lambda: False
-        )
+        self._follower = DerivedFollower(engine, dropper, lambda: False)
         self._done = MarkFile(files, layout.dispatch_done)
         self._synced = time.monotonic()
         self._safe = 0
@@ -91,17 +86,16 @@ class Builder:
             lock.release()
             raise
         try:
-            builder._start(clock)
+            builder._start()
         except BaseException:
             builder._release()
             raise
         return builder
 
-    def _start(self, clock: Callable[[], int]) -> None:
-        self._dispatcher.deleted = self._deleted.load(self.layout)
-        parts = self._log, self._derived, self._dispatcher
-        start_at(self._io, self._disk, self.layout, self.settings, *parts, clock)
-        self._dispatcher.starting = False
+    def _start(self) -> None:
+        self._dispatcher.set_deleted(self._engine.deleted_topics.load(self.layout))
+        start_at(self._engine, self._disk)
+        self._dispatcher.end_start()
         self._sync()
         self._done.write(self.position, self._safe)
 
@@ -135,7 +129,7 @@ class Builder:
         ends = read_deleted_topics(self._io, self.layout.deleted_topics)
         if ends == self._dispatcher.deleted:
             return
-        self._dispatcher.deleted = ends
+        self._dispatcher.set_deleted(ends)
         queues = self._derived.queues
         for queue in list(queues):
             if queue.max_physical_offset <= ends.get(queue.topic, -2):

@@ -8,52 +8,40 @@ before it at this very moment, and nothing there is touched unless it is wrong.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from dataclasses import replace
 
-from penstock.store.commit_log import CommitLog
 from penstock.store.damage import read_damage
-from penstock.store.dispatch import Dispatcher
 from penstock.store.dispatch_state import read_state
+from penstock.store.engine import Engine
 from penstock.store.external.terms import built_position
 from penstock.store.files import Files
-from penstock.store.layout import Layout
 from penstock.store.quarantine import Quarantine
-from penstock.store.queues_and_index import QueuesAndIndex
 from penstock.store.records import Records
 from penstock.store.recovery.dispatching import Dispatching
 from penstock.store.recovery.index_part import IndexPart
 from penstock.store.recovery.log_part import LogPart
 from penstock.store.recovery.queue_part import QueuePart
 from penstock.store.recovery.report import RecoveryReport
-from penstock.store.settings import Settings
 
 log = logging.getLogger("penstock.store")
 
 
-def start_at(
-    files: Files,
-    disk: Files,
-    layout: Layout,
-    settings: Settings,
-    commit_log: CommitLog,
-    derived: QueuesAndIndex,
-    dispatcher: Dispatcher,
-    clock: Callable[[], int],
-) -> None:
+def start_at(engine: Engine, disk: Files) -> None:
     """Takes queues and index back to what counts, and completes them up to there. `disk` shows the log.
 
     Raises BadStore, StoreFailed or OSError, and can be done again.
     """
-    queues, index = derived.queues, derived.index
+    files, layout, settings, index = engine.io, engine.layout, engine.settings, engine.index
+    commit_log, dispatcher = engine.log, engine.dispatcher
     state, position = read_state(files, layout.dispatched), built_position(files, layout)
     records = Records(commit_log, verify_crc=settings.verify_crc_on_read)
-    part = LogPart(disk, layout, commit_log, records, check_crc=settings.check_crc_on_recover, live=True)
+    part = LogPart(replace(engine, io=disk), records, live=True)
     part.load()
     damage = read_damage(files, layout.damaged)
     part.take_as_known(position, damage)
     report = RecoveryReport(clean_exit=False)
-    quarantine = Quarantine(files, layout.quarantine, clock, max_bytes=settings.quarantine_max_bytes)
-    queue_part = QueuePart(files, queues, commit_log, dispatcher, live=False)
+    quarantine = Quarantine(files, layout.quarantine, engine.clock, max_bytes=settings.quarantine_max_bytes)
+    queue_part = QueuePart(engine, live=False)
     index_part = None if index is None else IndexPart(files, index, records, live=False, owned=False)
     sizes = None if state is None else state.sizes
     queue_part.load(sizes)
@@ -69,9 +57,9 @@ def start_at(
         noted_end = None if state is None else state.index_end
         index_part.bring_in_order(part, quarantine, report, False, noted_end)
     if commit_log.queue.files:
-        dispatching = Dispatching(commit_log, queues, dispatcher, state, state_is_garbage=False, external=True)
+        dispatching = Dispatching(engine, state, state_is_garbage=False, external=True)
         dispatching.run(part, index_part, queue_part.behind, report, lambda told: None)
-    dispatcher.position = max(dispatcher.position, position)
-    dispatcher.damage = tuple(damage)
+    dispatcher.move_to(max(dispatcher.position, position))
+    dispatcher.set_damage(damage)
     for note in report.notes:
         log.info("%s", note)

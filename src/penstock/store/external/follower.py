@@ -10,19 +10,24 @@ from __future__ import annotations
 
 import contextlib
 import time
+from collections.abc import Callable
 from typing import Final
 
 from penstock.errors import BadStore, StoreFailed
 from penstock.store.commit_log import CommitLog
-from penstock.store.consume_queues import ConsumeQueues
+from penstock.store.consume_queue import ConsumeQueue
+from penstock.store.deleted_topics import DeletedTopics
 from penstock.store.dispatch import Dispatcher
-from penstock.store.external.growth import begun, follow_index, grow, load
+from penstock.store.engine import Engine
+from penstock.store.external.growth import begun, follow_index, grow, let_go, load
 from penstock.store.external.marks import Mark, MarkFile
 from penstock.store.external.terms import built_position
 from penstock.store.files import Files
-from penstock.store.index import Index
 from penstock.store.layout import Layout
 from penstock.store.overlay_files import OverlayFiles
+from penstock.store.queues_and_index import QueuesAndIndex
+from penstock.store.retention.drop import Dropper
+from penstock.store.retention.follow import Follower
 from penstock.store.running_flags import RunningFlags, Trouble
 from penstock.store.settings import Settings
 
@@ -38,13 +43,12 @@ class ExternalDispatch(Dispatcher):
         self,
         files: Files,
         layout: Layout,
-        settings: Settings,
         commit_log: CommitLog,
-        queues: ConsumeQueues,
-        index: Index | None,
+        derived: QueuesAndIndex,
+        delay_levels: tuple[int, ...],
         flags: RunningFlags,
     ) -> None:
-        super().__init__(commit_log, queues, index, settings.delay_levels, flags)
+        super().__init__(commit_log, derived, delay_levels, flags)
         self._io = files
         self._layout = layout
         self._disk = OverlayFiles()
@@ -70,15 +74,15 @@ class ExternalDispatch(Dispatcher):
     def _run(self) -> None:
         changed = time.monotonic()
         while not self._closed:
-            self._log.appender.is_follower_asleep = True
+            self._log.set_follower_asleep(True)
             if self._published[0] >= self._log.confirmed_offset:
                 waiting = self.behind > 0
                 seldom = time.monotonic() - changed > _PATIENCE_S
                 self._wake.wait((_LOOK_SELDOM_S if seldom else _LOOK_EVERY_S) if waiting else None)
                 self._wake.clear()
-            self._log.appender.is_follower_asleep = False
-            if self.gather_seconds:
-                self._ending.wait(self.gather_seconds)
+            self._log.set_follower_asleep(False)
+            if self._gather_seconds:
+                self._ending.wait(self._gather_seconds)
             before = self.position, self._published
             try:
                 self._publish()
@@ -118,16 +122,15 @@ class ExternalDispatch(Dispatcher):
             return
         with self.standstill():
             self._look(mark)
-        self.advanced()
+        self._advanced.notify()
 
     def _look(self, mark: Mark) -> None:
         """At the queues that have had messages which are not seen yet, and at the index."""
-        for topic, queues in list(self._log.appender.queues.items()):
-            for queue_id, next_offset in list(queues.items()):
-                queue = self._queues.find(topic, queue_id)
-                if (0 if queue is None else queue.max_offset) < next_offset:
-                    with contextlib.suppress(FileNotFoundError, BadStore):  # the job removed a file this very moment
-                        self._look_at(topic, queue_id, mark.position)
+        for topic, queue_id, next_offset in self._log.next_offsets():
+            queue = self._queues.find(topic, queue_id)
+            if (0 if queue is None else queue.max_offset) < next_offset:
+                with contextlib.suppress(FileNotFoundError, BadStore):  # the job removed a file this very moment
+                    self._look_at(topic, queue_id, mark.position)
         if self._index is not None:
             follow_index(self._disk, self._index)
         self.timestamp = max(self.timestamp, mark.safe)  # of what is on disk
@@ -145,5 +148,29 @@ class ExternalDispatch(Dispatcher):
             queue.correct_min_offset(max(self._log.min_offset, 0))
             self._queues.add(queue)
         if len(codes):
-            for arrived in self.listeners:
-                arrived(topic, queue_id, queue.max_offset, codes)
+            self._arrived.notify(topic, queue_id, queue.max_offset, codes)
+
+
+class LogOnlyFollower(Follower):
+    """Retention in such a store: the files of queues and index are the job's to delete, and are only let go of."""
+
+    def __init__(self, engine: Engine, dropper: Dropper, pause: Callable[[], bool]) -> None:
+        super().__init__(engine, dropper, pause)
+        self._disk = Files()
+
+    def _shorten(self, queue: ConsumeQueue, log_min_offset: int) -> bool:
+        let_go(self._disk, queue)
+        return not queue.expired(log_min_offset)
+
+    def _shorten_index(self, log_min_offset: int) -> bool:
+        return True
+
+
+def append_only_engine(files: Files, layout: Layout, settings: Settings, clock: Callable[[], int]) -> Engine:
+    """The parts of a store that only appends; its queues and its index are mapped so that nothing on disk changes."""
+    flags = RunningFlags()
+    log = CommitLog(files, layout.commit_log, settings, clock)
+    derived = QueuesAndIndex.of(OverlayFiles(), layout, settings, clock)
+    dispatcher = ExternalDispatch(files, layout, log, derived, settings.delay_levels, flags)
+    deleted_topics = DeletedTopics(files, layout.deleted_topics)
+    return Engine(files, layout, settings, clock, flags, log, derived, dispatcher, deleted_topics)

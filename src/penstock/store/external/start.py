@@ -8,15 +8,15 @@ to go by, when a swap of rebuilt files was cut short, and when the log has lost 
 
 from __future__ import annotations
 
-from penstock.store.deleted_topics import DeletedTopics
-from penstock.store.dispatch import Dispatcher
+import msgspec
+
 from penstock.store.dispatch_state import DispatchNotes, DispatchState, read_state
+from penstock.store.engine import Engine
 from penstock.store.external.marks import MarkFile
 from penstock.store.external.next_offsets import take_next_offsets
 from penstock.store.external.terms import Terms, agree, built_position, is_external, read_terms, take_job_lock
-from penstock.store.queues_and_index import QueuesAndIndex
 from penstock.store.recovery import Recovery, RecoveryReport, StartParts
-from penstock.store.running_flags import RunningFlags
+from penstock.store.recovery.log_part import LogPart
 from penstock.store.store_lock import StoreLock
 from penstock.store.swap import finish_swap
 
@@ -26,10 +26,10 @@ class AppendOnlyStart:
 
     def __init__(self, parts: StartParts) -> None:
         self._parts = parts
-        self._io = parts.files
-        self._layout = parts.layout
-        self._log = parts.log
-        self._log_part = parts.log_part(live=False)
+        self._io = parts.engine.io
+        self._layout = parts.engine.layout
+        self._log = parts.engine.log
+        self._log_part = LogPart(parts.engine, parts.records, live=False)
         self._whole: _WholeStart | None = None
         self._state: DispatchState | None = read_state(self._io, self._layout.dispatched)
         self._quarantine = parts.quarantine()
@@ -65,7 +65,7 @@ class AppendOnlyStart:
             report = RecoveryReport(self._clean_exit)
             if self._log.queue.files:
                 self._bring_log_in_order(self._state, report)
-        agree(self._io, self._layout, Terms.of(self._parts.settings))
+        agree(self._io, self._layout, Terms.of(self._parts.engine.settings))
         return report
 
     def _bring_log_in_order(self, state: DispatchState, report: RecoveryReport) -> None:
@@ -86,18 +86,19 @@ class _WholeStart:
     """A start as with inline dispatch, on queues and index of its own; it leaves a note of where they end."""
 
     def __init__(self, parts: StartParts) -> None:
-        self._io = files = parts.files
-        self._layout = layout = parts.layout
-        settings = parts.settings
+        opened = parts.engine
+        self._io = files = opened.io
+        self._layout = layout = opened.layout
         self._lock: StoreLock | None = parts.job_lock or take_job_lock(files, layout)
-        self._derived = QueuesAndIndex.of(files, layout, settings, parts.clock)
-        log, queues, index = parts.log, self._derived.queues, self._derived.index
-        self._dispatcher = dispatcher = Dispatcher(log, queues, index, settings.delay_levels, RunningFlags())
-        self._notes = DispatchNotes(files, layout.dispatched, log, queues, index, dispatcher, settings)
+        engine = Engine.inline(files, layout, opened.settings, opened.clock, log=opened.log)
+        self._derived = engine.derived
+        self._dispatcher = engine.dispatcher
+        self._notes = DispatchNotes(engine)
         try:
             finish_swap(files, layout)
-            dispatcher.deleted = DeletedTopics(files, layout.deleted_topics).load(layout)
-            self._recovery = Recovery(parts, self._derived, dispatcher, external=is_external(files, layout))
+            engine.dispatcher.set_deleted(engine.deleted_topics.load(layout))
+            own_parts = msgspec.structs.replace(parts, engine=engine)
+            self._recovery = Recovery(own_parts, external=is_external(files, layout))
         except BaseException:
             self.close()
             raise

@@ -25,7 +25,7 @@ from penstock.store.repair.derived import Derived, Renewed, what_is_left
 from penstock.store.repair.headers import Sequences, restarts
 from penstock.store.repair.old_queues import OldQueues
 from penstock.store.repair.report import Progress, Rebuilt
-from penstock.store.repair.staging import Staging
+from penstock.store.repair.staging import Staging, StagingPlan
 from penstock.store.repair.survey import survey
 from penstock.store.swap import remove_all
 
@@ -94,11 +94,7 @@ class Finish:
         def builds(topic: str, queue_id: int) -> bool:
             return (topic, queue_id) in self.in_log_order
 
-        staging = Staging(
-            self._io,
-            source.target,
-            source.settings,
-            source.clock,
+        plan = StagingPlan(
             log_end=self._sums.end,
             selects=builds if self._io.read_only else task.selects,
             builds=builds,
@@ -107,7 +103,7 @@ class Finish:
             with_index=self._index_in_order,
             source=source.layout,
         )
-        with staging:
+        with Staging(self._io, source.target, source.settings, source.clock, plan) as staging:
             if self.in_log_order or self._index_in_order:
                 staging.build(self._progress)
             if not self._io.read_only:

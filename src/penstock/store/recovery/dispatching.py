@@ -16,11 +16,9 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 
-from penstock.store.commit_log import CommitLog
 from penstock.store.consume_queue import ConsumeQueue, GapInQueue
-from penstock.store.consume_queues import ConsumeQueues
-from penstock.store.dispatch import Dispatcher
 from penstock.store.dispatch_state import DispatchState, QueueNote
+from penstock.store.engine import Engine
 from penstock.store.recovery.index_part import IndexPart
 from penstock.store.recovery.log_part import LogPart
 from penstock.store.recovery.report import DISPATCH, Meter, RecoveryReport, Tell
@@ -34,17 +32,15 @@ class Dispatching:
 
     def __init__(
         self,
-        commit_log: CommitLog,
-        queues: ConsumeQueues,
-        dispatcher: Dispatcher,
+        engine: Engine,
         state: DispatchState | None,
         *,
         state_is_garbage: bool,
         external: bool = False,
     ) -> None:
-        self._log = commit_log
-        self._queues = queues
-        self._dispatcher = dispatcher
+        self._log = engine.log
+        self._queues = engine.queues
+        self._dispatcher = engine.dispatcher
         self._state = state
         self._state_is_garbage = state_is_garbage
         self._external = external
@@ -56,7 +52,7 @@ class Dispatching:
         lowest = max(self._log.min_offset, 0)
         report.queues_end = max(self._queues.max_physical_offset, lowest)
         units_before = sum(queue.max_offset for queue in self._queues)
-        self._dispatcher.damage = tuple(log.damage)
+        self._dispatcher.set_damage(log.damage)
         starts = [self._base(log, report), *(self._end_of(queue, lowest) for queue in behind), *self._lost(lowest)]
         if index is not None:
             clean = report.clean_exit and not self._external
@@ -118,18 +114,18 @@ class Dispatching:
 
     def _dispatch_from(self, start: int, lowest: int, tell: Tell) -> None:
         dispatcher = self._dispatcher
-        dispatcher.position = start
-        dispatcher.no_gap_before = start if start > lowest else -1
+        dispatcher.move_to(start)
+        no_gap_before = start if start > lowest else -1
         goal = self._log.confirmed_offset
         meter = Meter(tell, DISPATCH, goal - start)
-        with dispatcher.looking_ahead() if goal - start >= _WORTH_A_THREAD else nullcontext():
+        ahead = dispatcher.looking_ahead() if goal - start >= _WORTH_A_THREAD else nullcontext()
+        with ahead, dispatcher.refusing_gaps_before(no_gap_before):
             while dispatcher.position < goal:
                 before = dispatcher.position
                 with dispatcher.standstill():
                     dispatcher.step()
                 meter.add(dispatcher.position - before)
-        dispatcher.no_gap_before = -1
-        dispatcher.timestamp = max(dispatcher.timestamp, self._log.newest_timestamp)
+        dispatcher.advance_timestamp(self._log.newest_timestamp)
 
     def _keep_numbers(self, log_end: int) -> None:
         """A queue whose last messages are damaged or gone goes on behind their numbers: a consumer is past them.

@@ -12,17 +12,15 @@ import msgspec
 
 from penstock.format.checkpoint import Checkpoint
 from penstock.format.constants import MESSAGE_MAGIC, MESSAGE_MAGIC_V2
-from penstock.store.commit_log import CommitLog
 from penstock.store.damage import MISSING, DamagedRange, known_damage, merged_by_file, write_damage
 from penstock.store.dispatch_state import DispatchState
+from penstock.store.engine import Engine
 from penstock.store.file_queue import file_name
-from penstock.store.files import Files
-from penstock.store.layout import Layout
 from penstock.store.live_view import settle_log
+from penstock.store.log_walk import Walked, still_damaged, torn_records, walk_files
 from penstock.store.mapped_file import MappedFile
 from penstock.store.quarantine import Quarantine
 from penstock.store.records import Records
-from penstock.store.recovery.log_walk import Walked, still_damaged, torn_records, walk_files
 from penstock.store.recovery.report import WALK, Meter, RecoveryReport, Tell
 from penstock.store.recovery.walk_note import WalkNote
 from penstock.store.sink.journal import whole_batches
@@ -37,25 +35,22 @@ class LogPart:
 
     def __init__(
         self,
-        files: Files,
-        layout: Layout,
-        commit_log: CommitLog,
+        engine: Engine,
         records: Records,
         *,
-        check_crc: bool,
         live: bool,
         begun: int | None = None,
     ) -> None:
         """`begun` is where a batch begins that was pending before anything was looked at."""
-        self._io = files
-        self._layout = layout
-        self._log = commit_log
-        self._queue = commit_log.queue
+        self._io = engine.io
+        self._layout = engine.layout
+        self._log = engine.log
+        self._queue = engine.log.queue
         self._records = records
-        self._check_crc = check_crc
+        self._check_crc = engine.settings.check_crc_on_recover
         self._live = live
         self._begun = begun
-        self._walk_note = WalkNote(files, layout.walked)
+        self._walk_note = WalkNote(engine.io, engine.layout.walked)
         self._known: list[DamagedRange] = []
         self._known_is_garbage = False
         self._torn: list[tuple[MappedFile, int]] = []

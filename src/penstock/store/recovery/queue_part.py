@@ -19,14 +19,11 @@ from penstock.format.placeholder import is_placeholder
 from penstock.format.queue_unit import NO_RECORD_SIZE, UNIT_SIZE, is_ext_address
 from penstock.format.record import Record, decode_record
 from penstock.format.rows import Reason
-from penstock.store.commit_log import CommitLog
 from penstock.store.consume_queue import ConsumeQueue
-from penstock.store.consume_queues import ConsumeQueues
 from penstock.store.damage import DamagedRange
-from penstock.store.dispatch import Dispatcher
 from penstock.store.dispatch_state import FileSizes
+from penstock.store.engine import Engine
 from penstock.store.file_queue import file_name
-from penstock.store.files import Files
 from penstock.store.folder_shape import FolderShape, look_at
 from penstock.store.mapped_file import MappedFile
 from penstock.store.quarantine import Quarantine
@@ -64,13 +61,11 @@ class _Found(msgspec.Struct):
 class QueuePart:
     """Looks at all queues, then cuts those that need it."""
 
-    def __init__(
-        self, files: Files, queues: ConsumeQueues, commit_log: CommitLog, dispatcher: Dispatcher, *, live: bool
-    ) -> None:
-        self._io = files
-        self._queues = queues
-        self._log = commit_log
-        self._dispatcher = dispatcher
+    def __init__(self, engine: Engine, *, live: bool) -> None:
+        self._io = engine.io
+        self._queues = engine.queues
+        self._log = engine.log
+        self._dispatcher = engine.dispatcher
         self._live = live
         self._found: list[_Found] = []
         self.behind: list[ConsumeQueue] = []

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from penstock.store.dispatch import Dispatcher
 from penstock.store.dispatch_state import read_state
-from penstock.store.queues_and_index import QueuesAndIndex
 from penstock.store.recovery.dispatching import Dispatching
 from penstock.store.recovery.index_part import IndexPart
+from penstock.store.recovery.log_part import LogPart
 from penstock.store.recovery.queue_part import QueuePart
 from penstock.store.recovery.report import RecoveryReport
 from penstock.store.recovery.start_parts import StartParts
@@ -22,14 +21,15 @@ class Recovery:
     way: nothing is said of it, and it stays out of sight. So does a batch of which only a part is there.
     """
 
-    def __init__(self, parts: StartParts, derived: QueuesAndIndex, dispatcher: Dispatcher, *, external: bool) -> None:
+    def __init__(self, parts: StartParts, *, external: bool) -> None:
         """`external`: another process built queues and index so far, and `abort` says nothing of how that ended."""
-        files, layout, commit_log = parts.files, parts.layout, parts.log
+        engine = parts.engine
+        files, layout, index = engine.io, engine.layout, engine.index
         self._io = files
         self._external = external
-        self._log = commit_log
-        self._derived = derived
-        self._dispatcher = dispatcher
+        self._log = engine.log
+        self._derived = engine.derived
+        self._dispatcher = engine.dispatcher
         self._quarantine = parts.quarantine()
         self._checkpoint = parts.checkpoint
         begun = pending_start(files, layout) if files.read_only else None
@@ -38,14 +38,11 @@ class Recovery:
         self._live = live = begun is not None or owned
         self._tell = parts.tell
         self._state = read_state(files, layout.dispatched)
-        self._log_part = parts.log_part(live=live, begun=begun)
-        queues, index = derived.queues, derived.index
-        self._queue_part = QueuePart(files, queues, commit_log, dispatcher, live=live)
+        self._log_part = LogPart(engine, parts.records, live=live, begun=begun)
+        self._queue_part = QueuePart(engine, live=live)
         self._index_part = None if index is None else IndexPart(files, index, parts.records, live=live, owned=owned)
         garbage = self._state is None and files.exists(layout.dispatched)
-        self._dispatching = Dispatching(
-            commit_log, queues, dispatcher, self._state, state_is_garbage=garbage, external=external
-        )
+        self._dispatching = Dispatching(engine, self._state, state_is_garbage=garbage, external=external)
 
     def look(self, clean_exit: bool) -> None:
         """Finds out what there is and what has to be done; everything stays as it is.

@@ -15,8 +15,8 @@ from pathlib import Path
 import msgspec
 
 from penstock.store.files import Files
+from penstock.store.log_walk import Walked
 from penstock.store.mapped_file import MappedFile
-from penstock.store.recovery.log_walk import Walked
 from penstock.store.sealed_json import read_sealed, write_sealed
 
 EVERY_SECONDS = 2.0

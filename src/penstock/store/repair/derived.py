@@ -25,7 +25,7 @@ from penstock.store.quarantine import Quarantine
 from penstock.store.repair.compare import difference
 from penstock.store.repair.old_queues import OldQueues, QueueName
 from penstock.store.repair.report import Progress, Rebuilt, within
-from penstock.store.repair.staging import Staging
+from penstock.store.repair.staging import Staging, StagingPlan
 from penstock.store.settings import Settings
 from penstock.store.swap import Move, clear_staging, swap
 
@@ -68,18 +68,8 @@ class Derived:
         Raises BadStore or StoreFailed; then the old ones are in their places, or the next start finishes the swap.
         """
         clear_staging(self._io, self._layout)
-        staging = Staging(
-            self._io,
-            self._layout,
-            self._settings,
-            self._clock,
-            log_end=log_end,
-            selects=selects,
-            restarts=restarts,
-            damage=damage,
-            with_index=with_index,
-        )
-        with staging:
+        plan = StagingPlan(log_end=log_end, selects=selects, restarts=restarts, damage=damage, with_index=with_index)
+        with Staging(self._io, self._layout, self._settings, self._clock, plan) as staging:
             staging.build(progress)
             staging.keep_ends()
             staging.sync()

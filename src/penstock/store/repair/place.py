@@ -21,7 +21,7 @@ from penstock.store.repair.sizes import fit_sizes
 from penstock.store.settings import Settings
 from penstock.store.sink.finish import finish_batch
 from penstock.store.store import MessageStore
-from penstock.store.store_lock import StoreLock
+from penstock.store.store_lock import HeldLocks, StoreLock
 from penstock.store.swap import finish_swap
 
 
@@ -35,10 +35,8 @@ class Place(msgspec.Struct, frozen=True):
     clock: Callable[[], int]
     quarantine: Quarantine
     may_exceed: MayExceed
-    lock: StoreLock | None
-    """None in a rehearsal."""
-    job_lock: StoreLock | None
-    """That of external dispatch, if queues and index were in the hands of a job so far."""
+    locks: HeldLocks
+    """None in a rehearsal; that of external dispatch only if queues and index were in the hands of a job so far."""
 
     @property
     def dry_run(self) -> bool:
@@ -64,15 +62,13 @@ class Place(msgspec.Struct, frozen=True):
         more; all else of each record it does.
         """
         settings = self.settings.with_changes(check_crc_on_recover=False) if were_bodies_checked else self.settings
-        lent, lent_job = (None if lock is None else lock.lend() for lock in (self.lock, self.job_lock))
         return MessageStore.open(
             self.layout.root,
             settings,
             read_only=self.dry_run,
             clock=self.clock,
             files=self.files,
-            lock=lent,
-            job_lock=lent_job,
+            locks=self.locks.lend(),
             progress=lambda told: progress(told.phase, told.done, told.total),
             may_exceed=self.may_exceed,
         )
@@ -117,8 +113,16 @@ def own(
             finish_batch(real, layout, fitted.settings.mapped_file_size_commit_log)
         most = settings.quarantine_max_bytes
         quarantine = Quarantine(real, layout.quarantine, clock, max_bytes=most, may_exceed=may_exceed)
-        locks = lock, job_lock
-        yield Place(real, layout, fitted.settings, fitted.index_problem, clock, quarantine, may_exceed, *locks)
+        yield Place(
+            real,
+            layout,
+            fitted.settings,
+            fitted.index_problem,
+            clock,
+            quarantine,
+            may_exceed,
+            HeldLocks(lock, job_lock),
+        )
     except OSError as error:
         raise disk_refused("cannot go on", Path(error.filename or root), 0, error) from error
     finally:

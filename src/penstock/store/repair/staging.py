@@ -9,6 +9,7 @@ their offsets would be given a second time. A crash leaves a folder that nobody 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from penstock.format.constants import BLANK_HEADER_SIZE, BLANK_MAGIC
@@ -26,6 +27,7 @@ from penstock.store.layout import Layout
 from penstock.store.mapped_file import MappedFile
 from penstock.store.overlay_files import OverlayFiles
 from penstock.store.placeholders import Placeholders
+from penstock.store.queues_and_index import QueuesAndIndex
 from penstock.store.records import Records
 from penstock.store.repair.old_queues import OldQueues, QueueName
 from penstock.store.repair.report import Progress
@@ -44,46 +46,49 @@ class _Lost(NamedTuple):
     unit: bytes
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StagingPlan:
+    """What is to be built, and from which part of the log."""
+
+    log_end: int
+    restarts: Mapping[QueueName, int]
+    """Where queues begin again at offset 0."""
+    damage: Sequence[DamagedRange]
+    selects: Selects | None = None
+    """Which queues it is about; None: all."""
+    builds: Selects | None = None
+    """Which of them are not built elsewhere and `load`ed; None: all."""
+    with_index: bool = True
+    source: Layout | None = None
+    """The store that the log belongs to, if that is another one than the new queues are for."""
+
+
 class Staging:
     """Queues and index under construction. Use it in a `with` block, which closes them."""
 
     def __init__(
-        self,
-        files: Files,
-        layout: Layout,
-        settings: Settings,
-        clock: Callable[[], int],
-        *,
-        log_end: int,
-        selects: Selects | None = None,
-        builds: Selects | None = None,
-        restarts: Mapping[QueueName, int],
-        damage: Sequence[DamagedRange],
-        with_index: bool = True,
-        source: Layout | None = None,
+        self, files: Files, layout: Layout, settings: Settings, clock: Callable[[], int], plan: StagingPlan
     ) -> None:
-        """`selects` says which queues it is about, `builds` which of them are not built elsewhere and `load`ed.
-
-        `source` is the store that the log belongs to, if that is another one than the new queues are for.
-        """
         self._io = files
         self._layout = layout
-        self._log_end = log_end
+        self._log_end = plan.log_end
+        source = plan.source or layout
         queue_size = settings.mapped_file_size_consume_queue
-        self.old = OldQueues(files, source or layout, queue_size, selects)
+        self.old = OldQueues(files, source, queue_size, plan.selects)
         reading = files if files.read_only else OverlayFiles()
         self.log = CommitLog(reading, layout.commit_log, settings, clock)
         self.records = Records(self.log, verify_crc=False)
         self.queues = ConsumeQueues(files, layout.staging / "consumequeue", queue_size)
         self.index: Index | None = None
-        if with_index and settings.message_index_enable:
+        if plan.with_index and settings.message_index_enable:
             self.index = Index(files, layout.staging / "index", settings.index_geometry, clock)
-        self._dispatcher = Dispatcher(self.log, self.queues, self.index, settings.delay_levels, RunningFlags())
-        self._dispatcher.selects = builds or selects
-        self._dispatcher.restarts = restarts
-        self._dispatcher.damage = tuple(damage)
-        self._damage = damage
-        self._dispatcher.deleted = read_deleted_topics(files, (source or layout).deleted_topics)
+        self._dispatcher = Dispatcher(
+            self.log, QueuesAndIndex(self.queues, self.index), settings.delay_levels, RunningFlags()
+        )
+        self._dispatcher.build_only(plan.builds or plan.selects)
+        self._dispatcher.set_deleted(read_deleted_topics(files, source.deleted_topics), plan.restarts)
+        self._dispatcher.set_damage(plan.damage)
+        self._damage = plan.damage
 
     def __enter__(self) -> Staging:
         self.log.queue.load()
@@ -108,7 +113,7 @@ class Staging:
         """Dispatches the whole log. Raises StoreFailed."""
         begin = max(self.log.min_offset, 0)
         dispatcher = self._dispatcher
-        dispatcher.position = begin
+        dispatcher.move_to(begin)
         while dispatcher.behind > 0:
             dispatcher.step()
             progress("build queues and index", dispatcher.position - begin, self._log_end - begin)

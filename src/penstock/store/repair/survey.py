@@ -1,6 +1,6 @@
 """Walks the whole log, every CRC checked: where it ends, and which ranges in it hold no valid record.
 
-A start judges the same way (`recovery/log_walk.py`), and looks at less. What is not valid is damage if something valid
+A start judges the same way (`log_walk.py`), and looks at less. What is not valid is damage if something valid
 follows, in the same file or in a later one; else it is the log's tail, which the start cuts off by itself.
 """
 

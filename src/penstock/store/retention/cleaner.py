@@ -13,24 +13,20 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 
 from penstock.errors import StoreFailed
-from penstock.store.commit_log import CommitLog
 from penstock.store.disk_errors import disk_refused
-from penstock.store.dispatch import Dispatcher
-from penstock.store.files import Files
-from penstock.store.flush import Worker
+from penstock.store.engine import Engine
 from penstock.store.mapped_file import MappedFile
 from penstock.store.retention.ages import facts_of
 from penstock.store.retention.drop import Dropper
 from penstock.store.retention.follow import Follower
 from penstock.store.retention.gauge import DiskGauge
 from penstock.store.retention.policy import MOST_FILES_A_PASS, Cause, Level, Limits
-from penstock.store.settings import Settings
+from penstock.store.worker import Worker
 
 log = logging.getLogger("penstock.store")
 
@@ -51,30 +47,28 @@ class Cleaner(Worker):
 
     def __init__(
         self,
-        settings: Settings,
-        files: Files,
-        clock: Callable[[], int],
-        commit_log: CommitLog,
-        dispatcher: Dispatcher,
+        engine: Engine,
         gauge: DiskGauge,
-        dropper: Dropper,
+        gate: threading.Lock,
+        follower_type: type[Follower],
     ) -> None:
+        """`gate` is held during a pass, and by whoever removes queues."""
+        settings, clock = engine.settings, engine.clock
         super().__init__("penstock-clean", settings.clean_resource_interval / 1000, first=FIRST_PASS_SECONDS)
-        self._io = files
+        self._io = engine.io
         self._clock = clock
-        self._log = commit_log
-        self._dispatcher = dispatcher
+        self._log = engine.log
+        self._dispatcher = engine.dispatcher
         self._gauge = gauge
-        self._dropper = dropper
+        self._gate = gate
+        self._dropper = Dropper(clock, settings.destroy_mapped_file_interval_forcibly)
+        self.follower = follower_type(engine, self._dropper, self._pause_in_queues)
         self._limits = Limits.of(settings)
         self._log_pause = settings.delete_commit_log_files_interval / 1000
         self._queue_pause = settings.delete_consume_queue_files_interval / 1000
         self._hung_interval_ms = settings.redelete_hanged_file_interval
         self._hung_tried_ms = clock()
         self._requested = 0
-        self.follower: Follower
-        self.gate = threading.Lock()
-        """Held during a pass, and by whoever removes queues."""
         self.files_deleted = self.bytes_freed = self.passes = 0
         self.problem = ""
         """Why the last pass could not do all it should; empty if it could."""
@@ -99,12 +93,12 @@ class Cleaner(Worker):
     def finish(self) -> None:
         """Nothing is left to do at the end."""
 
-    def pause_in_queues(self) -> bool:
+    def _pause_in_queues(self) -> bool:
         return self._stopping.wait(self._queue_pause)
 
     def run(self, *, on_request: bool = False) -> list[Gone]:
         """One pass, if one is due; returns the log's files that went. Raises OSError or StoreFailed."""
-        with self.gate:
+        with self._gate:
             gone: list[Gone] = []
             try:
                 if self._is_due() or on_request:

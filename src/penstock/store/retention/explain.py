@@ -10,9 +10,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from penstock.store.commit_log import CommitLog
-from penstock.store.consume_queues import ConsumeQueues
-from penstock.store.files import Files
+from penstock.store.engine import Engine
 from penstock.store.records import Records
 from penstock.store.retention.ages import facts_of
 from penstock.store.retention.figures import DiskFigures
@@ -67,14 +65,12 @@ class Outlook(msgspec.Struct, frozen=True):
 class Explainer:
     """Looks at a store's parts; keeps nothing."""
 
-    def __init__(
-        self, files: Files, commit_log: CommitLog, queues: ConsumeQueues, records: Records, limits: Limits
-    ) -> None:
-        self._io = files
-        self._log = commit_log
-        self._queues = queues
+    def __init__(self, engine: Engine, records: Records) -> None:
+        self._io = engine.io
+        self._log = engine.log
+        self._queues = engine.queues
         self._records = records
-        self._limits = limits
+        self._limits = Limits.of(engine.settings)
 
     def explain(self, now_ms: int, usages: Sequence[Usage], offsets: GroupOffsets) -> Outlook:
         limits = self._limits

@@ -8,19 +8,12 @@ damage and deleted topics that lie before the log. Never the last file of anythi
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 
 from penstock.format.queue_ext import ext_offset
 from penstock.format.queue_unit import MAX_EXT_ADDRESS
-from penstock.store.commit_log import CommitLog
 from penstock.store.consume_queue import ConsumeQueue
-from penstock.store.consume_queues import ConsumeQueues
 from penstock.store.damage import read_damage, write_damage
-from penstock.store.deleted_topics import DeletedTopics
-from penstock.store.external.growth import let_go
-from penstock.store.files import Files
-from penstock.store.index import Index
-from penstock.store.layout import Layout
+from penstock.store.engine import Engine
 from penstock.store.retention.drop import Dropper
 
 _UNITS_AT_ONCE = 65_536
@@ -29,29 +22,17 @@ _UNITS_AT_ONCE = 65_536
 class Follower:
     """Brings what is derived from the log in line with its beginning. One thread at a time."""
 
-    def __init__(
-        self,
-        files: Files,
-        layout: Layout,
-        commit_log: CommitLog,
-        queues: ConsumeQueues,
-        index: Index | None,
-        deleted_topics: DeletedTopics,
-        dropper: Dropper,
-        standstill: Callable[[], AbstractContextManager[None]],
-        pause: Callable[[], bool],
-    ) -> None:
-        """`standstill` is the dispatcher's. `pause` follows each queue that lost files; True: the store is closing."""
-        self._io = files
-        self._layout = layout
-        self._log = commit_log
-        self._queues = queues
-        self._index = index
-        self._deleted_topics = deleted_topics
+    def __init__(self, engine: Engine, dropper: Dropper, pause: Callable[[], bool]) -> None:
+        """`pause` is called after each queue that lost files; True: the store is closing."""
+        self._io = engine.io
+        self._layout = engine.layout
+        self._log = engine.log
+        self._queues = engine.queues
+        self._index = engine.index
+        self._deleted_topics = engine.deleted_topics
+        self._standstill = engine.dispatcher.standstill
         self._dropper = dropper
-        self._standstill = standstill
         self._pause = pause
-        self._disk = Files()
         self._done_up_to = -1
         self.files_deleted = self.bytes_freed = 0
 
@@ -128,17 +109,6 @@ class Follower:
     def _count(self, size: int) -> None:
         self.files_deleted += 1
         self.bytes_freed += size
-
-
-class LogOnlyFollower(Follower):
-    """In a store whose queues and index another process builds: their files are that process's to delete."""
-
-    def _shorten(self, queue: ConsumeQueue, log_min_offset: int) -> bool:
-        let_go(self._disk, queue)
-        return not queue.expired(log_min_offset)
-
-    def _shorten_index(self, log_min_offset: int) -> bool:
-        return True
 
 
 class DerivedFollower(Follower):

@@ -11,10 +11,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 from penstock.store.files import Files
-from penstock.store.flush import Worker
 from penstock.store.layout import Layout
 from penstock.store.retention.policy import Level, Limits, Usage
 from penstock.store.running_flags import RunningFlags, Trouble
+from penstock.store.worker import Worker
 
 log = logging.getLogger("penstock.store")
 

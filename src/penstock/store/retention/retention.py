@@ -1,69 +1,35 @@
-"""Retention of one open store: its parts, put together."""
+"""Retention of one open store: its parts, put together, and what it would do."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-from penstock.store.commit_log import CommitLog
-from penstock.store.consume_queues import ConsumeQueues
-from penstock.store.deleted_topics import DeletedTopics
-from penstock.store.dispatch import Dispatcher
-from penstock.store.files import Files
-from penstock.store.flush import Worker
-from penstock.store.index import Index
-from penstock.store.layout import Layout
+from penstock.store.config_files import ConfigFiles
+from penstock.store.engine import Engine
+from penstock.store.records import Records
 from penstock.store.retention.ages import facts_of
 from penstock.store.retention.cleaner import Cleaner
-from penstock.store.retention.drop import Dropper
-from penstock.store.retention.explain import disk_figures
+from penstock.store.retention.explain import Explainer, Outlook, disk_figures
 from penstock.store.retention.figures import RetentionFigures
-from penstock.store.retention.follow import Follower, LogOnlyFollower
+from penstock.store.retention.follow import Follower
 from penstock.store.retention.gauge import DiskGauge, DiskWatcher
 from penstock.store.retention.policy import Limits
 from penstock.store.retention.topics import TopicCleaner
-from penstock.store.running_flags import RunningFlags
-from penstock.store.settings import Dispatch, Settings
+from penstock.store.retention.unread import GroupOffsets, with_delivery
+from penstock.store.worker import Worker
 
 
 class Retention:
     """The cleaner, the disk's watcher and the deletion of topics."""
 
-    def __init__(
-        self,
-        settings: Settings,
-        files: Files,
-        layout: Layout,
-        clock: Callable[[], int],
-        commit_log: CommitLog,
-        queues: ConsumeQueues,
-        index: Index | None,
-        dispatcher: Dispatcher,
-        flags: RunningFlags,
-        deleted_topics: DeletedTopics,
-    ) -> None:
-        self._io = files
-        self._log = commit_log
-        self.limits = Limits.of(settings)
-        self.gauge = DiskGauge(files, layout)
-        dropper = Dropper(clock, settings.destroy_mapped_file_interval_forcibly)
-        self.cleaner = Cleaner(settings, files, clock, commit_log, dispatcher, self.gauge, dropper)
-        external = settings.dispatch is Dispatch.EXTERNAL
-        self.follower = self.cleaner.follower = (LogOnlyFollower if external else Follower)(
-            files,
-            layout,
-            commit_log,
-            queues,
-            index,
-            deleted_topics,
-            dropper,
-            dispatcher.standstill,
-            self.cleaner.pause_in_queues,
-        )
-        self.watcher = DiskWatcher(self.gauge, self.limits, flags, self.cleaner.wake)
-        parts = commit_log, queues, dispatcher, deleted_topics, self.cleaner.gate
-        self.topics = TopicCleaner(files, layout, *parts, external=external)
-        if dispatcher.begins_anew is not None:
-            dispatcher.begins_anew = self.topics.begin_anew
+    def __init__(self, engine: Engine, topics: TopicCleaner, follower_type: type[Follower] = Follower) -> None:
+        """`follower_type` brings queues and index in line with the log's beginning."""
+        self._io = engine.io
+        self._log = engine.log
+        self.limits = Limits.of(engine.settings)
+        self.gauge = DiskGauge(engine.io, engine.layout)
+        self.topics = topics
+        self.cleaner = Cleaner(engine, self.gauge, topics.gate, follower_type)
+        self.follower = self.cleaner.follower
+        self.watcher = DiskWatcher(self.gauge, self.limits, engine.flags, self.cleaner.wake)
 
     def threads(self) -> list[Worker]:
         """What is to be started; the disk has been looked at once, so a full one refuses puts from the first on."""
@@ -80,3 +46,13 @@ class Retention:
             bytes_freed=self.cleaner.bytes_freed + self.follower.bytes_freed,
             problem=self.cleaner.problem,
         )
+
+
+def explain_retention(engine: Engine, records: Records, offsets: GroupOffsets | None) -> Outlook:
+    """See `MessageStore.explain_retention`. Raises BadStore if a config file cannot be read."""
+    if offsets is None:
+        config = ConfigFiles(engine.io, engine.layout.config)
+        read, delivered = config.consumer_offsets.read().table, config.delay_offsets.read().table
+        offsets = with_delivery(read.offsets, delivered.offsets)
+    usages = DiskGauge(engine.io, engine.layout).measure()
+    return Explainer(engine, records).explain(engine.clock(), usages, offsets)

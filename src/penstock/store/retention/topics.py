@@ -17,14 +17,10 @@ from threading import Lock
 
 from penstock.errors import StoreFailed
 from penstock.format.constants import OP_HALF_TOPIC, SCHEDULE_TOPIC
-from penstock.store.commit_log import CommitLog
 from penstock.store.consume_queue import ConsumeQueue
-from penstock.store.consume_queues import ConsumeQueues
-from penstock.store.deleted_topics import DeletedTopics
-from penstock.store.dispatch import Dispatcher
-from penstock.store.files import Files
-from penstock.store.layout import Layout
-from penstock.store.prepare import Refused
+from penstock.store.engine import Engine
+from penstock.store.prepare import PutRefused
+from penstock.store.settings import BrokerRole
 
 ALWAYS_KEPT = frozenset({SCHEDULE_TOPIC, OP_HALF_TOPIC})
 """Topics that no list of topics names and that are in use all the same."""
@@ -33,27 +29,34 @@ ALWAYS_KEPT = frozenset({SCHEDULE_TOPIC, OP_HALF_TOPIC})
 class TopicCleaner:
     """Safe to call from any thread; each call has the queues to itself."""
 
-    def __init__(
-        self,
-        files: Files,
-        layout: Layout,
-        commit_log: CommitLog,
-        queues: ConsumeQueues,
-        dispatcher: Dispatcher,
-        deleted_topics: DeletedTopics,
-        gate: Lock,
-        *,
-        external: bool = False,
-    ) -> None:
-        """`gate` keeps the cleaner of old files away. `external`: another process removes the files of queues."""
-        self._io = files
-        self._layout = layout
-        self._log = commit_log
-        self._queues = queues
-        self._dispatcher = dispatcher
-        self._deleted_topics = deleted_topics
-        self._gate = gate
-        self._external = external
+    def __init__(self, engine: Engine) -> None:
+        self._io = engine.io
+        self._layout = engine.layout
+        self._log = engine.log
+        self._queues = engine.queues
+        self._dispatcher = engine.dispatcher
+        self._deleted_topics = engine.deleted_topics
+        self._external = engine.only_appends
+        """Another process removes the files of queues."""
+        self._is_slave = engine.settings.broker_role is BrokerRole.SLAVE
+        self.gate = Lock()
+        """Held by each call; also held, and so kept away, by the cleaner of old files."""
+
+    def load(self) -> None:
+        """Reads what was deleted, before the queues are loaded; a slave also notices by itself."""
+        ends = self._deleted_topics.load(None if self._external else self._layout)
+        self._dispatcher.set_deleted(ends, self._deleted_topics.restarts)
+        if self._is_slave and not self._external:
+            self._dispatcher.on_restart(self.begin_anew)
+
+    def delete_topic(self, topic: str) -> bool:
+        """See `MessageStore.delete_topic`."""
+        return bool(self.delete(lambda known: known & {topic}))
+
+    def delete_unused(self, known_topics: Collection[str]) -> list[str]:
+        """See `MessageStore.clean_unused_topics`."""
+        kept = ALWAYS_KEPT | set(known_topics)
+        return self.delete(lambda known: known - kept)
 
     def delete(self, choose: Callable[[set[str]], Collection[str]]) -> list[str]:
         """Deletes the topics that `choose` picks out of all that have a message or a queue; returns them, sorted.
@@ -63,9 +66,9 @@ class TopicCleaner:
         going: list[str] = []
 
         def pick() -> Iterator[tuple[str, int]]:
-            table = self._log.appender.queues
-            going.extend(sorted(choose({*self._queues.topics(), *(topic for topic in table if table[topic])})))
-            return ((topic, queue_id) for topic in going for queue_id in list(table.get(topic, ())))
+            known = {(topic, queue_id) for topic, queue_id, _ in self._log.next_offsets()}
+            going.extend(sorted(choose({*self._queues.topics(), *(topic for topic, _ in known)})))
+            return (queue for queue in known if queue[0] in going)
 
         def note(log_end: int) -> None:
             if going:
@@ -73,7 +76,7 @@ class TopicCleaner:
 
         with self._alone():
             self._log.forget(pick, note)
-            self._dispatcher.deleted = self._deleted_topics.ends
+            self._dispatcher.set_deleted(self._deleted_topics.ends)
             for queue in [queue for queue in self._queues if queue.topic in going]:
                 self._remove(queue)
         return going
@@ -88,7 +91,7 @@ class TopicCleaner:
             new = {topic: end for topic, end in ends.items() if end > known.get(topic, 0)}
             if new:
                 self._deleted_topics.add_ends(new)
-                self._dispatcher.deleted = self._deleted_topics.ends
+                self._dispatcher.set_deleted(self._deleted_topics.ends)
             for queue in [queue for queue in self._queues if queue.topic in new]:
                 if queue.max_physical_offset <= new[queue.topic]:
                     self._remove(queue)
@@ -96,20 +99,20 @@ class TopicCleaner:
 
     def begin_anew(self, queue: ConsumeQueue, begin: int) -> None:
         """Has a queue go, as its messages begin at 0 again at `begin`. Called by dispatch; raises StoreFailed."""
-        if not self._gate.acquire(blocking=False):  # whoever has it may wait for dispatch: nobody waits for the other
+        if not self.gate.acquire(blocking=False):  # whoever has it may wait for dispatch: nobody waits for the other
             raise StoreFailed(
                 "a queue begins anew, and files are being deleted just now; try again", path=queue.files.folder
             )
         try:
             self._deleted_topics.add_restart(queue.topic, queue.queue_id, begin)
-            self._dispatcher.restarts = self._deleted_topics.restarts
+            self._dispatcher.set_deleted(self._deleted_topics.ends, self._deleted_topics.restarts)
             self._remove(queue)
         except OSError as error:
             raise StoreFailed(
                 f"cannot delete a queue: {error.strerror}; check who may write there", path=error.filename
             ) from error
         finally:
-            self._gate.release()
+            self.gate.release()
 
     def delete_expired_queues(self) -> list[tuple[str, int]]:
         """Deletes the queues none of whose messages is in the log any more; returns topics and queue ids.
@@ -153,9 +156,9 @@ class TopicCleaner:
     @contextlib.contextmanager
     def _alone(self) -> Iterator[None]:
         try:
-            with self._gate, self._dispatcher.standstill():
+            with self.gate, self._dispatcher.standstill():
                 yield
-        except Refused as refused:
+        except PutRefused as refused:
             raise StoreFailed(refused.reason, path=self._layout.root) from None
         except OSError as error:
             raise StoreFailed(

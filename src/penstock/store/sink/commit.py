@@ -36,7 +36,7 @@ from penstock.store.sink.marks import (
 from penstock.store.sink.staged import clear_staged
 from penstock.store.sink.topics import make_topics
 from penstock.store.store import MessageStore
-from penstock.store.store_lock import StoreLock
+from penstock.store.store_lock import HeldLocks, StoreLock
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -151,7 +151,8 @@ def _append(
     make_topics(files, layout, batch.queues, batch.of_new_topics, clock())
 
     def open_store() -> MessageStore:
-        return MessageStore.open(layout.root, _for_batches(settings), files=files, clock=clock, lock=lock.lend())
+        locks = HeldLocks(store=lock.lend())
+        return MessageStore.open(layout.root, _for_batches(settings), files=files, clock=clock, locks=locks)
 
     try:
         with open_store() as store:

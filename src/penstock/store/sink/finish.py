@@ -26,9 +26,9 @@ from penstock.store.file_queue import FileQueue, file_name
 from penstock.store.files import Files
 from penstock.store.folder_shape import FolderShape
 from penstock.store.layout import Layout
+from penstock.store.log_walk import next_valid
 from penstock.store.mapped_file import MappedFile
 from penstock.store.quarantine import Quarantine
-from penstock.store.recovery.log_walk import next_valid
 from penstock.store.sealed_json import write_sealed
 from penstock.store.sink.journal import Intent, Journal, read_journal, write_journal
 from penstock.store.sink.marks import find_mark

@@ -1,0 +1,67 @@
+"""The working parts of one store, as one value that its owners hand on.
+
+Whoever opens a store, builds its queues in another process, or recovers it puts these parts together once; the parts
+that work on them (recovery, retention, dispatch notes, the threads that sync) take the whole value. It never changes,
+and owns nothing itself: `MessageStore`, `Builder` or the start that made it closes the log and the derived files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from penstock.store.commit_log import CommitLog
+from penstock.store.consume_queues import ConsumeQueues
+from penstock.store.deleted_topics import DeletedTopics
+from penstock.store.dispatch import Dispatcher
+from penstock.store.files import Files
+from penstock.store.index import Index
+from penstock.store.layout import Layout
+from penstock.store.queues_and_index import QueuesAndIndex
+from penstock.store.running_flags import RunningFlags
+from penstock.store.settings import Dispatch, Settings
+
+
+def only_appends(settings: Settings, io: Files) -> bool:
+    """Whether another process builds queues and index of a store (dispatch=external); a view does without it."""
+    return settings.dispatch is Dispatch.EXTERNAL and not io.read_only
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """Log, queues, index and dispatch of one store, and what they work with."""
+
+    io: Files
+    layout: Layout
+    settings: Settings
+    clock: Callable[[], int]
+    flags: RunningFlags
+    log: CommitLog
+    derived: QueuesAndIndex
+    dispatcher: Dispatcher
+    deleted_topics: DeletedTopics
+
+    @classmethod
+    def inline(
+        cls, io: Files, layout: Layout, settings: Settings, clock: Callable[[], int], *, log: CommitLog | None = None
+    ) -> Engine:
+        """The parts that dispatch inline, with `log` if it exists already; nothing is mapped yet."""
+        flags = RunningFlags()
+        log = CommitLog(io, layout.commit_log, settings, clock) if log is None else log
+        derived = QueuesAndIndex.of(io, layout, settings, clock)
+        dispatcher = Dispatcher(log, derived, settings.delay_levels, flags)
+        deleted_topics = DeletedTopics(io, layout.deleted_topics)
+        return cls(io, layout, settings, clock, flags, log, derived, dispatcher, deleted_topics)
+
+    @property
+    def queues(self) -> ConsumeQueues:
+        return self.derived.queues
+
+    @property
+    def index(self) -> Index | None:
+        """None if messageIndexEnable is false."""
+        return self.derived.index
+
+    @property
+    def only_appends(self) -> bool:
+        return only_appends(self.settings, self.io)
