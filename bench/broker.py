@@ -24,7 +24,7 @@ from bench.load import PAGE, generate, send_frame
 from bench.processes import JAVA_BROKER, BrokerProcess, JavaBroker, PenstockBroker, class_path, resident_bytes
 from bench.report import java_versions
 from bench.run import JAVA, OURS, Goal, Row, Run, Stopwatch, Task
-from bench.workspace import MIB
+from bench.workspace import GIB, MIB
 
 AS_FAST = Goal("ratio at least", 1)
 BODIES = {128: "128 B", 1024: "1 KB"}
@@ -78,18 +78,11 @@ FULL = Sizes(
     rate=2_000,
     seconds=10,
     warm_up=204_800,
-    log_file=1024 * MIB,
-    store_limit=3 * 1024 * MIB,
+    log_file=GIB,
+    store_limit=3 * GIB,
 )
 QUICK = Sizes(
-    one_by_one=200,
-    many=1_280,
-    passes=1,
-    rate=500,
-    seconds=0.4,
-    warm_up=0,
-    log_file=32 * MIB,
-    store_limit=1024 * MIB,
+    one_by_one=200, many=1_280, passes=1, rate=500, seconds=0.4, warm_up=0, log_file=32 * MIB, store_limit=GIB
 )
 
 

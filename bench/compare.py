@@ -5,7 +5,8 @@
 Each turn is a fresh process with a tree's `src` on PYTHONPATH, the trees in turns. `put` counts the CPU time of the
 whole process until dispatch is done; *calling thread* only that of the thread that puts. `get` reads pages of 32. For
 `send` and `pull` the process is `penstock serve`, found by the tree's entry point, under the load of `bench.load`, with
-64 in flight; only the broker's CPU time counts. A ratio above 1 means that the tree after the change needs less.
+64 in flight; only the broker's CPU time counts. A turn is cut into slices, and its figure is the median slice, so that
+a short disturbance does not count. A ratio above 1 means that the tree after the change needs less.
 
 Only public names are used, so the two trees may have other inner modules. Each needs its own compiled kernels.
 """
@@ -21,6 +22,7 @@ import tomllib
 from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import msgspec
@@ -33,6 +35,7 @@ from bench.workspace import MIB, BenchFailed
 BODIES = {128: ("128b", "128 B"), 1024: ("1k", "1 KB")}
 BEFORE = "before"
 WINDOW = 64
+SLICES = 5
 _TURN = Path(__file__).parent / "turn.py"
 _SETTINGS: dict[str, object] = {
     "flushDiskType": "ASYNC_FLUSH",
@@ -50,13 +53,13 @@ class Sizes(msgspec.Struct, frozen=True):
     passes: int
     """How often get reads all messages."""
     sent: int
-    """A multiple of 32 pages of 4 queues, and at least 64 pages."""
+    """In a slice; a multiple of a page of each queue, and at least 64 pages."""
     pulls: int
-    """How often all sent messages are pulled."""
+    """How often a slice is pulled."""
 
 
-FULL = Sizes(put=200_000, passes=8, sent=102_400, pulls=8)
-QUICK = Sizes(put=2_000, passes=1, sent=4_096, pulls=1)
+FULL = Sizes(put=200_000, passes=9, sent=25_600, pulls=8)
+QUICK = Sizes(put=2_000, passes=1, sent=2_048, pulls=1)
 
 
 class Tree(msgspec.Struct, frozen=True):
@@ -143,15 +146,19 @@ class CompareSuite:
             load = partial(generate, port=broker.port, count=count, window=WINDOW)
             load(do="send", topic="warm-up", body=body)
             load(do="pull", topic="warm-up", passes=1)
-            with Stopwatch(*broker.pids) as sending:
-                sent = load(do="send", topic="bench", body=body)
-            with Stopwatch(*broker.pids) as pulling:
-                pulled = load(do="pull", topic="bench", passes=sizes.pulls)
+            sends, pulls = [], []
+            for number in range(SLICES):
+                with Stopwatch(*broker.pids) as took:
+                    load(do="send", topic=f"bench-{number}", body=body)
+                sends.append(took.cpu / count)
+            for number in range(SLICES):
+                with Stopwatch(*broker.pids) as took:
+                    done = load(do="pull", topic=f"bench-{number}", passes=sizes.pulls)
+                pulls.append(took.cpu / count / sizes.pulls)
         finally:
             broker.stop()
-        figures = {"send": sending.cpu / count * 1e6, "pull": pulling.cpu / count / sizes.pulls * 1e6}
-        work = {"sent": int(sent["replies"]), "pulls": int(pulled["replies"])}
-        return Run(figures, work, sending.cpu + pulling.cpu)
+        figures = {"send": median(sends) * 1e6, "pull": median(pulls) * 1e6}
+        return Run(figures, {"pulls": int(done["replies"])}, count * (sum(sends) + sizes.pulls * sum(pulls)))
 
     def peer(self, folder: Path, quick: bool) -> AbstractContextManager[dict[str, str]]:
         return no_peer()

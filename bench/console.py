@@ -8,7 +8,6 @@ requests meanwhile. RocketMQ's own console is another program and is not measure
 
 from __future__ import annotations
 
-import json
 import shutil
 import time
 from collections.abc import Iterator
@@ -128,9 +127,7 @@ class Beside:
     def _console(self) -> Iterator[None]:
         """The console, up and with its first requests done."""
         self.broker.broker()
-        said = (self._process.folder / "output.txt").read_text(encoding="utf-8").splitlines()
-        namesrv = next(str(json.loads(line)["namesrv"]) for line in said if line.startswith("{"))
-        with ConsoleProcess(namesrv, folder=self._folder) as console, console.client() as client:
+        with ConsoleProcess(self._process.namesrv, folder=self._folder) as console, console.client() as client:
             for path in ("/readyz", "/api/topics", "/api/groups"):
                 client.get(path).raise_for_status()
             yield

@@ -8,6 +8,7 @@ their source; otherwise nothing is fetched. Processes are ended by their ids.
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import socket
@@ -209,6 +210,12 @@ class PenstockBroker(BrokerProcess):
 
     def environment(self) -> dict[str, str]:
         return {**os.environ, **self._variables}
+
+    @property
+    def namesrv(self) -> str:
+        """The address of its embedded name server, which it prints when it listens."""
+        said = (self.folder / "output.txt").read_text(encoding="utf-8").splitlines()
+        return next(str(json.loads(line)["namesrv"]) for line in said if line.startswith("{"))
 
 
 class JavaBroker(BrokerProcess):

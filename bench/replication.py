@@ -27,7 +27,7 @@ from bench.processes import JAVA_BROKER, BrokerProcess, JavaBroker, PenstockBrok
 from bench.recovery import copy_sparse
 from bench.report import java_versions
 from bench.run import JAVA, OURS, Goal, Row, Run, Stopwatch, Task, cpu_seconds
-from bench.workspace import MIB, BenchFailed
+from bench.workspace import GIB, MIB, BenchFailed
 from penstock.store.holes import written_ranges
 
 Role = Literal["SYNC_MASTER", "ASYNC_MASTER"]
@@ -58,7 +58,7 @@ class PairSizes(msgspec.Struct, frozen=True):
         """Two pairs: either both roles' load, or what a slave is behind; each store has a log file ahead."""
         loaded = self.load.store_limit + 4 * self.load.log_file
         behind = 2 * (self.behind * _RECORD + 2 * self.load.log_file)
-        return 2 * max(loaded, behind) + 1024 * MIB
+        return 2 * max(loaded, behind) + GIB
 
 
 FULL = PairSizes(
@@ -69,21 +69,14 @@ FULL = PairSizes(
         rate=1_000,
         seconds=10,
         warm_up=102_400,
-        log_file=1024 * MIB,
-        store_limit=5 * 1024 * MIB,
+        log_file=GIB,
+        store_limit=5 * GIB,
     ),
     behind=1_664_000,
 )
 QUICK = PairSizes(
     load=Sizes(
-        one_by_one=50,
-        many=640,
-        passes=1,
-        rate=200,
-        seconds=0.4,
-        warm_up=0,
-        log_file=8 * MIB,
-        store_limit=256 * MIB,
+        one_by_one=50, many=640, passes=1, rate=200, seconds=0.4, warm_up=0, log_file=8 * MIB, store_limit=256 * MIB
     ),
     behind=9_600,
 )

@@ -10,11 +10,8 @@ store behind the broker holds the first messages of the other one.
 from __future__ import annotations
 
 import importlib.util
-import json
 import os
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property, partial
@@ -27,13 +24,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from bench import PROJECT
 from bench.pinned import tree_cpu_seconds
-from bench.processes import end_child
+from bench.processes import PenstockBroker
 from bench.report import java_versions
 from bench.run import OURS, Goal, NoPeer, Row, Run, Stopwatch, Task
 from bench.store import pairs_of, settings_of
-from bench.workspace import MIB, BenchFailed
+from bench.workspace import GIB, MIB, BenchFailed
 from penstock.client.sync import Admin
 from penstock.format.index_layout import IndexGeometry
 from penstock.pipeline.options import Options
@@ -86,7 +82,7 @@ class Sizes(msgspec.Struct, frozen=True):
 FULL = Sizes(
     messages={128: 3_500_000, 1024: 900_000},
     pulled={128: 200_000, 1024: 200_000},
-    log_file=1024 * MIB,
+    log_file=GIB,
     index=IndexGeometry(1_000_000, 4_000_000),
 )
 QUICK = Sizes(
@@ -111,7 +107,7 @@ def lacking() -> str:
 
 def fill(path: Path, body: int, count: int, sizes: Sizes) -> None:
     """Writes a store. Raises BenchFailed if it refuses a message."""
-    path.mkdir(parents=True)
+    path.mkdir(parents=True, exist_ok=True)
     with MessageStore.open(path, Settings.load(pairs=pairs_of(sizes.settings()))) as store:
         for first in range(0, count, _BATCH):
             answer = store.put_arrow(messages(body, first, min(_BATCH, count - first), sizes))
@@ -296,7 +292,7 @@ class Places:
         self.body = body
         self._sizes = sizes
         self._session = session
-        self._served: Served | None = None
+        self._served: PenstockBroker | None = None
         self._ready: dict[Wanted, dict[str, str]] = {}
         self.rows = sizes.messages[body]
         self.pulled_rows = sizes.pulled.get(body, 0)
@@ -340,13 +336,17 @@ class Places:
         self._source(Wanted(), path=str(self.store)).write.parquet(str(path))
         return path
 
-    @property
-    def served(self) -> Served:
-        if self._served is None:
-            path = self._folder / "served"
-            fill(path, self.body, self.pulled_rows, self._sizes)
-            self._served = Served(path, self._sizes)
-        return self._served
+    @cached_property
+    def served(self) -> PenstockBroker:
+        """A broker with its name server, on a store that is filled already."""
+        broker = self._served = PenstockBroker(self._folder / "served", self._sizes.settings())
+        broker.make_new()
+        fill(broker.store, self.body, self.pulled_rows, self._sizes)
+        broker.resume(broker.is_listening)
+        with Admin(broker.namesrv) as admin:  # no broker has written this store, so none knows its topics
+            for topic in self._sizes.topics:
+                admin.topics.create(topic, queues=self._sizes.queues)
+        return broker
 
     def _schema(self, wanted: Wanted) -> StructType:
         from penstock.pipeline.schema import schema_of
@@ -378,30 +378,4 @@ class Places:
         """Ends the broker and removes everything."""
         if self._served is not None:
             self._served.stop()
-            self._served = None
         shutil.rmtree(self._folder, ignore_errors=True)
-
-
-class Served:
-    """`penstock serve` with its name server on a store that is filled already."""
-
-    def __init__(self, store: Path, sizes: Sizes) -> None:
-        """Returns when it listens and knows the topics. Raises BenchFailed if it does not start."""
-        pairs = [part for pair in pairs_of(sizes.settings()) for part in ("--set", pair)]
-        order = [sys.executable, "-m", "penstock.cli.main", "serve", "--store", str(store), "--console", "off"]
-        order += ["--json", "--listen", "127.0.0.1:0", "--namesrv", "127.0.0.1:0", "--log-level", "error", *pairs]
-        self._process = subprocess.Popen(order, cwd=PROJECT, stdout=subprocess.PIPE, text=True)
-        assert self._process.stdout is not None
-        said = self._process.stdout.readline()
-        if not said:
-            raise BenchFailed(f"penstock serve ended with status {self._process.wait()}")
-        self.namesrv: str = json.loads(said)["namesrv"]
-        with Admin(self.namesrv) as admin:  # no broker has written this store, so none knows its topics
-            for topic in sizes.topics:
-                admin.topics.create(topic, queues=sizes.queues)
-
-    def stop(self) -> None:
-        """Does nothing the second time."""
-        end_child(self._process)
-        if self._process.stdout is not None:
-            self._process.stdout.close()

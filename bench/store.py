@@ -26,7 +26,7 @@ import numpy as np
 from bench.processes import JavaStore, class_path, java_store
 from bench.report import java_versions
 from bench.run import JAVA, OURS, Goal, Row, Run, Stopwatch, Task
-from bench.workspace import MIB, BenchFailed
+from bench.workspace import GIB, MIB, BenchFailed
 from penstock.clock import now_ms
 from penstock.format.index_layout import IndexGeometry
 from penstock.format.kernels import Longs
@@ -77,7 +77,7 @@ class Sizes(msgspec.Struct, frozen=True):
 
 
 FULL = Sizes(
-    log_file=1024 * MIB,
+    log_file=GIB,
     index=IndexGeometry(1_000_000, 4_000_000),
     messages={KILO: 400_000, HUNDRED: 1_000_000},
     sync_messages=1_000,

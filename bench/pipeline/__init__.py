@@ -31,7 +31,7 @@ from bench.run import JAVA, OURS, Goal, Row, Run, Stopwatch, Task
 from bench.spark import Sizes as ReadSizes
 from bench.spark import fill, lacking
 from bench.store import HUNDRED, KILO, PREFIX, SIZE_IDS, SIZE_NAMES, TOPIC, pairs_of
-from bench.workspace import MIB, BenchFailed
+from bench.workspace import GIB, MIB, BenchFailed
 from penstock.format.index_layout import IndexGeometry
 from penstock.store import MessageStore, Settings
 from penstock.store.rebuilding import InThreads, rebuild_by_ranges
@@ -43,12 +43,12 @@ Session = Pinned | Given
 CORES = {1: ("1core", "on one core"), 2: ("2cores", "on two cores, each")}
 JOBS = {"usage": ("usage", 2), "verify": ("verify with CRC, queues and index", 1)}
 """By name: a job's title, and its goal in GB a second and core at 1 KB."""
-_QUEUE_FILES = 1024 * MIB
+_QUEUE_FILES = GIB
 
 READ = ReadSizes(
     messages={KILO: 3_600_000, HUNDRED: 9_000_000},
     pulled={},
-    log_file=1024 * MIB,
+    log_file=GIB,
     index=IndexGeometry(1_000_000, 4_000_000),
 )
 READ_QUICK = ReadSizes(
@@ -85,7 +85,7 @@ class RebuildSizes(msgspec.Struct, frozen=True):
         }
 
 
-REBUILD = RebuildSizes(1_000_000_000, 5_000_000_000, 1024 * MIB, IndexGeometry())
+REBUILD = RebuildSizes(1_000_000_000, 5_000_000_000, GIB, IndexGeometry())
 REBUILD_QUICK = RebuildSizes(3 * MIB, 6 * MIB, 2 * MIB, IndexGeometry(10_000, 40_000))
 
 

@@ -106,7 +106,7 @@ def answering(answer: Callable[[int, Command], bytes]) -> Iterator[tuple[socket.
 
     def serve() -> None:
         reader = FrameReader()
-        with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # who asked has read enough
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # the client has read enough
             while data := theirs.recv(1 << 16):
                 for command in reader.feed(data):
                     got.append(command)
