@@ -23,12 +23,13 @@ from bench import PROJECT
 from bench.load import PAGE, generate, send_frame
 from bench.processes import JAVA_BROKER, BrokerProcess, JavaBroker, PenstockBroker, class_path, resident_bytes
 from bench.report import java_versions
-from bench.run import JAVA, OURS, Goal, Row, Run, Stopwatch, Task
+from bench.run import JAVA, OURS, SIZE_IDS, SIZE_NAMES, Goal, Row, Run, Stopwatch, Task
+from bench.store import settings_of
 from bench.workspace import GIB, MIB
+from penstock.format.index_layout import IndexGeometry
 
 AS_FAST = Goal("ratio at least", 1)
-BODIES = {128: "128 B", 1024: "1 KB"}
-SIZE_IDS = {128: "128b", 1024: "1k"}
+BODIES = (128, 1024)
 WINDOWS = (1, 16, 64)
 _BATCH = 32
 _WINDOW = 16
@@ -62,13 +63,7 @@ class Sizes(msgspec.Struct, frozen=True):
 
     def settings(self) -> dict[str, object]:
         """Settings by RocketMQ's names, for both sides: its defaults except for smaller index files."""
-        return {
-            "flushDiskType": "ASYNC_FLUSH",
-            "mappedFileSizeCommitLog": self.log_file,
-            "maxHashSlotNum": 1_000_000,
-            "maxIndexNum": 4_000_000,
-            "osPageCacheBusyTimeOutMills": 60_000,
-        }
+        return settings_of(self.log_file, IndexGeometry(1_000_000, 4_000_000), flushDiskType="ASYNC_FLUSH")
 
 
 FULL = Sizes(
@@ -199,8 +194,8 @@ class BrokerSuite:
         title = "send batches of 32, 128 B, 16 in flight"
         row = Row("batch-128b", title, "messages/s", AS_FAST, field="publishRate")
         found.append(task("batch", (row,), partial(send_batches, sizes)))
-        for body, size in BODIES.items():
-            title = f"consume, {size}, pulls of 32, 16 in flight"
+        for body in BODIES:
+            title = f"consume, {SIZE_NAMES[body]}, pulls of 32, 16 in flight"
             row = Row(f"consume-{SIZE_IDS[body]}", title, "messages/s", AS_FAST, field="consumeRate")
             found.append(task("consume", (row,), partial(consume, sizes, body)))
         rows = latency_rows("endToEndLatency", "end to end", sizes.rate, goal=AS_FAST)
@@ -241,7 +236,7 @@ def _sizes(quick: bool) -> Sizes:
 
 
 def send_row(body: int, window: int) -> Row:
-    name, title = f"send-{SIZE_IDS[body]}-{window}", f"send, {BODIES[body]}, {window} in flight"
+    name, title = f"send-{SIZE_IDS[body]}-{window}", f"send, {SIZE_NAMES[body]}, {window} in flight"
     return Row(name, title, "messages/s", AS_FAST, field="publishRate")
 
 

@@ -29,10 +29,10 @@ import msgspec
 
 from bench.load import generate
 from bench.processes import PenstockBroker
-from bench.run import OURS, Row, Run, Stopwatch, Task, no_peer
+from bench.run import OURS, SIZE_IDS, SIZE_NAMES, Row, Run, Stopwatch, Task, no_peer
 from bench.workspace import MIB, BenchFailed
 
-BODIES = {128: ("128b", "128 B"), 1024: ("1k", "1 KB")}
+BODIES = (128, 1024)
 BEFORE = "before"
 WINDOW = 64
 SLICES = 5
@@ -107,9 +107,17 @@ class CompareSuite:
             ("store", self._store, {"put": "put", "put-caller": "put, calling thread", "get": "get, pages of 32"}),
             ("broker", self._broker, {"send": "send, 64 in flight", "pull": "pull, pages of 32, 64 in flight"}),
         ):
-            for body, (name, size) in BODIES.items():
+            for body in BODIES:
                 rows = tuple(
-                    Row(f"{kind}-{name}", f"{title}, {size}", "us", None, True, beside=BEFORE, figure=kind)
+                    Row(
+                        f"{kind}-{SIZE_IDS[body]}",
+                        f"{title}, {SIZE_NAMES[body]}",
+                        "us",
+                        None,
+                        True,
+                        beside=BEFORE,
+                        figure=kind,
+                    )
                     for kind, title in kinds.items()
                 )
                 sides = {side: partial(run, self._trees[side], folder, body, sizes) for side in self._trees}

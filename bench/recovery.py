@@ -23,8 +23,8 @@ import msgspec
 
 from bench.processes import JavaStore, class_path, java_store
 from bench.report import java_versions
-from bench.run import JAVA, OURS, Goal, Row, Run, Stopwatch, Task
-from bench.store import HUNDRED, KILO, PREFIX, QUEUES, SIZE_IDS, SIZE_NAMES, TAG, TOPIC, pairs_of, settings_of
+from bench.run import JAVA, OURS, SIZE_IDS, SIZE_NAMES, Goal, Row, Run, Stopwatch, Task
+from bench.store import HUNDRED, KILO, PREFIX, QUEUES, TAG, TOPIC, pairs_of, settings_of
 from bench.workspace import MIB, BenchFailed
 from penstock.format.index_layout import IndexGeometry
 from penstock.store import MessageStore, Settings

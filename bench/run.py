@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol
@@ -27,6 +27,9 @@ Unit = Literal["messages/s", "queries/s", "GB/s", "s", "ms", "us", "bytes"]
 Tell = Callable[[str], None]
 VALUE = "value"
 OURS, JAVA = "ours", "java"
+SIZE_IDS = {100: "100b", 128: "128b", 1024: "1k"}
+SIZE_NAMES = {100: "100 B", 128: "128 B", 1024: "1 KB"}
+"""Sizes of bodies, in the names and in the titles of rows."""
 
 
 class NoPeer(Exception):
@@ -90,7 +93,7 @@ class Task(msgspec.Struct, frozen=True):
     group: str
     """The name that `--only` takes."""
     rows: tuple[Row, ...]
-    sides: dict[str, Callable[[], Run]]
+    sides: Mapping[str, Callable[[], Run]]
     missing: str = ""
     """Why it cannot be measured here; empty if it can."""
 

@@ -27,7 +27,7 @@ import pyarrow.parquet as pq
 from bench.pinned import tree_cpu_seconds
 from bench.processes import PenstockBroker
 from bench.report import java_versions
-from bench.run import OURS, Goal, NoPeer, Row, Run, Stopwatch, Task
+from bench.run import OURS, SIZE_IDS, SIZE_NAMES, Goal, NoPeer, Row, Run, Stopwatch, Task
 from bench.store import pairs_of, settings_of
 from bench.workspace import GIB, MIB, BenchFailed
 from penstock.client.sync import Admin
@@ -40,8 +40,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-SIZE_NAMES = {128: "128 B", 1024: "1 KB"}
-SIZE_IDS = {128: "128b", 1024: "1k"}
 TAGS = ("TagA", "TagB")
 OTHERS = {"ready": "ready-made batches", "parquet": "Parquet", "broker": "a broker"}
 _BATCH = 8192

@@ -25,7 +25,7 @@ import numpy as np
 
 from bench.processes import JavaStore, class_path, java_store
 from bench.report import java_versions
-from bench.run import JAVA, OURS, Goal, Row, Run, Stopwatch, Task
+from bench.run import JAVA, OURS, SIZE_IDS, SIZE_NAMES, Goal, Row, Run, Stopwatch, Task, Unit
 from bench.workspace import GIB, MIB, BenchFailed
 from penstock.clock import now_ms
 from penstock.format.index_layout import IndexGeometry
@@ -42,8 +42,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 KILO, HUNDRED = 1024, 100
-SIZE_NAMES = {KILO: "1 KB", HUNDRED: "100 B"}
-SIZE_IDS = {KILO: "1k", HUNDRED: "100b"}
 TOPIC, PREFIX, TAG, QUEUES = "bench", "order_", "TagA", 4
 LIST = 32
 PAGE = 32
@@ -145,7 +143,8 @@ class StoreSuite:
 
 def tasks(at: Stores) -> list[Task]:
     """The table, in its order."""
-    one, bodies, rate = Goal("ratio at least", 1), (KILO, HUNDRED), "messages/s"
+    one, bodies = Goal("ratio at least", 1), (KILO, HUNDRED)
+    rate: Unit = "messages/s"
 
     def task(row: Row, ours: Callable[[], Run], java: Callable[[], Run] | None = None, missing: str = "") -> Task:
         group = "arrow" if row.name.startswith("log-") else row.name.partition("-")[0]
@@ -158,7 +157,7 @@ def tasks(at: Stores) -> list[Task]:
             row = msgspec.structs.replace(row, goal=one if threads == 1 else None)
             count = at.sizes.messages[body]
             how = {"size": body, "count": count, "threads": threads}
-            found.append(task(row, partial(at.put, body, count, threads), partial(at.java_put, "put", **how)))
+            found.append(task(row, partial(at.put, body, count, threads), partial(at.java_put, "put", False, **how)))
     for body in bodies:
         row = Row(f"lists-{SIZE_IDS[body]}", f"put lists of {LIST}, {SIZE_NAMES[body]}", rate)
         found.append(task(row, partial(at.put_lists, body), partial(at.java_batches, body)))
@@ -175,10 +174,10 @@ def tasks(at: Stores) -> list[Task]:
         row = Row(f"sync-1k-{threads}t", f"put with sync flush, 1 KB, {who}", rate)
         how = {"size": KILO, "count": count, "threads": threads}
         ours = partial(at.put, KILO, count, threads, sync=True)
-        found.append(task(row, ours, partial(at.java_put, "put", sync=True, **how)))
+        found.append(task(row, ours, partial(at.java_put, "put", True, **how)))
     row = Row("sync-1k-in-flight", f"put with sync flush, 1 KB, {IN_FLIGHT} in flight", rate)
     how = {"size": KILO, "count": at.sizes.sync_messages_in_flight, "in_flight": IN_FLIGHT}
-    found.append(task(row, at.put_in_flight, partial(at.java_put, "in-flight", sync=True, **how)))
+    found.append(task(row, at.put_in_flight, partial(at.java_put, "in-flight", True, **how)))
 
     behind = "dispatch behind one producer, 100 B"
     within = Goal("at most", 0.5)
@@ -352,14 +351,14 @@ class Stores:
         with self.fresh(sync) as store:
             return _put_run(count, put_all(store, bytes(size), count, threads), store)
 
-    def java_put(self, what: str, sync: bool = False, **how: int) -> Run:
+    def java_put(self, what: str, sync: bool, **how: int) -> Run:
         with self.scratch() as folder, self.open_java(folder, sync):
             answer, cpu = self.ask(what, **how)
         count = how["count"]
         return Run.of(count / answer["seconds"], {"messages": count, "log bytes": answer["log_bytes"]}, cpu)
 
     def java_batches(self, size: int) -> Run:
-        return self.java_put("batch", size=size, count=self.sizes.messages[size], batch=LIST)
+        return self.java_put("batch", False, size=size, count=self.sizes.messages[size], batch=LIST)
 
     def put_lists(self, size: int) -> Run:
         """`put_many` with lists of 32, each for one queue."""

@@ -27,10 +27,10 @@ from bench.pinned import Given, Pinned
 from bench.processes import JavaStore, class_path, java_store
 from bench.recovery import fill_log
 from bench.report import java_versions
-from bench.run import JAVA, OURS, Goal, Row, Run, Stopwatch, Task
+from bench.run import JAVA, OURS, SIZE_IDS, SIZE_NAMES, Goal, Row, Run, Stopwatch, Task
 from bench.spark import Sizes as ReadSizes
 from bench.spark import fill, lacking
-from bench.store import HUNDRED, KILO, PREFIX, SIZE_IDS, SIZE_NAMES, TOPIC, pairs_of
+from bench.store import HUNDRED, KILO, PREFIX, TOPIC, pairs_of, settings_of
 from bench.workspace import GIB, MIB, BenchFailed
 from penstock.format.index_layout import IndexGeometry
 from penstock.store import MessageStore, Settings
@@ -77,12 +77,7 @@ class RebuildSizes(msgspec.Struct, frozen=True):
 
     def settings(self) -> dict[str, object]:
         """Settings by RocketMQ's names."""
-        return {
-            "mappedFileSizeCommitLog": self.log_file,
-            "maxHashSlotNum": self.index.slots,
-            "maxIndexNum": self.index.items,
-            "quarantineMaxBytes": 1 << 40,
-        }
+        return settings_of(self.log_file, self.index, quarantineMaxBytes=1 << 40)
 
 
 REBUILD = RebuildSizes(1_000_000_000, 5_000_000_000, GIB, IndexGeometry())
