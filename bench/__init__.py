@@ -1,18 +1,16 @@
 """What is measured, and how: `python -m bench`, from the project's folder.
 
-    harness     rounds in turns, medians and spread, whether a goal is met
-    run         one suite from the disk check to the report
-    report      the report, which is the JSON file; tables of it, for terminals and for the documents
-    machine     what the figures were measured on
-    workspace   the temporary folder, and that nothing of it stays
-    java        Apache RocketMQ's store, the peer
-    store/      the suite `store`, one file per kind of row
-    broker/     the suite `broker`: the load generator, the two brokers, the rows
-    replication/  the suite `replication`: a master and a slave beside Java's
-    spark/      the suite `spark`: the source beside ready-made batches, Parquet and a broker
-    pipeline/   the suite `pipeline`: jobs on Spark, pinned to one core and to two
+    run          rows, tasks and sides in tables; rounds in turns; medians, spread and CPU time
+    report       the report, which is the JSON file; the machine; tables for terminals and for `NOTES.md`
+    workspace    the temporary folder of a run
+    processes    brokers of both sides, and Java's store, as processes
+    load         the load generator
+    pinned       processes with a Spark session on a number of cores
+    store, recovery, broker, replication, spark, pipeline, console      the suites
+    compare      CPU time of two source trees, before and after a change; `turn` is one turn of it
 
-The program around Apache RocketMQ's store is the one of the interchange tests, so `tests/` is made importable here.
+The Java program and a few helpers are those of the tests, so `tests/` is added to the import path. `NOTES.md` is the
+lab book: every attempt and every figure.
 """
 
 import sys

@@ -1,7 +1,7 @@
 """The command `python -m bench`: all suites, or one with its options.
 
-Tables go to stdout, what is going on to stderr. Exit status: 0 measured, also where a goal is missed; 1 a row failed;
-2 nothing was measured, with one sentence that says why; 130 Ctrl-C.
+Tables go to stdout, progress to stderr. Exit status: 0 measured, even if a goal is missed; 1 a row failed;
+2 nothing was measured, and one sentence says why; 130 Ctrl-C.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from rich.console import Console
 
 from bench import PROJECT
 from bench.broker import BrokerSuite
+from bench.compare import CompareSuite
 from bench.console import ConsoleSuite
-from bench.harness import BenchFailed
 from bench.pipeline import PipelineSuite
 from bench.recovery import RecoverySuite
 from bench.replication import ReplicationSuite
@@ -27,10 +27,10 @@ from bench.report import Report, as_table, fill_page
 from bench.run import Options, Suite, run
 from bench.spark import SparkSuite
 from bench.store import StoreSuite
-from bench.workspace import GIB
+from bench.workspace import GIB, BenchFailed
 from penstock.errors import PenstockError
 
-PAGE = PROJECT / "docs" / "explanation" / "performance.md"
+PAGE = PROJECT / "bench" / "NOTES.md"
 
 SUITES: tuple[Suite, ...] = (
     StoreSuite(),
@@ -41,6 +41,13 @@ SUITES: tuple[Suite, ...] = (
     PipelineSuite(),
     ConsoleSuite(),
 )
+
+_ROUNDS = Options().rounds
+Quick = Annotated[bool, typer.Option("--quick", help="Small sizes: shows that it runs, not how fast.")]
+Rounds = Annotated[int, typer.Option(min=1, help="Rounds that count, after one warm-up.")]
+Only = Annotated[str, typer.Option(metavar="NAMES", help="Groups or rows, joined by commas.")]
+Json = Annotated[Path | None, typer.Option(metavar="FILE", help="Write the report there as well.")]
+Folder = Annotated[Path | None, typer.Option("--dir", metavar="FOLDER", help="Where the stores are created.")]
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
@@ -58,19 +65,18 @@ def command_of(suite: Suite) -> Callable[..., int]:
 
     def command(
         context: typer.Context,
-        quick: Annotated[bool, typer.Option("--quick", help="Small sizes: shows that it runs, not how fast.")] = False,
-        rounds: Annotated[int, typer.Option(min=1, help="Rounds that count, after one warm-up.")] = Options().rounds,
-        only: Annotated[str, typer.Option(metavar="NAMES", help="Groups or rows, joined by commas.")] = "",
-        json: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the report there as well.")] = None,
-        folder: Annotated[Path | None, typer.Option("--dir", metavar="FOLDER", help="Where the stores lie.")] = None,
-        java: Annotated[bool, typer.Option("--java/--no-java", help="Have Java do the same work.")] = True,
-        write_docs: Annotated[bool, typer.Option("--write-docs", help="Put the table into the documents.")] = False,
+        quick: Quick = False,
+        rounds: Rounds = _ROUNDS,
+        only: Only = "",
+        json: Json = None,
+        folder: Folder = None,
+        java: Annotated[bool, typer.Option("--java/--no-java", help="Measure the other side as well.")] = True,
+        write_docs: Annotated[bool, typer.Option("--write-docs", help="Put the table into bench/NOTES.md.")] = False,
         again: Annotated[
             Path | None, typer.Option("--from", metavar="FILE", help="Show the report of a run; measure nothing.")
         ] = None,
     ) -> int:
-        names = tuple(name.strip() for name in only.split(",") if name.strip())
-        options = Options(quick, rounds, names, folder, java, context.obj)
+        options = Options(quick, rounds, names_of(only), folder, java, context.obj)
         report = Report.load(again) if again else measured(suite, options)
         status = show(report)
         if json is not None:
@@ -86,11 +92,33 @@ for each in SUITES:
     app.command(each.name, help=each.summary)(command_of(each))
 
 
+@app.command("compare", help=CompareSuite.summary)
+def compare(
+    context: typer.Context,
+    before: Annotated[Path, typer.Option(metavar="TREE", help="The source tree before a change, or its src.")],
+    after: Annotated[Path, typer.Option(metavar="TREE", help="The source tree after it.")],
+    quick: Quick = False,
+    rounds: Rounds = _ROUNDS,
+    only: Only = "",
+    json: Json = None,
+    folder: Folder = None,
+) -> int:
+    options = Options(quick, rounds, names_of(only), folder, command=context.obj)
+    report = measured(CompareSuite(before, after), options)
+    if json is not None:
+        report.save(json)
+    return show(report)
+
+
+def names_of(only: str) -> tuple[str, ...]:
+    return tuple(name.strip() for name in only.split(",") if name.strip())
+
+
 def measured(suite: Suite, options: Options) -> Report:
-    """Runs a suite and says on stderr how far it is."""
+    """Runs a suite and reports its progress on stderr."""
     console = Console(stderr=True, markup=False, highlight=False)
     need = suite.need(options.quick) / GIB
-    console.print(f"bench {suite.name}: up to {need:.1f} GiB of disk, in a temporary folder that goes afterwards")
+    console.print(f"bench {suite.name}: up to {need:.1f} GiB of disk, in a temporary folder that is removed afterwards")
     if not console.is_terminal:
         return run(suite, options, lambda step: print(step, file=sys.stderr))
     with console.status("") as status:
@@ -98,7 +126,7 @@ def measured(suite: Suite, options: Options) -> Report:
 
 
 def show(report: Report) -> int:
-    """Prints a report; returns the exit status that it deserves."""
+    """Prints a report; returns the exit status."""
     console = Console(markup=False, highlight=False, width=None if sys.stdout.isatty() else 160)
     console.print(as_table(report))
     console.print()

@@ -1,22 +1,97 @@
-"""A report is what a run leaves: the JSON file, and the same as a table for a terminal or for the documents.
+"""A report is what a run leaves: the JSON file, and the same as a table for a terminal or for the lab book.
 
-Figures in the documents come from a report and from nowhere else: `fill_page` puts them between two markers.
+It names the machine and the versions, because a reader needs them to judge the figures. Tables in `NOTES.md` come from
+a report and from nowhere else: `fill_page` puts them between two markers.
 """
 
 from __future__ import annotations
 
+import os
+import platform
+import re
+import subprocess
 from datetime import datetime
+from importlib import metadata
 from pathlib import Path
 
 import msgspec
 from rich.table import Table
 from rich.text import Text
 
-from bench.harness import BenchFailed, Goal, Result, Spread, Unit
-from bench.machine import Machine
+from bench.run import Goal, Result, Spread, Unit
+from bench.workspace import BenchFailed
+from penstock.format import kernels
 
-LEAST_ROUNDS = 3
-"""Fewer than this have no middle worth the name."""
+MIN_ROUNDS = 3
+"""Fewer rounds than this have no meaningful median."""
+_PACKAGES = ("penstock", "numpy", "msgspec", "pyarrow", "pyspark")
+
+
+class Machine(msgspec.Struct, frozen=True):
+    """The machine, as it was when the run began."""
+
+    cores: int
+    cpu: str
+    memory_bytes: int
+    kernel: str
+    file_system: str
+    load_average: tuple[float, float, float]
+    """Of the last 1, 5 and 15 minutes; well below 1 on a quiet machine."""
+
+
+def look_at(folder: Path) -> Machine:
+    """The machine, and the file system of `folder`."""
+    return Machine(
+        cores=len(os.sched_getaffinity(0)),
+        cpu=_cpu(),
+        memory_bytes=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        kernel=f"{platform.system()} {platform.release()}",
+        file_system=file_system_of(folder),
+        load_average=os.getloadavg(),
+    )
+
+
+def versions() -> dict[str, str]:
+    """Versions of our side."""
+    found = {"python": platform.python_version(), "kernels": kernels.active}
+    for package in _PACKAGES:
+        try:
+            found[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            found[package] = "not installed"
+    return found
+
+
+def java_versions(class_path: list[Path]) -> dict[str, str]:
+    """Versions of the peer: Java, and Apache RocketMQ's store if it is on the class path."""
+    said = subprocess.run(["java", "-version"], capture_output=True, text=True, check=False).stderr
+    java = re.search(r'version "([^"]+)"', said)
+    stores = [match[1] for jar in class_path if (match := re.fullmatch(r"rocketmq-store-(.+)\.jar", jar.name))]
+    found = {"java": java[1] if java else "unknown"}
+    return found | {"rocketmq-store": stores[0] if stores else "unknown"} if class_path else found
+
+
+def file_system_of(folder: Path) -> str:
+    """The type of the file system that holds a folder."""
+    place = folder.resolve()
+    best, kind = Path("/"), "unknown"
+    for line in Path("/proc/mounts").read_text(encoding="utf-8").splitlines():
+        _, mount, found, *_ = line.split(" ")
+        path = Path(re.sub(r"\\([0-7]{3})", lambda octal: chr(int(octal[1], 8)), mount))
+        if place.is_relative_to(path) and len(path.parts) >= len(best.parts):
+            best, kind = path, found
+    return kind
+
+
+def _cpu() -> str:
+    for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+        name, _, value = line.partition(":")
+        if name.strip() == "model name":
+            return value.strip()
+    return platform.machine()
+
+
+# -- the report ----------------------------------------------------------------------------------------------
 
 
 class Report(msgspec.Struct, frozen=True):
@@ -32,15 +107,15 @@ class Report(msgspec.Struct, frozen=True):
     machine: Machine
     versions: dict[str, str]
     java_left_out: str
-    """Why there are no figures of Java, empty if there are."""
+    """Why the other side has no figures; empty if it has."""
     results: list[Result]
-    beside: str = "Java"
-    """What our side is compared with, as the table calls it."""
+    sides: tuple[str, str] = ("Penstock", "Java")
+    """The two sides as the table calls them."""
 
     @property
     def heads(self) -> tuple[str, ...]:
-        """Of the table's columns."""
-        return "Row", "Penstock", self.beside, "Ratio", "Spread", "Goal", "Met"
+        """The heads of the table's columns."""
+        return "Row", *self.sides, "Ratio", "Spread", "CPU", "Goal", "Met"
 
     def save(self, path: Path) -> None:
         path.write_bytes(msgspec.json.format(msgspec.json.encode(self), indent=2) + b"\n")
@@ -54,30 +129,29 @@ class Report(msgspec.Struct, frozen=True):
             raise BenchFailed(f"{path} is not a report of a run: {error}") from error
 
     def notes(self) -> list[str]:
-        """What a reader must know about this run, beyond the table."""
+        """What a reader must know beside the table."""
         found = []
         if self.quick:
             found.append("Quick sizes: this shows that it runs, not how fast it is.")
-        if self.rounds < LEAST_ROUNDS:
-            found.append(f"Fewer than {LEAST_ROUNDS} rounds: the medians mean little.")
+        if self.rounds < MIN_ROUNDS:
+            found.append(f"Fewer than {MIN_ROUNDS} rounds: the medians mean little.")
         if self.java_left_out:
-            found.append(f"{self.beside} was left out: {self.java_left_out}.")
+            found.append(f"{self.sides[1]} was left out: {self.java_left_out}.")
         if self.machine.load_average[0] >= 0.5:
             found.append(
-                f"Others were at work on this machine: its load average was {self.machine.load_average[0]:.1f} when "
-                "the run began."
+                f"The machine was busy: its load average was {self.machine.load_average[0]:.1f} when the run began."
             )
         if self.machine.file_system == "tmpfs":
             found.append("The folder is in memory (tmpfs): a sync costs nothing there.")
         if self.versions.get("kernels") == "plain":
-            found.append("The compiled kernels are not there: this is the plain twin.")
+            found.append("The compiled kernels are missing: this is the plain twin.")
         waiting = dict.fromkeys(each.note for each in self.results if each.status == "not yet")
         found += [f"Not measured yet: {reason}." for reason in waiting]
         return found + [f"Failed: {each.row.title}: {each.note}." for each in self.results if each.status == "failed"]
 
     @property
     def failed(self) -> bool:
-        """Whether a row has no figures though it should have."""
+        """Whether a row that could be measured has no figures."""
         return any(result.status == "failed" for result in self.results)
 
     def facts(self) -> str:
@@ -111,18 +185,18 @@ def as_table(report: Report) -> Table:
 
 
 def as_markdown(report: Report) -> str:
-    """For the documents."""
-    lines = ["| " + " | ".join(report.heads) + " |", "|---|" + "---:|" * 5 + "---|"]
+    """For the lab book."""
+    lines = ["| " + " | ".join(report.heads) + " |", "|---|" + "---:|" * 6 + "---|"]
     lines += ["| " + " | ".join(cells(result)) + " |" for result in report.results]
     return "\n".join([*lines, "", report.facts(), *report.notes()])
 
 
 def cells(result: Result) -> tuple[str, ...]:
-    """The texts of one line, in the order of the report's heads."""
+    """The texts of one line, in the order of the report's heads; CPU seconds are medians of both sides."""
     row = result.row
     goal = "" if row.goal is None else goal_text(row.goal, row.unit)
     if result.ours is None:
-        return row.title, result.status, "", "", "", goal, ""
+        return row.title, result.status, "", "", "", "", goal, ""
     java = "" if result.java is None else figure(result.java.median, row.unit)
     ratio, spread = "", _span(result.ours, row.unit)
     if result.ratio is not None:
@@ -132,7 +206,8 @@ def cells(result: Result) -> tuple[str, ...]:
     ours = figure(result.ours.median, row.unit)
     if row.body_bytes:
         ours += f" ({result.ours.median * row.body_bytes / 1e6:.0f} MB/s)"
-    return row.title, ours, java, ratio, spread, goal, met
+    cpu = " / ".join(figure(each.median, "s") for each in (result.cpu, result.java_cpu) if each is not None)
+    return row.title, ours, java, ratio, spread, cpu, goal, met
 
 
 def goal_text(goal: Goal, unit: Unit) -> str:
@@ -142,13 +217,13 @@ def goal_text(goal: Goal, unit: Unit) -> str:
 
 
 def figure(value: float, unit: Unit) -> str:
-    """A figure as people read it, with three digits that count."""
+    """A figure with three significant digits and its unit."""
     if unit == "GB/s":
         return f"{value:.2f} GB/s"
     if unit == "s":
         return f"{value:.3f} s"
-    if unit == "ms":
-        return f"{value:.3g} ms"
+    if unit in ("ms", "us"):
+        return f"{value:.3g} {'ms' if unit == 'ms' else 'µs'}"
     suffix = " B" if unit == "bytes" else " /s"
     for limit, letter in ((1e9, " G"), (1e6, " M"), (1e3, " k")):
         if value >= limit:
@@ -160,15 +235,15 @@ def _span(spread: Spread, unit: Unit) -> str:
     return f"{figure(spread.least, unit)} - {figure(spread.most, unit)}"
 
 
-# -- the documents -------------------------------------------------------------------------------------------
+# -- the lab book -------------------------------------------------------------------------------------------
 
 
 def fill_page(report: Report, page: Path) -> None:
-    """Puts the table between the page's markers. Raises BenchFailed if the report is not fit for that."""
+    """Puts the table between the page's markers. Raises BenchFailed if the run was not a whole one."""
     partial = report.quick or not report.whole or report.java_left_out or report.failed
-    if partial or report.rounds < LEAST_ROUNDS:
+    if partial or report.rounds < MIN_ROUNDS:
         raise BenchFailed(
-            f"the documents take a whole run only: all rows, with Java, at least {LEAST_ROUNDS} rounds, not --quick"
+            f"the documents take a whole run only: all rows, with Java, at least {MIN_ROUNDS} rounds, not --quick"
         )
     begin, end = f"<!-- bench:{report.suite} -->\n", f"<!-- bench:{report.suite} end -->\n"
     text = page.read_text(encoding="utf-8")

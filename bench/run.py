@@ -1,51 +1,235 @@
-"""One suite, from the disk check to the report.
+"""The runner: tables of rows, and rounds in which the sides of a row take turns.
 
-The peer runs for the whole suite, so that Java's compiler has seen the work before anything counts; while one side is
-measured the other has no store open.
+A suite is a list of tasks. A `Task` names its sides, each a function that does the work once and returns a `Run`, and
+the rows that its sides fill. A `Row` names the side it shows, the side it is compared with, the unit, and which figure
+of a `Run` it takes. One warm-up round is not counted. The order of the sides is reversed from round to round; no round
+is dropped. Every side must do the same work in every round, or the rows hold no figures and say so.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
+import statistics
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 import msgspec
 
-from bench.harness import BenchFailed, Result, Scenario, measure
-from bench.java import NoJava
-from bench.machine import java_versions, look_at, versions
-from bench.report import Report
-from bench.workspace import ended_politely, workspace
+from bench.workspace import BenchFailed, ended_politely, workspace
 
+if TYPE_CHECKING:
+    from bench.report import Report
+
+Unit = Literal["messages/s", "queries/s", "GB/s", "s", "ms", "us", "bytes"]
 Tell = Callable[[str], None]
+VALUE = "value"
+OURS, JAVA = "ours", "java"
+SIZE_IDS = {100: "100b", 128: "128b", 1024: "1k"}
+SIZE_NAMES = {100: "100 B", 128: "128 B", 1024: "1 KB"}
+"""Sizes of bodies, in the names and in the titles of rows."""
+
+
+class NoPeer(Exception):
+    """Says in one sentence why the other side cannot be measured."""
+
+
+# -- the table -----------------------------------------------------------------------------------------------
+
+
+class Goal(msgspec.Struct, frozen=True):
+    """What a row must reach: a ratio to the other side, or a figure of its own."""
+
+    kind: Literal["ratio at least", "at least", "at most"]
+    value: float
+
+    def is_met(self, ours: float, ratio: float | None) -> bool | None:
+        """None if the goal is a ratio and there is none."""
+        if self.kind == "ratio at least":
+            return None if ratio is None else ratio >= self.value
+        return ours >= self.value if self.kind == "at least" else ours <= self.value
+
+
+class Row(msgspec.Struct, frozen=True):
+    """One line of the table. A ratio above 1 is in our favour, also where less is better."""
+
+    name: str
+    title: str
+    unit: Unit
+    goal: Goal | None = None
+    less_is_better: bool = False
+    has_ratio: bool = True
+    """False for figures near zero on both sides, where a ratio means nothing."""
+    field: str = ""
+    """OpenMessaging Benchmark's name of the figure, if it has one."""
+    body_bytes: int = 0
+    """Size of a message body, for rows that also show bytes of bodies a second."""
+    side: str = OURS
+    beside: str = JAVA
+    """The side that the ratio refers to; ignored if the task has no such side."""
+    figure: str = VALUE
+
+
+class Run(msgspec.Struct, frozen=True):
+    """What one side did in one round."""
+
+    figures: dict[str, float]
+    work: dict[str, int]
+    """Counts that must be equal in all rounds of all sides."""
+    cpu: float | None = None
+    """CPU seconds of the measured process or processes."""
+
+    @classmethod
+    def of(cls, value: float, work: dict[str, int], cpu: float | None = None) -> Run:
+        """A run with one figure."""
+        return cls({VALUE: value}, work, cpu)
+
+
+class Task(msgspec.Struct, frozen=True):
+    """One piece of work: its sides in the order of the first round, and the rows that they fill."""
+
+    group: str
+    """The name that `--only` takes."""
+    rows: tuple[Row, ...]
+    sides: Mapping[str, Callable[[], Run]]
+    missing: str = ""
+    """Why it cannot be measured here; empty if it can."""
+
+
+# -- results -------------------------------------------------------------------------------------------------
+
+
+class Spread(msgspec.Struct, frozen=True):
+    """The rounds of one side."""
+
+    median: float
+    least: float
+    most: float
+    rounds: tuple[float, ...]
+
+    @classmethod
+    def of(cls, rounds: Sequence[float]) -> Spread:
+        return cls(statistics.median(rounds), min(rounds), max(rounds), tuple(rounds))
+
+
+class Ratio(msgspec.Struct, frozen=True):
+    """The ratio of the medians; least and most are ratios of single rounds."""
+
+    value: float
+    least: float
+    most: float
+
+
+class Result(msgspec.Struct, frozen=True):
+    """A row with its figures; `java` is the side beside ours, whichever that is."""
+
+    row: Row
+    status: Literal["measured", "not yet", "failed"]
+    ours: Spread | None = None
+    java: Spread | None = None
+    ratio: Ratio | None = None
+    met: bool | None = None
+    note: str = ""
+    cpu: Spread | None = None
+    java_cpu: Spread | None = None
+
+
+def measure(task: Task, rounds: int, tell: Tell, *, with_peer: bool = True) -> list[Result]:
+    """Runs a task: one warm-up, then `rounds` rounds. Without a peer only the sides run that a row shows as ours."""
+    if task.missing:
+        return [Result(row, "not yet", note=task.missing) for row in task.rows]
+    shown = {row.side for row in task.rows}
+    sides = [name for name in task.sides if with_peer or name in shown]
+    runs: dict[str, list[Run]] = {name: [] for name in sides}
+    first: Run | None = None
+    try:
+        for number in range(rounds + 1):
+            tell(f"round {number} of {rounds}" if number else "warm-up")
+            for name in reversed(sides) if number % 2 else sides:
+                run = task.sides[name]()
+                first = first or run
+                if run.work != first.work:
+                    raise BenchFailed(f"not the same work was done: {first.work} and {run.work}")
+                runs[name].append(run)
+    except BenchFailed as failure:
+        return [Result(row, "failed", note=str(failure)) for row in task.rows]
+    counted = {name: done[1:] for name, done in runs.items()}
+    return [summarise(row, counted[row.side], counted.get(row.beside, [])) for row in task.rows]
+
+
+def summarise(row: Row, ours: Sequence[Run], java: Sequence[Run] = ()) -> Result:
+    """The result of a row from its counted rounds; `java` is empty if there was no other side."""
+    mine, theirs = ([run.figures[row.figure] for run in runs] for runs in (ours, java))
+    ratio = None
+    if theirs and row.has_ratio and min(*mine, *theirs) > 0:
+        pairs = [_ratio(row, one, other) for one, other in zip(mine, theirs, strict=True)]
+        ratio = Ratio(_ratio(row, statistics.median(mine), statistics.median(theirs)), min(pairs), max(pairs))
+    met = None if row.goal is None else row.goal.is_met(statistics.median(mine), None if ratio is None else ratio.value)
+    other = Spread.of(theirs) if theirs else None
+    return Result(row, "measured", Spread.of(mine), other, ratio, met, cpu=_cpu(ours), java_cpu=_cpu(java))
+
+
+def _ratio(row: Row, ours: float, java: float) -> float:
+    return java / ours if row.less_is_better else ours / java
+
+
+def _cpu(runs: Sequence[Run]) -> Spread | None:
+    seconds = [run.cpu for run in runs if run.cpu is not None]
+    return Spread.of(seconds) if seconds else None
+
+
+# -- CPU time ------------------------------------------------------------------------------------------------
+
+
+def cpu_seconds(*pids: int) -> float:
+    """CPU time of these processes so far, all their threads, in nanosecond resolution."""
+    return sum(time.clock_gettime((~pid << 3) | 2) for pid in pids)  # Linux: the CPU-time clock of another process
+
+
+class Stopwatch:
+    """Wall-clock and CPU seconds of a `with` block: of this process, or of the processes with these ids."""
+
+    def __init__(self, *pids: int) -> None:
+        self._pids = pids
+        self.seconds = self.cpu = 0.0
+
+    def __enter__(self) -> Stopwatch:
+        self.cpu = self._cpu()
+        self.seconds = time.perf_counter()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.seconds = time.perf_counter() - self.seconds
+        self.cpu = self._cpu() - self.cpu
+
+    def _cpu(self) -> float:
+        return cpu_seconds(*self._pids) if self._pids else time.process_time()
+
+
+# -- a suite -------------------------------------------------------------------------------------------------
 
 
 class Suite(Protocol):
-    """A set of rows that are measured together."""
+    """Rows that are measured together."""
 
     name: str
     summary: str
-    """One line about it."""
-    beside: str
-    """What our side is compared with, as the table calls it."""
+    sides: tuple[str, str]
+    """The two sides as the table calls them."""
 
     def need(self, quick: bool) -> int:
         """Bytes of disk that it uses at most."""
 
-    def scenarios(self, folder: Path, quick: bool) -> list[Scenario]:
-        """What it measures, in the order of the table; all they write goes into `folder`."""
+    def tasks(self, folder: Path, quick: bool) -> list[Task]:
+        """All tasks, in the order of the table. Starts nothing; everything they write goes to `folder`."""
 
-    def class_path(self) -> list[Path] | None:
-        """What its peer needs; None if Java has no part in it. Raises NoJava."""
-
-    def peer(self, jars: list[Path], folder: Path, quick: bool) -> contextlib.AbstractContextManager[Any]:
-        """Java, started and warmed up, as its scenarios expect it."""
+    def peer(self, folder: Path, quick: bool) -> contextlib.AbstractContextManager[dict[str, str]]:
+        """The other side, started and warm; gives its versions. Raises NoPeer."""
 
     def close(self) -> None:
-        """Ends what its scenarios have running."""
+        """Ends what its tasks have started."""
 
 
 class Options(msgspec.Struct, frozen=True):
@@ -63,29 +247,31 @@ class Options(msgspec.Struct, frozen=True):
 
 def run(suite: Suite, options: Options, tell: Tell) -> Report:
     """Runs a suite. Raises BenchFailed with a sentence if it cannot."""
+    from bench.report import Report, look_at, versions
+
     with ended_politely(), contextlib.ExitStack() as stack:
         folder = stack.enter_context(workspace(options.folder, suite.need(options.quick)))
         stack.callback(suite.close)
-        chosen = choose(suite.scenarios(folder, options.quick), options.only)
-        machine = look_at(folder)
-        used = versions()
-        peer, left_out = None, "not asked for (--no-java)"
+        chosen = choose(suite.tasks(folder, options.quick), options.only)
+        machine, used, left_out = look_at(folder), versions(), "not asked for (--no-java)"
         if options.with_java:
             try:
-                jars = suite.class_path()
-                tell(f"{suite.beside} warms up")
-                peer, left_out = stack.enter_context(suite.peer(jars or [], folder, options.quick)), ""
-                used |= {} if jars is None else java_versions(jars)
-            except NoJava as reason:
+                tell(f"{suite.sides[1]} warms up")
+                used |= stack.enter_context(suite.peer(folder, options.quick))
+                left_out = ""
+            except NoPeer as reason:
                 left_out = str(reason)
         if left_out:
-            tell(f"{suite.beside} is left out: {left_out}")
-        began = datetime.now(UTC)
-        results = [each for scenario in chosen for each in _measure(scenario, peer, options.rounds, tell)]
+            tell(f"{suite.sides[1]} is left out: {left_out}")
+        began = datetime.now(UTC).isoformat(timespec="seconds")
+        results: list[Result] = []
+        for task in chosen:
+            said = _prefixed(tell, task.rows[0].title)
+            results += measure(task, options.rounds, said, with_peer=not left_out)
         return Report(
             suite=suite.name,
             command=options.command,
-            date=began.isoformat(timespec="seconds"),
+            date=began,
             quick=options.quick,
             whole=not options.only,
             rounds=options.rounds,
@@ -93,22 +279,28 @@ def run(suite: Suite, options: Options, tell: Tell) -> Report:
             versions=used,
             java_left_out=left_out,
             results=results,
-            beside=suite.beside,
+            sides=suite.sides,
         )
 
 
-def choose(scenarios: Sequence[Scenario], only: Sequence[str]) -> list[Scenario]:
-    """Those whose group or one of whose rows is named. Raises BenchFailed for a name that nothing has."""
-    groups = list(dict.fromkeys(scenario.group for scenario in scenarios))
-    rows = [row.name for scenario in scenarios for row in scenario.rows]
+def _prefixed(tell: Tell, title: str) -> Tell:
+    return lambda step: tell(f"{title}: {step}")
+
+
+def choose(tasks: Sequence[Task], only: Sequence[str]) -> list[Task]:
+    """The tasks whose group or one of whose rows is named. Raises BenchFailed for an unknown name."""
+    groups = list(dict.fromkeys(task.group for task in tasks))
+    rows = [row.name for task in tasks for row in task.rows]
     for name in only:
         if name not in groups and name not in rows:
             raise BenchFailed(
                 f"there is nothing called '{name}'; groups are {', '.join(groups)}; rows {', '.join(rows)}"
             )
     wanted = set(only or groups)
-    return [each for each in scenarios if wanted & {each.group, *(row.name for row in each.rows)}]
+    return [task for task in tasks if wanted & {task.group, *(row.name for row in task.rows)}]
 
 
-def _measure(scenario: Scenario, peer: Any, rounds: int, tell: Tell) -> list[Result]:
-    return measure(scenario, peer, rounds, lambda step: tell(f"{scenario.rows[0].title}: {step}"))
+@contextlib.contextmanager
+def no_peer() -> Iterator[dict[str, str]]:
+    """For suites whose other side needs no process of its own."""
+    yield {}

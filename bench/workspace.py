@@ -1,7 +1,4 @@
-"""The temporary folder of a run: made where there is room, and gone afterwards, whatever happens.
-
-Everything a suite writes lies in it. It is removed at the end, after an error, at Ctrl-C and at SIGTERM.
-"""
+"""The temporary folder of a run. It is removed at the end, after an error, at Ctrl-C and at SIGTERM."""
 
 from __future__ import annotations
 
@@ -14,16 +11,19 @@ from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
-from bench.harness import BenchFailed
-
+MIB = 1 << 20
 GIB = 1 << 30
+
+
+class BenchFailed(Exception):
+    """Says in one sentence why there are no figures."""
 
 
 @contextlib.contextmanager
 def workspace(parent: Path | None, need: int) -> Iterator[Path]:
-    """A new folder below `parent` (or the system's temporary folder).
+    """A new folder below `parent`, or below the system's temporary folder.
 
-    Raises BenchFailed where `need` bytes are not free.
+    Raises BenchFailed if fewer than `need` bytes are free.
     """
     place = Path(tempfile.gettempdir()) if parent is None else parent
     if not place.is_dir():

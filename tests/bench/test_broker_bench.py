@@ -13,10 +13,19 @@ from typing import Any
 import pytest
 from quick_bench import quick_report
 
-from bench.broker.frames import QUEUES, Ring, batches, pulls, send_frame, sends
-from bench.broker.paced import percentiles
-from bench.broker.sink import reply_frame
-from bench.broker.window import BadReply, closed_loop
+from bench.load import (
+    QUEUES,
+    BadReply,
+    Ring,
+    batches,
+    closed_loop,
+    percentiles,
+    pull_frame,
+    pulls,
+    reply_frame,
+    send_frame,
+    sends,
+)
 from penstock.format.batch import decode_batch_body
 from penstock.protocol.command import RESPONSE, Command
 from penstock.protocol.frame import FrameReader, encode
@@ -97,7 +106,7 @@ def answering(answer: Callable[[int, Command], bytes]) -> Iterator[tuple[socket.
 
     def serve() -> None:
         reader = FrameReader()
-        with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # who asked has read enough
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # the client has read enough
             while data := theirs.recv(1 << 16):
                 for command in reader.feed(data):
                     got.append(command)
@@ -152,6 +161,17 @@ def test_all_sends_of_a_ring_are_of_one_length_as_the_sink_needs_it() -> None:
     assert len(ring.block) == 1024 * len(send_frame("t", 0, bytes(128), 100_000))
     (reply,) = FrameReader().feed(reply_frame(50))
     assert (reply.code, len(reply.body)) == (0, 50)
+
+
+def test_frames_are_the_bytes_that_the_protocol_writes() -> None:
+    for frame in (send_frame("t", 1, b"body", 100_000), pull_frame("t", 1, 5, 7, wait=True), reply_frame(3)):
+        (command,) = FrameReader().feed(frame)
+        assert encode(command) == frame
+
+
+def test_the_cpu_time_of_the_broker_is_measured_with_its_rate(report: dict[str, Any]) -> None:
+    with_load = [result for result in report["results"] if result["row"]["name"].startswith(("send-", "consume-"))]
+    assert all(result["cpu"]["least"] > 0 for result in with_load)
 
 
 def test_percentiles_are_those_of_the_sorted_times() -> None:

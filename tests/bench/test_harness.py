@@ -2,68 +2,74 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+from functools import partial
 from pathlib import Path
 
 import msgspec
 import pytest
-from compat.java_peer import Peer
 
-from bench.harness import BenchFailed, Goal, Result, Row, Run, Scenario, measure, summarise
-from bench.machine import Machine
-from bench.report import Report, as_markdown, fill_page
-from bench.workspace import workspace
+from bench.report import Machine, Report, as_markdown, fill_page
+from bench.run import Goal, Result, Row, Run, Stopwatch, Task, measure, summarise
+from bench.workspace import BenchFailed, workspace
 
 SPEED = Row("speed", "speed", "messages/s", Goal("ratio at least", 1))
 
 
-class Scripted(Scenario):
-    """Figures and work from lists, in the order in which the sides are called."""
+class Scripted:
+    """A task whose figures come from lists, and the sides in the order in which they were called."""
 
-    group = "scripted"
-    rows = (SPEED,)
-
-    def __init__(self, ours: list[float], java: list[float], java_work: int = 1) -> None:
-        self._figures = {"ours": ours, "java": java}
-        self._java_work = java_work
+    def __init__(self, java_work: int = 1, **figures: list[float]) -> None:
+        self._figures = figures
+        self._work = {"java": java_work}
         self.calls: list[str] = []
+        self.task = Task("scripted", (SPEED,), {side: partial(self._run, side) for side in figures})
 
-    def ours(self) -> Run:
-        return self._next("ours", 1)
-
-    def java(self, peer: Peer) -> Run:
-        return self._next("java", self._java_work)
-
-    def _next(self, side: str, work: int) -> Run:
+    def _run(self, side: str) -> Run:
         self.calls.append(side)
-        return Run({"speed": self._figures[side].pop(0)}, {"messages": work})
+        return Run.of(self._figures[side].pop(0), {"messages": self._work.get(side, 1)}, cpu=0.5)
 
 
-class NoPeer(Peer):
-    """Stands for a process that nobody asks anything."""
-
-    def __init__(self) -> None:
-        """Starts nothing."""
+def runs(*figures: float) -> list[Run]:
+    return [Run.of(figure, {}) for figure in figures]
 
 
-def test_the_sides_take_turns_and_the_warm_up_does_not_count() -> None:
-    scenario = Scripted(ours=[1, 30, 10, 20], java=[999, 10, 10, 10])
-    [result] = measure(scenario, NoPeer(), 3, lambda step: None)
-    assert scenario.calls == ["ours", "java"] * 4
+def test_the_sides_take_turns_in_alternating_order_and_the_warm_up_does_not_count() -> None:
+    scripted = Scripted(ours=[1, 30, 10, 20], java=[999, 10, 10, 10])
+    [result] = measure(scripted.task, 3, lambda step: None)
+    assert scripted.calls == ["ours", "java", "java", "ours"] * 2
     assert result.ours is not None
     assert (result.ours.median, result.ours.least, result.ours.most) == (20, 10, 30)
     assert result.ratio is not None
     assert (result.ratio.value, result.ratio.least, result.ratio.most) == (2, 1, 3)
     assert result.met is True
+    assert result.cpu is not None
+    assert result.cpu.rounds == (0.5, 0.5, 0.5)
+
+
+def test_a_row_takes_the_sides_and_the_figure_that_it_names() -> None:
+    row = Row("b", "b", "s", less_is_better=True, side="one", beside="two", figure="b")
+    sides = {"one": lambda: Run({"a": 9, "b": 2}, {}), "two": lambda: Run({"a": 9, "b": 6}, {})}
+    [result] = measure(Task("g", (row,), sides), 1, lambda step: None)
+    assert result.ratio is not None
+    assert result.ratio.value == 3
+
+
+def test_a_stopwatch_measures_the_cpu_time_of_this_process_and_of_another() -> None:
+    with Stopwatch() as ours, Stopwatch(os.getpid()) as by_id:
+        sum(range(300_000))
+    assert 0 < by_id.cpu <= ours.cpu
+    assert ours.seconds > 0
 
 
 def test_without_a_peer_a_ratio_is_neither_met_nor_missed() -> None:
-    [result] = measure(Scripted(ours=[1, 2], java=[]), None, 1, lambda step: None)
+    [result] = measure(Scripted(ours=[1, 2], java=[]).task, 1, lambda step: None, with_peer=False)
     assert (result.java, result.ratio, result.met) == (None, None, None)
 
 
 def test_sides_that_did_different_work_have_no_figures() -> None:
-    [result] = measure(Scripted(ours=[1, 1], java=[1, 1], java_work=2), NoPeer(), 1, lambda step: None)
+    [result] = measure(Scripted(ours=[1, 1], java=[1, 1], java_work=2).task, 1, lambda step: None)
     assert result.status == "failed"
     assert "not the same work" in result.note
     assert result.ours is None
@@ -71,18 +77,18 @@ def test_sides_that_did_different_work_have_no_figures() -> None:
 
 def test_a_ratio_above_one_is_in_our_favour_also_where_less_is_better() -> None:
     lag = Row("lag", "lag", "bytes", less_is_better=True)
-    result = summarise(lag, [10, 10, 10], [20, 20, 20])
+    result = summarise(lag, runs(10, 10, 10), runs(20, 20, 20))
     assert result.ratio is not None
     assert result.ratio.value == 2
 
 
 def test_a_figure_of_zero_gives_no_ratio() -> None:
-    assert summarise(SPEED, [0, 1, 1], [1, 1, 1]).ratio is None
+    assert summarise(SPEED, runs(0, 1, 1), runs(1, 1, 1)).ratio is None
 
 
 @pytest.mark.parametrize(("goal", "met"), [(Goal("at least", 1), True), (Goal("at most", 1), False)])
 def test_a_goal_of_its_own_needs_no_peer(goal: Goal, met: bool) -> None:
-    assert summarise(Row("walk", "walk", "GB/s", goal), [2, 2, 2], []).met is met
+    assert summarise(Row("walk", "walk", "GB/s", goal), runs(2, 2, 2)).met is met
 
 
 def test_a_full_disk_is_refused_before_anything_is_written(tmp_path: Path) -> None:
@@ -112,12 +118,12 @@ def report_of(*results: Result) -> Report:
 def test_the_table_replaces_what_stood_between_the_markers(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text("before\n<!-- bench:store -->\nold figures\n<!-- bench:store end -->\nafter\n")
-    report = report_of(summarise(SPEED, [20, 20, 20], [10, 10, 10]))
+    report = report_of(summarise(SPEED, runs(20, 20, 20), runs(10, 10, 10)))
     fill_page(report, page)
     text = page.read_text()
     assert text.startswith("before\n<!-- bench:store -->\n")
     assert text.endswith("<!-- bench:store end -->\nafter\n")
-    assert "| speed | 20 /s | 10 /s | 2.00 | 2.00 - 2.00 | >= 1x | yes |" in text
+    assert "| speed | 20 /s | 10 /s | 2.00 | 2.00 - 2.00 |  | >= 1x | yes |" in text
     assert "old figures" not in text
     fill_page(report, page)
     assert page.read_text() == text

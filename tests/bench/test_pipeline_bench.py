@@ -13,11 +13,12 @@ import pytest
 
 pytest.importorskip("pyspark", reason="the suite `pipeline` needs the extra `spark`")
 
-from bench.harness import BenchFailed
-from bench.pipeline import PipelineSuite, pinned
-from bench.pipeline.pinned import Given, Pinned, serve
+from bench import pinned
+from bench.pinned import Given, Pinned, serve
+from bench.pipeline import PipelineSuite
+from bench.workspace import BenchFailed
 
-THIS = __name__
+CALL = f"{__name__}:in_session"
 
 
 @pytest.fixture
@@ -28,7 +29,7 @@ def all_cores() -> Iterator[None]:
 
 
 def test_each_job_has_a_row_for_each_size_on_one_core_on_two_and_without_spark(tmp_path: Path) -> None:
-    rows = [row for scenario in PipelineSuite().scenarios(tmp_path, quick=False) for row in scenario.rows]
+    rows = [row for task in PipelineSuite().tasks(tmp_path, quick=False) for row in task.rows]
     names = [row.name for row in rows]
     assert len(names) == len(set(names))
     assert names[:2] == ["session-1core", "session-2cores"]
@@ -66,7 +67,7 @@ def test_a_pinned_process_answers_with_seconds_and_memory_and_tells_of_errors(
 
     started: list[int] = []
     monkeypatch.setattr(pinned, "_session", lambda folder, cores: started.append(cores) or Session("spark"))
-    orders = [{"call": name, "given": {"number": number}} for name, number in ((THIS, 3), (f"{THIS}:in_session", -1))]
+    orders = [{"call": name, "given": {"number": number}} for name, number in ((CALL, 3), (CALL, -1))]
     answers = io.StringIO()
     core = min(os.sched_getaffinity(0))
     serve(str(tmp_path), [str(core)], io.StringIO("".join(json.dumps(order) + "\n" for order in orders)), answers)
@@ -74,7 +75,7 @@ def test_a_pinned_process_answers_with_seconds_and_memory_and_tells_of_errors(
     assert (first["double"], first["session"], first["cores"]) == (6, "spark", 1)
     assert first["seconds"] >= 0
     assert first["memory"] > 1 << 20
-    assert second == {"error": f"{THIS}:in_session: too small"}
+    assert second == {"error": f"{CALL}: too small"}
     assert (started, Session.stopped) == ([1], 1), "one session for all that is asked"
 
 
@@ -86,13 +87,14 @@ def test_a_process_on_more_cores_than_there_are_is_refused(tmp_path: Path) -> No
 
 def test_a_figure_needs_all_messages_to_have_been_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     suite = PipelineSuite()
-    (scan,) = [each for each in suite.scenarios(tmp_path, quick=True) if each.rows[0].name == "usage-100b-1core"]
+    (scan,) = [each for each in suite.tasks(tmp_path, quick=True) if each.rows[0].name == "usage-100b-1core"]
     for session in (1, 2):
-        suite._sessions[session] = Given(None)
-    monkeypatch.setattr(pinned, "call", lambda spark, name, given: {"messages": 6000, "bytes": 10**9, "seconds": 0.5})
-    run = scan.ours()
-    assert run.figures == {"usage-100b-1core": 2.0, "usage-100b-2cores": 1.0, "usage-100b-alone": 2.0}
-    assert run.work == {"messages": 6000, "bytes": 10**9}
-    monkeypatch.setattr(pinned, "call", lambda spark, name, given: {"messages": 5999, "bytes": 1, "seconds": 1})
+        suite.sessions[session] = Given(None)
+    answer = {"messages": 6000, "bytes": 10**9, "seconds": 0.5, "cpu": 0.4}
+    monkeypatch.setattr(pinned, "call", lambda spark, name, given: answer)
+    runs = {name: side() for name, side in scan.sides.items()}
+    assert {name: run.figures["value"] for name, run in runs.items()} == {"1core": 2.0, "2cores": 1.0, "alone": 2.0}
+    assert all(run.work == {"messages": 6000, "bytes": 10**9} and run.cpu == 0.4 for run in runs.values())
+    answer["messages"] = 5999
     with pytest.raises(BenchFailed, match="usage_on_spark saw 5999 of 6000 messages"):
-        scan.ours()
+        scan.sides["1core"]()

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from quick_bench import quick_report
 
-from bench.harness import BenchFailed
-from bench.replication.logs import Log, check_equal, wait_until_equal
+from bench.replication import Log, check_equal, wait_until_equal
+from bench.workspace import BenchFailed
 
 FILE = 4 << 20
 RECORD = b"r" * 100

@@ -13,24 +13,22 @@ pytest.importorskip("pyspark", reason="the suite `spark` needs the extra `spark`
 
 from pyspark.sql.datasource import InputPartition
 
-from bench.harness import Spread, summarise
+from bench.ready_source import ReadyReader, save_batch
 from bench.report import cells
-from bench.spark import SparkSuite
-from bench.spark.ready import ReadyReader, save_batch
-from bench.spark.sides import Session, Sides, Wanted
-from bench.spark.stores import FULL, QUICK, messages
+from bench.run import Run, Spread, summarise
+from bench.spark import FULL, QUICK, Places, Session, SparkSuite, Wanted, messages
 
 GROUPS = ("count", "count-log", "count-all", "by-topic", "by-topic-log", "to-parquet")
 OTHERS = ("ready", "parquet", "broker")
 
 
 @pytest.fixture
-def sides(tmp_path: Path) -> Sides:
-    return Sides(tmp_path, 128, QUICK, Session(tmp_path))
+def places(tmp_path: Path) -> Places:
+    return Places(tmp_path, 128, QUICK, Session(tmp_path))
 
 
 def test_each_question_has_a_row_for_each_size_and_each_other_side(tmp_path: Path) -> None:
-    rows = [row for scenario in SparkSuite().scenarios(tmp_path, quick=False) for row in scenario.rows]
+    rows = [row for task in SparkSuite().tasks(tmp_path, quick=False) for row in task.rows]
     assert [row.name for row in rows] == [
         f"{group}-{size}-{other}" for size in ("128b", "1k") for group in GROUPS for other in OTHERS
     ]
@@ -38,7 +36,7 @@ def test_each_question_has_a_row_for_each_size_and_each_other_side(tmp_path: Pat
 
 
 def test_every_goal_of_the_source_stands_at_its_row(tmp_path: Path) -> None:
-    rows = [row for scenario in SparkSuite().scenarios(tmp_path, quick=False) for row in scenario.rows]
+    rows = [row for task in SparkSuite().tasks(tmp_path, quick=False) for row in task.rows]
     goals = {row.name: (row.goal.kind, row.goal.value) for row in rows if row.goal}
     counts_and_aggregates = {row.name for row in rows if "parquet-" not in row.name}
     assert {name for name, goal in goals.items() if goal == ("ratio at least", 0.8)} == {
@@ -53,8 +51,8 @@ def test_every_goal_of_the_source_stands_at_its_row(tmp_path: Path) -> None:
 def test_a_full_run_reads_about_a_gigabyte_of_log_of_each_size(tmp_path: Path) -> None:
     for body, count in FULL.messages.items():
         small = msgspec.structs.replace(QUICK, messages={body: 2_000}, topics=FULL.topics, queues=FULL.queues)
-        sides = Sides(tmp_path, body, small, Session(tmp_path))
-        file = next((sides.store / "commitlog").iterdir())
+        places = Places(tmp_path, body, small, Session(tmp_path))
+        file = next((places.store / "commitlog").iterdir())
         with file.open("rb") as log:
             record = int.from_bytes(log.read(4), "big")
         assert 0.8e9 < record * count < 1.3e9
@@ -85,8 +83,8 @@ def test_ready_made_batches_are_as_many_rows_as_asked_for(tmp_path: Path, rows: 
 
 
 @pytest.mark.parametrize("wanted", [Wanted(("topic",)), Wanted(("topic", "store_size"), order="log"), Wanted()])
-def test_the_ceiling_has_the_columns_and_the_batches_of_ours(sides: Sides, wanted: Wanted) -> None:
-    options = sides.ready_options(wanted)
+def test_the_ceiling_has_the_columns_and_the_batches_of_ours(places: Places, wanted: Wanted) -> None:
+    options = places.ready_options(wanted)
     (batch,) = ReadyReader(options["file"], int(options["rows"]), 1).read(InputPartition(10))
     assert options["rows"] == str(QUICK.messages[128])
     assert batch.num_rows == 10
@@ -95,8 +93,8 @@ def test_the_ceiling_has_the_columns_and_the_batches_of_ours(sides: Sides, wante
 
 
 def test_the_table_says_how_many_bytes_of_bodies_a_figure_is(tmp_path: Path) -> None:
-    row = SparkSuite().scenarios(tmp_path, quick=True)[0].rows[0]
-    result = summarise(row, [2e6, 2e6, 2e6], [4e6, 4e6, 4e6])
+    row = SparkSuite().tasks(tmp_path, quick=True)[0].rows[0]
+    result = summarise(row, [Run.of(2e6, {})] * 3, [Run.of(4e6, {})] * 3)
     assert cells(result)[1] == "2 M/s (256 MB/s)"
     assert result.java == Spread.of([4e6] * 3)
     assert result.met is False

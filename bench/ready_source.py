@@ -1,9 +1,10 @@
-"""The ceiling: a Spark source that hands out one ready-made Arrow batch again and again, and does nothing else.
+"""The ceiling of the suite `spark`: a Spark source that only hands out one ready-made Arrow batch again and again.
 
-`.schema(...)` says its columns; options are `file` (an Arrow file with the batch), `rows` and `tasks`. What it takes is
-what Spark takes to get such rows from Python at all, so no source of the same rows can be quicker.
+`.schema(...)` names its columns; options are `file` (an Arrow file with the batch), `rows` and `tasks`. Its time is
+what Spark needs to get such rows from Python at all, so no source of the same rows can be faster.
 
-Goes to Spark's workers by value, because the package `bench` need not be importable there.
+The module is sent to Spark's workers by value, because they may not be able to import `bench`. It is a file of its own
+because it needs PySpark at import.
 """
 
 from __future__ import annotations

@@ -1,13 +1,11 @@
-"""Processes that may use so many cores and no more, each with a Spark session: driver, Java and workers alike.
+"""Processes that may use a number of cores and no more, each with a Spark session: driver, Java and workers alike.
 
     pinned = Pinned(2, folder)
-    pinned.ask("bench.pipeline.rebuild", path=...)      # calls that module's in_session(spark, path=...) over there
-    pinned.ask("bench.pipeline.scans:usage", path=...)  # or another function
+    pinned.ask("bench.pipeline:usage_on_spark", path=...)  # calls that function(spark, path=...) in the process
 
 The process pins itself before it starts anything, so that all it starts is pinned as well. It and its session start
-when they are first asked something; a session's start is in no answer's seconds.
-
-The process is `bench.pipeline.process`: a line of JSON in, a line of JSON out.
+with the first question; a session's start is not in the seconds of any answer. `python -m bench.pinned FOLDER CORE ...`
+is the process: a line of JSON in, a line of JSON out.
 """
 
 from __future__ import annotations
@@ -23,17 +21,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from bench import PROJECT
-from bench.harness import BenchFailed
+from bench.run import cpu_seconds
+from bench.workspace import BenchFailed
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _DOWN_WITHIN_S = 60.0
-_LOOK_EVERY_S = 0.1
+_SAMPLE_S = 0.1
 
 
 class Pinned:
-    """A process on `cores` cores, with what Spark writes below `folder`. Ended by `stop`."""
+    """A process on `cores` cores; Spark writes below `folder`. `stop` ends it."""
 
     def __init__(self, cores: int, folder: Path) -> None:
         self._cores = cores
@@ -41,7 +40,7 @@ class Pinned:
         self._process: subprocess.Popen[str] | None = None
 
     def ask(self, name: str, **given: Any) -> dict[str, Any]:
-        """What `name` gave, its `seconds`, and the `memory` of Python meanwhile. Raises BenchFailed with its error."""
+        """What `name` returned, with `seconds`, `cpu` and the `memory` of Python. Raises BenchFailed with its error."""
         process = self._started()
         assert process.stdin is not None
         assert process.stdout is not None
@@ -64,7 +63,7 @@ class Pinned:
             if len(there) < self._cores:
                 raise BenchFailed(f"this takes {self._cores} cores, and {len(there)} may be used")
             cores = [str(core) for core in there[: self._cores]]
-            order = [sys.executable, "-m", "bench.pipeline.process", str(self._folder), *cores]
+            order = [sys.executable, "-m", "bench.pinned", str(self._folder), *cores]
             pipe = subprocess.PIPE
             self._process = subprocess.Popen(order, cwd=PROJECT, stdin=pipe, stdout=pipe, text=True)
         return self._process
@@ -86,7 +85,7 @@ class Pinned:
 
 
 class Given:
-    """The same with a session that is there already, unpinned: for tests."""
+    """The same with a session that exists already, unpinned: for tests."""
 
     def __init__(self, spark: SparkSession | None) -> None:
         self._spark = spark
@@ -95,35 +94,72 @@ class Given:
         return call(self._spark, name, given)
 
     def stop(self) -> None:
-        """The session is somebody else's."""
+        """The session belongs to the caller."""
 
 
 def call(spark: SparkSession | None, name: str, given: dict[str, Any]) -> dict[str, Any]:
-    """Calls `module:function(spark, **given)`, `in_session` if no function is named."""
+    """Calls `module:function(spark, **given)`."""
     module, _, function = name.partition(":")
-    called = getattr(importlib.import_module(module), function or "in_session")
+    called = getattr(importlib.import_module(module), function)
     with _Memory() as memory:
-        started = time.perf_counter()
-        told = called(spark, **given)
+        cpu, started = tree_cpu_seconds(os.getpid()), time.perf_counter()
+        returned = called(spark, **given)
         took = time.perf_counter() - started
-    return {**told, "seconds": took, "memory": memory.most}
+        cpu = tree_cpu_seconds(os.getpid()) - cpu
+    return {**returned, "seconds": took, "cpu": cpu, "memory": memory.most}
+
+
+def tree_cpu_seconds(root: int) -> float:
+    """CPU time of a process and of all processes below it that still run."""
+    total = 0.0
+    for pid, _ in _tree(root):
+        try:
+            total += cpu_seconds(pid)
+        except OSError:  # it has ended meanwhile
+            continue
+    return total
+
+
+def _tree(root: int) -> list[tuple[int, dict[str, str]]]:
+    """A process and all processes below it: their ids and what /proc says of their status."""
+    below: dict[int, list[int]] = {}
+    status: dict[int, dict[str, str]] = {}
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            lines = (folder / "status").read_text(encoding="utf-8", errors="replace").splitlines()
+        except OSError:  # it has ended
+            continue
+        said = dict(line.split(":\t", 1) for line in lines if ":\t" in line)
+        below.setdefault(int(said["PPid"]), []).append(int(folder.name))
+        status[int(folder.name)] = said
+    found, waiting = [], [root]
+    while waiting:
+        pid = waiting.pop()
+        if pid in status:
+            found.append((pid, status[pid]))
+        waiting += below.get(pid, [])
+    return found
 
 
 class _Memory:
-    """The most that this process and the Python processes below it held of their own at one time, in a `with` block.
+    """The peak of anonymous memory of this process and the Python processes below it, in a `with` block.
 
-    What they have mapped of files is not theirs, and neither is Java's heap.
+    Mapped files are not counted, and neither is Java's heap.
     """
 
     def __init__(self) -> None:
         self.most = 0
         self._ending = threading.Event()
-        self._thread = threading.Thread(target=self._look, daemon=True)
+        self._thread = threading.Thread(target=self._sample, daemon=True)
 
-    def _look(self) -> None:
-        self.most = _held()
-        while not self._ending.wait(_LOOK_EVERY_S):
-            self.most = max(self.most, _held())
+    def _sample(self) -> None:
+        self.most = self._held()
+        while not self._ending.wait(_SAMPLE_S):
+            self.most = max(self.most, self._held())
+
+    def _held(self) -> int:
+        pythons = [said for _, said in _tree(os.getpid()) if said["Name"].startswith("python")]
+        return sum(int(said.get("RssAnon", "0 kB").split()[0]) * 1024 for said in pythons)
 
     def __enter__(self) -> _Memory:
         self._thread.start()
@@ -134,29 +170,8 @@ class _Memory:
         self._thread.join()
 
 
-def _held() -> int:
-    """Bytes of memory that no file backs, of this process and of all Python processes below it."""
-    below: dict[int, list[int]] = {}
-    held: dict[int, int] = {}
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            lines = (folder / "status").read_text(encoding="utf-8", errors="replace").splitlines()
-        except OSError:  # it has ended
-            continue
-        said = dict(line.split(":\t", 1) for line in lines if ":\t" in line)
-        below.setdefault(int(said["PPid"]), []).append(int(folder.name))
-        if said["Name"].startswith("python"):
-            held[int(folder.name)] = int(said.get("RssAnon", "0 kB").split()[0]) * 1024
-    total, waiting = 0, [os.getpid()]
-    while waiting:
-        process = waiting.pop()
-        total += held.get(process, 0)
-        waiting += below.get(process, [])
-    return total
-
-
 def serve(folder: str, cores: list[str], orders: TextIO, answers: TextIO) -> None:
-    """Does as it is asked until nobody asks any more."""
+    """Answers questions until its input ends."""
     os.sched_setaffinity(0, {int(core) for core in cores})
     spark: SparkSession | None = None
     for line in orders:
@@ -164,7 +179,7 @@ def serve(folder: str, cores: list[str], orders: TextIO, answers: TextIO) -> Non
         try:
             spark = spark or _session(folder, len(cores))
             answer = call(spark, order["call"], order["given"])
-        except Exception as error:  # whatever it is, the one who asked is to read it
+        except Exception as error:  # any error goes to the process that asked
             answer = {"error": f"{order['call']}: {error}"}
         print(json.dumps(answer), file=answers, flush=True)
     if spark is not None:
@@ -177,3 +192,9 @@ def _session(folder: str, cores: int) -> SparkSession:
     places = {"spark.local.dir": f"{folder}/local", "spark.sql.warehouse.dir": f"{folder}/warehouse"}
     conf = {**places, "spark.driver.memory": "1g"}
     return start_session("penstock bench", f"local[{cores}]", conf, light_java=True)
+
+
+if __name__ == "__main__":
+    with os.fdopen(os.dup(1), "w", encoding="utf-8") as out:
+        os.dup2(2, 1)  # what Java prints must not be read as an answer
+        serve(sys.argv[1], sys.argv[2:], sys.stdin, out)
