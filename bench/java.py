@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from compat.java_peer import PROJECT, Peer, PeerError, build
+from support.peers import PROJECT, Peer, PeerError, build
 
 HEAP = "2g"
 

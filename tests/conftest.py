@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
-from seeds import IS_CI
+from support.effort import IS_CI
 
 from penstock.format import kernels
 

@@ -16,8 +16,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Self
 
-from java_broker import broker_command, broker_environment
-from ports import free_port_pair
+from support.loopback import free_port_pair
+from support.peers import broker_command, broker_environment
 
 from bench import PROJECT
 from bench.broker.frames import send_frame

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar
 
-from console_process import ConsoleProcess
+from support.clients import ConsoleProcess
 
 from bench.broker.processes import Penstock
 from bench.broker.rows import Send

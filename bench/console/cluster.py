@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from console_process import ConsoleProcess
+from support.clients import ConsoleProcess
 
 from bench.harness import BenchFailed
 from penstock.client import Message, MessageQueue, sync

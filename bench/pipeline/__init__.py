@@ -14,7 +14,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from compat.java_peer import Peer
+from support.peers import Peer
 
 from bench.harness import Scenario
 from bench.java import BesideStore

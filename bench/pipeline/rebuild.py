@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pyarrow as pa
-from compat.java_peer import Peer
+from support.peers import Peer
 
 from bench.harness import BenchFailed, Goal, Row, Run, Scenario
 from bench.pipeline.pinned import Pinned

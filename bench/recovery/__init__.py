@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from compat.java_peer import Peer
+from support.peers import Peer
 
 from bench.harness import Scenario
 from bench.java import BesideStore

@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from compat.java_peer import Peer
+from support.peers import Peer
 
 from bench.harness import Goal, Row, Run, Scenario
 from bench.recovery.killed import KilledStores

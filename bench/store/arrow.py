@@ -11,7 +11,7 @@ import time
 from typing import TYPE_CHECKING
 
 import numpy as np
-from compat.java_peer import Peer
+from support.peers import Peer
 
 from bench.harness import Goal, Row, Run, Scenario
 from bench.store.ground import PREFIX, QUEUES, SIZE_IDS, SIZE_NAMES, TAG, TOPIC, Ground, body_of, check

@@ -11,7 +11,7 @@ import threading
 import time
 from pathlib import Path
 
-from compat.java_peer import Peer
+from support.peers import Peer
 
 from bench.harness import Goal, Row, Run, Scenario
 from bench.store.ground import HUNDRED, Ground, body_of, put_all

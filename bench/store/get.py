@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 
-from compat.java_peer import Peer
+from support.peers import Peer
 
 from bench.harness import Goal, Row, Run, Scenario
 from bench.store.ground import QUEUES, SIZE_IDS, SIZE_NAMES, TOPIC, Ground

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from compat.java_peer import Peer
+from support.peers import Peer
 
 from bench.harness import BenchFailed
 from bench.store.sizes import Sizes

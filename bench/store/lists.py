@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from compat.java_peer import Peer
+from support.peers import Peer
 
 from bench.harness import Row, Run, Scenario
 from bench.store.ground import PREFIX, QUEUES, SIZE_IDS, SIZE_NAMES, TAG, TOPIC, Ground, body_of, check

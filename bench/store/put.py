@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from compat.java_peer import Peer
+from support.peers import Peer
 
 from bench.harness import Goal, Row, Run, Scenario
 from bench.store.ground import SIZE_IDS, SIZE_NAMES, Ground, body_of, put_all

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 
-from compat.java_peer import Peer
+from support.peers import Peer
 
 from bench.harness import Goal, Row, Run, Scenario
 from bench.store.ground import KILO, PREFIX, TOPIC, Ground

@@ -6,7 +6,7 @@ import threading
 import time
 from concurrent.futures import Future
 
-from compat.java_peer import Peer
+from support.peers import Peer
 
 from bench.harness import Row, Run, Scenario
 from bench.store.ground import KILO, PREFIX, QUEUES, TAG, TOPIC, Ground, body_of, check, put_all

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from quick_bench import quick_report
+from support.effort import quick_report
 
 from bench.broker.frames import QUEUES, Ring, batches, pulls, send_frame, sends
 from bench.broker.paced import percentiles

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from compat.java_peer import Peer
+from support.peers import Peer
 
 from bench.harness import BenchFailed, Goal, Result, Row, Run, Scenario, measure, summarise
 from bench.machine import Machine

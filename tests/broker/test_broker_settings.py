@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from support import ROOT
 
 from penstock.broker.setting_page import settings_page
 from penstock.broker.setting_table import BY_NAME, SPECS, WITHOUT_EFFECT
@@ -17,7 +18,7 @@ from penstock.store.broker_conf import to_broker_conf
 from penstock.store.broker_names import BROKER_NAMES, PENSTOCK_BROKER_NAMES
 from penstock.store.setting_spec import Origin
 
-PAGE = Path(__file__).parents[2] / "docs" / "reference" / "broker-settings.md"
+PAGE = ROOT / "docs" / "reference" / "broker-settings.md"
 
 
 def test_every_name_that_the_reader_keeps_has_a_meaning_here() -> None:

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 from corrupt.damaged_store import SETTINGS, Base, Damage, do_damage
 from corrupt.reading import Reading, assert_undamaged_is_served, keys_of
-from numbered import SEED
-from store_home import is_one_sentence
-from unsynced_files import UnsyncedFiles
+from support.disks import UnsyncedFiles
+from support.messages import SEED
+from support.stores import is_one_sentence
 
 from penstock.errors import PenstockError
 from penstock.store import Message, MessageStore

@@ -14,10 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from crash.failing_files import FailingFiles
-from numbered import SEED, SMALL_FILES, Place, is_delayed, message, place_put, read_store
-from store_home import is_one_sentence
-from unsynced_files import UnsyncedFiles
+from support.disks import FailingFiles, UnsyncedFiles
+from support.messages import SEED, SMALL_FILES, Place, is_delayed, message, place_put, read_store
+from support.stores import is_one_sentence
 
 from penstock.errors import PenstockError
 from penstock.format.config_tables import ConsumerOffsets

@@ -21,7 +21,8 @@ from typing import Any
 
 import pytest
 from crash import kill_writer
-from numbered import SEED, SMALL_FILES, Place, read_store
+from support import TESTS
+from support.messages import SEED, SMALL_FILES, Place, read_store
 
 from penstock.store import MessageStore, Settings
 
@@ -42,7 +43,7 @@ class Nursery:
         with said.open("wb") as errors:
             self._process = subprocess.Popen(
                 [sys.executable, kill_writer.__file__],
-                env={**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent)},
+                env={**os.environ, "PYTHONPATH": str(TESTS)},
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=errors,

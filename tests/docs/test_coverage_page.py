@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 import pytest
+from support import TESTS
 
-TESTS = Path(__file__).resolve().parents[1]
 PAGE = TESTS.parent / "docs" / "reference" / "coverage.md"
 HEADING = ["what", "state", "test or why"]
 STATES = ("done", "different", "not yet")

@@ -5,12 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from support import ROOT
 
 from penstock.errors import BadSettings
 from penstock.namesrv import NamesrvSettings
 from penstock.namesrv.setting_page import settings_page
 
-PAGE = Path(__file__).parents[2] / "docs" / "reference" / "namesrv-settings.md"
+PAGE = ROOT / "docs" / "reference" / "namesrv-settings.md"
 
 
 def test_the_page_is_what_the_table_makes() -> None:

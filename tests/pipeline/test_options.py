@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 from typing import Any
 
 import pytest
-from store_home import is_one_sentence
+from support import ROOT
+from support.stores import is_one_sentence
 
 from penstock.errors import BadSettings
 from penstock.pipeline.offset_words import EARLIEST, LATEST, Wish
 from penstock.pipeline.option_page import table
 from penstock.pipeline.options import OPTIONS, Options, attribute
 
-PAGE = Path(__file__).parents[2] / "docs" / "reference" / "spark.md"
+PAGE = ROOT / "docs" / "reference" / "spark.md"
 PLACE = {"path": "/data/store"}
 EMPTY = "it must not be empty"
 NUMBER = "it must be a whole number of at least"

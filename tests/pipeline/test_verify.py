@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from audit_in_pieces import Answers, Tasks, audit_here, in_process, stores_at, verified
-from faults import ALL
-from sound_store import SETTINGS, T0, SoundStore, some_messages
+from support.damage import SETTINGS, T0, SoundStore, some_messages
+from support.faults import ALL
+from support.pipeline import Answers, Tasks, audit_here, in_process, stores_at, verified
 
 from penstock.cli.main import main
 from penstock.errors import BadSettings, BadStore

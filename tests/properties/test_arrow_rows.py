@@ -9,11 +9,11 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from arrow_batches import MAP, expected_row, read_log, read_queue
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from properties.test_put_is_got import HOSTS, KEYS, MEMORY, START_MS, TAGS, TOPICS
-from twins import TWINS, running_on
+from support.arrow import MAP, expected_row, read_log, read_queue
+from support.effort import TWINS, running_on
 
 from penstock.store import Message, MessageStore, Record, Settings
 

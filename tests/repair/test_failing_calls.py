@@ -7,11 +7,10 @@ import shutil
 from pathlib import Path
 
 import pytest
-from crash.failing_files import FailingFiles
-from repair.damaged_home import DamagedHome
 from repair.test_killed import Run, Scene, damaged, garbled, run_rebuild, run_repair, visible
-from store_home import is_one_sentence
-from unsynced_files import UnsyncedFiles
+from support.damage import DamagedHome
+from support.disks import FailingFiles, UnsyncedFiles
+from support.stores import is_one_sentence
 
 from penstock.errors import PenstockError
 

@@ -7,9 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from killed_files import CountedFiles, run_killed
-from repair.damaged_home import QUEUES, SETTINGS, DamagedHome
-from unsynced_files import UnsyncedFiles
+from support.damage import QUEUES, SMALL_SETTINGS, DamagedHome
+from support.disks import CountedFiles, UnsyncedFiles, run_killed
 
 from penstock.format.record import Record
 from penstock.store import MessageStore
@@ -32,7 +31,7 @@ class Scene:
     def assert_served(self, path: Path, *, ends: bool) -> None:
         """By a plain start, without a repair."""
         copy = DamagedHome(path)
-        with MessageStore.open(path, SETTINGS, files=UnsyncedFiles(), clock=self.home.clock) as store:
+        with MessageStore.open(path, SMALL_SETTINGS, files=UnsyncedFiles(), clock=self.home.clock) as store:
             for name, due in self.due.items():
                 assert copy.read_queue(store, *name) == due
                 if ends:
@@ -68,11 +67,11 @@ def garbled(home: DamagedHome) -> Scene:
 
 
 def run_repair(path: Path, home: DamagedHome, files: UnsyncedFiles) -> None:
-    repair(path, SETTINGS, files=files, clock=home.clock)
+    repair(path, SMALL_SETTINGS, files=files, clock=home.clock)
 
 
 def run_rebuild(path: Path, home: DamagedHome, files: UnsyncedFiles) -> None:
-    rebuild(path, SETTINGS, files=files, clock=home.clock)
+    rebuild(path, SMALL_SETTINGS, files=files, clock=home.clock)
 
 
 Run = Callable[[Path, DamagedHome, UnsyncedFiles], None]

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import faults
 import pytest
-from sound_store import SETTINGS, SoundStore
-from unsynced_files import UnsyncedFiles
+from support import faults
+from support.damage import SETTINGS, SoundStore
+from support.disks import UnsyncedFiles
 
 from penstock.errors import BadStore
 from penstock.store.audit import audit

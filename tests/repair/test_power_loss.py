@@ -6,11 +6,11 @@ import shutil
 from pathlib import Path
 
 import pytest
-from numbered import SEED
-from power_loss import Image, PowerLossFiles, write_image
-from repair.damaged_home import SETTINGS, DamagedHome
 from repair.test_killed import Run, Scene, can_start, damaged, garbled, run_rebuild, run_repair, visible
-from unsynced_files import UnsyncedFiles
+from support.damage import SMALL_SETTINGS, DamagedHome
+from support.disks import UnsyncedFiles
+from support.messages import SEED
+from support.power_loss import Image, PowerLossFiles, write_image
 
 from penstock.store.files import Files
 from penstock.store.rebuilding import rebuild_by_ranges
@@ -57,7 +57,7 @@ def test_the_power_may_go_at_any_sync_of_a_repair(home: DamagedHome, tmp_path: P
 
 
 def run_by_ranges(path: Path, home: DamagedHome, files: Files) -> None:
-    rebuild_by_ranges(path, SETTINGS, range_size=2000, files=files, clock=home.clock)
+    rebuild_by_ranges(path, SMALL_SETTINGS, range_size=2000, files=files, clock=home.clock)
 
 
 @pytest.mark.slow

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from compat.conftest import java, java_class_path  # noqa: F401
-from store_home import StoreHome
+from support.stores import StoreHome
 
 import penstock
 
@@ -58,7 +58,7 @@ def spark(spark_environment: None, tmp_path_factory: pytest.TempPathFactory) -> 
 @pytest.fixture(scope="session")
 def cluster(spark_environment: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The address of a standalone cluster's master, one for all tests."""
-    from spark_cluster import standalone_cluster
+    from support.spark import standalone_cluster
 
     with standalone_cluster(tmp_path_factory.mktemp("cluster")) as master:
         yield master

@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from arrow_batches import read_log
 from pyspark.sql import SparkSession
 from pyspark.sql.functions import col
-from seeds import chosen_seed
-from spark_rows import QUEUE_ORDER, read, rows, sentence, stored
-from store_home import StoreHome
+from support import TESTS
+from support.arrow import read_log
+from support.effort import chosen_seed
+from support.spark import QUEUE_ORDER, read, rows, sentence, stored
+from support.stores import StoreHome
 
 from penstock.store import Message, MessageStore
 
@@ -214,7 +215,7 @@ def test_spark_s_own_filters_return_the_right_rows(spark: SparkSession, home: St
 
 
 def test_a_store_that_is_written_at_full_speed_is_read_without_gaps(spark: SparkSession, tmp_path: Path) -> None:
-    writer = Path(__file__).parents[1] / "full_speed_writer.py"
+    writer = TESTS / "support" / "full_speed_writer.py"
     folder = tmp_path / "store"
     with subprocess.Popen([sys.executable, str(writer), str(folder), "60000"]) as process:
         counts = []

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
-from spark_rows import sentence
-from store_home import StoreHome
+from support.spark import sentence
+from support.stores import StoreHome
 
 from penstock.cli.main import main
 from penstock.errors import BadSettings, BadStore

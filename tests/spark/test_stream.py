@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
-from seeds import chosen_seed
-from spark_rows import sentence
-from store_home import StoreHome, eventually
+from support.effort import chosen_seed
+from support.spark import sentence
+from support.stores import StoreHome, eventually
 
 from penstock.store import Message, MessageStore
 

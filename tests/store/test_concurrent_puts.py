@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from twins import TWINS, running_on
+from support.effort import TWINS, running_on
 
 from penstock.store import FlushDiskType, Message, MessageStore, PutResult, PutStatus, Settings
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from support import ROOT
 
 from penstock.store.setting_page import settings_page
 
-PAGE = Path(__file__).parents[2] / "docs" / "reference" / "settings.md"
+PAGE = ROOT / "docs" / "reference" / "settings.md"
 
 
 def test_the_page_is_what_the_table_makes() -> None:

@@ -14,9 +14,9 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-import full_speed_writer
 import pytest
-from twins import TWINS, running_on
+from support import full_speed_writer
+from support.effort import TWINS, running_on
 
 from penstock.format import kernels
 from penstock.format.record import Record, encode_record

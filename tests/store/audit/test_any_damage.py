@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from sound_store import SETTINGS, SoundStore
+from support.damage import SETTINGS, SoundStore
 
 from penstock.store.audit import audit
 from penstock.store.audit.kinds import KINDS

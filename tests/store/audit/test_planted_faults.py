@@ -6,8 +6,8 @@ import shutil
 from pathlib import Path
 
 import pytest
-from faults import ALL
-from sound_store import SETTINGS, SoundStore
+from support.damage import SETTINGS, SoundStore
+from support.faults import ALL
 
 from penstock.store.audit import audit
 from penstock.store.audit.kinds import KINDS

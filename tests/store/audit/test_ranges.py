@@ -7,8 +7,8 @@ import shutil
 from pathlib import Path
 
 import pytest
-from faults import ALL
-from sound_store import LOG_SIZE, SETTINGS, SoundStore
+from support.damage import LOG_SIZE, SETTINGS, SoundStore
+from support.faults import ALL
 
 from penstock.format import kernels
 from penstock.store.audit import AuditReport, audit

@@ -7,12 +7,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import full_speed_writer
 import pytest
-from format.log_maker import STORED, as_v2, make_record
 from hypothesis import HealthCheck, given, settings
 from properties.test_put_is_got import HISTORIES, SETTINGS, History, scratch
-from twins import TWINS, running_on
+from support import full_speed_writer
+from support.effort import TWINS, running_on
+from support.messages import STORED, as_v2, make_record
 
 from penstock.store import Message, MessageStore, Settings
 from penstock.store.audit import Finding, audit

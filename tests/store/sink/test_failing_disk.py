@@ -8,11 +8,10 @@ import shutil
 from pathlib import Path
 
 import pytest
-from crash.failing_files import FailingFiles
-from numbered import SEED
-from sink_batches import assert_sound, bodies, commit_rows, make_store, query_batch, whole
-from store_home import is_one_sentence
-from unsynced_files import UnsyncedFiles
+from support.arrow import assert_sound, bodies, commit_rows, make_store, query_batch, whole
+from support.disks import FailingFiles, UnsyncedFiles
+from support.messages import SEED
+from support.stores import is_one_sentence
 
 from penstock.errors import PenstockError
 
