@@ -53,6 +53,7 @@ def owned(tmp_path: Path) -> Iterator[SoundStore]:
         yield SoundStore(store.layout.root)
 
 
+@pytest.mark.rest
 def test_every_planted_fault_is_found_as_by_the_local_audit_all_stores_at_once(model: Path, tmp_path: Path) -> None:
     due = {}
     for name, plant in ALL.items():

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from support.effort import TWINS, running_on
+from support.effort import BY_TWIN, running_on
 
 from penstock.format import kernels
 from penstock.format.rows import Reason
@@ -443,7 +443,7 @@ def scratch() -> Iterator[Path]:
         yield Path(folder)
 
 
-@pytest.mark.parametrize("twin", TWINS)
+@pytest.mark.parametrize("twin", BY_TWIN)
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(changes=SETTINGS, steps=HISTORIES)
 def test_what_is_put_is_what_is_got(twin: str, changes: dict[str, Any], steps: list[tuple[str, Any, int]]) -> None:

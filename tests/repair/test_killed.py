@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from support.damage import QUEUES, SMALL_SETTINGS, DamagedHome
 from support.disks import CountedFiles, UnsyncedFiles, run_killed
+from support.effort import in_parts
 
 from penstock.format.record import Record
 from penstock.store import MessageStore
@@ -116,11 +117,11 @@ def visible(path: Path) -> dict[str, bytes]:
     return found
 
 
-@pytest.mark.parametrize("part", range(PARTS))
+@pytest.mark.parametrize("part", in_parts(range(PARTS)))
 def test_a_repair_killed_at_any_call_loses_nothing(home: DamagedHome, tmp_path: Path, part: int) -> None:
     assert_killed_at_any_call(damaged(home), run_repair, tmp_path, part)
 
 
-@pytest.mark.parametrize("part", range(PARTS))
+@pytest.mark.parametrize("part", in_parts(range(PARTS)))
 def test_a_rebuild_killed_at_any_call_loses_nothing(home: DamagedHome, tmp_path: Path, part: int) -> None:
     assert_killed_at_any_call(garbled(home), run_rebuild, tmp_path, part)

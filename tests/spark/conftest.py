@@ -19,6 +19,14 @@ pyspark = pytest.importorskip("pyspark", reason="these tests need the extra `spa
 QUIET = Path(penstock.__file__).parent / "pipeline" / "spark_conf"
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """`make test` runs what is marked `smoke`, and `make test-rest` the others."""
+    for item in items:
+        if item.path.parent == Path(__file__).parent and item.get_closest_marker("smoke") is None:
+            item.add_marker(pytest.mark.rest)
+
+
 @pytest.fixture(scope="session", autouse=True)
 def spark_environment() -> Iterator[None]:
     """What a session and what it starts find in their environment."""

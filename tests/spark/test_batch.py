@@ -37,6 +37,7 @@ def put_all_kinds(store: MessageStore) -> None:
         assert store.put(message).ok
 
 
+@pytest.mark.smoke
 def test_every_column_of_every_kind_of_message_is_that_of_the_store(spark: SparkSession, home: StoreHome) -> None:
     store = home.open()
     put_all_kinds(store)
@@ -49,6 +50,7 @@ def test_every_column_of_every_kind_of_message_is_that_of_the_store(spark: Spark
     assert [row["body"] for row in log] != [row["body"] for row in expected], "the log holds what no queue does"
 
 
+@pytest.mark.smoke
 def test_any_split_into_partitions_gives_the_same_rows(spark: SparkSession, home: StoreHome) -> None:
     rng = random.Random(chosen_seed())
     store = home.open(mapped_file_size_commit_log=16_384, mapped_file_size_consume_queue=20 * 64)
@@ -71,6 +73,7 @@ def test_any_split_into_partitions_gives_the_same_rows(spark: SparkSession, home
             assert found == [(row["physical_offset"], row["body"]) for row in log_rows], options
 
 
+@pytest.mark.smoke
 def test_offsets_times_tags_and_keys_choose_rows(spark: SparkSession, home: StoreHome) -> None:
     store = home.open()
     for number in range(40):
@@ -113,6 +116,7 @@ def test_compressed_bodies_come_unpacked_or_as_they_are(spark: SparkSession, hom
     assert read(spark, home, subscribe="T", mode="DROPMALFORMED").count() == 1
 
 
+@pytest.mark.smoke
 def test_damage_is_a_row_an_error_or_left_out(spark: SparkSession, home: StoreHome) -> None:
     store = home.open()
     home.put_numbered(store, 10)

@@ -36,6 +36,7 @@ def orders(count: int) -> list[Message]:
     ]
 
 
+@pytest.mark.smoke
 def test_a_batch_reads_a_cluster(spark: SparkSession, b: LocalBroker) -> None:
     send(b, orders(300))
     found = load(spark, b.namesrv, subscribe="orders").toArrow().to_pylist()

@@ -39,6 +39,7 @@ def store(home: StoreHome) -> StoreHome:
     return home
 
 
+@pytest.mark.smoke
 def test_a_data_frame_is_written_with_all_that_its_rows_have(spark: SparkSession, store: StoreHome) -> None:
     values = [
         (bytearray(b"1"), "orders", "paid", ["k1", "k2"], {"a": "b"}, None, 3),
@@ -69,6 +70,7 @@ def test_a_new_store_is_made_with_the_settings_of_the_config_option(spark: Spark
     assert sorted(path.name for path in (tmp_path / "new" / "consumequeue" / "t").iterdir()) == ["0", "1"]
 
 
+@pytest.mark.smoke
 def test_a_named_write_that_runs_again_is_stored_once_and_an_unnamed_one_twice(
     spark: SparkSession, store: StoreHome
 ) -> None:
@@ -82,6 +84,7 @@ def test_a_named_write_that_runs_again_is_stored_once_and_an_unnamed_one_twice(
     assert list((store.path / "penstock" / "sink" / "staged").iterdir()) == []
 
 
+@pytest.mark.smoke
 def test_a_task_that_fails_once_is_tried_again_and_its_rows_are_there_once(
     spark: SparkSession, store: StoreHome, tmp_path: Path
 ) -> None:

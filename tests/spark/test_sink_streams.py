@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 import pyarrow as pa
+import pytest
 from pyspark.sql import DataFrame, SparkSession
 from support.spark import bodies, in_cluster, numbered_bodies
 from support.stores import StoreHome
@@ -44,6 +45,7 @@ def forget_commit(checkpoint: Path, batch: int) -> None:
         (checkpoint / "commits" / name).unlink(missing_ok=True)
 
 
+@pytest.mark.smoke
 def test_a_replayed_batch_is_stored_once(spark: SparkSession, home: StoreHome, tmp_path: Path) -> None:
     with home.open() as made:
         assert made.put(Message("before", b"")).ok

@@ -1,4 +1,4 @@
-"""How a run is set: its seed, the twin of the kernels, quick rounds of the benchmark.
+"""How much a run tries: its seed, the twin of the kernels, the parts that `make test` leaves to `make test-rest`.
 
 On a developer's machine each run has another seed, so that more is tried over time. In CI (the environment has CI) it
 is always the same: a change is judged by what it changes, not by luck. PENSTOCK_SEED sets one anywhere.
@@ -10,10 +10,13 @@ import importlib.util
 import json
 import os
 import random
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+import pytest
+from _pytest.mark import ParameterSet
 
 from penstock.format import kernels
 
@@ -53,3 +56,12 @@ def quick_report(suite: str, folder: Path, *options: str) -> dict[str, Any]:
     assert main([suite, *quick, *options]) == 0
     found: dict[str, Any] = json.loads(file.read_text())
     return found
+
+
+def in_parts(values: Iterable[Any], quick: int = 1) -> list[ParameterSet]:
+    """Parameters of which `make test` runs the first few, and `make test-rest` the others."""
+    return [pytest.param(value, marks=() if at < quick else pytest.mark.rest) for at, value in enumerate(values)]
+
+
+BY_TWIN = in_parts(reversed(TWINS))
+"""A parameter for tests that need a twin by name; `kernels_name` is for the others."""

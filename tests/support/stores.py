@@ -21,7 +21,6 @@ from typing import Any, NamedTuple
 import lz4.frame
 import zstandard
 from hypothesis import strategies as st
-from support.disks import MeasuredFiles
 
 from penstock.format.record import Record
 from penstock.format.sys_flag import COMPRESSED
@@ -30,6 +29,7 @@ from penstock.store.external.builder import Builder
 from penstock.store.external.scan import LogRange, Piece, cut_range, decode_piece, encode_piece, scan
 from penstock.store.files import Files
 from penstock.store.retention.cleaner import Gone
+from support.disks import MeasuredFiles
 
 
 class Clock:
