@@ -3,11 +3,13 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.ready
 WORKERS ?= 3
+# Markers of tests that need programs of others, or hours; each has a target of its own.
+ELSEWHERE := java or node or cpp or browser or torture or slow
 export PYTHONUNBUFFERED := 1
 # Bytecode is kept: the tests start hundreds of processes, each of which would compile the whole package again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup run demo test test-newcomer test-peers test-browser torture check docs dist bench clean
+.PHONY: setup run demo test test-rest test-newcomer test-peers test-browser torture check docs dist bench clean
 
 setup: $(STAMP)
 
@@ -26,8 +28,19 @@ run: setup
 demo: setup
 	$(BIN)/penstock demo
 
-test: check
-	$(BIN)/python -m pytest -m "not java and not node and not cpp and not browser and not torture and not slow" -n $(WORKERS) --durations=30
+# Five minutes on two cores: the tests on the compiled kernels, a few with Spark, and the checks beside them.
+test: setup
+	@mkdir -p .cache
+	@$(MAKE) --no-print-directory check > .cache/check.log 2>&1 & checks=$$!; \
+	$(BIN)/python -m pytest -m "not rest and not ($(ELSEWHERE))" -n $(WORKERS) --in-memory --durations=15; tests=$$?; \
+	wait $$checks; checks=$$?; cat .cache/check.log; \
+	test $$tests = 0 || echo "make test: the tests failed; see above" >&2; \
+	test $$checks = 0 || echo "make test: the checks failed; see above, or run make check" >&2; \
+	exit $$((tests || checks))
+
+# What make test leaves out: the plain kernels, the other tests with Spark, more damage, kills and power losses. On disk.
+test-rest: setup
+	$(BIN)/python -m pytest -m "rest and not ($(ELSEWHERE))" -n $(WORKERS) --durations=15
 
 # As a newcomer would: README and quickstart in a clean clone, sdist and wheel in an empty environment, the demo with
 # Spark, and the pages whose commands serve, or run on a cluster.
@@ -53,7 +66,6 @@ check: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
-	$(BIN)/python -m pytest tests/docs/test_links.py
 
 # The documents as a site, in site/.
 docs: setup

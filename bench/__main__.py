@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from compat.java_peer import PeerError
 from rich.console import Console
+from support.peers import PeerError
 
 from bench import PROJECT
 from bench.broker import BrokerSuite

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
-from console_process import ConsoleProcess
+from support.clients import ConsoleProcess
 
 from bench import broker as brokers
 from bench.processes import PenstockBroker, resident_bytes

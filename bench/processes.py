@@ -20,9 +20,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from compat import java_peer
-from java_broker import broker_command, broker_environment
-from ports import free_port_pair
+from support import peers as java_peer
+from support.loopback import free_port_pair
+from support.peers import broker_command, broker_environment
 
 from bench import PROJECT
 from bench.load import BadReply, check, send_frame

@@ -36,6 +36,7 @@ from penstock.store.consume_queues import ConsumeQueues
 from penstock.store.dispatch import Dispatcher
 from penstock.store.files import Files
 from penstock.store.index import Index
+from penstock.store.queues_and_index import QueuesAndIndex
 from penstock.store.running_flags import RunningFlags
 
 if TYPE_CHECKING:
@@ -452,7 +453,7 @@ class Stores:
             files, settings = Files(), store.settings
             queues = ConsumeQueues(files, folder / "consumequeue", settings.mapped_file_size_consume_queue)
             index = Index(files, folder / "index", settings.index_geometry, now_ms)
-            dispatcher = Dispatcher(store.log, queues, index, settings.delay_levels, RunningFlags())
+            dispatcher = Dispatcher(store.log, QueuesAndIndex(queues, index), settings.delay_levels, RunningFlags())
             with Stopwatch() as alone:
                 dispatcher.catch_up()
             messages = sum(queue.max_offset for queue in queues)

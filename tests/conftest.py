@@ -1,40 +1,98 @@
-"""What every folder of tests shares."""
+"""What every folder of tests shares: chance, the twin of the kernels, and which test runs when and where.
+
+With several workers the tests of a file stay together. The files that took longest in the run before come first, so
+that no worker has much left to do at the end; the durations are in pytest's cache.
+"""
 
 from __future__ import annotations
 
+import os
+import shutil
+from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
-from seeds import IS_CI
-from twins import running_on
+from support import ROOT
+from support.effort import IS_CI, in_parts, running_on
 
 settings.register_profile(
     "penstock",
     deadline=None,
     print_blob=True,
     derandomize=IS_CI,
-    suppress_health_check=[HealthCheck.too_slow],  # a machine that is busy is no fault of the test's
+    suppress_health_check=[HealthCheck.too_slow],  # a busy machine is not a fault of the test
 )
 settings.load_profile("penstock")
 
+_DURATIONS = "penstock/durations"
+_ONE_SESSION = ("tests/spark", "tests/console")
+"""Folders whose tests share something that takes long to start, so one worker runs them all."""
+_MEMORY = Path("/dev/shm")
+_ROOM_IN_MEMORY = 6 << 30
 
-@pytest.fixture(params=["compiled", "plain"])
+
+@pytest.fixture(params=in_parts(["compiled", "plain"]))
 def kernels_name(request: pytest.FixtureRequest) -> Iterator[str]:
-    """Runs the test on both twins of the kernels."""
+    """Runs the test on both twins of the kernels: on the plain one in `make test-rest`."""
     with running_on(request.param):
         yield request.param
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What takes longest comes first, so that at the end no process has much left to do while the others wait."""
-    items.sort(key=lambda item: _LONGEST.get(_together(item.nodeid), len(_LONGEST)))
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--in-memory",
+        action="store_true",
+        help="keep temporary folders in memory, where there is room: syncs to a disk are half the time of all tests",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("--in-memory") and _has_room(_MEMORY):
+        os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(_MEMORY))
+    if not hasattr(config, "workerinput") and hasattr(config, "cache"):
+        config.pluginmanager.register(_Stopwatch(config))
+
+
+def _has_room(folder: Path) -> bool:
+    try:
+        return shutil.disk_usage(folder).free >= _ROOM_IN_MEMORY
+    except OSError:
+        return False
+
+
+class _Stopwatch:
+    """Notes for the next run how long each file took."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._config = config
+        self._seconds: Counter[str] = Counter()
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self._seconds[_together(report.nodeid)] += report.duration
+
+    def pytest_sessionfinish(self) -> None:
+        rounded = {name: round(seconds, 1) for name, seconds in self._seconds.items()}
+        self._config.cache.set(_DURATIONS, {**self._config.cache.get(_DURATIONS, {}), **rounded})
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """What took longest comes first; before that, what never ran, the largest file first."""
+    seconds = config.cache.get(_DURATIONS, {}) if hasattr(config, "cache") else {}
+    names = {_together(item.nodeid) for item in items}
+    rank = {name: (-seconds.get(name, float("inf")), -_size(ROOT / name)) for name in names}
+    items.sort(key=lambda item: rank[_together(item.nodeid)])
+
+
+def _size(path: Path) -> int:
+    return sum(each.stat().st_size for each in path.glob("*.py")) if path.is_dir() else path.stat().st_size
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Where tests run in several processes, those of a file stay together, and so do all that share a session."""
     from xdist.scheduler import LoadScopeScheduling
 
     class InOrder(LoadScopeScheduling):  # type: ignore[misc]
@@ -46,47 +104,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 
 def _together(nodeid: str) -> str:
-    """What runs in one process: a file, all that share a console, or all of Spark's, who would be too many at once."""
+    """What runs in one worker: a file, or a folder that shares one session."""
     path = nodeid.partition("::")[0]
     folder = path.rpartition("/")[0]
-    return folder if folder in ("tests/spark", "tests/console") else path
-
-
-_LONGEST = {
-    name: place
-    for place, name in enumerate(
-        (
-            "tests/spark",
-            "tests/corrupt/test_damage.py",
-            "tests/console",
-            "tests/repair/test_planted_faults.py",
-            "tests/store/test_recovery_queues.py",
-            "tests/cli/test_serve.py",
-            "tests/store/audit/test_any_damage.py",
-            "tests/cli/test_command.py",
-            "tests/pipeline/test_verify.py",
-            "tests/cli/test_network_verbs.py",
-            "tests/store/sink/test_killed.py",
-            "tests/store/sink/test_failing_disk.py",
-            "tests/store/test_recovery_missing_files.py",
-            "tests/cli/test_read_only.py",
-            "tests/repair/test_killed.py",
-            "tests/repair/test_power_loss.py",
-            "tests/crash/test_failing_calls.py",
-            "tests/crash/test_power_loss.py",
-            "tests/bench/test_broker_bench.py",
-            "tests/properties/test_put_is_got.py",
-            "tests/cli/test_messages.py",
-            "tests/store/test_recovery_basics.py",
-            "tests/store/audit/test_ranges.py",
-            "tests/store/test_full_disk.py",
-            "tests/store/test_tail_from_another_process.py",
-            "tests/pipeline/test_store_place.py",
-            "tests/cli/test_typical_mistakes.py",
-            "tests/client/test_kill_and_restart.py",
-            "tests/crash/test_kills.py",
-            "tests/store/audit/test_sound_stores.py",
-        )
-    )
-}
-"""By the time they take, about; the others, each a few seconds, follow as they were found."""
+    return folder if folder in _ONE_SESSION else path

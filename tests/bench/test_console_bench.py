@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from quick_bench import quick_report
+from support.effort import quick_report
 
 pytest.importorskip("nicegui")
 

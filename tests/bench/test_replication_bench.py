@@ -7,7 +7,7 @@ import threading
 from pathlib import Path
 
 import pytest
-from quick_bench import quick_report
+from support.effort import quick_report
 
 from bench.replication import Log, check_equal, wait_until_equal
 from bench.workspace import BenchFailed

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from broker.raw_client import BrokerHome
+from support.brokers import BrokerHome
 
 from penstock.remoting.event_loop import loop_factory
 

@@ -9,17 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from broker.raw_client import (
-    WAIT_S,
-    BrokerHome,
-    RawClient,
-    RunningBroker,
-    Signer,
-    ok,
-    pull_arguments,
-    send_arguments,
-)
-from loopback import until
+from support.brokers import WAIT_S, BrokerHome, RawClient, RunningBroker, Signer, ok, pull_arguments, send_arguments
+from support.loopback import until
 
 from penstock.broker.access import Access
 from penstock.errors import BadSettings

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from broker.raw_client import BrokerHome, Signer, ok
-from loopback import until
+from support.brokers import BrokerHome, Signer, ok
+from support.loopback import until
 
 from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.protocol.signing import sign

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from broker.raw_client import BrokerHome, RawClient, ok
+from support.brokers import BrokerHome, RawClient, ok
 
 from penstock.broker import admin_clients
 from penstock.format.record import decode_record

@@ -6,7 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from broker.raw_client import BrokerHome, RawClient, ok
+from support.brokers import BrokerHome, RawClient, ok
 
 from penstock.format.config_tables import SubscriptionGroup, SubscriptionGroups
 from penstock.protocol.bodies.configs import decode_config

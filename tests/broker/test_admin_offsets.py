@@ -6,7 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from broker.raw_client import BrokerHome, RawClient, RunningBroker, ok
+from support.brokers import BrokerHome, RawClient, RunningBroker, ok
 
 from penstock.protocol.bodies.progress import QueryCorrectionOffsetBody, ResetOffsetBody
 from penstock.protocol.bodies.queues import MessageQueue

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from broker.raw_client import BrokerHome, RawClient, RunningBroker, ok
+from support.brokers import BrokerHome, RawClient, RunningBroker, ok
 
 from penstock.protocol.bodies.progress import QueryConsumeTimeSpanBody
 from penstock.protocol.bodies.queue_view import QueryConsumeQueueResponseBody

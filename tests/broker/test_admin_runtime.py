@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from broker.raw_client import BrokerHome, ok
-from loopback import until
+from support.brokers import BrokerHome, ok
+from support.loopback import until
 
 from penstock.protocol.bodies.lists import KVTable
 from penstock.protocol.bodies.stats import BrokerStatsData

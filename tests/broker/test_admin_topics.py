@@ -6,7 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from broker.raw_client import BrokerHome, RawClient, bodies, ok
+from support.brokers import BrokerHome, RawClient, bodies, ok
 
 from penstock.format.config_tables import TopicConfig, Topics
 from penstock.protocol.bodies.configs import decode_config

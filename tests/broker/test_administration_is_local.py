@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from broker.raw_client import BrokerHome, ok
+from support.brokers import BrokerHome, ok
 
 from penstock.broker.rights import is_administration
 from penstock.protocol.codes import RequestCode, ResponseCode

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from broker.raw_client import BrokerHome, RawClient, ok, send_arguments
+from support.brokers import BrokerHome, RawClient, ok, send_arguments
 
 from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.protocol.command import Command

@@ -7,9 +7,9 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from broker.raw_client import BrokerHome, ok
-from loopback import until
-from store_home import FaultyFiles
+from support.brokers import BrokerHome, ok
+from support.disks import FaultyFiles
+from support.loopback import until
 
 from penstock.broker.broker import Broker
 from penstock.broker.settings import BrokerSettings

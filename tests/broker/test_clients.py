@@ -6,8 +6,8 @@ import json
 from typing import TYPE_CHECKING
 
 import pytest
-from broker.raw_client import BrokerHome, RawClient, ok
-from loopback import until
+from support.brokers import BrokerHome, RawClient, ok
+from support.loopback import until
 
 from penstock.broker.client_table import EXPIRY_S, ClientTable
 from penstock.format.config_tables import SubscriptionGroup

@@ -6,7 +6,7 @@ import json
 from typing import TYPE_CHECKING
 
 import pytest
-from broker.raw_client import BrokerHome, ok
+from support.brokers import BrokerHome, ok
 
 from penstock.broker.config_change import CHANGEABLE
 from penstock.broker.settings import TABLE

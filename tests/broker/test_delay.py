@@ -5,9 +5,9 @@ from __future__ import annotations
 import errno
 from typing import TYPE_CHECKING, Any
 
-from broker.raw_client import BrokerHome, RawClient, RunningBroker, ok, records
-from loopback import until
-from store_home import FaultyFiles, refuse
+from support.brokers import BrokerHome, RawClient, RunningBroker, ok, records
+from support.disks import FaultyFiles, refuse
+from support.loopback import until
 
 from penstock.format.record import Record
 from penstock.protocol.codes import RequestCode, ResponseCode

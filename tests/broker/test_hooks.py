@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from broker.raw_client import BrokerHome, ok
+from support.brokers import BrokerHome, ok
 
 from penstock.broker.hooks import ConsumeContext, SendContext
 from penstock.protocol.codes import RequestCode, ResponseCode

@@ -6,8 +6,8 @@ import asyncio
 from typing import TYPE_CHECKING
 
 import pytest
-from broker.raw_client import BrokerHome, RunningBroker, bodies, ok
-from loopback import until
+from support.brokers import BrokerHome, RunningBroker, bodies, ok
+from support.loopback import until
 
 from penstock.protocol.codes import ResponseCode
 from penstock.store import Message

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from broker.raw_client import BrokerHome, RawClient, RunningBroker, ok, records
-from loopback import until
+from support.brokers import BrokerHome, RawClient, RunningBroker, ok, records
+from support.loopback import until
 
 from penstock.broker.moved_offsets import MOST_IN_A_SPAN, SPAN_MS, MovedOffsets
 from penstock.broker.settings import BrokerSettings, SettingsInForce

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from broker.raw_client import BrokerHome
-from loopback import until
-from store_home import FaultyFiles, refuse
+from support.brokers import BrokerHome
+from support.disks import FaultyFiles, refuse
+from support.loopback import until
 
 from penstock.broker import persist
 from penstock.broker.offset_table import OffsetTable

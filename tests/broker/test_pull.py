@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
-from broker.raw_client import WAIT_S, BrokerHome, RawClient, RunningBroker, bodies, ok, pull_arguments, records
-from store_home import is_one_sentence
+from support.brokers import WAIT_S, BrokerHome, RawClient, RunningBroker, bodies, ok, pull_arguments, records
+from support.stores import is_one_sentence
 
 from penstock.format.config_tables import SubscriptionGroup, TopicConfig
 from penstock.protocol.codes import RequestCode, ResponseCode

@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 import pytest
-from broker.raw_client import BrokerHome, RawClient, bodies, ok, records
+from support.brokers import BrokerHome, RawClient, bodies, ok, records
 
 from penstock.format.message_id import decode_message_id
 from penstock.protocol.codes import RequestCode, ResponseCode

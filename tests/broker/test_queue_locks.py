@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from broker.raw_client import BrokerHome, RawClient, ok
+from support.brokers import BrokerHome, RawClient, ok
 
 from penstock.broker.queue_locks import LOCK_SECONDS, QueueLocks
 from penstock.protocol.bodies.queues import MessageQueue

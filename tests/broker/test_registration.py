@@ -10,8 +10,8 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from broker.raw_client import WAIT_S, BrokerHome, ok
-from loopback import until
+from support.brokers import WAIT_S, BrokerHome, ok
+from support.loopback import until
 
 from penstock.broker import registration
 from penstock.broker.broker import Broker

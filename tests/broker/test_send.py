@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from broker.raw_client import BrokerHome, RunningBroker, ok, records, send_arguments
+from support.brokers import BrokerHome, RunningBroker, ok, records, send_arguments
 
 from penstock.format.config_tables import TopicConfig
 from penstock.format.record import Record

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from broker.raw_client import BrokerHome, RawClient, RunningBroker, ok, records
-from store_home import is_one_sentence
+from support.brokers import BrokerHome, RawClient, RunningBroker, ok, records
+from support.stores import is_one_sentence
 
 from penstock.format.config_tables import SubscriptionGroup
 from penstock.format.record import Record

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from broker.raw_client import BrokerHome, ok, records, send_arguments
+from support.brokers import BrokerHome, ok, records, send_arguments
 
 from penstock.format.batch import encode_batch_body
 from penstock.protocol.codes import RequestCode, ResponseCode

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from broker.raw_client import BrokerHome, RunningBroker, ok, send_arguments
-from store_home import is_one_sentence
+from support.brokers import BrokerHome, RunningBroker, ok, send_arguments
+from support.stores import is_one_sentence
 
 from penstock.format.config_tables import TopicConfig
 from penstock.protocol.codes import RequestCode, ResponseCode

@@ -6,8 +6,8 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from broker.raw_client import BrokerHome, RawClient, RunningBroker, bodies, ok
-from loopback import until
+from support.brokers import BrokerHome, RawClient, RunningBroker, bodies, ok
+from support.loopback import until
 
 from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.protocol.command import Command

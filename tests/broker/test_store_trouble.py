@@ -7,8 +7,9 @@ import logging
 from typing import TYPE_CHECKING
 
 import pytest
-from broker.raw_client import BrokerHome, ok
-from store_home import FaultyFiles, is_one_sentence, refuse
+from support.brokers import BrokerHome, ok
+from support.disks import FaultyFiles, refuse
+from support.stores import is_one_sentence
 
 from penstock.broker.put_reply import code_of
 from penstock.broker.watch import StoreWatch

@@ -8,9 +8,9 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from broker.raw_client import BrokerHome, ok, send_arguments
-from loopback import until
-from store_home import FaultyFiles, refuse
+from support.brokers import BrokerHome, ok, send_arguments
+from support.disks import FaultyFiles, refuse
+from support.loopback import until
 
 from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.protocol.command import Command

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from broker.raw_client import BrokerHome, bodies, ok
-from loopback import until
+from support.brokers import BrokerHome, bodies, ok
+from support.loopback import until
 
 from penstock.broker.group_table import GroupTable
 from penstock.broker.offset_table import OffsetTable

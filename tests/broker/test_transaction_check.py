@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from broker.half_messages import (
+from support.brokers import (
     AT_ONCE,
     COMMIT,
     GIVEN_UP,
@@ -13,17 +13,19 @@ from broker.half_messages import (
     ROLLBACK,
     SYSTEM_GROUP,
     UNKNOWN,
+    BrokerHome,
     answer,
     asked,
+    bodies,
     end,
     ending,
+    half_messages,
     make_round,
-    messages,
+    ok,
     pulled,
     send_half,
 )
-from broker.raw_client import BrokerHome, bodies, ok
-from loopback import until
+from support.loopback import until
 
 from penstock.format.message_id import decode_message_id
 from penstock.format.record import decode_record
@@ -83,7 +85,7 @@ def test_one_that_stays_unknown_is_asked_about_again_and_then_given_up(home: Bro
                 assert decode_record(question.body).properties["TRANSACTION_CHECK_TIMES"] == times
                 await answer(client, question, UNKNOWN)
             assert await make_round(broker) == 1
-            (kept,) = messages(broker, GIVEN_UP)
+            (kept,) = half_messages(broker, GIVEN_UP)
             assert (kept.body, kept.properties["REAL_TOPIC"]) == (b"lost", "orders")
             assert broker.state.topics.find(GIVEN_UP) is not None
             assert await make_round(broker) == 0
@@ -99,7 +101,7 @@ def test_an_administrator_has_a_message_that_was_given_up_asked_about_anew(home:
             ok(await client.heartbeat("p", produces=("PID_test",)))
             await send_half(client, b"found")
             await make_round(broker)
-            (kept,) = messages(broker, GIVEN_UP)
+            (kept,) = half_messages(broker, GIVEN_UP)
             broker.state.settings.change(transaction_check_max=5)
             ok(await client.ask(RequestCode.RESUME_CHECK_HALF_MESSAGE, msgId=kept.msg_id))
             assert await make_round(broker) == 1
@@ -119,7 +121,7 @@ def test_a_message_that_is_as_old_as_files_are_kept_is_given_up(home: BrokerHome
             client = await broker.client()
             await send_half(client, bornTimestamp=1_000_000_000_000)
             assert await make_round(broker) == 1
-            assert len(messages(broker, GIVEN_UP)) == 1
+            assert len(half_messages(broker, GIVEN_UP)) == 1
 
     run(check())
 
@@ -183,7 +185,7 @@ def test_a_producer_that_is_gone_is_asked_when_it_is_back(home: BrokerHome, run:
             assert await make_round(broker) == 1
             await answer(again, await asked(again), ROLLBACK)
             assert await make_round(broker) == 0
-            assert not messages(broker, "orders")
+            assert not half_messages(broker, "orders")
 
     run(check())
 
@@ -231,7 +233,7 @@ def test_a_crash_that_forgets_the_progress_asks_nobody_twice(home: BrokerHome, r
             assert await make_round(broker) == 1
             assert decode_record((await asked(client)).body).body == b"open"
             assert client.asked.empty()
-            assert len(messages(broker, HALF)) == 4
+            assert len(half_messages(broker, HALF)) == 4
 
     run(check())
 

@@ -5,22 +5,25 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from broker.half_messages import (
+from support.brokers import (
     AT_ONCE,
     COMMIT,
     HALF,
     OP,
     ROLLBACK,
     UNKNOWN,
+    BrokerHome,
+    bodies,
     end,
     ending,
+    half_messages,
     make_round,
-    messages,
+    ok,
     pulled,
+    records,
     send_half,
 )
-from broker.raw_client import BrokerHome, bodies, ok, records
-from loopback import until
+from support.loopback import until
 
 from penstock.format.message_id import decode_message_id
 from penstock.protocol.codes import RequestCode, ResponseCode
@@ -36,7 +39,7 @@ def test_a_half_message_is_out_of_sight(home: BrokerHome, run: Run) -> None:
             half = await send_half(client, queueId=2)
             assert half.ext["queueId"] == "2"
             assert (await pulled(broker, client, "orders", queueId=2)).code == ResponseCode.PULL_NOT_FOUND
-            (stored,) = messages(broker, HALF)
+            (stored,) = half_messages(broker, HALF)
             assert stored.sys_flag & 12 == 0
             assert (stored.properties["REAL_TOPIC"], stored.properties["REAL_QID"]) == ("orders", "2")
             assert stored.msg_id == half.ext["msgId"]
@@ -55,7 +58,7 @@ def test_a_commit_puts_the_message_where_it_belongs(home: BrokerHome, run: Run) 
             assert found.sys_flag & 12 == COMMIT
             assert found.prepared_transaction_offset == decode_message_id(half.ext["msgId"])[1]
             assert found.properties.keys() == {"PGROUP", "UNIQ_KEY", "TAGS", "CLUSTER"}
-            (mark,) = messages(broker, OP)
+            (mark,) = half_messages(broker, OP)
             assert (mark.body, mark.tags) == (half.ext["queueOffset"].encode(), "d")
 
     run(check())
@@ -82,7 +85,7 @@ def test_a_rollback_leaves_a_mark_and_no_message(home: BrokerHome, run: Run) -> 
             ok(await end(client, half, ROLLBACK))
             assert (await pulled(broker, client, "orders")).code == ResponseCode.PULL_NOT_FOUND
             assert await make_round(broker) == 0
-            assert len(messages(broker, HALF)) == len(messages(broker, OP)) == 1
+            assert len(half_messages(broker, HALF)) == len(half_messages(broker, OP)) == 1
 
     run(check())
 
@@ -93,7 +96,7 @@ def test_a_producer_that_does_not_know_yet_changes_nothing(home: BrokerHome, run
             client = await broker.client()
             half = await send_half(client)
             ok(await end(client, half, UNKNOWN))
-            assert not messages(broker, OP)
+            assert not half_messages(broker, OP)
             ok(await end(client, half, COMMIT))
             assert bodies(await pulled(broker, client, "orders")) == [b"paid"]
 
@@ -117,8 +120,8 @@ def test_a_transaction_is_not_ended_by_who_does_not_know_it(home: BrokerHome, ru
             half = await send_half(client)
             reply = await end(client, half, COMMIT, **wrong)
             assert reply.code == ResponseCode.SYSTEM_ERROR
-            assert not messages(broker, "orders")
-            assert not messages(broker, OP)
+            assert not half_messages(broker, "orders")
+            assert not half_messages(broker, OP)
 
     run(check())
 

@@ -6,13 +6,13 @@ import time
 from pathlib import Path
 from typing import Any
 
-from console_process import ConsoleProcess
 from selenium import webdriver
 from selenium.common.exceptions import StaleElementReferenceException, WebDriverException
 from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.remote.webelement import WebElement
+from support.clients import ConsoleProcess
 
 SOON_S = 30.0
 WIDE, PHONE = (1360, 900), (390, 844)

@@ -14,8 +14,7 @@ from pathlib import Path
 
 import pytest
 from browser.browsing import Browser, open_chromium
-from cluster_traffic import fill, until_dead_letters
-from console_process import ConsoleProcess
+from support.clients import ConsoleProcess, fill_cluster, until_dead_letters
 
 from penstock.client import Message, Producer, PushConsumer, ReceivedMessage
 from penstock.testing import LocalBroker, broker
@@ -25,7 +24,7 @@ from penstock.testing import LocalBroker, broker
 def cluster() -> Iterator[LocalBroker]:
     topics = {"orders": 4, "oddities": 1, "refunds": 1, "payments": 8, "shipments": 4}
     with broker(topics, settings={"messageDelayLevel": "1s"}) as running:
-        fill(running)
+        fill_cluster(running)
         until_dead_letters(running, "returns", 2)
         traffic = Traffic(running.namesrv)
         yield running

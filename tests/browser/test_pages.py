@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 from browser.browsing import PHONE, Browser
-from cluster_traffic import MARKUP, ORDERS
 from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.by import By
+from support.clients import MARKUP, ORDERS
 
 from penstock.testing import LocalBroker
 

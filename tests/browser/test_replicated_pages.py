@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 from browser.browsing import Browser
-from console_process import ConsoleProcess
-from ports import free_port
-from replication_processes import member, name_server
+from support.clients import ConsoleProcess
+from support.clusters import member, name_server
+from support.loopback import free_port
 
 pytestmark = pytest.mark.browser
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from format.log_maker import as_v2, make_record
+from support.messages import as_v2, make_record
 
 from penstock.format import kernels
 from penstock.format.record import decode_record

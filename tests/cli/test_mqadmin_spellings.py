@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 from typing import Any
 
 import pytest
 import typer.main
+from support import ROOT
 
 from penstock.cli import main
 from penstock.cli.mqadmin import VERBS, translated
 
-PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "cli-network.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "reference" / "cli-network.md").read_text(encoding="utf-8")
 SECTIONS = dict(re.findall(r"^## `penstock (\w+)`\n((?:(?!^## ).*\n)*)", PAGE, re.M))
 SHARED = {"namesrv", "account", "trust", "as_json"}
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from client.test_access import ACCOUNTS
-from remoting.certificates import make_authority, make_certificate
+from support.loopback import make_authority, make_certificate
 
 from penstock.testing import broker
 

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from cli.conftest import all_verbs
+from support import ROOT
 
 if TYPE_CHECKING:
     from cli.conftest import Filled, Run
 
-PAGE = (Path(__file__).parent.parent.parent / "docs" / "reference" / "cli.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "reference" / "cli.md").read_text(encoding="utf-8")
 SECTIONS = {title.strip("`"): text for title, text in re.findall(r"^## (.*)\n((?:(?!^## ).*\n)*)", PAGE, re.M)}
 CALLS = [
     ["tour"],

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from broker.raw_client import RawClient, bodies, ok
+from support.brokers import RawClient, bodies, ok
 
 from penstock.protocol.bodies.route import TopicRouteData
 from penstock.protocol.codes import RequestCode

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from support import ROOT
 
 from penstock.cli import store_retention
 from penstock.format.config_tables import ConsumerOffsets
@@ -145,7 +146,7 @@ def test_many_groups_are_cut_in_the_text_and_whole_in_the_json(run: Run, old: Pa
 
 
 def test_every_field_is_on_the_reference_page(run: Run, old: Path) -> None:
-    page = (Path(__file__).parents[2] / "docs" / "reference" / "cli.md").read_text()
+    page = (ROOT / "docs" / "reference" / "cli.md").read_text()
     about = page.split("## `penstock store retention DIR`")[1].split("\n## ")[0]
     told = run("store", "retention", old, "--dry-run", "--json", *ROOMY).done().json
     parts = (told, told["disk"][0], told["files"][0], told["now"], told["now"]["unread"][0], told["deleted"])

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from cli.test_help import VERBS
-from docs.pages import PAGES, name_of
+from support.documents import PAGES, name_of
 
 WORDS = re.compile(r"penstock((?: [a-z][a-z-]*)+)([^`\n]*)")
 

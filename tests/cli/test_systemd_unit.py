@@ -11,13 +11,13 @@ import sys
 from pathlib import Path
 
 import pytest
-from docs.blocks import to_run
-from ports import free_port
+from support import ROOT
+from support.documents import to_run
+from support.loopback import free_port
 
 from penstock.broker.settings import BrokerSettings
 from penstock.cli import exits
 
-ROOT = Path(__file__).resolve().parents[2]
 UNIT = ROOT / "deploy" / "penstock.service"
 PAGE = ROOT / "docs" / "how-to" / "systemd.md"
 PROGRAM = Path(sys.executable).with_name("penstock")

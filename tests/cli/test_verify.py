@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 from cli.test_read_only import fingerprint, watched
-from faults import ALL
-from sound_store import SoundStore
+from support import ROOT
+from support.damage import SoundStore
+from support.faults import ALL
 
 from penstock.cli.audit_report import SHOWN_OF_A_KIND
 from penstock.store.audit.kinds import KINDS
@@ -18,7 +19,7 @@ from penstock.store.audit.kinds import KINDS
 if TYPE_CHECKING:
     from cli.conftest import Filled, Run, StartWriter
 
-PAGE = (Path(__file__).parent.parent.parent / "docs" / "reference" / "verify.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "reference" / "verify.md").read_text(encoding="utf-8")
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from client.gathered import Gathered
+from support.clients import Gathered
 
 from penstock.client import Admin, ClientConfig, Credentials, Message, Producer, PushConsumer
 from penstock.errors import PenstockError, Refused

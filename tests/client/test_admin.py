@@ -7,8 +7,8 @@ import time
 from typing import TYPE_CHECKING
 
 import pytest
-from client.gathered import Gathered, until
 from client.test_push_consumer import send_numbers
+from support.clients import Gathered, until_true
 
 from penstock.client import Admin, Message, Producer, PullConsumer, PushConsumer, PushOptions, ReceivedMessage
 from penstock.errors import BadMessage, NoRoute, Refused
@@ -128,7 +128,7 @@ def test_who_is_connected(run: Run, b: LocalBroker) -> None:
                 assert consumers.subscription_table["orders"].sub_string == "paid"
                 (mine,) = (await admin.groups.producers("PID", "orders")).connection_set
                 assert (mine.language, mine.client_addr.split(":")[0]) == ("PYTHON", "127.0.0.1")
-                await until(lambda: len(consumer.assigned) == 5)
+                await until_true(lambda: len(consumer.assigned) == 5)
                 info = await admin.groups.running_info("CID", consumer.client_id)
                 assert {queue.topic for queue in info.mq_table} == {"orders", "%RETRY%CID"}
                 assert info.properties["PROP_CONSUMEORDERLY"] == "false"
@@ -290,11 +290,11 @@ def test_offsets_that_are_reset_during_a_handler_are_not_overwritten_by_it(run: 
             ) as consumer,
         ):
             await gathered.until_count(5)
-            await until(lambda: len(consumer.assigned) == 5)
+            await until_true(lambda: len(consumer.assigned) == 5)
             await consumer._store.save()  # as it does every five seconds: a reset is for queues with offsets
             held = consumer._assignments.table[queue]
             assert (await admin.offsets.reset("CID", "orders", -1))[queue] == 5
-            await until(lambda: consumer._assignments.table.get(queue, held) is not held)
+            await until_true(lambda: consumer._assignments.table.get(queue, held) is not held)
             may_end.set()
         async with PullConsumer("CID", b.namesrv) as look:
             assert await look.offsets.committed("CID", queue) == 5

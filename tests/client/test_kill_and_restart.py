@@ -14,10 +14,10 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from client.gathered import Gathered
 from client.test_ordered import InOrder, assert_in_order
-from ports import free_port
-from seeds import chosen_seed
+from support.clients import Gathered
+from support.effort import chosen_seed
+from support.loopback import free_port
 
 from penstock.client import Message, Producer, ProducerOptions, PushConsumer, PushOptions
 from penstock.errors import PenstockError

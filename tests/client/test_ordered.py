@@ -7,8 +7,8 @@ import itertools
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
-from client.gathered import SOON_S, Gathered, until
 from client.test_retries import dead_letters
+from support.clients import SOON_S, Gathered, until_true
 
 from penstock.client import Later, Message, MessageQueue, Producer, PushConsumer, PushOptions, ReceivedMessage
 
@@ -136,12 +136,12 @@ def test_two_consumers_in_order_and_one_of_them_leaves(run: Run, b: LocalBroker)
         one, two = InOrder(), InOrder()
         async with PushConsumer("CID", one, b.namesrv, subscriptions=ORDERS, options=OPTIONS) as first:
             second = await PushConsumer("CID", two, b.namesrv, subscriptions=ORDERS, options=OPTIONS).start()
-            await until(lambda: len(orders_of(first)) == len(orders_of(second)) == 2)
+            await until_true(lambda: len(orders_of(first)) == len(orders_of(second)) == 2)
             sending = asyncio.create_task(send_keyed(b.namesrv, 0, 400))
-            await until(lambda: len(one.messages) + len(two.messages) >= 100)
+            await until_true(lambda: len(one.messages) + len(two.messages) >= 100)
             await second.close()
             await sending
-            await until(lambda: len(set(one.bodies) | set(two.bodies)) == 400)
+            await until_true(lambda: len(set(one.bodies) | set(two.bodies)) == 400)
         assert_in_order(one, two)
         last_of_second = {queue: max(offsets) for queue, offsets in two.offsets().items()}
         for queue, offsets in one.offsets().items():
@@ -170,7 +170,7 @@ def test_a_queue_that_another_client_has_locked_is_left_alone(run: Run, b: Local
         assert all(locks.holds(queue) for queue in taken)
         gathered = InOrder()
         async with PushConsumer("CID", gathered, b.namesrv, subscriptions=ORDERS, options=OPTIONS) as consumer:
-            await until(lambda: len(orders_of(consumer)) == 2)
+            await until_true(lambda: len(orders_of(consumer)) == 2)
             await send_keyed(b.namesrv, 0, 80)
             free = {queue.queue_id for queue in route.subscribe_queues} - {queue.queue_id for queue in taken}
             await gathered.until(lambda: {message.queue_id for message in gathered.messages} == free)

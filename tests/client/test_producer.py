@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING
 
 import pytest
-from client.gathered import Gathered
+from support.clients import Gathered
 
 from penstock.client import (
     Message,

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
+
+from support import ROOT
 
 import penstock.client
 import penstock.testing
 from penstock.client import sync
 
-PAGE = (Path(__file__).resolve().parents[2] / "docs" / "reference" / "client.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "reference" / "client.md").read_text(encoding="utf-8")
 
 
 def test_everything_that_is_exported_exists_and_is_on_the_page() -> None:

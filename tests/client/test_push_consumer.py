@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from client.gathered import SOON_S, Gathered, until
+from support.clients import SOON_S, Gathered, until_true
 
 from penstock.client import Message, Producer, PullConsumer, PushConsumer, PushOptions, ReceivedMessage
 from penstock.errors import BadSettings, Unreachable
@@ -45,10 +45,10 @@ def test_two_consumers_share_the_queues_and_every_message_is_consumed_once(run: 
             PushConsumer("CID", one, b.namesrv, subscriptions=ORDERS) as first,
             PushConsumer("CID", two, b.namesrv, subscriptions=ORDERS) as second,
         ):
-            await until(lambda: sorted(map(len, (orders_of(first), orders_of(second)))) == [2, 2])
+            await until_true(lambda: sorted(map(len, (orders_of(first), orders_of(second)))) == [2, 2])
             assert orders_of(first) | orders_of(second) == {0, 1, 2, 3}
             sent = await send_numbers(b.namesrv, 0, 200)
-            await until(lambda: len(one.messages) + len(two.messages) >= 200)
+            await until_true(lambda: len(one.messages) + len(two.messages) >= 200)
         assert set(one.bodies) | set(two.bodies) == sent
         assert not set(one.bodies) & set(two.bodies)
         assert len(one.messages) + len(two.messages) == 200
@@ -62,11 +62,11 @@ def test_who_stays_takes_over_the_queues_of_who_leaves(run: Run, b: LocalBroker)
         one, two = Gathered(), Gathered()
         async with PushConsumer("CID", one, b.namesrv, subscriptions=ORDERS) as first:
             second = await PushConsumer("CID", two, b.namesrv, subscriptions=ORDERS).start()
-            await until(lambda: len(orders_of(first)) == len(orders_of(second)) == 2)
+            await until_true(lambda: len(orders_of(first)) == len(orders_of(second)) == 2)
             await send_numbers(b.namesrv, 0, 50)
-            await until(lambda: len(one.messages) + len(two.messages) == 50)
+            await until_true(lambda: len(one.messages) + len(two.messages) == 50)
             await second.close()
-            await until(lambda: len(orders_of(first)) == 4)
+            await until_true(lambda: len(orders_of(first)) == 4)
             more = await send_numbers(b.namesrv, 50, 100)
             await one.until_has(more)
         assert (one.counts + two.counts).total() == 100  # nothing came twice: who left had stored its offsets
@@ -198,7 +198,7 @@ def test_closing_waits_for_what_is_with_the_handler_and_the_rest_comes_to_the_ne
         sent = await send_numbers(b.namesrv, 0, 300)
         consumer = PushConsumer("CID", slow, b.namesrv, subscriptions=ORDERS, options=PushOptions(max_in_flight=2))
         await consumer.start()
-        await until(lambda: len(begun) == 2)
+        await until_true(lambda: len(begun) == 2)
         closing = asyncio.create_task(consumer.close())
         await asyncio.sleep(0)
         may_end.set()
@@ -227,7 +227,7 @@ def test_a_consumer_that_falls_behind_pulls_no_further(run: Run, b: LocalBroker)
                 await producer.send_batch(batch, queue=queue)
         async with PushConsumer("CID", wait, b.namesrv, subscriptions=ORDERS) as consumer:
             table = consumer._assignments.table
-            await until(lambda: queue in table and len(table[queue]) >= 1000)
+            await until_true(lambda: queue in table and len(table[queue]) >= 1000)
             assert len(table[queue]) < 1000 + 32
             may_go_on.set()
             await gathered.until_has({b"%d" % number for number in range(1500)})
@@ -266,7 +266,7 @@ def test_topics_are_subscribed_to_and_given_up_while_it_runs(run: Run, b: LocalB
             await consumer.subscribe("orders")
             await gathered.until_has(await send_numbers(b.namesrv, 0, 10))
             await consumer.unsubscribe("orders")
-            await until(lambda: not orders_of(consumer))
+            await until_true(lambda: not orders_of(consumer))
             assert await committed(b.namesrv, "CID") == 10
 
     run(main())

@@ -6,9 +6,9 @@ import asyncio
 from typing import TYPE_CHECKING
 
 import pytest
-from client.gathered import Gathered, until
 from client.test_ordered import OPTIONS, InOrder, assert_in_order
 from client.test_push_consumer import send_numbers
+from support.clients import Gathered, until_true
 
 from penstock.client import Message, Producer, ProducerOptions, PushConsumer
 from penstock.errors import PenstockError, Unreachable
@@ -89,7 +89,7 @@ def test_consumers_in_order_stay_in_order_over_restarts(run: Run, b: LocalBroker
                     sent += 1
                 await restarting
             wanted = {b"%d" % number for number in range(sent)}
-            await until(lambda: wanted <= set(one.bodies) | set(two.bodies))
+            await until_true(lambda: wanted <= set(one.bodies) | set(two.bodies))
         assert_in_order(one, two)
 
     run(main())

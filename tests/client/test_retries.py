@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from client.gathered import Gathered
 from client.test_producer import everything
+from support.clients import Gathered
 
 from penstock.client import Later, Message, Producer, PushConsumer, PushOptions, ReceivedMessage
 from penstock.client.instance import ClientInstance

@@ -7,10 +7,9 @@ import contextlib
 from typing import TYPE_CHECKING
 
 import pytest
-from client.fake_cluster import FakeCluster
-from client.gathered import Gathered, until
 from client.test_push_consumer import send_numbers
-from loopback import SOON_S
+from support.clients import FakeCluster, Gathered, until_true
+from support.loopback import SOON_S
 
 from penstock.client import Admin, ClientConfig, Message, Producer, ProducerOptions, PushConsumer
 from penstock.client.routes import Route
@@ -142,9 +141,9 @@ def test_a_broker_that_joins_is_noticed_at_the_next_refresh(run: Run, b: LocalBr
         config = ClientConfig(b.namesrv, route_refresh_s=0.1)
         gathered = Gathered()
         async with PushConsumer("CID", gathered, config, subscriptions={"orders": "*"}) as consumer:
-            await until(lambda: len(consumer.assigned) == 5)  # one is the retry topic's
+            await until_true(lambda: len(consumer.assigned) == 5)  # one is the retry topic's
             async with two_brokers(b):
-                await until(lambda: {queue.broker_name for queue in consumer.assigned} == {"broker-a", "broker-b"})
+                await until_true(lambda: {queue.broker_name for queue in consumer.assigned} == {"broker-a", "broker-b"})
 
     run(main())
 

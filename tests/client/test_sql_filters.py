@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from client.gathered import Gathered
+from support.clients import Gathered
 
 from penstock.client import Message, Producer, PullConsumer, PushConsumer, Sql92
 from penstock.errors import Refused

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import pytest
-from store_home import eventually
+from support.stores import eventually
 
 from penstock.client import admin, producer, pull_consumer, push_consumer, sync, transaction_producer
 from penstock.client.admin_cluster import ClusterAdmin

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import pytest
-from client.gathered import Gathered, until
 from client.test_producer import everything
+from support.clients import Gathered, until_true
 
 from penstock.client import Message, PushConsumer, ReceivedMessage, TransactionProducer, TransactionState
 from penstock.errors import BadMessage
@@ -83,7 +83,7 @@ def test_what_is_not_known_is_asked_about_until_it_is(run: Run) -> None:
             assert (result.state, result.is_ended) == (UNKNOWN, False)
             await producer.send_in_transaction(Message("orders", b"never"), saying(UNKNOWN))
             await gathered.until_count(1)
-            await until(lambda: b"never" in asked)
+            await until_true(lambda: b"never" in asked)
         assert gathered.bodies == [b"later"]
         assert asked.count(b"later") >= 2  # once more, where the answer was still under way at the next round
 

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from client.fake_cluster import FakeCluster
-from remoting.certificates import make_authority, make_certificate
+from support.clients import FakeCluster
+from support.loopback import make_authority, make_certificate
 
 from penstock.client import (
     ClientConfig,

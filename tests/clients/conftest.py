@@ -12,9 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from clients.served import Served
-from compat.java_peer import build
-from talker import PeerError, Talker
+from support.brokers import Served
+from support.peers import PeerError, Talker, build
 
 HERE = Path(__file__).parent
 WAIT_S = 60

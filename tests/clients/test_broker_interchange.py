@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 from clients.conftest import Connect, bodies, message, wait_for_count
-from clients.java_served import JavaServed
-from clients.served import Served
-from talker import Talker
+from support.brokers import Served
+from support.peers import JavaServed, Talker
 
 pytestmark = [pytest.mark.java, pytest.mark.timeout(240)]
 

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 from clients.conftest import Connect, message, wait_for_count
-from clients.served import Served
+from support import ROOT
+from support.brokers import Served
 
-PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "connect.md"
+PAGE = ROOT / "docs" / "how-to" / "connect.md"
 
 pytestmark = pytest.mark.timeout(240)
 

@@ -7,7 +7,7 @@ import time
 
 import pytest
 from clients.conftest import Connect, bodies, message, wait_for, wait_for_count
-from clients.served import Served
+from support.brokers import Served
 
 pytestmark = [pytest.mark.java, pytest.mark.timeout(240)]
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 from clients.conftest import Connect, bodies, message, wait_for_count
-from clients.served import Served
-from talker import Talker
+from support.brokers import Served
+from support.peers import Talker
 
 pytestmark = [pytest.mark.java, pytest.mark.timeout(240)]
 

@@ -10,8 +10,8 @@ import time
 
 import pytest
 from clients.conftest import Connect, bodies, message, wait_for, wait_for_count
-from clients.served import Served
-from talker import PeerError
+from support.brokers import Served
+from support.peers import PeerError
 
 pytestmark = pytest.mark.timeout(240)
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 from clients.conftest import Connect, bodies, message
-from clients.java_served import JavaServed, until_registered
-from clients.served import Served
+from support.brokers import Served
+from support.peers import JavaServed, until_registered
 
 from penstock.client.sync import (
     Admin,

@@ -9,12 +9,10 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from broker.raw_client import RawClient, pull_arguments
-from clients.java_served import JavaServed
-from clients.served import Served
-from ports import free_port
-from replication_fire import Load, Reader
-from replication_processes import log_on_disk
+from support.brokers import RawClient, Served, pull_arguments
+from support.clusters import Load, Reader, log_on_disk
+from support.loopback import free_port
+from support.peers import JavaServed
 
 from penstock.client.sync import Admin, Message, Producer
 from penstock.protocol.codes import RequestCode, ResponseCode

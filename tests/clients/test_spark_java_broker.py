@@ -7,8 +7,8 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from clients.java_served import JavaServed, make_orders, until_stored
-from pipeline.cluster_reading import access_to, places, read, rows, whole
+from support.peers import JavaServed, make_orders, until_stored
+from support.pipeline import access_to, column_of, places, read_pages, whole
 
 from penstock.client.sync import Admin, Message, Producer
 from penstock.errors import DataLost
@@ -60,7 +60,7 @@ def test_all_messages_of_javas_broker_are_read_once_and_in_order(place: ClusterP
         for span in spans
         for border in pairwise((span.start, (span.start + span.stop) // 2, span.stop))
     ]
-    pages = [page for task in place.tasks([halves[:5], halves[5:]]) for page in read(task)]
+    pages = [page for task in place.tasks([halves[:5], halves[5:]]) for page in read_pages(task)]
     assert places(pages) == [(span.queue, offset) for span in spans for offset in range(span.start, span.stop)]
     assert not [flaw for page in pages for flaw in page.flaws]
     unpacked = [
@@ -70,18 +70,20 @@ def test_all_messages_of_javas_broker_are_read_once_and_in_order(place: ClusterP
         for body in piece.batch.column("body").to_pylist()
     ]
     assert sorted(unpacked) == sorted([b"%d" % number for number in range(COUNT - 100)] + [LARGE] * 100)
-    assert sorted(key for keys in rows(pages, "keys") for key in keys) == sorted(f"k{number}" for number in range(100))  # type: ignore[attr-defined]
+    assert sorted(key for keys in column_of(pages, "keys") for key in keys) == sorted(
+        f"k{number}" for number in range(100)
+    )  # type: ignore[attr-defined]
 
 
 def test_javas_broker_compares_tags(theirs: JavaServed, place: ClusterPlace) -> None:
-    pages = read(ClusterTask(access_to(theirs.namesrv), tuple(whole(place, "orders")), "large"), ["body", "tags"])
-    assert rows(pages, "tags") == ["large"] * 100
+    pages = read_pages(ClusterTask(access_to(theirs.namesrv), tuple(whole(place, "orders")), "large"), ["body", "tags"])
+    assert column_of(pages, "tags") == ["large"] * 100
 
 
 def test_javas_broker_knows_about_times_and_the_exact_one_is_found(place: ClusterPlace) -> None:
     for span in whole(place, "orders"):
         (task,) = place.tasks([[span]])
-        moments = [round(moment.timestamp() * 1000) for moment in rows(read(task), "store_timestamp")]  # type: ignore[attr-defined]
+        moments = [round(moment.timestamp() * 1000) for moment in column_of(read_pages(task), "store_timestamp")]  # type: ignore[attr-defined]
         some = sorted(set(moments))
         for moment in {*some[:: max(1, len(some) // 10)], some[0] - 1, some[-1] + 1}:
             first = next((number for number, each in enumerate(moments) if each >= moment), len(moments))
@@ -102,7 +104,7 @@ def test_a_size_and_a_loss_at_javas_broker(theirs: JavaServed, place: ClusterPla
     low, high = place.bounds(queue)
     assert 128 * 10 <= place.size(queue, low, low + 10) <= 8192 * 10
     with pytest.raises(DataLost, match=f"messages {high} to {high + 9} of topic orders queue 0 "):
-        read(ClusterTask(access_to(theirs.namesrv), (Span(queue, low, high + 10),)))
+        read_pages(ClusterTask(access_to(theirs.namesrv), (Span(queue, low, high + 10),)))
 
 
 def test_lag_is_the_same_of_javas_broker_and_of_the_files_that_it_leaves(

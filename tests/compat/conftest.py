@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from compat.java_peer import Peer, PeerError, build
+from support.peers import Peer, PeerError, build
 
 
 @pytest.fixture(scope="session")

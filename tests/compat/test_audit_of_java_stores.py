@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from compat.java_peer import Peer, message_json
 from compat.test_store_interchange import SETTINGS, SIZES, corpus, fill_with_java, fill_with_penstock
+from support.peers import Peer, message_json
 
 from penstock.store.audit import AuditReport, audit
 

@@ -6,7 +6,6 @@ import shutil
 from pathlib import Path
 
 import pytest
-from compat.java_peer import Peer
 from compat.test_store_interchange import (
     SETTINGS,
     SIZES,
@@ -15,7 +14,8 @@ from compat.test_store_interchange import (
     fill_with_java,
     fill_with_penstock,
 )
-from unsynced_files import UnsyncedFiles
+from support.disks import UnsyncedFiles
+from support.peers import Peer
 
 from penstock.store import MessageStore
 from penstock.store.audit import audit

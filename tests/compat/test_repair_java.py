@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from compat.java_peer import Peer, message_json
-from unsynced_files import UnsyncedFiles
+from support.disks import UnsyncedFiles
+from support.peers import Peer, message_json
 
 from penstock.format.constants import DAMAGED_TOPIC
 from penstock.store import Message, MessageStore, Record, Settings

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from compat.java_peer import Peer
 from corrupt.damaged_store import SETTINGS, Base, Damage, do_damage, make_base
-from numbered import SEED
-from unsynced_files import UnsyncedFiles
+from support.disks import UnsyncedFiles
+from support.messages import SEED
+from support.peers import Peer
 
 from penstock.cli.messages import message_object
 from penstock.format.constants import DAMAGED_TOPIC

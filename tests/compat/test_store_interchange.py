@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from compat.java_peer import Peer, message_json
+from support.peers import Peer, message_json
 
 from penstock.cli.messages import message_object
 from penstock.format.constants import DELAY, KEYS, TAGS, UNIQ_KEY

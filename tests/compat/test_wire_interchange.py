@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from compat.java_peer import Peer, PeerError
+from support.peers import Peer, PeerError
 
 from penstock.format import loose_json
 from penstock.format.config_tables import DataVersion, SubscriptionGroup, SubscriptionGroups, TopicConfig, Topics

@@ -6,8 +6,7 @@ from collections.abc import Iterator
 
 import httpx
 import pytest
-from cluster_traffic import fill, until_dead_letters
-from console_process import ConsoleProcess
+from support.clients import ConsoleProcess, fill_cluster, until_dead_letters
 
 from penstock.testing import LocalBroker, broker
 
@@ -18,7 +17,7 @@ pytest.importorskip("nicegui")
 def cluster() -> Iterator[LocalBroker]:
     topics = {"orders": 4, "oddities": 1, "refunds": 1, "empty": 2}
     with broker(topics, settings={"messageDelayLevel": "1s"}) as running:
-        fill(running)
+        fill_cluster(running)
         until_dead_letters(running, "returns", 2)
         yield running
 

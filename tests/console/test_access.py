@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 import httpx
 import pytest
-from console_process import TOKEN, ConsoleProcess
+from support.clients import TOKEN, ConsoleProcess
 
 from penstock.console.access import Door
 from penstock.errors import BadSettings

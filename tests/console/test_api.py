@@ -8,7 +8,7 @@ from typing import Any
 
 import httpx
 import pytest
-from cluster_traffic import MARKUP, ORDERS
+from support.clients import MARKUP, ORDERS
 
 from penstock.testing import LocalBroker
 

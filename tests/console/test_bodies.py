@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cluster_traffic import MARKUP
+from support.clients import MARKUP
 
 from penstock.console.bodies import MOST_SHOWN, Form, best_form, show
 

@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 import httpx
-from console_process import TOKEN
+from support.clients import TOKEN
 
 from penstock.console.access import Door, Gate
 from penstock.console.brake import A_SECOND, AT_ONCE, MOST_ADDRESSES, Brake

@@ -5,13 +5,12 @@ from __future__ import annotations
 import base64
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import httpx
 import pytest
-from clients.java_served import JavaServed
-from compat.java_peer import PeerError, build
-from console_process import ConsoleProcess
+from support import TESTS
+from support.clients import ConsoleProcess
+from support.peers import JavaServed, PeerError, build
 
 from penstock.client import Message, PushOptions, ReceivedMessage
 from penstock.client.sync import Admin, Producer, PushConsumer
@@ -36,7 +35,7 @@ def until(condition: Callable[[], object]) -> None:
 @pytest.fixture(scope="module")
 def theirs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[JavaServed]:
     try:
-        jars = build(Path(__file__).parents[1] / "clients" / "java_broker")
+        jars = build(TESTS / "clients" / "java_broker")
     except PeerError as reason:
         pytest.skip(str(reason))
     folder = tmp_path_factory.mktemp("java")

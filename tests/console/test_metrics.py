@@ -7,9 +7,9 @@ import re
 from pathlib import Path
 
 import httpx
-from cluster_traffic import ORDERS
-from console_process import ConsoleProcess
 from prometheus_client.parser import text_string_to_metric_families
+from support import ROOT
+from support.clients import ORDERS, ConsoleProcess
 
 from penstock.client.admin import Admin
 from penstock.console.figures import BrokerFigures, State, TopicKind, percentile, read_latency
@@ -105,7 +105,7 @@ def test_topics_are_told_apart_by_name() -> None:
 
 
 def test_the_grafana_board_asks_for_metrics_that_there_are(client: httpx.Client) -> None:
-    board = (Path(__file__).parents[2] / "deploy" / "grafana" / "penstock.json").read_text(encoding="utf-8")
+    board = (ROOT / "deploy" / "grafana" / "penstock.json").read_text(encoding="utf-8")
     asked = set(re.findall(r"(?:rocketmq|penstock)_\w+", " ".join(re.findall(r'"expr": "(.*?)",\n', board))))
     told = {*samples(client), *re.findall(r"^# TYPE (\S+)", client.get("/metrics").text, re.MULTILINE)}
     assert len(asked) > 8

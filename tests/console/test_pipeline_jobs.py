@@ -10,8 +10,7 @@ from typing import Any
 
 import httpx
 import pytest
-from cluster_traffic import ORDERS
-from console_process import ConsoleProcess
+from support.clients import ORDERS, ConsoleProcess
 
 from penstock.testing import LocalBroker
 

@@ -6,9 +6,9 @@ import asyncio
 import time
 from pathlib import Path
 
-from ports import free_port
 from prometheus_client.core import Metric
-from replication_processes import member, name_server
+from support.clusters import member, name_server
+from support.loopback import free_port
 
 from penstock.client.admin import Admin
 from penstock.console.reading import ClusterView

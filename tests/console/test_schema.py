@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from console_process import TOKEN, ConsoleProcess
 from hypothesis import HealthCheck, assume, given, settings
+from support.clients import TOKEN, ConsoleProcess
 
 schemathesis = pytest.importorskip("schemathesis")
 

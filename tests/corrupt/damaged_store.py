@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from numbered import SMALL_FILES, message, number_of, read_queue
-from unsynced_files import UnsyncedFiles
+from support.disks import UnsyncedFiles
+from support.messages import SMALL_FILES, message, number_of, read_queue
 
 from penstock.format.config_tables import ConsumerOffsets, DelayOffsets, SubscriptionGroups, Topics
 from penstock.format.queue_unit import UNIT_SIZE

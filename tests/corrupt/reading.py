@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from corrupt.damaged_store import Base, Damage
-from numbered import place_of
+from support.messages import place_of
 
 from penstock.format.message_id import encode_message_id
 from penstock.format.placeholder import is_placeholder

@@ -13,9 +13,10 @@ from pathlib import Path
 import pytest
 from corrupt.damaged_store import SETTINGS, Base, Damage, do_damage
 from corrupt.reading import Reading, assert_undamaged_is_served, keys_of
-from numbered import SEED
-from store_home import is_one_sentence
-from unsynced_files import UnsyncedFiles
+from support.disks import UnsyncedFiles
+from support.effort import in_parts
+from support.messages import SEED
+from support.stores import is_one_sentence
 
 from penstock.errors import PenstockError
 from penstock.store import Message, MessageStore
@@ -105,12 +106,12 @@ def run(bases: Bases, folder: Path, seeds: range, check: Callable[[Base, Path, D
             raise
 
 
-@pytest.mark.parametrize("part", range(PARTS))
+@pytest.mark.parametrize("part", in_parts(range(PARTS)))
 def test_damage_alters_no_message_and_hides_none_that_it_did_not_touch(bases: Bases, tmp_path: Path, part: int) -> None:
     run(bases, tmp_path / "store", range(part, DAMAGES, PARTS), assert_survives)
 
 
-@pytest.mark.parametrize("part", range(PARTS))
+@pytest.mark.parametrize("part", in_parts(range(PARTS)))
 def test_verify_names_the_damage_and_repair_leaves_none(bases: Bases, tmp_path: Path, part: int) -> None:
     """A third as often: a repair takes longer than a start."""
     run(bases, tmp_path / "store", range(part, DAMAGES // 3, PARTS), assert_is_named_and_repaired)

@@ -10,12 +10,13 @@ from pathlib import Path
 import pytest
 from corrupt.damaged_store import SETTINGS, Base
 from corrupt.test_damage import Bases, open_store
-from numbered import place_of
+from support import ROOT
+from support.messages import place_of
 
 from penstock.format.queue_unit import UNIT_SIZE
 from penstock.store import MessageStore, Record
 
-PAGE = Path(__file__).parents[2] / "docs/explanation/durability.md"
+PAGE = ROOT / "docs/explanation/durability.md"
 BITS = (0, 3, 7)
 
 Fields = list[tuple[str, int, int]]

@@ -24,7 +24,7 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
-from numbered import is_delayed, message, number_of, place_of, place_put
+from support.messages import is_delayed, message, number_of, place_of, place_put
 
 from penstock.errors import StoreFailed
 from penstock.store import MessageStore, PutResult, Settings

@@ -22,8 +22,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from external_dispatch import build_all, derived_files
-from seeds import chosen_seed
+from support import TESTS
+from support.effort import chosen_seed
+from support.stores import build_all, derived_files
 
 from penstock.client.sync import Admin, Message, Producer, PullConsumer
 from penstock.store import MessageStore, Settings
@@ -36,7 +37,7 @@ QUEUES = 4
 JOB = """
 import sys, time
 sys.path.insert(0, sys.argv[2])
-from external_dispatch import build_all
+from support.stores import build_all
 from penstock.store.external.builder import Builder
 builder = Builder.open(sys.argv[1])
 while True:
@@ -162,7 +163,7 @@ def assert_files_are_those_of_inline_dispatch(store: Path) -> None:
 
 
 def test_the_job_is_killed_again_and_again(tmp_path: Path) -> None:
-    command = [sys.executable, "-c", JOB, str(tmp_path / "store"), str(Path(__file__).parents[1])]
+    command = [sys.executable, "-c", JOB, str(tmp_path / "store"), str(TESTS)]
     with broker({"T": QUEUES}, store_path=tmp_path / "store", settings={"dispatch": "external"}) as served:
         run(tmp_path / "store", served.namesrv, command, kills=3, least=1500, patience=15)
     assert_files_are_those_of_inline_dispatch(tmp_path / "store")

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from crash.failing_files import FailingFiles
-from numbered import SEED, SMALL_FILES, Place, is_delayed, message, place_put, read_store
-from store_home import is_one_sentence
-from unsynced_files import UnsyncedFiles
+from support.disks import FailingFiles, UnsyncedFiles
+from support.effort import in_parts
+from support.messages import SEED, SMALL_FILES, Place, is_delayed, message, place_put, read_store
+from support.stores import is_one_sentence
 
 from penstock.errors import PenstockError
 from penstock.format.config_tables import ConsumerOffsets
@@ -162,7 +162,7 @@ def run_for_every_call(
 
 
 EVERY = pytest.mark.parametrize("every", [pytest.param(1, marks=pytest.mark.torture), 4])
-"""Every call in `make torture`, one in so many in `make test`."""
+"""Every call in `make torture`, one in so many else."""
 
 
 @EVERY
@@ -170,9 +170,9 @@ EVERY = pytest.mark.parametrize("every", [pytest.param(1, marks=pytest.mark.tort
     ("flush", "kind", "stays_broken"),
     [
         pytest.param("SYNC_FLUSH", errno.EIO, False, id="SYNC_FLUSH, EIO once"),
-        pytest.param("SYNC_FLUSH", errno.EIO, True, id="SYNC_FLUSH, EIO for good"),
-        pytest.param("SYNC_FLUSH", errno.ENOSPC, False, id="SYNC_FLUSH, ENOSPC once"),
-        pytest.param("ASYNC_FLUSH", errno.EIO, False, id="ASYNC_FLUSH, EIO once"),
+        pytest.param("SYNC_FLUSH", errno.EIO, True, id="SYNC_FLUSH, EIO for good", marks=pytest.mark.rest),
+        pytest.param("SYNC_FLUSH", errno.ENOSPC, False, id="SYNC_FLUSH, ENOSPC once", marks=pytest.mark.rest),
+        pytest.param("ASYNC_FLUSH", errno.EIO, False, id="ASYNC_FLUSH, EIO once", marks=pytest.mark.rest),
         pytest.param("ASYNC_FLUSH", errno.ENOSPC, True, id="ASYNC_FLUSH, ENOSPC for good"),
     ],
 )
@@ -195,7 +195,7 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[int, Pl
 
 
 @EVERY
-@pytest.mark.parametrize("kind", [errno.EIO, errno.ENOSPC], ids=["EIO", "ENOSPC"])
+@pytest.mark.parametrize("kind", in_parts([errno.EIO, errno.ENOSPC]), ids=["EIO", "ENOSPC"])
 def test_whichever_call_of_a_recovery_fails_nothing_is_lost(
     tmp_path: Path,
     kind: int,

@@ -21,12 +21,15 @@ from typing import Any
 
 import pytest
 from crash import kill_writer
-from numbered import SEED, SMALL_FILES, Place, read_store
+from support import TESTS
+from support.effort import in_parts
+from support.messages import SEED, SMALL_FILES, Place, read_store
 
 from penstock.store import MessageStore, Settings
 
 ROUNDS_PER_STORE = 5
 ROUNDS = int(os.environ.get("PENSTOCK_ROUNDS", "25"))
+QUICK_ROUNDS = min(ROUNDS, ROUNDS_PER_STORE)
 TORTURE_ROUNDS = int(os.environ.get("PENSTOCK_ROUNDS", "1000"))
 LONGEST_SECONDS = 60.0
 """How long a writer may take to note something; on a slow disk it is killed before."""
@@ -42,7 +45,7 @@ class Nursery:
         with said.open("wb") as errors:
             self._process = subprocess.Popen(
                 [sys.executable, kill_writer.__file__],
-                env={**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent)},
+                env={**os.environ, "PYTHONPATH": str(TESTS)},
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=errors,
@@ -154,9 +157,10 @@ class Campaign:
         assert not gone, f"{len(gone)} messages that a consumer saw are gone or elsewhere: {sorted(gone.items())[:3]}"
 
 
-def run_rounds(folder: Path, nursery: Nursery, flush: str, seed: int, rounds: int) -> None:
+def run_rounds(folder: Path, nursery: Nursery, flush: str, seed: int, rounds: int, start: int = 0) -> None:
+    """Rounds `start` to `rounds`; each `ROUNDS_PER_STORE` of them share a store."""
     acknowledged = seen = 0
-    for first in range(0, rounds, ROUNDS_PER_STORE):
+    for first in range(start, rounds, ROUNDS_PER_STORE):
         name = f"{seed} {flush} {first}"
         campaign = Campaign(folder / str(first), nursery, name, flush)
         for number in range(first, min(first + ROUNDS_PER_STORE, rounds)):
@@ -168,13 +172,17 @@ def run_rounds(folder: Path, nursery: Nursery, flush: str, seed: int, rounds: in
         acknowledged += len(campaign.acknowledged)
         seen += len(campaign.seen)
         shutil.rmtree(folder / str(first))
-    assert acknowledged > 2 * rounds, "the writers hardly came to write anything"
-    assert seen > rounds, "the consumers hardly came to read anything"
+    assert acknowledged > 2 * (rounds - start), "the writers hardly came to write anything"
+    assert seen > rounds - start, "the consumers hardly came to read anything"
 
 
+@pytest.mark.parametrize("rounds", in_parts([(0, QUICK_ROUNDS), (QUICK_ROUNDS, ROUNDS)]), ids=["quick", "rest"])
 @pytest.mark.parametrize("flush", ["ASYNC_FLUSH", "SYNC_FLUSH"])
-def test_nothing_acknowledged_or_seen_is_lost_by_kills(tmp_path: Path, nursery: Nursery, flush: str) -> None:
-    run_rounds(tmp_path, nursery, flush, SEED, ROUNDS)
+def test_nothing_acknowledged_or_seen_is_lost_by_kills(
+    tmp_path: Path, nursery: Nursery, flush: str, rounds: tuple[int, int]
+) -> None:
+    start, stop = rounds
+    run_rounds(tmp_path, nursery, flush, SEED, stop, start)
 
 
 @pytest.mark.torture

@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from numbered import (
+from support.disks import UnsyncedFiles
+from support.messages import (
     SEED,
     SMALL_FILES,
     Place,
@@ -30,8 +31,7 @@ from numbered import (
     place_put,
     read_store,
 )
-from power_loss import Image, PowerLossFiles, write_image
-from unsynced_files import UnsyncedFiles
+from support.power_loss import Image, PowerLossFiles, write_image
 
 from penstock.format.config_tables import ConsumerOffsets
 from penstock.format.kernels import check_record

@@ -14,11 +14,21 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from docs.blocks import BLOCKS, EXCUSES, ONLY_LOOKED_AT, PAGE_BY_PAGE, RUN_BY, Block, blocks_of
-from docs.pages import PAGES, ROOT, name_of
-from docs.reader import Reader
 from docs.test_coverage_page import EXISTING
-from remoting.certificates import make_authority
+from support.documents import (
+    BLOCKS,
+    EXCUSES,
+    ONLY_LOOKED_AT,
+    PAGE_BY_PAGE,
+    PAGES,
+    ROOT,
+    RUN_BY,
+    Block,
+    Reader,
+    blocks_of,
+    name_of,
+)
+from support.loopback import make_authority
 
 from penstock.store import Message, MessageStore, Settings
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
-TESTS = Path(__file__).resolve().parents[1]
+from support import TESTS
+
 PAGE = TESTS.parent / "docs" / "reference" / "coverage.md"
 SECTIONS = ("Not implemented", "Minor differences")
 DEFINED_TEST = re.compile(r"^ *(?:async )?def (test_\w+)", re.M)

@@ -15,6 +15,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from support import ROOT
 
 from penstock.format import kernels
 from penstock.format.checkpoint import Checkpoint
@@ -33,7 +34,7 @@ from penstock.format.record import decode_record, encode_record
 from penstock.format.scan import Blank, scan
 from penstock.protocol import FrameReader, encode
 
-FOLDER = Path(__file__).parents[2] / "docs" / "explanation" / "format"
+FOLDER = ROOT / "docs" / "explanation" / "format"
 PAGES = sorted(FOLDER.glob("*.md"))
 CAPTION = re.compile(r"\*\*Worked example \(([a-z ]+?)(?: at (\d+))?\)\.\*\*")
 V2_MAGIC = bytes.fromhex("daa320ab")

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import yaml
-from docs.pages import DOCS, PAGES, ROOT, anchors_of, links_of, name_of
+from support.documents import DOCS, PAGES, ROOT, anchors_of, links_of, name_of
 
 
 def dead_links(page: Path, text: str) -> list[str]:

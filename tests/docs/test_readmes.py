@@ -6,8 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
-from docs.blocks import blocks_of
-from docs.pages import ROOT, links_of, without_code
+from support.documents import ROOT, blocks_of, links_of, without_code
 
 ENGLISH, CHINESE = ROOT / "README.md", ROOT / "README.zh.md"
 LONGEST = 120

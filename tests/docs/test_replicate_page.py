@@ -6,11 +6,9 @@ import shutil
 from pathlib import Path
 
 import pytest
-from docs.blocks import Block, to_run
-from docs.reader import Reader
-from replication_fire import Load, nothing_is_lost
-from replication_fire import Reader as Consumer
-from replication_processes import log_on_disk, wait_for
+from support.clusters import Load, log_on_disk, nothing_is_lost, wait_for
+from support.clusters import Reader as Consumer
+from support.documents import Block, Reader, to_run
 
 from penstock.client.sync import Admin
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import yaml
-from docs.blocks import to_run
+from support.documents import to_run
 
 from penstock.broker.accounts import Accounts
 from penstock.cli.console import LISTEN

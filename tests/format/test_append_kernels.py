@@ -6,7 +6,7 @@ import mmap
 
 import numpy as np
 import pytest
-from format.log_maker import BORN, G1, G2, G3, STORED, make_record
+from support.messages import BORN, G1, G2, G3, STORED, make_record
 
 from penstock.format import kernels
 from penstock.format.hosts import encode_host

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from format.log_maker import HOST
 from format.test_twins import assert_equal_results
 from hypothesis import given
 from hypothesis import strategies as st
+from support.messages import HOST
 
 from penstock.format import kernels
 from penstock.format.hosts import decode_host, encode_host

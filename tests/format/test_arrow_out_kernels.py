@@ -6,10 +6,10 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from format.log_maker import HOST, make_log, make_record
 from format.test_twins import assert_equal_results, longs, properties, records
 from hypothesis import given
 from hypothesis import strategies as st
+from support.messages import HOST, make_log, make_record
 
 from penstock.format import kernels
 from penstock.format.hosts import decode_host, encode_host

@@ -6,8 +6,8 @@ import random
 
 import numpy as np
 import pytest
-from format.log_maker import make_log
-from twins import TWINS, running_on
+from support.effort import TWINS, running_on
+from support.messages import make_log
 
 from penstock.format import kernels
 from penstock.format.index_layout import IndexGeometry

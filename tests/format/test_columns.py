@@ -6,7 +6,7 @@ import threading
 
 import numpy as np
 import pytest
-from format.log_maker import G1, STORED, as_v2, make_record
+from support.messages import G1, STORED, as_v2, make_record
 
 from penstock.format import kernels
 from penstock.format.delay import DEFAULT_DELAY_LEVELS

@@ -7,7 +7,7 @@ import random
 
 import numpy as np
 import pytest
-from format.log_maker import G1
+from support.messages import G1
 
 from penstock.format import kernels
 from penstock.format.index_layout import (

@@ -7,10 +7,10 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from format.log_maker import make_record
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from twins import TWINS, running_on
+from support.effort import TWINS, running_on
+from support.messages import make_record
 
 from penstock.format import kernels
 from penstock.format.properties import encode_properties

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from format.log_maker import BORN, G1, G2, G3, STORED, as_v2, make_record
+from support.messages import BORN, G1, G2, G3, STORED, as_v2, make_record
 
 from penstock.errors import BadMessage, CorruptData
 from penstock.format.record import Record, decode_record, encode_record, record_size, tags_code

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import pytest
-from format.log_maker import make_file, make_log, make_record
 from hypothesis import given
 from hypothesis import strategies as st
+from support.messages import make_file, make_log, make_record
 
 from penstock.format import kernels
 from penstock.format.rows import Reason

@@ -6,7 +6,7 @@ import random
 
 import numpy as np
 import pytest
-from twins import TWINS, running_on
+from support.effort import TWINS, running_on
 
 from penstock.format import kernels
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
-from format.log_maker import make_file, make_record
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.messages import make_file, make_record
 
 from penstock.format.kernels import _compiled, plain
 from penstock.format.properties import encode_properties

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from format.log_maker import BORN, G1, G2, G3, STORED, as_v2, make_file, make_log, make_record
+from support.messages import BORN, G1, G2, G3, STORED, as_v2, make_file, make_log, make_record
 
 from penstock.format import kernels
 from penstock.format.rows import ROW, Reason

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from clients.served import Served
 from fuzz.neighbour import DECOY, Memory, Neighbour
+from support.brokers import Served
 
 GROWTH_MIB = 48
 """What one test's attack may leave behind in the process."""

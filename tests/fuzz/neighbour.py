@@ -13,9 +13,8 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Self
 
-from broker.raw_client import RawClient, bodies, ok
-from clients.served import Served
-from loopback import Raw
+from support.brokers import RawClient, Served, bodies, ok
+from support.loopback import Raw
 
 from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.remoting.connection import Address

@@ -15,7 +15,7 @@ from contextlib import suppress
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from seeds import chosen_seed
+from support.effort import chosen_seed
 
 from penstock.errors import BadFrame, BadRequest
 from penstock.format.config_tables import SubscriptionGroup, Topics

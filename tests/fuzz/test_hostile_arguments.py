@@ -12,9 +12,8 @@ from collections.abc import Iterator
 
 import msgspec
 import pytest
-from broker.raw_client import RawClient, ok
-from clients.served import Served
 from fuzz.neighbour import both, broker_of, names_of, raw_peers, with_client
+from support.brokers import RawClient, Served, ok
 
 from penstock.format.java_ints import Int32
 from penstock.protocol.codes import RequestCode, ResponseCode

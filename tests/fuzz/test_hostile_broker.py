@@ -16,10 +16,9 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
-from broker.raw_client import RawClient, bodies, ok, pull_arguments, send_arguments
-from clients.served import Served
 from fuzz.neighbour import DECOY, Memory, Neighbour, both, broker_of, names_of, with_client
-from loopback import SOON_S, Raw
+from support.brokers import RawClient, Served, bodies, ok, pull_arguments, send_arguments
+from support.loopback import SOON_S, Raw
 
 from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.protocol.command import Command

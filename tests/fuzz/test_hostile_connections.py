@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from loopback import ECHO, SOON_S, Raw, frames, requests, serving, small_limits, until
+from support.loopback import ECHO, SOON_S, Raw, frames, requests, serving, small_limits, until
 
 from penstock.protocol.codes import ResponseCode
 from penstock.protocol.command import Command

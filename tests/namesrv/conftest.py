@@ -7,7 +7,7 @@ import zlib
 from collections.abc import AsyncIterator
 from typing import Any
 
-from loopback import SOON_S
+from support.loopback import SOON_S
 
 from penstock.format.config_tables import DataVersion, TopicConfig, Topics
 from penstock.namesrv import NameServer, NamesrvSettings

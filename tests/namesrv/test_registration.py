@@ -7,8 +7,8 @@ import zlib
 
 import msgspec
 import pytest
-from loopback import until
 from namesrv.conftest import Clock, crc, identity, name_server, peer, topics
+from support.loopback import until
 
 from penstock.namesrv import Broker
 from penstock.protocol.bodies.register import RegisterBrokerBody

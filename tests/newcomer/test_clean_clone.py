@@ -18,8 +18,8 @@ from pathlib import Path
 
 import pytest
 from newcomer.commands import Block, blocks_of, missing
+from support import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 SERVES, TESTS = "make run", "make test"
 PORTS = (10911, 9876)
 

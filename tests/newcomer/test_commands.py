@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 from newcomer.commands import blocks_of, missing
-
-ROOT = Path(__file__).resolve().parents[2]
+from support import ROOT
 
 
 @pytest.mark.parametrize("page", ["README.md", "README.zh.md", "docs/quickstart.md"])

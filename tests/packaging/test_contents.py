@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 import tomllib
-from pathlib import Path, PurePath
+from pathlib import PurePath
 from typing import Any
+
+from support import ROOT
 
 import penstock
 
-ROOT = Path(__file__).resolve().parents[2]
 SOURCES = ROOT / "src" / "penstock"
 PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 MADE = {".pyc", ".so", ".c"}

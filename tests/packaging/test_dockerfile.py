@@ -9,7 +9,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
+from support import ROOT
+
 TEXT = (ROOT / "deploy" / "Dockerfile").read_text(encoding="utf-8")
 PROGRAM = Path(sys.executable).with_name("penstock")
 

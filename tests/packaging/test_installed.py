@@ -17,11 +17,11 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from support import ROOT
 
 import penstock
 from penstock.format.kernels.sources import source_files
 
-ROOT = Path(__file__).resolve().parents[2]
 PACKED = ("LICENSE", "NOTICE", "README.md", "README.zh.md", "CHANGELOG.md", "MANIFEST.in", "constraints.txt")
 BUILD = "import sys, setuptools.build_meta as hooks; print(getattr(hooks, sys.argv[1])(sys.argv[2]))"
 SHOW = "from penstock.format import kernels; import penstock; print(kernels.active, penstock.__file__)"

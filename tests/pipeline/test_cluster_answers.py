@@ -7,9 +7,9 @@ import time
 from collections.abc import Callable
 
 import pytest
-from client.fake_cluster import FakeCluster
-from format.log_maker import make_record
-from pipeline.cluster_reading import access_to, read, rows
+from support.clients import FakeCluster
+from support.messages import make_record
+from support.pipeline import access_to, column_of, read_pages
 
 from penstock.errors import DataLost, NoAnswer
 from penstock.pipeline.cluster_task import ClusterTask
@@ -45,7 +45,7 @@ def pulled(
     lowest: int = 0,
     tags: str = "*",
     allowed: bool = False,
-    use: Callable[[ClusterTask], list[Page]] = read,
+    use: Callable[[ClusterTask], list[Page]] = read_pages,
 ) -> list[Page]:
     """Reads messages 0 to `stop` from a broker that answers pulls of (offset, most) as it likes."""
 
@@ -85,7 +85,7 @@ def flaws(pages: list[Page]) -> list[int | None]:
 def test_a_damaged_record_costs_only_itself(harm: Callable[[int], bytes]) -> None:
     bad = {0, 40, 41, 63, 99}
     pages = pulled(paging([harm(n) if n in bad else record(n) for n in range(100)]), 100)
-    assert rows(pages, "queue_offset") == [n for n in range(100) if n not in bad]
+    assert column_of(pages, "queue_offset") == [n for n in range(100) if n not in bad]
     assert flaws(pages) == sorted(bad)
     assert pages[0].flaws[0].what.startswith("a record is damaged (")
 
@@ -95,7 +95,7 @@ def test_a_damaged_record_costs_only_itself(harm: Callable[[int], bytes]) -> Non
 )
 def test_a_record_of_another_message_is_a_flaw(other: bytes) -> None:
     pages = pulled(paging([other if n == 5 else record(n) for n in range(10)]), 10)
-    assert rows(pages, "queue_offset") == [n for n in range(10) if n != 5]
+    assert column_of(pages, "queue_offset") == [n for n in range(10) if n != 5]
     assert flaws(pages) == [5]
 
 
@@ -108,7 +108,7 @@ def test_what_a_broker_passes_over_is_a_flaw_or_lost() -> None:
         return ResponseCode.SUCCESS, 40, b"".join(record(n) for n in range(30, 40, 2))
 
     pages = pulled(answer, 40)
-    assert rows(pages, "queue_offset") == [30, 32, 34, 36, 38]
+    assert column_of(pages, "queue_offset") == [30, 32, 34, 36, 38]
     assert flaws(pages) == [*range(30), 31, 33, 35, 37, 39]
     assert pulled(answer, 40, tags="paid")[0].flaws == ()
     with pytest.raises(DataLost, match="messages 0 to 24 of topic T queue 0 "):
@@ -120,7 +120,7 @@ def test_records_beyond_the_range_are_left_to_the_next() -> None:
     """Where a broker filters, it looks further than it was asked for."""
     all_of_them = b"".join(record(n) for n in range(1, 900, 2))
     pages = pulled(lambda offset, most: (ResponseCode.SUCCESS, 900, _from(all_of_them, offset)), 600, tags="paid")
-    assert rows(pages, "queue_offset") == list(range(1, 600, 2))
+    assert column_of(pages, "queue_offset") == list(range(1, 600, 2))
 
 
 def _from(records: bytes, offset: int) -> bytes:
@@ -137,7 +137,7 @@ def test_a_queue_that_ends_early_is_lost() -> None:
 
         with pytest.raises(DataLost, match="messages 5 to 9 of topic T queue 0 "):
             pulled(answer, 10)
-        assert rows(pulled(answer, 10, allowed=True), "queue_offset") == [0, 1, 2, 3, 4]
+        assert column_of(pulled(answer, 10, allowed=True), "queue_offset") == [0, 1, 2, 3, 4]
 
 
 def test_an_answer_that_leads_nowhere_ends_the_read() -> None:

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pipeline.cluster_reading import access_to, place_of, read, rows, send, whole
-from ports import free_port
+from support.loopback import free_port
+from support.pipeline import access_to, cluster_place, column_of, read_pages, send, whole
 
 from penstock.client.instance import ClientInstance
 from penstock.client.sync import ClientConfig, Credentials, Message, Producer
@@ -40,7 +40,7 @@ def orders(count: int, **fields: str) -> list[Message]:
 def test_topics_are_those_that_people_made(b: LocalBroker) -> None:
     with b.admin() as admin:
         admin.topics.create("%RETRY%CID", queues=1)
-    place = place_of(b)
+    place = cluster_place(b)
     try:
         assert place.topics() == ["%RETRY%CID", "orders"]
         assert [queue.queue_id for queue in place.queues(["orders"])] == [0, 1, 2, 3]
@@ -52,7 +52,7 @@ def test_topics_are_those_that_people_made(b: LocalBroker) -> None:
 
 
 def test_bounds_are_those_of_the_last_refresh(b: LocalBroker) -> None:
-    place = place_of(b)
+    place = cluster_place(b)
     try:
         assert [place.bounds(queue) for queue in place.queues(["orders"])] == [(0, 0)] * 4
         send(b, orders(100))
@@ -65,7 +65,7 @@ def test_bounds_are_those_of_the_last_refresh(b: LocalBroker) -> None:
 
 def test_a_topic_and_queues_that_come_later_are_seen(b: LocalBroker, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("penstock.pipeline.cluster_place._ROUTES_LAST_S", 0.0)
-    place = place_of(b)
+    place = cluster_place(b)
     try:
         assert place.queues(["late"]) == []
         assert place.topics() == ["orders"]
@@ -91,7 +91,7 @@ def test_a_refresh_asks_each_broker_once_for_each_topic(monkeypatch: pytest.Monk
 
     monkeypatch.setattr(ClientInstance, "ask", note)
     with broker({"orders": 16, "bills": 16}) as b:
-        place = place_of(b)
+        place = cluster_place(b)
         try:
             assert len(whole(place, "orders", "bills")) == 32
             asked.clear()
@@ -106,7 +106,7 @@ def test_queues_that_are_only_read_have_bounds_too(b: LocalBroker) -> None:
     send(b, orders(40))
     with b.admin() as admin:
         admin.topics.create("orders", read_queues=4, write_queues=1)
-    place = place_of(b)
+    place = cluster_place(b)
     try:
         assert sum(span.count for span in whole(place, "orders")) == 40
     finally:
@@ -116,11 +116,11 @@ def test_queues_that_are_only_read_have_bounds_too(b: LocalBroker) -> None:
 def test_times_are_found_exactly(b: LocalBroker) -> None:
     for _ in range(4):
         send(b, orders(30))
-    place = place_of(b)
+    place = cluster_place(b)
     try:
         for span in whole(place, "orders"):
             (task,) = place.tasks([[span]])
-            moments = [moment.timestamp() * 1000 for moment in rows(read(task), "store_timestamp")]  # type: ignore[attr-defined]
+            moments = [moment.timestamp() * 1000 for moment in column_of(read_pages(task), "store_timestamp")]  # type: ignore[attr-defined]
             for moment in sorted({round(moment) + shift for moment in moments for shift in (-1, 0, 1)}):
                 first = next((number for number, each in enumerate(moments) if each >= moment), len(moments))
                 assert place.offset_at(span.queue, moment) == first
@@ -158,7 +158,7 @@ def test_a_time_is_found_wherever_the_broker_points(
 
 def test_a_groups_progress_is_read_and_stored(b: LocalBroker) -> None:
     send(b, orders(100))
-    place = place_of(b)
+    place = cluster_place(b)
     try:
         queues = place.queues(["orders"])
         assert [place.group_offset("lake", queue) for queue in queues] == [None] * 4
@@ -169,7 +169,7 @@ def test_a_groups_progress_is_read_and_stored(b: LocalBroker) -> None:
 
 
 def test_a_size_is_about_right_and_stays_the_same(b: LocalBroker) -> None:
-    place = place_of(b)
+    place = cluster_place(b)
     try:
         empty = place.queues(["orders"])[0]
         assert place.bounds(empty) == (0, 0)
@@ -211,7 +211,7 @@ def test_a_cluster_that_was_there_is_waited_for(b: LocalBroker) -> None:
 
 
 def test_a_queue_that_no_broker_has_is_one_sentence(b: LocalBroker) -> None:
-    place = place_of(b)
+    place = cluster_place(b)
     try:
         with pytest.raises(NoRoute, match="queue 9 of topic orders at broker broker-a is not in the cluster"):
             place.bounds(Queue("orders", "broker-a", 9))
@@ -224,11 +224,11 @@ def test_an_account_reads_what_it_is_granted(tmp_path: Path) -> None:
     account = {"accessKey": "reader_1", "secretKey": "reader-secret", "consumerGroup": "lake"}
 
     def count(**options: str) -> int:
-        place = place_of(b, **options)
+        place = cluster_place(b, **options)
         try:
             # Such an account is told of queues one by one only.
             (task,) = place.tasks([whole(place, "orders")])
-            return sum(page.batch.num_rows for page in read(task))
+            return sum(page.batch.num_rows for page in read_pages(task))
         finally:
             place.close()
 
@@ -243,7 +243,7 @@ def test_an_account_reads_what_it_is_granted(tmp_path: Path) -> None:
             with pytest.raises(Refused) as caught:
                 count(**wrong)
             assert "guessed" not in str(caught.value)
-        place = place_of(b, **account)
+        place = cluster_place(b, **account)
         try:
             assert place.group_offset("lake", place.queues(["orders"])[0]) is None
             with pytest.raises(Refused, match="bills"):

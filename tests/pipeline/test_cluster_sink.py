@@ -8,8 +8,8 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from arrow_batches import MAP
-from written_schema import columns_of
+from support.arrow import MAP
+from support.pipeline import columns_of
 
 from penstock.client.message import ReceivedMessage
 from penstock.client.sync import PullConsumer

@@ -9,7 +9,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from pipeline.cluster_reading import ALL, access_to, place_of, places, read, rows, send, table, whole
+from support.pipeline import ALL_COLUMNS, access_to, cluster_place, column_of, places, read_pages, send, table, whole
 
 from penstock.client.credentials import Credentials
 from penstock.client.sync import Message
@@ -39,10 +39,10 @@ def varied(count: int, seed: int) -> list[Message]:
 
 def test_a_read_equals_what_the_store_holds_to_the_field(b: LocalBroker) -> None:
     send(b, varied(3000, seed=1))
-    place = place_of(b)
+    place = cluster_place(b)
     try:
         (task,) = place.tasks([whole(place, "orders")])
-        found = table(read(task))
+        found = table(read_pages(task))
     finally:
         place.close()
     b.stop()
@@ -61,7 +61,7 @@ def test_any_cut_of_the_queues_reads_each_message_once_and_in_order(b: LocalBrok
     chance = random.Random(seed := 5)
     print("seed", seed)
     send(b, varied(2500, seed))
-    place = place_of(b)
+    place = cluster_place(b)
     try:
         spans = whole(place, "orders")
         pieces = []
@@ -69,7 +69,7 @@ def test_any_cut_of_the_queues_reads_each_message_once_and_in_order(b: LocalBrok
             borders = sorted({span.start, span.stop, *(chance.randrange(span.stop + 1) for _ in range(4))})
             pieces += [Span(span.queue, start, stop) for start, stop in pairwise(borders)]
         tasks = place.tasks([pieces[start : start + 3] for start in range(0, len(pieces), 3)])
-        found = [each for task in tasks for each in places(read(task, ["topic", "queue_id", "queue_offset"]))]
+        found = [each for task in tasks for each in places(read_pages(task, ["topic", "queue_id", "queue_offset"]))]
     finally:
         place.close()
     assert found == [(span.queue, offset) for span in spans for offset in range(span.start, span.stop)]
@@ -77,8 +77,8 @@ def test_any_cut_of_the_queues_reads_each_message_once_and_in_order(b: LocalBrok
 
 def test_columns_come_as_they_are_asked_for(b: LocalBroker) -> None:
     send(b, varied(10, seed=2))
-    assert read(ClusterTask(access_to(b.namesrv), ())) == []
-    place = place_of(b)
+    assert read_pages(ClusterTask(access_to(b.namesrv), ())) == []
+    place = cluster_place(b)
     try:
         (task,) = place.tasks([whole(place, "orders")])
         assert [page.batch.schema.names for page in task.pages(["queue_offset", "body"])] == [["queue_offset", "body"]]
@@ -88,7 +88,7 @@ def test_columns_come_as_they_are_asked_for(b: LocalBroker) -> None:
 
 def test_pages_are_bounded_and_a_read_may_be_broken_off(b: LocalBroker) -> None:
     send(b, [Message("orders", b"x" * 8000) for _ in range(3000)])
-    place = place_of(b)
+    place = cluster_place(b)
     try:
         (task,) = place.tasks([whole(place, "orders")])
         sizes = [page.batch.nbytes for page in task.pages(["body"])]
@@ -103,17 +103,17 @@ def test_pages_are_bounded_and_a_read_may_be_broken_off(b: LocalBroker) -> None:
 
 def test_tags_are_left_to_the_broker(b: LocalBroker) -> None:
     send(b, varied(2000, seed=3))
-    place = place_of(b, tags="paid || nobody")
-    everything = place_of(b)
+    place = cluster_place(b, tags="paid || nobody")
+    everything = cluster_place(b)
     try:
-        found = read(place.tasks([whole(place, "orders")])[0])
-        wanted = read(everything.tasks([whole(everything, "orders")])[0])
+        found = read_pages(place.tasks([whole(place, "orders")])[0])
+        wanted = read_pages(everything.tasks([whole(everything, "orders")])[0])
     finally:
         place.close()
         everything.close()
-    assert set(rows(found, "tags")) == {"paid"}
+    assert set(column_of(found, "tags")) == {"paid"}
     assert not [flaw for page in found for flaw in page.flaws]
-    tags = zip(places(wanted), rows(wanted, "tags"), strict=True)
+    tags = zip(places(wanted), column_of(wanted, "tags"), strict=True)
     assert places(found) == [where for where, tag in tags if tag == "paid"]
 
 
@@ -135,15 +135,15 @@ def test_a_damaged_message_is_a_flaw_and_the_others_are_read(b: LocalBroker) -> 
         for body in (b"<017>", b"<018>", b"<150>"):
             file.seek(log.read_bytes().index(body))
             file.write(b"damage"[:5])
-    place = place_of(b)
+    place = cluster_place(b)
     try:
         spans = whole(place, "orders")
-        pages = read(place.tasks([spans])[0])
+        pages = read_pages(place.tasks([spans])[0])
     finally:
         place.close()
     flaws = [(Queue(f.topic or "", "broker-a", f.queue_id or 0), f.queue_offset) for page in pages for f in page.flaws]
     assert len(flaws) == 3
-    assert len(set(rows(pages, "body"))) == 197
+    assert len(set(column_of(pages, "body"))) == 197
     assert sorted(places(pages) + flaws) == sorted(
         (span.queue, offset) for span in spans for offset in range(span.start, span.stop)
     )
@@ -158,7 +158,7 @@ def test_what_retention_has_deleted_is_an_error_unless_allowed(tmp_path: Path) -
         first, *_ = sorted((tmp_path / "store" / "commitlog").iterdir())
         first.unlink()
         b.start()
-        place = place_of(b)
+        place = cluster_place(b)
         try:
             low, high = place.bounds(Q)
         finally:
@@ -166,21 +166,21 @@ def test_what_retention_has_deleted_is_an_error_unless_allowed(tmp_path: Path) -
         assert 0 < low < high == 500
         access = access_to(b.namesrv)
         with pytest.raises(DataLost, match=f"messages 0 to {low - 1} of topic orders queue 0 .*failOnDataLoss=false"):
-            read(ClusterTask(access, (Span(Q, 0, high),)))
+            read_pages(ClusterTask(access, (Span(Q, 0, high),)))
         with pytest.raises(DataLost, match="messages 500 to 599 "):
-            read(ClusterTask(access, (Span(Q, low, 600),)))
+            read_pages(ClusterTask(access, (Span(Q, low, 600),)))
         allowed = ClusterTask(access, (Span(Q, 0, 600),), fail_on_data_loss=False)
-        assert rows(read(allowed), "queue_offset") == list(range(low, high))
+        assert column_of(read_pages(allowed), "queue_offset") == list(range(low, high))
 
 
 def test_a_broker_that_restarts_in_the_middle_costs_nothing_but_time(b: LocalBroker) -> None:
     send(b, [Message("orders", b"x" * 8000) for _ in range(3000)])
-    place = place_of(b)
+    place = cluster_place(b)
     try:
         spans = whole(place, "orders")
     finally:
         place.close()
-    pages = ClusterTask(access_to(b.namesrv), tuple(spans)).pages(ALL)
+    pages = ClusterTask(access_to(b.namesrv), tuple(spans)).pages(ALL_COLUMNS)
     found = [next(pages)]
     b.stop()
     back = threading.Timer(0.5, b.start)
@@ -194,12 +194,12 @@ def test_a_broker_that_restarts_in_the_middle_costs_nothing_but_time(b: LocalBro
 
 def test_a_broker_that_stays_away_is_one_sentence(b: LocalBroker) -> None:
     send(b, [Message("orders", b"x" * 8000) for _ in range(3000)])
-    place = place_of(b)
+    place = cluster_place(b)
     try:
         spans = whole(place, "orders")
     finally:
         place.close()
-    pages = ClusterTask(access_to(b.namesrv, patience_s=0.3), tuple(spans)).pages(ALL)
+    pages = ClusterTask(access_to(b.namesrv, patience_s=0.3), tuple(spans)).pages(ALL_COLUMNS)
     next(pages)
     b.stop()
     with pytest.raises(Unreachable, match=r"topic orders queue \d of broker broker-a was being read from \d+ on"):

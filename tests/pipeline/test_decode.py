@@ -11,7 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from encoded_bodies import AVRO, avro_body, proto, proto_body
+from support.pipeline import AVRO, avro_body, proto, proto_body
 
 from penstock.errors import BadSettings
 from penstock.pipeline.decode import Decode, make_decoder

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pipeline.cluster_reading import send
-from store_home import StoreHome
+from support.pipeline import send
+from support.stores import StoreHome
 
 from penstock.cli.main import main
 from penstock.client.sync import Message as Sent

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from store_home import StoreHome
+from support.stores import StoreHome
 
 from penstock.cli.main import main
 from penstock.pipeline.jobs.diff import Sides, diff_bytes_here

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from compat.java_peer import Peer, PeerError, build
 from compat.test_store_interchange import fill_with_java, fill_with_penstock
-from store_home import StoreHome
+from support.peers import Peer, PeerError, build
+from support.stores import StoreHome
 
 from penstock.pipeline.jobs.diff import Sides, diff_bytes_here, diff_here
 from penstock.pipeline.jobs.where import Where

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from store_home import StoreHome
+from support.stores import StoreHome
 
 from penstock.cli.main import main
 from penstock.client.sync import Message as Sent

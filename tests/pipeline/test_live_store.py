@@ -10,12 +10,13 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
-import full_speed_writer
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from store_home import FaultyFiles, StoreHome, eventually
-from store_reading import options_for, read, read_table, read_tasks
+from support import full_speed_writer
+from support.disks import FaultyFiles
+from support.pipeline import options_for, read, read_table, read_tasks
+from support.stores import StoreHome, eventually
 
 from penstock.pipeline.planning import open_place, plan, plan_batch
 from penstock.pipeline.ranges import Queue

@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from external_dispatch import put_mixed
-from store_home import StoreHome
+from support.stores import StoreHome, put_mixed
 
 pytest.importorskip("pyspark", reason="these tests need the extra `spark`")
 

@@ -7,7 +7,7 @@ from dataclasses import fields
 from typing import Any
 
 import pytest
-from store_home import is_one_sentence
+from support.stores import is_one_sentence
 
 from penstock.errors import BadSettings
 from penstock.pipeline.options import EARLIEST, LATEST, TABLE, Options, Wish

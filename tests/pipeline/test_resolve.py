@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
-from store_home import is_one_sentence
+from support.stores import is_one_sentence
 
 from penstock.errors import BadSettings, DataLost, PenstockError
 from penstock.pipeline.one_store import log_queue

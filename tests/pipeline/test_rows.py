@@ -10,8 +10,8 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
-from store_home import StoreHome, is_one_sentence
-from store_reading import CORRUPT, Rows, options_for, read
+from support.pipeline import CORRUPT, Rows, options_for, read
+from support.stores import StoreHome, is_one_sentence
 
 from penstock.errors import BadSettings, CorruptData
 from penstock.format.arrow_schema import MESSAGE_SCHEMA, select_columns

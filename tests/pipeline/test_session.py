@@ -10,7 +10,7 @@ import threading
 from pathlib import Path
 
 import pytest
-from store_home import StoreHome
+from support.stores import StoreHome
 
 from penstock.cli.main import main
 from penstock.pipeline import session

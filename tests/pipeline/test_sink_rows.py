@@ -7,9 +7,9 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from arrow_batches import MAP
-from store_home import is_one_sentence
-from written_schema import columns_of
+from support.arrow import MAP
+from support.pipeline import columns_of
+from support.stores import is_one_sentence
 
 from penstock.errors import BadMessage, BadSettings, BadStore, PenstockError, StoreInUse
 from penstock.pipeline.options import Options

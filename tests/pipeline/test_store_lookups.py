@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from random_stores import LOG_SIZE, T0, UNITS_PER_FILE
-from store_home import StoreHome
-from store_reading import Rows, options_for, read, read_tasks
+from support.pipeline import Rows, options_for, read, read_tasks
+from support.stores import RANDOM_LOG_SIZE, RANDOM_T0, RANDOM_UNITS_PER_FILE, StoreHome
 
 from penstock.errors import BadSettings, BadStore, DataLost
 from penstock.format.config_tables import ConsumerOffsets
@@ -19,7 +18,7 @@ from penstock.store.config_files import ConfigFiles
 from penstock.store.files import Files
 
 COUNT = 120
-SIZES = {"mapped_file_size_commit_log": LOG_SIZE, "mapped_file_size_consume_queue": 20 * UNITS_PER_FILE}
+SIZES = {"mapped_file_size_commit_log": RANDOM_LOG_SIZE, "mapped_file_size_consume_queue": 20 * RANDOM_UNITS_PER_FILE}
 
 
 @pytest.fixture
@@ -28,7 +27,7 @@ def home(tmp_path: Path) -> Iterator[StoreHome]:
     home = StoreHome(tmp_path / "store")
     with home.open(**SIZES) as store:
         for number in range(COUNT):
-            home.clock.now = T0 + number * 1000
+            home.clock.now = RANDOM_T0 + number * 1000
             message = Message(
                 "orders",
                 b"%04d" % number,
@@ -88,7 +87,7 @@ def test_keys_are_those_of_the_topics_and_offsets_asked_for(used: StoreHome) -> 
     assert of(used, keys="both", startingOffsets=by_queue, endingOffsets='{"orders": {"0": 52, "1": 2}}') == [
         1, 3, 100, 102,
     ]  # fmt: skip
-    assert of(used, keys="k7", startingTimestamp=T0 + 57_000) == [57, 107]
+    assert of(used, keys="k7", startingTimestamp=RANDOM_T0 + 57_000) == [57, 107]
     assert numbers(read(used.path, assign='{"orders": [0]}', keys="k7,k8")) == [8, 58, 108]
 
 
@@ -139,7 +138,7 @@ def test_tags_are_compared_as_text(used: StoreHome, order: str) -> None:
 @pytest.mark.parametrize("order", ["queue", "log"])
 def test_times_are_the_first_message_at_or_after_them(used: StoreHome, order: str) -> None:
     def between(start: int, stop: int) -> list[int]:
-        return of(used, order=order, startingTimestamp=T0 + start, endingTimestamp=T0 + stop)
+        return of(used, order=order, startingTimestamp=RANDOM_T0 + start, endingTimestamp=RANDOM_T0 + stop)
 
     assert between(0, 10**9) == list(range(COUNT))
     assert between(50_000, 53_000) == [50, 51, 52]
@@ -151,7 +150,7 @@ def test_times_are_the_first_message_at_or_after_them(used: StoreHome, order: st
 
 @pytest.mark.parametrize("order", ["queue", "log"])
 def test_a_time_behind_the_last_message_is_an_error_or_the_end(used: StoreHome, order: str) -> None:
-    late = T0 + COUNT * 1000
+    late = RANDOM_T0 + COUNT * 1000
     with pytest.raises(BadSettings, match=f"has no message stored at or after {late}; set startingOffsetsByTimestampS"):
         of(used, order=order, startingTimestamp=late)
     assert of(used, order=order, startingTimestamp=late, startingOffsetsByTimestampStrategy="latest") == []
@@ -159,8 +158,8 @@ def test_a_time_behind_the_last_message_is_an_error_or_the_end(used: StoreHome, 
 
 def test_times_by_queue(used: StoreHome) -> None:
     start, stop = (
-        f'{{"orders": {{"0": {T0 + 50_000}, "1": 0}}}}',
-        f'{{"orders": {{"0": {T0 + 54_000}, "1": {T0 + 4}}}}}',
+        f'{{"orders": {{"0": {RANDOM_T0 + 50_000}, "1": 0}}}}',
+        f'{{"orders": {{"0": {RANDOM_T0 + 54_000}, "1": {RANDOM_T0 + 4}}}}}',
     )
     assert of(used, startingOffsetsByTimestamp=start, endingOffsetsByTimestamp=stop) == [50, 52]
 

@@ -6,13 +6,12 @@ import shutil
 from pathlib import Path
 
 import pytest
-from arrow_batches import read_log
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
-from random_stores import STORES, Made, empty_folder, opened, unpacked
-from store_home import StoreHome
-from store_reading import Rows, every_record, options_for, read, row_of
+from support.arrow import read_log
+from support.pipeline import Rows, every_record, options_for, read, row_of
+from support.stores import STORES, Made, StoreHome, empty_folder, opened, unpacked
 
 from penstock.errors import BadSettings, BadStore
 from penstock.format.record import Record

@@ -9,15 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from arrow_batches import read_log
 from hypothesis import example, given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
-from random_stores import LOG_SIZE, UNITS_PER_FILE
-from sound_store import LOG_SIZE as SOUND_LOG_SIZE
-from sound_store import SETTINGS, SoundStore
-from store_home import StoreHome, is_one_sentence
-from store_reading import CORRUPT, Rows, options_for, read, read_tasks, sent
+from support.arrow import read_log
+from support.damage import LOG_SIZE as SOUND_LOG_SIZE
+from support.damage import SETTINGS, SoundStore
+from support.pipeline import CORRUPT, Rows, options_for, read, read_tasks, sent
+from support.stores import RANDOM_LOG_SIZE, RANDOM_UNITS_PER_FILE, StoreHome, is_one_sentence
 
 from penstock.errors import CorruptData, DataLost
 from penstock.pipeline.planning import plan_batch
@@ -25,7 +24,7 @@ from penstock.store import Message, MessageStore
 
 PLACE = ("topic", "queue_id", "queue_offset", "physical_offset", "body", CORRUPT)
 COUNT = 200
-SIZES = {"mapped_file_size_commit_log": LOG_SIZE, "mapped_file_size_consume_queue": 20 * UNITS_PER_FILE}
+SIZES = {"mapped_file_size_commit_log": RANDOM_LOG_SIZE, "mapped_file_size_consume_queue": 20 * RANDOM_UNITS_PER_FILE}
 
 
 @pytest.fixture
@@ -65,8 +64,8 @@ class Damaged:
         with home.open(read_only=True, **SIZES) as store:
             record = store.get("T", 0, self.number).messages[0]
         self.offset, self.size = record.physical_offset, record.size
-        path = home.path / "commitlog" / f"{record.physical_offset // LOG_SIZE * LOG_SIZE:020d}"
-        at = path.read_bytes().index(record.body, record.physical_offset % LOG_SIZE)
+        path = home.path / "commitlog" / f"{record.physical_offset // RANDOM_LOG_SIZE * RANDOM_LOG_SIZE:020d}"
+        at = path.read_bytes().index(record.body, record.physical_offset % RANDOM_LOG_SIZE)
         home.flip(path, at)
         self.others = [number for number in range(COUNT) if number != self.number]
 
@@ -166,13 +165,16 @@ def test_a_log_file_that_is_missing_in_the_middle_is_told_once(home: StoreHome) 
         rows = read(home.path, names, order="log", **split)
         told = [row for row in rows if row[CORRUPT]]
         assert [(row["physical_offset"], row[CORRUPT]) for row in told] == [
-            (LOG_SIZE, f"the file with bytes {LOG_SIZE} to {2 * LOG_SIZE - 1} of the log is missing")
+            (
+                RANDOM_LOG_SIZE,
+                f"the file with bytes {RANDOM_LOG_SIZE} to {2 * RANDOM_LOG_SIZE - 1} of the log is missing",
+            )
         ]
-        kept = [row for row in before if not LOG_SIZE <= row["physical_offset"] < 2 * LOG_SIZE]
+        kept = [row for row in before if not RANDOM_LOG_SIZE <= row["physical_offset"] < 2 * RANDOM_LOG_SIZE]
         assert [row for row in rows if not row[CORRUPT]] == kept
         places = [row["physical_offset"] for row in rows]
         assert places == sorted(places)
-    lost = [row["queue_offset"] for row in before if LOG_SIZE <= row["physical_offset"] < 2 * LOG_SIZE]
+    lost = [row["queue_offset"] for row in before if RANDOM_LOG_SIZE <= row["physical_offset"] < 2 * RANDOM_LOG_SIZE]
     rows = read(home.path, PLACE, topic="T")
     assert [row["queue_offset"] for row in rows if not row[CORRUPT]] == [n for n in range(COUNT) if n not in lost]
     with refused(CorruptData) as said:
@@ -201,7 +203,7 @@ def test_messages_deleted_between_plan_and_read_are_a_loss(home: StoreHome, spli
     options = options_for(home.path, topic="T", **split)
     tasks = plan_batch(options)
     with home.open(read_only=True, **SIZES) as view:
-        kept = [r.queue_offset for r in home.read_queue(view, "T") if r.physical_offset >= 2 * LOG_SIZE]
+        kept = [r.queue_offset for r in home.read_queue(view, "T") if r.physical_offset >= 2 * RANDOM_LOG_SIZE]
     for path in home.log_files()[:2]:
         path.unlink()
     with refused(DataLost) as said:
@@ -224,7 +226,7 @@ def test_going_on_goes_on_with_what_is_left(home: StoreHome) -> None:
         first.unlink()
         rows = read_tasks(options, tasks, PLACE)
         assert not any(row[CORRUPT] for row in rows)
-        assert all(row["physical_offset"] >= int(first.name) + LOG_SIZE for row in rows)
+        assert all(row["physical_offset"] >= int(first.name) + RANDOM_LOG_SIZE for row in rows)
         assert numbers(rows) == list(range(COUNT))[-len(rows) :]
         assert len(rows) > 50
 
@@ -270,7 +272,7 @@ def test_queue_files_deleted_between_plan_and_read_are_a_loss(home: StoreHome) -
     home.queue_files("T")[0].unlink()
     with refused(DataLost) as said:
         read_tasks(options, tasks)
-    assert said[0].startswith(f"messages 0 to {UNITS_PER_FILE - 1} of topic T queue 0 (broker store) are gone")
+    assert said[0].startswith(f"messages 0 to {RANDOM_UNITS_PER_FILE - 1} of topic T queue 0 (broker store) are gone")
 
 
 def test_an_end_behind_the_last_message_is_a_loss(home: StoreHome) -> None:

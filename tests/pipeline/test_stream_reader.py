@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from aged_store import PER_FILE, AgedStore
 from pyspark.sql.streaming.datasource import ReadAllAvailable
-from store_home import StoreHome
-from store_reading import options_for
+from support.pipeline import options_for
+from support.stores import PER_FILE, AgedStore, StoreHome
 
 from penstock.pipeline.errors import UserError
 from penstock.pipeline.schema import schema_of

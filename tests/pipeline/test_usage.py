@@ -10,9 +10,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from format.log_maker import make_record
-from store_home import StoreHome
-from twins import TWINS, running_on
+from support.effort import TWINS, running_on
+from support.messages import make_record
+from support.stores import StoreHome
 
 from penstock.cli.main import main
 from penstock.format import kernels

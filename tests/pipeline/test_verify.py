@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from audit_in_pieces import Answers, Tasks, audit_here, in_process, stores_at, verified
-from faults import ALL
-from sound_store import SETTINGS, T0, SoundStore, some_messages
+from support.damage import SETTINGS, T0, SoundStore, some_messages
+from support.faults import ALL
+from support.pipeline import Answers, Tasks, audit_here, in_process, stores_at, verified
 
 from penstock.cli.main import main
 from penstock.errors import BadSettings, BadStore
@@ -53,6 +53,7 @@ def owned(tmp_path: Path) -> Iterator[SoundStore]:
         yield SoundStore(store.layout.root)
 
 
+@pytest.mark.rest
 def test_every_planted_fault_is_found_as_by_the_local_audit_all_stores_at_once(model: Path, tmp_path: Path) -> None:
     due = {}
     for name, plant in ALL.items():

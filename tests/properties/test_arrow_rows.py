@@ -9,11 +9,11 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from arrow_batches import MAP, expected_row, read_log, read_queue
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from properties.test_put_is_got import HOSTS, KEYS, MEMORY, START_MS, TAGS, TOPICS
-from twins import TWINS, running_on
+from support.arrow import MAP, expected_row, read_log, read_queue
+from support.effort import BY_TWIN, running_on
 
 from penstock.store import Message, MessageStore, Record, Settings
 
@@ -90,7 +90,7 @@ def as_message(row: dict[str, Any]) -> Message:
     return Message(**fields | {"properties": dict(fields.get("properties", []))})
 
 
-@pytest.mark.parametrize("twin", TWINS)
+@pytest.mark.parametrize("twin", BY_TWIN)
 @given(rows=st.lists(ROWS, min_size=1, max_size=8))
 @slow
 def test_a_batch_is_stored_as_single_puts_are_to_the_byte(twin: str, rows: list[dict[str, Any]]) -> None:
@@ -118,7 +118,7 @@ def log_of(store: MessageStore) -> list[Record]:
     return records
 
 
-@pytest.mark.parametrize("twin", TWINS)
+@pytest.mark.parametrize("twin", BY_TWIN)
 @given(
     messages=st.lists(MESSAGES, max_size=40),
     max_bytes=st.sampled_from([1, 500, 3000, 1 << 20]),

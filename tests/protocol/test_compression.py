@@ -9,7 +9,7 @@ import pytest
 import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
-from memory_peak import at_most
+from support.loopback import at_most
 
 from penstock.errors import BadRequest, MissingPackage
 from penstock.protocol import compression

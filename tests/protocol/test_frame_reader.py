@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from memory_peak import at_most
+from support.loopback import at_most
 
 from penstock.errors import BadFrame
 from penstock.protocol import Command, FrameReader, encode

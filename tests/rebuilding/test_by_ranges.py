@@ -12,12 +12,11 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from random_stores import LOG_SIZE, STORES, Made
-from random_stores import SETTINGS as RANDOM
-from rebuilding.both_ways import assert_same, by_ranges, copy_of, derived, times
-from repair.damaged_home import SETTINGS, DamagedHome
 from repair.test_rebuild import put_all_kinds
-from unsynced_files import UnsyncedFiles
+from support.damage import SMALL_SETTINGS, DamagedHome, assert_same, by_ranges, copy_of, derived, times
+from support.disks import UnsyncedFiles
+from support.stores import RANDOM_LOG_SIZE, STORES, Made
+from support.stores import RANDOM_SETTINGS as RANDOM
 
 from penstock.errors import BadSettings, BadStore, StoreInUse
 from penstock.store import Message
@@ -59,10 +58,10 @@ def rebuild_random(folder: Path, made: Made, harm: list[tuple[float, int]]) -> N
         made.make(Path(place, "store"))
         files = sorted(Path(place, "store", "commitlog").iterdir())
         for where, change in harm:
-            at = int(where * len(files) * LOG_SIZE)
-            data = bytearray(files[at // LOG_SIZE].read_bytes())
-            data[at % LOG_SIZE] ^= change
-            files[at // LOG_SIZE].write_bytes(data)
+            at = int(where * len(files) * RANDOM_LOG_SIZE)
+            data = bytearray(files[at // RANDOM_LOG_SIZE].read_bytes())
+            data[at % RANDOM_LOG_SIZE] ^= change
+            files[at // RANDOM_LOG_SIZE].write_bytes(data)
         assert_same(Path(place, "store"), 150, 1500, settings=RANDOM)
 
 
@@ -95,7 +94,7 @@ def test_files_get_the_times_of_their_messages(home: DamagedHome) -> None:
     """RocketMQ looks for a time in the first queue file that was modified after it."""
     home.fill()
     expected = copy_of(home.path)
-    rebuild(expected, SETTINGS, clock=home.clock, files=UnsyncedFiles())
+    rebuild(expected, SMALL_SETTINGS, clock=home.clock, files=UnsyncedFiles())
     by_ranges(home.path, 700)
     assert times(home.path) == times(expected)
     assert max(times(home.path).values()) <= home.clock.now

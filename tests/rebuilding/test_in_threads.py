@@ -5,9 +5,8 @@ from __future__ import annotations
 import threading
 
 import pytest
-from rebuilding.both_ways import by_ranges, copy_of, derived
-from repair.damaged_home import DamagedHome
 from repair.test_rebuild import put_all_kinds
+from support.damage import DamagedHome, by_ranges, copy_of, derived
 
 from penstock.format import kernels
 from penstock.store.audit.cover import Stretch

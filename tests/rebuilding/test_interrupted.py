@@ -9,10 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from killed_files import CountedFiles, run_killed
-from rebuilding.both_ways import NOW, by_ranges, copy_of, derived
-from repair.damaged_home import SETTINGS, DamagedHome
-from unsynced_files import UnsyncedFiles
+from support.damage import NOW, SMALL_SETTINGS, DamagedHome, by_ranges, copy_of, derived
+from support.disks import CountedFiles, UnsyncedFiles, run_killed
 
 from penstock.store import Message, MessageStore
 from penstock.store.rebuilding import one_by_one, rebuild_by_ranges
@@ -45,7 +43,7 @@ class Runner:
 def served(path: Path, home: DamagedHome) -> list[list[bytes]]:
     """By a plain start."""
     copy = DamagedHome(path)
-    with MessageStore.open(path, SETTINGS, files=UnsyncedFiles(), clock=home.clock) as store:
+    with MessageStore.open(path, SMALL_SETTINGS, files=UnsyncedFiles(), clock=home.clock) as store:
         return [copy.bodies(store, *name) for name in (("T", 0), ("U", 0), ("U", 1))]
 
 
@@ -56,7 +54,7 @@ def test_killed_anywhere_it_leaves_old_files_or_new_ones(home: DamagedHome, kill
     old = derived(home.path)
 
     def act(path: Path, files: CountedFiles) -> None:
-        rebuild_by_ranges(path, SETTINGS, range_size=2000, files=files, clock=lambda: NOW)
+        rebuild_by_ranges(path, SMALL_SETTINGS, range_size=2000, files=files, clock=lambda: NOW)
 
     whole = copy_of(home.path)
     counted = CountedFiles()
@@ -99,12 +97,12 @@ def test_another_log_or_task_is_begun_anew(home: DamagedHome, change: str) -> No
     home.fill()
     with pytest.raises(Stopped):
         by_ranges(home.path, 1000, run=Runner(5))
-    settings, topic = SETTINGS, None
+    settings, topic = SMALL_SETTINGS, None
     if change == "a message":
         with home.open_small() as store:
             assert store.put(Message("T", b"more")).ok
     elif change == "a setting":
-        settings = SETTINGS.with_changes(message_delay_level="1s 2s")
+        settings = SMALL_SETTINGS.with_changes(message_delay_level="1s 2s")
     else:
         topic = "U"
     assert by_ranges(home.path, 1000, settings=settings, topic=topic).resumed == 0

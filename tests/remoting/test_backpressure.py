@@ -7,7 +7,7 @@ import tracemalloc
 from typing import TYPE_CHECKING
 
 import pytest
-from loopback import ECHO, SOON_S, Raw, frames, requests, serving, small_limits, until
+from support.loopback import ECHO, SOON_S, Raw, frames, requests, serving, small_limits, until
 
 from penstock.protocol.codes import ResponseCode
 from penstock.protocol.command import Command

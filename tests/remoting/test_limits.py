@@ -9,7 +9,7 @@ import socket
 from typing import TYPE_CHECKING
 
 import pytest
-from loopback import ECHO, Raw, echo, frames, requests, serving, small_limits, until
+from support.loopback import ECHO, Raw, echo, frames, requests, serving, small_limits, until
 
 from penstock.protocol.codes import ResponseCode
 from penstock.protocol.command import Command

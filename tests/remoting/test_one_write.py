@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from loopback import ECHO, echo, frames, requests
+from support.loopback import ECHO, echo, frames, requests
 
 from penstock.protocol.codes import ResponseCode
 from penstock.protocol.command import ONE_WAY, Command

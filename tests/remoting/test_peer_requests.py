@@ -7,7 +7,7 @@ import socket
 from typing import TYPE_CHECKING
 
 import pytest
-from loopback import ECHO, SOON_S, Raw, echo, frames, serving, small_limits, until
+from support.loopback import ECHO, SOON_S, Raw, echo, frames, serving, small_limits, until
 
 from penstock.errors import BadRequest, NoAnswer, Unreachable
 from penstock.protocol.codes import ResponseCode

@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from loopback import ECHO, Raw, echo, frames, requests, serving, until
+from support.loopback import ECHO, Raw, echo, frames, requests, serving, until
 
 from penstock.errors import BadMessage, BadRequest, StoreFailed
 from penstock.protocol.codes import ResponseCode

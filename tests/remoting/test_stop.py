@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 import pytest
-from loopback import ECHO, SOON_S, Raw, echo, frames, requests, serving, small_limits, until
+from support.loopback import ECHO, SOON_S, Raw, echo, frames, requests, serving, small_limits, until
 
 from penstock.errors import Unreachable
 from penstock.protocol.codes import ResponseCode

@@ -8,8 +8,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
-from loopback import ECHO, SOON_S, Raw, frames, requests, serving, small_limits, until
-from remoting.certificates import Pair, make_authority, make_certificate
+from support.loopback import (
+    ECHO,
+    SOON_S,
+    Pair,
+    Raw,
+    frames,
+    make_authority,
+    make_certificate,
+    requests,
+    serving,
+    small_limits,
+    until,
+)
 
 from penstock.errors import BadSettings, Unreachable
 from penstock.protocol.codes import ResponseCode

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from repair.damaged_home import DamagedHome
+from support.damage import DamagedHome
 
 
 @pytest.fixture

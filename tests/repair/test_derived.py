@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from repair.damaged_home import QUEUES, DamagedHome
+from support.damage import QUEUES, DamagedHome
 
 from penstock.format.queue_unit import PRE_BLANK, pack_unit
 from penstock.store import Message

@@ -7,11 +7,11 @@ import shutil
 from pathlib import Path
 
 import pytest
-from crash.failing_files import FailingFiles
-from repair.damaged_home import DamagedHome
 from repair.test_killed import Run, Scene, damaged, garbled, run_rebuild, run_repair, visible
-from store_home import is_one_sentence
-from unsynced_files import UnsyncedFiles
+from support.damage import DamagedHome
+from support.disks import FailingFiles, UnsyncedFiles
+from support.effort import in_parts
+from support.stores import is_one_sentence
 
 from penstock.errors import PenstockError
 
@@ -48,11 +48,11 @@ def assert_any_call_may_fail(scene: Scene, run: Run, tmp_path: Path, kind: int) 
     assert failed > 10
 
 
-@pytest.mark.parametrize("kind", [errno.EIO, errno.ENOSPC], ids=["EIO", "ENOSPC"])
+@pytest.mark.parametrize("kind", in_parts([errno.EIO, errno.ENOSPC]), ids=["EIO", "ENOSPC"])
 def test_any_call_of_a_repair_may_fail(home: DamagedHome, tmp_path: Path, kind: int) -> None:
     assert_any_call_may_fail(damaged(home), run_repair, tmp_path, kind)
 
 
-@pytest.mark.parametrize("kind", [errno.EIO, errno.ENOSPC], ids=["EIO", "ENOSPC"])
+@pytest.mark.parametrize("kind", in_parts([errno.EIO, errno.ENOSPC]), ids=["EIO", "ENOSPC"])
 def test_any_call_of_a_rebuild_may_fail(home: DamagedHome, tmp_path: Path, kind: int) -> None:
     assert_any_call_may_fail(garbled(home), run_rebuild, tmp_path, kind)

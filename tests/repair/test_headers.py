@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 
 import pytest
-from repair.damaged_home import LOG_SIZE, DamagedHome
+from support.damage import SMALL_LOG_SIZE, DamagedHome
 
 from penstock.format.record import Record
 from penstock.store import Message
@@ -101,11 +101,11 @@ def test_store_times_of_a_clock_that_was_wrong_are_left_alone(home: DamagedHome)
     with home.open_small() as store:
         home.put_numbered(store, 3, topic="early")
     home.clock.now = right
-    before = home.read_log(0, LOG_SIZE)
+    before = home.read_log(0, SMALL_LOG_SIZE)
     report = home.repair()
     assert report.changes == []
     assert any("stored" in problem for problem in report.problems)
-    assert home.read_log(0, LOG_SIZE) == before
+    assert home.read_log(0, SMALL_LOG_SIZE) == before
 
 
 def test_a_topic_that_was_deleted_and_made_again_keeps_its_new_queue(home: DamagedHome) -> None:
@@ -129,7 +129,7 @@ def test_records_hidden_by_a_filler_come_back_only_if_a_queue_serves_them(home: 
     """RocketMQ cuts a log without zeroing it, so its fillers may hold records that are gone for good."""
     home.fill(20)
     record = home.record("U", 0, 15)
-    left = LOG_SIZE - record.physical_offset % LOG_SIZE
+    left = SMALL_LOG_SIZE - record.physical_offset % SMALL_LOG_SIZE
     home.write_log(record.physical_offset, left.to_bytes(4, "big") + bytes.fromhex("cbd43194"))
     hidden = [each for each in home.records.values() if each.physical_offset > record.physical_offset]
     hidden = [each for each in hidden if each.physical_offset < record.physical_offset + left]

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from killed_files import CountedFiles, run_killed
-from repair.damaged_home import QUEUES, SETTINGS, DamagedHome
-from unsynced_files import UnsyncedFiles
+from support.damage import QUEUES, SMALL_SETTINGS, DamagedHome
+from support.disks import CountedFiles, UnsyncedFiles, run_killed
+from support.effort import in_parts
 
 from penstock.format.record import Record
 from penstock.store import MessageStore
@@ -32,7 +32,7 @@ class Scene:
     def assert_served(self, path: Path, *, ends: bool) -> None:
         """By a plain start, without a repair."""
         copy = DamagedHome(path)
-        with MessageStore.open(path, SETTINGS, files=UnsyncedFiles(), clock=self.home.clock) as store:
+        with MessageStore.open(path, SMALL_SETTINGS, files=UnsyncedFiles(), clock=self.home.clock) as store:
             for name, due in self.due.items():
                 assert copy.read_queue(store, *name) == due
                 if ends:
@@ -68,11 +68,11 @@ def garbled(home: DamagedHome) -> Scene:
 
 
 def run_repair(path: Path, home: DamagedHome, files: UnsyncedFiles) -> None:
-    repair(path, SETTINGS, files=files, clock=home.clock)
+    repair(path, SMALL_SETTINGS, files=files, clock=home.clock)
 
 
 def run_rebuild(path: Path, home: DamagedHome, files: UnsyncedFiles) -> None:
-    rebuild(path, SETTINGS, files=files, clock=home.clock)
+    rebuild(path, SMALL_SETTINGS, files=files, clock=home.clock)
 
 
 Run = Callable[[Path, DamagedHome, UnsyncedFiles], None]
@@ -117,11 +117,11 @@ def visible(path: Path) -> dict[str, bytes]:
     return found
 
 
-@pytest.mark.parametrize("part", range(PARTS))
+@pytest.mark.parametrize("part", in_parts(range(PARTS)))
 def test_a_repair_killed_at_any_call_loses_nothing(home: DamagedHome, tmp_path: Path, part: int) -> None:
     assert_killed_at_any_call(damaged(home), run_repair, tmp_path, part)
 
 
-@pytest.mark.parametrize("part", range(PARTS))
+@pytest.mark.parametrize("part", in_parts(range(PARTS)))
 def test_a_rebuild_killed_at_any_call_loses_nothing(home: DamagedHome, tmp_path: Path, part: int) -> None:
     assert_killed_at_any_call(garbled(home), run_rebuild, tmp_path, part)

@@ -6,11 +6,12 @@ import shutil
 from pathlib import Path
 
 import pytest
-from numbered import SEED
-from power_loss import Image, PowerLossFiles, write_image
-from repair.damaged_home import SETTINGS, DamagedHome
 from repair.test_killed import Run, Scene, can_start, damaged, garbled, run_rebuild, run_repair, visible
-from unsynced_files import UnsyncedFiles
+from support.damage import SMALL_SETTINGS, DamagedHome
+from support.disks import UnsyncedFiles
+from support.effort import in_parts
+from support.messages import SEED
+from support.power_loss import Image, PowerLossFiles, write_image
 
 from penstock.store.files import Files
 from penstock.store.rebuilding import rebuild_by_ranges
@@ -51,13 +52,13 @@ def log_of(store: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in (store / "commitlog").iterdir()}
 
 
-@pytest.mark.parametrize("round_", range(2))
+@pytest.mark.parametrize("round_", in_parts(range(2)))
 def test_the_power_may_go_at_any_sync_of_a_repair(home: DamagedHome, tmp_path: Path, round_: int) -> None:
     assert_power_may_go(damaged(home), run_repair, tmp_path, round_)
 
 
 def run_by_ranges(path: Path, home: DamagedHome, files: Files) -> None:
-    rebuild_by_ranges(path, SETTINGS, range_size=2000, files=files, clock=home.clock)
+    rebuild_by_ranges(path, SMALL_SETTINGS, range_size=2000, files=files, clock=home.clock)
 
 
 @pytest.mark.slow
@@ -66,6 +67,6 @@ def test_the_power_may_go_at_any_sync_of_a_rebuild_by_ranges(home: DamagedHome, 
     assert_power_may_go(garbled(home), run_by_ranges, tmp_path, round_)
 
 
-@pytest.mark.parametrize("round_", range(2))
+@pytest.mark.parametrize("round_", in_parts(range(2)))
 def test_the_power_may_go_at_any_sync_of_a_rebuild(home: DamagedHome, tmp_path: Path, round_: int) -> None:
     assert_power_may_go(garbled(home), run_rebuild, tmp_path, round_)

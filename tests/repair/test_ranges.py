@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from repair.damaged_home import LOG_SIZE, SETTINGS, DamagedHome
+from support.damage import SMALL_LOG_SIZE, SMALL_SETTINGS, DamagedHome
 
 from penstock.errors import StoreInUse
 from penstock.format.record import Record, decode_record, encode_record
@@ -82,18 +82,18 @@ def test_records_next_to_each_other_are_one_range_and_their_units_lead_to_its_be
 
 
 def first_of(home: DamagedHome, file: int) -> Record:
-    return home.records[min(each for each in home.records if each >= file * LOG_SIZE)]
+    return home.records[min(each for each in home.records if each >= file * SMALL_LOG_SIZE)]
 
 
 def last_of(home: DamagedHome, file: int) -> Record:
-    return home.records[max(each for each in home.records if each < (file + 1) * LOG_SIZE)]
+    return home.records[max(each for each in home.records if each < (file + 1) * SMALL_LOG_SIZE)]
 
 
 def test_damage_at_the_start_of_the_log_and_of_a_file(home: DamagedHome) -> None:
     home.fill()
     broken = [first_of(home, 0), first_of(home, 2)]
     home.damage(*broken)
-    assert [each.physical_offset for each in home.repair().ranges] == [0, 2 * LOG_SIZE]
+    assert [each.physical_offset for each in home.repair().ranges] == [0, 2 * SMALL_LOG_SIZE]
     home.assert_walkable()
     home.assert_whole(*broken)
 
@@ -101,9 +101,9 @@ def test_damage_at_the_start_of_the_log_and_of_a_file(home: DamagedHome) -> None
 def test_a_range_that_reaches_its_files_end_gets_a_record_and_a_filler(home: DamagedHome) -> None:
     home.fill()
     broken = last_of(home, 1)
-    home.write_log(broken.physical_offset, b"\xff" * (2 * LOG_SIZE - broken.physical_offset))
+    home.write_log(broken.physical_offset, b"\xff" * (2 * SMALL_LOG_SIZE - broken.physical_offset))
     (found,) = home.repair().ranges
-    assert found.end == 2 * LOG_SIZE
+    assert found.end == 2 * SMALL_LOG_SIZE
     home.assert_walkable()
     home.assert_whole(broken)
 
@@ -113,13 +113,13 @@ def test_the_filler_of_a_file_may_be_all_that_is_damaged(home: DamagedHome, left
     """Whatever room it took: the log goes on in the next file."""
     with home.open_small() as store:
         first = store.put(Message("T", b"x", keys=("k",)))
-        store.put(Message("T", b"x" * (LOG_SIZE - left - 2 * first.size + 1), keys=("k",)))
+        store.put(Message("T", b"x" * (SMALL_LOG_SIZE - left - 2 * first.size + 1), keys=("k",)))
         store.put(Message("T", b"x" * 200, keys=("k",)))
         home.remember(store)
-    assert home.read_log(LOG_SIZE - left, 8) == left.to_bytes(4, "big") + bytes.fromhex("cbd43194")
-    home.write_log(LOG_SIZE - left, b"\xff" * 8)
+    assert home.read_log(SMALL_LOG_SIZE - left, 8) == left.to_bytes(4, "big") + bytes.fromhex("cbd43194")
+    home.write_log(SMALL_LOG_SIZE - left, b"\xff" * 8)
     (found,) = home.repair().ranges
-    assert (found.physical_offset, found.size, found.lost) == (LOG_SIZE - left, left, [])
+    assert (found.physical_offset, found.size, found.lost) == (SMALL_LOG_SIZE - left, left, [])
     home.assert_walkable()
     home.assert_whole()
 
@@ -155,7 +155,7 @@ def test_a_range_longer_than_the_largest_message_takes_several_records(home: Dam
     broken = [each for each in home.records.values() if 3 <= each.queue_offset < 17]
     begin, size = broken[0].physical_offset, sum(each.size for each in broken)
     home.write(home.log_files()[0], begin, b"\xee" * size)
-    settings = SETTINGS.with_changes(**sizes)
+    settings = SMALL_SETTINGS.with_changes(**sizes)
     (found,) = home.repair(settings=settings).ranges
     assert (found.physical_offset, found.size) == (begin, size)
     assert found.lost == [LostMessages("T", 0, 3, 16)]

@@ -6,9 +6,8 @@ import shutil
 from pathlib import Path
 
 import pytest
-from killed_files import CountedFiles
-from repair.damaged_home import DamagedHome
-from unsynced_files import UnsyncedFiles
+from support.damage import DamagedHome
+from support.disks import CountedFiles, UnsyncedFiles
 
 from penstock.errors import BadStore, StoreInUse
 from penstock.store import Message

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from repair.damaged_home import LOG_SIZE, SETTINGS, UNITS_PER_FILE, DamagedHome
+from support.damage import SMALL_LOG_SIZE, SMALL_SETTINGS, SMALL_UNITS_PER_FILE, DamagedHome
 
 from penstock.errors import BadStore
 from penstock.format.record import Record
@@ -25,10 +25,10 @@ def within(home: DamagedHome, begin: int, end: int) -> list[Record]:
 def test_a_file_that_is_gone_is_made_and_everything_behind_it_is_served(home: DamagedHome) -> None:
     home.fill()
     home.log_files()[2].unlink()
-    lost = within(home, 2 * LOG_SIZE, 3 * LOG_SIZE)
+    lost = within(home, 2 * SMALL_LOG_SIZE, 3 * SMALL_LOG_SIZE)
     report = home.repair()
     (found,) = report.ranges
-    assert (found.physical_offset, found.size, found.reason) == (2 * LOG_SIZE, LOG_SIZE, "MISSING")
+    assert (found.physical_offset, found.size, found.reason) == (2 * SMALL_LOG_SIZE, SMALL_LOG_SIZE, "MISSING")
     assert found.saved == []
     assert report.lost_messages == len(lost)
     home.assert_walkable()
@@ -40,7 +40,7 @@ def test_several_files_that_are_gone(home: DamagedHome) -> None:
     files = home.log_files()
     for number in (1, 2, 4):
         files[number].unlink()
-    lost = within(home, LOG_SIZE, 3 * LOG_SIZE) + within(home, 4 * LOG_SIZE, 5 * LOG_SIZE)
+    lost = within(home, SMALL_LOG_SIZE, 3 * SMALL_LOG_SIZE) + within(home, 4 * SMALL_LOG_SIZE, 5 * SMALL_LOG_SIZE)
     report = home.repair()
     assert [each.reason for each in report.ranges] == ["MISSING"] * 3
     home.assert_walkable()
@@ -48,16 +48,16 @@ def test_several_files_that_are_gone(home: DamagedHome) -> None:
 
 
 @pytest.mark.parametrize("number", [0, 2])
-@pytest.mark.parametrize("size", [0, 1, 1000, LOG_SIZE - 1])
+@pytest.mark.parametrize("size", [0, 1, 1000, SMALL_LOG_SIZE - 1])
 def test_a_short_file_is_lengthened_and_what_it_lost_is_covered(home: DamagedHome, number: int, size: int) -> None:
     home.fill()
     path = home.log_files()[number]
     path.write_bytes(path.read_bytes()[:size])
-    lost = within(home, number * LOG_SIZE + size, (number + 1) * LOG_SIZE)
+    lost = within(home, number * SMALL_LOG_SIZE + size, (number + 1) * SMALL_LOG_SIZE)
     report = home.repair()
-    assert path.stat().st_size == LOG_SIZE
+    assert path.stat().st_size == SMALL_LOG_SIZE
     assert [f"had {size} bytes" in each.what for each in report.changes] == [True]
-    assert sum(each.size for each in report.ranges) >= LOG_SIZE - size or size > LOG_SIZE - 100
+    assert sum(each.size for each in report.ranges) >= SMALL_LOG_SIZE - size or size > SMALL_LOG_SIZE - 100
     home.assert_walkable()
     home.assert_whole(*lost)
 
@@ -66,11 +66,11 @@ def test_a_short_last_file_is_lengthened_and_its_torn_end_is_cut(home: DamagedHo
     home.fill()
     path = home.log_files()[-1]
     last = home.records[max(home.records)]
-    path.write_bytes(path.read_bytes()[: last.physical_offset % LOG_SIZE + 20])
+    path.write_bytes(path.read_bytes()[: last.physical_offset % SMALL_LOG_SIZE + 20])
     report = home.repair()
     assert report.ranges == []
     assert "cut off" in " ".join(report.start)
-    assert path.stat().st_size == LOG_SIZE
+    assert path.stat().st_size == SMALL_LOG_SIZE
     assert home.errors() == []
     with home.open_small() as store:
         served = home.read_queue(store, last.topic, last.queue_id)
@@ -83,7 +83,7 @@ def test_a_short_file_alone_has_the_size_that_the_store_noted(home: DamagedHome)
     used = max(home.records) + home.records[max(home.records)].size
     path.write_bytes(path.read_bytes()[: used + 100])
     home.repair(settings=Settings())
-    assert path.stat().st_size == LOG_SIZE
+    assert path.stat().st_size == SMALL_LOG_SIZE
     home.assert_whole()
 
 
@@ -104,7 +104,7 @@ def test_a_file_that_is_too_long_is_cut_and_the_rest_kept(home: DamagedHome) -> 
     path.write_bytes(path.read_bytes() + b"more than there should be")
     (change,) = home.repair().changes
     assert (home.path / change.saved).read_bytes() == b"more than there should be"
-    assert path.stat().st_size == LOG_SIZE
+    assert path.stat().st_size == SMALL_LOG_SIZE
     home.assert_whole()
 
 
@@ -116,7 +116,7 @@ def test_sizes_are_those_that_most_files_have(home: DamagedHome) -> None:
     only_index = Settings().with_changes(max_hash_slot_num=50, max_index_num=40)
     assert len(home.repair(settings=only_index).changes) == 2
     home.assert_walkable()
-    home.assert_whole(*within(home, 77, LOG_SIZE), *within(home, LOG_SIZE + 400, 2 * LOG_SIZE))
+    home.assert_whole(*within(home, 77, SMALL_LOG_SIZE), *within(home, SMALL_LOG_SIZE + 400, 2 * SMALL_LOG_SIZE))
 
 
 @pytest.mark.parametrize(
@@ -125,10 +125,10 @@ def test_sizes_are_those_that_most_files_have(home: DamagedHome) -> None:
 )
 def test_a_file_that_nobody_can_place_is_refused_and_nothing_changes(home: DamagedHome, name: str, words: str) -> None:
     home.fill()
-    (home.path / "commitlog" / name).write_bytes(bytes(LOG_SIZE))
+    (home.path / "commitlog" / name).write_bytes(bytes(SMALL_LOG_SIZE))
     before = home.listing()
     with pytest.raises(BadStore, match=words) as refused:
-        home.repair(settings=SETTINGS.with_changes(mapped_file_size_commit_log=LOG_SIZE))
+        home.repair(settings=SMALL_SETTINGS.with_changes(mapped_file_size_commit_log=SMALL_LOG_SIZE))
     assert name in str(refused.value)
     assert home.listing() == before
 
@@ -140,12 +140,12 @@ def test_a_log_in_another_folder_is_repaired_there(home: DamagedHome, tmp_path: 
     (home.path / "commitlog").rename(elsewhere)
     path = sorted(elsewhere.iterdir())[1]
     path.write_bytes(path.read_bytes()[:100])
-    report = home.repair(settings=SETTINGS.with_changes(store_path_commit_log=elsewhere))
+    report = home.repair(settings=SMALL_SETTINGS.with_changes(store_path_commit_log=elsewhere))
     assert [each.reason for each in report.ranges] != []
-    assert path.stat().st_size == LOG_SIZE
+    assert path.stat().st_size == SMALL_LOG_SIZE
     assert report.problems == []
     elsewhere.rename(home.path / "commitlog")
-    home.assert_whole(*within(home, LOG_SIZE + 100, 2 * LOG_SIZE))
+    home.assert_whole(*within(home, SMALL_LOG_SIZE + 100, 2 * SMALL_LOG_SIZE))
 
 
 def test_the_last_messages_of_a_queue_are_known_by_its_units_when_they_are_lost(home: DamagedHome) -> None:
@@ -173,8 +173,8 @@ def under_a_filler(home: DamagedHome) -> list[Record]:
         for _ in range(30):
             home.put_numbered(store, 1, topic="later")
     path = home.log_files()[-2]
-    path.write_bytes(bytes(LOG_SIZE))
-    lost = within(home, int(path.name), int(path.name) + LOG_SIZE)
+    path.write_bytes(bytes(SMALL_LOG_SIZE))
+    lost = within(home, int(path.name), int(path.name) + SMALL_LOG_SIZE)
     assert len(lost) > 12, "they take more room than the record"
     home.repair()
     return lost
@@ -196,9 +196,9 @@ def test_a_start_completes_the_units_that_lead_to_the_record_before_a_filler(
     with home.open_small() as store:
         home.put_numbered(store, 3)
         store.catch_up()
-    path = home.path / "consumequeue" / "T" / "0" / f"{UNITS_PER_FILE * 20:020d}"
+    path = home.path / "consumequeue" / "T" / "0" / f"{SMALL_UNITS_PER_FILE * 20:020d}"
     before = path.read_bytes()
-    path.write_bytes(before[: (27 - UNITS_PER_FILE) * 20].ljust(len(before), b"\0"))
+    path.write_bytes(before[: (27 - SMALL_UNITS_PER_FILE) * 20].ljust(len(before), b"\0"))
     (home.path / "penstock" / "dispatched.json").write_bytes(b"")
     with home.open_small():
         pass

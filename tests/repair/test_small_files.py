@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from repair.damaged_home import DamagedHome
-from unsynced_files import UnsyncedFiles
+from support.damage import DamagedHome
+from support.disks import UnsyncedFiles
 
 from penstock.format.checkpoint import Checkpoint
 from penstock.format.config_tables import ConsumerOffsets, DelayOffsets, TopicConfig, Topics

@@ -7,9 +7,8 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from killed_files import CountedFiles, run_killed
-from repair.damaged_home import DamagedHome
-from unsynced_files import UnsyncedFiles
+from support.damage import DamagedHome
+from support.disks import CountedFiles, UnsyncedFiles, run_killed
 
 from penstock.store import Settings
 from penstock.store.layout import Layout

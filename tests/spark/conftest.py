@@ -10,13 +10,21 @@ from pathlib import Path
 
 import pytest
 from compat.conftest import java, java_class_path  # noqa: F401
-from store_home import StoreHome
+from support.stores import StoreHome
 
 import penstock
 
 pyspark = pytest.importorskip("pyspark", reason="these tests need the extra `spark`")
 
 QUIET = Path(penstock.__file__).parent / "pipeline" / "spark_conf"
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """`make test` runs what is marked `smoke`, and `make test-rest` the others."""
+    for item in items:
+        if item.path.parent == Path(__file__).parent and item.get_closest_marker("smoke") is None:
+            item.add_marker(pytest.mark.rest)
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -58,7 +66,7 @@ def spark(spark_environment: None, tmp_path_factory: pytest.TempPathFactory) -> 
 @pytest.fixture(scope="session")
 def cluster(spark_environment: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The address of a standalone cluster's master, one for all tests."""
-    from spark_cluster import standalone_cluster
+    from support.spark import standalone_cluster
 
     with standalone_cluster(tmp_path_factory.mktemp("cluster")) as master:
         yield master

@@ -14,7 +14,7 @@ import json
 import sys
 
 from pyspark.sql import SparkSession
-from spark_cluster import QUICK
+from support.spark import QUICK
 
 from penstock.cli.main import main
 from penstock.pipeline.connect_session import start_connect_session

@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from arrow_batches import read_log
 from pyspark.sql import SparkSession
 from pyspark.sql.functions import col
-from seeds import chosen_seed
-from spark_rows import QUEUE_ORDER, read, rows, sentence, stored
-from store_home import StoreHome
+from support import TESTS
+from support.arrow import read_log
+from support.effort import chosen_seed
+from support.spark import QUEUE_ORDER, read, rows, sentence, stored
+from support.stores import StoreHome
 
 from penstock.store import Message, MessageStore
 
@@ -36,6 +37,7 @@ def put_all_kinds(store: MessageStore) -> None:
         assert store.put(message).ok
 
 
+@pytest.mark.smoke
 def test_every_column_of_every_kind_of_message_is_that_of_the_store(spark: SparkSession, home: StoreHome) -> None:
     store = home.open()
     put_all_kinds(store)
@@ -48,6 +50,7 @@ def test_every_column_of_every_kind_of_message_is_that_of_the_store(spark: Spark
     assert [row["body"] for row in log] != [row["body"] for row in expected], "the log holds what no queue does"
 
 
+@pytest.mark.smoke
 def test_any_split_into_partitions_gives_the_same_rows(spark: SparkSession, home: StoreHome) -> None:
     rng = random.Random(chosen_seed())
     store = home.open(mapped_file_size_commit_log=16_384, mapped_file_size_consume_queue=20 * 64)
@@ -70,6 +73,7 @@ def test_any_split_into_partitions_gives_the_same_rows(spark: SparkSession, home
             assert found == [(row["physical_offset"], row["body"]) for row in log_rows], options
 
 
+@pytest.mark.smoke
 def test_offsets_times_tags_and_keys_choose_rows(spark: SparkSession, home: StoreHome) -> None:
     store = home.open()
     for number in range(40):
@@ -112,6 +116,7 @@ def test_compressed_bodies_come_unpacked_or_as_they_are(spark: SparkSession, hom
     assert read(spark, home, subscribe="T", mode="DROPMALFORMED").count() == 1
 
 
+@pytest.mark.smoke
 def test_damage_is_a_row_an_error_or_left_out(spark: SparkSession, home: StoreHome) -> None:
     store = home.open()
     home.put_numbered(store, 10)
@@ -214,7 +219,7 @@ def test_spark_s_own_filters_return_the_right_rows(spark: SparkSession, home: St
 
 
 def test_a_store_that_is_written_at_full_speed_is_read_without_gaps(spark: SparkSession, tmp_path: Path) -> None:
-    writer = Path(__file__).parents[1] / "full_speed_writer.py"
+    writer = TESTS / "support" / "full_speed_writer.py"
     folder = tmp_path / "store"
     with subprocess.Popen([sys.executable, str(writer), str(folder), "60000"]) as process:
         counts = []

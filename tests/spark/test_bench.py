@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
+from support import ROOT
 
-sys.path.insert(0, str(Path(__file__).parents[2]))
+sys.path.insert(0, str(ROOT))
 
 from bench.pipeline import PipelineSuite
 from bench.report import as_markdown

@@ -6,18 +6,17 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from clients.java_served import JavaServed, make_orders, until_stored
-from compat.java_peer import build
-from pipeline.cluster_reading import place_of, send
-from ports import free_port
 from pyspark.sql import DataFrame, SparkSession
-from spark_rows import sentence
-from talker import PeerError
+from support import TESTS
+from support.loopback import free_port
+from support.peers import JavaServed, PeerError, build, make_orders, until_stored
+from support.pipeline import cluster_place, send
+from support.spark import sentence
 
 from penstock.client.sync import Admin, Message, Producer
 from penstock.testing import LocalBroker, broker
 
-JAVA = Path(__file__).parents[1] / "clients" / "java_broker"
+JAVA = TESTS / "clients" / "java_broker"
 
 
 @pytest.fixture
@@ -37,6 +36,7 @@ def orders(count: int) -> list[Message]:
     ]
 
 
+@pytest.mark.smoke
 def test_a_batch_reads_a_cluster(spark: SparkSession, b: LocalBroker) -> None:
     send(b, orders(300))
     found = load(spark, b.namesrv, subscribe="orders").toArrow().to_pylist()
@@ -75,7 +75,7 @@ def test_a_stream_follows_a_cluster_and_mirrors_its_progress(
         rows += 100
         table = spark.read.parquet(str(tmp_path / "table"))
         assert (table.count(), table.select("queue_id", "queue_offset").distinct().count()) == (rows, rows)
-    place = place_of(b)
+    place = cluster_place(b)
     try:
         mirrored = [place.group_offset("lake", queue) or 0 for queue in place.queues(["orders"])]
     finally:

@@ -19,9 +19,9 @@ from pathlib import Path
 
 import pyspark
 import pytest
-from docs.blocks import to_run
-from ports import free_port
-from spark_cluster import QUICK
+from support.documents import to_run
+from support.loopback import free_port
+from support.spark import QUICK
 
 from penstock.store import Message, MessageStore, Settings
 

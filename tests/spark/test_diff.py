@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
-from store_home import StoreHome
+from support.stores import StoreHome
 
 from penstock.cli.main import main
 from penstock.pipeline.jobs.diff import Sides, diff, diff_bytes, diff_bytes_here, diff_frame, diff_here

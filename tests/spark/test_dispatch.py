@@ -11,11 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from docs.blocks import to_run
-from docs.reader import Reader
-from external_dispatch import derived_files, put_mixed
 from pyspark.sql import SparkSession
-from store_home import StoreHome, eventually
+from support.documents import Reader, to_run
+from support.stores import StoreHome, derived_files, eventually, put_mixed
 
 from penstock.cli.main import main
 from penstock.client.sync import Message as ClientMessage

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from exports import bad_rows, files_of, fill, held
 from pyspark.sql import SparkSession
-from store_home import StoreHome
+from support.spark import bad_rows, files_of, fill_days, held
+from support.stores import StoreHome
 
 from penstock.cli.main import main
 from penstock.errors import BadSettings, PenstockError
@@ -37,7 +37,7 @@ def test_two_runs_with_traffic_between_and_a_kill_miss_and_double_nothing(
     form: str, spark: SparkSession, home: StoreHome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     where, wish = Where(stores=(str(home.path),)), Export(to=str(tmp_path / "lake"), format=form)
-    put = fill(home, 0, 40)
+    put = fill_days(home, 0, 40)
     with monkeypatch.context() as patched:
         for step in ("commit_delta", "commit_iceberg"):  # written and noted and moved, but not committed
             patched.setattr(export_batch, step, kill)
@@ -45,7 +45,7 @@ def test_two_runs_with_traffic_between_and_a_kill_miss_and_double_nothing(
             patched.setattr(export_batch, "move", lambda root, files: (data_files.move(root, files[:1]), kill()))
         with pytest.raises(PenstockError):
             export(spark, wish, where)
-    put += fill(home, 40, 20)
+    put += fill_days(home, 40, 20)
     done = export(spark, wish, where)
     assert held(spark, wish) == sorted(put)
     assert (done.rows, done.unread, done.undecoded, done.all_rows) == (60, 0, 0, 60)
@@ -92,7 +92,7 @@ def test_what_cannot_be_read_or_decoded_is_kept_aside_with_its_reason(
 def test_the_command_exports_columns_of_json_and_says_what_it_did(
     spark: SparkSession, home: StoreHome, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    fill(home, 0, 6)
+    fill_days(home, 0, 6)
     with home.open() as store:
         assert store.put(Message("orders", b'{"id": "seven"}')).ok
     (tmp_path / "columns").write_text("id bigint, name string", encoding="utf-8")

@@ -13,10 +13,10 @@ from typing import Any
 
 import pyarrow.dataset as ds
 import pytest
-from encoded_bodies import AVRO, avro_body, proto, proto_body
-from exports import bad_rows
 from pyspark.sql import SparkSession
-from store_home import StoreHome
+from support.pipeline import AVRO, avro_body, proto, proto_body
+from support.spark import bad_rows
+from support.stores import StoreHome
 
 from penstock.cli.main import main
 from penstock.pipeline.jobs.export import Export

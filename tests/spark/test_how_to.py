@@ -7,8 +7,8 @@ import shlex
 from pathlib import Path
 
 import pytest
-from docs.blocks import to_run
 from pyspark.sql import SparkSession
+from support.documents import to_run
 
 import penstock.testing
 from penstock.cli.main import main

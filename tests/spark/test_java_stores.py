@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from arrow_batches import read_log
-from compat.java_peer import Peer, message_json
 from compat.test_store_interchange import SETTINGS, SIZES, corpus, fill_with_java
 from pyspark.sql import SparkSession
-from spark_rows import QUEUE_ORDER, read, rows, stored
-from store_home import StoreHome
+from support.arrow import read_log
+from support.peers import Peer, message_json
+from support.spark import QUEUE_ORDER, read, rows, stored
+from support.stores import StoreHome
 
 from penstock.broker.system_topics import NOT_FOR_SENDING
 from penstock.format.sys_flag import COMPRESSED

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
-from spark_rows import sentence
-from store_home import StoreHome
+from support.spark import sentence
+from support.stores import StoreHome
 
 from penstock.cli.main import main
 from penstock.errors import BadSettings, BadStore
@@ -29,6 +29,7 @@ def fill(home: StoreHome) -> None:
             assert store.put(Message(f"T{number % 2}", body, tags=tags, queue_id=number % 4, keys=(f"k{number}",))).ok
 
 
+@pytest.mark.smoke
 def test_usage_on_spark_is_usage_here(spark: SparkSession, home: StoreHome, tmp_path: Path) -> None:
     fill(home)
     other = home.copy_to(tmp_path / "copy")
@@ -51,6 +52,7 @@ def bodies(found: Found) -> list[bytes]:
     return sorted(bytes(row.body) for row in found.frame.collect())
 
 
+@pytest.mark.smoke
 def test_search_finds_by_what_messages_hold(spark: SparkSession, home: StoreHome) -> None:
     with home.open(mapped_file_size_commit_log=65_536) as store:
         for number in range(200):

@@ -12,13 +12,12 @@ from typing import Any, NamedTuple
 
 import pyarrow.dataset as ds
 import pytest
-from store_home import StoreHome
+from support import TESTS
+from support.stores import StoreHome
 
 import penstock
 from penstock.cli.main import main
 from penstock.store import Dispatch, Message
-
-TESTS = Path(__file__).parents[1]
 
 
 class Job(NamedTuple):

@@ -11,8 +11,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from arrow_batches import read_log
-from compat.java_peer import Peer
 from compat.test_store_interchange import (
     SETTINGS,
     SIZES,
@@ -23,8 +21,10 @@ from compat.test_store_interchange import (
     fill_with_java,
     read_all_from_java,
 )
-from lake_runs import command, finish, rows, start
 from pyspark.sql import SparkSession
+from support.arrow import read_log
+from support.peers import Peer
+from support.spark import finish_lake, lake_command, start_lake, table_rows
 
 from penstock.cli.main import main
 from penstock.format.constants import DELAY, KEYS, TAGS, UNIQ_KEY
@@ -276,19 +276,19 @@ def test_a_lake_of_a_store_that_java_wrote_has_every_message_once(written: Writt
     init_project(lake, Where(stores=(str(path),), config=str(written.conf())))
     new = [b"new %d" % number for number in range(30)]
     for run in range(2):
-        status, out, said = finish(start(lake, *command(lake, "--json")))
+        status, out, said = finish_lake(start_lake(lake, *lake_command(lake, "--json")))
         assert status == 0, out + said[-4000:]
         raw = [each for each in written.messages if each["topic"] != "SCHEDULE_TOPIC_XXXX"]
         told = json.loads(next(line for line in out.splitlines() if line.startswith("{")))
         assert told["tables"]["messages"] == len(raw) + 30 * run
         expected = Counter(map(body_of, written.of("orders"))) + Counter(new * run)
-        assert Counter(row["body"] for row in rows(lake, "topic_orders")) == expected
+        assert Counter(row["body"] for row in table_rows(lake, "topic_orders")) == expected
         if not run:
             with MessageStore.open(path, SETTINGS) as store:
                 assert all(store.put(Message("orders", body)).ok for body in new)
-    places = Counter((row["topic"], row["queue_id"], row["queue_offset"]) for row in rows(lake, "messages"))
+    places = Counter((row["topic"], row["queue_id"], row["queue_offset"]) for row in table_rows(lake, "messages"))
     assert max(places.values()) == 1
     by_topic: Counter[str] = Counter()
-    for row in rows(lake, "usage"):
+    for row in table_rows(lake, "usage"):
         by_topic[row["topic"]] += row["bytes"]
     assert by_topic["batched"] == sum(each["size"] for each in written.of("batched"))

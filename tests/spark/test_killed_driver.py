@@ -12,8 +12,8 @@ import time
 from pathlib import Path
 
 import pytest
-from seeds import chosen_seed
-from store_home import StoreHome
+from support.effort import chosen_seed
+from support.stores import StoreHome
 
 from penstock.store import MessageStore, Settings
 from penstock.store.audit import audit

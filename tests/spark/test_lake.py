@@ -11,9 +11,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from docs.blocks import to_run
-from lake_runs import SETTINGS, command, finish, rows, start
-from store_home import StoreHome
+from support.documents import to_run
+from support.spark import LAKE_SETTINGS, finish_lake, lake_command, start_lake, table_rows
+from support.stores import StoreHome
 
 from penstock.pipeline.jobs.where import Where
 from penstock.pipeline.lake import init_project
@@ -64,18 +64,18 @@ def lake(home: StoreHome, tmp_path: Path) -> Path:
 def check(lake: Path, orders: int) -> None:
     """The tables hold the first so many orders, each once."""
     good = [number for number in range(orders) if number % 10]
-    assert sorted(row["value"]["id"] for row in rows(lake, "topic_orders")) == good
-    clicks = {row["value"] for row in rows(lake, "topic_clicks")}
+    assert sorted(row["value"]["id"] for row in table_rows(lake, "topic_orders")) == good
+    clicks = {row["value"] for row in table_rows(lake, "topic_clicks")}
     assert clicks == {f"click {number}" for number in range(100) if number not in (7, 50)}
-    assert len(rows(lake, "topic_clicks")) == 98
-    reasons = sorted(row["reason"] for row in rows(lake, "bad_messages"))
+    assert len(table_rows(lake, "topic_clicks")) == 98
+    reasons = sorted(row["reason"] for row in table_rows(lake, "bad_messages"))
     bad = orders // 10
     assert reasons == sorted(
         [*["the body is no json with id INT"] * bad, "the body is no text", "the record of queue offset 50 is damaged"]
     )
-    assert sum(row["messages"] for row in rows(lake, "usage") if row["topic"] == "orders") == orders
-    assert {row["topic"]: row["messages"] for row in rows(lake, "latency")}["clicks"] == 99
-    lag = rows(lake, "consumer_lag")
+    assert sum(row["messages"] for row in table_rows(lake, "usage") if row["topic"] == "orders") == orders
+    assert {row["topic"]: row["messages"] for row in table_rows(lake, "latency")}["clicks"] == 99
+    lag = table_rows(lake, "consumer_lag")
     assert {row["consumer_group"] for row in lag} == {"billing"}
     each = orders // 4
     assert sorted((row["queue_id"], row["behind"]) for row in lag) == [(0, each - 5), (1, each), (2, each), (3, each)]
@@ -83,8 +83,10 @@ def check(lake: Path, orders: int) -> None:
 
 @pytest.mark.slow
 def test_two_runs_with_traffic_in_between_miss_nothing_and_double_nothing(home: StoreHome, lake: Path) -> None:
-    run = command(lake, "--json")[3:]
-    status, written, said = finish(start(lake, sys.executable, "-c", TWO_RUNS, str(lake), str(home.path), *run))
+    run = lake_command(lake, "--json")[3:]
+    status, written, said = finish_lake(
+        start_lake(lake, sys.executable, "-c", TWO_RUNS, str(lake), str(home.path), *run)
+    )
     assert status == 0, written + said[-4000:]
     first, second = (json.loads(line) for line in written.splitlines() if line.startswith("{"))
     assert first["tables"] == {"messages": 200, "topic_clicks": 98, "topic_orders": 90, "bad_messages": 12}
@@ -96,8 +98,8 @@ def test_two_runs_with_traffic_in_between_miss_nothing_and_double_nothing(home: 
 @pytest.mark.slow
 def test_a_cluster_fills_the_same_tables(lake: Path, cluster: str) -> None:
     """The last `--master` counts."""
-    arguments = command(lake, "--json", "--master", cluster, "--conf", "spark.executor.memory=512m")
-    status, written, said = finish(start(lake, *arguments))
+    arguments = lake_command(lake, "--json", "--master", cluster, "--conf", "spark.executor.memory=512m")
+    status, written, said = finish_lake(start_lake(lake, *arguments))
     assert status == 0, written + said[-4000:]
     tables = {"messages": 200, "topic_clicks": 98, "topic_orders": 90, "bad_messages": 12}
     assert json.loads(written)["tables"] == tables
@@ -119,34 +121,40 @@ def test_the_page_runs_as_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
             words = shlex.split(line)
             order = ["bash", "-ec", f'PATH="{Path(sys.executable).parent}:$PATH"; {line}']  # Spark's own programs
             if words[0] == "penstock":
-                order = [sys.executable, "-m", "penstock.cli.main", *words[1:], *(SETTINGS if "run" in words else [])]
-            status, written, errors = finish(start(tmp_path / "data", *order))
+                order = [
+                    sys.executable,
+                    "-m",
+                    "penstock.cli.main",
+                    *words[1:],
+                    *(LAKE_SETTINGS if "run" in words else []),
+                ]
+            status, written, errors = finish_lake(start_lake(tmp_path / "data", *order))
             assert status == 0, line + written + errors[-4000:]
             said += written
     assert "149\t149.5" in said, "the answer to the query in SQL"
     lake = tmp_path / "data" / "lake"
-    assert sorted(row["value"]["id"] for row in rows(lake, "topic_orders")) == list(range(150))
-    assert len(rows(lake, "topic_clicks")) == 100
-    assert [row["body"] for row in rows(lake, "bad_messages")] == [b"this is no JSON"]
+    assert sorted(row["value"]["id"] for row in table_rows(lake, "topic_orders")) == list(range(150))
+    assert len(table_rows(lake, "topic_clicks")) == 100
+    assert [row["body"] for row in table_rows(lake, "bad_messages")] == [b"this is no JSON"]
 
 
 @pytest.mark.torture
 def test_sparks_own_command_and_ours_go_on_where_the_other_ended(home: StoreHome, lake: Path) -> None:
     spark_pipelines = str(Path(sys.executable).parent / "spark-pipelines")
-    own = start(
+    own = start_lake(
         lake, "env", f"SPARK_CONF_DIR={lake}/conf", spark_pipelines, "run", "--spec", f"{lake}/spark-pipeline.yml"
     )
-    status, written, said = finish(own)
+    status, written, said = finish_lake(own)
     assert status == 0, written + said[-4000:]
     check(lake, 100)
     with home.open() as store:
         for number in range(100, 120):
             body = b'{"id": %d}' % number if number % 10 else b"{no json"
             assert store.put(Message("orders", body, queue_id=number % 4)).ok
-    status, written, said = finish(start(lake, *command(lake)))
+    status, written, said = finish_lake(start_lake(lake, *lake_command(lake)))
     assert status == 0, written + said[-4000:]
     check(lake, 120)
-    status, written, said = finish(start(lake, *command(lake, "--full-refresh")))
+    status, written, said = finish_lake(start_lake(lake, *lake_command(lake, "--full-refresh")))
     assert status == 0, written + said[-4000:]
     check(lake, 120)
 
@@ -154,7 +162,9 @@ def test_sparks_own_command_and_ours_go_on_where_the_other_ended(home: StoreHome
 @pytest.mark.torture
 def test_a_second_run_at_the_same_time_is_told_so(lake: Path) -> None:
     """Both are started at once, so that the first look at the catalog's lock may come too soon."""
-    ended = [finish(each) for each in [start(lake, *command(lake)), start(lake, *command(lake))]]
+    ended = [
+        finish_lake(each) for each in [start_lake(lake, *lake_command(lake)), start_lake(lake, *lake_command(lake))]
+    ]
     assert sorted(status for status, _, _ in ended) == [0, 2], ended
     (said,) = [said for status, _, said in ended if status == 2]
     assert "catalog" in said.splitlines()[-1]
@@ -163,14 +173,14 @@ def test_a_second_run_at_the_same_time_is_told_so(lake: Path) -> None:
 
 @pytest.mark.torture
 def test_messages_that_were_deleted_unread_are_one_sentence(home: StoreHome, lake: Path) -> None:
-    assert finish(start(lake, *command(lake)))[0] == 0
+    assert finish_lake(start_lake(lake, *lake_command(lake)))[0] == 0
     with home.open() as store:
         for number in range(6000):
             assert store.put(Message("clicks", b"%04d" % number * 100)).ok
     assert len(home.log_files()) > 2
     for path in home.log_files()[:2]:
         path.unlink()
-    status, _, said = finish(start(lake, *command(lake)))
+    status, _, said = finish_lake(start_lake(lake, *lake_command(lake)))
     assert status == 2
     last = said.strip().splitlines()[-1]
     assert "are gone" in last, said[-3000:]

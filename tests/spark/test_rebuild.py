@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
-from rebuilding.both_ways import derived
-from repair.damaged_home import DamagedHome
+from support.damage import DamagedHome, derived
 
 from penstock.cli.main import main
 from penstock.errors import PenstockError, StoreInUse

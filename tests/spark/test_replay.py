@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from exports import fill
 from pyspark.sql import SparkSession
-from store_home import StoreHome
+from support.spark import fill_days
+from support.stores import StoreHome
 
 from penstock.cli.main import main
 from penstock.errors import PenstockError
@@ -46,12 +46,12 @@ def test_two_runs_with_traffic_between_and_a_kill_miss_and_double_nothing(
     small(other)
     source, target = from_place(Where(stores=(str(home.path),)), "orders"), Target(store=str(other.path))
     mapping = Mapping(where="body not like '%: 4,%'", maps=("tags=upper(tags)",))
-    put = [body for topic, _, body in fill(home, 0, 10) if topic == "orders"]
+    put = [body for topic, _, body in fill_days(home, 0, 10) if topic == "orders"]
     with monkeypatch.context() as patched:
         patched.setattr(replay_batch.Notes, "write", killed)  # stored, and killed before that is noted
         with pytest.raises(PenstockError, match="Spark says: killed"):
             replay(spark, source, target, mapping)
-    put += [body for topic, _, body in fill(home, 10, 4) if topic == "orders"]
+    put += [body for topic, _, body in fill_days(home, 10, 4) if topic == "orders"]
     done = replay(spark, source, target, mapping)
     assert (done.read, done.filtered, done.sent, done.aside) == (7, 1, 6, 0)
     found = records(other, "orders")
@@ -132,9 +132,9 @@ def test_files_of_others_and_frames_come_in_once(
 
 
 def test_a_time_range_of_a_topic_goes_to_another_topic_of_its_own_store(spark: SparkSession, home: StoreHome) -> None:
-    fill(home, 0, 8)
+    fill_days(home, 0, 8)
     begin = home.clock.now
-    fill(home, 8, 8)
+    fill_days(home, 8, 8)
     source = from_place(Where(stores=(str(home.path),)), "orders", since_ms=begin + 1)
     mapping = Mapping(to_topic="again", since_ms=begin + 1, keys=("k8", "k10", "k0"))
     done = replay(spark, source, Target(store=str(home.path)), mapping)

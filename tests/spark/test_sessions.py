@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 from pyspark.sql import SparkSession
-from spark_rows import sentence
-from store_home import StoreHome
+from support.spark import sentence
+from support.stores import StoreHome
 
 
 def test_a_temporary_view_can_be_queried_in_sql(spark: SparkSession, home: StoreHome) -> None:

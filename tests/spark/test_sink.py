@@ -10,9 +10,8 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import lit
-from spark_rows import sentence
-from store_home import StoreHome
-from written_rows import bodies, numbered
+from support.spark import bodies, numbered_bodies, sentence
+from support.stores import StoreHome
 
 from penstock.store import Message, MessageStore, Settings
 from penstock.store.config_files import ConfigFiles
@@ -40,6 +39,7 @@ def store(home: StoreHome) -> StoreHome:
     return home
 
 
+@pytest.mark.smoke
 def test_a_data_frame_is_written_with_all_that_its_rows_have(spark: SparkSession, store: StoreHome) -> None:
     values = [
         (bytearray(b"1"), "orders", "paid", ["k1", "k2"], {"a": "b"}, None, 3),
@@ -66,23 +66,25 @@ def test_a_new_store_is_made_with_the_settings_of_the_config_option(spark: Spark
     conf.write_text(sizes + "defaultTopicQueueNums=2\n")
     write(frame(spark, 10), tmp_path / "new", config=conf)
     assert [path.stat().st_size for path in (tmp_path / "new" / "commitlog").iterdir()] == [1 << 20]
-    assert bodies(StoreHome(tmp_path / "new")) == numbered(10)
+    assert bodies(StoreHome(tmp_path / "new")) == numbered_bodies(10)
     assert sorted(path.name for path in (tmp_path / "new" / "consumequeue" / "t").iterdir()) == ["0", "1"]
 
 
+@pytest.mark.smoke
 def test_a_named_write_that_runs_again_is_stored_once_and_an_unnamed_one_twice(
     spark: SparkSession, store: StoreHome
 ) -> None:
     for _ in range(2):
         write(frame(spark, 10), store.path, writeId="the results")
-    assert bodies(store) == numbered(10)
+    assert bodies(store) == numbered_bodies(10)
     write(frame(spark, 3), store.path)
     write(frame(spark, 3), store.path)
-    assert bodies(store) == numbered(10) + numbered(3) + numbered(3)
+    assert bodies(store) == numbered_bodies(10) + numbered_bodies(3) + numbered_bodies(3)
     write(frame(spark, 0), store.path)
     assert list((store.path / "penstock" / "sink" / "staged").iterdir()) == []
 
 
+@pytest.mark.smoke
 def test_a_task_that_fails_once_is_tried_again_and_its_rows_are_there_once(
     spark: SparkSession, store: StoreHome, tmp_path: Path
 ) -> None:
@@ -93,7 +95,7 @@ def test_a_task_that_fails_once_is_tried_again_and_its_rows_are_there_once(
     finally:
         spark.conf.unset("spark.sql.execution.arrow.maxRecordsPerBatch")
     assert (tmp_path / "failed").exists()
-    assert bodies(store) == numbered(90)
+    assert bodies(store) == numbered_bodies(90)
     assert list((store.path / "penstock" / "sink" / "staged").iterdir()) == []
 
 

@@ -6,9 +6,10 @@ import os
 from pathlib import Path
 
 import pyarrow as pa
+import pytest
 from pyspark.sql import DataFrame, SparkSession
-from store_home import StoreHome
-from written_rows import bodies, in_cluster, numbered
+from support.spark import bodies, in_cluster, numbered_bodies
+from support.stores import StoreHome
 
 from penstock.store import Message
 from penstock.testing import broker
@@ -44,6 +45,7 @@ def forget_commit(checkpoint: Path, batch: int) -> None:
         (checkpoint / "commits" / name).unlink(missing_ok=True)
 
 
+@pytest.mark.smoke
 def test_a_replayed_batch_is_stored_once(spark: SparkSession, home: StoreHome, tmp_path: Path) -> None:
     with home.open() as made:
         assert made.put(Message("before", b"")).ok
@@ -51,11 +53,11 @@ def test_a_replayed_batch_is_stored_once(spark: SparkSession, home: StoreHome, t
     add_rows(source, 0, 40)
     add_rows(source, 40, 50)
     run(spark, source, checkpoint, path=str(home.path))
-    assert bodies(home) == numbered(50)
+    assert bodies(home) == numbered_bodies(50)
     forget_commit(checkpoint, 1)
     add_rows(source, 50, 60)
     run(spark, source, checkpoint, path=str(home.path))
-    assert bodies(home) == numbered(60)
+    assert bodies(home) == numbered_bodies(60)
 
 
 def test_a_batch_that_is_replayed_into_a_cluster_has_the_same_keys(spark: SparkSession, tmp_path: Path) -> None:
@@ -64,7 +66,7 @@ def test_a_batch_that_is_replayed_into_a_cluster_has_the_same_keys(spark: SparkS
     with broker({"t": 4}) as b:
         run(spark, source, checkpoint, namesrv=b.namesrv)
         first = in_cluster(b)
-        assert sorted(body for (body,) in first.values()) == sorted(numbered(40))
+        assert sorted(body for (body,) in first.values()) == sorted(numbered_bodies(40))
         forget_commit(checkpoint, 0)
         run(spark, source, checkpoint, namesrv=b.namesrv)
         assert in_cluster(b) == {key: [body, body] for key, (body,) in first.items()}

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
-from seeds import chosen_seed
-from spark_rows import sentence
-from store_home import StoreHome, eventually
+from support.effort import chosen_seed
+from support.spark import sentence
+from support.stores import StoreHome, eventually
 
 from penstock.store import Message, MessageStore
 
@@ -59,6 +59,7 @@ def everything(home: StoreHome, store: MessageStore) -> list[tuple[int, int, byt
     )
 
 
+@pytest.mark.smoke
 def test_random_traffic_and_random_stops_leave_each_message_once(
     spark: SparkSession, home: StoreHome, tmp_path: Path
 ) -> None:
@@ -139,6 +140,7 @@ def test_a_stream_waits_for_enough_messages_but_not_for_ever(
     assert len(hasty.rows()) == 25
 
 
+@pytest.mark.smoke
 def test_a_batch_that_is_run_again_reads_the_same_rows(spark: SparkSession, home: StoreHome, tmp_path: Path) -> None:
     store = home.open()
     home.put_numbered(store, 30)

@@ -7,12 +7,12 @@ import shutil
 from pathlib import Path
 
 import pytest
-from audit_in_pieces import PAIRS, audit_here
-from compat.java_peer import Peer, message_json
 from compat.test_store_interchange import SIZES, corpus, fill_with_java
-from faults import ALL
 from pyspark.sql import SparkSession
-from sound_store import OPTIONS, SoundStore
+from support.damage import OPTIONS, SoundStore
+from support.faults import ALL
+from support.peers import Peer, message_json
+from support.pipeline import PAIRS, audit_here
 
 from penstock.cli.main import main
 from penstock.pipeline.jobs.verify import verify, verify_frame

@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from store_home import FaultyFiles, StoreHome
+from support.disks import FaultyFiles
+from support.stores import StoreHome
 
 from penstock.format import kernels
 

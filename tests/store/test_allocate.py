@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from watched_files import WAIT_SECONDS, WatchedFiles
+from support.disks import WAIT_SECONDS, WatchedFiles
 
 from penstock.errors import StoreFailed
 from penstock.store import FlushDiskType, Message, MessageStore, PutStatus, Settings

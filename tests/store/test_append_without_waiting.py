@@ -6,7 +6,8 @@ import errno
 import threading
 
 import pytest
-from store_home import FaultyFiles, StoreHome, eventually, refuse
+from support.disks import FaultyFiles, refuse
+from support.stores import StoreHome, eventually
 
 from penstock.errors import StoreFailed
 from penstock.store import GetStatus, Message, PutStatus, TagFilter

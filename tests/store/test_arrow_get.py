@@ -9,9 +9,9 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from arrow_batches import expected_row, numbers, put_numbered, read_log, read_queue, rows_of
-from format.log_maker import as_v2, make_record
-from store_home import StoreHome
+from support.arrow import expected_row, numbers, put_numbered, read_log, read_queue, rows_of
+from support.messages import as_v2, make_record
+from support.stores import StoreHome
 
 from penstock.format.arrow_schema import MESSAGE_SCHEMA
 from penstock.format.queue_unit import pack_unit

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from arrow_batches import numbers, put_numbered, read_log
-from store_home import StoreHome
+from support.arrow import numbers, put_numbered, read_log
+from support.stores import StoreHome
 
 from penstock.errors import StoreFailed
 from penstock.format.arrow_schema import MESSAGE_SCHEMA

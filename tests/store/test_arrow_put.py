@@ -11,8 +11,9 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from arrow_batches import batch_of, numbered
-from store_home import FaultyFiles, StoreHome
+from support.arrow import batch_of, numbered
+from support.disks import FaultyFiles
+from support.stores import StoreHome
 
 from penstock.format import kernels
 from penstock.format.record import Record

@@ -6,8 +6,8 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from arrow_batches import batch_of, numbered
-from store_home import StoreHome
+from support.arrow import batch_of, numbered
+from support.stores import StoreHome
 
 from penstock.errors import StoreFailed
 from penstock.store import Message, PutStatus

@@ -9,7 +9,8 @@ import threading
 from pathlib import Path
 
 import pytest
-from store_home import FaultyFiles, StoreHome, eventually, refuse
+from support.disks import FaultyFiles, refuse
+from support.stores import StoreHome, eventually
 
 from penstock.format.checkpoint import Checkpoint
 from penstock.format.constants import BLANK_MAGIC

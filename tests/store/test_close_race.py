@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 
 import pytest
-from store_home import StoreHome
+from support.stores import StoreHome
 
 from penstock.errors import StoreFailed
 from penstock.store import MessageStore

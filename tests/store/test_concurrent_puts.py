@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from twins import TWINS, running_on
+from support.effort import BY_TWIN, running_on
 
 from penstock.store import FlushDiskType, Message, MessageStore, PutResult, PutStatus, Settings
 
@@ -17,7 +17,7 @@ FILE_SIZE = 16 << 10
 THREADS = 6
 
 
-@pytest.fixture(params=TWINS)
+@pytest.fixture(params=BY_TWIN)
 def twin(request: pytest.FixtureRequest) -> Any:
     with running_on(request.param):
         yield request.param

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from store_home import StoreHome
+from support.stores import StoreHome
 
 from penstock.clock import now_ms
 from penstock.format.config_tables import SubscriptionGroup, TopicConfig

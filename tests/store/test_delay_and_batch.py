@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 
 import pytest
-from store_home import StoreHome
+from support.stores import StoreHome
 
 from penstock.format.constants import SCHEDULE_TOPIC
 from penstock.store import BatchResult, GetStatus, Message, MessageStore, PutStatus

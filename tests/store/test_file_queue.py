@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from watched_files import WatchedFiles
+from support.disks import WatchedFiles
 
 from penstock.errors import BadStore, StoreFailed
 from penstock.store import Message, MessageStore, Settings

@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from store_home import FaultyFiles
-from watched_files import WAIT_SECONDS, Gate, WatchedFiles
+from support.disks import WAIT_SECONDS, FaultyFiles, Gate, WatchedFiles
 
 from penstock.store import FlushDiskType, GetStatus, Message, MessageStore, PutStatus, Settings
 from penstock.store import flush as flush_module

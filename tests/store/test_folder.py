@@ -8,7 +8,7 @@ from pathlib import Path
 from subprocess import Popen
 
 import pytest
-from store_home import StoreHome
+from support.stores import StoreHome
 
 from penstock.errors import BadSettings, BadStore, StoreFailed
 from penstock.store.folder import StoreFolder

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from store_home import StoreHome
+from support.stores import StoreHome
 
 from penstock.errors import StoreFailed
 from penstock.format.queue_unit import pack_unit

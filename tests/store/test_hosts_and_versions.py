@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 
 import pytest
-from store_home import StoreHome
+from support.stores import StoreHome
 
 from penstock.format.constants import MESSAGE_MAGIC_V2
 from penstock.format.kernels import java_hash

@@ -9,8 +9,8 @@ from types import SimpleNamespace
 from typing import NamedTuple
 
 import pytest
-from store_home import Clock
-from watched_files import WatchedFiles
+from support.disks import WatchedFiles
+from support.stores import Clock
 
 from penstock.format.checkpoint import Checkpoint
 from penstock.store import Message, MessageStore, Settings

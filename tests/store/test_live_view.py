@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from format.log_maker import make_log, make_record
+from support.messages import make_log, make_record
 
 from penstock.format import kernels
 from penstock.format.index_layout import IndexGeometry

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from store_home import StoreHome
+from support.stores import StoreHome
 
 from penstock.errors import BadStore, PenstockError, StoreFailed, StoreInUse
 from penstock.store import Message, MessageStore, Settings

@@ -6,7 +6,7 @@ import shutil
 import threading
 
 import pytest
-from store_home import StoreHome
+from support.stores import StoreHome
 
 from penstock.store import Message, MessageStore, dispatch
 from penstock.store.recovery import dispatching

@@ -6,7 +6,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from store_home import StoreHome
+from support.stores import StoreHome
 
 from penstock.clock import now_ms
 from penstock.format.kernels import java_hash

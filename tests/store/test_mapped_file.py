@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from watched_files import WatchedFiles
+from support.disks import WatchedFiles
 
 from penstock.store.mapped_file import PAGE, MappedFile
 from penstock.store.transient_pool import TransientPool

@@ -5,13 +5,12 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
+from support import ROOT
 
 import penstock.store as package
 
-ROOT = Path(__file__).resolve().parents[2]
 PUBLIC = [
     "ArrowPage",
     "ArrowResult",

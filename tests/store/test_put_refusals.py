@@ -5,7 +5,8 @@ from __future__ import annotations
 import errno
 
 import pytest
-from store_home import FaultyFiles, StoreHome, assert_nothing_stored, is_one_sentence, refuse
+from support.disks import FaultyFiles, refuse
+from support.stores import StoreHome, assert_nothing_stored, is_one_sentence
 
 from penstock.format.sys_flag import TRANSACTION_COMMIT, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK
 from penstock.store import Message, PutStatus

@@ -13,7 +13,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from store_home import FaultyFiles, StoreHome, assert_nothing_stored, eventually, is_one_sentence, refuse
+from support.disks import FaultyFiles, refuse
+from support.stores import StoreHome, assert_nothing_stored, eventually, is_one_sentence
 
 from penstock.store import GetStatus, Message, PutResult, PutStatus
 from penstock.store.flush import FlushFailed, GroupCommit, Syncer

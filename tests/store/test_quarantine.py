@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from store_home import Clock, StoreHome, is_one_sentence
+from support.stores import Clock, StoreHome, is_one_sentence
 
 from penstock.errors import StoreFailed
 from penstock.store import MessageStore, Settings

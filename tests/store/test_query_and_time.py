@@ -6,7 +6,7 @@ import random
 from collections.abc import Sequence
 
 import pytest
-from store_home import StoreHome
+from support.stores import StoreHome
 
 from penstock.errors import BadMessage, BadStore
 from penstock.format.index_layout import key_hash

@@ -9,7 +9,7 @@ import subprocess
 from collections.abc import Callable
 
 import pytest
-from store_home import StoreHome
+from support.stores import StoreHome
 
 from penstock.format.index_layout import IndexHeader
 from penstock.format.queue_unit import pack_unit

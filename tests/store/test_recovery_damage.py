@@ -6,7 +6,7 @@ import json
 import shutil
 
 import pytest
-from store_home import StoreHome
+from support.stores import StoreHome
 
 from penstock.format.record import Record
 from penstock.store import Message

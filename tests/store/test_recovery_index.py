@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable
 
 import pytest
-from store_home import StoreHome
+from support.stores import StoreHome
 
 from penstock.format import kernels
 from penstock.format.index_layout import IndexGeometry, IndexHeader

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from store_home import StoreHome
+from support.stores import StoreHome
 
 from penstock.errors import BadStore
 from penstock.format.index_layout import IndexGeometry, IndexHeader
@@ -26,14 +26,23 @@ CLEAN_OR_NOT = pytest.mark.parametrize("crashed", [False, True], ids=["clean_exi
 Harm = Callable[[StoreHome], None]
 
 
-@pytest.fixture
-def filled(home: StoreHome) -> StoreHome:
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> StoreHome:
     """Keys in three full index files and one that is half full; closed. Time passes, so a crash walks a part only."""
+    home = StoreHome(tmp_path_factory.mktemp("model") / "store")
     with home.open(**SMALL) as store:
         for _ in range(COUNT):
             home.clock.now += 1000
             home.put_numbered(store, 1)
     assert len(home.index_files()) == 4
+    return home
+
+
+@pytest.fixture
+def filled(home: StoreHome, model: StoreHome) -> StoreHome:
+    """A copy of the model."""
+    model.copy_to(home.path)
+    home.clock.now = model.clock.now
     return home
 
 

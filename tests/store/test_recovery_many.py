@@ -7,7 +7,7 @@ import os
 import shutil
 
 import pytest
-from store_home import StoreHome
+from support.stores import StoreHome
 
 from penstock.errors import StoreFailed
 from penstock.store import Message, MessageStore

@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from store_home import StoreHome
+from support.stores import StoreHome
 
 from penstock.errors import BadStore
 from penstock.format.record import Record

@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from store_home import StoreHome, is_one_sentence
+from support.stores import StoreHome, is_one_sentence
 
 from penstock.errors import PenstockError
 from penstock.format.checkpoint import Checkpoint

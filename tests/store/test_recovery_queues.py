@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from store_home import StoreHome
+from support.stores import StoreHome
 
 from penstock.errors import BadStore
 from penstock.format.queue_unit import PRE_BLANK, UNIT_SIZE, pack_unit
@@ -27,16 +27,26 @@ CLEAN_OR_NOT = pytest.mark.parametrize("crashed", [False, True], ids=["clean_exi
 Harm = Callable[[StoreHome], None]
 
 
-@pytest.fixture
-def before(home: StoreHome) -> dict[str, object]:
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> tuple[StoreHome, dict[str, object]]:
     """Two queues of six files each, with time passing, so that a crash need not walk all of the log; closed."""
+    home = StoreHome(tmp_path_factory.mktemp("model") / "store")
     with home.open(**SMALL) as store:
         for _ in range(110):
             home.clock.now += 1000
             home.put_numbered(store, 1)
             home.put_numbered(store, 1, topic="U")
         assert len(home.queue_files("T")) == 6
-        return home.state(store)
+        return home, home.state(store)
+
+
+@pytest.fixture
+def before(home: StoreHome, model: tuple[StoreHome, dict[str, object]]) -> dict[str, object]:
+    """The home is a copy of the model; what could be seen of that."""
+    made, state = model
+    made.copy_to(home.path)
+    home.clock.now = made.clock.now
+    return state
 
 
 # -- files ---------------------------------------------------------------------------------------------------------

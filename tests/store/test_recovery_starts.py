@@ -6,7 +6,8 @@ import errno
 from pathlib import Path
 
 import pytest
-from store_home import FaultyFiles, StoreHome, refuse
+from support.disks import FaultyFiles, refuse
+from support.stores import StoreHome
 
 from penstock.errors import StoreFailed
 from penstock.format.queue_unit import UNIT_SIZE, pack_unit

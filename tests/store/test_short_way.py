@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from twins import running_on
+from support.effort import running_on
 
 from penstock.format import kernels
 from penstock.store import Message, MessageStore, PutResult, PutStatus, Settings

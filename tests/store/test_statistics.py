@@ -8,7 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import msgspec
 import pytest
-from store_home import FaultyFiles, StoreHome, eventually
+from support.disks import FaultyFiles
+from support.stores import StoreHome, eventually
 
 from penstock.store import Message
 

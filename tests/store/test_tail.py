@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from aged_store import PER_FILE, AgedStore
-from store_home import StoreHome
+from support.stores import PER_FILE, AgedStore, StoreHome
 
 from penstock.errors import BadStore
 from penstock.format.queue_unit import pack_unit

@@ -14,9 +14,9 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-import full_speed_writer
 import pytest
-from twins import TWINS, running_on
+from support import full_speed_writer
+from support.effort import BY_TWIN, TWINS, running_on
 
 from penstock.format import kernels
 from penstock.format.record import Record, encode_record
@@ -84,7 +84,7 @@ class Tail:
             self._map.close()
 
 
-@pytest.mark.parametrize("reader", TWINS)
+@pytest.mark.parametrize("reader", BY_TWIN)
 @pytest.mark.parametrize(
     ("writer", "count", "settings"),
     [
@@ -127,7 +127,7 @@ def test_a_process_that_tails_the_log_sees_whole_records_in_order(
     assert tail.looks > 100, "it must really have followed, not read everything at the end"
 
 
-@pytest.mark.parametrize("twin", TWINS)
+@pytest.mark.parametrize("twin", BY_TWIN)
 @pytest.mark.parametrize("magic", ["daa320a7", "daa320ab", "cbd43194"])
 @pytest.mark.parametrize("seen", [(0,), (3,), (0, 1), (2, 3), (0, 1, 2), (1, 2, 3)], ids=str)
 def test_a_magic_that_is_seen_in_part_is_not_there_yet(twin: str, magic: str, seen: tuple[int, ...]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from store_home import StoreHome
+from support.stores import StoreHome
 
 from penstock.format import kernels
 from penstock.format.constants import SECTOR_SIZE as SECTOR

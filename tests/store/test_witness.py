@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 
 import pytest
-from store_home import StoreHome
+from support.stores import StoreHome
 
 from penstock.format.record import Record, encode_record
 from penstock.store import GetStatus, Message, PutResult

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 from broker.conftest import Run
-from broker.raw_client import RunningBroker
-from loopback import until
-from replication_pair import FILE, caught_up, master, same_log, slave
+from support.brokers import RunningBroker
+from support.clusters import FILE, caught_up, master, same_log, slave
+from support.loopback import until
 
 from penstock.broker.replication import follower
 from penstock.store import Message

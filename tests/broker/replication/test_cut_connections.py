@@ -8,11 +8,10 @@ from pathlib import Path
 
 import pytest
 from broker.conftest import Run
-from broker.raw_client import ok
-from loopback import until
-from replication_pair import ScriptedSlave, caught_up, master, same_log, slave
-from replication_processes import Proxy
-from seeds import chosen_seed
+from support.brokers import ok
+from support.clusters import Proxy, ScriptedSlave, caught_up, master, same_log, slave
+from support.effort import chosen_seed
+from support.loopback import until
 
 from penstock.broker.replication import follower
 from penstock.store import Message

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 from broker.conftest import Run
-from broker.raw_client import ok
-from replication_pair import FILE, ScriptedSlave, log_bytes, master
+from support.brokers import ok
+from support.clusters import FILE, ScriptedSlave, log_bytes, master
 
 from penstock.store import Message
 
@@ -164,7 +164,7 @@ def test_strangers_may_not_follow(run: Run, tmp_path: Path, caplog: pytest.LogCa
 
 
 def test_an_ordinary_broker_waits_for_no_slaves(run: Run, tmp_path: Path) -> None:
-    from broker.raw_client import BrokerHome
+    from support.brokers import BrokerHome
 
     async def go() -> None:
         async with BrokerHome(tmp_path).running() as running:

@@ -12,10 +12,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from clients.served import Served
-from ports import free_port
-from replication_fire import Load, nothing_is_lost
-from replication_processes import log_on_disk, wait_for
+from support.brokers import Served
+from support.clusters import Load, log_on_disk, nothing_is_lost, wait_for
+from support.loopback import free_port
 
 HERE, THERE = "10.213.77.1", "10.213.77.2"
 QUICK = ("haSendHeartbeatInterval=300", "haHousekeepingInterval=2000", "flushDiskType=SYNC_FLUSH")

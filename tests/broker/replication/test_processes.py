@@ -14,9 +14,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from clients.served import Served
-from ports import free_port
-from replication_processes import log_on_disk, member, name_server, wait_for
+from support.brokers import Served
+from support.clusters import log_on_disk, member, name_server, wait_for
+from support.loopback import free_port
 
 from penstock.client.results import SendStatus
 from penstock.client.sync import Admin, Message, Producer, PullConsumer

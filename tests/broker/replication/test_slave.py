@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 from broker.conftest import Run
-from broker.raw_client import bodies, ok
-from loopback import until
-from replication_pair import caught_up, log_bytes, master, same_log, slave
+from support.brokers import bodies, ok
+from support.clusters import caught_up, log_bytes, master, same_log, slave
+from support.loopback import until
 
 from penstock.broker.broker import Broker
 from penstock.broker.replication.same_log import Master

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 from broker.conftest import Run
-from broker.raw_client import RunningBroker, ok
-from loopback import until
-from replication_pair import ScriptedSlave, caught_up, master, same_log, slave
+from support.brokers import RunningBroker, ok
+from support.clusters import ScriptedSlave, caught_up, master, same_log, slave
+from support.loopback import until
 
 from penstock.broker.replication import listener
 from penstock.protocol.codes import ResponseCode

@@ -15,9 +15,8 @@ import time
 from pathlib import Path
 
 import pytest
-from replication_fire import Group, Load, Reader, nothing_is_lost
-from replication_processes import log_on_disk, name_server, wait_for
-from seeds import chosen_seed
+from support.clusters import Group, Load, Reader, log_on_disk, name_server, nothing_is_lost, wait_for
+from support.effort import chosen_seed
 
 
 def same(one: Path, other: Path, *verb: str) -> None:

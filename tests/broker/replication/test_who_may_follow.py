@@ -8,9 +8,8 @@ from typing import Any, cast
 
 import pytest
 from broker.conftest import Run
-from loopback import until
-from remoting.certificates import make_authority, make_certificate
-from replication_pair import ScriptedSlave, caught_up, master, same_log, slave
+from support.clusters import ScriptedSlave, caught_up, master, same_log, slave
+from support.loopback import make_authority, make_certificate, until
 
 from penstock.broker.replication import follower
 from penstock.broker.replication.master_link import ASKED_BY_SLAVES

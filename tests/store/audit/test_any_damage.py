@@ -7,7 +7,8 @@ import shutil
 from pathlib import Path
 
 import pytest
-from sound_store import SETTINGS, SoundStore
+from support.damage import SETTINGS, SoundStore
+from support.effort import in_parts
 
 from penstock.store.audit import audit
 from penstock.store.audit.kinds import KINDS
@@ -58,7 +59,7 @@ def damage(path: Path, chance: random.Random) -> str:
     return f"{kind} {size} at {place} of {path}"
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("seed", in_parts(SEEDS, 2))
 def test_an_audit_of_a_damaged_store_ends_with_findings_that_make_sense(model: Path, tmp_path: Path, seed: int) -> None:
     chance = random.Random(seed)
     for number in range(ROUNDS):
@@ -76,7 +77,7 @@ def test_an_audit_of_a_damaged_store_ends_with_findings_that_make_sense(model: P
         shutil.rmtree(folder)
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("seed", in_parts(SEEDS, 2))
 def test_bytes_that_were_changed_in_log_or_queues_are_noticed_where_a_check_covers_them(
     model: Path, tmp_path: Path, seed: int
 ) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from sound_store import SETTINGS, T0, SoundStore, some_messages
+from support.damage import SETTINGS, T0, SoundStore, some_messages
 
 from penstock.store import Message, MessageStore
 from penstock.store import dispatch as dispatching

@@ -1,16 +1,32 @@
-"""Each fault that is planted in a sound store is found, and nothing else is."""
+"""Each fault that is planted in a sound store is found, nothing else is, and a repair removes it."""
 
 from __future__ import annotations
 
+import logging
 import shutil
 from pathlib import Path
 
 import pytest
-from faults import ALL
-from sound_store import SETTINGS, SoundStore
+from support.damage import SETTINGS, SoundStore
+from support.disks import UnsyncedFiles
+from support.faults import ALL
 
+from penstock.errors import BadStore
 from penstock.store.audit import audit
 from penstock.store.audit.kinds import KINDS
+from penstock.store.repair import RepairReport, repair
+
+REFUSED = {"a_log_file_with_a_wrong_name", "a_foreign_file_in_the_log", "a_foreign_file_among_the_topics"}
+"""A person must move these files; one sentence says which."""
+LEFT = {
+    "queue_offsets_that_no_record_has": {"queue-offset-gap"},
+    "a_queue_offset_that_two_records_have": {"queue-offset-repeated"},
+}
+"""Messages that are not in the store, and records of which there is one too many."""
+
+
+def repaired(store: SoundStore) -> RepairReport:
+    return repair(store.folder, SETTINGS, files=UnsyncedFiles())
 
 
 @pytest.fixture(scope="module")
@@ -43,8 +59,21 @@ def test_every_kind_of_finding_is_planted(tmp_path: Path, model: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_a_planted_fault_gives_its_findings_and_no_others(store: SoundStore, name: str) -> None:
+def test_a_planted_fault_gives_its_findings_and_no_others_and_a_repair_leaves_none(
+    store: SoundStore, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.CRITICAL, logger="penstock.store")
     expected = ALL[name](store)
     report = audit(store.folder, SETTINGS)
     assert {finding.kind for finding in report.findings} == expected, report.findings
     assert {KINDS[kind].severity for kind in expected} == {finding.severity for finding in report.findings}
+    if name in REFUSED:
+        with pytest.raises(BadStore, match="move it elsewhere"):
+            repaired(store)
+        return
+    repair_report = repaired(store)
+    left = {finding.kind for finding in audit(store.folder, SETTINGS).errors}
+    assert left == LEFT.get(name, set())
+    assert bool(repair_report.problems) == bool(left)
+    again = repaired(store)
+    assert (again.ranges, again.changes, again.rebuilt) == ([], [], []), "a second repair finds something"

@@ -7,8 +7,9 @@ import shutil
 from pathlib import Path
 
 import pytest
-from faults import ALL
-from sound_store import LOG_SIZE, SETTINGS, SoundStore
+from support.damage import LOG_SIZE, SETTINGS, SoundStore
+from support.effort import in_parts
+from support.faults import ALL
 
 from penstock.format import kernels
 from penstock.store.audit import AuditReport, audit
@@ -44,7 +45,7 @@ def audit_in_pieces(folder: Path, size: int) -> AuditReport:
     return finish(plan, files, read_config(files, plan), index, joined)
 
 
-@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("name", in_parts(sorted(ALL, key=lambda name: name[::-1]), 10))
 def test_a_fault_is_found_alike_in_ranges_that_cut_it(store: SoundStore, name: str) -> None:
     ALL[name](store)
     assert audit_in_pieces(store.folder, 700) == audit(store.folder, SETTINGS)

@@ -7,12 +7,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import full_speed_writer
 import pytest
-from format.log_maker import STORED, as_v2, make_record
 from hypothesis import HealthCheck, given, settings
 from properties.test_put_is_got import HISTORIES, SETTINGS, History, scratch
-from twins import TWINS, running_on
+from support import full_speed_writer
+from support.effort import BY_TWIN, running_on
+from support.messages import STORED, as_v2, make_record
 
 from penstock.store import Message, MessageStore, Settings
 from penstock.store.audit import Finding, audit
@@ -26,7 +26,7 @@ def without_config(findings: list[Finding]) -> list[Finding]:
     return [finding for finding in findings if finding.kind != "config-missing"]
 
 
-@pytest.mark.parametrize("twin", TWINS)
+@pytest.mark.parametrize("twin", BY_TWIN)
 @settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(changes=SETTINGS, steps=HISTORIES)
 def test_a_store_of_any_content_and_history_gives_nothing(

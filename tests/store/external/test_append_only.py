@@ -6,8 +6,8 @@ import threading
 from typing import Any
 
 import pytest
-from external_dispatch import build_all, derived_files, put_mixed
-from store_home import FaultyFiles, StoreHome, eventually, is_one_sentence
+from support.disks import FaultyFiles
+from support.stores import StoreHome, build_all, derived_files, eventually, is_one_sentence, put_mixed
 
 from penstock.errors import BadSettings, StoreInUse
 from penstock.store import BrokerRole, Dispatch, GetStatus, Message, Settings

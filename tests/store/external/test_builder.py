@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from external_dispatch import build_all, derived_files, pieces_of, put_mixed
-from store_home import StoreHome
+from support.stores import StoreHome, build_all, derived_files, pieces_of, put_mixed
 
 from penstock.errors import BadStore, StoreInUse
 from penstock.store import Dispatch

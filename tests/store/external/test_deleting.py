@@ -5,9 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from aged_store import PER_FILE, AgedStore
-from external_dispatch import build_all
-from store_home import StoreHome, eventually
+from support.stores import PER_FILE, AgedStore, StoreHome, build_all, eventually
 
 from penstock.errors import StoreInUse
 from penstock.store import Dispatch, GetStatus, Message

@@ -6,8 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from external_dispatch import build_all, derived_files, put_mixed
-from store_home import StoreHome
+from support.stores import StoreHome, build_all, derived_files, put_mixed
 
 from penstock.errors import BadStore, StoreInUse
 from penstock.store import Dispatch, Settings

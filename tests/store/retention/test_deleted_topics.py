@@ -9,8 +9,8 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from aged_store import PER_FILE, AgedStore
-from store_home import FaultyFiles, StoreHome, eventually, refuse
+from support.disks import FaultyFiles, refuse
+from support.stores import PER_FILE, AgedStore, StoreHome, eventually
 
 from penstock.errors import StoreFailed
 from penstock.format.constants import OP_HALF_TOPIC, SCHEDULE_TOPIC

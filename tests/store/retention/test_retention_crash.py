@@ -7,8 +7,8 @@ import os
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from aged_store import FILE_SIZE, PER_FILE, AgedStore, MeasuredFiles
-from store_home import StoreHome
+from support.disks import MeasuredFiles
+from support.stores import FILE_SIZE, PER_FILE, AgedStore, StoreHome
 
 from penstock.store import DamagedRange, Settings
 from penstock.store.audit import audit

@@ -6,8 +6,8 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from aged_store import AgedStore, MeasuredFiles
-from store_home import StoreHome, assert_nothing_stored, eventually
+from support.disks import MeasuredFiles
+from support.stores import AgedStore, StoreHome, assert_nothing_stored, eventually
 
 from penstock.store import Message, MessageStore, PutStatus, Settings
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from aged_store import FILE_SIZE, HOUR_MS, PER_FILE, AgedStore, MeasuredFiles
-from store_home import StoreHome
+from support.disks import MeasuredFiles
+from support.stores import FILE_SIZE, HOUR_MS, PER_FILE, AgedStore, StoreHome
 
 from penstock.errors import BadStore
 from penstock.format.config_tables import ConsumerOffsets, DelayOffsets

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from aged_store import FILE_SIZE, PER_FILE, AgedStore
-from store_home import StoreHome
+from support.stores import FILE_SIZE, PER_FILE, AgedStore, StoreHome
 
 from penstock.format.queue_unit import UNIT_SIZE, pack_unit
 from penstock.store import DamagedRange, GetStatus, Message

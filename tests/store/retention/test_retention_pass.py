@@ -7,8 +7,8 @@ import os
 from typing import TYPE_CHECKING
 
 import pytest
-from aged_store import HOUR_MS, PER_FILE, AgedStore, MeasuredFiles
-from store_home import StoreHome, eventually, is_one_sentence
+from support.disks import MeasuredFiles
+from support.stores import HOUR_MS, PER_FILE, AgedStore, StoreHome, eventually, is_one_sentence
 
 from penstock.store import Message
 from penstock.store.retention.cleaner import Gone

@@ -7,10 +7,9 @@ import shutil
 from typing import TYPE_CHECKING
 
 import pytest
-from aged_store import FILE_SIZE, PER_FILE, AgedStore
-from power_loss import Image, PowerLossFiles, write_image
-from store_home import StoreHome
-from unsynced_files import UnsyncedFiles
+from support.disks import UnsyncedFiles
+from support.power_loss import Image, PowerLossFiles, write_image
+from support.stores import FILE_SIZE, PER_FILE, AgedStore, StoreHome
 
 from penstock.store import Message
 

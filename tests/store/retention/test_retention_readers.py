@@ -5,8 +5,7 @@ from __future__ import annotations
 import threading
 
 import pytest
-from aged_store import FILE_SIZE, PER_FILE, AgedStore
-from store_home import StoreHome
+from support.stores import FILE_SIZE, PER_FILE, AgedStore, StoreHome
 
 from penstock.store import GetStatus
 

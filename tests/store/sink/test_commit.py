@@ -8,7 +8,7 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 import pytest
-from sink_batches import (
+from support.arrow import (
     QUERY,
     QUEUES,
     SETTINGS,
@@ -20,7 +20,7 @@ from sink_batches import (
     stored,
     whole,
 )
-from store_home import is_one_sentence
+from support.stores import is_one_sentence
 
 from penstock.errors import BadMessage, BadStore, CorruptData, PenstockError, StoreInUse
 from penstock.format.config_tables import TopicConfig

@@ -8,11 +8,11 @@ import shutil
 from pathlib import Path
 
 import pytest
-from crash.failing_files import FailingFiles
-from numbered import SEED
-from sink_batches import assert_sound, bodies, commit_rows, make_store, query_batch, whole
-from store_home import is_one_sentence
-from unsynced_files import UnsyncedFiles
+from support.arrow import assert_sound, bodies, commit_rows, make_store, query_batch, whole
+from support.disks import FailingFiles, UnsyncedFiles
+from support.effort import in_parts
+from support.messages import SEED
+from support.stores import is_one_sentence
 
 from penstock.errors import PenstockError
 
@@ -30,7 +30,7 @@ def sound(tmp_path: Path) -> Path:
     return tmp_path / "sound"
 
 
-@pytest.mark.parametrize("stays_broken", [False, True])
+@pytest.mark.parametrize("stays_broken", in_parts([False, True]))
 @pytest.mark.parametrize("every", [pytest.param(1, marks=pytest.mark.torture), 4])
 def test_any_call_fails(sound: Path, every: int, stays_broken: bool) -> None:
     number, refused = SEED % every, 0

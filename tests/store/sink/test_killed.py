@@ -11,19 +11,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from killed_files import CountedFiles, run_killed
-from sink_batches import (
-    SETTINGS,
-    assert_sound,
-    bodies,
-    commit_rows,
-    make_store,
-    query_batch,
-    stored,
-    whole,
-)
-from store_home import eventually
-from unsynced_files import UnsyncedFiles
+from support.arrow import SETTINGS, assert_sound, bodies, commit_rows, make_store, query_batch, stored, whole
+from support.disks import CountedFiles, UnsyncedFiles, run_killed
+from support.stores import eventually
 
 from penstock.errors import BadStore
 from penstock.store import Message, MessageStore

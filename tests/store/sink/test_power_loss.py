@@ -10,10 +10,10 @@ import shutil
 from pathlib import Path
 
 import pytest
-from numbered import SEED
-from power_loss import Image, PowerLossFiles, write_image
-from sink_batches import SETTINGS, assert_sound, bodies, commit_rows, make_store, query_batch, whole
-from unsynced_files import UnsyncedFiles
+from support.arrow import SETTINGS, assert_sound, bodies, commit_rows, make_store, query_batch, whole
+from support.disks import UnsyncedFiles
+from support.messages import SEED
+from support.power_loss import Image, PowerLossFiles, write_image
 
 from penstock.format.index_layout import ITEM_SIZE, IndexGeometry
 from penstock.store import MessageStore

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from sink_batches import SETTINGS, bodies, commit_rows, make_store, query_batch, stored, whole
+from support.arrow import SETTINGS, bodies, commit_rows, make_store, query_batch, stored, whole
 
 from penstock.store import MessageStore
 from penstock.store.files import Files
