@@ -124,7 +124,8 @@ class Setting:
 
     def wrong(self, value: Any, why: str = "") -> BadSettings:
         """The refusal of a value; `why` says what is allowed."""
-        return BadSettings(f"{self.noun} {self.name} is {self.show(value)!r}; {why or f'it must be {self._allowed()}'}")
+        what = f"{self.noun} {self.name} is {self.show(value)!r}"
+        return BadSettings("; ".join((what, why or f"it must be {self._allowed()}")))
 
     def _allowed(self) -> str:
         if self.kind is bool:
@@ -238,8 +239,7 @@ class Table:
             texts[name] = text.strip()
         else:
             near = nearest(name, (*self.by_name, *self._others))
-            hint = f"did you mean '{near}'?" if near else f"no known {self.noun} has a name like it"
-            raise BadSettings(f"unknown {self.noun} '{name}'; {hint}")
+            raise BadSettings(f"unknown {self.noun} '{name}'; {_hint(near, self.noun)}")
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
@@ -247,6 +247,10 @@ def nearest(name: str, known: Iterable[str]) -> str:
     lowered = {each.lower(): each for each in sorted(known)}
     close = difflib.get_close_matches(name.lower(), lowered, n=1)
     return lowered[close[0]] if close else ""
+
+
+def _hint(near: str, noun: str) -> str:
+    return f"did you mean '{near}'?" if near else f"no known {noun} has a name like it"
 
 
 def load_name(place: str) -> Any:

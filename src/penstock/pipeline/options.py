@@ -304,7 +304,7 @@ class Options:
             elif not _SPARKS_OWN.fullmatch(name.lower()):
                 near = nearest(name, TABLE.by_name)
                 hint = f"; did you mean {TABLE.by_name[near].name}?" if near else ""
-                raise BadSettings(f"there is no option '{name}'{hint}; docs/reference/spark.md has them all")
+                raise BadSettings(f"there is no option '{name}'{hint}; see docs/reference/spark.md")
         options = cls(**values)
         options._check_place()
         return options
