@@ -9,10 +9,10 @@
         def __post_init__(self) -> None:
             TABLE.check(self)
 
-    TABLE = Table(Settings)
+    TABLE = SettingTable(Settings)
 
 The store, the broker, the name server, the client and Spark's options each have such a table. It reads texts
-(`Table.read`), checks values (`Table.check`) and writes texts (`Table.texts`); the reference pages are generated from
+(`read`), checks values (`check`) and writes texts (`texts`); the reference pages are generated from
 it. Every refusal is a `BadSettings` of one sentence: the name, the value, what is allowed, and where it was read.
 """
 
@@ -49,7 +49,7 @@ class Origin(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """One row. `Section` fills in the upper half, `Table` the lower half."""
+    """One row. `Section` fills in the upper half, `SettingTable` the lower half."""
 
     meaning: str
     section: str
@@ -152,7 +152,7 @@ class Section:
         return Setting(meaning=meaning, section=self.title, origin=self.origin, **about)
 
 
-class Table:
+class SettingTable:
     """The settings of one program, from the annotated attributes of a dataclass. Immutable."""
 
     def __init__(
@@ -186,7 +186,7 @@ class Table:
         return attribute in self._settings
 
     @cached_property
-    def other(self) -> Table | None:
+    def other(self) -> SettingTable | None:
         """The table of the program that reads the same file."""
         return load_name(self._shares) if self._shares else None
 
