@@ -11,7 +11,7 @@ from typing import Annotated
 import pytest
 
 from penstock.config.ignored import IGNORED, ignored_note
-from penstock.config.table import LONG_MAX, Origin, Section, Table
+from penstock.config.table import LONG_MAX, Origin, Section, SettingTable
 from penstock.errors import BadSettings
 
 SIZES = Section("Sizes", Origin.PENSTOCK)
@@ -28,7 +28,7 @@ class Basin:
         BASIN.check(self)
 
 
-BASIN = Table(Basin, kept=("tls.mode",))
+BASIN = SettingTable(Basin, kept=("tls.mode",))
 
 
 def test_rows_come_from_annotated_attributes_in_their_order() -> None:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Final
 
-from penstock.config.table import LONG_MAX, Origin, Section, Table
+from penstock.config.table import LONG_MAX, Origin, Section, SettingTable
 from penstock.format.topics import is_legal_topic
 from penstock.remoting.addresses import parse_address
 from penstock.remoting.tls import CLIENT_NAMES, SERVER_NAMES
@@ -158,7 +158,7 @@ class BrokerSettings:
         return self.broker_permission & 4 != 0
 
 
-TABLE: Final = Table(BrokerSettings, kept=(*SERVER_NAMES, *CLIENT_NAMES))
+TABLE: Final = SettingTable(BrokerSettings, kept=(*SERVER_NAMES, *CLIENT_NAMES))
 
 
 class SettingsInForce:

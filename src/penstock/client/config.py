@@ -16,7 +16,7 @@ from dataclasses import KW_ONLY, dataclass, field
 from typing import Annotated, Final, TypeAlias
 
 from penstock.client.credentials import Credentials
-from penstock.config.table import LONG_MAX, Origin, Section, Table
+from penstock.config.table import LONG_MAX, Origin, Section, SettingTable
 from penstock.errors import BadSettings
 from penstock.remoting.addresses import parse_address
 from penstock.remoting.tls import client_tls
@@ -64,7 +64,7 @@ class ClientConfig:
         return None if isinstance(self.tls, Mapping) else self.tls
 
 
-TABLE: Final = Table(ClientConfig, camel=False)
+TABLE: Final = SettingTable(ClientConfig, camel=False)
 
 Namesrv: TypeAlias = "str | ClientConfig | None"
 """Where a client finds its cluster: addresses, or a whole configuration."""

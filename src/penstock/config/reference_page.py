@@ -19,7 +19,7 @@ from collections.abc import Iterable
 from itertools import groupby
 from pathlib import Path
 
-from penstock.config.table import Setting, Table, load_name
+from penstock.config.table import Setting, SettingTable, load_name
 
 _PART = re.compile(r"<!-- from (\S+) -->\n.*?<!-- end -->", re.DOTALL)
 
@@ -29,14 +29,14 @@ def filled(page: str) -> str:
     return _PART.sub(lambda part: f"<!-- from {part[1]} -->\n\n{_part(load_name(part[1]))}\n<!-- end -->", page)
 
 
-def _part(source: Table | Iterable[str]) -> str:
-    if isinstance(source, Table):
+def _part(source: SettingTable | Iterable[str]) -> str:
+    if isinstance(source, SettingTable):
         return _options(source) if source.noun == "option" else "\n".join(_sections(source))
     names = source if isinstance(source, tuple) else sorted(source)
     return ", ".join(f"`{name}`" for name in names) + ".\n"
 
 
-def _sections(table: Table) -> Iterable[str]:
+def _sections(table: SettingTable) -> Iterable[str]:
     dev = any(setting.dev is not None for setting in table)
     head = ("Name", "Default", *(["Dev profile"] if dev else []), "Meaning")
     for title, alike in groupby(table, key=lambda setting: setting.section):
@@ -50,7 +50,7 @@ def _row(setting: Setting, dev: bool) -> tuple[str, ...]:
     return (names, _default(setting), *([small] if dev else []), setting.meaning + refused)
 
 
-def _options(table: Table) -> str:
+def _options(table: SettingTable) -> str:
     rows = (
         (
             ", ".join(f"`{name}`" for name in (option.name, *option.aliases)),

@@ -9,10 +9,10 @@
         def __post_init__(self) -> None:
             TABLE.check(self)
 
-    TABLE = Table(Settings)
+    TABLE = SettingTable(Settings)
 
 The store, the broker, the name server, the client and Spark's options each have such a table. It reads texts
-(`Table.read`), checks values (`Table.check`) and writes texts (`Table.texts`); the reference pages are generated from
+(`read`), checks values (`check`) and writes texts (`texts`); the reference pages are generated from
 it. Every refusal is a `BadSettings` of one sentence: the name, the value, what is allowed, and where it was read.
 """
 
@@ -49,7 +49,7 @@ class Origin(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """One row. `Section` fills in the upper half, `Table` the lower half."""
+    """One row. `Section` fills in the upper half, `SettingTable` the lower half."""
 
     meaning: str
     section: str
@@ -124,7 +124,8 @@ class Setting:
 
     def wrong(self, value: Any, why: str = "") -> BadSettings:
         """The refusal of a value; `why` says what is allowed."""
-        return BadSettings(f"{self.noun} {self.name} is {self.show(value)!r}; {why or f'it must be {self._allowed()}'}")
+        what = f"{self.noun} {self.name} is {self.show(value)!r}"
+        return BadSettings("; ".join((what, why or f"it must be {self._allowed()}")))
 
     def _allowed(self) -> str:
         if self.kind is bool:
@@ -151,7 +152,7 @@ class Section:
         return Setting(meaning=meaning, section=self.title, origin=self.origin, **about)
 
 
-class Table:
+class SettingTable:
     """The settings of one program, from the annotated attributes of a dataclass. Immutable."""
 
     def __init__(
@@ -185,7 +186,7 @@ class Table:
         return attribute in self._settings
 
     @cached_property
-    def other(self) -> Table | None:
+    def other(self) -> SettingTable | None:
         """The table of the program that reads the same file."""
         return load_name(self._shares) if self._shares else None
 
@@ -238,8 +239,7 @@ class Table:
             texts[name] = text.strip()
         else:
             near = nearest(name, (*self.by_name, *self._others))
-            hint = f"did you mean '{near}'?" if near else f"no known {self.noun} has a name like it"
-            raise BadSettings(f"unknown {self.noun} '{name}'; {hint}")
+            raise BadSettings(f"unknown {self.noun} '{name}'; {_hint(near, self.noun)}")
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
@@ -247,6 +247,10 @@ def nearest(name: str, known: Iterable[str]) -> str:
     lowered = {each.lower(): each for each in sorted(known)}
     close = difflib.get_close_matches(name.lower(), lowered, n=1)
     return lowered[close[0]] if close else ""
+
+
+def _hint(near: str, noun: str) -> str:
+    return f"did you mean '{near}'?" if near else f"no known {noun} has a name like it"
 
 
 def load_name(place: str) -> Any:

@@ -16,7 +16,7 @@ from typing import Annotated, Final
 
 from penstock.config.ignored import IGNORED, ignored_note
 from penstock.config.properties import format_property
-from penstock.config.table import Origin, Section, Table
+from penstock.config.table import Origin, Section, SettingTable
 from penstock.namesrv.access import LocalRule
 from penstock.remoting.limits import Limits
 from penstock.remoting.tls import SERVER_NAMES, ServerTls, server_tls
@@ -92,4 +92,4 @@ class NamesrvSettings:
         return "".join(f"{format_property(name, text)}\n" for name, text in TABLE.texts(self).items())
 
 
-TABLE: Final = Table(NamesrvSettings, kept=SERVER_NAMES)
+TABLE: Final = SettingTable(NamesrvSettings, kept=SERVER_NAMES)

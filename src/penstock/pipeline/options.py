@@ -21,7 +21,7 @@ from typing import Annotated, Any, Final
 
 import msgspec
 
-from penstock.config.table import LONG_MAX, Origin, Section, Table, nearest
+from penstock.config.table import LONG_MAX, Origin, Section, SettingTable, nearest
 from penstock.errors import BadSettings
 
 EARLIEST: Final = -2
@@ -304,7 +304,7 @@ class Options:
             elif not _SPARKS_OWN.fullmatch(name.lower()):
                 near = nearest(name, TABLE.by_name)
                 hint = f"; did you mean {TABLE.by_name[near].name}?" if near else ""
-                raise BadSettings(f"there is no option '{name}'{hint}; docs/reference/spark.md has them all")
+                raise BadSettings(f"there is no option '{name}'{hint}; see docs/reference/spark.md")
         options = cls(**values)
         options._check_place()
         return options
@@ -373,5 +373,5 @@ class Options:
         return (self.topic,) if self.topic else self.subscribe
 
 
-TABLE: Final = Table(Options, noun="option")
+TABLE: Final = SettingTable(Options, noun="option")
 _BY_NAME: Final = {name.lower(): option for name, option in TABLE.by_name.items()}

@@ -25,7 +25,7 @@ from typing import Annotated, Any, Final
 
 from penstock.config.ignored import ignored_note
 from penstock.config.properties import format_property
-from penstock.config.table import INT_MAX, LONG_MAX, Origin, Section, Setting, Table
+from penstock.config.table import INT_MAX, LONG_MAX, Origin, Section, Setting, SettingTable
 from penstock.errors import BadMessage, BadSettings
 from penstock.format.constants import BLANK_HEADER_SIZE
 from penstock.format.delay import parse_delay_levels
@@ -423,7 +423,7 @@ class Settings:
         return f"Settings({', '.join(values)})"
 
 
-TABLE: Final = Table(Settings, shares="penstock.broker.settings:TABLE")
+TABLE: Final = SettingTable(Settings, shares="penstock.broker.settings:TABLE")
 
 
 def to_broker_conf(settings: Settings) -> str:
