@@ -66,9 +66,10 @@ class TopicCleaner:
         going: list[str] = []
 
         def pick() -> Iterator[tuple[str, int]]:
-            known = {(topic, queue_id) for topic, queue_id, _ in self._log.next_offsets()}
-            going.extend(sorted(choose({*self._queues.topics(), *(topic for topic, _ in known)})))
-            return (queue for queue in known if queue[0] in going)
+            known = [(topic, queue_id) for topic, queue_id, _ in self._log.next_offsets()]
+            chosen = set(choose({*self._queues.topics(), *(topic for topic, _ in known)}))
+            going.extend(sorted(chosen))
+            return (queue for queue in known if queue[0] in chosen)
 
         def note(log_end: int) -> None:
             if going:
