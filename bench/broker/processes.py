@@ -26,7 +26,7 @@ from bench.children import end_child
 from bench.harness import BenchFailed
 from bench.java import HEAP
 
-JAVA_PROJECT = PROJECT / "tests" / "clients" / "java_broker"
+JAVA_PROJECT = PROJECT / "tests" / "peers" / "java" / "broker"
 CLUSTER = "DefaultCluster"
 _UP_WITHIN_S = 60.0
 
