@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -93,7 +94,13 @@ class Filled(NamedTuple):
 
 
 @pytest.fixture
-def filled(tmp_path: Path) -> Filled:
+def filled(filled_model: Filled, tmp_path: Path) -> Filled:
+    """A copy of `filled_model`."""
+    return filled_model._replace(path=shutil.copytree(filled_model.path, tmp_path / "store"))
+
+
+@pytest.fixture(scope="session")
+def filled_model(tmp_path_factory: pytest.TempPathFactory) -> Filled:
     """Two topics, three queues, tags, keys, IPv6, a delayed message, and records that have no queue."""
     clock = Clock()
     messages = [
@@ -106,7 +113,7 @@ def filled(tmp_path: Path) -> Filled:
         Message("orders", b"late", keys=("order_9",), tags="paid", delay_level=3),
         Message("orders", b"three", keys=("order_3", "all"), tags="paid", queue_id=0, born_timestamp=T0 - 7),
     ]
-    path = tmp_path / "store"
+    path = tmp_path_factory.mktemp("filled") / "store"
     with MessageStore.open(path, Settings.dev(), clock=clock) as store:
         acks = []
         for message in messages:

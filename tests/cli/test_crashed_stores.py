@@ -2,25 +2,34 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from cli.conftest import all_verbs
+from cli.conftest import Writer, all_verbs
 
 from penstock.store import MessageStore, Settings
 
 if TYPE_CHECKING:
-    from cli.conftest import Run, StartWriter
+    from cli.conftest import Run
 
 COUNT = 300
 
 
 @pytest.fixture
-def crashed(start_writer: StartWriter, tmp_path: Path) -> Path:
-    path = tmp_path / "store"
-    start_writer(path, COUNT).kill()
+def crashed(crashed_model: Path, tmp_path: Path) -> Path:
+    """A store whose writer was killed."""
+    return Path(shutil.copytree(crashed_model, tmp_path / "store"))
+
+
+@pytest.fixture(scope="module")
+def crashed_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("crashed") / "store"
+    writer = Writer(path, COUNT)
+    writer.wait_until_ready()
+    writer.kill()
     return path
 
 

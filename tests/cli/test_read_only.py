@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from cli.conftest import all_verbs
+from cli.conftest import Writer, all_verbs
 
 from penstock.errors import StoreInUse
 from penstock.store import MessageStore, Settings
@@ -40,10 +41,18 @@ def test_a_store_that_was_closed_stays_as_it_is(run: Run, filled: Filled, verb: 
 
 
 @pytest.fixture
-def killed(start_writer: StartWriter, tmp_path: Path) -> Path:
+def killed(killed_model: Path, tmp_path: Path) -> Path:
+    """A copy of `killed_model`."""
+    return Path(shutil.copytree(killed_model, tmp_path / "store"))
+
+
+@pytest.fixture(scope="module")
+def killed_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A store whose writer was killed, with a torn record behind its last one."""
-    path = tmp_path / "store"
-    start_writer(path, 40).kill()
+    path = tmp_path_factory.mktemp("killed") / "store"
+    writer = Writer(path, 40)
+    writer.wait_until_ready()
+    writer.kill()
     log = path / "commitlog" / ("0" * 20)
     end = len(log.read_bytes().rstrip(b"\0"))
     with log.open("r+b") as data:

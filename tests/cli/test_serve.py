@@ -12,7 +12,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from support.brokers import RawClient, bodies, ok
@@ -20,6 +20,9 @@ from support.brokers import RawClient, bodies, ok
 from penstock.protocol.bodies.route import TopicRouteData
 from penstock.protocol.codes import RequestCode
 from penstock.remoting.dial import connect
+
+if TYPE_CHECKING:
+    from cli.conftest import Run
 
 ANYWHERE = ("--profile", "dev", "--listen", "127.0.0.1:0", "--namesrv", "127.0.0.1:0", "--console", "off")
 
@@ -164,7 +167,6 @@ def serve_once(served: Served) -> int:
     ("arguments", "words"),
     [
         (["--listen", "nowhere"], "--listen is 'nowhere'; it must be HOST:PORT"),
-        (["--namesrv", "127.0.0.1"], "--namesrv is '127.0.0.1'; it must be HOST:PORT"),
         (["--register", "nowhere"], "namesrvAddr is 'nowhere'"),
         (["--console", "nowhere"], "--console is 'nowhere'"),
         (["--profile", "prod"], "'prod'"),
@@ -173,12 +175,17 @@ def serve_once(served: Served) -> int:
         (["--log-format", "xml"], "'xml'"),
     ],
 )
-def test_bad_options_are_one_sentence_and_status_2(
-    serve: Callable[..., Served], arguments: list[str], words: str, tmp_path: Path
+def test_bad_options_are_one_sentence_and_status_2(run: Run, arguments: list[str], words: str, tmp_path: Path) -> None:
+    assert words in run("serve", "--store", tmp_path / "store", *arguments).refused()
+    assert not (tmp_path / "store").exists()
+
+
+def test_a_bad_address_of_the_name_server_is_said_before_the_store_is_touched(
+    serve: Callable[..., Served], tmp_path: Path
 ) -> None:
-    served = serve(*arguments)
+    served = serve("--namesrv", "127.0.0.1")
     assert served.wait() == 2
-    assert words in served.said
+    assert served.said.startswith("penstock: --namesrv is '127.0.0.1'; it must be HOST:PORT")
     assert served.said.count("\n") == 1
     assert not (tmp_path / "store").exists()
 

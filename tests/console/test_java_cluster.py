@@ -8,9 +8,8 @@ from collections.abc import Callable, Iterator
 
 import httpx
 import pytest
-from support import TESTS
 from support.clients import ConsoleProcess
-from support.peers import JavaServed, PeerError, build
+from support.peers import JAVA, JavaServed, PeerError, build
 
 from penstock.client import Message, PushOptions, ReceivedMessage
 from penstock.client.sync import Admin, Producer, PushConsumer
@@ -35,7 +34,7 @@ def until(condition: Callable[[], object]) -> None:
 @pytest.fixture(scope="module")
 def theirs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[JavaServed]:
     try:
-        jars = build(TESTS / "clients" / "java_broker")
+        jars = build(JAVA / "broker")
     except PeerError as reason:
         pytest.skip(str(reason))
     folder = tmp_path_factory.mktemp("java")

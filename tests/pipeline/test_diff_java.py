@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from compat.test_store_interchange import fill_with_java, fill_with_penstock
+from peers.stores.test_store_interchange import fill_with_java, fill_with_penstock
 from support.peers import Peer, PeerError, build
 from support.stores import StoreHome
 

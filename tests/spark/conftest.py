@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from compat.conftest import java, java_class_path  # noqa: F401
+from peers.stores.conftest import java, java_class_path  # noqa: F401
 from support.stores import StoreHome
 
 import penstock

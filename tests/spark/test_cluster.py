@@ -7,16 +7,13 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
-from support import TESTS
 from support.loopback import free_port
-from support.peers import JavaServed, PeerError, build, make_orders, until_stored
+from support.peers import JAVA, JavaServed, PeerError, build, make_orders, until_stored
 from support.pipeline import cluster_place, send
 from support.spark import sentence
 
 from penstock.client.sync import Admin, Message, Producer
 from penstock.testing import LocalBroker, broker
-
-JAVA = TESTS / "clients" / "java_broker"
 
 
 @pytest.fixture
@@ -87,7 +84,7 @@ def test_a_stream_follows_a_cluster_and_mirrors_its_progress(
 @pytest.mark.timeout(240)
 def test_a_batch_reads_from_javas_broker(spark: SparkSession, tmp_path: Path) -> None:
     try:
-        jars = build(JAVA)
+        jars = build(JAVA / "broker")
     except PeerError as reason:
         pytest.skip(str(reason))
     with (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from compat.test_store_interchange import SETTINGS, SIZES, corpus, fill_with_java
+from peers.stores.test_store_interchange import SETTINGS, SIZES, corpus, fill_with_java
 from pyspark.sql import SparkSession
 from support.arrow import read_log
 from support.peers import Peer, message_json

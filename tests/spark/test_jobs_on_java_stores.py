@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from compat.test_store_interchange import (
+from peers.stores.test_store_interchange import (
     SETTINGS,
     SIZES,
     assert_same_answers,

@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from compat.test_store_interchange import SIZES, corpus, fill_with_java
+from peers.stores.test_store_interchange import SIZES, corpus, fill_with_java
 from pyspark.sql import SparkSession
 from support.damage import OPTIONS, SoundStore
 from support.faults import ALL

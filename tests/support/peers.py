@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from penstock.client.sync import Admin, Producer
+from support import TESTS
 from support.loopback import free_port, free_port_pair
 
 
@@ -91,7 +92,9 @@ class Talker:
                 stream.close()
 
 
-PROJECT = Path(__file__).parent.parent / "java"
+JAVA = TESTS / "peers" / "java"
+"""Programs in Java, each a project for Maven: `store`, `broker`, `client`."""
+PROJECT = JAVA / "store"
 OPENED = ("java.nio", "sun.nio.ch", "jdk.internal.ref")
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
-from properties.test_put_is_got import HISTORIES, SETTINGS, History, scratch
+from store.properties.test_put_is_got import HISTORIES, SETTINGS, History, scratch
 from support import full_speed_writer
 from support.effort import BY_TWIN, running_on
 from support.messages import STORED, as_v2, make_record

@@ -1,0 +1,35 @@
+"""The broker that the tests of hostile input attack, as a process of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from failure.fuzz.neighbour import DECOY, Memory, Neighbour
+from support.brokers import Served
+
+GROWTH_MIB = 48
+"""What one test's attack may leave behind in the process."""
+
+
+@pytest.fixture(scope="package")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    folder = tmp_path_factory.mktemp("home") / "between"
+    folder.mkdir()
+    with Served(folder / "store") as broker:
+        decoy = broker.folder / DECOY
+        decoy.parent.mkdir()
+        decoy.write_text("not a queue")
+        yield broker
+        assert broker.stop() == 0
+        assert "Traceback" not in broker.said
+
+
+@pytest.fixture
+def neighbour(served: Served) -> Iterator[Neighbour]:
+    """Served throughout; and what the attack took is given back."""
+    memory = Memory(served.pid)
+    with Neighbour(served) as client:
+        before = memory.own
+        yield client
+    assert memory.own - before < GROWTH_MIB

@@ -1,0 +1,82 @@
+"""A rebuild on threads of one process, and what of it is worth handing to others."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+from store.repair.test_rebuild import put_all_kinds
+from support.damage import DamagedHome, by_ranges, copy_of, derived
+
+from penstock.format import kernels
+from penstock.store.audit.cover import Stretch
+from penstock.store.rebuilding import InThreads, is_soon_done
+from penstock.store.rebuilding.index_build import IndexPart, KeySpan
+from penstock.store.rebuilding.plan import Range
+from penstock.store.rebuilding.queue_finish import QueueGroup
+from penstock.store.rebuilding.sums import WholeQueue
+
+
+def test_threads_build_what_one_by_one_is_built(home: DamagedHome) -> None:
+    put_all_kinds(home)
+    other = copy_of(home.path)
+    told: list[tuple[str, int, int]] = []
+    report = by_ranges(home.path, 1000, run=InThreads(lambda *progress: told.append(progress)))
+    by_ranges(other, 1000)
+    assert derived(home.path) == derived(other)
+    assert len(told) == report.ranges
+    assert told[-1] == ("walk the log", told[-1][2], told[-1][2])
+    assert [done for _, done, _ in told] == sorted(done for _, done, _ in told)
+
+
+def test_pieces_run_side_by_side_and_answers_come_in_their_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.cpu_count", lambda: 2)
+    both = threading.Barrier(2, timeout=60)
+
+    def work(piece: int) -> bytes:
+        both.wait()
+        return bytes([piece])
+
+    assert InThreads()(work, [3, 1, 2, 0]) == [b"\x03", b"\x01", b"\x02", b"\x00"]
+
+
+def test_what_one_piece_meets_is_told() -> None:
+    def work(piece: int) -> bytes:
+        raise LookupError(piece)
+
+    with pytest.raises(LookupError):
+        InThreads()(work, [1, 2])
+
+
+def test_only_ranges_and_much_to_finish_are_handed_out() -> None:
+    few, many = KeySpan(0, 0, 10), KeySpan(0, 0, 12_000_000)
+    queue = WholeQueue("T", 0, 0, [Stretch(0, 11_999_995, 0, 10**9)], [])
+    assert is_soon_done([])
+    assert is_soon_done([IndexPart("a", [few], None), QueueGroup([])])
+    assert is_soon_done([QueueGroup([queue])])
+    assert not is_soon_done([QueueGroup([queue]), IndexPart("a", [few], None)])
+    assert not is_soon_done([IndexPart("a", [many], None)])
+    assert not is_soon_done([Range(0, 0, 0, 10, False, False)])
+
+
+@pytest.mark.parametrize("is_damaged", [False, True])
+@pytest.mark.parametrize("is_torn", [False, True])
+def test_the_start_at_the_end_checks_bodies_only_if_the_log_is_damaged_or_its_end_torn(
+    home: DamagedHome, is_damaged: bool, is_torn: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home.fill()
+    if is_damaged:
+        home.damage(home.record("U", 1, 30))
+    if is_torn:
+        home.damage(home.records[max(home.records)])
+    checks: set[bool] = set()
+    find_valid_end = kernels.find_valid_end
+
+    def watched(data: kernels.Buffer, base: int, start: int, stop: int, check_crc: bool) -> tuple[int, int, int]:
+        checks.add(check_crc)
+        return find_valid_end(data, base, start, stop, check_crc)
+
+    monkeypatch.setattr(kernels, "find_valid_end", watched)
+    by_ranges(home.path, 1000)
+    assert (False in checks) is not (is_damaged or is_torn)
+    assert home.errors() == [] or is_damaged
