@@ -33,7 +33,7 @@ from bench.workspace import GIB, MIB, BenchFailed
 from penstock.client.sync import Admin
 from penstock.format.index_layout import IndexGeometry
 from penstock.pipeline.options import Options
-from penstock.pipeline.planning import plan_batch
+from penstock.pipeline.plan import plan_batch
 from penstock.store import MessageStore, Settings
 
 if TYPE_CHECKING:
@@ -347,7 +347,7 @@ class Places:
         return broker
 
     def _schema(self, wanted: Wanted) -> StructType:
-        from penstock.pipeline.schema import schema_of
+        from penstock.pipeline.source import schema_of
 
         return schema_of(self._options(wanted))
 
@@ -359,11 +359,11 @@ class Places:
             from pyspark.sql.pandas.types import to_arrow_schema
 
             from bench.ready_source import save_batch
-            from penstock.pipeline.rows import Shape
+            from penstock.pipeline.rows import RowShape
 
             options, schema = self._options(wanted), self._schema(wanted)
             tasks = plan_batch(options)
-            batches = Shape.of(options, schema.names).batches(tasks[0], to_arrow_schema(schema, timezone="UTC"))
+            batches = RowShape.of(options, schema.names).batches(tasks[0], to_arrow_schema(schema, timezone="UTC"))
             batch = next(batches, None)
             if batch is None:
                 raise BenchFailed("the store has no messages")

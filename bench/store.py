@@ -30,13 +30,12 @@ from bench.workspace import GIB, MIB, BenchFailed
 from penstock.clock import now_ms
 from penstock.format.index_layout import IndexGeometry
 from penstock.format.kernels import Longs
-from penstock.format.scan import Batch, Scan
+from penstock.format.scan import Scan, ScanBatch
 from penstock.store import Message, MessageStore, PutResult, Settings
-from penstock.store.consume_queues import ConsumeQueues
+from penstock.store.consume_queues import ConsumeQueues, QueuesAndIndex
 from penstock.store.dispatch import Dispatcher
-from penstock.store.files import Files
 from penstock.store.index import Index
-from penstock.store.queues_and_index import QueuesAndIndex
+from penstock.store.io import Files
 from penstock.store.running_flags import RunningFlags
 
 if TYPE_CHECKING:
@@ -535,7 +534,7 @@ class Stores:
         end = self._log_ends[size]
         with Stopwatch() as took, path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
             scan = Scan(data, 0, 0, end, check_crc=check_crc)
-            messages = sum(len(item.rows) for item in scan if isinstance(item, Batch))
+            messages = sum(len(item.rows) for item in scan if isinstance(item, ScanBatch))
             del scan
         return Run.of(end / took.seconds / 1e9, {"messages": messages, "bytes": end}, took.cpu)
 

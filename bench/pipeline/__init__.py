@@ -34,7 +34,7 @@ from bench.store import HUNDRED, KILO, PREFIX, TOPIC, pairs_of, settings_of
 from bench.workspace import GIB, MIB, BenchFailed
 from penstock.format.index_layout import IndexGeometry
 from penstock.store import MessageStore, Settings
-from penstock.store.rebuilding import InThreads, rebuild_by_ranges
+from penstock.store.rebuild import InThreads, rebuild_by_ranges
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -313,7 +313,7 @@ def verify_on_spark(spark: SparkSession, path: str, settings: list[str]) -> dict
 
 def verify_alone(spark: SparkSession, path: str, settings: list[str]) -> dict[str, Any]:
     from penstock.store.audit import audit
-    from penstock.store.folder import StoreFolder
+    from penstock.store.readonly.store_folder import StoreFolder
 
     folder = StoreFolder.find(Path(path), None, settings)
     return _verified(audit(folder.layout, folder.settings, folder.files))
@@ -333,6 +333,6 @@ def rebuild_on_spark(spark: SparkSession, path: str, pairs: list[str]) -> dict[s
 
 
 def _where(path: str, settings: list[str]) -> Any:
-    from penstock.pipeline.jobs.where import Where
+    from penstock.pipeline.jobs.common import Where
 
     return Where(stores=(path,), settings=tuple(settings))

@@ -19,7 +19,8 @@ import threading
 import time
 from pathlib import Path
 
-from penstock.client.sync import Message, Producer, PullConsumer
+from penstock.client.message import Message
+from penstock.client.sync import Producer, PullConsumer
 from penstock.testing import broker
 
 _START_S = 300.0

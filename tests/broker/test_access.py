@@ -20,7 +20,7 @@ from penstock.namesrv.access import LocalRule
 from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.protocol.command import Command
 from penstock.protocol.signing import sign
-from penstock.remoting.dial import connect
+from penstock.remoting.connection import connect
 
 if TYPE_CHECKING:
     from broker.conftest import Run

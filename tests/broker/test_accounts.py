@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.broker.accounts import ANY, PUB, SUB, Accounts
-from penstock.broker.white_addresses import matcher
+from penstock.broker.acl import ANY, PUB, SUB, Accounts, matcher
 from penstock.errors import BadSettings
 
 FILE = """

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 import pytest
 from support.brokers import BrokerHome, RawClient, ok
 
-from penstock.broker import admin_clients
+from penstock.broker.admin import clients as clients_module
 from penstock.format.record import decode_record
-from penstock.protocol.bodies.connections import ConsumerConnection, ProducerConnection, ProducerTableInfo
-from penstock.protocol.bodies.progress import GetConsumerStatusBody
+from penstock.protocol.bodies.clients import ConsumerConnection, ProducerConnection, ProducerTableInfo
 from penstock.protocol.bodies.queues import MessageQueue
+from penstock.protocol.bodies.stats import GetConsumerStatusBody
 from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.protocol.command import Command
 
@@ -92,7 +92,7 @@ def test_a_clients_refusal_is_passed_back(home: BrokerHome, run: Run) -> None:
 
 
 def test_a_client_that_is_away_old_or_late(home: BrokerHome, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(admin_clients, "_CLIENT_S", 0.05)
+    monkeypatch.setattr(clients_module, "_CLIENT_S", 0.05)
 
     async def check() -> None:
         async with home.running() as broker:

@@ -9,9 +9,8 @@ import pytest
 from support.brokers import BrokerHome, RawClient, ok
 
 from penstock.format.config_tables import SubscriptionGroup, SubscriptionGroups
-from penstock.protocol.bodies.configs import decode_config
-from penstock.protocol.bodies.lists import TopicList
-from penstock.protocol.bodies.queue_view import QuerySubscriptionResponseBody
+from penstock.protocol.bodies.queues import QuerySubscriptionResponseBody
+from penstock.protocol.bodies.tables import TopicList, decode_config
 from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.protocol.command import Command
 

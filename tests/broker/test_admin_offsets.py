@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from support.brokers import BrokerHome, RawClient, RunningBroker, ok
 
-from penstock.protocol.bodies.progress import QueryCorrectionOffsetBody, ResetOffsetBody
 from penstock.protocol.bodies.queues import MessageQueue
+from penstock.protocol.bodies.stats import QueryCorrectionOffsetBody, ResetOffsetBody
 from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.protocol.command import Command
-from penstock.protocol.languages import Language
+from penstock.protocol.versions import Language
 
 if TYPE_CHECKING:
     from broker.conftest import Run

@@ -6,10 +6,8 @@ from typing import TYPE_CHECKING
 
 from support.brokers import BrokerHome, RawClient, RunningBroker, ok
 
-from penstock.protocol.bodies.progress import QueryConsumeTimeSpanBody
-from penstock.protocol.bodies.queue_view import QueryConsumeQueueResponseBody
-from penstock.protocol.bodies.queues import MessageQueue
-from penstock.protocol.bodies.stats import ConsumeStats, ConsumeStatsList, OffsetWrapper
+from penstock.protocol.bodies.queues import MessageQueue, QueryConsumeQueueResponseBody
+from penstock.protocol.bodies.stats import ConsumeStats, ConsumeStatsList, OffsetWrapper, QueryConsumeTimeSpanBody
 from penstock.protocol.codes import RequestCode, ResponseCode
 
 if TYPE_CHECKING:

@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from support.brokers import BrokerHome, RawClient, bodies, ok
 
-from penstock.format.config_tables import TopicConfig, Topics
-from penstock.protocol.bodies.configs import decode_config
-from penstock.protocol.bodies.lists import GroupList, TopicList
+from penstock.format.config_tables import TopicConfig, TopicConfigs
 from penstock.protocol.bodies.queues import MessageQueue
 from penstock.protocol.bodies.stats import TopicStatsTable
+from penstock.protocol.bodies.tables import GroupList, TopicList, decode_config
 from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.protocol.command import Command
 
@@ -135,7 +134,7 @@ def test_all_topics_and_those_of_the_system_are_listed(home: BrokerHome, run: Ru
             client = await broker.client()
             ok(await create(client, "orders"))
             reply = ok(await client.ask(RequestCode.GET_ALL_TOPIC_CONFIG))
-            found = decode_config(Topics, reply.body)
+            found = decode_config(TopicConfigs, reply.body)
             assert found.topics == broker.state.topics.all()
             assert found.version == broker.state.topics.data_version
             assert json.loads(reply.body)["topicConfigTable"]["orders"]["topicFilterType"] == "SINGLE_TAG"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 from support.brokers import BrokerHome, ok
 
-from penstock.broker.rights import is_administration
+from penstock.broker.access import is_administration
 from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.remoting.connection import Connection
 

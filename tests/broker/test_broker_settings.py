@@ -8,7 +8,7 @@ import pytest
 
 from penstock.broker.settings import BrokerSettings, SettingsInForce
 from penstock.errors import BadSettings
-from penstock.remoting.addresses import parse_address
+from penstock.remoting.sockets import parse_address
 from penstock.store import Settings
 from penstock.store.settings import to_broker_conf
 

@@ -9,11 +9,11 @@ import pytest
 from support.brokers import BrokerHome, RawClient, ok
 from support.loopback import until
 
-from penstock.broker.client_table import EXPIRY_S, ClientTable
+from penstock.broker.consumers import EXPIRY_S, ClientTable
 from penstock.format.config_tables import SubscriptionGroup
-from penstock.protocol.bodies.heartbeat import ConsumerData
+from penstock.protocol.bodies.clients import ConsumerData
 from penstock.protocol.codes import RequestCode, ResponseCode
-from penstock.protocol.languages import Language
+from penstock.protocol.versions import Language
 
 if TYPE_CHECKING:
     from broker.conftest import Run

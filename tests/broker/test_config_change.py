@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from support.brokers import BrokerHome, ok
 
-from penstock.broker.config_change import CHANGEABLE
+from penstock.broker.admin.runtime import CHANGEABLE
 from penstock.broker.settings import TABLE
 from penstock.config.properties import parse_properties
 from penstock.protocol.codes import RequestCode, ResponseCode

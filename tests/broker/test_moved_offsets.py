@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from support.brokers import BrokerHome, RawClient, RunningBroker, ok, records
 from support.loopback import until
 
-from penstock.broker.moved_offsets import MOST_IN_A_SPAN, SPAN_MS, MovedOffsets
+from penstock.broker.pull import MAX_IN_A_SPAN, SPAN_MS, MovedOffsets
 from penstock.broker.settings import BrokerSettings, SettingsInForce
 from penstock.format.record import Record
 from penstock.protocol.codes import ResponseCode
@@ -107,9 +107,9 @@ def test_a_broker_that_may_not_be_written_to_answers_without_a_record(home: Brok
 def test_all_groups_together_have_a_limit(tmp_path: Any) -> None:
     with MessageStore.open(tmp_path, Settings.dev()) as store:
         told = MovedOffsets(store, SettingsInForce(BrokerSettings()), lambda: 1_000_000)
-        for number in range(MOST_IN_A_SPAN + 50):
+        for number in range(MAX_IN_A_SPAN + 50):
             told.tell(f"group-{number}", "orders", 0, 70, 3)
-        assert store.statistics.put_total == MOST_IN_A_SPAN
+        assert store.statistics.put_total == MAX_IN_A_SPAN
 
 
 def test_a_store_that_takes_nothing_keeps_no_pull_from_its_answer(tmp_path: Any) -> None:

@@ -14,9 +14,9 @@ from support.brokers import BrokerHome
 from support.disks import FaultyFiles, refuse
 from support.loopback import until
 
-from penstock.broker import persist
-from penstock.broker.offset_table import OffsetTable
-from penstock.broker.persist import Persister, SavedTable
+from penstock.broker import state as state_module
+from penstock.broker.offsets import OffsetTable
+from penstock.broker.state import Persister, SavedTable
 from penstock.errors import BadStore
 from penstock.format.config_tables import ConsumerOffsets
 from penstock.store.config_files import ConfigFile
@@ -86,7 +86,7 @@ def test_a_write_that_fails_is_said_once_and_tried_again(
         assert await persister.stop()
         assert saving.on_disk() == {0: 1}
 
-    monkeypatch.setattr(persist, "_RETRY_S", 0.001)
+    monkeypatch.setattr(state_module, "_RETRY_S", 0.001)
     with caplog.at_level(logging.INFO, "penstock.broker"):
         run(check())
     said = [record.getMessage() for record in caplog.records]

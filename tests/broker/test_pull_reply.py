@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.broker.pull_reply import found_head
+from penstock.broker.replies import found_head
 from penstock.protocol.codes import ResponseCode
 from penstock.protocol.command import RESPONSE, Command
 from penstock.protocol.frame import encode

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.broker.rates import SAMPLE_S, DayTotals, Figure, Rates
-from penstock.broker.tally import Tally
+from penstock.broker.stats import SAMPLE_S, DayTotals, Figure, MessageCounters, Rates
 
 
 class Clock:
@@ -21,7 +20,7 @@ def sampled(rates: Rates, clock: Clock, times: int) -> None:
 
 
 def test_a_minute_forgets_what_is_older_and_an_hour_does_not() -> None:
-    tally, clock = Tally(), Clock()
+    tally, clock = MessageCounters(), Clock()
     rates = Rates(tally, "c", clock)
     tally.count_sent("orders", 60, 6000)
     sampled(rates, clock, 6)
@@ -37,7 +36,7 @@ def test_a_minute_forgets_what_is_older_and_an_hour_does_not() -> None:
 
 
 def test_an_hour_and_a_day_forget_as_well() -> None:
-    tally, clock = Tally(), Clock()
+    tally, clock = MessageCounters(), Clock()
     rates = Rates(tally, "c", clock)
     tally.count_got("orders", "CID", 5, 50)
     sampled(rates, clock, 6 * 65)
@@ -55,7 +54,7 @@ def test_an_hour_and_a_day_forget_as_well() -> None:
 
 
 def test_what_came_since_the_last_sample_counts_at_once() -> None:
-    tally, clock = Tally(), Clock()
+    tally, clock = MessageCounters(), Clock()
     rates = Rates(tally, "c", clock)
     tally.sent_back["orders", "CID"] += 2
     clock.now += 1
@@ -63,7 +62,7 @@ def test_what_came_since_the_last_sample_counts_at_once() -> None:
 
 
 def test_a_topic_that_is_deleted_and_made_again_starts_at_nothing() -> None:
-    tally, clock = Tally(), Clock()
+    tally, clock = MessageCounters(), Clock()
     rates = Rates(tally, "c", clock)
     tally.count_sent("orders", 100, 1)
     sampled(rates, clock, 1)

@@ -19,8 +19,8 @@ from penstock.broker.settings import BrokerSettings
 from penstock.namesrv import NameServer
 from penstock.protocol.codes import RequestCode
 from penstock.protocol.command import Command
-from penstock.remoting.addresses import parse_address
-from penstock.remoting.dial import connect
+from penstock.remoting.connection import connect
+from penstock.remoting.sockets import parse_address
 from penstock.store import MessageStore, Settings
 
 if TYPE_CHECKING:

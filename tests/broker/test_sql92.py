@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.broker import sql92
-from penstock.broker.sql92 import (
+from penstock.broker import filters as filters_module
+from penstock.broker.filters import (
     MAX_CACHED_BYTES,
     MAX_DEPTH,
     MAX_LENGTH,
@@ -347,7 +347,7 @@ def test_a_bad_expression_is_parsed_once(monkeypatch: pytest.MonkeyPatch) -> Non
     bad = "a = 1 OR " * 500 + "parsed once"
     with pytest.raises(BadRequest) as first:
         compile_condition(bad)
-    monkeypatch.setattr(sql92, "_Parser", None)
+    monkeypatch.setattr(filters_module, "_Parser", None)
     with pytest.raises(BadRequest) as second:
         compile_condition(bad)
     assert str(first.value) == str(second.value)

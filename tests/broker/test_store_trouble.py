@@ -11,11 +11,11 @@ from support.brokers import BrokerHome, ok
 from support.disks import FaultyFiles, refuse
 from support.stores import is_one_sentence
 
-from penstock.broker.put_reply import code_of
-from penstock.broker.watch import StoreWatch
+from penstock.broker.replies import code_of
+from penstock.broker.stats import StoreWatch
 from penstock.protocol.codes import ResponseCode
+from penstock.store.message import PutResult, PutStatus
 from penstock.store.running_flags import Trouble
-from penstock.store.status import PutResult, PutStatus
 
 if TYPE_CHECKING:
     from broker.conftest import Run

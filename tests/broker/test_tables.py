@@ -8,22 +8,28 @@ from typing import TYPE_CHECKING, Any
 from support.brokers import BrokerHome, bodies, ok
 from support.loopback import until
 
-from penstock.broker.group_table import GroupTable
-from penstock.broker.offset_table import OffsetTable
+from penstock.broker.consumers import GroupTable
+from penstock.broker.offsets import OffsetTable
 from penstock.broker.settings import BrokerSettings, SettingsInForce
-from penstock.broker.topic_table import TopicTable
-from penstock.format.config_tables import ConsumerOffsets, SubscriptionGroup, SubscriptionGroups, TopicConfig, Topics
+from penstock.broker.topics import BrokerTopics
+from penstock.format.config_tables import (
+    ConsumerOffsets,
+    SubscriptionGroup,
+    SubscriptionGroups,
+    TopicConfig,
+    TopicConfigs,
+)
 from penstock.store import Message, MessageStore, Settings
 
 if TYPE_CHECKING:
     from broker.conftest import Run
 
 
-def topic_table(loaded: Topics | None = None, **settings: Any) -> TopicTable:
-    return TopicTable(loaded or Topics(), SettingsInForce(BrokerSettings(**settings)), lambda: 7)
+def topic_table(loaded: TopicConfigs | None = None, **settings: Any) -> BrokerTopics:
+    return BrokerTopics(loaded or TopicConfigs(), SettingsInForce(BrokerSettings(**settings)), lambda: 7)
 
 
-def shape(table: TopicTable) -> dict[str, tuple[int, int, int]]:
+def shape(table: BrokerTopics) -> dict[str, tuple[int, int, int]]:
     return {name: (t.read_queue_nums, t.write_queue_nums, t.perm) for name, t in table.all().items()}
 
 
@@ -60,7 +66,7 @@ def test_the_system_topics_follow_the_settings() -> None:
 
 
 def test_what_a_file_says_wins_over_the_system_topics() -> None:
-    loaded = Topics(topics={"TBW102": TopicConfig(name="TBW102", write_queue_nums=2, perm=7)})
+    loaded = TopicConfigs(topics={"TBW102": TopicConfig(name="TBW102", write_queue_nums=2, perm=7)})
     table = topic_table(loaded)
     made = table.create_on_send("orders", "TBW102", 4)
     assert made is not None
@@ -82,7 +88,7 @@ def test_every_change_moves_the_version_and_is_told() -> None:
 
 
 def test_fields_of_other_versions_survive_a_change() -> None:
-    loaded = Topics(topics={"T": TopicConfig(name="T", extra={"attributes": {"a": "b"}})}, extra={"more": 1})
+    loaded = TopicConfigs(topics={"T": TopicConfig(name="T", extra={"attributes": {"a": "b"}})}, extra={"more": 1})
     table = topic_table(loaded)
     table.update(TopicConfig(name="T", perm=4))
     assert table.snapshot().topics["T"].extra == {"attributes": {"a": "b"}}

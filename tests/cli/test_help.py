@@ -25,7 +25,7 @@ VERBS = dict(sorted(verbs(typer.main.get_command(command.app))))
 
 
 def test_all_groups_are_among_them() -> None:
-    assert {verb.split()[0] for verb in VERBS} >= {"serve", "demo", "tour", "store", "pipeline", "topic", "cluster"}
+    assert {verb.split()[0] for verb in VERBS} >= {"serve", "demo", "store", "pipeline", "topic", "cluster"}
     assert len(VERBS) > 50
 
 

@@ -10,7 +10,7 @@ import typer.main
 from support import ROOT
 
 from penstock.cli import main
-from penstock.cli.mqadmin import VERBS, translated
+from penstock.cli.main import VERBS, translated
 
 PAGE = (ROOT / "docs" / "reference" / "cli-network.md").read_text(encoding="utf-8")
 SECTIONS = dict(re.findall(r"^## `penstock (\w+)`\n((?:(?!^## ).*\n)*)", PAGE, re.M))

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from penstock.client.sync import Message, Producer, PushConsumer, ReceivedMessage
+from penstock.client.message import Message, ReceivedMessage
+from penstock.client.sync import Producer, PushConsumer
 from penstock.testing import LocalBroker, broker
 
 if TYPE_CHECKING:

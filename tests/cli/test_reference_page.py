@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 PAGE = (ROOT / "docs" / "reference" / "cli.md").read_text(encoding="utf-8")
 SECTIONS = {title.strip("`"): text for title, text in re.findall(r"^## (.*)\n((?:(?!^## ).*\n)*)", PAGE, re.M)}
 CALLS = [
-    ["tour"],
     ["demo"],
     ["serve"],
     ["namesrv"],

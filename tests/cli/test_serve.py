@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from support.brokers import RawClient, bodies, ok
 
-from penstock.protocol.bodies.route import TopicRouteData
+from penstock.protocol.bodies.routes import TopicRouteData
 from penstock.protocol.codes import RequestCode
-from penstock.remoting.dial import connect
+from penstock.remoting.connection import connect
 
 if TYPE_CHECKING:
     from cli.conftest import Run

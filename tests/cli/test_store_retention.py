@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from support import ROOT
 
-from penstock.cli import store_retention
+from penstock.cli.store import retention as retention_module
 from penstock.format.config_tables import ConsumerOffsets
 from penstock.store import Message, MessageStore, Settings
 from penstock.store.config_files import ConfigFiles
-from penstock.store.files import Files
+from penstock.store.io import Files
 
 if TYPE_CHECKING:
     from cli.conftest import Run, StartWriter
@@ -96,9 +96,9 @@ def test_without_consent_nothing_goes(run: Run, old: Path, monkeypatch: pytest.M
         def isatty() -> bool:
             return True
 
-    monkeypatch.setattr(store_retention.sys, "stdin", Terminal())
+    monkeypatch.setattr(retention_module.sys, "stdin", Terminal())
     for answer in (False, True):
-        monkeypatch.setattr(store_retention.typer, "confirm", lambda question, err: asked.append(question) or answer)  # noqa: B023
+        monkeypatch.setattr(retention_module.typer, "confirm", lambda question, err: asked.append(question) or answer)  # noqa: B023
         assert log_files(old) == [0, 1, 2, 3, 4]
         assert run("store", "retention", old, *ROOMY).status == (0 if answer else 2)
     assert asked[0] == "Delete 4 files, 16.0 KiB, 10 messages of it unread by some group?"

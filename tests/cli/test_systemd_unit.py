@@ -16,7 +16,7 @@ from support.documents import to_run
 from support.loopback import free_port
 
 from penstock.broker.settings import BrokerSettings
-from penstock.cli import exits
+from penstock.cli import exit_codes as exit_codes_module
 
 UNIT = ROOT / "deploy" / "penstock.service"
 PAGE = ROOT / "docs" / "how-to" / "systemd.md"
@@ -55,7 +55,7 @@ def test_its_command_serves_and_ends_cleanly_on_its_signal_in_its_time(tmp_path:
         lines = [process.stdout.readline() for _ in range(6)]
         assert lines[-1] == "Ctrl-C or SIGTERM stops it.\n", lines
         process.send_signal(signal.Signals[service()["KillSignal"]])
-        assert process.wait(int(service()["TimeoutStopSec"])) == exits.OK
+        assert process.wait(int(service()["TimeoutStopSec"])) == exit_codes_module.OK
     finally:
         process.kill()
         process.communicate()
@@ -87,7 +87,7 @@ def test_the_changes_on_the_page_serve_too(tmp_path: Path) -> None:
         while (line := process.stdout.readline()) and "stops it" not in line:
             pass
         process.terminate()
-        assert process.wait(30) == exits.OK
+        assert process.wait(30) == exit_codes_module.OK
 
 
 def test_systemd_waits_longer_than_the_broker_takes_to_stop() -> None:
@@ -98,9 +98,9 @@ def test_what_cannot_start_is_not_started_again(tmp_path: Path) -> None:
     assert service()["Restart"] == "on-failure"
     command = [*command_in(tmp_path), "--set", "noSuchSetting=1"]
     refused = subprocess.run(command, capture_output=True, timeout=60, check=False)
-    assert str(refused.returncode) == service()["RestartPreventExitStatus"] == str(exits.NOT_RUN)
+    assert str(refused.returncode) == service()["RestartPreventExitStatus"] == str(exit_codes_module.NOT_RUN)
     page = PAGE.read_text(encoding="utf-8")
-    for status in (exits.OK, exits.PROBLEM, exits.NOT_RUN):
+    for status in (exit_codes_module.OK, exit_codes_module.PROBLEM, exit_codes_module.NOT_RUN):
         assert f"\n| {status} |" in page
 
 

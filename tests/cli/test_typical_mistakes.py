@@ -154,11 +154,6 @@ MISTAKES: dict[str, tuple[Typed, str, str]] = {
         "the console's token",
         "must be",
     ),
-    "a tour in a folder with something in it": (
-        lambda p: ["tour", "--dir", p.store],
-        "store: ",
-        "name a folder that is",
-    ),
     "a demo in a folder with something in it": (
         lambda p: ["demo", "--without-spark", "--keep", p.store],
         "store: ",

@@ -13,8 +13,8 @@ from support import ROOT
 from support.damage import SoundStore
 from support.faults import ALL
 
-from penstock.cli.audit_report import SHOWN_OF_A_KIND
-from penstock.store.audit.kinds import KINDS
+from penstock.cli.reports import SHOWN_OF_A_KIND
+from penstock.store.audit.finding_kinds import KINDS
 
 if TYPE_CHECKING:
     from cli.conftest import Filled, Run, StartWriter

@@ -13,7 +13,7 @@ from support.clients import Gathered, until_true
 from penstock.client import Admin, Message, Producer, PullConsumer, PushConsumer, PushOptions, ReceivedMessage
 from penstock.errors import BadMessage, NoRoute, Refused
 from penstock.format.config_tables import SubscriptionGroup
-from penstock.protocol.bodies.running import CMResult
+from penstock.protocol.bodies.clients import CMResult
 
 if TYPE_CHECKING:
     from client.conftest import Run

@@ -160,11 +160,11 @@ def test_a_queue_that_another_client_has_locked_is_left_alone(run: Run, b: Local
 
     async def main() -> None:
         from penstock.client.instance import ClientInstance
-        from penstock.client.queue_locks import QueueLocks
+        from penstock.client.queue_locks import ClientQueueLocks
 
         stranger = ClientInstance(b.namesrv)
         route = await stranger.routes.find("orders")
-        locks = QueueLocks(stranger, "CID")
+        locks = ClientQueueLocks(stranger, "CID")
         taken = list(route.subscribe_queues)[:2]
         await locks.lock(taken)
         assert all(locks.holds(queue) for queue in taken)

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.client import Later, MessageQueue, ReceivedMessage
-from penstock.client.handling import Handling
-from penstock.client.offset_store import FileOffsets
-from penstock.client.process_queue import ProcessQueue
+from penstock.client.assignment import ProcessQueue
+from penstock.client.delivery import Handling
+from penstock.client.offsets import FileOffsets
 from penstock.errors import BadSettings
 from penstock.format.record import Record
 

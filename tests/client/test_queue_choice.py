@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.client.allocation import allocate_averagely
-from penstock.client.queue_choice import QueueChoice, queue_of_key
+from penstock.client.producer import QueueChoice, queue_of_key
+from penstock.client.rebalance import allocate_averagely
 from penstock.protocol.bodies.queues import MessageQueue
 
 

@@ -14,7 +14,7 @@ from support.loopback import SOON_S
 from penstock.client import Admin, ClientConfig, Message, Producer, ProducerOptions, PushConsumer
 from penstock.client.routes import Route
 from penstock.errors import BadSettings, NoRoute, Unreachable
-from penstock.protocol.bodies.route import BrokerData, QueueData, TopicRouteData
+from penstock.protocol.bodies.routes import BrokerData, QueueData, TopicRouteData
 from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.protocol.command import Command
 from penstock.remoting.connection import Connection

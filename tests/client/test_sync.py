@@ -12,22 +12,14 @@ import pytest
 from support.stores import eventually
 
 from penstock.client import admin, producer, pull_consumer, push_consumer, sync, transaction_producer
-from penstock.client.admin_cluster import ClusterAdmin
-from penstock.client.admin_groups import GroupAdmin
-from penstock.client.admin_messages import MessageAdmin
-from penstock.client.admin_offsets import OffsetAdmin
-from penstock.client.admin_topics import TopicAdmin
-from penstock.client.sync import (
-    Admin,
-    Message,
-    Producer,
-    PullConsumer,
-    PushConsumer,
-    PushOptions,
-    ReceivedMessage,
-    TransactionProducer,
-    TransactionState,
-)
+from penstock.client.admin.brokers import ClusterAdmin
+from penstock.client.admin.groups import GroupAdmin
+from penstock.client.admin.messages import MessageAdmin
+from penstock.client.admin.topics import OffsetAdmin, TopicAdmin
+from penstock.client.message import Message, ReceivedMessage
+from penstock.client.push_consumer import PushOptions
+from penstock.client.sync import Admin, Producer, PullConsumer, PushConsumer, TransactionProducer
+from penstock.client.transaction_producer import TransactionState
 from penstock.errors import PenstockError, Unreachable
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from support.clients import MARKUP
 
-from penstock.console.bodies import MOST_SHOWN, Form, best_form, show
+from penstock.console.pages.messages import MAX_SHOWN, Form, best_form, show
 
 
 def test_the_form_that_tells_most_is_chosen() -> None:
@@ -26,11 +26,11 @@ def test_hex_shows_offset_bytes_and_letters() -> None:
 
 
 def test_a_long_body_is_cut_and_said_to_be_and_may_end_within_a_letter() -> None:
-    long = "\u00e4".encode() * MOST_SHOWN
+    long = "\u00e4".encode() * MAX_SHOWN
     assert best_form(b"x" + long) is Form.TEXT
     shown = show(long)
     assert shown.is_cut
-    assert len(shown.text) <= MOST_SHOWN
+    assert len(shown.text) <= MAX_SHOWN
 
 
 def test_markup_stays_as_it_was_written() -> None:

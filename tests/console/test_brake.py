@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 import httpx
 from support.clients import TOKEN
 
-from penstock.console.access import Door, Gate
-from penstock.console.brake import A_SECOND, AT_ONCE, MOST_ADDRESSES, Brake
+from penstock.console.access import A_SECOND, AT_ONCE, MAX_ADDRESSES, Brake, Gate, TokenGate
 
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
@@ -50,12 +49,12 @@ def test_an_address_may_be_wrong_so_often_and_again_after_a_while() -> None:
 
 def test_only_so_many_addresses_are_remembered() -> None:
     async def act() -> None:
-        for number in range(MOST_ADDRESSES + 10):
+        for number in range(MAX_ADDRESSES + 10):
             await brake.wrong(f"10.0.{number >> 8}.{number & 255}")
 
     brake = Brake(pause_s=0.0)
     asyncio.run(act())
-    assert len(brake) == MOST_ADDRESSES
+    assert len(brake) == MAX_ADDRESSES
 
 
 async def _welcome(scope: Scope, receive: Receive, send: Send) -> None:
@@ -66,7 +65,7 @@ async def _welcome(scope: Scope, receive: Receive, send: Send) -> None:
 
 def test_whoever_guesses_too_often_is_turned_away_by_link_form_cookie_and_header() -> None:
     clock = Clock()
-    door = Door(TOKEN, cookie="token_cookie")
+    door = TokenGate(TOKEN, cookie="token_cookie")
     gate = Gate(_welcome, door, Brake(clock, pause_s=0.0))
     right = {"authorization": f"Bearer {TOKEN}"}
 

@@ -13,8 +13,7 @@ from pathlib import Path
 import pytest
 
 from penstock.cli.main import main
-from penstock.console.job_forms import FORMS, arguments_of, folder_of
-from penstock.console.jobs import MOST_RUNNING, Jobs, JobState
+from penstock.console.jobs import FORMS, MAX_RUNNING, Jobs, JobState, arguments_of, folder_of
 from penstock.errors import BadRequest, PenstockError
 
 
@@ -90,7 +89,7 @@ def alive(pid: int) -> bool:
 def test_only_so_many_run_at_once() -> None:
     async def act() -> None:
         running = jobs("import time; time.sleep(600)")
-        for _ in range(MOST_RUNNING):
+        for _ in range(MAX_RUNNING):
             running.start("usage", [])
         with pytest.raises(BadRequest, match="jobs run already"):
             running.start("usage", [])

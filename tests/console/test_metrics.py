@@ -12,9 +12,9 @@ from support import ROOT
 from support.clients import ORDERS, ConsoleProcess
 
 from penstock.client.admin import Admin
-from penstock.console.figures import BrokerFigures, State, TopicKind, percentile, read_latency
+from penstock.console.cluster_view import ClusterView
+from penstock.console.figures import BrokerAvailability, BrokerFigures, TopicKind, percentile, read_latency
 from penstock.console.health import Parent, look
-from penstock.console.reading import ClusterView
 
 NODE = {"cluster": "DefaultCluster", "node_type": "broker", "node_id": "broker-a"}
 
@@ -63,12 +63,12 @@ def test_recovery_is_a_state_of_its_own() -> None:
     parent = Parent()
     parent.hear(b'{"phase": "walking the log", "done": 5, "total": 20}\n')
 
-    async def ask() -> tuple[State, str]:
+    async def ask() -> tuple[BrokerAvailability, str]:
         async with Admin("127.0.0.1:9") as admin:
             found = await look(ClusterView(admin), parent)
         return found.state, found.why
 
-    assert asyncio.run(ask()) == (State.RECOVERING, "walking the log: 25 %")
+    assert asyncio.run(ask()) == (BrokerAvailability.RECOVERING, "walking the log: 25 %")
     parent.hear(b'{"phase": ""}\n')
     assert parent.phase == ""
 
@@ -78,9 +78,9 @@ def told(**more: str) -> BrokerFigures:
 
 
 def test_why_puts_are_refused_makes_the_state() -> None:
-    assert told().state is State.SERVING
-    assert told(putsRefused="the disk of the store is 97% full, 12 MiB free").state is State.FULL
-    assert told(putsRefused="a sync failed").state is State.READ_ONLY
+    assert told().state is BrokerAvailability.SERVING
+    assert told(putsRefused="the disk of the store is 97% full, 12 MiB free").state is BrokerAvailability.FULL
+    assert told(putsRefused="a sync failed").state is BrokerAvailability.READ_ONLY
 
 
 def test_javas_figures_are_read_as_well_as_ours() -> None:

@@ -11,9 +11,9 @@ from support.clusters import member, name_server
 from support.loopback import free_port
 
 from penstock.client.admin import Admin
-from penstock.console.reading import ClusterView
-from penstock.console.replication import Replication
-from penstock.console.replication_metrics import of_replication
+from penstock.console.cluster_view import ClusterView
+from penstock.console.metrics import of_replication
+from penstock.console.replication import BrokerReplication
 from penstock.testing import broker
 
 SOON_S = 60.0
@@ -21,15 +21,15 @@ MASTER = {"brokerRole": "ASYNC_MASTER"}
 SLAVE = {"brokerRole": "SLAVE", "brokerId": 1}
 
 
-def ask(namesrv: str) -> list[Replication]:
-    async def act() -> list[Replication]:
+def ask(namesrv: str) -> list[BrokerReplication]:
+    async def act() -> list[BrokerReplication]:
         async with Admin(namesrv) as admin:
             return await ClusterView(admin).replication()
 
     return asyncio.run(act())
 
 
-def until_followed(namesrv: str) -> list[Replication]:
+def until_followed(namesrv: str) -> list[BrokerReplication]:
     """Waits until both tell of each other, and the slave has all."""
     deadline = time.monotonic() + SOON_S
     while True:

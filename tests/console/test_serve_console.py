@@ -18,7 +18,7 @@ import pytest
 from client.test_access import ACCOUNTS
 
 from penstock.cli import console as verb
-from penstock.cli.serve_console import ConsoleChild
+from penstock.cli.serve import ConsoleChild
 from penstock.console.access import make_token
 from penstock.errors import MissingPackage
 from penstock.store import Settings

@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 
 from penstock.cli.main import main
-from penstock.demo import Done, State, run, steps
-from penstock.demo.broker_process import BrokerProcess
-from penstock.demo.scene import Scene, StepFailed, verdict
+from penstock.demo import StepResult, StepState, run, steps
+from penstock.demo.shop import BrokerProcess, Scene, StepFailed, verdict
 from penstock.errors import MissingPackage, PenstockError
 from penstock.format.constants import UNIQ_KEY
 from penstock.pipeline.session import NO_JAVA
@@ -26,7 +25,7 @@ class Listener:
 
     def __init__(self) -> None:
         self.begun: list[str] = []
-        self.ended: list[Done] = []
+        self.ended: list[StepResult] = []
 
     def begin(self, title: str, number: int, of: int) -> None:
         self.begun.append(title)
@@ -35,7 +34,7 @@ class Listener:
         assert what
         assert done >= 0 < total
 
-    def end(self, step: Done) -> None:
+    def end(self, step: StepResult) -> None:
         self.ended.append(step)
 
 
@@ -44,7 +43,7 @@ def test_without_spark_every_step_checks_out_and_a_page_is_left(tmp_path: Path) 
     folder = tmp_path / "demo"
     folder.mkdir()
     outcome = run(folder, report, listener, with_spark=False, orders=ORDERS)
-    assert [(step.name, step.state) for step in outcome.steps if step.state is not State.OK] == [], outcome.steps
+    assert [(step.name, step.state) for step in outcome.steps if step.state is not StepState.OK] == [], outcome.steps
     assert outcome.ok
     assert listener.ended == outcome.steps
     assert listener.begun == [step.title for step in outcome.steps]
@@ -157,9 +156,9 @@ def test_without_java_it_says_what_to_install_or_leave_out(tmp_path: Path, monke
 
 
 def test_a_step_that_was_left_out_is_not_said_to_have_checked_out() -> None:
-    fine = Done("serve", "Start", State.OK, 0.1, "it runs")
+    fine = StepResult("serve", "Start", StepState.OK, 0.1, "it runs")
     assert verdict([fine]) == "Every step checked out"
-    left_out = Done("usage", "Count", State.SKIPPED, 0.0, "no pyarrow")
+    left_out = StepResult("usage", "Count", StepState.SKIPPED, 0.0, "no pyarrow")
     assert verdict([fine, left_out]) == "Every step that could be run checked out, and 1 of 2 could not"
 
 

@@ -11,7 +11,7 @@ from support.messages import make_file, make_log, make_record
 
 from penstock.format import kernels
 from penstock.format.rows import Reason
-from penstock.format.scan import Batch, Blank, Damage, Scan, scan
+from penstock.format.scan import Blank, Damage, Scan, ScanBatch, scan
 
 BASE = 4096
 BODIES = [b"first", b"", b"third" * 8, b"fourth"]
@@ -29,7 +29,7 @@ class Found:
 
     def take(self, pass_over: Scan) -> Found:
         for item in pass_over:
-            if isinstance(item, Batch):
+            if isinstance(item, ScanBatch):
                 self.offsets += item.rows["physical_offset"].tolist()
             elif isinstance(item, Blank):
                 self.blanks.append(item)
@@ -58,7 +58,7 @@ STARTS = starts_of(BODIES)
 def test_records_and_the_filler_come_in_log_order() -> None:
     log = make_file(BODIES, BASE, blank=30)
     items = list(scan(log, BASE, 0, len(log), check_crc=True))
-    assert [type(item) for item in items] == [Batch, Blank]
+    assert [type(item) for item in items] == [ScanBatch, Blank]
     assert items[0].rows["physical_offset"].tolist() == STARTS[:-1]
     assert items[1] == Blank(STARTS[-1], 30)
 
@@ -302,7 +302,7 @@ def test_records_damage_and_filler_cover_the_log_without_gaps(
         log[at % len(log)] ^= bits
     at = BASE
     for item in scan(log, BASE, 0, len(log), check_crc=True):
-        if isinstance(item, Batch):
+        if isinstance(item, ScanBatch):
             for row in item.rows:
                 assert row["physical_offset"] == at
                 at += int(row["size"])

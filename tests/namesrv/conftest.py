@@ -9,14 +9,12 @@ from typing import Any
 
 from support.loopback import SOON_S
 
-from penstock.format.config_tables import DataVersion, TopicConfig, Topics
+from penstock.format.config_tables import DataVersion, TopicConfig, TopicConfigs
 from penstock.namesrv import NameServer, NamesrvSettings
-from penstock.protocol.bodies.register import RegisterBrokerBody
-from penstock.protocol.bodies.route import TopicRouteData
+from penstock.protocol.bodies.routes import RegisterBrokerBody, TopicRouteData
 from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.protocol.command import Command
-from penstock.remoting.connection import Address, Connection
-from penstock.remoting.dial import connect
+from penstock.remoting.connection import Address, Connection, connect
 
 
 class Clock:
@@ -29,10 +27,10 @@ class Clock:
         return self.now
 
 
-def topics(*names: str, counter: int = 1, **fields: Any) -> Topics:
+def topics(*names: str, counter: int = 1, **fields: Any) -> TopicConfigs:
     """A broker's table of topics; `counter` is its version."""
     table = {name: TopicConfig(name=name, **{"read_queue_nums": 4, "write_queue_nums": 4, **fields}) for name in names}
-    return Topics(topics=table, version=DataVersion(counter=counter, timestamp=1))
+    return TopicConfigs(topics=table, version=DataVersion(counter=counter, timestamp=1))
 
 
 TEMPLATE = TopicConfig(name="TBW102", read_queue_nums=8, write_queue_nums=8, perm=7)
@@ -65,7 +63,13 @@ class Peer:
         return [] if route is None else [broker.broker_name for broker in route.broker_datas]
 
     async def register(
-        self, name: str, table: Topics, *, compressed: bool = False, servers: list[str] | None = None, **fields: str
+        self,
+        name: str,
+        table: TopicConfigs,
+        *,
+        compressed: bool = False,
+        servers: list[str] | None = None,
+        **fields: str,
     ) -> Command:
         body = RegisterBrokerBody(topics=table, filter_servers=servers or []).to_bytes(compressed)
         ext = identity(name, **{"compressed": str(compressed).lower(), "bodyCrc32": crc(body), **fields})

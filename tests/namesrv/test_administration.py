@@ -12,14 +12,14 @@ import pytest
 from namesrv.conftest import name_server, peer, topics
 
 from penstock.errors import BadSettings, BadStore
-from penstock.namesrv import Broker, NameServer, NamesrvSettings
+from penstock.namesrv import NameServer, NamesrvSettings, RegisteredBroker
 from penstock.namesrv.access import ADMINISTRATION, REGISTRATION, LocalRule
 from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.protocol.command import Command
 from penstock.remoting.connection import Connection
 from penstock.remoting.event_loop import run
 
-A = Broker(name="broker-a", address="127.0.0.1:10911")
+A = RegisteredBroker(name="broker-a", address="127.0.0.1:10911")
 
 
 def test_texts_are_put_got_listed_and_deleted() -> None:

@@ -8,19 +8,19 @@ import msgspec
 import pytest
 from namesrv.conftest import TEMPLATE, identity, name_server, peer, topics
 
-from penstock.format.config_tables import DataVersion, Topics
-from penstock.namesrv import Broker
+from penstock.format.config_tables import DataVersion, TopicConfigs
+from penstock.namesrv import RegisteredBroker
 from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.remoting.event_loop import run
 
-A = Broker(name="broker-a", address="127.0.0.1:10911")
-B = Broker(name="broker-b", address="127.0.0.1:10921")
+A = RegisteredBroker(name="broker-a", address="127.0.0.1:10911")
+B = RegisteredBroker(name="broker-b", address="127.0.0.1:10921")
 
 
-def with_template(counter: int = 1, perm: int = 7, queues: int = 8) -> Topics:
+def with_template(counter: int = 1, perm: int = 7, queues: int = 8) -> TopicConfigs:
     template = msgspec.structs.replace(TEMPLATE, perm=perm, read_queue_nums=queues, write_queue_nums=queues)
     table = topics("T").topics | {"TBW102": template}
-    return Topics(topics=table, version=DataVersion(counter=counter))
+    return TopicConfigs(topics=table, version=DataVersion(counter=counter))
 
 
 def test_a_route_is_strict_json_with_the_ids_in_quotes() -> None:
@@ -122,7 +122,7 @@ def test_topics_are_listed_by_unit() -> None:
 
             flags = {"none": 0, "unit": 1, "subscribed": 2, "both": 3}
             table = {name: msgspec.structs.replace(TEMPLATE, name=name, sys_flag=flag) for name, flag in flags.items()}
-            server.register_local(A, Topics(topics=table, version=DataVersion(counter=1)))
+            server.register_local(A, TopicConfigs(topics=table, version=DataVersion(counter=1)))
             assert await ask(RequestCode.GET_UNIT_TOPIC_LIST) == ["both", "unit"]
             assert await ask(RequestCode.GET_HAS_UNIT_SUB_TOPIC_LIST) == ["both", "subscribed"]
             assert await ask(RequestCode.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST) == ["subscribed"]

@@ -10,8 +10,8 @@ import pytest
 from namesrv.conftest import Clock, crc, identity, name_server, peer, topics
 from support.loopback import until
 
-from penstock.namesrv import Broker
-from penstock.protocol.bodies.register import RegisterBrokerBody
+from penstock.namesrv import RegisteredBroker
+from penstock.protocol.bodies.routes import RegisterBrokerBody
 from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.remoting.event_loop import run
 
@@ -129,7 +129,7 @@ def test_the_broker_of_this_process_registers_directly_and_nobody_takes_its_name
     async def main() -> None:
         clock = Clock()
         async with name_server(clock) as (server, address), peer(address) as client:
-            local = Broker(name="broker-a", address="127.0.0.1:10911")
+            local = RegisteredBroker(name="broker-a", address="127.0.0.1:10911")
             server.register_local(local, topics("T", "U"))
             server.register_local(local, topics("T", counter=2))
             clock.now += 1e9

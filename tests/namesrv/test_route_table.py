@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 from namesrv.conftest import topics
 
-from penstock.namesrv.route_table import FOREVER, Broker, RouteTable
+from penstock.namesrv.route_table import FOREVER, RegisteredBroker, RouteTable
 
-A = Broker(name="broker-a", address="127.0.0.1:1", ha_address="127.0.0.1:11")
-SLAVE = Broker(name="broker-a", address="127.0.0.1:2", broker_id=1)
-B = Broker(name="broker-b", address="127.0.0.1:3")
-ELSEWHERE = Broker(name="broker-c", address="127.0.0.1:4", cluster="Other")
+A = RegisteredBroker(name="broker-a", address="127.0.0.1:1", ha_address="127.0.0.1:11")
+SLAVE = RegisteredBroker(name="broker-a", address="127.0.0.1:2", broker_id=1)
+B = RegisteredBroker(name="broker-b", address="127.0.0.1:3")
+ELSEWHERE = RegisteredBroker(name="broker-c", address="127.0.0.1:4", cluster="Other")
 
 
 @pytest.fixture
@@ -65,8 +65,8 @@ def test_a_whole_table_takes_away_what_is_not_in_it(table: RouteTable) -> None:
 def test_a_broker_that_leaves_takes_its_topics_along(table: RouteTable) -> None:
     table.register(A, topics("T", "U"), now=0)
     table.register(B, topics("T"), now=0)
-    assert not table.unregister(Broker(name="broker-a", address=B.address))
-    assert not table.unregister(Broker(name="nobody", address="127.0.0.1:9"))
+    assert not table.unregister(RegisteredBroker(name="broker-a", address=B.address))
+    assert not table.unregister(RegisteredBroker(name="nobody", address="127.0.0.1:9"))
     assert table.unregister(A)
     assert table.topics() == ["T"]
     assert list(table.queues("T")) == ["broker-b"]
@@ -110,14 +110,14 @@ def test_brokers_go_with_the_connection_on_which_they_registered_last(table: Rou
 
 def test_a_slave_at_the_same_address_becomes_master(table: RouteTable) -> None:
     table.register(SLAVE, topics(), now=0)
-    promoted = Broker(name="broker-a", address=SLAVE.address)
+    promoted = RegisteredBroker(name="broker-a", address=SLAVE.address)
     table.register(promoted, topics("T"), now=0)
     assert table.cluster_info().broker_addr_table["broker-a"].broker_addrs == {0: SLAVE.address}
 
 
 def test_a_master_that_comes_back_elsewhere_replaces_itself(table: RouteTable) -> None:
     table.register(A, topics("T"), now=0)
-    moved = Broker(name="broker-a", address="127.0.0.1:77", cluster="Other")
+    moved = RegisteredBroker(name="broker-a", address="127.0.0.1:77", cluster="Other")
     table.register(moved, topics("U", counter=5), now=0)
     assert table.brokers == [moved]
     assert table.topics() == ["T", "U"]

@@ -12,8 +12,8 @@ import pytest
 import zstandard
 
 from penstock.errors import MissingPackage
-from penstock.pipeline import bodies
-from penstock.pipeline.bodies import inflate_bodies
+from penstock.pipeline import rows as rows_module
+from penstock.pipeline.rows import inflate_bodies
 
 PLAIN, ZLIB, LZ4, ZSTD, NOBODYS = 0, 0x1, 0x101, 0x201, 0x701
 PACK: dict[int, Callable[[bytes], bytes]] = {
@@ -61,7 +61,7 @@ def test_what_cannot_be_unpacked_stays_and_is_told() -> None:
 
 
 def test_bodies_that_grow_large_come_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bodies, "_ROOM", 1000)
+    monkeypatch.setattr(rows_module, "_ROOM", 1000)
     texts = [b"x" * 400 if number % 2 else b"plain" for number in range(20)]
     flags = [ZLIB if number % 2 else PLAIN for number in range(20)]
     flags[9] = PLAIN

@@ -12,9 +12,8 @@ from support.messages import make_record
 from support.pipeline import access_to, column_of, read_pages
 
 from penstock.errors import DataLost, NoAnswer
-from penstock.pipeline.cluster_task import ClusterTask
-from penstock.pipeline.places import Page
-from penstock.pipeline.ranges import Queue, Span
+from penstock.pipeline.cluster_tasks import ClusterTask
+from penstock.pipeline.ranges import OffsetRange, Queue, RowPage
 from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.protocol.command import Command
 from penstock.protocol.headers.pull import PullMessage
@@ -45,8 +44,8 @@ def pulled(
     lowest: int = 0,
     tags: str = "*",
     allowed: bool = False,
-    use: Callable[[ClusterTask], list[Page]] = read_pages,
-) -> list[Page]:
+    use: Callable[[ClusterTask], list[RowPage]] = read_pages,
+) -> list[RowPage]:
     """Reads messages 0 to `stop` from a broker that answers pulls of (offset, most) as it likes."""
 
     def pull(connection: Connection, command: Command) -> Command:
@@ -58,10 +57,10 @@ def pulled(
     def least(connection: Connection, command: Command) -> Command:
         return command.reply(ResponseCode.SUCCESS, ext={"offset": str(lowest)})
 
-    async def main() -> list[Page]:
+    async def main() -> list[RowPage]:
         handlers = {RequestCode.PULL_MESSAGE: pull, RequestCode.GET_MIN_OFFSET: least}
         async with FakeCluster(handlers).running() as cluster:  # type: ignore[arg-type]
-            task = ClusterTask(access_to(cluster.namesrv), (Span(Q, 0, stop),), tags, not allowed)
+            task = ClusterTask(access_to(cluster.namesrv), (OffsetRange(Q, 0, stop),), tags, not allowed)
             return await asyncio.to_thread(use, task)
 
     return asyncio.run(main())
@@ -77,7 +76,7 @@ def paging(records: list[bytes], page: int = 32) -> Callable[[int, int], Answer]
     return answer
 
 
-def flaws(pages: list[Page]) -> list[int | None]:
+def flaws(pages: list[RowPage]) -> list[int | None]:
     return [flaw.queue_offset for page in pages for flaw in page.flaws]
 
 
@@ -153,7 +152,7 @@ def test_little_is_pulled_ahead_of_a_slow_reader() -> None:
         sent[0] += len(body)
         return ResponseCode.SUCCESS, offset + 1, body
 
-    def first_page(task: ClusterTask) -> list[Page]:
+    def first_page(task: ClusterTask) -> list[RowPage]:
         pages = task.pages(["body"])
         found = [next(pages)]
         time.sleep(0.5)  # in which much more could be pulled

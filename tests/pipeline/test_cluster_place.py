@@ -11,12 +11,13 @@ from hypothesis import strategies as st
 from support.loopback import free_port
 from support.pipeline import access_to, cluster_place, column_of, read_pages, send, whole
 
+from penstock.client.config import ClientConfig, Credentials
 from penstock.client.instance import ClientInstance
-from penstock.client.sync import ClientConfig, Credentials, Message, Producer
+from penstock.client.message import Message
+from penstock.client.sync import Producer
 from penstock.errors import BadSettings, NoRoute, Refused, Unreachable
-from penstock.pipeline.cluster_link import ClusterLink
-from penstock.pipeline.cluster_look import QueueLook, _Moment
-from penstock.pipeline.cluster_place import ClusterPlace
+from penstock.pipeline.cluster_source import ClusterPlace, QueueLook, _Moment
+from penstock.pipeline.cluster_tasks import ClusterLink
 from penstock.pipeline.options import Options
 from penstock.pipeline.ranges import Queue
 from penstock.protocol.codes import RequestCode
@@ -64,7 +65,7 @@ def test_bounds_are_those_of_the_last_refresh(b: LocalBroker) -> None:
 
 
 def test_a_topic_and_queues_that_come_later_are_seen(b: LocalBroker, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("penstock.pipeline.cluster_place._ROUTES_LAST_S", 0.0)
+    monkeypatch.setattr("penstock.pipeline.cluster_source._ROUTES_LAST_S", 0.0)
     place = cluster_place(b)
     try:
         assert place.queues(["late"]) == []

@@ -19,10 +19,10 @@ from penstock.format.message_id import make_unique_id
 from penstock.pipeline.cluster_sink import ClusterTarget, UniqueKeys
 from penstock.pipeline.options import Options
 from penstock.pipeline.sink_rows import WrittenRows
-from penstock.store.sink.marks import Identity, Kind
+from penstock.store.sink.journal import Identity, WriterKind
 from penstock.testing import LocalBroker, broker
 
-QUERY = Identity(Kind.QUERY, "7d6f4b0e", 3)
+QUERY = Identity(WriterKind.QUERY, "7d6f4b0e", 3)
 
 
 def send(b: LocalBroker, columns: str, partition: int = 0, identity: Identity = QUERY, **values: Any) -> int:
@@ -122,7 +122,7 @@ def test_a_key_that_a_row_brings_is_kept(b: LocalBroker) -> None:
 def test_keys_differ_by_write_batch_partition_and_row() -> None:
     keys = {
         UniqueKeys(Identity(kind, name, batch), partition).of(row)
-        for kind in Kind
+        for kind in WriterKind
         for name in ("a", "b")
         for batch in (0, 1)
         for partition in (0, 1)

@@ -11,12 +11,11 @@ from pathlib import Path
 import pytest
 from support.pipeline import ALL_COLUMNS, access_to, cluster_place, column_of, places, read_pages, send, table, whole
 
-from penstock.client.credentials import Credentials
-from penstock.client.sync import Message
+from penstock.client.config import Credentials
+from penstock.client.message import Message
 from penstock.errors import DataLost, Unreachable
-from penstock.pipeline.cluster_link import ClusterAccess
-from penstock.pipeline.cluster_task import ClusterTask
-from penstock.pipeline.ranges import Queue, Span
+from penstock.pipeline.cluster_tasks import ClusterAccess, ClusterTask
+from penstock.pipeline.ranges import OffsetRange, Queue
 from penstock.store import MessageStore, Settings
 from penstock.testing import LocalBroker, broker
 
@@ -67,7 +66,7 @@ def test_any_cut_of_the_queues_reads_each_message_once_and_in_order(b: LocalBrok
         pieces = []
         for span in spans:
             borders = sorted({span.start, span.stop, *(chance.randrange(span.stop + 1) for _ in range(4))})
-            pieces += [Span(span.queue, start, stop) for start, stop in pairwise(borders)]
+            pieces += [OffsetRange(span.queue, start, stop) for start, stop in pairwise(borders)]
         tasks = place.tasks([pieces[start : start + 3] for start in range(0, len(pieces), 3)])
         found = [each for task in tasks for each in places(read_pages(task, ["topic", "queue_id", "queue_offset"]))]
     finally:
@@ -119,7 +118,7 @@ def test_tags_are_left_to_the_broker(b: LocalBroker) -> None:
 
 def test_a_task_travels_and_shows_no_secret() -> None:
     access = ClusterAccess("127.0.0.1:9876", "lake", Credentials("reader", "very-secret"))
-    task = ClusterTask(access, (Span(Q, 3, 9),), "paid", False)
+    task = ClusterTask(access, (OffsetRange(Q, 3, 9),), "paid", False)
     assert pickle.loads(pickle.dumps(task)) == task
     assert "very-secret" not in repr(task)
     assert "reader" in repr(task)
@@ -166,10 +165,10 @@ def test_what_retention_has_deleted_is_an_error_unless_allowed(tmp_path: Path) -
         assert 0 < low < high == 500
         access = access_to(b.namesrv)
         with pytest.raises(DataLost, match=f"messages 0 to {low - 1} of topic orders queue 0 .*failOnDataLoss=false"):
-            read_pages(ClusterTask(access, (Span(Q, 0, high),)))
+            read_pages(ClusterTask(access, (OffsetRange(Q, 0, high),)))
         with pytest.raises(DataLost, match="messages 500 to 599 "):
-            read_pages(ClusterTask(access, (Span(Q, low, 600),)))
-        allowed = ClusterTask(access, (Span(Q, 0, 600),), fail_on_data_loss=False)
+            read_pages(ClusterTask(access, (OffsetRange(Q, low, 600),)))
+        allowed = ClusterTask(access, (OffsetRange(Q, 0, 600),), fail_on_data_loss=False)
         assert column_of(read_pages(allowed), "queue_offset") == list(range(low, high))
 
 

@@ -13,11 +13,11 @@ from support.pipeline import send
 from support.stores import StoreHome
 
 from penstock.cli.main import main
-from penstock.client.sync import Message as Sent
+from penstock.client.message import Message as Sent
 from penstock.errors import BadSettings, BadStore
+from penstock.pipeline.jobs.common import Where
 from penstock.pipeline.jobs.diff import Difference, Sides, Spot, diff_here
-from penstock.pipeline.jobs.diff.pairing import Leftover, pair_up
-from penstock.pipeline.jobs.where import Where
+from penstock.pipeline.jobs.diff.compare import Leftover, pair_up
 from penstock.store import Message
 from penstock.testing import LocalBroker
 

@@ -14,14 +14,12 @@ import pytest
 
 from penstock.errors import BadSettings, BadStore, StoreInUse
 from penstock.pipeline.decode import Decode
+from penstock.pipeline.jobs.common import Notes, Where
 from penstock.pipeline.jobs.export import Export, export
 from penstock.pipeline.jobs.export import batch as export_batch
 from penstock.pipeline.jobs.export.batch import ExportBatch
-from penstock.pipeline.jobs.export.data_files import Batch, staged_files
-from penstock.pipeline.jobs.export.iceberg import open_catalog
-from penstock.pipeline.jobs.export.spec import ExportFolder
-from penstock.pipeline.jobs.notes import Notes
-from penstock.pipeline.jobs.where import Where
+from penstock.pipeline.jobs.export.spec import BatchNote, ExportFolder, staged_files
+from penstock.pipeline.jobs.export.tables import open_catalog
 
 DAY = datetime.datetime(2026, 11, 16, 8, tzinfo=datetime.UTC)
 TOPICS = ("orders", "%DLQ%a-group-with-quite-a-long-name-that-statistics-would-cut")
@@ -31,7 +29,7 @@ class Killed(Exception):
     """Stands for a process that ends here."""
 
 
-def stage(wish: Export, number: int, query: str = "q") -> Batch:
+def stage(wish: Export, number: int, query: str = "q") -> BatchNote:
     """What Spark leaves: a file for each topic and day, with two rows each."""
     folder = ExportFolder(wish.to)
     staged = folder.staged / str(number)
@@ -49,7 +47,7 @@ def stage(wish: Export, number: int, query: str = "q") -> Batch:
         pq.write_table(pa.table(columns), place / "part-00000-x.c000.snappy.parquet")
     (staged / "good" / "_SUCCESS").touch()
     files = tuple(staged_files(folder.root, staged / "good", number, ".parquet", is_bad=False))
-    return Batch(number=number, query=query, files=files, rows=4, undecoded=0, unread=0)
+    return BatchNote(number=number, query=query, files=files, rows=4, undecoded=0, unread=0)
 
 
 def rows(wish: Export) -> list[tuple[str, int]]:
@@ -125,7 +123,7 @@ def test_a_file_that_is_nowhere_ends_the_export(tmp_path: Path) -> None:
 def test_a_batch_of_another_checkpoint_is_refused(tmp_path: Path) -> None:
     wish = Export(to=str(tmp_path / "lake"))
     folder = ExportFolder(wish.to)
-    Notes(folder.notes, Batch).write(0, stage(wish, 0, "the first"))
+    Notes(folder.notes, BatchNote).write(0, stage(wish, 0, "the first"))
     folder.checkpoint.mkdir()
     (folder.checkpoint / "metadata").write_text('{"id": "another"}', encoding="utf-8")
     with pytest.raises(BadStore, match="not the one it began with"):
@@ -177,9 +175,9 @@ def test_a_catalog_that_cannot_be_opened_is_a_sentence_and_begins_nothing(tmp_pa
 
 
 def test_a_note_that_cannot_be_read_is_not_taken_for_a_missing_one(tmp_path: Path) -> None:
-    notes = Notes(tmp_path / "notes", Batch)
+    notes = Notes(tmp_path / "notes", BatchNote)
     assert notes.find(3) is None
-    notes.write(3, Batch(number=3, query="q", files=(), rows=1, undecoded=0, unread=0))
+    notes.write(3, BatchNote(number=3, query="q", files=(), rows=1, undecoded=0, unread=0))
     assert [(number, note.rows) for number, note in notes.all()] == [(3, 1)]
     path = tmp_path / "notes" / "00000003.json"
     path.write_bytes(path.read_bytes().replace(b'"rows": 1', b'"rows": 2'))

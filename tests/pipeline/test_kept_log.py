@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import BadStore
-from penstock.pipeline import kept_log
-from penstock.pipeline.kept_log import KeptLog
+from penstock.pipeline import store_tasks as store_tasks_module
+from penstock.pipeline.store_tasks import KeptLog
 
 SIZE = 4096
 
@@ -18,13 +18,13 @@ SIZE = 4096
 @pytest.fixture(autouse=True)
 def nothing_kept() -> Iterator[None]:
     """Before and after each test."""
-    for files in kept_log._kept.values():
+    for files in store_tasks_module._kept.values():
         files.close()
-    kept_log._kept.clear()
+    store_tasks_module._kept.clear()
     yield
-    for files in kept_log._kept.values():
+    for files in store_tasks_module._kept.values():
         files.close()
-    kept_log._kept.clear()
+    store_tasks_module._kept.clear()
 
 
 @pytest.fixture
@@ -112,4 +112,4 @@ def test_the_files_of_few_logs_are_kept(folder: Path) -> None:
         write(other, 0, 5)
     for place in (folder, *others):
         read(place)
-    assert [place for place, _ in kept_log._kept] == others[1:]
+    assert [place for place, _ in store_tasks_module._kept] == others[1:]

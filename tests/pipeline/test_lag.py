@@ -9,14 +9,14 @@ import pytest
 from support.stores import StoreHome
 
 from penstock.cli.main import main
-from penstock.client.sync import Message as Sent
+from penstock.client.message import Message as Sent
 from penstock.client.sync import Producer, PullConsumer
 from penstock.format.config_tables import ConsumerOffsets
+from penstock.pipeline.jobs.common import Where
 from penstock.pipeline.jobs.lag import Behind, lag, mark_stuck
-from penstock.pipeline.jobs.where import Where
 from penstock.store import Message
 from penstock.store.config_files import ConfigFiles
-from penstock.store.files import Files
+from penstock.store.io import Files
 from penstock.testing import broker
 
 

@@ -14,10 +14,10 @@ from support.pipeline import send
 from support.stores import StoreHome
 
 from penstock.cli.main import main
-from penstock.client.sync import Message as Sent
+from penstock.client.message import Message as Sent
 from penstock.errors import BadSettings, BadStore, StoreInUse
-from penstock.pipeline.jobs.where import Where
-from penstock.pipeline.lake import Lake, TopicTable, init_project, run_project
+from penstock.pipeline.jobs.common import Where
+from penstock.pipeline.lake import Lake, LakeTable, init_project, run_project
 from penstock.pipeline.lake.run import _sentence
 from penstock.store import Message
 from penstock.testing import LocalBroker
@@ -94,7 +94,7 @@ def test_a_file_that_makes_no_sense_is_one_sentence(text: str, said: str, tmp_pa
 
 def test_a_topic_may_leave_out_what_it_holds(tmp_path: Path) -> None:
     (tmp_path / "lake.yml").write_text("store: a\ntopics:\n  orders:\n  7: {decode: text}\n")
-    assert Lake.read(tmp_path).topics == (TopicTable(topic="orders"), TopicTable(topic="7", decode="text"))
+    assert Lake.read(tmp_path).topics == (LakeTable(topic="orders"), LakeTable(topic="7", decode="text"))
 
 
 def test_a_run_says_what_is_missing_before_spark_is_started(home: StoreHome, tmp_path: Path) -> None:

@@ -18,10 +18,9 @@ from support.disks import FaultyFiles
 from support.pipeline import options_for, read, read_table, read_tasks
 from support.stores import StoreHome, eventually
 
-from penstock.pipeline.planning import open_place, plan, plan_batch
+from penstock.pipeline.plan import choose_queues, open_place, plan, plan_batch, spans_between
 from penstock.pipeline.ranges import Queue
-from penstock.pipeline.resolve import choose_queues, spans_between
-from penstock.pipeline.store_task import QueueTask
+from penstock.pipeline.store_tasks import QueueTask
 from penstock.store import Message, MessageStore, Settings
 
 COUNT = 20_000

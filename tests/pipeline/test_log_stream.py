@@ -10,10 +10,10 @@ from support.stores import StoreHome, put_mixed
 pytest.importorskip("pyspark", reason="these tests need the extra `spark`")
 
 from penstock.cli.main import main
-from penstock.pipeline.log_stream import PublishedLogReader, Range
+from penstock.pipeline.stream import LogSlice, PublishedLogReader
 from penstock.store import Dispatch
-from penstock.store.external.terms import Terms, read_terms
-from penstock.store.files import Files
+from penstock.store.external.agreement import Terms, read_terms
+from penstock.store.io import Files
 from penstock.store.layout import Layout
 
 
@@ -33,7 +33,7 @@ def test_batches_follow_each_other_up_to_what_is_published(tmp_path: Path) -> No
         ranges += reader.partitions(at, following)
         at = following
     assert at == reader.reportLatestOffset() == {"position": end}
-    borders = [(each.start, each.stop) for each in ranges if isinstance(each, Range)]
+    borders = [(each.start, each.stop) for each in ranges if isinstance(each, LogSlice)]
     assert borders[0][0] == 0
     assert [stop for _, stop in borders[:-1]] == [start for start, _ in borders[1:]]
     assert borders[-1][1] == end

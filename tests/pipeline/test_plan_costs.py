@@ -9,10 +9,10 @@ import pytest
 from support.stores import StoreHome
 
 from penstock.errors import BadStore
-from penstock.pipeline import one_store
-from penstock.pipeline.one_store import OneStore
+from penstock.pipeline import store_source as store_source_module
+from penstock.pipeline.store_source import OneStore
 from penstock.store import Message
-from penstock.store.folder import StoreFolder
+from penstock.store.readonly.store_folder import StoreFolder
 
 
 @pytest.fixture
@@ -45,10 +45,10 @@ def test_the_size_of_a_long_range_is_guessed_from_pages_all_over_it(
 ) -> None:
     place = one(home)
     exact = place.size("orders", 0, 0, 40)
-    monkeypatch.setattr(one_store, "_PAGE", 4)
-    monkeypatch.setattr(one_store, "_PAGES_ADDED_UP", 5)
+    monkeypatch.setattr(store_source_module, "_PAGE", 4)
+    monkeypatch.setattr(store_source_module, "_PAGES_ADDED_UP", 5)
     assert place.size("orders", 0, 0, 40) == exact  # each page of four has one large message
-    monkeypatch.setattr(one_store, "_PAGE", 1)
+    monkeypatch.setattr(store_source_module, "_PAGE", 1)
     assert place.size("orders", 0, 0, 40) > 2 * exact  # only large messages were looked at
     place.close()
 

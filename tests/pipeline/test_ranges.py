@@ -5,25 +5,25 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.pipeline.ranges import Limits, Queue, Span, cut, packed
+from penstock.pipeline.ranges import OffsetRange, Queue, TaskLimits, cut, packed
 
 SPANS = st.lists(
     st.tuples(st.integers(0, 10**12), st.integers(0, 300), st.integers(0, 10**6)), min_size=0, max_size=8
 ).map(
     lambda drawn: [
-        Span(Queue("t", "b", number), start, start + count, size if count else 0)
+        OffsetRange(Queue("t", "b", number), start, start + count, size if count else 0)
         for number, (start, count, size) in enumerate(drawn)
     ]
 )
-LIMITS = st.builds(Limits, st.integers(1, 10**6), st.none() | st.integers(1, 400), st.none() | st.integers(1, 60))
+LIMITS = st.builds(TaskLimits, st.integers(1, 10**6), st.none() | st.integers(1, 400), st.none() | st.integers(1, 60))
 
 
-def offsets(spans: list[Span]) -> list[tuple[Queue, int]]:
+def offsets(spans: list[OffsetRange]) -> list[tuple[Queue, int]]:
     return [(span.queue, offset) for span in spans for offset in range(span.start, span.stop)]
 
 
 @given(SPANS, LIMITS)
-def test_pieces_hold_everything_once_and_in_order(spans: list[Span], limits: Limits) -> None:
+def test_pieces_hold_everything_once_and_in_order(spans: list[OffsetRange], limits: TaskLimits) -> None:
     pieces = cut(spans, limits)
     assert offsets(pieces) == offsets(spans)
     assert all(piece.count for piece in pieces)
@@ -31,7 +31,7 @@ def test_pieces_hold_everything_once_and_in_order(spans: list[Span], limits: Lim
 
 
 @given(SPANS, LIMITS)
-def test_pieces_are_no_larger_than_they_may_be(spans: list[Span], limits: Limits) -> None:
+def test_pieces_are_no_larger_than_they_may_be(spans: list[OffsetRange], limits: TaskLimits) -> None:
     by_queue = {span.queue: span for span in spans}
     for piece in cut(spans, limits):
         assert limits.max_records is None or piece.count <= limits.max_records
@@ -41,26 +41,28 @@ def test_pieces_are_no_larger_than_they_may_be(spans: list[Span], limits: Limits
 
 
 @given(SPANS, LIMITS)
-def test_there_are_as_many_pieces_as_asked_for_if_there_are_as_many_offsets(spans: list[Span], limits: Limits) -> None:
+def test_there_are_as_many_pieces_as_asked_for_if_there_are_as_many_offsets(
+    spans: list[OffsetRange], limits: TaskLimits
+) -> None:
     if limits.min_tasks is not None:
         assert len(cut(spans, limits)) >= min(limits.min_tasks, sum(span.count for span in spans))
 
 
 def test_the_largest_span_is_cut_first() -> None:
-    small, large = Span(Queue("t", "b", 0), 0, 10, 100), Span(Queue("t", "b", 1), 0, 10, 1000)
-    pieces = cut([small, large], Limits(1 << 20, min_tasks=4))
+    small, large = OffsetRange(Queue("t", "b", 0), 0, 10, 100), OffsetRange(Queue("t", "b", 1), 0, 10, 1000)
+    pieces = cut([small, large], TaskLimits(1 << 20, min_tasks=4))
     assert [piece.queue.queue_id for piece in pieces] == [0, 1, 1, 1]
     assert [piece.count for piece in pieces[1:]] == [3, 3, 4]
 
 
 def test_nothing_makes_no_pieces() -> None:
-    empty = Span(Queue("t", "b", 0), 7, 7)
-    assert cut([], Limits(1, min_tasks=5)) == cut([empty], Limits(1, min_tasks=5)) == []
+    empty = OffsetRange(Queue("t", "b", 0), 7, 7)
+    assert cut([], TaskLimits(1, min_tasks=5)) == cut([empty], TaskLimits(1, min_tasks=5)) == []
     assert packed([], 100, 16) == []
 
 
 @given(SPANS, st.integers(1, 10**6), st.integers(1, 20))
-def test_packed_spans_stay_in_order_and_within_the_bytes(spans: list[Span], max_bytes: int, tasks: int) -> None:
+def test_packed_spans_stay_in_order_and_within_the_bytes(spans: list[OffsetRange], max_bytes: int, tasks: int) -> None:
     groups = packed(spans, max_bytes, tasks)
     assert [span for group in groups for span in group] == spans
     assert all(groups)
@@ -69,5 +71,5 @@ def test_packed_spans_stay_in_order_and_within_the_bytes(spans: list[Span], max_
 
 
 def test_a_thousand_quiet_queues_share_a_few_tasks() -> None:
-    spans = [Span(Queue("t", "b", number), 0, 10, 1000) for number in range(1000)]
+    spans = [OffsetRange(Queue("t", "b", number), 0, 10, 1000) for number in range(1000)]
     assert 16 <= len(packed(spans, 128 << 20, 16)) <= 20

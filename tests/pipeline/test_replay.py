@@ -9,10 +9,10 @@ import pyarrow as pa
 import pytest
 
 from penstock.errors import BadSettings
+from penstock.pipeline.jobs.common import Where
 from penstock.pipeline.jobs.replay import Mapping, Target, from_export, from_files, from_place
+from penstock.pipeline.jobs.replay.batch import paced
 from penstock.pipeline.jobs.replay.job import _refuse_circles
-from penstock.pipeline.jobs.replay.pace import paced
-from penstock.pipeline.jobs.where import Where
 
 
 class SleepingClock:

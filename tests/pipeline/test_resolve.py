@@ -8,11 +8,10 @@ import pytest
 from support.stores import is_one_sentence
 
 from penstock.errors import BadSettings, DataLost, PenstockError
-from penstock.pipeline.one_store import log_queue
 from penstock.pipeline.options import EARLIEST, LATEST, Options
-from penstock.pipeline.places import Task
-from penstock.pipeline.ranges import Queue, Span
-from penstock.pipeline.resolve import Offsets, check_range, choose_queues, ends, spans_between, starts
+from penstock.pipeline.plan import Offsets, check_range, choose_queues, ends, spans_between, starts
+from penstock.pipeline.ranges import OffsetRange, Queue, ReadTask
+from penstock.pipeline.store_source import log_queue
 
 A0, A1 = Queue("orders", "a", 0), Queue("orders", "a", 1)
 B0 = Queue("orders", "b", 0)
@@ -49,7 +48,7 @@ class Given:
     def size(self, queue: Queue, start: int, stop: int) -> int:
         return 10 * (stop - start)
 
-    def tasks(self, spans: Sequence[Sequence[Span]]) -> list[Task]:
+    def tasks(self, spans: Sequence[Sequence[OffsetRange]]) -> list[ReadTask]:
         return []
 
     def close(self) -> None: ...
@@ -241,7 +240,7 @@ def test_bytes_of_a_log_are_called_bytes() -> None:
 
 def test_spans_leave_out_what_is_empty_and_know_their_sizes(place: Given) -> None:
     first, last = {A0: 12, A1: 5, X0: 9}, {X0: 9, A0: 20, A1: 5, B0: 0}
-    assert spans_between(place, first, last, options(topic="orders")) == [Span(A0, 12, 20, 80)]
+    assert spans_between(place, first, last, options(topic="orders")) == [OffsetRange(A0, 12, 20, 80)]
 
 
 def test_a_queue_that_is_gone_altogether_is_a_loss(place: Given) -> None:

@@ -14,11 +14,12 @@ from support.pipeline import CORRUPT, Rows, options_for, read
 from support.stores import StoreHome, is_one_sentence
 
 from penstock.errors import BadSettings, CorruptData
-from penstock.format.arrow_schema import MESSAGE_SCHEMA, select_columns
-from penstock.pipeline import bodies, rows
-from penstock.pipeline.places import Flaw, Page
-from penstock.pipeline.rows import Shape
-from penstock.pipeline.schema import check_schema, known_columns, schema_of
+from penstock.format.arrow_rows import MESSAGE_SCHEMA, select_columns
+from penstock.pipeline import rows
+from penstock.pipeline import rows as rows_module
+from penstock.pipeline.ranges import Flaw, RowPage
+from penstock.pipeline.rows import RowShape
+from penstock.pipeline.source import check_schema, known_columns, schema_of
 from penstock.store import Message
 
 ZLIB = 0x1
@@ -31,19 +32,19 @@ class Given:
         self._pages = pages
         self.asked: list[tuple[str, ...]] = []
 
-    def pages(self, columns: Sequence[str]) -> Iterator[Page]:
+    def pages(self, columns: Sequence[str]) -> Iterator[RowPage]:
         self.asked.append(tuple(columns))
         schema = select_columns(columns)
         for messages, flaws in self._pages:
             arrays = [pa.array([message.get(field.name) for message in messages], field.type) for field in schema]
-            yield Page("a", pa.RecordBatch.from_arrays(arrays, schema=schema), tuple(flaws))
+            yield RowPage("a", pa.RecordBatch.from_arrays(arrays, schema=schema), tuple(flaws))
 
 
 def shaped(task: Given, names: Sequence[str] = (), **given: object) -> Rows:
     options = options_for("/somewhere", **{"order": "log", **given})
     known = known_columns(options)
     schema = StructType([StructField(name, known[name]) for name in names]) if names else schema_of(options)
-    shape = Shape.of(options, schema.names)
+    shape = RowShape.of(options, schema.names)
     return [row for batch in shape.batches(task, to_arrow_schema(schema, timezone="UTC")) for row in batch.to_pylist()]
 
 
@@ -217,7 +218,7 @@ def test_bodies_may_stay_as_they_are() -> None:
 def test_bodies_that_grow_large_come_in_pieces_with_all_their_columns(
     monkeypatch: pytest.MonkeyPatch, kafka: bool
 ) -> None:
-    monkeypatch.setattr(bodies, "_ROOM", 2)
+    monkeypatch.setattr(rows_module, "_ROOM", 2)
     messages = [{**each, "properties": [("n", str(number))]} for number, each in enumerate(packed(*range(9)))]
     flaws = [Flaw(None, None, None, place, f"broken {place}") for place in (750, 350, 2000)]
     if kafka:
@@ -267,6 +268,6 @@ def test_small_batches_are_put_together_and_large_ones_are_not(monkeypatch: pyte
         first += size
     options = options_for("/x", order="log", columns="physical_offset")
     schema = to_arrow_schema(schema_of(options), timezone="UTC")
-    batches = list(Shape.of(options, schema.names).batches(Given(*pages), schema))
+    batches = list(RowShape.of(options, schema.names).batches(Given(*pages), schema))
     assert [batch.num_rows for batch in batches] == [12, 501, 500, 2]
     assert [place for batch in batches for place in batch.column(0).to_pylist()] == [100 * n for n in range(first)]

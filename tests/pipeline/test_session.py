@@ -14,7 +14,7 @@ from support.stores import StoreHome
 
 from penstock.cli.main import main
 from penstock.pipeline import session
-from penstock.pipeline.interrupts import quiet_interrupts
+from penstock.pipeline.session import quiet_interrupts
 
 
 class InterruptedStart:

@@ -14,11 +14,11 @@ from support.stores import is_one_sentence
 from penstock.errors import BadMessage, BadSettings, BadStore, PenstockError, StoreInUse
 from penstock.pipeline.options import Options
 from penstock.pipeline.sink import make_stream_writer, make_writer
-from penstock.pipeline.sink_rows import Place, WrittenRows
-from penstock.pipeline.staging import RowCheck, Staged, StoreTarget
+from penstock.pipeline.sink_rows import RowOrigin, WrittenRows
+from penstock.pipeline.store_sink import RowCheck, Staged, StoreTarget
 from penstock.store import Message, MessageStore, Settings
-from penstock.store.sink.marks import Identity, Kind
-from penstock.store.sink.topics import TopicQueues
+from penstock.store.sink.commit import TopicQueues
+from penstock.store.sink.journal import Identity, WriterKind
 
 BODY = columns_of("body binary")
 
@@ -80,7 +80,7 @@ def test_a_schema_that_can_be_written_is_taken(columns: str) -> None:
 
 def messages(columns: str, default: str = "", **values: Any) -> list[dict[str, Any]]:
     rows = WrittenRows.of(columns_of(columns), default)
-    found: list[dict[str, Any]] = rows.messages(pa.RecordBatch.from_pydict(values), Place(3, 100)).to_pylist()
+    found: list[dict[str, Any]] = rows.messages(pa.RecordBatch.from_pydict(values), RowOrigin(3, 100)).to_pylist()
     return found
 
 
@@ -247,7 +247,7 @@ def stored(target: StoreTarget) -> list[bytes]:
 
 
 def test_what_tasks_stage_is_committed_in_the_order_of_the_partitions(target: StoreTarget) -> None:
-    identity = Identity(Kind.QUERY, "q", 7)
+    identity = Identity(WriterKind.QUERY, "q", 7)
     tasks = [stage(target, identity, 0, "a", "b"), stage(target, identity, 1), stage(target, identity, 2, "c")]
     stage(target, identity, 2, "a task that failed")
     outcome = target.commit(tasks)
@@ -271,20 +271,20 @@ def test_large_arrow_types_are_taken_as_well(target: StoreTarget) -> None:
             "tags": pa.array([None, "paid"], pa.large_string()),
         }
     )
-    target.commit([target.stage(Identity(Kind.ONCE, "1"), "run", rows, 0, [batch])])
+    target.commit([target.stage(Identity(WriterKind.ONCE, "1"), "run", rows, 0, [batch])])
     assert stored(target) == [b"a", b"b"]
 
 
 def test_a_write_without_a_name_leaves_no_mark(target: StoreTarget) -> None:
     for name in ("1", "2"):
-        target.commit([stage(target, Identity(Kind.ONCE, name), 0, "a")])
+        target.commit([stage(target, Identity(WriterKind.ONCE, name), 0, "a")])
     assert stored(target) == [b"a", b"a"]
     assert list(target.layout.sink_marks.iterdir()) == []
 
 
 def test_large_tasks_stage_several_parts(target: StoreTarget, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("penstock.pipeline.staging._PART_BYTES", 100)
-    staged = stage(target, Identity(Kind.ONCE, "1"), 0, *"abcdefghij")
+    monkeypatch.setattr("penstock.pipeline.store_sink._PART_BYTES", 100)
+    staged = stage(target, Identity(WriterKind.ONCE, "1"), 0, *"abcdefghij")
     assert 2 < len(staged.parts) < 10
     target.commit([staged])
     assert stored(target) == [bytes([each]) for each in b"abcdefghij"]
@@ -292,6 +292,6 @@ def test_large_tasks_stage_several_parts(target: StoreTarget, monkeypatch: pytes
 
 def test_a_row_that_is_refused_leaves_the_store_alone(target: StoreTarget) -> None:
     with pytest.raises(PenstockError, match="row 1 of partition 0: the properties take"):
-        stage(target, Identity(Kind.ONCE, "1"), 0, "a", "x" * 40_000)
+        stage(target, Identity(WriterKind.ONCE, "1"), 0, "a", "x" * 40_000)
     with MessageStore.open(target.root, target.settings, read_only=True) as store:
         assert store.max_offset("t", 0) <= 0

@@ -12,10 +12,10 @@ from support.stores import RANDOM_LOG_SIZE, RANDOM_T0, RANDOM_UNITS_PER_FILE, St
 
 from penstock.errors import BadSettings, BadStore, DataLost
 from penstock.format.config_tables import ConsumerOffsets
-from penstock.pipeline.planning import plan_batch
+from penstock.pipeline.plan import plan_batch
 from penstock.store import Message
 from penstock.store.config_files import ConfigFiles
-from penstock.store.files import Files
+from penstock.store.io import Files
 
 COUNT = 120
 SIZES = {"mapped_file_size_commit_log": RANDOM_LOG_SIZE, "mapped_file_size_consume_queue": 20 * RANDOM_UNITS_PER_FILE}

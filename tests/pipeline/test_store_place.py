@@ -15,8 +15,8 @@ from support.stores import STORES, Made, StoreHome, empty_folder, opened, unpack
 
 from penstock.errors import BadSettings, BadStore
 from penstock.format.record import Record
-from penstock.pipeline.planning import check_there
-from penstock.pipeline.store_place import find_paths, name_stores
+from penstock.pipeline.plan import check_there
+from penstock.pipeline.store_source import find_paths, name_stores
 from penstock.store import Message, MessageStore
 
 SPLITS = st.fixed_dictionaries(

@@ -15,9 +15,10 @@ from support.pipeline import options_for
 from support.stores import PER_FILE, AgedStore, StoreHome
 
 from penstock.pipeline.errors import UserError
-from penstock.pipeline.schema import schema_of
+from penstock.pipeline.source import schema_of
 from penstock.pipeline.stream import StreamReader
-from penstock.store import Message, tail
+from penstock.store import Message
+from penstock.store.readonly import tail
 
 SIZES = {"mapped_file_size_commit_log": 8192, "mapped_file_size_consume_queue": 20 * 7}
 Place = tuple[str, int, int]

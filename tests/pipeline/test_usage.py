@@ -16,12 +16,20 @@ from support.stores import StoreHome
 
 from penstock.cli.main import main
 from penstock.format import kernels
-from penstock.pipeline.jobs import counting as counting_module
-from penstock.pipeline.jobs.counting import Counting
-from penstock.pipeline.jobs.tally import Count, Key, Tally, class_end, merge, size_class
-from penstock.pipeline.jobs.usage import Usage, usage_here
-from penstock.pipeline.jobs.usage_page import page
-from penstock.pipeline.jobs.where import Where
+from penstock.pipeline.jobs import usage as counting_module
+from penstock.pipeline.jobs.common import Where
+from penstock.pipeline.jobs.usage import (
+    Count,
+    Counting,
+    Key,
+    KeyCounts,
+    Usage,
+    class_end,
+    merge,
+    page,
+    size_class,
+    usage_here,
+)
 from penstock.store import Message, MessageStore, Record
 
 
@@ -104,7 +112,7 @@ def test_every_size_lies_in_its_class() -> None:
         assert number == 0 or class_end(number - 1) < size
 
 
-def counted(data: bytes, *parts: tuple[kernels.Longs, kernels.Rows]) -> Tally:
+def counted(data: bytes, *parts: tuple[kernels.Longs, kernels.Rows]) -> KeyCounts:
     counting = Counting("store")
     for part in parts:
         counting.add(data, *part)
@@ -123,7 +131,7 @@ def test_tallies_add_up_in_any_order_and_are_the_same_on_both_twins(home: StoreH
             parts = [(starts[at : at + 9], rows[at : at + 9]) for at in range(0, len(rows), 9)]
             pieces = [counted(data, part) for part in parts]
             assert merge(pieces) == merge(reversed(pieces)) == counted(data, (starts, rows)) == counted(data, *parts)
-            assert merge([]) == Tally() == counted(data, (starts[:0], rows[:0]))
+            assert merge([]) == KeyCounts() == counted(data, (starts[:0], rows[:0]))
             tallies.append(merge(pieces))
     assert tallies[0] == tallies[-1]
 
@@ -167,7 +175,7 @@ def test_growth_is_told_from_the_last_week(home: StoreHome) -> None:
     (disk,) = usage_here(Where(stores=(str(home.path),))).disks
     assert disk.per_day == size * 24
     assert disk.days_left == disk.free / disk.per_day
-    assert Usage(Tally(), []).messages == 0
+    assert Usage(KeyCounts(), []).messages == 0
 
 
 def test_an_empty_store_and_damage_are_told(home: StoreHome, tmp_path: Path) -> None:

@@ -16,20 +16,21 @@ from support.pipeline import Answers, Tasks, audit_here, in_process, stores_at, 
 
 from penstock.cli.main import main
 from penstock.errors import BadSettings, BadStore
-from penstock.pipeline.jobs.audit_tasks import (
-    Answer,
+from penstock.pipeline.jobs.common import Where
+from penstock.pipeline.jobs.verify import (
+    AuditAnswer,
     AuditPiece,
     LogPiece,
     Packed,
+    Stores,
     answer,
+    audit_stores,
     tasks_of,
 )
-from penstock.pipeline.jobs.verify import Stores, audit_stores
-from penstock.pipeline.jobs.where import Where
 from penstock.pipeline.ranges import size_of_pieces
 from penstock.store import MessageStore, Settings
-from penstock.store.audit.listing import DataFile
-from penstock.store.audit.plan import Piece
+from penstock.store.audit.files import NumberedFile
+from penstock.store.audit.plan import AuditRange
 
 
 @pytest.fixture(scope="module")
@@ -247,7 +248,7 @@ def test_what_the_system_refuses_a_worker_is_an_answer(store: SoundStore, monkey
 
     audit_stores(stores_at(store.folder), run)
     monkeypatch.setattr("penstock.pipeline.jobs.audit_tasks.audit_range", refuse)
-    assert answer(taken[-1]) == Answer(problem="a file: Permission denied")
+    assert answer(taken[-1]) == AuditAnswer(problem="a file: Permission denied")
 
 
 def test_pieces_are_neither_too_many_nor_too_large() -> None:
@@ -258,7 +259,7 @@ def test_pieces_are_neither_too_many_nor_too_large() -> None:
 
 def test_small_pieces_share_tasks_and_large_ones_do_not() -> None:
     def piece(size: int) -> LogPiece:
-        return LogPiece(Packed(b""), Piece(DataFile(0, size, Path("file")), 0, size, True))
+        return LogPiece(Packed(b""), AuditRange(NumberedFile(0, size, Path("file")), 0, size, True))
 
     def shape(*sizes: int) -> list[list[int]]:
         return [[number for number, _ in task] for task in tasks_of([piece(size) for size in sizes])]

@@ -8,28 +8,39 @@ import pytest
 
 from penstock.errors import BadRequest
 from penstock.protocol.bodies.base import Body
-from penstock.protocol.bodies.connections import Connection, ConsumerConnection, ProducerConnection, ProducerTableInfo
-from penstock.protocol.bodies.heartbeat import CheckClientRequestBody, ConsumeType, MessageModel
-from penstock.protocol.bodies.lists import ConsumerList, GroupList, KVTable, TopicList
-from penstock.protocol.bodies.locks import LockBatchRequestBody, LockBatchResponseBody
-from penstock.protocol.bodies.progress import (
-    GetConsumerStatusBody,
-    QueryConsumeTimeSpanBody,
-    QueryCorrectionOffsetBody,
-    ResetOffsetBody,
+from penstock.protocol.bodies.clients import (
+    CheckClientRequestBody,
+    ClientConnection,
+    CMResult,
+    ConsumeMessageDirectlyResult,
+    ConsumerConnection,
+    ConsumerRunningInfo,
+    ConsumeType,
+    MessageModel,
+    ProducerConnection,
+    ProducerTableInfo,
 )
-from penstock.protocol.bodies.queue_view import QueryConsumeQueueResponseBody, QuerySubscriptionResponseBody
-from penstock.protocol.bodies.queues import MessageQueue
-from penstock.protocol.bodies.route import BrokerData, ClusterInfo, QueueData, TopicRouteData
-from penstock.protocol.bodies.running import CMResult, ConsumeMessageDirectlyResult, ConsumerRunningInfo
+from penstock.protocol.bodies.queues import (
+    LockBatchRequestBody,
+    LockBatchResponseBody,
+    MessageQueue,
+    QueryConsumeQueueResponseBody,
+    QuerySubscriptionResponseBody,
+)
+from penstock.protocol.bodies.routes import BrokerData, ClusterInfo, QueueData, TopicRouteData
 from penstock.protocol.bodies.stats import (
     BrokerStatsData,
     ConsumeStats,
     ConsumeStatsList,
+    GetConsumerStatusBody,
     OffsetWrapper,
+    QueryConsumeTimeSpanBody,
+    QueryCorrectionOffsetBody,
+    ResetOffsetBody,
     TopicOffset,
     TopicStatsTable,
 )
+from penstock.protocol.bodies.tables import ConsumerList, GroupList, KVTable, TopicList
 
 QUEUE = MessageQueue(broker_name="broker-a", queue_id=0, topic="T")
 KEY = '{"brokerName":"broker-a","queueId":0,"topic":"T"}'
@@ -173,7 +184,9 @@ def test_a_consumer_connection_as_java_writes_it() -> None:
         b'"subscriptionTable":{"T":{"classFilterMode":false,"codeSet":[],"expressionType":"TAG","subString":"*",'
         b'"subVersion":1,"tagsSet":[],"topic":"T"}}}'
     )
-    assert found.connection_set == [Connection(client_id="c", client_addr="127.0.0.1:5", language="JAVA", version=397)]
+    assert found.connection_set == [
+        ClientConnection(client_id="c", client_addr="127.0.0.1:5", language="JAVA", version=397)
+    ]
     assert (found.message_model, found.consume_type) == (MessageModel.BROADCASTING, ConsumeType.CONSUME_PASSIVELY)
     assert found.subscription_table["T"].wants_everything
     assert ConsumerConnection.from_bytes(found.to_bytes()) == found

@@ -6,8 +6,7 @@ import pytest
 
 from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.protocol.headers import REPLIES, REQUESTS
-from penstock.protocol.languages import Language, language_of
-from penstock.protocol.versions import CURRENT, V4_9_2, V4_9_4, V4_9_8, V5_0_0, version_name
+from penstock.protocol.versions import CURRENT, V4_9_2, V4_9_4, V4_9_8, V5_0_0, Language, language_of, version_name
 
 REQUEST_NUMBERS = """
     10 11 12 14 15 17 21 25 26 28 29 30 31 32 33 34 35 36 37 38 39 40 41 42 43 45 46 50 51 52 53 54

@@ -15,10 +15,10 @@ from penstock.format.config_tables import (
     SubscriptionGroup,
     SubscriptionGroups,
     TopicConfig,
-    Topics,
+    TopicConfigs,
 )
-from penstock.protocol.bodies.configs import decode_config, encode_config
-from penstock.protocol.bodies.register import RegisterBrokerBody
+from penstock.protocol.bodies.routes import RegisterBrokerBody
+from penstock.protocol.bodies.tables import decode_config, encode_config
 
 TOPICS = (
     '{"dataVersion":{"counter":3,"stateVersion":0,"timestamp":1794765215418},"topicConfigTable":{"T":{"order":false,'
@@ -36,7 +36,7 @@ JAVA_COMPRESSED = bytes.fromhex(  # what 4.9.8 compresses, with two topics and a
 
 
 def test_topics_are_read_and_written_with_what_5_x_adds() -> None:
-    topics = decode_config(Topics, TOPICS.encode())
+    topics = decode_config(TopicConfigs, TOPICS.encode())
     assert topics.topics["T"] == TopicConfig(name="T", read_queue_nums=4, write_queue_nums=4)
     assert topics.version.counter == 3
     assert encode_config(topics).decode() == TOPICS
@@ -70,7 +70,7 @@ def registration() -> RegisterBrokerBody:
         "O": TopicConfig(name="O", read_queue_nums=1, write_queue_nums=2, perm=7),
     }
     version = DataVersion(counter=0, timestamp=1794783450152)
-    return RegisterBrokerBody(topics=Topics(topics=topics, version=version), filter_servers=["x:1"])
+    return RegisterBrokerBody(topics=TopicConfigs(topics=topics, version=version), filter_servers=["x:1"])
 
 
 def test_a_registration_is_json() -> None:

@@ -9,12 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.errors import BadRequest
-from penstock.format.java_ints import Int32, Int64
+from penstock.format.constants import Int32, Int64
 from penstock.protocol.fields import Fields, read, read_json, write
 from penstock.protocol.headers import REPLIES, REQUESTS
 from penstock.protocol.headers.groups import UnregisterClient
 from penstock.protocol.headers.offsets import UpdateConsumerOffset
-from penstock.protocol.headers.query import QueryMessage
+from penstock.protocol.headers.pull import QueryMessage
 from penstock.protocol.headers.send import SendMessage, SendMessageReply, SendMessageV2
 
 LONG = {

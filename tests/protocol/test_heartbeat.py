@@ -7,7 +7,7 @@ import json
 import pytest
 
 from penstock.errors import BadRequest
-from penstock.protocol.bodies.heartbeat import (
+from penstock.protocol.bodies.clients import (
     ConsumeFromWhere,
     ConsumerData,
     ConsumeType,

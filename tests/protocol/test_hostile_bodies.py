@@ -9,17 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.errors import BadRequest
-from penstock.format.config_tables import DataVersion, SubscriptionGroup, Topics
+from penstock.format.config_tables import DataVersion, SubscriptionGroup, TopicConfigs
 from penstock.protocol.bodies.base import Body
-from penstock.protocol.bodies.configs import decode_config
-from penstock.protocol.bodies.connections import ConsumerConnection
-from penstock.protocol.bodies.heartbeat import HeartbeatData
-from penstock.protocol.bodies.locks import LockBatchRequestBody
-from penstock.protocol.bodies.progress import GetConsumerStatusBody, ResetOffsetBody
-from penstock.protocol.bodies.register import RegisterBrokerBody
-from penstock.protocol.bodies.route import TopicRouteData
-from penstock.protocol.bodies.running import ConsumerRunningInfo
-from penstock.protocol.bodies.stats import ConsumeStats, ConsumeStatsList
+from penstock.protocol.bodies.clients import ConsumerConnection, ConsumerRunningInfo, HeartbeatData
+from penstock.protocol.bodies.queues import LockBatchRequestBody
+from penstock.protocol.bodies.routes import RegisterBrokerBody, TopicRouteData
+from penstock.protocol.bodies.stats import ConsumeStats, ConsumeStatsList, GetConsumerStatusBody, ResetOffsetBody
+from penstock.protocol.bodies.tables import decode_config
 
 KINDS: list[type[Body]] = [
     HeartbeatData,
@@ -132,9 +128,9 @@ def test_any_bytes_are_read_or_refused(kind: type[Body], data: bytes) -> None:
         kind.from_bytes(data)
 
 
-@pytest.mark.parametrize("kind", [Topics, SubscriptionGroup, DataVersion], ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("kind", [TopicConfigs, SubscriptionGroup, DataVersion], ids=lambda kind: kind.__name__)
 @given(st.binary(max_size=40) | st.dictionaries(names, json_values).map(lambda value: repr(value).encode()))
-def test_any_bytes_are_a_table_or_refused(kind: type[Topics], data: bytes) -> None:
+def test_any_bytes_are_a_table_or_refused(kind: type[TopicConfigs], data: bytes) -> None:
     with suppress(BadRequest):
         decode_config(kind, data)
 

@@ -11,8 +11,7 @@ from support.loopback import ECHO, SOON_S, Raw, frames, requests, serving, small
 
 from penstock.protocol.codes import ResponseCode
 from penstock.protocol.command import Command
-from penstock.remoting.connection import Connection
-from penstock.remoting.dial import connect
+from penstock.remoting.connection import Connection, connect
 
 if TYPE_CHECKING:
     from remoting.conftest import Run

@@ -15,8 +15,8 @@ from penstock.protocol.codes import ResponseCode
 from penstock.protocol.command import Command
 from penstock.remoting import limits as limits_module
 from penstock.remoting.event_loop import loop_factory
-from penstock.remoting.limits import Limits, raise_open_files
-from penstock.remoting.seldom import Seldom
+from penstock.remoting.limits import ConnectionLimits, raise_open_files
+from penstock.remoting.rate_limited_log import Seldom
 from penstock.remoting.server import Server
 from penstock.remoting.sockets import bind, keep_alive
 
@@ -122,8 +122,8 @@ def test_open_files_are_raised_as_far_as_the_system_allows(monkeypatch: pytest.M
 
 
 def test_the_sweep_is_as_frequent_as_the_shortest_limit_needs() -> None:
-    assert Limits().sweep_s == 1.0
-    assert Limits(stalled_s=0.4).sweep_s == pytest.approx(0.1)
+    assert ConnectionLimits().sweep_s == 1.0
+    assert ConnectionLimits(stalled_s=0.4).sweep_s == pytest.approx(0.1)
 
 
 def test_lines_that_strangers_cause_are_counted_not_written(caplog: pytest.LogCaptureFixture) -> None:

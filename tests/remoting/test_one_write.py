@@ -12,7 +12,7 @@ from penstock.protocol.codes import ResponseCode
 from penstock.protocol.command import ONE_WAY, Command
 from penstock.protocol.frame import FrameReader, encode
 from penstock.remoting.connection import Connection
-from penstock.remoting.limits import Limits
+from penstock.remoting.limits import ConnectionLimits
 
 if TYPE_CHECKING:
     from remoting.conftest import Run
@@ -41,7 +41,7 @@ class Recorder(asyncio.Transport):
 
 
 def connected(handlers: dict[int, Any]) -> tuple[Connection, Recorder]:
-    connection, transport = Connection(handlers, Limits()), Recorder()
+    connection, transport = Connection(handlers, ConnectionLimits()), Recorder()
     connection.connection_made(transport)
     return connection, transport
 

@@ -12,8 +12,7 @@ from support.loopback import ECHO, SOON_S, Raw, echo, frames, serving, small_lim
 from penstock.errors import BadRequest, NoAnswer, Unreachable
 from penstock.protocol.codes import ResponseCode
 from penstock.protocol.command import Command
-from penstock.remoting.connection import Connection
-from penstock.remoting.dial import connect
+from penstock.remoting.connection import Connection, connect
 
 if TYPE_CHECKING:
     from remoting.conftest import Run

@@ -11,8 +11,7 @@ from support.loopback import ECHO, SOON_S, Raw, echo, frames, requests, serving,
 from penstock.errors import Unreachable
 from penstock.protocol.codes import ResponseCode
 from penstock.protocol.command import Command
-from penstock.remoting.connection import Connection
-from penstock.remoting.dial import connect
+from penstock.remoting.connection import Connection, connect
 from penstock.remoting.server import Server
 
 if TYPE_CHECKING:

@@ -25,7 +25,7 @@ from support.loopback import (
 from penstock.errors import BadSettings, Unreachable
 from penstock.protocol.codes import ResponseCode
 from penstock.protocol.command import Command
-from penstock.remoting.dial import connect
+from penstock.remoting.connection import connect
 from penstock.remoting.tls import PLAIN, TlsMode, client_tls, server_tls
 
 if TYPE_CHECKING:

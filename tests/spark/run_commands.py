@@ -17,8 +17,7 @@ from pyspark.sql import SparkSession
 from support.spark import QUICK
 
 from penstock.cli.main import main
-from penstock.pipeline.connect_session import start_connect_session
-from penstock.pipeline.session import start_session
+from penstock.pipeline.session import start_connect_session, start_session
 
 SETTINGS = {
     "spark.driver.host": "127.0.0.1",

@@ -12,7 +12,8 @@ from support.peers import JAVA, JavaServed, PeerError, build, make_orders, until
 from support.pipeline import cluster_place, send
 from support.spark import sentence
 
-from penstock.client.sync import Admin, Message, Producer
+from penstock.client.message import Message
+from penstock.client.sync import Admin, Producer
 from penstock.testing import LocalBroker, broker
 
 

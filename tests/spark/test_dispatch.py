@@ -16,11 +16,13 @@ from support.documents import Reader, to_run
 from support.stores import StoreHome, derived_files, eventually, put_mixed
 
 from penstock.cli.main import main
-from penstock.client.sync import Message as ClientMessage
-from penstock.client.sync import MessageQueue, Producer, PullConsumer, ReceivedMessage
+from penstock.client.message import Message as ClientMessage
+from penstock.client.message import ReceivedMessage
+from penstock.client.sync import Producer, PullConsumer
 from penstock.errors import StoreInUse
 from penstock.pipeline.jobs.dispatch import DispatchJob, dispatch
 from penstock.pipeline.jobs.property_index import property_index
+from penstock.protocol.bodies.queues import MessageQueue
 from penstock.store import Dispatch, Message, MessageStore
 
 SMALL: dict[str, Any] = {"mapped_file_size_commit_log": 16_384, "max_hash_slot_num": 50, "max_index_num": 300}

@@ -14,9 +14,10 @@ from support.stores import StoreHome
 from penstock.cli.main import main
 from penstock.errors import BadSettings, PenstockError
 from penstock.pipeline.decode import Decode
-from penstock.pipeline.jobs.export import Export, data_files, export
+from penstock.pipeline.jobs.common import Where
+from penstock.pipeline.jobs.export import Export, export
 from penstock.pipeline.jobs.export import batch as export_batch
-from penstock.pipeline.jobs.where import Where
+from penstock.pipeline.jobs.export import spec as spec_module
 from penstock.store import Message
 
 
@@ -42,7 +43,7 @@ def test_two_runs_with_traffic_between_and_a_kill_miss_and_double_nothing(
         for step in ("commit_delta", "commit_iceberg"):  # written and noted and moved, but not committed
             patched.setattr(export_batch, step, kill)
         if form in ("parquet", "json"):  # written and noted, and only the first file moved
-            patched.setattr(export_batch, "move", lambda root, files: (data_files.move(root, files[:1]), kill()))
+            patched.setattr(export_batch, "move", lambda root, files: (spec_module.move(root, files[:1]), kill()))
         with pytest.raises(PenstockError):
             export(spark, wish, where)
     put += fill_days(home, 40, 20)

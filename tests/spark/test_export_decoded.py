@@ -103,7 +103,7 @@ def values(lake: Path, form: str) -> dict[int, dict[str, Any]]:
 
         rows = DeltaTable(lake).to_pyarrow_table().to_pylist()
     elif form == "iceberg":
-        from penstock.pipeline.jobs.export.iceberg import open_catalog
+        from penstock.pipeline.jobs.export.tables import open_catalog
 
         wish = Export(to=str(lake), format=form)
         rows = open_catalog(wish).load_table(wish.table).scan().to_arrow().to_pylist()

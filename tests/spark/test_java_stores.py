@@ -12,10 +12,10 @@ from support.peers import Peer, message_json
 from support.spark import QUEUE_ORDER, read, rows, stored
 from support.stores import StoreHome
 
-from penstock.broker.system_topics import NOT_FOR_SENDING
+from penstock.broker.topics import NOT_FOR_SENDING
 from penstock.format.sys_flag import COMPRESSED
+from penstock.pipeline.jobs.common import Where
 from penstock.pipeline.jobs.export import Export, export
-from penstock.pipeline.jobs.where import Where
 from penstock.store import MessageStore
 
 pytestmark = pytest.mark.java

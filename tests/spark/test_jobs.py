@@ -13,11 +13,10 @@ from support.stores import StoreHome
 
 from penstock.cli.main import main
 from penstock.errors import BadSettings, BadStore
-from penstock.pipeline.jobs.matching import Wanted
-from penstock.pipeline.jobs.search import Found, describe, search
+from penstock.pipeline.jobs.common import Where
+from penstock.pipeline.jobs.search import SearchResult, Wanted, describe, search
 from penstock.pipeline.jobs.usage import usage, usage_here
-from penstock.pipeline.jobs.where import Where
-from penstock.pipeline.workers import in_workers
+from penstock.pipeline.session import in_workers
 from penstock.store import Message
 
 
@@ -48,7 +47,7 @@ def test_what_a_worker_meets_is_one_sentence(spark: SparkSession, home: StoreHom
     assert sentence(error) == "somewhere: piece 7 is no good"
 
 
-def bodies(found: Found) -> list[bytes]:
+def bodies(found: SearchResult) -> list[bytes]:
     return sorted(bytes(row.body) for row in found.frame.collect())
 
 

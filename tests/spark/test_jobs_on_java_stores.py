@@ -28,13 +28,12 @@ from support.spark import finish_lake, lake_command, start_lake, table_rows
 
 from penstock.cli.main import main
 from penstock.format.constants import DELAY, KEYS, TAGS, UNIQ_KEY
+from penstock.pipeline.jobs.common import Where
 from penstock.pipeline.jobs.diff import Sides, diff, diff_bytes
-from penstock.pipeline.jobs.matching import Wanted
 from penstock.pipeline.jobs.rebuild import rebuild
 from penstock.pipeline.jobs.replay import Mapping, Target, from_place, replay
-from penstock.pipeline.jobs.search import search
+from penstock.pipeline.jobs.search import Wanted, search
 from penstock.pipeline.jobs.usage import usage
-from penstock.pipeline.jobs.where import Where
 from penstock.pipeline.lake import init_project
 from penstock.store import Dispatch, Message, MessageStore
 

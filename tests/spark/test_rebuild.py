@@ -11,8 +11,8 @@ from support.damage import DamagedHome, derived
 
 from penstock.cli.main import main
 from penstock.errors import PenstockError, StoreInUse
+from penstock.pipeline.jobs.common import Where
 from penstock.pipeline.jobs.rebuild import rebuild
-from penstock.pipeline.jobs.where import Where
 from penstock.store import Message
 
 SIZES = ("mappedFileSizeCommitLog=4096", "mappedFileSizeConsumeQueue=400", "maxHashSlotNum=50", "maxIndexNum=40")

@@ -14,9 +14,9 @@ from support.stores import StoreHome
 from penstock.cli.main import main
 from penstock.errors import PenstockError
 from penstock.format.record import Record
+from penstock.pipeline.jobs.common import Where
 from penstock.pipeline.jobs.replay import Mapping, Target, from_place, replay
 from penstock.pipeline.jobs.replay import batch as replay_batch
-from penstock.pipeline.jobs.where import Where
 from penstock.store import Message
 from penstock.testing import broker
 

@@ -15,10 +15,10 @@ from support.peers import Peer, message_json
 from support.pipeline import PAIRS, audit_here
 
 from penstock.cli.main import main
+from penstock.pipeline.jobs.common import Where
 from penstock.pipeline.jobs.verify import verify, verify_frame
-from penstock.pipeline.jobs.where import Where
 from penstock.store import Message, MessageStore, Settings
-from penstock.store.audit.finding import Finding
+from penstock.store.audit.findings import Finding
 
 PLANTED = (
     "a_body_with_another_crc",

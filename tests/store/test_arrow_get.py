@@ -13,7 +13,7 @@ from support.arrow import expected_row, numbers, put_numbered, read_log, read_qu
 from support.messages import as_v2, make_record
 from support.stores import StoreHome
 
-from penstock.format.arrow_schema import MESSAGE_SCHEMA
+from penstock.format.arrow_rows import MESSAGE_SCHEMA
 from penstock.format.queue_unit import pack_unit
 from penstock.format.record import decode_record
 from penstock.store import ArrowPage, GetStatus, Message, MessageStore

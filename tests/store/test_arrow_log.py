@@ -7,7 +7,7 @@ from support.arrow import numbers, put_numbered, read_log
 from support.stores import StoreHome
 
 from penstock.errors import StoreFailed
-from penstock.format.arrow_schema import MESSAGE_SCHEMA
+from penstock.format.arrow_rows import MESSAGE_SCHEMA
 from penstock.store import Message
 
 pytestmark = pytest.mark.usefixtures("kernels_name")

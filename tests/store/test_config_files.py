@@ -16,10 +16,10 @@ from penstock.format.config_tables import (
     SubscriptionGroup,
     SubscriptionGroups,
     TopicConfig,
-    Topics,
+    TopicConfigs,
 )
 from penstock.store.config_files import ConfigFile, ConfigFiles
-from penstock.store.files import Files
+from penstock.store.io import Files
 
 TOPICS = """{
 	"dataVersion":{
@@ -75,7 +75,7 @@ def offsets(value: int) -> ConsumerOffsets:
 def test_topics_are_read(tmp_path: Path, config: ConfigFiles) -> None:
     (tmp_path / "topics.json").write_text(TOPICS)
     loaded = config.topics.read()
-    assert loaded.table == Topics(
+    assert loaded.table == TopicConfigs(
         topics={"TopicTest": TopicConfig(name="TopicTest", read_queue_nums=4, write_queue_nums=4)},
         version=DataVersion(counter=2, timestamp=1600000000000),
     )
@@ -185,7 +185,7 @@ def test_an_empty_file_without_backup_is_an_empty_table_and_a_note_says_so(tmp_p
     path = tmp_path / "topics.json"
     path.touch()
     loaded = config.topics.read()
-    assert loaded.table == Topics()
+    assert loaded.table == TopicConfigs()
     assert loaded.note == f"{path} is empty; it was read as an empty table."
 
 

@@ -23,9 +23,8 @@ from penstock.format.kernels import java_hash
 from penstock.format.queue_unit import pack_unit
 from penstock.format.record import Record, encode_record
 from penstock.store import GetStatus, Message, MessageStore, PutStatus, Settings
-from penstock.store.consume_queue import NO_UNIT
-from penstock.store.files import Files
-from penstock.store.queue_ext import QueueExtensions
+from penstock.store.consume_queue import NO_UNIT, QueueExtensions
+from penstock.store.io import Files
 from penstock.store.running_flags import Trouble
 
 pytestmark = pytest.mark.usefixtures("kernels_name")

@@ -11,9 +11,9 @@ from support.disks import WatchedFiles
 
 from penstock.errors import BadStore, StoreFailed
 from penstock.store import Message, MessageStore, Settings
-from penstock.store.file_map import FileMap
-from penstock.store.file_queue import FileQueue, file_name
-from penstock.store.transient_pool import TransientPool
+from penstock.store.io import FileMap
+from penstock.store.mapped_file import TransientPool
+from penstock.store.mapped_file_queue import MappedFileQueue, file_name
 
 SIZE = 8192
 
@@ -24,13 +24,13 @@ def disk() -> WatchedFiles:
 
 
 @pytest.fixture
-def queue(tmp_path: Path, disk: WatchedFiles) -> Iterator[FileQueue]:
-    queue = FileQueue(disk, tmp_path / "log", SIZE)
+def queue(tmp_path: Path, disk: WatchedFiles) -> Iterator[MappedFileQueue]:
+    queue = MappedFileQueue(disk, tmp_path / "log", SIZE)
     yield queue
     queue.close()
 
 
-def fill(queue: FileQueue, count: int, byte: int = 0xAB) -> None:
+def fill(queue: MappedFileQueue, count: int, byte: int = 0xAB) -> None:
     """Appends bytes, over as many files as it takes."""
     while count:
         file = queue.writable(queue.wrote_offset)
@@ -58,19 +58,19 @@ def test_files_are_named_by_their_offset_in_twenty_digits() -> None:
     assert file_name(6000000) == "00000000000006000000"
 
 
-def test_an_empty_queue_has_no_minimum_and_ends_at_zero(queue: FileQueue) -> None:
+def test_an_empty_queue_has_no_minimum_and_ends_at_zero(queue: MappedFileQueue) -> None:
     assert (queue.min_offset, queue.max_offset, queue.wrote_offset) == (-1, 0, 0)
     assert queue.find(0) is None
     assert queue.read(0, 1) is None
 
 
-def test_the_first_file_begins_at_the_multiple_before_the_start(queue: FileQueue) -> None:
+def test_the_first_file_begins_at_the_multiple_before_the_start(queue: MappedFileQueue) -> None:
     file = queue.writable(3 * SIZE + 100)
     assert (file.from_offset, file.created_first) == (3 * SIZE, True)
     assert queue.min_offset == 3 * SIZE
 
 
-def test_a_full_file_is_followed_by_the_next_one(queue: FileQueue) -> None:
+def test_a_full_file_is_followed_by_the_next_one(queue: MappedFileQueue) -> None:
     fill(queue, SIZE)
     assert queue.max_offset == SIZE
     second = queue.writable(0)
@@ -79,7 +79,7 @@ def test_a_full_file_is_followed_by_the_next_one(queue: FileQueue) -> None:
     assert all(path.stat().st_size == SIZE for path in queue.folder.iterdir())
 
 
-def test_a_file_that_cannot_be_made_leaves_the_queue_as_it_was(queue: FileQueue, disk: WatchedFiles) -> None:
+def test_a_file_that_cannot_be_made_leaves_the_queue_as_it_was(queue: MappedFileQueue, disk: WatchedFiles) -> None:
     fill(queue, SIZE)
     (queue.folder / file_name(SIZE)).mkdir()
     with pytest.raises(StoreFailed, match="cannot allocate"):
@@ -103,14 +103,16 @@ def test_a_file_that_cannot_be_made_leaves_the_queue_as_it_was(queue: FileQueue,
         (2**62, None),
     ],
 )
-def test_a_file_is_found_only_if_it_really_covers_the_offset(queue: FileQueue, offset: int, found: int | None) -> None:
+def test_a_file_is_found_only_if_it_really_covers_the_offset(
+    queue: MappedFileQueue, offset: int, found: int | None
+) -> None:
     fill(queue, 3 * SIZE)
     assert queue.drop_first()
     file = queue.find(offset)
     assert (None if file is None else file.from_offset) == found
 
 
-def test_a_read_stays_within_one_file_and_what_was_written(queue: FileQueue) -> None:
+def test_a_read_stays_within_one_file_and_what_was_written(queue: MappedFileQueue) -> None:
     fill(queue, SIZE + 10)
     assert queue.read(SIZE - 4, 4) == b"\xab" * 4
     assert queue.read(SIZE - 4, 5) is None
@@ -121,7 +123,7 @@ def test_a_read_stays_within_one_file_and_what_was_written(queue: FileQueue) -> 
 # -- flushing and committing ---------------------------------------------------------------------------------
 
 
-def test_one_flush_works_on_one_file_and_the_next_goes_on_behind_it(queue: FileQueue, disk: WatchedFiles) -> None:
+def test_one_flush_works_on_one_file_and_the_next_goes_on_behind_it(queue: MappedFileQueue, disk: WatchedFiles) -> None:
     fill(queue, 2 * SIZE + 5)
     assert queue.flush() is True
     assert queue.flushed_where == SIZE
@@ -132,7 +134,7 @@ def test_one_flush_works_on_one_file_and_the_next_goes_on_behind_it(queue: FileQ
     assert disk.syncs["log"] == 3
 
 
-def test_flush_all_goes_over_every_file(queue: FileQueue) -> None:
+def test_flush_all_goes_over_every_file(queue: MappedFileQueue) -> None:
     fill(queue, 3 * SIZE)
     queue.flush_all()
     assert queue.flushed_where == 3 * SIZE
@@ -141,7 +143,7 @@ def test_flush_all_goes_over_every_file(queue: FileQueue) -> None:
     assert queue.flushed_where == 3 * SIZE + 1
 
 
-def test_a_flush_waits_for_enough_pages_but_not_in_a_full_file(queue: FileQueue) -> None:
+def test_a_flush_waits_for_enough_pages_but_not_in_a_full_file(queue: MappedFileQueue) -> None:
     fill(queue, 4096)
     assert queue.flush(2) is False
     fill(queue, 4096)
@@ -149,7 +151,7 @@ def test_a_flush_waits_for_enough_pages_but_not_in_a_full_file(queue: FileQueue)
     assert queue.flushed_where == SIZE
 
 
-def test_the_time_of_the_newest_record_on_disk_is_taken_only_by_a_thorough_flush(queue: FileQueue) -> None:
+def test_the_time_of_the_newest_record_on_disk_is_taken_only_by_a_thorough_flush(queue: MappedFileQueue) -> None:
     fill(queue, SIZE)
     queue.files[0].store_timestamp = 1234
     queue.flush(1)
@@ -158,11 +160,13 @@ def test_the_time_of_the_newest_record_on_disk_is_taken_only_by_a_thorough_flush
     assert queue.store_timestamp == 1234
 
 
-def test_readers_do_not_look_behind_a_file_whose_buffer_is_not_committed(tmp_path: Path, queue: FileQueue) -> None:
+def test_readers_do_not_look_behind_a_file_whose_buffer_is_not_committed(
+    tmp_path: Path, queue: MappedFileQueue
+) -> None:
     pool = TransientPool(2, SIZE)
 
     def buffered(path: Path, offset: int) -> object:
-        made = FileQueue(WatchedFiles(), path.parent, SIZE).writable(offset)
+        made = MappedFileQueue(WatchedFiles(), path.parent, SIZE).writable(offset)
         made.buffer = pool.borrow()
         return made
 
@@ -185,7 +189,7 @@ def test_readers_do_not_look_behind_a_file_whose_buffer_is_not_committed(tmp_pat
 # -- cutting -------------------------------------------------------------------------------------------------
 
 
-def test_a_cut_zeroes_what_it_cuts_and_removes_later_files(queue: FileQueue) -> None:
+def test_a_cut_zeroes_what_it_cuts_and_removes_later_files(queue: MappedFileQueue) -> None:
     fill(queue, 3 * SIZE)
     assert queue.truncate(SIZE + 100) == 2 * SIZE - 100
     assert sorted(path.name for path in queue.folder.iterdir()) == [file_name(0), file_name(SIZE)]
@@ -195,21 +199,21 @@ def test_a_cut_zeroes_what_it_cuts_and_removes_later_files(queue: FileQueue) -> 
     assert (queue.max_offset, queue.flushed_where, queue.committed_where) == (SIZE + 100,) * 3
 
 
-def test_a_cut_leaves_earlier_files_alone(queue: FileQueue) -> None:
+def test_a_cut_leaves_earlier_files_alone(queue: MappedFileQueue) -> None:
     fill(queue, 2 * SIZE)
     queue.truncate(SIZE + 1)
     assert (queue.folder / file_name(0)).read_bytes() == b"\xab" * SIZE
     assert queue.files[0].wrote == SIZE
 
 
-def test_a_cut_at_the_border_of_two_files_removes_the_second(queue: FileQueue) -> None:
+def test_a_cut_at_the_border_of_two_files_removes_the_second(queue: MappedFileQueue) -> None:
     fill(queue, 2 * SIZE)
     queue.truncate(SIZE)
     assert [file.from_offset for file in queue.files] == [0]
     assert queue.max_offset == SIZE
 
 
-def test_what_was_cut_does_not_come_back_when_the_queue_grows_again(queue: FileQueue) -> None:
+def test_what_was_cut_does_not_come_back_when_the_queue_grows_again(queue: MappedFileQueue) -> None:
     fill(queue, 2 * SIZE)
     queue.truncate(10)
     fill(queue, 5, byte=0xCD)
@@ -220,7 +224,7 @@ def test_what_was_cut_does_not_come_back_when_the_queue_grows_again(queue: FileQ
 # -- deleting ------------------------------------------------------------------------------------------------
 
 
-def test_the_first_file_is_not_deleted_while_somebody_reads_it(queue: FileQueue) -> None:
+def test_the_first_file_is_not_deleted_while_somebody_reads_it(queue: MappedFileQueue) -> None:
     fill(queue, 2 * SIZE)
     first = queue.files[0]
     assert first.hold()
@@ -235,7 +239,7 @@ def test_the_first_file_is_not_deleted_while_somebody_reads_it(queue: FileQueue)
     assert queue.read(SIZE, 4) == b"\xab" * 4
 
 
-def test_destroying_a_queue_removes_its_files_and_its_folder(queue: FileQueue) -> None:
+def test_destroying_a_queue_removes_its_files_and_its_folder(queue: MappedFileQueue) -> None:
     fill(queue, 2 * SIZE)
     queue.destroy()
     assert not queue.folder.exists()
@@ -245,13 +249,13 @@ def test_destroying_a_queue_removes_its_files_and_its_folder(queue: FileQueue) -
 # -- loading -------------------------------------------------------------------------------------------------
 
 
-def test_a_folder_that_is_not_there_is_an_empty_queue(queue: FileQueue) -> None:
+def test_a_folder_that_is_not_there_is_an_empty_queue(queue: MappedFileQueue) -> None:
     queue.load()
     assert queue.files == ()
     assert not queue.folder.exists()
 
 
-def test_files_are_loaded_as_full_in_the_order_of_their_names(queue: FileQueue) -> None:
+def test_files_are_loaded_as_full_in_the_order_of_their_names(queue: MappedFileQueue) -> None:
     write_files(queue.folder, (3 * SIZE, SIZE), (2 * SIZE, SIZE), (4 * SIZE, SIZE))
     queue.load()
     assert [file.from_offset for file in queue.files] == [2 * SIZE, 3 * SIZE, 4 * SIZE]
@@ -294,7 +298,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("case", WRONG)
-def test_a_bad_file_is_named_with_what_was_expected_and_found(queue: FileQueue, case: str) -> None:
+def test_a_bad_file_is_named_with_what_was_expected_and_found(queue: MappedFileQueue, case: str) -> None:
     files, named, words = WRONG[case]
     write_files(queue.folder, *files)
     before = contents(queue.folder)
@@ -310,7 +314,7 @@ def test_a_bad_file_is_named_with_what_was_expected_and_found(queue: FileQueue, 
 
 
 @pytest.mark.parametrize("name", ["notes.txt", "0", "00000000000000000000.bak", "0000000000000000000x", "٠" * 20])
-def test_a_foreign_file_is_named_and_left_alone(queue: FileQueue, name: str) -> None:
+def test_a_foreign_file_is_named_and_left_alone(queue: MappedFileQueue, name: str) -> None:
     write_files(queue.folder, (0, SIZE))
     (queue.folder / name).write_bytes(b"mine")
     before = contents(queue.folder)
@@ -321,7 +325,7 @@ def test_a_foreign_file_is_named_and_left_alone(queue: FileQueue, name: str) -> 
     assert contents(queue.folder) == before
 
 
-def test_a_folder_with_the_name_of_a_data_file_is_refused_in_one_sentence(queue: FileQueue) -> None:
+def test_a_folder_with_the_name_of_a_data_file_is_refused_in_one_sentence(queue: MappedFileQueue) -> None:
     write_files(queue.folder, (0, SIZE))
     (queue.folder / file_name(SIZE)).mkdir()
     (queue.folder / file_name(SIZE) / "inside").write_bytes(b"mine")
@@ -333,7 +337,7 @@ def test_a_folder_with_the_name_of_a_data_file_is_refused_in_one_sentence(queue:
 
 
 @pytest.mark.parametrize("size", [0, 10, SIZE - 1])
-def test_an_unfinished_last_file_without_content_does_not_stop_the_start(queue: FileQueue, size: int) -> None:
+def test_an_unfinished_last_file_without_content_does_not_stop_the_start(queue: MappedFileQueue, size: int) -> None:
     write_files(queue.folder, (0, SIZE))
     (queue.folder / file_name(SIZE)).write_bytes(bytes(size))
     queue.load()
@@ -342,7 +346,7 @@ def test_an_unfinished_last_file_without_content_does_not_stop_the_start(queue: 
     assert (queue.folder / file_name(SIZE)).read_bytes() == bytes(SIZE)
 
 
-def test_a_load_that_fails_holds_no_file_open(queue: FileQueue, disk: WatchedFiles) -> None:
+def test_a_load_that_fails_holds_no_file_open(queue: MappedFileQueue, disk: WatchedFiles) -> None:
     opened: list[FileMap] = []
 
     class Remembering(WatchedFiles):
@@ -354,7 +358,7 @@ def test_a_load_that_fails_holds_no_file_open(queue: FileQueue, disk: WatchedFil
 
     write_files(queue.folder, (0, SIZE), (SIZE, SIZE), (2 * SIZE, SIZE))
     with pytest.raises(OSError, match="ill"):
-        FileQueue(Remembering(), queue.folder, SIZE).load()
+        MappedFileQueue(Remembering(), queue.folder, SIZE).load()
     assert len(opened) == 2
     assert all(each.memory.closed for each in opened)
 

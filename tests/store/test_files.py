@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import StoreFailed
-from penstock.store.file_map import FileMap
-from penstock.store.files import Files
+from penstock.store.io import FileMap, Files
 
 SIZE = 1 << 20
 

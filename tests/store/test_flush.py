@@ -15,8 +15,8 @@ from support.disks import WAIT_SECONDS, FaultyFiles, Gate, WatchedFiles
 
 from penstock.store import FlushDiskType, GetStatus, Message, MessageStore, PutStatus, Settings
 from penstock.store import flush as flush_module
-from penstock.store.file_queue import FileQueue
 from penstock.store.flush import Syncer, TimedFlush
+from penstock.store.mapped_file_queue import MappedFileQueue
 
 PAGE = 4096
 HOUR_MS = 3_600_000
@@ -277,17 +277,17 @@ def seconds(monkeypatch: pytest.MonkeyPatch) -> HandClock:
 
 
 @pytest.fixture
-def log(tmp_path: Path, disk: WatchedFiles) -> Iterator[FileQueue]:
-    queue = FileQueue(disk, tmp_path / "commitlog", 64 * PAGE)
+def log(tmp_path: Path, disk: WatchedFiles) -> Iterator[MappedFileQueue]:
+    queue = MappedFileQueue(disk, tmp_path / "commitlog", 64 * PAGE)
     yield queue
     queue.close()
 
 
-def append(log: FileQueue, count: int) -> None:
+def append(log: MappedFileQueue, count: int) -> None:
     log.writable(0).wrote += count
 
 
-def test_the_timed_flush_waits_for_its_pages(log: FileQueue, seconds: HandClock) -> None:
+def test_the_timed_flush_waits_for_its_pages(log: MappedFileQueue, seconds: HandClock) -> None:
     reported: list[int] = []
     flush = TimedFlush(Settings(), Syncer(log, reported.append, print))
     append(log, 4 * PAGE - 1)
@@ -298,7 +298,7 @@ def test_the_timed_flush_waits_for_its_pages(log: FileQueue, seconds: HandClock)
     assert log.flushed_where == 4 * PAGE
 
 
-def test_the_timed_flush_is_thorough_now_and_then(log: FileQueue, seconds: HandClock) -> None:
+def test_the_timed_flush_is_thorough_now_and_then(log: MappedFileQueue, seconds: HandClock) -> None:
     flush = TimedFlush(Settings(), Syncer(log, lambda timestamp: None, print))
     append(log, 10)
     seconds.seconds += 9.9
@@ -313,7 +313,7 @@ def test_the_timed_flush_is_thorough_now_and_then(log: FileQueue, seconds: HandC
     assert log.flushed_where == 10, "the interval begins anew"
 
 
-def test_the_last_round_of_the_timed_flush_is_thorough(log: FileQueue) -> None:
+def test_the_last_round_of_the_timed_flush_is_thorough(log: MappedFileQueue) -> None:
     flush = TimedFlush(Settings(), Syncer(log, lambda timestamp: None, print))
     append(log, 10)
     flush.finish()

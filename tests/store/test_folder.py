@@ -11,7 +11,7 @@ import pytest
 from support.stores import StoreHome
 
 from penstock.errors import BadSettings, BadStore, StoreFailed
-from penstock.store.folder import StoreFolder
+from penstock.store.readonly.store_folder import StoreFolder
 
 OWNER = """
 import sys

@@ -14,8 +14,8 @@ from support.stores import Clock
 
 from penstock.format.checkpoint import Checkpoint
 from penstock.store import Message, MessageStore, Settings
-from penstock.store import keeper as keeper_module
-from penstock.store.keeper import Keeper
+from penstock.store import derived_flush as keeper_module
+from penstock.store.derived_flush import DerivedFlusher
 
 PAGE = 4096
 HOUR_MS = 3_600_000
@@ -26,7 +26,7 @@ class Bench(NamedTuple):
     """A store whose own keeper sleeps, and one that works when the test says so."""
 
     store: MessageStore
-    keeper: Keeper
+    keeper: DerivedFlusher
     disk: WatchedFiles
     clock: Clock
     seconds: SimpleNamespace
@@ -50,7 +50,7 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
     with MessageStore.open(tmp_path / "store", settings, files=disk, clock=clock) as store:
         monkeypatch.setattr(keeper_module, "time", SimpleNamespace(monotonic=lambda: seconds.now))
         engine = replace(store.engine, settings=Settings())
-        keeper = Keeper(engine, store._checkpoint, store._notes, store.statistics, print)
+        keeper = DerivedFlusher(engine, store._checkpoint, store._notes, store.statistics, print)
         yield Bench(store, keeper, disk, clock, seconds)
 
 

@@ -9,8 +9,8 @@ from support.stores import StoreHome
 
 from penstock.errors import BadStore
 from penstock.format.queue_unit import pack_unit
-from penstock.store import light_view
-from penstock.store.light_view import FilesView, GivenUnits, LogView, QueueView
+from penstock.store.readonly import view as view_module
+from penstock.store.readonly.view import FilesView, GivenUnits, LogView, QueueView
 
 FILE_SIZE = 4096
 UNITS = 5
@@ -72,7 +72,7 @@ def test_a_file_that_is_deleted_stays_readable_while_it_is_mapped(tmp_path: Path
 
 
 def test_only_the_files_that_were_used_last_stay_mapped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(light_view, "_MOST_MAPPED", 2)
+    monkeypatch.setattr(view_module, "_MAX_MAPPED", 2)
     make_files(tmp_path, 0, 1, 2)
     view = FilesView(tmp_path, FILE_SIZE)
     first, second = view.find(0), view.find(FILE_SIZE)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from penstock.store import BrokerRole, Message, MessageStore, Settings
-from penstock.store.listeners import Listeners
 from penstock.store.running_flags import RunningFlags, Trouble
+from penstock.store.worker import Listeners
 
 
 def test_listeners_are_called_in_the_order_in_which_they_came_and_not_after_they_left() -> None:

@@ -12,11 +12,11 @@ from penstock.format import kernels
 from penstock.format.index_layout import IndexGeometry
 from penstock.store import Message, MessageStore, Settings
 from penstock.store.damage import DamagedRange
-from penstock.store.file_queue import FileQueue
-from penstock.store.files import Files
-from penstock.store.index_file import IndexFile
-from penstock.store.live_view import freeze_index, settle_log
-from penstock.store.overlay_files import OverlayFiles
+from penstock.store.index import IndexFile
+from penstock.store.io import Files
+from penstock.store.mapped_file_queue import MappedFileQueue
+from penstock.store.overlay import OverlayFiles
+from penstock.store.recovery.log import freeze_index, settle_log
 
 pytestmark = pytest.mark.usefixtures("kernels_name")
 
@@ -86,10 +86,10 @@ def test_items_that_the_header_does_not_count_yet_are_taken_out(written: IndexFi
 SIZE = 4096
 
 
-def log_with(folder: Path, data: bytes | bytearray) -> FileQueue:
+def log_with(folder: Path, data: bytes | bytearray) -> MappedFileQueue:
     folder.mkdir(exist_ok=True)
     (folder / ("0" * 20)).write_bytes(bytes(data).ljust(SIZE, b"\0"))
-    log = FileQueue(OverlayFiles(), folder, SIZE)
+    log = MappedFileQueue(OverlayFiles(), folder, SIZE)
     log.load()
     return log
 

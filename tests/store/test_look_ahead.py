@@ -9,7 +9,7 @@ import pytest
 from support.stores import StoreHome
 
 from penstock.store import Message, MessageStore, dispatch
-from penstock.store.recovery import dispatching
+from penstock.store.recovery import queues as queues_module
 
 
 def _fill(home: StoreHome) -> None:
@@ -55,7 +55,7 @@ def test_the_files_are_the_same_with_and_without(home: StoreHome, monkeypatch: p
     _fill(home)
     plain, threads = _rebuilt(home)
     assert not any("ahead" in name for name in threads)
-    monkeypatch.setattr(dispatching, "_WORTH_A_THREAD", 0)
+    monkeypatch.setattr(queues_module, "_WORTH_A_THREAD", 0)
     ahead, threads = _rebuilt(home)
     assert any("ahead" in name for name in threads)
     assert ahead == plain

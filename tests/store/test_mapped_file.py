@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 from support.disks import WatchedFiles
 
-from penstock.store.mapped_file import PAGE, MappedFile
-from penstock.store.transient_pool import TransientPool
+from penstock.store.mapped_file import PAGE, MappedFile, TransientPool
 
 SIZE = 16 * PAGE
 RECORD = b"0123456789abcdef"

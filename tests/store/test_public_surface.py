@@ -40,9 +40,9 @@ PUBLIC = [
 NEEDS_PYARROW = [
     "penstock.format.arrow_puts",
     "penstock.format.arrow_rows",
-    "penstock.format.arrow_schema",
-    "penstock.store.arrow_get",
-    "penstock.store.arrow_put",
+    "penstock.format.arrow_rows",
+    "penstock.store.arrow",
+    "penstock.store.arrow",
 ]
 
 

@@ -11,10 +11,9 @@ from support.stores import StoreHome
 
 from penstock.errors import StoreFailed
 from penstock.store import MessageStore, Settings
-from penstock.store.file_map import FileMap
-from penstock.store.files import Files
-from penstock.store.recovery import walk_note
-from penstock.store.store_lock import StoreLock, _locked_here
+from penstock.store.io import FileMap, Files
+from penstock.store.lock import StoreLock, _locked_here
+from penstock.store.recovery import log as log_module
 
 SMALL = {
     "mapped_file_size_commit_log": 2048,
@@ -178,7 +177,7 @@ def test_a_recovery_killed_again_and_again_gets_to_its_end(home: StoreHome, tmp_
 def test_a_walk_goes_on_where_the_one_before_was_killed(
     home: StoreHome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(walk_note, "EVERY_SECONDS", 0.0)
+    monkeypatch.setattr(log_module, "EVERY_SECONDS", 0.0)
     harm(home)
     home.mark_crashed()
     (home.path / "checkpoint").unlink()

@@ -12,9 +12,11 @@ from support.stores import PER_FILE, AgedStore, StoreHome
 
 from penstock.errors import BadStore
 from penstock.format.queue_unit import pack_unit
-from penstock.store import Message, MessageStore, queue_tail, tail
-from penstock.store.folder import StoreFolder
-from penstock.store.tail import StoreTail
+from penstock.store import Message, MessageStore
+from penstock.store.readonly import tail
+from penstock.store.readonly import tail as tail_module
+from penstock.store.readonly.store_folder import StoreFolder
+from penstock.store.readonly.tail import StoreTail
 
 UNITS = 5
 SIZES = {"mapped_file_size_commit_log": 4096, "mapped_file_size_consume_queue": 20 * UNITS}
@@ -268,7 +270,7 @@ def test_an_idle_look_lists_nothing_and_opens_nothing(home: StoreHome, monkeypat
             return super().is_folder(path)
 
     monkeypatch.setattr(tail, "OverlayFiles", Counted)
-    monkeypatch.setattr(queue_tail, "OverlayFiles", Counted)
+    monkeypatch.setattr(tail_module, "OverlayFiles", Counted)
     monkeypatch.setattr(tail, "_LIST_EVERY_S", 3600.0)
     folder = StoreFolder.find(home.path)
     seen = StoreTail(folder.layout, folder.settings)

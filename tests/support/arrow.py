@@ -14,11 +14,10 @@ import pyarrow as pa
 
 from penstock.store import GetStatus, Message, MessageStore, Record, Settings
 from penstock.store.audit import audit
-from penstock.store.files import Files
+from penstock.store.io import Files
 from penstock.store.layout import Layout
-from penstock.store.sink.commit import Batch, Outcome, commit
-from penstock.store.sink.marks import Identity, Kind
-from penstock.store.sink.staged import folder_of, read_part, stage
+from penstock.store.sink.commit import CommitResult, SinkBatch, commit, folder_of, read_part, stage
+from penstock.store.sink.journal import Identity, WriterKind
 from support.disks import UnsyncedFiles
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -118,7 +117,7 @@ PIECE = 10
 
 
 def query_batch(number: int) -> Identity:
-    return Identity(Kind.QUERY, QUERY, number)
+    return Identity(WriterKind.QUERY, QUERY, number)
 
 
 def make_store(path: Path, files: Files | None = None) -> None:
@@ -157,7 +156,7 @@ def commit_rows(
     files: Files | None = None,
     between: Callable[[int], object] = lambda number: None,
     **changes: Any,
-) -> Outcome:
+) -> CommitResult:
     """Stages and commits `count` rows; `between` is called before each put, and after the last."""
     files, layout = files or Files(), Layout.of(path, SETTINGS)
     folder = folder_of(identity, str(identity.batch_id))
@@ -173,7 +172,7 @@ def commit_rows(
         between(len(parts))
 
     queues = {"orders": QUEUES - 1, "results": QUEUES - 1} if count else {}
-    batch = Batch(identity, rows=count, queues=queues, of_new_topics=QUEUES)
+    batch = SinkBatch(identity, rows=count, queues=queues, of_new_topics=QUEUES)
     return commit(path, changes.pop("settings", SETTINGS), changes.pop("batch", batch), read, files=files)
 
 

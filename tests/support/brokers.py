@@ -25,13 +25,11 @@ from penstock.format.message_id import decode_message_id
 from penstock.format.record import Record, decode_record
 from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.protocol.command import Command
-from penstock.protocol.languages import Language
-from penstock.protocol.versions import V4_9_8
-from penstock.remoting.connection import Connection
-from penstock.remoting.dial import connect
-from penstock.remoting.limits import Limits
+from penstock.protocol.versions import V4_9_8, Language
+from penstock.remoting.connection import Connection, connect
+from penstock.remoting.limits import ConnectionLimits
 from penstock.store import FlushDiskType, MessageStore, Settings
-from penstock.store.files import Files
+from penstock.store.io import Files
 from support.loopback import free_port
 
 WAIT_S = 60.0
@@ -275,7 +273,7 @@ class RunningBroker:
         if host == "127.0.0.1":
             connection = await connect(self.address, handlers=handlers)
         else:
-            connection = Connection(handlers, Limits())
+            connection = Connection(handlers, ConnectionLimits())
             loop = asyncio.get_running_loop()
             await loop.create_connection(lambda: connection, *self.address, local_addr=(host, 0))
         made = RawClient(connection, asked, signer)

@@ -19,7 +19,7 @@ from typing import Self
 import httpx
 
 from penstock.client import Later, Message, Producer, PushConsumer, PushOptions, ReceivedMessage
-from penstock.protocol.bodies.route import BrokerData, QueueData, TopicRouteData
+from penstock.protocol.bodies.routes import BrokerData, QueueData, TopicRouteData
 from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.protocol.command import Command
 from penstock.remoting.connection import Connection

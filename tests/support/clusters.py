@@ -25,9 +25,9 @@ from typing import Any, Self, TypeVar
 
 import pytest
 
+from penstock.client.message import Message, SendStatus
 from penstock.client.producer import ProducerOptions
-from penstock.client.results import SendStatus
-from penstock.client.sync import Message, Producer, PullConsumer
+from penstock.client.sync import Producer, PullConsumer
 from penstock.errors import PenstockError
 from penstock.store import MessageStore, Settings
 from support.brokers import BrokerHome, RunningBroker, Served

@@ -28,17 +28,18 @@ from penstock.format.config_tables import (
     SubscriptionGroup,
     SubscriptionGroups,
     TopicConfig,
-    Topics,
+    TopicConfigs,
 )
 from penstock.format.index_layout import IndexHeader
 from penstock.format.record import Record
-from penstock.format.scan import Batch, Blank, Damage, scan
+from penstock.format.scan import Blank, Damage, ScanBatch, scan
 from penstock.store import Message, MessageStore, Settings
 from penstock.store.audit import audit
 from penstock.store.config_files import ConfigFiles
-from penstock.store.files import Files
-from penstock.store.rebuilding import RangesReport, rebuild_by_ranges
-from penstock.store.repair import RebuildReport, RepairReport, rebuild, repair
+from penstock.store.io import Files
+from penstock.store.rebuild import RangesReport, rebuild_by_ranges
+from penstock.store.repair import RebuildReport, RepairReport, repair
+from penstock.store.repair import repair as repair_module
 from support.disks import UnsyncedFiles
 from support.stores import StoreHome
 
@@ -127,7 +128,7 @@ class SoundStore:
 
     def _write_config(self, ends: dict[tuple[str, int], int]) -> None:
         config, topics = self.config, sorted({topic for topic, _ in ends})
-        config.topics.write(Topics(topics={topic: TopicConfig(name=topic) for topic in topics}))
+        config.topics.write(TopicConfigs(topics={topic: TopicConfig(name=topic) for topic in topics}))
         offsets: dict[tuple[str, str], dict[int, int]] = {}
         for (topic, queue_id), end in ends.items():
             offsets.setdefault((topic, "group"), {})[queue_id] = end - queue_id
@@ -282,7 +283,7 @@ class DamagedHome(StoreHome):
 
     def rebuild(self, **arguments: Any) -> RebuildReport:
         arguments = {"settings": SMALL_SETTINGS, "clock": self.clock, "files": UnsyncedFiles(), **arguments}
-        return rebuild(self.path, **arguments)
+        return repair_module(self.path, **arguments)
 
     def errors(self) -> list[str]:
         return [f"{each.kind}: {each.path}: {each.what}" for each in audit(self.path, SMALL_SETTINGS).errors]
@@ -304,9 +305,9 @@ class DamagedHome(StoreHome):
                 end = max((each.queue_offset for each in due), default=-1) + 1
                 assert store.put(Message(topic, b"next", queue_id=queue_id)).queue_offset == end
 
-    def walk(self) -> list[Batch | Blank | Damage]:
+    def walk(self) -> list[ScanBatch | Blank | Damage]:
         """The log as any reader walks it: records, fillers, damage, file by file."""
-        found: list[Batch | Blank | Damage] = []
+        found: list[ScanBatch | Blank | Damage] = []
         for path in self.log_files():
             found += scan(path.read_bytes(), int(path.name), 0, SMALL_LOG_SIZE, check_crc=True)
         return found
@@ -350,7 +351,7 @@ def assert_same(path: Path, *sizes: int, settings: Settings = SMALL_SETTINGS, **
     """Rebuilds copies of a store, by ranges of these sizes and by one process; returns what the first rebuild said."""
     reports = []
     expected = copy_of(path)
-    one = rebuild(expected, settings, clock=lambda: NOW, files=UnsyncedFiles(), **arguments)
+    one = repair_module(expected, settings, clock=lambda: NOW, files=UnsyncedFiles(), **arguments)
     for size in sizes:
         copy = copy_of(path)
         report = by_ranges(copy, size, settings=settings, **arguments)

@@ -15,8 +15,7 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
-from penstock.store.file_map import FileMap
-from penstock.store.files import Files
+from penstock.store.io import FileMap, Files
 
 
 class UnsyncedMap(FileMap):

@@ -24,7 +24,7 @@ from penstock.protocol.command import Command
 from penstock.protocol.frame import FrameReader, encode
 from penstock.remoting.connection import Address, Connection
 from penstock.remoting.handlers import Handlers
-from penstock.remoting.limits import Limits
+from penstock.remoting.limits import ConnectionLimits
 from penstock.remoting.server import Server
 
 ECHO = 1
@@ -47,8 +47,8 @@ async def serving(handlers: Handlers | None = None, **options: Any) -> AsyncIter
         await server.stop(grace_s=1)
 
 
-def small_limits(**changes: Any) -> Limits:
-    return Limits(**{"goodbye_s": 0.5, **changes})
+def small_limits(**changes: Any) -> ConnectionLimits:
+    return ConnectionLimits(**{"goodbye_s": 0.5, **changes})
 
 
 def requests(count: int, code: int = ECHO, body: bytes = b"") -> list[Command]:

@@ -31,23 +31,22 @@ from pyspark.sql.types import (
     VarcharType,
 )
 
-from penstock.client.sync import Message, Producer
-from penstock.format.arrow_schema import MESSAGE_SCHEMA
+from penstock.client.message import Message
+from penstock.client.sync import Producer
+from penstock.format.arrow_rows import MESSAGE_SCHEMA
 from penstock.format.record import Record
-from penstock.pipeline.cluster_link import ClusterAccess
-from penstock.pipeline.cluster_place import ClusterPlace
-from penstock.pipeline.jobs.audit_tasks import Answer, Numbered, answers
-from penstock.pipeline.jobs.verify import Stores, Verified, audit_stores
-from penstock.pipeline.jobs.where import Where
+from penstock.pipeline.cluster_source import ClusterPlace
+from penstock.pipeline.cluster_tasks import ClusterAccess
+from penstock.pipeline.jobs.common import Where
+from penstock.pipeline.jobs.verify import AuditAnswer, Numbered, Stores, Verified, answers, audit_stores
 from penstock.pipeline.options import Options
-from penstock.pipeline.places import Page, Task
-from penstock.pipeline.planning import plan_batch
-from penstock.pipeline.ranges import Queue, Span
-from penstock.pipeline.rows import Shape
-from penstock.pipeline.schema import known_columns, schema_of
+from penstock.pipeline.plan import plan_batch
+from penstock.pipeline.ranges import OffsetRange, Queue, ReadTask, RowPage
+from penstock.pipeline.rows import RowShape
+from penstock.pipeline.source import known_columns, schema_of
 from penstock.store import MessageStore
 from penstock.store.audit import AuditReport, audit
-from penstock.store.folder import StoreFolder
+from penstock.store.readonly.store_folder import StoreFolder
 from penstock.testing import LocalBroker
 from support.arrow import expected_row, rows_of
 from support.damage import ITEMS, SLOTS
@@ -64,24 +63,27 @@ def options_for(path: Path | str, **given: object) -> Options:
     return options
 
 
-def sent(tasks: Iterable[Task]) -> list[Task]:
+def sent(tasks: Iterable[ReadTask]) -> list[ReadTask]:
     """The tasks as they arrive at workers."""
     return [pickle.loads(pickle.dumps(task)) for task in tasks]
 
 
-def read_table(options: Options, tasks: Iterable[Task], names: Sequence[str] = ()) -> pa.Table:
+def read_table(options: Options, tasks: Iterable[ReadTask], names: Sequence[str] = ()) -> pa.Table:
     """What tasks return, one after the other. `names` are the columns, as `.schema(...)` says them."""
     schema = schema_of(options)
     if names:
         known = known_columns(options)
         schema = StructType([StructField(name, known[name]) for name in names])
-    shape, arrow = pickle.loads(pickle.dumps(Shape.of(options, schema.names))), to_arrow_schema(schema, timezone="UTC")
+    shape, arrow = (
+        pickle.loads(pickle.dumps(RowShape.of(options, schema.names))),
+        to_arrow_schema(schema, timezone="UTC"),
+    )
     batches: list[pa.RecordBatch] = [batch for task in sent(tasks) for batch in shape.batches(task, arrow)]
     assert all(batch.num_rows and batch.schema == arrow for batch in batches)
     return pa.Table.from_batches(batches, arrow)
 
 
-def read_tasks(options: Options, tasks: Iterable[Task], names: Sequence[str] = ()) -> Rows:
+def read_tasks(options: Options, tasks: Iterable[ReadTask], names: Sequence[str] = ()) -> Rows:
     """The same as rows that are valid in every respect."""
     return [row for batch in read_table(options, tasks, names).to_batches() for row in rows_of(batch)]
 
@@ -139,20 +141,20 @@ def access_to(namesrv: str, patience_s: float = 30.0) -> ClusterAccess:
     return ClusterAccess(namesrv, "TOOLS_CONSUMER", patience_s=patience_s)
 
 
-def whole(place: ClusterPlace, *topics: str) -> list[Span]:
+def whole(place: ClusterPlace, *topics: str) -> list[OffsetRange]:
     """Everything that the queues of some topics hold."""
-    return [Span(queue, *place.bounds(queue)) for queue in place.queues(topics)]
+    return [OffsetRange(queue, *place.bounds(queue)) for queue in place.queues(topics)]
 
 
-def read_pages(task: Task, columns: Sequence[str] = ALL_COLUMNS) -> list[Page]:
+def read_pages(task: ReadTask, columns: Sequence[str] = ALL_COLUMNS) -> list[RowPage]:
     return list(task.pages(columns))
 
 
-def column_of(pages: Iterable[Page], column: str) -> list[object]:
+def column_of(pages: Iterable[RowPage], column: str) -> list[object]:
     return [value for page in pages for value in page.batch.column(column).to_pylist()]
 
 
-def places(pages: Iterable[Page]) -> list[Queue | tuple[Queue, int]]:
+def places(pages: Iterable[RowPage]) -> list[Queue | tuple[Queue, int]]:
     """The queue and the queue offset of every row, in order."""
     return [
         (Queue(topic, page.broker, queue_id), offset)
@@ -163,14 +165,14 @@ def places(pages: Iterable[Page]) -> list[Queue | tuple[Queue, int]]:
     ]
 
 
-def table(pages: Iterable[Page]) -> pa.Table:
+def table(pages: Iterable[RowPage]) -> pa.Table:
     return pa.Table.from_batches([page.batch for page in pages])
 
 
 PAIRS = (f"maxHashSlotNum={SLOTS}", f"maxIndexNum={ITEMS}")
 """What must be said of a `SoundStore`: an index file does not say its geometry."""
 Tasks = Sequence[Sequence[Numbered]]
-Answers = list[tuple[int, Answer]]
+Answers = list[tuple[int, AuditAnswer]]
 
 
 def in_process(tasks: Tasks) -> Answers:

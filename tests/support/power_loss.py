@@ -17,9 +17,9 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
-from penstock.store.file_map import FileMap
+from penstock.store.io import FileMap
+from penstock.store.lock import StoreLock
 from penstock.store.mapped_file import PAGE
-from penstock.store.store_lock import StoreLock
 from support.disks import UnsyncedFiles
 
 SECTOR = 512

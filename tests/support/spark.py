@@ -22,7 +22,7 @@ from pyspark.sql import DataFrame, SparkSession
 import penstock
 from penstock.client.sync import PullConsumer
 from penstock.pipeline.jobs.export import Export
-from penstock.pipeline.jobs.export.iceberg import open_catalog
+from penstock.pipeline.jobs.export.tables import open_catalog
 from penstock.store import Message, MessageStore
 from penstock.testing import LocalBroker
 from support.arrow import expected_row

@@ -26,8 +26,8 @@ from penstock.format.record import Record
 from penstock.format.sys_flag import COMPRESSED
 from penstock.store import FlushDiskType, GetStatus, Message, MessageStore, PutResult, Settings
 from penstock.store.external.builder import Builder
-from penstock.store.external.scan import LogRange, Piece, cut_range, decode_piece, encode_piece, scan
-from penstock.store.files import Files
+from penstock.store.external.scan import DerivedRange, LogRange, cut_range, decode_piece, encode_piece, scan
+from penstock.store.io import Files
 from penstock.store.retention.cleaner import Gone
 from support.disks import MeasuredFiles
 
@@ -361,7 +361,7 @@ def unpacked(record: Record) -> bytes:
     return UNPACK[codec](record.body) if record.sys_flag & COMPRESSED else record.body
 
 
-def pieces_of(builder: Builder, stop: int, count: int = 3) -> list[Piece]:
+def pieces_of(builder: Builder, stop: int, count: int = 3) -> list[DerivedRange]:
     """What workers would find between where the builder stands and `stop`."""
     settings, found = builder.settings, []
     for number, (begin, end) in enumerate(cut_range(builder.position, stop, count, 1)):

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from penstock.client.sync import Admin, Message, Producer, PullConsumer
+from penstock.client.message import Message
+from penstock.client.sync import Admin, Producer, PullConsumer
 from penstock.errors import BadSettings, PenstockError, Refused
 from penstock.testing import LocalBroker, broker
 

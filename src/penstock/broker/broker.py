@@ -19,46 +19,39 @@ import socket
 from collections.abc import Callable, Coroutine
 from typing import Any, Final, Protocol
 
-from penstock.broker.access import LOOK_EVERY_S, Access, IsLocal, is_local, local_only
-from penstock.broker.admin_accounts import AdminAccounts
-from penstock.broker.administration import Administration
-from penstock.broker.answers import Answers
-from penstock.broker.clients import Clients
-from penstock.broker.flow import UnflushedSends
-from penstock.broker.hold import HeldPulls
-from penstock.broker.moved_offsets import MovedOffsets
+from penstock.broker.access import LOOK_EVERY_S, Access, IsLocal, is_administration, is_local, local_only
+from penstock.broker.admin import BrokerAdmin
+from penstock.broker.admin.runtime import AdminAccounts
+from penstock.broker.consumers import Clients
+from penstock.broker.filters import SqlCompiler, compile_sql
+from penstock.broker.long_polling import HeldPulls
 from penstock.broker.offsets import Offsets
-from penstock.broker.peer_hosts import host_text
-from penstock.broker.pull import Pulls
-from penstock.broker.query import Queries
-from penstock.broker.rates import SAMPLE_S
-from penstock.broker.registration import Registration
-from penstock.broker.replication.master_link import ASKED_BY_SLAVES
+from penstock.broker.pull import MovedOffsets, Pulls, SlaveReads
+from penstock.broker.query import MessageQueries
+from penstock.broker.registration import BrokerRegistration
+from penstock.broker.replication.config_sync import ASKED_BY_SLAVES
+from penstock.broker.replication.replication import SAMPLE_S as REPLICATION_SAMPLE_S
 from penstock.broker.replication.replication import Replication, check_role
-from penstock.broker.replication.status import SAMPLE_S as REPLICATION_SAMPLE_S
-from penstock.broker.rights import is_administration
-from penstock.broker.selection import SqlCompiler
-from penstock.broker.send import Sends
-from penstock.broker.send_back import SendBacks
-from penstock.broker.send_check import SendChecks
+from penstock.broker.replies import host_text
+from penstock.broker.request_reply import Answers
+from penstock.broker.retry import SendBacks
+from penstock.broker.send import SendChecks, Sends
+from penstock.broker.send_acks import PendingAcks
 from penstock.broker.settings import BrokerSettings
-from penstock.broker.slave_reads import SlaveReads
-from penstock.broker.sql92 import compile_sql
 from penstock.broker.state import BrokerState
+from penstock.broker.stats import SAMPLE_S, StoreWatch
 from penstock.broker.tracing import start_tracing
-from penstock.broker.transaction_check import TransactionCheck
-from penstock.broker.transactions import Transactions, make_half
-from penstock.broker.watch import StoreWatch
+from penstock.broker.transactions import TransactionCheck, Transactions, make_half
 from penstock.clock import now_ms
 from penstock.errors import Unreachable
 from penstock.namesrv.name_server import NameServer
-from penstock.namesrv.route_table import Broker as BrokerIdentity
+from penstock.namesrv.route_table import RegisteredBroker as BrokerIdentity
 from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.protocol.command import Command
 from penstock.protocol.frame import MAX_FRAME
 from penstock.remoting.connection import Address, Connection
 from penstock.remoting.handlers import Handler
-from penstock.remoting.limits import Limits
+from penstock.remoting.limits import ConnectionLimits
 from penstock.remoting.server import Server
 from penstock.remoting.tls import ServerTls, server_tls
 from penstock.store.settings import BrokerRole
@@ -117,13 +110,13 @@ class Broker:
         store.dispatcher.gather(_SLAVE_GATHER_S if is_slave else _GATHER_S)
         self.held = HeldPulls(store)
         tracing = start_tracing()
-        made = UnflushedSends if tracing is None else tracing.unflushed
+        made = PendingAcks if tracing is None else tracing.unflushed
         self.unflushed = made(store, state.settings)
         self.handlers: dict[int, Handler] = {}
         """By request code; asked anew for each request."""
         check_role(store.settings, state.settings.now)
         self.identity = _identity(store, state.settings.now)
-        self.registration = Registration(self.identity, state.topics, state.settings, name_server)
+        self.registration = BrokerRegistration(self.identity, state.topics, state.settings, name_server)
         self._tls: ServerTls = server_tls(store.settings.broker)
         self.access = access or Access.of(state.settings.now)
         if self.access is not None:
@@ -137,8 +130,8 @@ class Broker:
         self.transaction_check = TransactionCheck(
             store, state.topics, state.offsets, state.clients, state.settings, clock
         )
-        self.administration = Administration(state, self.held, self.unflushed, compile_sql)
-        self._queries = Queries(store)
+        self.administration = BrokerAdmin(state, self.held, self.unflushed, compile_sql)
+        self._queries = MessageQueries(store)
         for concern in self._concerns(compile_sql):
             self.add(concern)
         if tracing is not None:
@@ -212,8 +205,8 @@ class Broker:
 
         self._tasks.append(asyncio.create_task(run()))
 
-    def _limits(self) -> Limits:
-        return Limits(
+    def _limits(self) -> ConnectionLimits:
+        return ConnectionLimits(
             frame_bytes=max(MAX_FRAME, self.store.settings.max_message_size + _FRAME_SLACK),
             idle_s=float(self.state.settings.now.server_channel_max_idle_time_seconds),
         )

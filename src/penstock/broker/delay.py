@@ -26,8 +26,7 @@ from penstock.format.constants import HALF_TOPIC, REAL_QID, REAL_TOPIC, SCHEDULE
 from penstock.format.properties import encode_properties
 from penstock.format.queue_unit import NO_RECORD_SIZE
 from penstock.format.record import Record
-from penstock.store.message import Message
-from penstock.store.status import PutStatus
+from penstock.store.message import Message, PutStatus
 from penstock.store.store import MessageStore
 
 log = logging.getLogger("penstock.broker")

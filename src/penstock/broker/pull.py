@@ -1,4 +1,20 @@
-"""Pulling: codes 11 and 361.
+"""From which broker of its name a consumer should pull: the master, or a slave while it is far behind.
+
+With slaveReadEnable a master sends a consumer to the broker that its group names (whichBrokerWhenConsumeSlowly) when
+what it reads is likely not in memory any more, and back otherwise. A slave serves whoever comes, as RocketMQ's do;
+without slaveReadEnable it suggests the master for the next pull. A slave that has less than a consumer has seen does
+not correct it, unless offsetCheckInSlave is true: the master may know better, or the rest is still to come.
+
+
+OFFSET_MOVED_EVENT: a record of each time a consumer was sent to another offset than the one it asked for.
+
+Whoever watches that topic learns that a group lost its place: its messages were deleted, or its offset was never
+right. The record is RocketMQ's: JSON with the group, the queue and both offsets, its tag and key the group's name. A
+consumer that asks again and again would fill the log with them, so there is one a minute for a queue of a group, and
+so many for all. What was told is not on disk, and after a restart may be told again. Belongs to the loop's thread.
+
+
+Pulling: codes 11 and 361.
 
 A pull is checked, its offset committed if it says so, and answered from the queue. One that is at the queue's end may
 be held (`hold`) and is then run once more. Every answer carries the next offset and the queue's bounds.
@@ -6,29 +22,110 @@ be held (`hold`) and is then run once more. Every answer carries the next offset
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Callable
 from typing import Final
 
 import msgspec
 
-from penstock.broker.clients import sql_compiler
-from penstock.broker.hold import HeldPull, HeldPulls
+from penstock.broker.consumers import sql_compiler
+from penstock.broker.filters import ALL, Selection, SqlCompiler, by_tags
 from penstock.broker.hooks import ConsumeContext
-from penstock.broker.moved_offsets import MovedOffsets
-from penstock.broker.pull_reply import found_head
-from penstock.broker.selection import ALL, Selection, SqlCompiler, by_tags
-from penstock.broker.slave_reads import SlaveReads
+from penstock.broker.long_polling import HeldPull, HeldPulls
+from penstock.broker.replies import found_head
+from penstock.broker.settings import SettingsInForce
 from penstock.broker.state import BrokerState
-from penstock.errors import BadRequest
+from penstock.broker.topics import OFFSET_MOVED_TOPIC
+from penstock.errors import BadRequest, PenstockError
 from penstock.format.config_tables import SubscriptionGroup
-from penstock.protocol.bodies.heartbeat import MessageModel
-from penstock.protocol.bodies.route import PERM_READ
+from penstock.protocol.bodies.clients import MessageModel
+from penstock.protocol.bodies.queues import MessageQueue, OffsetMovedEvent
+from penstock.protocol.bodies.routes import PERM_READ
 from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.protocol.command import RESPONSE, Command
 from penstock.protocol.headers.pull import COMMIT_OFFSET, SUBSCRIPTION, SUSPEND, PullMessage
 from penstock.protocol.subscription import TAG, SubscriptionData, subscribe
 from penstock.remoting.connection import Connection
 from penstock.remoting.handlers import Handler, Refusal, failed
-from penstock.store.status import GetStatus, Page
+from penstock.store.message import GetStatus, Message, Page
+from penstock.store.store import MessageStore
+
+_MASTER: Final = 0
+
+
+class SlaveReads:
+    """Asked by every pull; `follows` says of a slave whether its master is there, and is None for a master."""
+
+    def __init__(
+        self, settings: SettingsInForce, follows: Callable[[], bool] | None = None, *, corrects: bool = True
+    ) -> None:
+        self._settings = settings
+        self._follows = follows
+        self.corrects = corrects or follows is None
+        """Whether consumers are told that their offset is none of the queue's."""
+
+    @property
+    def suggests(self) -> bool:
+        """Whether answers may name another broker than the master."""
+        return self._settings.now.slave_read_enable
+
+    @property
+    def takes_offsets(self) -> bool:
+        """Whether a pull may commit: a slave's offsets are its master's, unless that is gone."""
+        return self._follows is None or not self._follows()
+
+    def suggested(self, group: SubscriptionGroup | None, page: Page) -> int:
+        """The id of the broker to pull from next."""
+        if group is None or not self._settings.now.slave_read_enable:
+            return _MASTER
+        return group.which_broker_when_consume_slowly if page.suggest_slave else group.broker_id
+
+
+log = logging.getLogger("penstock.broker")
+SPAN_MS: Final = 60_000
+MAX_IN_A_SPAN: Final = 1_000
+
+
+class MovedOffsets:
+    """Writes the records."""
+
+    def __init__(self, store: MessageStore, settings: SettingsInForce, clock: Callable[[], int]) -> None:
+        self._store = store
+        self._settings = settings
+        self._clock = clock
+        self._told: set[tuple[str, str, int]] = set()
+        self._told_since = 0
+
+    def tell(self, group: str, topic: str, queue_id: int, asked: int, given: int) -> None:
+        """Notes that a group asked for one offset of a queue and was given another."""
+        now = self._clock()
+        if not 0 <= now - self._told_since < SPAN_MS:
+            self._told.clear()
+            self._told_since = now
+        key = (group, topic, queue_id)
+        if key in self._told or len(self._told) >= MAX_IN_A_SPAN or not self._settings.now.is_writable:
+            return
+        self._told.add(key)
+        log.warning("%s asked for offset %d of %s queue %d, and was sent to %d", group, asked, topic, queue_id, given)
+        queue = MessageQueue(broker_name=self._settings.now.broker_name, queue_id=queue_id, topic=topic)
+        event = OffsetMovedEvent(consumer_group=group, message_queue=queue, offset_request=asked, offset_new=given)
+        message = Message(
+            OFFSET_MOVED_TOPIC,
+            event.to_bytes(),
+            keys=(group,),
+            tags=group,
+            queue_id=0,
+            born_timestamp=now,
+            born_host=self._store.settings.store_host,
+        )
+        try:
+            result = self._store.append(message)
+        except PenstockError as error:  # the pull is answered whatever becomes of its record
+            log.warning("that is not in %s: %s", OFFSET_MOVED_TOPIC, error)
+            return
+        if not result.stored:
+            log.warning("that is not in %s: %s", OFFSET_MOVED_TOPIC, result.reason or result.status.value)
+
 
 _EMPTY: Final = (GetStatus.NO_MESSAGE_IN_QUEUE, GetStatus.NO_MATCHED_LOGIC_QUEUE)
 _SCANNED: Final = (GetStatus.FOUND, GetStatus.NO_MATCHED_MESSAGE, GetStatus.MESSAGE_WAS_REMOVING)
@@ -46,9 +143,9 @@ _CODES: Final = {
 _ANSWERS: Final = {status: (code, status.name) for status, code in _CODES.items()}
 _BY_TAG: Final = (None, "", TAG)
 _UNKNOWN: Final = (None, 0)
-_MOST_PLAIN: Final = 65_536
+_MAX_PLAIN: Final = 65_536
 _LONGEST_HOLD_S: Final = 300.0
-_MOST_EXAMINED: Final = 800
+_MAX_EXAMINED: Final = 800
 """Messages that one pull shows to an SQL92 filter before it is answered, found or not."""
 
 
@@ -123,7 +220,7 @@ class Pulls:
         if not 0 <= header.queue_id < topic.read_queue_nums:
             why = f"topic '{topic.name}' has {topic.read_queue_nums} queues, and no queue {header.queue_id}"
             raise Refusal(ResponseCode.SYSTEM_ERROR, why)
-        if len(self._plain) >= _MOST_PLAIN:
+        if len(self._plain) >= _MAX_PLAIN:
             self._plain.clear()
         self._plain[topic.name, group.name] = group, topic.read_queue_nums
         return group
@@ -181,7 +278,7 @@ class Pulls:
             kept = [record for record in page.records if selection.accepts(record)]
             if kept:
                 return msgspec.structs.replace(page, data=b"".join(kept), count=len(kept))
-            if page.next_begin_offset - offset >= _MOST_EXAMINED or page.next_begin_offset >= page.max_offset:
+            if page.next_begin_offset - offset >= _MAX_EXAMINED or page.next_begin_offset >= page.max_offset:
                 return msgspec.structs.replace(page, status=GetStatus.NO_MATCHED_MESSAGE, data=b"", count=0)
             following = self._store.get_dispatched(topic, queue_id, page.next_begin_offset, most, selection.tags)
             if following.status is not GetStatus.FOUND:

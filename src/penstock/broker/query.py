@@ -14,16 +14,16 @@ from typing import Final
 from penstock.protocol import fields
 from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.protocol.command import Command
-from penstock.protocol.headers.query import QueryMessage, QueryMessageReply, ViewMessage
+from penstock.protocol.headers.pull import QueryMessage, QueryMessageReply, ViewMessage
 from penstock.remoting.connection import Connection
 from penstock.remoting.handlers import Handler, Refusal
 from penstock.store.store import MessageStore
 
-_MOST_BYTES: Final = 8 << 20
+_MAX_BYTES: Final = 8 << 20
 """Of one answer; clients refuse frames of more than 16 MiB. One record is always given."""
 
 
-class Queries:
+class MessageQueries:
     """Answers from the index and the log."""
 
     def __init__(self, store: MessageStore) -> None:
@@ -57,7 +57,7 @@ class Queries:
         size = 0
         for record in reversed(hits.records):
             size += len(record)
-            if kept and size > _MOST_BYTES:
+            if kept and size > _MAX_BYTES:
                 break
             kept.append(record)
         return kept[::-1]

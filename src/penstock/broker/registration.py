@@ -18,19 +18,18 @@ from typing import Final
 import msgspec
 
 from penstock.broker.settings import BrokerSettings, SettingsInForce
-from penstock.broker.topic_table import TopicTable
+from penstock.broker.topics import BrokerTopics
 from penstock.errors import PenstockError
-from penstock.format.config_tables import Topics
+from penstock.format.config_tables import TopicConfigs
 from penstock.namesrv.name_server import NameServer
-from penstock.namesrv.route_table import Broker
+from penstock.namesrv.route_table import RegisteredBroker
 from penstock.protocol import fields
-from penstock.protocol.bodies.register import RegisterBrokerBody
+from penstock.protocol.bodies.routes import RegisterBrokerBody
 from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.protocol.command import Command
 from penstock.protocol.headers.namesrv import BrokerIdentity, RegisterBroker, RegisterBrokerReply
-from penstock.remoting.addresses import parse_address
-from penstock.remoting.connection import Connection
-from penstock.remoting.dial import connect
+from penstock.remoting.connection import Connection, connect
+from penstock.remoting.sockets import parse_address
 
 log = logging.getLogger("penstock.broker")
 
@@ -41,11 +40,15 @@ _SOON_S: Final = 0.02
 """Topics that are made together are told together."""
 
 
-class Registration:
+class BrokerRegistration:
     """All name servers that know, or are to know, this broker."""
 
     def __init__(
-        self, broker: Broker, topics: TopicTable, settings: SettingsInForce, embedded: NameServer | None = None
+        self,
+        broker: RegisteredBroker,
+        topics: BrokerTopics,
+        settings: SettingsInForce,
+        embedded: NameServer | None = None,
     ) -> None:
         self._broker = broker
         self._topics = topics
@@ -99,13 +102,13 @@ class Registration:
 
     # -- what is told ----------------------------------------------------------------------------------------
 
-    def topics(self) -> Topics:
+    def topics(self) -> TopicConfigs:
         """The topics as clients may use them: with no right that the broker itself does not give."""
         known, allowed = self._topics.snapshot(), self._settings.now.broker_permission
         if self._settings.now.is_readable and self._settings.now.is_writable:
             return known
         cut = {name: msgspec.structs.replace(topic, perm=topic.perm & allowed) for name, topic in known.topics.items()}
-        return Topics(topics=cut, version=known.version)
+        return TopicConfigs(topics=cut, version=known.version)
 
     def register_request(self) -> Command:
         compressed, broker = self._settings.now.compressed_register, self._broker
@@ -151,7 +154,7 @@ def _ignore(log_address: str, client_address: str) -> None:
 class _Remote:
     """One name server on the network."""
 
-    def __init__(self, address: str, registration: Registration) -> None:
+    def __init__(self, address: str, registration: BrokerRegistration) -> None:
         self._address = address
         self._registration = registration
         self._connection: Connection | None = None

@@ -1,4 +1,10 @@
-"""Sending: codes 10, 310 and 320.
+"""Properties of a send that can stay the text they came as.
+
+Whether a message may be sent to a topic, and which topic that is: made if it is new, or the one for dead letters.
+
+A client's batch as messages: each item of the body becomes one, with the batch's topic, queue and times.
+
+Sending: codes 10, 310 and 320.
 
 A message goes into the log on the loop's thread, which takes microseconds; under SYNC_FLUSH its reply waits for the
 disk in `flow`, not here. Its properties stay the text that they came as, with `CLUSTER` behind it, unless something in
@@ -10,36 +16,213 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable
+from typing import Final
 
-from penstock.broker.flow import UnflushedSends
-from penstock.broker.hold import HeldPulls
+from penstock.broker.consumers import GroupTable
 from penstock.broker.hooks import Hooks, SendContext
-from penstock.broker.peer_hosts import PeerHosts
-from penstock.broker.property_text import plain_text
-from penstock.broker.put_reply import STORED, PutReplies
-from penstock.broker.send_batch import int_of, messages_of
-from penstock.broker.send_check import SendChecks
-from penstock.broker.send_reply import SendReplyFrames
+from penstock.broker.long_polling import HeldPulls
+from penstock.broker.replies import STORED, PeerHosts, PutReplies, SendReplyFrames
+from penstock.broker.send_acks import PendingAcks
 from penstock.broker.settings import BrokerSettings, SettingsInForce
-from penstock.broker.tally import Tally
-from penstock.broker.topic_table import TopicTable
+from penstock.broker.stats import MessageCounters
+from penstock.broker.topics import NOT_FOR_SENDING, UNIT, UNIT_SUBSCRIPTION, BrokerTopics, dead_letter_topic
 from penstock.errors import BadMessage
+from penstock.format import kernels
+from penstock.format.batch import decode_batch_body
 from penstock.format.config_tables import TopicConfig
-from penstock.format.constants import CLUSTER, DELAY, HALF_TOPIC, RETRY_PREFIX, TRAN_MSG, WAIT
-from penstock.format.properties import split_properties
+from penstock.format.constants import CLUSTER, DELAY, HALF_TOPIC, PROPERTY_SEPARATOR, RETRY_PREFIX, TRAN_MSG, WAIT
+from penstock.format.properties import encode_properties, join_properties, split_properties
 from penstock.format.sys_flag import MULTI_TAGS
+from penstock.format.topics import check_topic
+from penstock.protocol.bodies.routes import PERM_WRITE
 from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.protocol.command import ONE_WAY, RESPONSE, Command
 from penstock.protocol.headers.send import SendMessage, SendMessageV2
+from penstock.protocol.versions import V3_4_9
 from penstock.remoting.connection import Connection
 from penstock.remoting.handlers import Handler, Refusal
-from penstock.store.message import Message
-from penstock.store.status import PutStatus
+from penstock.store.message import Message, PutStatus
 from penstock.store.store import MessageStore
+
+_DELAY: Final = f"{DELAY}\x01"
+_HALF: Final = f"{TRAN_MSG}\x01"
+_CLUSTER: Final = f"{CLUSTER}\x01"
+_WAIT: Final = f"{WAIT}\x01"
+_WAITS: Final = f"{WAIT}\x01true"
+_BORDER: Final = (PROPERTY_SEPARATOR, "")
+
+
+def plain_text(text: str, suffix: str) -> str | None:
+    """The properties as they are to be stored, `suffix` behind them; None if something in them is to be acted on.
+
+    `WAIT=true`, which Java sends always, says nothing and is left out.
+    """
+    if _DELAY in text or _HALF in text or _CLUSTER in text:
+        return None
+    at = text.find(_WAIT)
+    if at >= 0:
+        end = at + len(_WAITS)
+        if text[at:end] != _WAITS or text[end : end + 1] not in _BORDER or text[at - 1 : at] not in _BORDER:
+            return None
+        text = text[:at] + text[end + 1 :]
+    if not text:
+        return suffix
+    return text + suffix if text[-1] == PROPERTY_SEPARATOR else f"{text}{PROPERTY_SEPARATOR}{suffix}"
+
+
+class SendChecks:
+    """RocketMQ's checks of a send, in its order."""
+
+    def __init__(
+        self, topics: BrokerTopics, groups: GroupTable, settings: SettingsInForce, clock: Callable[[], int]
+    ) -> None:
+        self._topics = topics
+        self._groups = groups
+        self._settings = settings
+        self._clock = clock
+
+    def topic_for(self, header: SendMessage) -> TopicConfig:
+        """The topic that a send names. Raises Refusal."""
+        settings, name = self._settings.now, header.topic
+        if self._clock() < settings.start_accept_send_request_time_stamp:
+            why = "this broker does not take messages yet (startAcceptSendRequestTimeStamp)"
+            raise Refusal(ResponseCode.SYSTEM_ERROR, why)
+        if not settings.is_writable:
+            raise Refusal(ResponseCode.NO_PERMISSION, "this broker may not be written to (brokerPermission)")
+        try:
+            check_topic(name)
+        except BadMessage as error:
+            raise Refusal(ResponseCode.SYSTEM_ERROR, str(error)) from None
+        if name in NOT_FOR_SENDING:
+            raise Refusal(ResponseCode.NO_PERMISSION, f"topic '{name}' is the broker's own; nobody else may send to it")
+        topic = self._topics.find(name) or self._make(header)
+        if not topic.perm & PERM_WRITE:
+            raise Refusal(ResponseCode.NO_PERMISSION, f"topic '{name}' may not be written to")
+        return topic
+
+    def queue_of(self, header: SendMessage, queues: int) -> None:
+        """Raises Refusal if there is no such queue."""
+        if header.queue_id >= queues:
+            why = f"topic '{header.topic}' has {queues} queues, and no queue {header.queue_id}"
+            raise Refusal(ResponseCode.SYSTEM_ERROR, why)
+
+    def _make(self, header: SendMessage) -> TopicConfig:
+        is_retry = header.topic.startswith(RETRY_PREFIX)
+        flag = 0 if not header.unit_mode else UNIT_SUBSCRIPTION if is_retry else UNIT
+        made = None
+        if is_retry:
+            made = self._topics.create_for_send_back(header.topic, 1, sys_flag=flag)
+        else:
+            queues = header.default_topic_queue_nums
+            made = self._topics.create_on_send(header.topic, header.default_topic, queues, flag)
+        if made is None:
+            why = f"topic '{header.topic}' does not exist, and may not be made by a send; create it first"
+            raise Refusal(ResponseCode.TOPIC_NOT_EXIST, why)
+        return made
+
+    def dead_letter_for(self, header: SendMessage, version: int) -> TopicConfig | None:
+        """The topic for dead letters, if a retry that a client sends itself has been retried often enough."""
+        name = header.topic.removeprefix(RETRY_PREFIX)
+        group = self._groups.find_or_create(name)
+        if group is None:
+            raise Refusal(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"consumer group '{name}' does not exist")
+        most = group.retry_max_times
+        if version >= V3_4_9 and header.max_reconsume_times is not None:
+            most = header.max_reconsume_times
+        if header.reconsume_times < most:
+            return None
+        return make_dead_letter_topic(self._topics, name)
+
+
+def make_dead_letter_topic(topics: BrokerTopics, group: str) -> TopicConfig:
+    """The topic for a group's dead letters, made if it is new. Raises Refusal."""
+    found = topics.create_for_send_back(dead_letter_topic(group), 1)
+    if found is None:
+        raise Refusal(
+            ResponseCode.SYSTEM_ERROR, f"topic '{dead_letter_topic(group)}' does not exist and cannot be made"
+        )
+    return found
+
+
+_NOT_IN_A_BATCH = (f"{DELAY}\x01".encode(), f"{TRAN_MSG}\x01".encode())
+
+
+def messages_of(
+    header: SendMessage, body: bytes, *, queue_id: int, sys_flag: int, born_host: str, cluster: str, max_size: int
+) -> list[Message]:
+    """The messages of a batch, in their order. Raises BadMessage."""
+    if header.topic.startswith(RETRY_PREFIX):
+        raise BadMessage("a batch cannot be sent to a retry topic")
+    if len(body) > max_size:
+        raise BadMessage(f"a batch of {len(body)} bytes is too long; {max_size} are allowed (maxMessageSize)")
+    common = encode_properties({**_common(header), CLUSTER: cluster})
+    items = None
+    if not any(name in body for name in _NOT_IN_A_BATCH):
+        items = kernels.split_batch(body, common)
+    if items is None:
+        items = _with_care(body, common)
+    topic, born_timestamp, reconsume_times = header.topic, header.born_timestamp, header.reconsume_times
+    return [
+        Message(
+            topic,
+            content,
+            (),
+            "",
+            None,
+            queue_id,
+            0,
+            flag,
+            sys_flag,
+            born_timestamp,
+            born_host,
+            "",
+            reconsume_times,
+            0,
+            True,
+            text,
+        )
+        for flag, content, text in items
+    ]
+
+
+def _with_care(body: bytes, common: bytes) -> list[tuple[int, bytes, str]]:
+    """The items of a batch that is perhaps not to be stored, or holds text that is not UTF-8. Raises BadMessage."""
+    items = decode_batch_body(body)
+    for item in items:
+        _check_item(item.properties)
+    return [
+        (flag, content, join_properties(properties, common).decode("utf-8", "surrogateescape"))
+        for flag, content, properties in items
+    ]
+
+
+def _common(header: SendMessage) -> dict[str, str]:
+    """What the batch's own properties give to each message."""
+    properties = split_properties(header.properties)
+    properties.pop(WAIT, None)
+    if int_of(properties.pop(DELAY, "0")) > 0:
+        raise BadMessage("a batch cannot be delayed")
+    return properties
+
+
+def _check_item(properties: bytes) -> None:
+    if not any(name in properties for name in _NOT_IN_A_BATCH):
+        return
+    found = split_properties(properties.decode("utf-8", "surrogateescape") + PROPERTY_SEPARATOR)
+    if int_of(found.get(DELAY, "0")) > 0 or found.get(TRAN_MSG, "").lower() == "true":
+        raise BadMessage("a message of a batch may be neither transactional nor delayed")
+
+
+def int_of(text: str) -> int:
+    """The number that a property holds. Raises BadMessage."""
+    try:
+        return int(text)
+    except ValueError:
+        raise BadMessage(f"a property must be a number, not {text[:40]!r}") from None
+
 
 HalfMessage = Callable[[Message], Message]
 """Turns a transactional message, its properties in a dict, into the half message that is stored in its place."""
-
 _MULTI_TAG = "MULTI_TAG"
 
 
@@ -49,13 +232,13 @@ class Sends:
     def __init__(
         self,
         store: MessageStore,
-        topics: TopicTable,
+        topics: BrokerTopics,
         checks: SendChecks,
         settings: SettingsInForce,
-        unflushed: UnflushedSends,
+        unflushed: PendingAcks,
         held: HeldPulls,
         hooks: Hooks,
-        tally: Tally,
+        tally: MessageCounters,
         make_half: HalfMessage | None = None,
     ) -> None:
         self._store = store

@@ -18,7 +18,7 @@ from typing import Annotated, Any, Final
 
 from penstock.config.table import LONG_MAX, Origin, Section, SettingTable
 from penstock.format.topics import is_legal_topic
-from penstock.remoting.addresses import parse_address
+from penstock.remoting.sockets import parse_address
 from penstock.remoting.tls import CLIENT_NAMES, SERVER_NAMES
 from penstock.store.settings import Settings
 

@@ -12,14 +12,13 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from penstock.broker.flow import UnflushedSends, Waiting
+from penstock.broker.send_acks import PendingAcks, Waiting
 from penstock.broker.settings import SettingsInForce
 from penstock.errors import PenstockError
 from penstock.format.properties import split_properties
 from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.protocol.command import Command
-from penstock.protocol.headers.pull import PullMessage
-from penstock.protocol.headers.query import QueryMessage, ViewMessage
+from penstock.protocol.headers.pull import PullMessage, QueryMessage, ViewMessage
 from penstock.protocol.headers.send import SendMessage, SendMessageV2
 from penstock.remoting.connection import Connection
 from penstock.remoting.handlers import Handler, Refusal, Result
@@ -67,7 +66,7 @@ class Tracing:
         self._open: Span | None = None
         """The span of the request that is being handled, until somebody keeps it."""
 
-    def unflushed(self, store: MessageStore, settings: SettingsInForce) -> UnflushedSends:
+    def unflushed(self, store: MessageStore, settings: SettingsInForce) -> PendingAcks:
         return _TracedSends(self, store, settings)
 
     def wrap(self, handlers: dict[int, Handler]) -> None:
@@ -126,7 +125,7 @@ class Tracing:
         return self._tracer.start_span(name, parent, SpanKind.SERVER, attributes)
 
 
-class _TracedSends(UnflushedSends):
+class _TracedSends(PendingAcks):
     """The same, and the spans of what waits end with the answers."""
 
     def __init__(self, tracing: Tracing, store: MessageStore, settings: SettingsInForce) -> None:

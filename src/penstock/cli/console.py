@@ -72,18 +72,18 @@ def console(
         raise MissingPackage(HOW_TO_GET_IT)
     from penstock.cli.network import read_account
     from penstock.client.config import ClientConfig
-    from penstock.console.access import Door, make_token
-    from penstock.console.lean import without_http_clients
-    from penstock.console.parts import Options
-    from penstock.remoting.addresses import parse_address
+    from penstock.console.access import TokenGate, make_token
+    from penstock.console.console import ConsoleOptions
+    from penstock.console.memory import without_http_clients
     from penstock.remoting.event_loop import run
     from penstock.remoting.sockets import listen as listen_at
+    from penstock.remoting.sockets import parse_address
 
     with without_http_clients():
-        from penstock.console.serving import serve
+        from penstock.console.server import serve
     token = token or os.environ.pop(TOKEN_VARIABLE, "") or make_token()
     spark = [f"--conf={pair}" for pair in conf or ()] + ([f"--master={master}"] if master else [])
-    options = Options(
+    options = ConsoleOptions(
         config=ClientConfig(
             namesrv or "",
             credentials=None if account is None else read_account(account),
@@ -99,7 +99,7 @@ def console(
     bound = socket.socket(fileno=int(inherited)) if inherited else None
     listener = listen_at(host, port, bound)  # the link works from the moment it is printed
     address, port = listener.getsockname()[:2]
-    door = Door(token, names=[*(name or ()), host], cookie=f"penstock_console_{port}")
+    door = TokenGate(token, names=[*(name or ()), host], cookie=f"penstock_console_{port}")
     if not under_serve:
         _announce(link(address, port, token), options.config.namesrv, as_json)
     run(serve(options, door, listener, sys.stdin.fileno() if under_serve else None))

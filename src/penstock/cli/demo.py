@@ -15,13 +15,13 @@ import typer
 from rich import progress as bars
 from rich.console import Console
 
-from penstock.cli import exits
+from penstock.cli import exit_codes
 from penstock.cli.options import AsJson, option
 from penstock.cli.output import flush, plain, say, write, write_json
 from penstock.errors import BadStore, MissingPackage
 
 if TYPE_CHECKING:
-    from penstock.demo import Done, Outcome
+    from penstock.demo import DemoResult, StepResult
 
 REPORT: Final = "penstock-demo.html"
 _MARKS: Final = {"ok": "ok", "failed": "FAILED", "skipped": "skipped"}
@@ -66,7 +66,7 @@ def demo(
         if not outcome.ok:
             _keep_the_log(folder, keep)
     if not outcome.ok:
-        raise typer.Exit(exits.PROBLEM)
+        raise typer.Exit(exit_codes.PROBLEM)
 
 
 @contextmanager
@@ -113,13 +113,13 @@ class _Screen:
     def tell(self, what: str, done: int, total: int) -> None:
         self._bar.update(self._now, description=what, completed=done, total=total)
 
-    def end(self, step: Done) -> None:
+    def end(self, step: StepResult) -> None:
         if not self._quiet:
             write(f"{_MARKS[step.state]:7} {step.seconds:5.1f} s  {step.title}\n{'':17}{plain(step.says)}\n")
             flush()
 
 
-def _document(outcome: Outcome, keep: Path | None) -> dict[str, object]:
+def _document(outcome: DemoResult, keep: Path | None) -> dict[str, object]:
     return {
         "ok": outcome.ok,
         "seconds": round(outcome.seconds, 3),
@@ -139,7 +139,7 @@ def _document(outcome: Outcome, keep: Path | None) -> dict[str, object]:
     }
 
 
-def _farewell(outcome: Outcome, keep: Path | None, *, without_spark: bool) -> None:
+def _farewell(outcome: DemoResult, keep: Path | None, *, without_spark: bool) -> None:
     if not outcome.ok:
         write(f"\nThe demo stopped after {outcome.seconds:.0f} s. What was seen until then: {outcome.report}\n")
         return

@@ -1,4 +1,7 @@
-"""The command `penstock`: puts the groups together and turns every error into one sentence and an exit status."""
+"""RocketMQ's spellings: `penstock topicList -n …` is `penstock topic list -n …`, with mqadmin's short options.
+
+The command `penstock`: puts the groups together and turns every error into one sentence and an exit status.
+"""
 
 from __future__ import annotations
 
@@ -11,16 +14,61 @@ from typing import Annotated, Final
 import typer
 
 from penstock import __version__
-from penstock.cli import exits
-from penstock.cli.mqadmin import translated
+from penstock.cli import exit_codes
 from penstock.cli.options import help_if_alone
 from penstock.cli.output import flush, say, write
 from penstock.errors import PenstockError
 
-app = typer.Typer(name="penstock", add_completion=False, rich_markup_mode=None)
+VERBS: Final = {
+    "updateTopic": "topic create",
+    "deleteTopic": "topic delete",
+    "topicList": "topic list",
+    "topicRoute": "topic route",
+    "topicStatus": "topic status",
+    "topicClusterList": "topic clusters",
+    "updateSubGroup": "group update",
+    "deleteSubGroup": "group delete",
+    "consumerProgress": "group progress",
+    "consumerStatus": "group status",
+    "consumerConnection": "group connections",
+    "producerConnection": "group producers",
+    "sendMessage": "message send",
+    "consumeMessage": "message consume",
+    "printMsg": "message print",
+    "printMsgByQueue": "message print-queue",
+    "queryMsgById": "message by-id",
+    "queryMsgByKey": "message by-key",
+    "queryMsgByUniqueKey": "message by-unique-key",
+    "queryMsgByOffset": "message at",
+    "resetOffsetByTime": "offset reset",
+    "skipAccumulatedMessage": "offset skip",
+    "cloneGroupOffset": "offset clone",
+    "clusterList": "cluster list",
+    "brokerStatus": "cluster status",
+    "haStatus": "cluster replication",
+    "getBrokerConfig": "cluster config",
+    "updateBrokerConfig": "cluster set",
+    "wipeWritePerm": "cluster wipe-write-perm",
+    "addWritePerm": "cluster add-write-perm",
+    "getNamesrvConfig": "cluster namesrv-config",
+    "updateNamesrvConfig": "cluster set-namesrv",
+    "updateKvConfig": "cluster put-kv",
+    "deleteKvConfig": "cluster delete-kv",
+}
+"""mqadmin's verbs, and what they are called here."""
 
+
+def translated(arguments: Sequence[str]) -> list[str]:
+    """A command line with our names for mqadmin's verb; any other stays as it is."""
+    if not arguments or arguments[0] not in VERBS:
+        return list(arguments)
+    rest = ["--help" if each == "-h" else each for each in arguments[1:]]
+    return [*VERBS[arguments[0]].split(), *rest]
+
+
+app = typer.Typer(name="penstock", add_completion=False, rich_markup_mode=None)
 OVER_NETWORK: Final = ("topic", "group", "message", "offset", "cluster")
-_VERBS: Final = ("tour", "demo", "serve", "namesrv", "console")
+_VERBS: Final = ("demo", "serve", "namesrv", "console")
 _GROUPS: Final = ("store", *OVER_NETWORK, "pipeline")
 
 
@@ -45,7 +93,7 @@ def root(
     Examples:
 
     \b
-      penstock tour
+      penstock demo --without-spark
       penstock store info data/store
     """
     help_if_alone(context)
@@ -62,13 +110,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         status = app(args=given, prog_name="penstock", standalone_mode=False)
         flush()
     except SystemExit as gone:
-        return int(gone.code or exits.OK)
+        return int(gone.code or exit_codes.OK)
     except (PenstockError, typer.TyperException, OSError, UnicodeError) as error:
         say(_sentence(error))
-        return exits.NOT_RUN
+        return exit_codes.NOT_RUN
     except KeyboardInterrupt:
-        return exits.INTERRUPTED
-    return status if isinstance(status, int) else exits.OK
+        return exit_codes.INTERRUPTED
+    return status if isinstance(status, int) else exit_codes.OK
 
 
 def _add_groups(arguments: Sequence[str]) -> None:
@@ -79,7 +127,8 @@ def _add_groups(arguments: Sequence[str]) -> None:
     for name in wanted:
         if name in known:
             continue
-        module = import_module(f"penstock.cli.{name}")
+        room = "cluster." if name in OVER_NETWORK else ""
+        module = import_module(f"penstock.cli.{room}{name}")
         if name in _GROUPS:
             app.add_typer(module.app, name=name)
         else:

@@ -10,8 +10,8 @@ from typing import Annotated
 from penstock.cli.options import AsJson, Config, Pairs, option
 from penstock.cli.output import flush, say, write, write_json
 from penstock.namesrv import NameServer, NamesrvSettings
-from penstock.remoting.addresses import parse_address
 from penstock.remoting.event_loop import run
+from penstock.remoting.sockets import parse_address
 
 _GRACE_S = 3.0
 

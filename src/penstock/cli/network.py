@@ -26,8 +26,7 @@ import typer
 from penstock.cli.options import AsJson
 from penstock.cli.output import say
 from penstock.client.admin import Admin
-from penstock.client.config import ClientConfig
-from penstock.client.credentials import Credentials
+from penstock.client.config import ClientConfig, Credentials
 from penstock.errors import BadSettings
 from penstock.remoting.event_loop import run
 

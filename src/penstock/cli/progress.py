@@ -1,6 +1,9 @@
 """How far a long job is, on stderr: a bar that moves where a person watches, a line every five seconds elsewhere.
 
 A job that is done within half a second shows nothing. Any thread may tell how far it is, one at a time.
+
+
+Asking before the quarantine grows beyond its limit.
 """
 
 from __future__ import annotations
@@ -8,12 +11,15 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable
+from typing import Annotated, TypeAlias
 
+import typer
 from rich import progress as bars
 from rich.console import Console
 
 from penstock.cli.output import in_units, say
 from penstock.store import Progress
+from penstock.store.damage import MayExceed
 
 _SILENT_SECONDS = 0.5
 _LINE_SECONDS = 5.0
@@ -82,3 +88,22 @@ class _Bar:
 
     def stop(self) -> None:
         self._progress.stop()
+
+
+Yes: TypeAlias = Annotated[bool, typer.Option("--yes", help="Keep aside what must be, also beyond quarantineMaxBytes.")]
+
+
+def asked(yes: bool, progress: ProgressLine) -> MayExceed:
+    """Who answers whether it may: the option, or the person at the terminal; nobody else does."""
+
+    def answer(needed: int, held: int, limit: int) -> bool:
+        if yes or not sys.stdin.isatty():
+            return yes
+        question = (
+            f"{in_units(needed)} have to be kept aside, {in_units(held)} are already, and quarantineMaxBytes allows "
+            f"{in_units(limit)}. Go on?"
+        )
+        progress.clear()
+        return typer.confirm(question, err=True)
+
+    return answer

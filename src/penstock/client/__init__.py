@@ -9,16 +9,13 @@ All find their brokers through name servers, reconnect by themselves, and raise 
 """
 
 from penstock.client.admin import Admin
-from penstock.client.config import ClientConfig
-from penstock.client.credentials import Credentials
-from penstock.client.fetch import PullResult, PullStatus
-from penstock.client.handling import Later
-from penstock.client.message import Message, ReceivedMessage
+from penstock.client.config import ClientConfig, Credentials
+from penstock.client.delivery import Later
+from penstock.client.fetch import PullResult, PullStatus, Sql92
+from penstock.client.message import Message, ReceivedMessage, SendResult, SendStatus
 from penstock.client.producer import Producer, ProducerOptions
 from penstock.client.pull_consumer import PullConsumer
 from penstock.client.push_consumer import PushConsumer, PushOptions
-from penstock.client.results import SendResult, SendStatus
-from penstock.client.subscription import Sql92
 from penstock.client.transaction_producer import TransactionProducer, TransactionResult, TransactionState
 from penstock.protocol.bodies.queues import MessageQueue
 

@@ -1,4 +1,6 @@
-"""How a client finds its cluster, proves who it is, and how patient it is: one frozen value for all kinds of clients.
+"""An account of RocketMQ's access control: signs every request that a client sends.
+
+How a client finds its cluster, proves who it is, and how patient it is: one frozen value for all kinds of clients.
 
     ClientConfig("127.0.0.1:9876")
     ClientConfig("10.0.0.1:9876;10.0.0.2:9876", credentials=Credentials("app", "secret"))
@@ -15,14 +17,28 @@ from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Annotated, Final, TypeAlias
 
-from penstock.client.credentials import Credentials
 from penstock.config.table import LONG_MAX, Origin, Section, SettingTable
 from penstock.errors import BadSettings
-from penstock.remoting.addresses import parse_address
+from penstock.protocol.command import Command
+from penstock.protocol.signing import sign
+from penstock.remoting.sockets import parse_address
 from penstock.remoting.tls import client_tls
 
-DEFAULT_NAMESRV: Final = "127.0.0.1:9876"
 
+@dataclass(frozen=True, slots=True)
+class Credentials:
+    """Printed, it shows neither secret nor token."""
+
+    access_key: str
+    secret_key: str = field(repr=False)
+    security_token: str | None = field(default=None, repr=False)
+
+    def sign(self, command: Command) -> None:
+        """Adds account and signature to the request; nothing in it may change afterwards."""
+        sign(command, self.access_key, self.secret_key, self.security_token)
+
+
+DEFAULT_NAMESRV: Final = "127.0.0.1:9876"
 SECONDS = Section("Seconds", Origin.PENSTOCK)
 
 
@@ -65,7 +81,6 @@ class ClientConfig:
 
 
 TABLE: Final = SettingTable(ClientConfig, camel=False)
-
 Namesrv: TypeAlias = "str | ClientConfig | None"
 """Where a client finds its cluster: addresses, or a whole configuration."""
 

@@ -1,4 +1,6 @@
-"""Pulls one page of a queue: the request (11), its answer, and the messages in it.
+"""What a consumer wants of a topic: all of it, some tags, or what an SQL92 expression selects.
+
+Pulls one page of a queue: the request (11), its answer, and the messages in it.
 
 `pull_records` asks one broker and leaves the records as they came. A Fetcher makes messages of them and heeds what
 brokers suggest: the next pull of a queue goes to the broker id of the last answer. Belongs to the loop's thread.
@@ -12,15 +14,36 @@ from typing import Final
 
 from penstock.client.instance import ClientInstance
 from penstock.client.message import ReceivedMessage
-from penstock.client.subscription import wants
-from penstock.errors import NoRoute
+from penstock.clock import now_ms
+from penstock.errors import BadRequest, BadSettings, NoRoute
 from penstock.format.record import decode_record
 from penstock.protocol.bodies.queues import MessageQueue
-from penstock.protocol.bodies.route import MASTER
+from penstock.protocol.bodies.routes import MASTER
 from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.protocol.compression import MAX_SIZE
 from penstock.protocol.headers.pull import COMMIT_OFFSET, SUBSCRIPTION, SUSPEND, PullMessage, PullMessageReply
-from penstock.protocol.subscription import SubscriptionData
+from penstock.protocol.subscription import SQL92, TAG, SubscriptionData, subscribe
+
+
+class Sql92(str):
+    """An SQL92 expression over properties, as in `Sql92("price > 10 AND colour = 'red'")`; a plain text names tags."""
+
+    __slots__ = ()
+
+
+def make_subscription(topic: str, expression: str) -> SubscriptionData:
+    """A subscription of now. Raises BadSettings for one that names no tag at all."""
+    kind = SQL92 if isinstance(expression, Sql92) else TAG
+    try:
+        return subscribe(topic, str(expression), now_ms(), kind)
+    except BadRequest as error:
+        raise BadSettings(str(error)) from None
+
+
+def wants(subscription: SubscriptionData, tags: str) -> bool:
+    """Whether a message with these tags is meant: brokers may compare hashes only, and those can collide."""
+    return subscription.expression_type != TAG or not subscription.tags_set or tags in subscription.tags_set
+
 
 _SLACK_S: Final = 15.0
 """How much longer than a broker may hold a pull its answer is waited for: stock brokers look every five seconds."""

@@ -2,6 +2,9 @@
 
 A new connection to a broker carries a heartbeat before anything else, so that a broker that was restarted knows this
 client before it is asked to serve it. Belongs to the thread of one event loop; started once, closed once.
+
+
+What all clients have in common: they are started once and closed once, and `async with` does both.
 """
 
 from __future__ import annotations
@@ -14,26 +17,25 @@ import os
 import socket
 import time
 from collections.abc import Callable, Collection
-from typing import Final
+from types import TracebackType
+from typing import Final, Self
 
 from penstock.client.config import Namesrv, config_of
-from penstock.client.name_servers import OK, NameServers, accepted
-from penstock.client.pool import ConnectionPool
-from penstock.client.routes import Routes
+from penstock.client.connection_pool import ConnectionPool
+from penstock.client.routes import OK, NameServers, Routes, accepted
 from penstock.errors import PenstockError
 from penstock.protocol import fields
-from penstock.protocol.bodies.heartbeat import ConsumerData, HeartbeatData, ProducerData
-from penstock.protocol.bodies.route import MASTER
+from penstock.protocol.bodies.clients import ConsumerData, HeartbeatData, ProducerData
+from penstock.protocol.bodies.routes import MASTER
 from penstock.protocol.codes import RequestCode
 from penstock.protocol.command import Command
 from penstock.protocol.fields import Request
 from penstock.protocol.headers.groups import UnregisterClient
-from penstock.remoting.addresses import parse_address
 from penstock.remoting.connection import Connection
 from penstock.remoting.handlers import Handler
+from penstock.remoting.sockets import parse_address
 
 log = logging.getLogger("penstock.client")
-
 _numbers: Final = itertools.count(1)
 _LEAVE_S: Final = 1.0
 
@@ -194,3 +196,21 @@ def make_client_id(name_server: str) -> str:
         asking.connect(parse_address(name_server, "the name server"))  # sends nothing
         return f"{asking.getsockname()[0]}@{unique}"
     return f"127.0.0.1@{unique}"
+
+
+class Started:
+    """Starts when an `async with` block is entered, and closes when it is left, however that is."""
+
+    async def start(self) -> Self:
+        raise NotImplementedError("each client says how it starts")
+
+    async def close(self) -> None:
+        raise NotImplementedError("each client says how it ends")
+
+    async def __aenter__(self) -> Self:
+        return await self.start()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()

@@ -1,4 +1,11 @@
-"""Sends messages.
+"""Which queue a message goes to: the next one in turn, round brokers that failed lately, or always the one of its key.
+
+Pure but for the turn and the memory of failures. Belongs to the loop's thread.
+
+
+From messages to the requests that send them: ids, compression, properties, batches. Pure functions.
+
+Sends messages.
 
     async with Producer("orders-service", "127.0.0.1:9876") as producer:
         result = await producer.send(Message("orders", b"two shirts", tags="paid", keys="order_1"))
@@ -12,23 +19,154 @@ sends at once are `asyncio.gather`'s business. Belongs to the thread of one even
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+import random
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final, Self
+from typing import Final, NamedTuple, Self
+
+import msgspec
 
 from penstock.client.config import Namesrv
-from penstock.client.instance import ClientInstance
-from penstock.client.message import Message
-from penstock.client.outgoing import Outgoing, Packing, pack, pack_batch
-from penstock.client.queue_choice import QueueChoice, queue_of_key
-from penstock.client.results import STATUSES, SendResult
-from penstock.client.routes import Route
-from penstock.client.started import Started
-from penstock.errors import NoAnswer, NoRoute, Refused, Unreachable
+from penstock.client.instance import ClientInstance, Started
+from penstock.client.message import STATUSES, Message, SendResult
+from penstock.client.routes import NEW_TOPIC_QUEUES, TEMPLATE_TOPIC, Route
+from penstock.clock import now_ms
+from penstock.errors import BadMessage, NoAnswer, NoRoute, Refused, Unreachable
+from penstock.format import kernels
+from penstock.format.batch import encode_batch_body
+from penstock.format.constants import RETRY_PREFIX, UNIQ_KEY, WAIT
+from penstock.format.message_id import make_unique_id
+from penstock.format.properties import encode_properties
+from penstock.format.sys_flag import COMPRESSED
 from penstock.protocol.bodies.queues import MessageQueue
-from penstock.protocol.codes import ResponseCode
+from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.protocol.command import Command
-from penstock.protocol.headers.send import SendMessageReply
+from penstock.protocol.compression import deflate_body
+from penstock.protocol.headers.send import SendMessageReply, SendMessageV2
+
+_FIRST_DETOUR_S: Final = 1.0
+_LONGEST_DETOUR_S: Final = 30.0
+
+
+class QueueChoice:
+    """Turns of one producer, by topic."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._turns: dict[str, int] = {}
+        self._avoided: dict[str, tuple[float, float]] = {}
+        """Brokers that failed: until when they are avoided, and how long that was."""
+
+    def next(self, queues: Sequence[MessageQueue], but: str = "") -> MessageQueue:
+        """The next queue of a topic, at another broker than `but` and at none that failed lately, if there is one."""
+        topic = queues[0].topic
+        turn = self._turns.get(topic)
+        if turn is None:
+            turn = random.randrange(len(queues))
+        self._turns[topic] = turn + 1
+        if not but and not self._avoided:
+            return queues[turn % len(queues)]
+        in_turn = [queues[(turn + step) % len(queues)] for step in range(len(queues))]
+        elsewhere = [queue for queue in in_turn if queue.broker_name != but] or in_turn
+        return next((queue for queue in elsewhere if not self._is_avoided(queue.broker_name)), elsewhere[0])
+
+    def failed(self, broker_name: str) -> None:
+        """Has others take the messages for a while: a second, then twice as long each time."""
+        _, before = self._avoided.get(broker_name, (0.0, 0.0))
+        detour = min(max(_FIRST_DETOUR_S, 2 * before), _LONGEST_DETOUR_S)
+        self._avoided[broker_name] = (self._clock() + detour, detour)
+
+    def worked(self, broker_name: str) -> None:
+        self._avoided.pop(broker_name, None)
+
+    def _is_avoided(self, broker_name: str) -> bool:
+        until, _ = self._avoided.get(broker_name, (0.0, 0.0))
+        return self._clock() < until
+
+
+def queue_of_key(queues: Sequence[MessageQueue], key: str) -> MessageQueue:
+    """The queue of a sharding key: the one that Java's SelectMessageQueueByHash chooses for the same text."""
+    hashed = kernels.java_hash(key)
+    return queues[abs(hashed) % len(queues)]
+
+
+class Outgoing(NamedTuple):
+    """A request that sends one message, or a batch; its queue is still to be chosen."""
+
+    code: RequestCode
+    header: SendMessageV2
+    body: bytes
+    msg_ids: tuple[str, ...]
+    """Of each message."""
+    sharding_key: str
+
+    def to_queue(self, queue_id: int) -> SendMessageV2:
+        return msgspec.structs.replace(self.header, queue_id=queue_id)
+
+
+class Packing(NamedTuple):
+    """How a producer packs."""
+
+    group: str
+    compress_over: int
+    max_size: int
+
+
+def pack(message: Message, packing: Packing, *, extra: dict[str, str] | None = None, sys_flag: int = 0) -> Outgoing:
+    """The request for one message; `extra` are properties that its kind needs. Raises BadMessage."""
+    body = message.body
+    if len(body) > packing.max_size:
+        raise BadMessage(f"a body has {len(body)} bytes; {packing.max_size} are allowed here")
+    if len(body) >= packing.compress_over:
+        body, sys_flag = deflate_body(body), sys_flag | COMPRESSED
+    properties = {**message.all_properties(), **(extra or {})}
+    msg_id = properties.setdefault(UNIQ_KEY, make_unique_id())
+    header = _header(message, packing, properties, sys_flag)
+    return Outgoing(RequestCode.SEND_MESSAGE_V2, header, body, (msg_id,), message.sharding_key)
+
+
+def pack_batch(messages: Sequence[Message], packing: Packing) -> Outgoing:
+    """The request for several messages of one topic. Raises BadMessage."""
+    if not messages:
+        raise BadMessage("a batch needs at least one message")
+    first = messages[0]
+    if first.topic.startswith(RETRY_PREFIX):
+        raise BadMessage("messages of a retry topic cannot be sent in a batch")
+    for message in messages:
+        if message.topic != first.topic or message.wait != first.wait:
+            raise BadMessage("all messages of a batch must have the same topic and the same `wait`")
+        if message.delay_level > 0:
+            raise BadMessage("a message with a delay cannot be sent in a batch")
+    items, ids = [], []
+    for message in messages:
+        properties = message.all_properties()
+        ids.append(properties.setdefault(UNIQ_KEY, make_unique_id()))
+        items.append((message.flag, message.body, encode_properties(properties)))
+    body = encode_batch_body(items)
+    if len(body) > packing.max_size:
+        raise BadMessage(f"a batch has {len(body)} bytes; {packing.max_size} are allowed here, so send it in parts")
+    shared = {} if first.wait else {WAIT: "false"}
+    header = msgspec.structs.replace(_header(first, packing, shared, 0), batch=True)
+    keys = {message.sharding_key for message in messages}
+    if len(keys) > 1:
+        raise BadMessage("messages of a batch go to one queue, so they need the same sharding key")
+    return Outgoing(RequestCode.SEND_BATCH_MESSAGE, header, body, tuple(ids), first.sharding_key)
+
+
+def _header(message: Message, packing: Packing, properties: dict[str, str], sys_flag: int) -> SendMessageV2:
+    return SendMessageV2(
+        producer_group=packing.group,
+        topic=message.topic,
+        default_topic=TEMPLATE_TOPIC,
+        default_topic_queue_nums=NEW_TOPIC_QUEUES,
+        queue_id=0,
+        sys_flag=sys_flag,
+        born_timestamp=now_ms(),
+        flag=message.flag,
+        properties=encode_properties(properties).decode("utf-8", "surrogateescape"),
+    )
+
 
 _TRY_AGAIN: Final = frozenset({ResponseCode.SYSTEM_BUSY, ResponseCode.SERVICE_NOT_AVAILABLE, ResponseCode.FLOW_CONTROL})
 """Answers that another moment may change."""

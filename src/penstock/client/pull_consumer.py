@@ -16,12 +16,10 @@ from collections.abc import Iterable
 from typing import Self
 
 from penstock.client.config import Namesrv
-from penstock.client.fetch import Fetcher, Pull, PullResult, PullStatus
-from penstock.client.instance import ClientInstance
+from penstock.client.fetch import Fetcher, Pull, PullResult, PullStatus, make_subscription
+from penstock.client.instance import ClientInstance, Started
 from penstock.client.message import ReceivedMessage
-from penstock.client.queue_offsets import QueueOffsets
-from penstock.client.started import Started
-from penstock.client.subscription import make_subscription
+from penstock.client.offsets import QueueOffsets
 from penstock.errors import PenstockError
 from penstock.protocol.bodies.queues import MessageQueue
 from penstock.protocol.subscription import EVERYTHING, SubscriptionData

@@ -1,4 +1,8 @@
-"""Has a handler called for every message of its topics, and shares the work with the other members of its group.
+"""What brokers ask or tell a push consumer: members changed (40), offsets reset (220), and for administrators its
+status (221), its inner state (307), and one message to be consumed right now (309).
+
+
+Has a handler called for every message of its topics, and shares the work with the other members of its group.
 
     async def handle(message):
         print(message.body)
@@ -15,36 +19,143 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Self
+from typing import TYPE_CHECKING, Final, Self
 
+from penstock import __version__
 from penstock.client.assignment import Assignments, Consumption
 from penstock.client.config import Namesrv
-from penstock.client.consume_concurrently import ConcurrentConsumption
-from penstock.client.consume_orderly import OrderedConsumption
-from penstock.client.consumer_answers import ConsumerAnswers
-from penstock.client.handling import Handling, MessageHandler
-from penstock.client.instance import ClientInstance
-from penstock.client.offset_store import BrokerOffsets, FileOffsets, OffsetStore
-from penstock.client.queue_locks import RENEW_S, QueueLocks
-from penstock.client.queue_offsets import QueueOffsets
+from penstock.client.delivery import (
+    ConcurrentConsumption,
+    Handling,
+    MessageHandler,
+    OrderedConsumption,
+    SendBackRequests,
+)
+from penstock.client.fetch import make_subscription
+from penstock.client.instance import ClientInstance, Started
+from penstock.client.message import ReceivedMessage
+from penstock.client.offsets import BrokerOffsets, ConsumeFrom, FileOffsets, OffsetStore, QueueOffsets, StartOffset
+from penstock.client.queue_locks import RENEW_S, ClientQueueLocks
 from penstock.client.rebalance import Rebalance
-from penstock.client.send_back import SendBacks
-from penstock.client.start_offset import ConsumeFrom, StartOffset
-from penstock.client.started import Started
-from penstock.client.subscription import make_subscription
 from penstock.errors import BadSettings, NoRoute
 from penstock.format.constants import RETRY_PREFIX
-from penstock.protocol.bodies.heartbeat import CheckClientRequestBody, ConsumerData, MessageModel
+from penstock.format.record import decode_record
+from penstock.protocol.bodies.clients import (
+    CheckClientRequestBody,
+    CMResult,
+    ConsumeMessageDirectlyResult,
+    ConsumerData,
+    ConsumerRunningInfo,
+    MessageModel,
+    ProcessQueueInfo,
+)
 from penstock.protocol.bodies.queues import MessageQueue
-from penstock.protocol.codes import RequestCode
+from penstock.protocol.bodies.stats import GetConsumerStatusBody, ResetOffsetBody
+from penstock.protocol.codes import RequestCode, ResponseCode
+from penstock.protocol.command import Command
 from penstock.protocol.compression import MAX_SIZE
+from penstock.protocol.headers.groups import ConsumeDirectly
+from penstock.protocol.headers.offsets import GetConsumerStatus, ResetOffset
 from penstock.protocol.subscription import EVERYTHING, TAG, SubscriptionData
+from penstock.remoting.connection import Connection
+from penstock.remoting.handlers import Handler
+
+if TYPE_CHECKING:
+    from penstock.client.assignment import Assignments, ProcessQueue
+    from penstock.client.offsets import OffsetStore
+    from penstock.client.queue_locks import ClientQueueLocks
+    from penstock.protocol.subscription import SubscriptionData
+
+
+class ConsumerAnswers:
+    """The handlers of one push consumer."""
+
+    def __init__(
+        self,
+        assignments: Assignments,
+        offsets: OffsetStore,
+        subscriptions: dict[str, SubscriptionData],
+        handling: Handling,
+        locks: ClientQueueLocks | None,
+        properties: dict[str, str],
+        wake: Callable[[], None],
+    ) -> None:
+        self._assignments = assignments
+        self._offsets = offsets
+        self._subscriptions = subscriptions
+        self._handling = handling
+        self._locks = locks
+        self._properties = properties
+        self._wake = wake
+
+    def handlers(self) -> dict[int, Handler]:
+        return {
+            RequestCode.NOTIFY_CONSUMER_IDS_CHANGED: self._members_changed,
+            RequestCode.RESET_CONSUMER_CLIENT_OFFSET: self._reset,
+            RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT: self._status,
+            RequestCode.GET_CONSUMER_RUNNING_INFO: self._running_info,
+            RequestCode.CONSUME_MESSAGE_DIRECTLY: self._consume_directly,
+        }
+
+    def _members_changed(self, connection: Connection, command: Command) -> None:
+        self._wake()
+
+    def _reset(self, connection: Connection, command: Command) -> None:
+        topic = command.read(ResetOffset).topic
+        wanted = ResetOffsetBody.from_bytes(command.body).offset_table
+        for queue, offset in wanted.items():
+            process_queue = self._assignments.table.get(queue)
+            if process_queue is not None and queue.topic == topic:
+                self._assignments.restart(process_queue, offset)
+
+    def _status(self, connection: Connection, command: Command) -> Command:
+        topic = command.read(GetConsumerStatus).topic
+        table = {
+            queue: offset
+            for queue in self._assignments.table
+            if queue.topic == topic and (offset := self._offsets.noted(queue)) is not None
+        }
+        return command.reply(ResponseCode.SUCCESS, body=GetConsumerStatusBody(message_queue_table=table).to_bytes())
+
+    def _running_info(self, connection: Connection, command: Command) -> Command:
+        info = ConsumerRunningInfo(
+            properties={**self._properties, "PROP_CLIENT_VERSION": f"penstock {__version__}"},
+            subscription_set=list(self._subscriptions.values()),
+            mq_table={queue: self._info(each) for queue, each in self._assignments.table.items()},
+        )
+        return command.reply(ResponseCode.SUCCESS, body=info.to_bytes())
+
+    def _info(self, process_queue: ProcessQueue) -> ProcessQueueInfo:
+        in_hand = process_queue.offsets_in_hand
+        return ProcessQueueInfo(
+            commit_offset=process_queue.commit_offset,
+            cached_msg_min_offset=in_hand[0] if in_hand else 0,
+            cached_msg_max_offset=in_hand[-1] if in_hand else 0,
+            cached_msg_count=len(in_hand),
+            cached_msg_size_in_mib=process_queue.bytes_in_hand >> 20,
+            locked=self._locks is not None and self._locks.holds(process_queue.queue),
+            last_pull_timestamp=process_queue.pulled_at,
+            last_consume_timestamp=process_queue.consumed_at,
+        )
+
+    async def _consume_directly(self, connection: Connection, command: Command) -> Command:
+        header = command.read(ConsumeDirectly)
+        message = ReceivedMessage(decode_record(command.body), header.broker_name or "")
+        began = time.monotonic()
+        outcome = await self._handling.run(message)
+        result = ConsumeMessageDirectlyResult(
+            order=self._locks is not None,
+            consume_result=CMResult.CR_SUCCESS if outcome is None else CMResult.CR_LATER,
+            spent_time_mills=int((time.monotonic() - began) * 1000),
+        )
+        return command.reply(ResponseCode.SUCCESS, body=result.to_bytes())
+
 
 log = logging.getLogger("penstock.client")
-
 _SAVE_EVERY_S: Final = 5.0
 _RETRIES: Final = 16
 _FOR_EVER: Final = 2**31 - 1
@@ -109,7 +220,7 @@ class PushConsumer(Started):
             else BrokerOffsets(group, self._offsets_asked)
         )
         self._start_offset = StartOffset(options.consume_from, self._store, self._offsets_asked)
-        self._locks = QueueLocks(instance, group) if options.ordered and not options.broadcast else None
+        self._locks = ClientQueueLocks(instance, group) if options.ordered and not options.broadcast else None
         self._assignments = Assignments(
             instance,
             group,
@@ -235,7 +346,7 @@ class PushConsumer(Started):
         most = options.max_reconsume_times
         if most is None:
             most = _FOR_EVER if options.ordered else _RETRIES
-        send_backs = None if options.broadcast else SendBacks(self._instance, self.group, most)
+        send_backs = None if options.broadcast else SendBackRequests(self._instance, self.group, most)
         if not options.ordered:
             return ConcurrentConsumption(self._handling, self._store, send_backs, options.max_in_flight)
         return OrderedConsumption(

@@ -16,8 +16,7 @@ from typing import Final
 
 from penstock.client.instance import ClientInstance
 from penstock.errors import PenstockError
-from penstock.protocol.bodies.locks import LockBatchRequestBody, LockBatchResponseBody
-from penstock.protocol.bodies.queues import MessageQueue
+from penstock.protocol.bodies.queues import LockBatchRequestBody, LockBatchResponseBody, MessageQueue
 from penstock.protocol.codes import RequestCode
 
 log = logging.getLogger("penstock.client")
@@ -26,7 +25,7 @@ RENEW_S: Final = 20.0
 _COUNTS_S: Final = 30.0
 
 
-class QueueLocks:
+class ClientQueueLocks:
     """The locks of one client of a group."""
 
     def __init__(self, instance: ClientInstance, group: str) -> None:

@@ -1,4 +1,10 @@
-"""Shares a group's queues among its members, again and again.
+"""Who of a group consumes which queues. Pure.
+
+Every member computes the same from the same lists, so they need not talk to each other: Java's AllocateMessageQueue-
+Averagely, to the queue, so that members in both languages can share a group.
+
+
+Shares a group's queues among its members, again and again.
 
 Every member does the same sum over the same lists, so there is nobody to ask who gets what: a broker only tells who is
 there. Done every 20 seconds, when a broker says that members came or went, when a route changes, and a second after a
@@ -10,22 +16,33 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from collections.abc import Sequence
 from typing import Final
 
-from penstock.client.allocation import allocate_averagely
 from penstock.client.assignment import Assignments
 from penstock.client.instance import ClientInstance
 from penstock.client.routes import Route
 from penstock.errors import NoAnswer, NoRoute, PenstockError, Refused, Unreachable
 from penstock.format.constants import RETRY_PREFIX
-from penstock.protocol.bodies.lists import ConsumerList
 from penstock.protocol.bodies.queues import MessageQueue
+from penstock.protocol.bodies.tables import ConsumerList
 from penstock.protocol.codes import RequestCode
-from penstock.protocol.headers.groups import ConsumerGroup
+from penstock.protocol.headers.groups import ConsumerGroupRequest
 from penstock.protocol.subscription import SubscriptionData
 
-log = logging.getLogger("penstock.client")
 
+def allocate_averagely(client_id: str, queues: Sequence[MessageQueue], client_ids: Sequence[str]) -> list[MessageQueue]:
+    """The queues of one client: a run of neighbours, the first clients one more if it does not work out evenly."""
+    in_order, members = sorted(queues), sorted(client_ids)
+    if client_id not in members:
+        return []
+    place = members.index(client_id)
+    each, over = divmod(len(in_order), len(members))
+    begin = place * each + min(place, over)
+    return in_order[begin : begin + each + (place < over)]
+
+
+log = logging.getLogger("penstock.client")
 _EVERY_S: Final = 20.0
 _SOON_S: Final = 1.0
 
@@ -96,7 +113,7 @@ class Rebalance:
 
     async def _members(self, route: Route) -> list[str]:
         """Who is in the group, as the first broker of the topic that answers has it."""
-        header = ConsumerGroup(consumer_group=self._group)
+        header = ConsumerGroupRequest(consumer_group=self._group)
         failure: PenstockError = NoRoute(f"topic '{route.topic}' has no master")
         for address in route.masters.values():
             try:

@@ -14,20 +14,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from penstock.client import admin, producer, pull_consumer, push_consumer, transaction_producer
-from penstock.client.admin_cluster import ClusterAdmin
-from penstock.client.admin_groups import GroupAdmin
-from penstock.client.admin_messages import MessageAdmin
-from penstock.client.admin_offsets import OffsetAdmin
-from penstock.client.admin_topics import TopicAdmin
-from penstock.client.blocking import Blocking, Facade, blocking
-from penstock.client.config import ClientConfig, Namesrv
-from penstock.client.credentials import Credentials
-from penstock.client.handling import Later, MessageHandler
+from penstock.client.admin.brokers import ClusterAdmin
+from penstock.client.admin.groups import GroupAdmin
+from penstock.client.admin.messages import MessageAdmin
+from penstock.client.admin.topics import OffsetAdmin, TopicAdmin
+from penstock.client.config import ClientConfig, Credentials, Namesrv
+from penstock.client.delivery import Later, MessageHandler
+from penstock.client.fetch import Sql92
 from penstock.client.message import Message, ReceivedMessage
+from penstock.client.offsets import QueueOffsets
 from penstock.client.producer import ProducerOptions
 from penstock.client.push_consumer import PushOptions
-from penstock.client.queue_offsets import QueueOffsets
-from penstock.client.subscription import Sql92
+from penstock.client.sync_facade import Blocking, Facade, blocking
 from penstock.client.transaction_producer import TransactionCheck, TransactionState
 from penstock.protocol.bodies.queues import MessageQueue
 from penstock.protocol.subscription import EVERYTHING

@@ -18,10 +18,8 @@ from enum import IntEnum
 from typing import Final, Self, TypeAlias
 
 from penstock.client.config import Namesrv
-from penstock.client.message import Message, ReceivedMessage
-from penstock.client.outgoing import pack
-from penstock.client.producer import Producer, ProducerOptions
-from penstock.client.results import SendResult
+from penstock.client.message import Message, ReceivedMessage, SendResult
+from penstock.client.producer import Producer, ProducerOptions, pack
 from penstock.errors import BadMessage, PenstockError
 from penstock.format.constants import PGROUP, TRAN_MSG, UNIQ_KEY
 from penstock.format.message_id import decode_message_id
@@ -29,7 +27,7 @@ from penstock.format.record import decode_record
 from penstock.format.sys_flag import TRANSACTION_COMMIT, TRANSACTION_NONE, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK
 from penstock.protocol.codes import RequestCode
 from penstock.protocol.command import Command
-from penstock.protocol.headers.transactions import CheckTransaction, EndTransaction
+from penstock.protocol.headers.send import CheckTransaction, EndTransaction
 from penstock.remoting.connection import Connection
 
 log = logging.getLogger("penstock.client")

@@ -1,4 +1,16 @@
-"""Who may come in: nothing of the console is reachable without its token.
+"""Slows those who guess tokens, by the address that they come from.
+
+A wrong token is answered a little later than it could be, and counts. An address may be wrong so often at once, and so
+often a second from then on; beyond that what is wrong is turned away. What is right always passes: behind a proxy all
+people have one address, and one page left open with a cookie of yesterday must not lock the others out. So the brake
+keeps noise and load down; that a token cannot be guessed is due to its length alone. Cookies count as well: they are
+derived from the token. A fixed number of addresses is remembered, those that were wrong last. Belongs to the loop's
+thread.
+
+
+The one page that is shown without a token: plain HTML that asks for it. Whatever goes into it is escaped.
+
+Who may come in: nothing of the console is reachable without its token.
 
 A person opens the link that was printed, which holds the token, or types it; a cookie stands for it from then on
 (HttpOnly, SameSite=Strict, not the token itself but what is derived from it). A program sends `Authorization: Bearer`.
@@ -11,26 +23,98 @@ was given. Who guesses is slowed by a `Brake`. Pure ASGI, no other state but the
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import hmac
 import ipaddress
 import secrets
-from collections.abc import Iterable
+import time
+from collections.abc import Callable, Iterable
+from html import escape
 from http.cookies import CookieError, SimpleCookie
 from typing import TYPE_CHECKING, Final
 from urllib.parse import parse_qs, urlencode, urlsplit
 
-from penstock.console.brake import Brake
-from penstock.console.login_page import login_page
 from penstock.errors import BadSettings
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
 
+AT_ONCE: Final = 40
+A_SECOND: Final = 5.0
+_PAUSE_S: Final = 0.1
+MAX_ADDRESSES: Final = 4096
+
+
+class Brake:
+    """How many wrong tokens each address has left."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic, pause_s: float = _PAUSE_S) -> None:
+        self._clock = clock
+        self._pause_s = pause_s
+        self._left: dict[str, tuple[float, float]] = {}
+        """By address: how many are left, and as of when."""
+
+    def __len__(self) -> int:
+        """How many addresses were wrong lately."""
+        return len(self._left)
+
+    def is_stopped(self, address: str) -> bool:
+        """Whether this address was wrong so often that it is turned away when it is wrong once more."""
+        return address in self._left and self._now(address) < 1.0
+
+    async def wrong(self, address: str) -> None:
+        """Counts a wrong token; returns when it may be answered."""
+        left = self._now(address)
+        self._left.pop(address, None)
+        if len(self._left) >= MAX_ADDRESSES:
+            del self._left[next(iter(self._left))]
+        self._left[address] = max(0.0, left - 1.0), self._clock()
+        await asyncio.sleep(self._pause_s)
+
+    def _now(self, address: str) -> float:
+        left, at = self._left.get(address, (float(AT_ONCE), 0.0))
+        return min(float(AT_ONCE), left + (self._clock() - at) * A_SECOND)
+
+
+_PAGE = """<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><title>Penstock</title>
+<meta name="viewport" content="width=device-width, initial-scale=1">{head}
+<style>
+:root {{ color-scheme: light dark }}
+body {{ font: 16px/1.5 system-ui, sans-serif; display: grid; place-items: center; min-height: 100vh; margin: 0 }}
+main {{ width: min(22rem, 90vw) }}
+input, button {{ font: inherit; width: 100%; box-sizing: border-box; padding: .6rem .8rem; border-radius: .5rem;
+  border: 1px solid #8888; margin: .4rem 0 }}
+button {{ background: #0f766e; color: white; border: 0; cursor: pointer }}
+.wrong {{ color: #dc2626 }}
+</style></head><body><main>{main}</main></body></html>
+"""
+_FORM = """<h1>Penstock</h1>
+<p>{told}</p>
+<form method="post" action="/login">
+<input type="hidden" name="next" value="{target}">
+<label for="token">Token</label>
+<input id="token" name="token" type="password" autocomplete="current-password" autofocus required>
+<button type="submit">Open the console</button>
+</form>"""
+_ASK = "The console printed a token when it was started."
+_WRONG = '<span class="wrong">That is not the token.</span> ' + _ASK
+
+
+def login_page(target: str, *, wrong: bool = False, is_in: bool = False) -> str:
+    """Asks for the token, or, for who `is_in`, goes on to `target`, a path of this site."""
+    place = escape(target, quote=True)
+    if is_in:
+        head = f'<meta http-equiv="refresh" content="0; url={place}">'
+        return _PAGE.format(head=head, main=f'<p>Come in: <a href="{place}">the console</a></p>')
+    return _PAGE.format(head="", main=_FORM.format(told=_WRONG if wrong else _ASK, target=place))
+
+
 SHORTEST_TOKEN: Final = 12
 LOGIN: Final = "/login"
 _SAFE: Final = frozenset({"GET", "HEAD"})
-_MOST_OF_A_FORM: Final = 4096
+_MAX_OF_A_FORM: Final = 4096
 _HEADERS: Final = {
     b"content-security-policy": b"default-src 'self'; script-src 'self' 'unsafe-inline' 'unsafe-eval'; "
     b"style-src 'self' 'unsafe-inline'; img-src 'self' data:; font-src 'self' data:; connect-src 'self'; "
@@ -45,7 +129,7 @@ def make_token() -> str:
     return secrets.token_urlsafe(24)
 
 
-class Door:
+class TokenGate:
     """The token, and what is compared with it."""
 
     def __init__(self, token: str, names: Iterable[str] = (), cookie: str = "penstock_console") -> None:
@@ -89,7 +173,7 @@ class Door:
 class Gate:
     """The middleware around everything else."""
 
-    def __init__(self, app: ASGIApp, door: Door, brake: Brake | None = None) -> None:
+    def __init__(self, app: ASGIApp, door: TokenGate, brake: Brake | None = None) -> None:
         self._app = app
         self._door = door
         self._brake = Brake() if brake is None else brake
@@ -190,11 +274,11 @@ def _local(target: str) -> str:
 
 async def _body(receive: Receive) -> bytes:
     data, more = b"", True
-    while more and len(data) <= _MOST_OF_A_FORM:
+    while more and len(data) <= _MAX_OF_A_FORM:
         message = await receive()
         data += message.get("body", b"")
         more = message.get("more_body", False)
-    return data[:_MOST_OF_A_FORM]
+    return data[:_MAX_OF_A_FORM]
 
 
 def _with_headers(send: Send) -> Send:

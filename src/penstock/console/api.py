@@ -1,42 +1,28 @@
-"""The JSON API under /api: what the pages show and do, for programs; its schema is at /api/openapi.json.
+"""What the API takes and tells, besides the values that the console has anyway: the shapes of its OpenAPI schema.
+
+The JSON API under /api: what the pages show and do, for programs; its schema is at /api/openapi.json.
 
 An error is `{"detail": "one sentence"}`. Changes are made at once: whoever calls has asked first.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Literal
 
 from fastapi import APIRouter, Depends, FastAPI, Path, Query, Request, Security
 from fastapi.responses import JSONResponse
 from fastapi.security import HTTPBearer
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from penstock.client.message import ReceivedMessage
-from penstock.console.api_shapes import (
-    EXACT,
-    GroupPage,
-    JobResult,
-    JobTold,
-    Millis,
-    Most,
-    Name,
-    NewJob,
-    Problem,
-    Resend,
-    Reset,
-    TestMessage,
-    Topic,
-    TopicChange,
-    TopicPage,
-)
-from penstock.console.changing import Done, QueueMove
-from penstock.console.figures import BrokerFigures, GroupFigures, TopicFigures, TopicKind
-from penstock.console.finding import FoundMessage, all_described
+from penstock.console.commands import MAX_QUEUES, CommandResult, QueueMove
+from penstock.console.console import Console
+from penstock.console.figures import BrokerFigures, GroupFigures, GroupRow, TopicFigures, TopicKind, TopicRow
 from penstock.console.health import Health, look
 from penstock.console.history import Sample
-from penstock.console.jobs import Job
-from penstock.console.parts import Console
-from penstock.console.replication import Replication
+from penstock.console.jobs import Job, JobState
+from penstock.console.message_search import MOST, FoundMessage, all_described
+from penstock.console.replication import BrokerReplication
 from penstock.errors import (
     BadMessage,
     BadRequest,
@@ -49,7 +35,103 @@ from penstock.errors import (
 )
 from penstock.protocol.codes import ResponseCode
 
-_MOST_ROWS: Final = 500
+EXACT: Final = 2**53 - 1
+"""The largest number that every reader of JSON has exactly."""
+_PRINTABLE: Final = r"^[^\x00-\x1f]*$"
+
+
+class Problem(BaseModel):
+    """What went wrong, in one sentence."""
+
+    detail: str
+
+
+class RequestBody(BaseModel):
+    """What a request carries; a field that is not known is refused, not passed over."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+
+def _whole(value: object) -> object:
+    """JSON knows numbers only: 4.0 is as whole as 4."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+Whole = Annotated[int, BeforeValidator(_whole)]
+Name = Annotated[str, Path(min_length=1, max_length=255)]
+Topic = Annotated[str, Path(min_length=1, max_length=127, pattern=r"^[%|a-zA-Z0-9_-]+$")]
+Millis = Annotated[int, Query(ge=0, le=EXACT)]
+Most = Annotated[int, Query(ge=1, le=MOST)]
+
+
+class TopicChange(RequestBody):
+    queues: Whole = Field(8, ge=1, le=MAX_QUEUES, description="Read and write queues at each broker.")
+    perm: Literal[2, 4, 6] = Field(6, description="2 write, 4 read, 6 both.")
+    order: bool = False
+
+
+class TestMessage(RequestBody):
+    body: str = Field(max_length=1 << 20)
+    tags: str = Field("", max_length=255, pattern=_PRINTABLE)
+    keys: str = Field("", max_length=255, pattern=_PRINTABLE, description="Several with spaces.")
+
+
+class Reset(RequestBody):
+    topic: str = Field(min_length=1, max_length=255)
+    timestamp: Whole = Field(ge=-1, le=EXACT, description="Epoch milliseconds; -1 for what is still to come.")
+
+
+class Resend(RequestBody):
+    ids: list[str] = Field(min_length=1, max_length=MOST, description="Offset message ids of the dead letters.")
+    to_topic: bool = Field(False, description="To all groups of their first topic, not only to their own.")
+
+
+class NewJob(RequestBody):
+    verb: str = Field(max_length=40)
+    fields: dict[str, str] = Field(default_factory=dict)
+
+
+class TopicPage(BaseModel):
+    total: int
+    topics: list[TopicRow]
+
+
+class GroupPage(BaseModel):
+    total: int
+    groups: list[GroupRow]
+
+
+class JobTold(BaseModel):
+    number: int
+    verb: str
+    arguments: list[str]
+    started_ms: int
+    ended_ms: int
+    state: JobState
+    status: int | None
+    share: int
+    said: list[str]
+
+    @classmethod
+    def of(cls, job: Job) -> JobTold:
+        return cls(
+            number=job.number,
+            verb=job.verb,
+            arguments=job.arguments,
+            started_ms=job.started_ms,
+            ended_ms=job.ended_ms,
+            state=job.state,
+            status=job.status,
+            share=job.share,
+            said=list(job.said),
+        )
+
+
+class JobResult(JobTold):
+    results: list[Any] = Field(default_factory=list)
+
+
+_MAX_ROWS: Final = 500
 _STATUS: Final[tuple[tuple[type[PenstockError], int], ...]] = (
     (NoRoute, 404),
     (BadMessage, 400),
@@ -60,8 +142,6 @@ _STATUS: Final[tuple[tuple[type[PenstockError], int], ...]] = (
     (NoAnswer, 503),
     (PenstockError, 500),
 )
-
-
 _NOT_THERE: Final = frozenset(
     {ResponseCode.TOPIC_NOT_EXIST, ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, ResponseCode.QUERY_NOT_FOUND}
 )
@@ -114,7 +194,7 @@ def _add_reading(router: APIRouter, console: Console) -> None:
         return await console.view.brokers()
 
     @router.get("/replication", tags=["cluster"])
-    async def replication() -> list[Replication]:
+    async def replication() -> list[BrokerReplication]:
         """Who follows whom, and how far behind; brokers of RocketMQ 4 do not tell."""
         return await console.view.replication()
 
@@ -130,7 +210,7 @@ def _add_topics(router: APIRouter, console: Console) -> None:
         contains: Annotated[str, Query(max_length=255)] = "",
         kind: TopicKind | None = None,
         first: Annotated[int, Query(ge=0, le=EXACT)] = 0,
-        most: Annotated[int, Query(ge=1, le=_MOST_ROWS)] = 100,
+        most: Annotated[int, Query(ge=1, le=_MAX_ROWS)] = 100,
     ) -> TopicPage:
         """Topics by name, a page of them."""
         found = [
@@ -146,18 +226,18 @@ def _add_topics(router: APIRouter, console: Console) -> None:
         return await console.view.topic(topic)
 
     @router.put("/topics/{topic}", tags=["topics"])
-    async def change_topic(topic: Topic, change: TopicChange) -> Done:
+    async def change_topic(topic: Topic, change: TopicChange) -> CommandResult:
         """Makes a topic, or changes it."""
         return await console.changes.create_topic(topic, queues=change.queues, perm=change.perm, order=change.order)
 
     @router.delete("/topics/{topic}", tags=["topics"])
-    async def delete_topic(topic: Topic) -> Done:
+    async def delete_topic(topic: Topic) -> CommandResult:
         """Deletes a topic at all brokers."""
         await console.view.topic(topic)  # one that is not there cannot be deleted
         return await console.changes.delete_topic(topic)
 
     @router.post("/topics/{topic}/messages", tags=["topics"])
-    async def send(topic: Topic, message: TestMessage) -> Done:
+    async def send(topic: Topic, message: TestMessage) -> CommandResult:
         """Sends one message."""
         return await console.changes.send_test(topic, message.body, tags=message.tags, keys=message.keys)
 
@@ -167,7 +247,7 @@ def _add_groups(router: APIRouter, console: Console) -> None:
     async def groups(
         contains: Annotated[str, Query(max_length=255)] = "",
         first: Annotated[int, Query(ge=0, le=EXACT)] = 0,
-        most: Annotated[int, Query(ge=1, le=_MOST_ROWS)] = 100,
+        most: Annotated[int, Query(ge=1, le=_MAX_ROWS)] = 100,
     ) -> GroupPage:
         """Consumer groups, the one with the most messages to consume first."""
         rows = [row for row in await console.view.groups() if contains.lower() in row.name.lower()]
@@ -187,7 +267,7 @@ def _add_groups(router: APIRouter, console: Console) -> None:
         return await console.changes.preview_reset(group, reset.topic, reset.timestamp)
 
     @router.post("/groups/{group}/reset", tags=["groups"])
-    async def reset(group: Name, reset: Reset) -> Done:
+    async def reset(group: Name, reset: Reset) -> CommandResult:
         """Has a group go on from a time, forwards or backwards."""
         await _known(console, group)
         return await console.changes.reset(group, reset.topic, reset.timestamp)
@@ -242,7 +322,7 @@ def _add_messages(router: APIRouter, console: Console) -> None:
         return all_described(await console.finder.dead_letters(group, most))
 
     @router.post("/dead-letters/{group}/resend", tags=["dead letters"])
-    async def resend(group: Name, resend: Resend) -> Done:
+    async def resend(group: Name, resend: Resend) -> CommandResult:
         """Sends dead letters again."""
         letters: list[ReceivedMessage] = []
         for each in resend.ids:

@@ -27,7 +27,7 @@ _SYSTEM_TOPICS: Final = frozenset(
 _SYSTEM_GROUPS: Final = frozenset({"TOOLS_CONSUMER", "FILTERSRV_CONSUMER", "SELF_TEST_C_GROUP"})
 
 
-class State(StrEnum):
+class BrokerAvailability(StrEnum):
     """How a broker is, as far as its clients can notice."""
 
     SERVING = "serving"
@@ -64,7 +64,7 @@ class BrokerFigures:
     cluster: str
     address: str
     broker_id: int = 0
-    state: State = State.SERVING
+    state: BrokerAvailability = BrokerAvailability.SERVING
     why: str = ""
     """The sentence that explains a state other than serving."""
     version: str = ""
@@ -136,12 +136,12 @@ def percentile(latency: Mapping[int, int], share: float) -> int | None:
     return None
 
 
-def _state(told: Mapping[str, str], ratio: float | None) -> tuple[State, str]:
+def _state(told: Mapping[str, str], ratio: float | None) -> tuple[BrokerAvailability, str]:
     refused = told.get("putsRefused", "")
     if not refused:
-        return State.SERVING, ""
+        return BrokerAvailability.SERVING, ""
     full = "full" in refused or (ratio or 0.0) >= 0.9
-    return (State.FULL if full else State.READ_ONLY), refused
+    return (BrokerAvailability.FULL if full else BrokerAvailability.READ_ONLY), refused
 
 
 def _number(text: str | None) -> float | None:

@@ -12,8 +12,8 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from penstock.console.figures import State
-from penstock.console.reading import ClusterView
+from penstock.console.cluster_view import ClusterView
+from penstock.console.figures import BrokerAvailability
 from penstock.errors import PenstockError
 
 
@@ -23,7 +23,7 @@ class BrokerHealth:
 
     name: str
     address: str
-    state: State
+    state: BrokerAvailability
     why: str = ""
 
 
@@ -31,13 +31,18 @@ class BrokerHealth:
 class Health:
     """All of them: the worst state, and whether messages can be sent and received everywhere."""
 
-    state: State
+    state: BrokerAvailability
     ready: bool
     why: str
     brokers: list[BrokerHealth]
 
 
-_WORST = (State.UNREACHABLE, State.RECOVERING, State.FULL, State.READ_ONLY)
+_WORST = (
+    BrokerAvailability.UNREACHABLE,
+    BrokerAvailability.RECOVERING,
+    BrokerAvailability.FULL,
+    BrokerAvailability.READ_ONLY,
+)
 
 
 class Parent:
@@ -70,17 +75,17 @@ class Parent:
 async def look(view: ClusterView, parent: Parent) -> Health:
     """How everything is now; a cluster that cannot be asked is an answer, too."""
     if parent.phase:
-        return Health(state=State.RECOVERING, ready=False, why=parent.phase, brokers=[])
+        return Health(state=BrokerAvailability.RECOVERING, ready=False, why=parent.phase, brokers=[])
     try:
         found = await view.brokers()
     except PenstockError as error:
-        return Health(state=State.UNREACHABLE, ready=False, why=str(error), brokers=[])
+        return Health(state=BrokerAvailability.UNREACHABLE, ready=False, why=str(error), brokers=[])
     brokers = [BrokerHealth(name=each.name, address=each.address, state=each.state, why=each.why) for each in found]
     if not brokers:
         why = "the name server knows no broker"
-        return Health(state=State.UNREACHABLE, ready=False, why=why, brokers=[])
+        return Health(state=BrokerAvailability.UNREACHABLE, ready=False, why=why, brokers=[])
     for state in _WORST:
         bad = next((each for each in brokers if each.state is state), None)
         if bad is not None:
             return Health(state=state, ready=False, why=f"{bad.name}: {bad.why}", brokers=brokers)
-    return Health(state=State.SERVING, ready=True, why="", brokers=brokers)
+    return Health(state=BrokerAvailability.SERVING, ready=True, why="", brokers=brokers)

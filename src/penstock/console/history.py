@@ -15,8 +15,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
+from penstock.console.cluster_view import ClusterView
 from penstock.console.figures import BrokerFigures, GroupFigures, percentile
-from penstock.console.reading import ClusterView
 from penstock.errors import PenstockError
 
 log = logging.getLogger("penstock.console")
@@ -24,7 +24,7 @@ log = logging.getLogger("penstock.console")
 SAMPLE_S: Final = 2.0
 GROUPS_S: Final = 30.0
 _KEPT_S: Final = 1800
-_MOST_GROUPS: Final = 1000
+_MAX_GROUPS: Final = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,13 +74,13 @@ class History:
             self.lags = {name: kept for name, kept in self.lags.items() if name in found}
             at_ms = int(now * 1000)
             for name, progress in found.items():
-                if name in self.lags or len(self.lags) < _MOST_GROUPS:
+                if name in self.lags or len(self.lags) < _MAX_GROUPS:
                     kept = self.lags.setdefault(name, deque(maxlen=int(_KEPT_S / GROUPS_S)))
                     kept.append((at_ms, progress.lag))
 
     def note(self, group: GroupFigures) -> None:
         """Keeps the lag of a group's queues, as somebody just saw it."""
-        if group.name not in self.queue_lags and len(self.queue_lags) >= _MOST_GROUPS:
+        if group.name not in self.queue_lags and len(self.queue_lags) >= _MAX_GROUPS:
             self.queue_lags.clear()
         kept = self.queue_lags.setdefault(group.name, deque(maxlen=int(_KEPT_S / SAMPLE_S)))
         now = int(self._clock() * 1000)

@@ -1,4 +1,6 @@
-"""/metrics: RocketMQ 5's names and labels, for Prometheus; and /healthz and /readyz, for whoever restarts things.
+"""Replication in /metrics. RocketMQ 5 has no names for it, so these are Penstock's own.
+
+/metrics: RocketMQ 5's names and labels, for Prometheus; and /healthz and /readyz, for whoever restarts things.
 
 What brokers of 4.9 tell an administrator is less than what those of 5 count, so some of RocketMQ 5's metrics are not
 here, and some are derived: messages in are the sum of a topic's next queue offsets, messages out the sum of a group's
@@ -11,6 +13,7 @@ import itertools
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict
+from typing import Final
 
 from fastapi import FastAPI, Response
 from fastapi.responses import JSONResponse
@@ -18,17 +21,53 @@ from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_l
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from penstock.client.admin_groups import GroupProgress
-from penstock.console.figures import BrokerFigures, QueueRow, State, TopicKind
+from penstock.client.admin.groups import GroupProgress
+from penstock.console.console import Console
+from penstock.console.figures import BrokerAvailability, BrokerFigures, QueueRow, TopicKind
 from penstock.console.health import Health, look
-from penstock.console.parts import Console
-from penstock.console.replication import Replication
-from penstock.console.replication_metrics import NODE, node_labels, of_replication
+from penstock.console.replication import BrokerReplication
 from penstock.errors import PenstockError
 from penstock.format.constants import DLQ_PREFIX, RETRY_PREFIX
 
+NODE: Final = ("cluster", "node_type", "node_id")
+
+
+def node_labels(cluster: str, name: str, broker_id: int) -> list[str]:
+    """RocketMQ's labels of a node; a slave's id tells its number."""
+    return [cluster, "broker", f"{name}-{broker_id}" if broker_id else name]
+
+
+def of_replication(found: list[BrokerReplication]) -> Iterator[Metric]:
+    """Of masters: each slave. Of slaves: whether they follow."""
+    slaves = _gauge("slaves", "Slaves that follow a master.")
+    in_sync = _gauge("in_sync", "1 for a slave that is near enough to be waited for.", "slave")
+    behind = _gauge("behind_bytes", "Bytes that a slave has yet to acknowledge.", "slave")
+    late = _gauge("behind_seconds", "How old what a slave has yet to acknowledge is.", "slave")
+    heard = _gauge("acknowledged_timestamp_seconds", "When a slave last acknowledged anything.", "slave")
+    follows = _gauge("follows", "1 for a slave that follows its master.", "master")
+    received = _gauge("received_timestamp_seconds", "When a slave last received anything.", "master")
+    for each in found:
+        node = node_labels(each.cluster, each.broker, each.broker_id)
+        if each.is_slave:
+            follows.add_metric([*node, each.follows], float(each.is_following))
+            received.add_metric([*node, each.follows], each.last_received_ms / 1000)
+            continue
+        slaves.add_metric(node, len(each.slaves))
+        for slave in each.slaves:
+            labels = [*node, slave.address]
+            in_sync.add_metric(labels, float(slave.is_in_sync))
+            behind.add_metric(labels, slave.behind_bytes)
+            late.add_metric(labels, slave.behind_seconds)
+            heard.add_metric(labels, slave.last_acknowledged_ms / 1000)
+    yield from (slaves, in_sync, behind, late, heard, follows, received)
+
+
+def _gauge(name: str, about: str, *labels: str) -> GaugeMetricFamily:
+    return GaugeMetricFamily(f"penstock_replication_{name}", about, labels=[*NODE, *labels])
+
+
 _KEPT_S = 10.0
-_STATES = tuple(State)
+_STATES = tuple(BrokerAvailability)
 
 
 def add_metrics(app: FastAPI, console: Console) -> None:
@@ -56,7 +95,7 @@ async def collect(console: Console) -> bytes:
     brokers: list[BrokerFigures] = []
     topics: dict[str, list[QueueRow]] = {}
     groups: dict[str, GroupProgress] = {}
-    following: list[Replication] = []
+    following: list[BrokerReplication] = []
     try:
         brokers = await view.brokers()
         following = await view.replication()
@@ -86,7 +125,7 @@ def _of_brokers(health: Health, brokers: list[BrokerFigures]) -> Iterator[Metric
             state.add_metric([*_node(broker), each.value], float(broker.state is each))
     yield state
     yield GaugeMetricFamily("penstock_ready", "1 if all brokers take and give messages.", value=float(health.ready))
-    masters = [each for each in brokers if each.state is not State.UNREACHABLE]
+    masters = [each for each in brokers if each.state is not BrokerAvailability.UNREACHABLE]
     now = time.time_ns() // 1_000_000
     gauges: dict[str, tuple[str, Callable[[BrokerFigures], float]]] = {
         "rocketmq_storage_size": ("Bytes of the commit log.", lambda b: b.log_max_offset - b.log_min_offset),

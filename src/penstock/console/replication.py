@@ -8,9 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from penstock.client.admin import Admin
-from penstock.console.figures import BrokerFigures, State
+from penstock.console.figures import BrokerAvailability, BrokerFigures
 from penstock.errors import PenstockError
-from penstock.protocol.bodies.ha import HaRuntimeInfo
+from penstock.protocol.bodies.brokers import HaRuntimeInfo
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,7 +28,7 @@ class Slave:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Replication:
+class BrokerReplication:
     """How replication stands at one broker."""
 
     broker: str
@@ -55,9 +55,9 @@ class Replication:
         return not self.is_slave and not self.slaves
 
 
-async def ask(admin: Admin, broker: BrokerFigures) -> Replication | None:
+async def ask(admin: Admin, broker: BrokerFigures) -> BrokerReplication | None:
     """What one broker tells; None if it does not."""
-    if broker.state is State.UNREACHABLE:
+    if broker.state is BrokerAvailability.UNREACHABLE:
         return None
     try:
         told = await admin.cluster.replication(broker.address)
@@ -66,9 +66,9 @@ async def ask(admin: Admin, broker: BrokerFigures) -> Replication | None:
     return _of(broker, told)
 
 
-def _of(broker: BrokerFigures, told: HaRuntimeInfo) -> Replication:
+def _of(broker: BrokerFigures, told: HaRuntimeInfo) -> BrokerReplication:
     client = told.ha_client_runtime_info
-    return Replication(
+    return BrokerReplication(
         broker=broker.name,
         cluster=broker.cluster,
         address=broker.address,

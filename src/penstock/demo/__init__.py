@@ -10,7 +10,7 @@
 `penstock demo` is its command.
 """
 
-from penstock.demo.run import Outcome, Watcher, run
-from penstock.demo.scene import Done, State
+from penstock.demo.run import DemoResult, Watcher, run
+from penstock.demo.shop import StepResult, StepState
 
-__all__ = ["Done", "Outcome", "State", "Watcher", "run"]
+__all__ = ["DemoResult", "StepResult", "StepState", "Watcher", "run"]

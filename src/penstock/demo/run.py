@@ -1,4 +1,7 @@
-"""Runs the steps of the demo one after the other, and writes the page at the end, also when one of them failed."""
+"""What the demo leaves behind: one page with what each step showed, and charts. It needs nothing but itself.
+
+Runs the steps of the demo one after the other, and writes the page at the end, also when one of them failed.
+"""
 
 from __future__ import annotations
 
@@ -6,33 +9,86 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from html import escape
 from pathlib import Path
-from typing import Protocol
+from typing import Final, Protocol
 
 import msgspec
 
+from penstock import __version__
 from penstock.demo import steps
-from penstock.demo.broker_process import BrokerProcess
-from penstock.demo.report import page
-from penstock.demo.scene import Done, Scene, State, StepFailed, StepSkipped, verdict
+from penstock.demo.shop import BrokerProcess, Scene, StepFailed, StepResult, StepSkipped, StepState, verdict
 from penstock.demo.steps import Step
 from penstock.errors import MissingPackage, PenstockError
+from penstock.pipeline.charts import document, lines, table
+
+_BUCKETS: Final = 120
+
+
+def page(scene: Scene, steps: Sequence[StepResult], seconds: float) -> str:
+    """The page as HTML."""
+    failed = [step for step in steps if step.state is StepState.FAILED]
+    return document(
+        "Penstock demo",
+        [
+            f"<h1>Penstock {escape(__version__)}: a broker was killed, and nothing was lost</h1>"
+            if not failed
+            else f"<h1>Penstock {escape(__version__)}: the demo did not come to its end</h1>",
+            f"<p>{escape(verdict(steps))}. It took {seconds:.1f} s, with {2 * scene.orders:,} messages and more.</p>",
+            _steps(steps),
+            lines("Messages over time, the broker away where it is grey", _over_time(scene), scene.away),
+            _streamed(scene),
+            *_usage(scene),
+        ],
+    )
+
+
+def _steps(steps: Sequence[StepResult]) -> str:
+    rows = [(step.title, step.state.value, f"{step.seconds:.1f} s", step.says) for step in steps]
+    return table(("step", "", "took", "what was seen"), rows, right=("took",))
+
+
+def _over_time(scene: Scene) -> dict[str, list[tuple[float, float]]]:
+    """How many there were of each kind by when."""
+    moments = {name: sorted(some) for name, some in scene.ledger.moments.items() if some}
+    return {name: _thinned([(at, number) for number, at in enumerate(some, 1)]) for name, some in moments.items()}
+
+
+def _thinned(points: list[tuple[float, float]]) -> list[tuple[float, float]]:
+    every = max(len(points) // _BUCKETS, 1)
+    return [(points[0][0], 0.0), *points[::every], points[-1]]
+
+
+def _streamed(scene: Scene) -> str:
+    if not scene.streamed:
+        return ""
+    counted = table(("topic", "tag", "messages"), scene.streamed, right=("messages",))
+    return f"<h2>What the streaming query put into a table</h2>{counted}"
+
+
+def _usage(scene: Scene) -> list[str]:
+    if scene.usage is None:
+        return []
+    from penstock.pipeline.jobs.usage import charts, disks
+
+    return ["<h2>Who fills the disk</h2>", disks(scene.usage), *charts(scene.usage)]
+
 
 ORDERS = 2000
 _DO_WITHOUT = ", or run `penstock demo --without-spark`"
 
 
-class Outcome(msgspec.Struct, frozen=True):
+class DemoResult(msgspec.Struct, frozen=True):
     """What came of all steps; those after one that failed were not begun."""
 
-    steps: list[Done]
+    steps: list[StepResult]
     seconds: float
     report: Path
 
     @property
     def ok(self) -> bool:
         """Whether no step failed."""
-        return all(step.state is not State.FAILED for step in self.steps)
+        return all(step.state is not StepState.FAILED for step in self.steps)
 
     @property
     def verdict(self) -> str:
@@ -49,20 +105,20 @@ class Watcher(Protocol):
     def tell(self, what: str, done: int, total: int) -> None:
         """How far the step is."""
 
-    def end(self, step: Done) -> None:
+    def end(self, step: StepResult) -> None:
         """A step is over."""
 
 
-def run(folder: Path, report: Path, watcher: Watcher, *, with_spark: bool, orders: int = ORDERS) -> Outcome:
+def run(folder: Path, report: Path, watcher: Watcher, *, with_spark: bool, orders: int = ORDERS) -> DemoResult:
     """Plays the demo in a folder that is there and empty. Raises nothing for a step that fails: the outcome says it."""
     begun = time.monotonic()
-    done: list[Done] = []
+    done: list[StepResult] = []
     with _log_in(folder / "clients.log"), ExitStack() as opened:
         scene = Scene(folder, orders, BrokerProcess(folder / "store", folder / "broker.log"), opened, watcher.tell)
         for step in _play(scene, _plan(with_spark), watcher):
             done.append(step)
             watcher.end(step)
-    outcome = Outcome(done, time.monotonic() - begun, report)
+    outcome = DemoResult(done, time.monotonic() - begun, report)
     report.write_text(page(scene, done, outcome.seconds), encoding="utf-8")
     return outcome
 
@@ -90,27 +146,27 @@ def _plan(with_spark: bool) -> Sequence[Step]:
     return (*steps.FIRST, spark_steps.STREAM, steps.STOP, *spark_steps.LAST)
 
 
-def _play(scene: Scene, plan: Sequence[Step], watcher: Watcher) -> Iterator[Done]:
+def _play(scene: Scene, plan: Sequence[Step], watcher: Watcher) -> Iterator[StepResult]:
     for number, step in enumerate(plan, 1):
         watcher.begin(step.title, number, len(plan))
         scene.figures = {}
         begun = time.monotonic()
         state, says = _outcome(step.act, scene)
-        yield Done(step.name, step.title, state, time.monotonic() - begun, says, scene.figures)
-        if state is State.FAILED:
+        yield StepResult(step.name, step.title, state, time.monotonic() - begun, says, scene.figures)
+        if state is StepState.FAILED:
             return
 
 
-def _outcome(act: Callable[[Scene], str], scene: Scene) -> tuple[State, str]:
+def _outcome(act: Callable[[Scene], str], scene: Scene) -> tuple[StepState, str]:
     try:
-        return State.OK, act(scene)
+        return StepState.OK, act(scene)
     except StepSkipped as skipped:
-        return State.SKIPPED, str(skipped)
+        return StepState.SKIPPED, str(skipped)
     except MissingPackage as lacks:
-        return State.FAILED, f"{lacks}{_DO_WITHOUT}"
+        return StepState.FAILED, f"{lacks}{_DO_WITHOUT}"
     except (StepFailed, PenstockError, OSError) as failed:
-        return State.FAILED, str(failed)
+        return StepState.FAILED, str(failed)
     except Exception as error:
         if type(error).__module__.partition(".")[0] not in ("pyspark", "py4j"):
             raise
-        return State.FAILED, f"Spark: {str(error).strip().splitlines()[0]}"
+        return StepState.FAILED, f"Spark: {str(error).strip().splitlines()[0]}"

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Final
 
-from penstock.demo.scene import Scene, check
-from penstock.demo.shop import TOPICS
+from penstock.demo.shop import TOPICS, Scene, check
 from penstock.demo.steps import Step, judged
 from penstock.demo.steps import usage as usage_here
 from penstock.format.constants import UNIQ_KEY
@@ -93,8 +92,8 @@ def _start(scene: Scene, spark: SparkSession) -> StreamingQuery:
 
 
 def verify(scene: Scene) -> str:
+    from penstock.pipeline.jobs.common import Where
     from penstock.pipeline.jobs.verify import verify as job
-    from penstock.pipeline.jobs.where import Where
 
     (found,) = job(scene.spark, Where(stores=(str(scene.store),))).values()
     check(found.report is not None, found.problem)
@@ -103,8 +102,8 @@ def verify(scene: Scene) -> str:
 
 
 def usage(scene: Scene) -> str:
+    from penstock.pipeline.jobs.common import Where
     from penstock.pipeline.jobs.usage import usage as job
-    from penstock.pipeline.jobs.where import Where
 
     counted = job(scene.spark, Where(stores=(str(scene.store),)))
     says = usage_here(scene)

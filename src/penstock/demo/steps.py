@@ -9,10 +9,9 @@ from importlib.util import find_spec
 from typing import Final, NamedTuple
 
 from penstock.client.sync import Admin
-from penstock.demo.scene import Scene, StepSkipped, check
-from penstock.demo.shop import GROUPS, TOPICS, Shop, consumer
+from penstock.demo.shop import GROUPS, TOPICS, Scene, Shop, StepSkipped, check, consumer
 from penstock.store.audit import AuditReport, audit
-from penstock.store.folder import StoreFolder, quiet_log
+from penstock.store.readonly.store_folder import StoreFolder, quiet_log
 
 _ASKED_FOR: Final = 7
 """The number of the order that is looked for by its key."""
@@ -178,8 +177,8 @@ def usage(scene: Scene) -> str:
     if find_spec("pyarrow") is None:
         raise StepSkipped("counting needs the package pyarrow: pip install 'penstock[arrow]'")
     from penstock.pipeline.charts import units
+    from penstock.pipeline.jobs.common import Where
     from penstock.pipeline.jobs.usage import usage_here
-    from penstock.pipeline.jobs.where import Where
 
     found = scene.usage = usage_here(Where(stores=(str(scene.store),)))
     counted = {key.topic: (messages, size) for key, messages, size in found.rows("topic")}

@@ -27,7 +27,7 @@ from penstock.format.queue_ext import ExtUnit, decode_ext_unit, ext_offset
 from penstock.format.queue_unit import PRE_BLANK, UNIT, UNIT_SIZE, is_ext_address, pack_unit, unpack_unit
 from penstock.format.record import Record, decode_record, encode_record, record_size, tags_code
 from penstock.format.rows import ROW, Reason
-from penstock.format.scan import Batch, Blank, Damage, Scan
+from penstock.format.scan import Blank, Damage, Scan, ScanBatch
 from penstock.format.topics import check_topic, is_legal_topic
 
 __all__ = [
@@ -37,7 +37,6 @@ __all__ = [
     "ROW",
     "UNIT",
     "UNIT_SIZE",
-    "Batch",
     "BatchItem",
     "Blank",
     "Checkpoint",
@@ -49,6 +48,7 @@ __all__ = [
     "Reason",
     "Record",
     "Scan",
+    "ScanBatch",
     "UniqueIds",
     "check_property",
     "check_topic",

@@ -1,4 +1,6 @@
-"""Records of a log as Arrow record batches, column by column, without a Python object per row. Needs pyarrow.
+"""The columns of messages as Arrow record batches: what the store hands out, and what it takes. Needs pyarrow.
+
+Records of a log as Arrow record batches, column by column, without a Python object per row. Needs pyarrow.
 
 The columns are copies: nothing of the log stays in use. Text that is not UTF-8 comes out with U+FFFD in its place, and
 a time that microseconds cannot express as null.
@@ -6,7 +8,7 @@ a time that microseconds cannot express as null.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cached_property, partial
 from itertools import pairwise
 from typing import Any, Final
@@ -16,15 +18,54 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.format import kernels
-from penstock.format.arrow_schema import MESSAGE_SCHEMA
 from penstock.format.constants import KEYS, TAGS
 from penstock.format.kernels import Bools, Buffer, Ints, Longs, Rows
 from penstock.format.sys_flag import BORN_HOST_V6, STORE_HOST_V6
 
-_BORN_HOST_AT = 48
-_MOST_MS = (2**63 - 1) // 1000
-_HOST_ROOM = (26, 58)  # what the text of an IPv4 and an IPv6 host takes at most
+_MOMENT = pa.timestamp("us", tz="UTC")
+MESSAGE_SCHEMA: Final = pa.schema(
+    [
+        ("topic", pa.string()),
+        ("queue_id", pa.int32()),
+        ("queue_offset", pa.int64()),
+        ("body", pa.binary()),
+        ("tags", pa.string()),  # null where a message has none
+        ("keys", pa.list_(pa.string())),
+        ("properties", pa.map_(pa.string(), pa.string())),  # all of them, KEYS and TAGS included
+        ("msg_id", pa.string()),
+        ("born_timestamp", _MOMENT),
+        ("store_timestamp", _MOMENT),
+        ("born_host", pa.string()),
+        ("store_host", pa.string()),
+        ("flag", pa.int32()),
+        ("sys_flag", pa.int32()),
+        ("reconsume_times", pa.int32()),
+        ("prepared_transaction_offset", pa.int64()),
+        ("physical_offset", pa.int64()),
+        ("store_size", pa.int32()),
+        ("body_crc", pa.int32()),
+    ]
+)
+"""What a message is as a row, in this order."""
 
+
+def select_columns(columns: Sequence[str] | None) -> pa.Schema:
+    """The schema with these columns only, in the order in which they are asked for; all of them for None."""
+    if columns is None:
+        return MESSAGE_SCHEMA
+    if isinstance(columns, str):
+        raise ValueError("the columns must be a list of names, not one text")
+    unknown = [name for name in columns if name not in MESSAGE_SCHEMA.names]
+    if unknown:
+        raise ValueError(f"there is no column '{unknown[0]}'; there are {', '.join(MESSAGE_SCHEMA.names)}")
+    if not columns or len(set(columns)) != len(columns):
+        raise ValueError("the columns must be at least one, and each only once")
+    return pa.schema([MESSAGE_SCHEMA.field(name) for name in columns])
+
+
+_BORN_HOST_AT = 48
+_MAX_MS = (2**63 - 1) // 1000
+_HOST_ROOM = (26, 58)  # what the text of an IPv4 and an IPv6 host takes at most
 Places = tuple[Longs, Ints]
 
 
@@ -75,8 +116,6 @@ class _Source:
 
 
 # -- columns -------------------------------------------------------------------------------------------------
-
-
 def _numbers(field: str, source: _Source) -> pa.Array:
     values = source.field(field)
     kind = pa.int64() if values.dtype == np.int64 else pa.int32()
@@ -86,8 +125,8 @@ def _numbers(field: str, source: _Source) -> pa.Array:
 def _moments(field: str, source: _Source) -> pa.Array:
     milliseconds: Longs = source.field(field)
     valid = None
-    if len(milliseconds) and not -_MOST_MS <= milliseconds.min() <= milliseconds.max() <= _MOST_MS:
-        valid = _bitmap((milliseconds >= -_MOST_MS) & (milliseconds <= _MOST_MS))
+    if len(milliseconds) and not -_MAX_MS <= milliseconds.min() <= milliseconds.max() <= _MAX_MS:
+        valid = _bitmap((milliseconds >= -_MAX_MS) & (milliseconds <= _MAX_MS))
     micros = pa.py_buffer(milliseconds * np.int64(1000))
     return pa.Array.from_buffers(MESSAGE_SCHEMA.field(field).type, len(milliseconds), [valid, micros])
 
@@ -166,7 +205,6 @@ _COLUMNS: Final[dict[str, Callable[[_Source], pa.Array]]] = {
     "store_size": partial(_numbers, "size"),
     "body_crc": partial(_numbers, "body_crc"),
 }
-
 _PROPERTIES = ("properties_at", "properties_length")
 _FIELDS: Final[dict[str, tuple[str, ...]]] = {name: (name,) for name in MESSAGE_SCHEMA.names} | {
     "topic": ("topic_at", "topic_length"),
@@ -183,8 +221,6 @@ _FIELDS: Final[dict[str, tuple[str, ...]]] = {name: (name,) for name in MESSAGE_
 
 
 # -- buffers -------------------------------------------------------------------------------------------------
-
-
 def _gathered(kind: pa.DataType, data: Buffer, places: Places) -> pa.Array:
     """Texts from where they lie; null where the length is below zero."""
     lengths = places[1]
@@ -215,8 +251,6 @@ def _bitmap(valid: Bools) -> pa.Buffer | None:
 
 
 # -- text that is not UTF-8 ----------------------------------------------------------------------------------
-
-
 def _is_utf8(texts: pa.Array) -> bool:
     data: npt.NDArray[np.uint8] = np.frombuffer(texts.buffers()[2], np.uint8)
     if not len(data) or data.max() < 0x80:

@@ -14,7 +14,7 @@ from typing import Any, Self, TypeVar
 
 import msgspec
 
-from penstock.format.java_ints import Int32, Int64
+from penstock.format.constants import Int32, Int64
 
 Json = dict[str, Any]
 """A JSON object. Maps by number (queues, delay levels) have int keys when written, int or text when read."""
@@ -82,7 +82,7 @@ class SubscriptionGroup(Bean, frozen=True, kw_only=True):
     notify_consumer_ids_changed_enable: bool = True
 
 
-class Topics(msgspec.Struct, kw_only=True):
+class TopicConfigs(msgspec.Struct, kw_only=True):
     """topics.json: the topics by name."""
 
     topics: dict[str, TopicConfig] = {}
@@ -90,7 +90,7 @@ class Topics(msgspec.Struct, kw_only=True):
     extra: Json = {}
 
     @classmethod
-    def from_json(cls, document: Json) -> Topics:
+    def from_json(cls, document: Json) -> TopicConfigs:
         topics = _beans(TopicConfig, document, "topicConfigTable", "topicName")
         rest = _rest(document, "topicConfigTable", "dataVersion")
         return cls(topics=topics, version=_version(document), extra=rest)

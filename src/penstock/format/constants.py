@@ -1,8 +1,13 @@
-"""Numbers and names that readers and writers of RocketMQ's formats share. All integers are big-endian."""
+"""Numbers and names that readers and writers of RocketMQ's formats share. All integers are big-endian.
+
+Java's int and long, for structs that must not hold what Java could not read.
+"""
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Annotated, Final
+
+import msgspec
 
 # CommitLog record
 MESSAGE_MAGIC: Final = 0xDAA320A7
@@ -16,6 +21,7 @@ MAX_TOPIC_LENGTH_V2: Final = 255  # what 5.x lets through, and what the name of 
 MAX_PROPERTIES_LENGTH: Final = 32_767
 SECTOR_SIZE: Final = 512  # what a disk writes whole or not at all
 
+
 # System topics
 SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
 HALF_TOPIC: Final = "RMQ_SYS_TRANS_HALF_TOPIC"
@@ -23,6 +29,7 @@ OP_HALF_TOPIC: Final = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
 DAMAGED_TOPIC: Final = "PENSTOCK_DAMAGED"  # of the records that a repair writes over damage
 RETRY_PREFIX: Final = "%RETRY%"
 DLQ_PREFIX: Final = "%DLQ%"
+
 
 # Properties: `name 0x01 value`, joined with 0x02
 NAME_VALUE_SEPARATOR: Final = "\x01"
@@ -42,3 +49,5 @@ MAX_RECONSUME_TIMES: Final = "MAX_RECONSUME_TIMES"
 TRAN_MSG: Final = "TRAN_MSG"
 PGROUP: Final = "PGROUP"
 CLUSTER: Final = "CLUSTER"
+Int32 = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
+Int64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]

@@ -13,8 +13,6 @@ from penstock.errors import BadMessage, CorruptData
 
 IPV4_HOST_SIZE: Final = 8
 IPV6_HOST_SIZE: Final = 20
-
-
 MAX_PORT: Final = 0xFFFF
 MAX_STORED_PORT: Final = 0xFFFFFFFF
 """What four bytes hold: a damaged record may say so, and must still be shown and named."""

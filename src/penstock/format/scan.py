@@ -28,7 +28,7 @@ ROWS_PER_BATCH = 16_384  # 1.7 MB of rows: small enough to stay in the cache
 _CHUNK = 1 << 20
 
 
-class Batch(NamedTuple):
+class ScanBatch(NamedTuple):
     """Valid records, in log order."""
 
     rows: Rows
@@ -49,7 +49,7 @@ class Damage(NamedTuple):
     reason: Reason
 
 
-Item: TypeAlias = Batch | Blank | Damage
+Item: TypeAlias = ScanBatch | Blank | Damage
 
 
 class Taken(NamedTuple):
@@ -138,11 +138,11 @@ class Scan:
         found = Taken(self._base + at, reached - at, torn)
         return found if found.size or torn else None, reached, reason
 
-    def _next_batch(self, at: int, stop: int) -> tuple[Batch | None, int, int]:
+    def _next_batch(self, at: int, stop: int) -> tuple[ScanBatch | None, int, int]:
         rows, reached, reason = kernels.walk(
             self._data, self._base, at, stop, self._check_crc, self._topics, self._rows_per_batch
         )
-        return Batch(rows) if len(rows) else None, reached, reason
+        return ScanBatch(rows) if len(rows) else None, reached, reason
 
     def _owns(self, at: int) -> bool:
         """Whether what starts here is this range's: with `overrun`, also what the next one would not begin at."""

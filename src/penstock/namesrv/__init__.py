@@ -4,7 +4,7 @@
 """
 
 from penstock.namesrv.name_server import NameServer
-from penstock.namesrv.route_table import Broker, RouteTable
+from penstock.namesrv.route_table import RegisteredBroker, RouteTable
 from penstock.namesrv.settings import NamesrvSettings
 
-__all__ = ["Broker", "NameServer", "NamesrvSettings", "RouteTable"]
+__all__ = ["NameServer", "NamesrvSettings", "RegisteredBroker", "RouteTable"]

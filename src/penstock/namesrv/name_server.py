@@ -19,17 +19,14 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from penstock.format.config_tables import Topics
+from penstock.format.config_tables import TopicConfigs
 from penstock.namesrv.access import LocalRule
-from penstock.namesrv.administration import Administration
-from penstock.namesrv.kv_table import KvTable
-from penstock.namesrv.queries import Queries
-from penstock.namesrv.registration import Registration
-from penstock.namesrv.route_table import FOREVER, Broker, RouteTable
+from penstock.namesrv.handlers import KvTable, NameServerAdmin, RegistrationRequests, RouteQueries
+from penstock.namesrv.route_table import FOREVER, RegisteredBroker, RouteTable
 from penstock.namesrv.settings import NamesrvSettings
 from penstock.remoting.connection import Address
 from penstock.remoting.handlers import Before, Handler
-from penstock.remoting.limits import Limits
+from penstock.remoting.limits import ConnectionLimits
 from penstock.remoting.server import Server
 
 _LOOK_EVERY_S: Final = 5.0
@@ -43,15 +40,15 @@ class NameServer:
         settings: NamesrvSettings | None = None,
         *,
         before: Before | None = None,
-        limits: Limits | None = None,
+        limits: ConnectionLimits | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         settings = settings or NamesrvSettings()
         self.routes = RouteTable()
         self.kv = KvTable(settings.kv_config_path)
-        self._administration = Administration(self.routes, self.kv, settings)
-        self._registration = Registration(self.routes, self.kv, clock)
-        self._queries = Queries(self.routes, self.kv, lambda: self.settings)
+        self._administration = NameServerAdmin(self.routes, self.kv, settings)
+        self._registration = RegistrationRequests(self.routes, self.kv, clock)
+        self._queries = RouteQueries(self.routes, self.kv, lambda: self.settings)
         self._server = Server(
             self.handlers(),
             limits=limits or settings.limits,
@@ -96,9 +93,9 @@ class NameServer:
 
     # -- the broker of this process --------------------------------------------------------------------------
 
-    def register_local(self, broker: Broker, topics: Topics) -> None:
+    def register_local(self, broker: RegisteredBroker, topics: TopicConfigs) -> None:
         """A broker of this process is here, and these are all its topics; call it again when they change."""
         self.routes.register(broker, topics, now=FOREVER, whole=True)
 
-    def unregister_local(self, broker: Broker) -> None:
+    def unregister_local(self, broker: RegisteredBroker) -> None:
         self.routes.unregister(broker)

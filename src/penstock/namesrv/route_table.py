@@ -6,6 +6,13 @@ registers is added to what is known, because brokers register single topics too;
 registration of the `whole` table, take any away.
 
 Pure: no clock, no I/O. Belongs to one thread. Nothing survives the process: brokers register again.
+
+
+The route of a topic that nobody has yet.
+
+Some clients send only to a topic whose route they were told, and never ask for the template's. While topics may be
+created by a send, they get the route that the topic would have: at each broker that offers the template, with as many
+queues as a send creates by default. Names that mean something to a broker get none.
 """
 
 from __future__ import annotations
@@ -16,9 +23,12 @@ from typing import Final
 
 import msgspec
 
-from penstock.format.config_tables import DataVersion, TopicConfig, Topics
-from penstock.protocol.bodies.route import (
+from penstock.format.config_tables import DataVersion, TopicConfig, TopicConfigs
+from penstock.format.constants import DAMAGED_TOPIC, DLQ_PREFIX, RETRY_PREFIX, SCHEDULE_TOPIC
+from penstock.format.topics import is_legal_topic
+from penstock.protocol.bodies.routes import (
     MASTER,
+    PERM_INHERIT,
     PERM_READ,
     PERM_WRITE,
     BrokerData,
@@ -31,7 +41,7 @@ FOREVER: Final = float("inf")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Broker:
+class RegisteredBroker:
     """One broker process: a master or a slave."""
 
     name: str
@@ -44,7 +54,7 @@ class Broker:
     def is_master(self) -> bool:
         return self.broker_id == MASTER
 
-    def is_same(self, other: Broker) -> bool:
+    def is_same(self, other: RegisteredBroker) -> bool:
         """Whether it has the same place among the brokers, whatever else it says."""
         return (self.name, self.broker_id) == (other.name, other.broker_id)
 
@@ -53,7 +63,7 @@ class Broker:
 class _Live:
     """What is known of a broker that is here."""
 
-    broker: Broker
+    broker: RegisteredBroker
     version: DataVersion
     seen_at: float
     """FOREVER for a broker of this process."""
@@ -75,14 +85,14 @@ class RouteTable:
 
     def register(
         self,
-        broker: Broker,
-        topics: Topics,
+        broker: RegisteredBroker,
+        topics: TopicConfigs,
         *,
         now: float,
         owner: object = None,
         whole: bool = False,
         filter_servers: Iterable[str] = (),
-    ) -> Broker | None:
+    ) -> RegisteredBroker | None:
         """A broker is here. Returns its master, if it is a slave and that is known."""
         known = self._live.get(broker.address)
         if known is not None and not known.broker.is_same(broker):
@@ -99,14 +109,14 @@ class RouteTable:
         self._live[broker.address] = _Live(broker, topics.version, now, owner, tuple(filter_servers))
         return None if broker.is_master else self.master_of(broker.name)
 
-    def _give_place(self, broker: Broker) -> None:
+    def _give_place(self, broker: RegisteredBroker) -> None:
         """Whoever had its name and id is gone: it moved to another address, or another one took over."""
         addresses = self._names.setdefault(broker.name, {})
         if broker.broker_id in addresses:
             del self._live[addresses[broker.broker_id]]
         addresses[broker.broker_id] = broker.address
 
-    def unregister(self, broker: Broker) -> bool:
+    def unregister(self, broker: RegisteredBroker) -> bool:
         """A broker leaves; says whether it was here, under this name, id and address."""
         live = self._live.get(broker.address)
         if live is None or not live.broker.is_same(broker):
@@ -120,15 +130,15 @@ class RouteTable:
         if live is not None and live.seen_at != FOREVER:
             live.seen_at = now
 
-    def expire(self, before: float) -> list[Broker]:
+    def expire(self, before: float) -> list[RegisteredBroker]:
         """Removes the brokers that were last heard of before a time."""
         return self._remove_all(live.broker for live in self._live.values() if live.seen_at < before)
 
-    def drop_owner(self, owner: object) -> list[Broker]:
+    def drop_owner(self, owner: object) -> list[RegisteredBroker]:
         """Removes the brokers whose connection is gone."""
         return self._remove_all(live.broker for live in self._live.values() if live.owner is owner)
 
-    def _remove_all(self, brokers: Iterator[Broker]) -> list[Broker]:
+    def _remove_all(self, brokers: Iterator[RegisteredBroker]) -> list[RegisteredBroker]:
         gone = list(brokers)
         for broker in gone:
             self._remove(broker.address)
@@ -157,14 +167,14 @@ class RouteTable:
     # -- asking ----------------------------------------------------------------------------------------------
 
     @property
-    def brokers(self) -> list[Broker]:
+    def brokers(self) -> list[RegisteredBroker]:
         return [live.broker for live in self._live.values()]
 
-    def master_of(self, name: str) -> Broker | None:
+    def master_of(self, name: str) -> RegisteredBroker | None:
         address = self._names.get(name, {}).get(MASTER)
         return None if address is None else self._live[address].broker
 
-    def is_local(self, broker: Broker) -> bool:
+    def is_local(self, broker: RegisteredBroker) -> bool:
         """Whether a broker of this process has its name and id; a slave of such a broker may come from elsewhere."""
         address = self._names.get(broker.name, {}).get(broker.broker_id)
         return address is not None and self._live[address].seen_at == FOREVER
@@ -255,4 +265,38 @@ def _queues_of(name: str, topic: TopicConfig) -> QueueData:
         read_queue_nums=topic.read_queue_nums,
         write_queue_nums=topic.write_queue_nums,
         topic_sys_flag=topic.sys_flag,
+    )
+
+
+TEMPLATE_TOPIC: Final = "TBW102"
+_QUEUES: Final = 4
+"""What clients ask for when a send creates a topic, unless told otherwise."""
+_TAKEN: Final = frozenset(
+    {
+        TEMPLATE_TOPIC,
+        SCHEDULE_TOPIC,
+        DAMAGED_TOPIC,
+        "SELF_TEST_TOPIC",
+        "OFFSET_MOVED_EVENT",
+        "TRANS_CHECK_MAX_TIME_TOPIC",
+    }
+)
+_TAKEN_PREFIXES: Final = (RETRY_PREFIX, DLQ_PREFIX, "RMQ_SYS_", "rmq_sys_", "CID_RMQ_SYS_")
+
+
+def default_route(routes: RouteTable, topic: str) -> TopicRouteData | None:
+    """The route that a send would give to a new topic; None if it would not."""
+    if topic in _TAKEN or topic.startswith(_TAKEN_PREFIXES) or not is_legal_topic(topic):
+        return None
+    template = routes.queues(TEMPLATE_TOPIC)
+    offered = [_like(queues) for queues in template.values() if queues.perm & PERM_INHERIT]
+    return routes.route_of(offered)
+
+
+def _like(template: QueueData) -> QueueData:
+    return QueueData(
+        broker_name=template.broker_name,
+        perm=template.perm & ~PERM_INHERIT,
+        read_queue_nums=min(_QUEUES, template.write_queue_nums),
+        write_queue_nums=min(_QUEUES, template.write_queue_nums),
     )

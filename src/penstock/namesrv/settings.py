@@ -18,7 +18,7 @@ from penstock.config.ignored import IGNORED, ignored_note
 from penstock.config.properties import format_property
 from penstock.config.table import Origin, Section, SettingTable
 from penstock.namesrv.access import LocalRule
-from penstock.remoting.limits import Limits
+from penstock.remoting.limits import ConnectionLimits
 from penstock.remoting.tls import SERVER_NAMES, ServerTls, server_tls
 
 ROUTES = Section("Routes")
@@ -75,8 +75,8 @@ class NamesrvSettings:
         return replace(self, **TABLE.parse(texts))
 
     @property
-    def limits(self) -> Limits:
-        return Limits(idle_s=float(self.server_channel_max_idle_time_seconds))
+    def limits(self) -> ConnectionLimits:
+        return ConnectionLimits(idle_s=float(self.server_channel_max_idle_time_seconds))
 
     @property
     def server_tls(self) -> ServerTls:

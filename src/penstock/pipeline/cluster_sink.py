@@ -13,18 +13,17 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from penstock.client.config import ClientConfig
-from penstock.client.credentials import Credentials
+from penstock.client.config import ClientConfig, Credentials
 from penstock.client.message import Message
 from penstock.client.producer import ProducerOptions
 from penstock.client.sync import Producer
 from penstock.errors import BadMessage
 from penstock.format.constants import RETRY_PREFIX, UNIQ_KEY
-from penstock.pipeline.cluster_link import ClusterAccess
+from penstock.pipeline.cluster_tasks import ClusterAccess
 from penstock.pipeline.options import Options
-from penstock.pipeline.sink_rows import Place, WrittenRows, check_may_send
+from penstock.pipeline.sink_rows import RowOrigin, WrittenRows, check_may_send
 from penstock.protocol.bodies.queues import MessageQueue
-from penstock.store.sink.marks import Identity
+from penstock.store.sink.journal import Identity
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -58,7 +57,7 @@ class ClusterTarget:
         with Producer(self.group, config, options=_PATIENCE) as producer:
             sender = _Sender(producer)
             for batch in batches:
-                place = Place(partition, count)
+                place = RowOrigin(partition, count)
                 fields = rows.messages(batch, place).to_pylist(maps_as_pydicts="lossy")
                 sender.send(
                     [_message(each, keys.of(count + number), place, number) for number, each in enumerate(fields)]
@@ -88,7 +87,7 @@ class _Row:
 
     message: Message
     queue_id: int | None
-    place: Place
+    place: RowOrigin
     number: int
 
     @property
@@ -103,7 +102,7 @@ class _Row:
         return len(self.message.body) + sum(map(len, self.message.all_properties().values())) + 100
 
 
-def _message(fields: dict[str, Any], unique_key: str, place: Place, number: int) -> _Row:
+def _message(fields: dict[str, Any], unique_key: str, place: RowOrigin, number: int) -> _Row:
     properties = {name: value for name, value in (fields.get("properties") or {}).items() if value is not None}
     properties.setdefault(UNIQ_KEY, unique_key)
     keys, body, level = fields.get("keys") or (), fields["body"], fields.get("delay_level") or 0

@@ -1,4 +1,13 @@
-"""From pages of messages to the record batches that Spark wants: filtered, unpacked, with the columns asked for.
+"""Bodies that clients have compressed, unpacked in the columns of a batch. Needs pyarrow.
+
+Rows whose body is not compressed are not touched, and a batch without any other comes out as it went in. What cannot be
+unpacked stays as it is and is told of: damage is data. No body grows beyond a limit, and no batch by much more than
+`_ROOM`: one that would is handed out in pieces. Pure functions.
+
+
+Columns of a result, made from columns of messages: RocketMQ's own, or Kafka's. Needs pyarrow; runs on workers.
+
+From pages of messages to the record batches that Spark wants: filtered, unpacked, with the columns asked for.
 
 Runs on workers. Nothing here knows where the messages come from.
 """
@@ -6,28 +15,137 @@ Runs on workers. Nothing here knows where the messages come from.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
-from typing import Final
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final, NamedTuple
 
 import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.errors import CorruptData
-from penstock.format.arrow_schema import MESSAGE_SCHEMA, select_columns
-from penstock.format.constants import UNIQ_KEY
-from penstock.pipeline.bodies import inflate_bodies
-from penstock.pipeline.columns import BROKER, make_column, needed_for
+from penstock.errors import BadRequest, CorruptData
+from penstock.format.arrow_rows import MESSAGE_SCHEMA, select_columns
+from penstock.format.constants import KEYS, UNIQ_KEY
+from penstock.format.sys_flag import COMPRESSED
 from penstock.pipeline.options import Options
-from penstock.pipeline.places import Flaw, Page, Task
+from penstock.pipeline.ranges import Flaw, ReadTask, RowPage
+from penstock.protocol.compression import MAX_SIZE, inflate_body
+
+_ROOM: Final = 64 << 20
+"""Bytes of unpacked bodies in one piece; the one that crosses it is the last."""
+_BODY: Final = "body"
+
+
+class Inflated(NamedTuple):
+    """Rows of a batch, one after the other, with their bodies unpacked."""
+
+    first_row: int
+    """Number of the first row in the batch that was given."""
+    batch: pa.RecordBatch
+    failures: tuple[tuple[int, str], ...] = ()
+    """Rows of this piece, counted from its own first, whose body is still compressed, and why."""
+
+
+def inflate_bodies(batch: pa.RecordBatch, sys_flags: pa.Array, limit: int = MAX_SIZE) -> Iterator[Inflated]:
+    """The batch with its column `body` unpacked, in one piece unless the bodies grow large.
+
+    `sys_flags` has the flags of the batch's rows, whether or not they are a column of it. Raises MissingPackage where
+    bodies were compressed with something that is not installed.
+    """
+    # Flags of our own columns have no nulls, so this is a view and no copy.
+    packed = np.flatnonzero(sys_flags.to_numpy(zero_copy_only=False) & COMPRESSED)
+    if not len(packed) or _BODY not in batch.schema.names:
+        yield Inflated(0, batch)
+        return
+    column = batch.column(_BODY)
+    first, room = 0, _ROOM
+    bodies: dict[int, bytes] = {}
+    failures: list[tuple[int, str]] = []
+    for row in packed.tolist():
+        if room <= 0:
+            yield _piece(batch, first, row, bodies, failures)
+            first, room, bodies, failures = row, _ROOM, {}, []
+        try:
+            bodies[row] = inflate_body(memoryview(column[row].as_buffer()), sys_flags[row].as_py(), limit)
+        except BadRequest as error:
+            failures.append((row - first, str(error)))
+        else:
+            room -= len(bodies[row])
+    yield _piece(batch, first, batch.num_rows, bodies, failures)
+
+
+def _piece(
+    batch: pa.RecordBatch, first: int, stop: int, bodies: dict[int, bytes], failures: list[tuple[int, str]]
+) -> Inflated:
+    """Rows `first` to `stop` with some of their bodies replaced."""
+    part = batch.slice(first, stop - first)
+    at = part.schema.get_field_index(_BODY)
+    is_new = np.zeros(part.num_rows, np.bool_)
+    is_new[[row - first for row in bodies]] = True
+    new = pa.array(list(bodies.values()), part.schema.field(at).type)
+    column = pc.replace_with_mask(part.column(at), pa.array(is_new), new)
+    return Inflated(first, part.set_column(at, part.schema.field(at), column), tuple(failures))
+
+
+BROKER: Final = "broker"
+_LOG_APPEND_TIME: Final = 1
+"""Kafka's word for a time that the broker has set."""
+Make = Callable[[pa.RecordBatch], pa.Array]
+
+
+def _same(name: str) -> Make:
+    return lambda batch: batch.column(name)
+
+
+def _key(batch: pa.RecordBatch) -> pa.Array:
+    """All keys of a message as one text, as its sender gave them."""
+    return pc.map_lookup(batch.column("properties"), KEYS, "first").cast(pa.binary())
+
+
+def _headers(batch: pa.RecordBatch) -> pa.Array:
+    """Properties, in the order in which they were sent; null where there are none."""
+    maps = batch.column("properties")
+    # The child of a map is a list of pairs already; only the type of the values has to change.
+    pairs = pa.StructArray.from_arrays([maps.keys, maps.items.cast(pa.binary())], names=["key", "value"])
+    offsets = pc.add(maps.offsets, pa.scalar(0, pa.int32()))  # a copy: those of a slice may not go with a mask
+    empty = pc.equal(pc.subtract(offsets[1:], offsets[:-1]), 0)
+    return pa.ListArray.from_arrays(offsets, pairs, mask=pc.or_kleene(empty, maps.is_null()))
+
+
+def _timestamp_type(batch: pa.RecordBatch) -> pa.Array:
+    return pa.repeat(pa.scalar(_LOG_APPEND_TIME, pa.int32()), batch.num_rows)
+
+
+_KAFKA: Final[dict[str, tuple[tuple[str, ...], Make]]] = {
+    "key": (("properties",), _key),
+    "value": (("body",), _same("body")),
+    "topic": (("topic",), _same("topic")),
+    "partition": (("queue_id",), _same("queue_id")),
+    "offset": (("queue_offset",), _same("queue_offset")),
+    "timestamp": (("store_timestamp",), _same("store_timestamp")),
+    "timestampType": ((), _timestamp_type),
+    "headers": (("properties",), _headers),
+}
+
+
+def needed_for(name: str, *, kafka: bool) -> tuple[str, ...]:
+    """The columns of messages that a column of the result is made of."""
+    if kafka:
+        return _KAFKA[name][0] if name in _KAFKA else ()
+    return (name,)
+
+
+def make_column(name: str, batch: pa.RecordBatch, *, kafka: bool) -> pa.Array:
+    """A column of the result."""
+    return _KAFKA[name][1](batch) if kafka else batch.column(name)
+
 
 _ROWS_TOGETHER: Final = 20_000
 _BYTES_TOGETHER: Final = 8 << 20
 _SMALL: Final = 1 << 20
 
 
-class Shape(msgspec.Struct, frozen=True):
+class RowShape(msgspec.Struct, frozen=True):
     """What a read makes of messages. Made on the driver, used on workers."""
 
     names: tuple[str, ...]
@@ -45,7 +163,7 @@ class Shape(msgspec.Struct, frozen=True):
     """Which topics are wanted, where the log is read."""
 
     @classmethod
-    def of(cls, options: Options, names: Sequence[str]) -> Shape:
+    def of(cls, options: Options, names: Sequence[str]) -> RowShape:
         by_log = options.order == "log"
         return cls(
             names=tuple(names),
@@ -85,11 +203,11 @@ class Shape(msgspec.Struct, frozen=True):
         place = flaw.physical_offset if self.by_log else flaw.queue_offset
         return -1 if place is None else place
 
-    def batches(self, task: Task, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    def batches(self, task: ReadTask, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         """What a task reads, with exactly this schema. Raises CorruptData at the first flaw if the mode says so."""
         return _together(batch for page in task.pages(self.native) for batch in self._shaped(page, schema))
 
-    def _shaped(self, page: Page, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    def _shaped(self, page: RowPage, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         if page.flaws and self.mode == "FAILFAST":
             where = f"{page.broker}: {_where(page.flaws[0])}"
             raise CorruptData(f"{where}{page.flaws[0].what}; mode=FAILFAST ends the read")

@@ -25,8 +25,8 @@ from penstock.pipeline.cluster_sink import ClusterTarget
 from penstock.pipeline.errors import said
 from penstock.pipeline.options import Options
 from penstock.pipeline.sink_rows import WrittenRows
-from penstock.pipeline.staging import Staged, StoreTarget
-from penstock.store.sink.marks import Identity, Kind
+from penstock.pipeline.store_sink import Staged, StoreTarget
+from penstock.store.sink.journal import Identity, WriterKind
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -38,7 +38,9 @@ _BATCH_ID: Final = "streaming.sql.batchId"
 def make_writer(options: Options, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
     """For one batch write. Raises BadSettings, BadStore or StoreInUse."""
     rows = _checked(options, schema, overwrite)
-    identity = Identity(Kind.WRITE, options.write_id) if options.write_id else Identity(Kind.ONCE, _random())
+    identity = (
+        Identity(WriterKind.WRITE, options.write_id) if options.write_id else Identity(WriterKind.ONCE, _random())
+    )
     if options.namesrv:
         return ClusterWriter(ClusterTarget.of(options), rows, identity)
     return StoreWriter(StoreTarget.of(options), rows, identity)
@@ -93,7 +95,7 @@ def _stream_batch(task: TaskContext) -> Identity:
     query, batch = task.getLocalProperty(_QUERY_ID), task.getLocalProperty(_BATCH_ID)
     if not query or not batch:
         raise PenstockError("Spark does not say which query and batch this is, so it cannot be stored exactly once")
-    return Identity(Kind.QUERY, query, int(batch))
+    return Identity(WriterKind.QUERY, query, int(batch))
 
 
 # -- to a store ------------------------------------------------------------------------------------------------------

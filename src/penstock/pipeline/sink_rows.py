@@ -28,7 +28,7 @@ from pyspark.sql.types import (
     VarcharType,
 )
 
-from penstock.broker.system_topics import NOT_FOR_SENDING
+from penstock.broker.topics import NOT_FOR_SENDING
 from penstock.errors import BadMessage, BadSettings
 from penstock.format.topics import check_topic
 
@@ -129,7 +129,7 @@ class WrittenRows:
                 raise BadSettings(f"option topic: {error}") from None
         return cls(fields, topic)
 
-    def messages(self, batch: pa.RecordBatch, place: Place) -> pa.RecordBatch:
+    def messages(self, batch: pa.RecordBatch, place: RowOrigin) -> pa.RecordBatch:
         """The rows as `MessageStore.put_arrow` takes them. Raises BadMessage for a row without a topic or body."""
         columns = {self.fields[name]: batch.column(name) for name in batch.schema.names}
         if TOPIC not in columns:
@@ -144,7 +144,7 @@ class WrittenRows:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class RowOrigin:
     """Where some rows come from, for sentences."""
 
     partition: int
@@ -162,7 +162,7 @@ class Place:
             raise self.refused(pc.index(column.is_null(), True).as_py(), why)
 
 
-def _as_text(column: pa.Array, place: Place) -> pa.Array:
+def _as_text(column: pa.Array, place: RowOrigin) -> pa.Array:
     """Kafka's keys are bytes; a message's are text."""
     try:
         return column.cast(pa.string())

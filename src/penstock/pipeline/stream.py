@@ -1,38 +1,115 @@
-"""`spark.readStream.format("rocketmq")`: the stream reader. Needs pyspark.
+"""Offsets of a stream: as Spark keeps them in its checkpoint, and how far one micro-batch goes.
+
+Spark compares offsets as text, so they are always written in the same order: `{topic: {broker: {queue id: offset}}}`.
+
+
+`spark.readStream.format("rocketmq")`: the stream reader. Needs pyspark.
 
 Spark keeps where the query is in its own checkpoint: a start option counts for a new query only. Only the ends of
 micro-batches are logged there, so the first one is empty: it logs the start, which a crash can then not move. A batch
 that is run again reads the same rows, because it is planned from its offsets and the options alone.
 
 One instance lives on the driver as long as the query runs, and keeps the place open; copies read on workers.
+
+
+The log of a store that only appends, as a stream of byte ranges: what jobs that build derived data follow.
+
+A micro-batch is a range of the log, from where the last one ended to where the store lets its log be dispatched, in
+pieces for the workers: rows of `start`, `stop` and `exact`. Whoever works on a piece takes the records that begin in
+it; `exact` says that one begins at `start`. The store's lock is not taken, and nothing is changed. Needs pyspark.
+
+Options: `path`, the store; `start`, the physical offset where a new query begins; `pieces`, how many pieces a batch has
+at most; `maxBytes`, how large it is at most. The pieces follow from the range and these options alone, so a batch that
+is run again has the same ones.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
 
-from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
-from pyspark.sql.types import StructType
+from pyspark.sql.types import BooleanType, LongType, StructField, StructType
 
-from penstock.errors import PenstockError
+from penstock.errors import BadStore, PenstockError
 from penstock.pipeline.errors import said
 from penstock.pipeline.options import LATEST, Options
-from penstock.pipeline.places import Place
-from penstock.pipeline.planning import open_place, plan
-from penstock.pipeline.resolve import check_range, choose_queues, spans_between, starts
-from penstock.pipeline.rows import Shape
-from penstock.pipeline.schema import check_schema
-from penstock.pipeline.source import Part, read_part
-from penstock.pipeline.store_place import StorePlace
-from penstock.pipeline.stream_offsets import Offsets, backlog, from_json, to_json, within_bytes, within_count
+from penstock.pipeline.plan import check_range, choose_queues, open_place, plan, spans_between, starts
+from penstock.pipeline.ranges import MessageSource, Queue
+from penstock.pipeline.rows import RowShape
+from penstock.pipeline.source import ReadPartition, check_schema, read_part
+from penstock.pipeline.store_source import StorePlace
+from penstock.store.external.agreement import read_mark
+from penstock.store.external.scan import cut_range
+from penstock.store.io import Files
+from penstock.store.layout import Layout
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Offsets = dict[Queue, int]
+Size = Callable[[Queue, int, int], int]
+_TRIES = 8
+
+
+def to_json(offsets: Mapping[Queue, int]) -> dict[str, Any]:
+    """The offsets as nested dictionaries, sorted by topic, broker and queue id."""
+    document: dict[str, Any] = {}
+    for (topic, broker, queue_id), offset in sorted(offsets.items()):
+        document.setdefault(topic, {}).setdefault(broker, {})[str(queue_id)] = offset
+    return document
+
+
+def from_json(document: Mapping[str, Any]) -> Offsets:
+    """The offsets that `to_json` wrote."""
+    return {
+        Queue(topic, broker, int(queue_id)): int(offset)
+        for topic, brokers in document.items()
+        for broker, queues in brokers.items()
+        for queue_id, offset in queues.items()
+    }
+
+
+def backlog(first: Mapping[Queue, int], last: Mapping[Queue, int]) -> int:
+    """How many offsets lie between."""
+    return sum(max(last[queue] - first.get(queue, last[queue]), 0) for queue in last)
+
+
+def within_count(first: Mapping[Queue, int], last: Mapping[Queue, int], most: int) -> Offsets:
+    """The end of a micro-batch of at most `most` offsets: each queue gets its share of them, by what waits in it."""
+    waiting = {queue: max(last[queue] - first.get(queue, last[queue]), 0) for queue in sorted(last)}
+    total = sum(waiting.values())
+    if total <= most:
+        return dict(last)
+    shares = {queue: count * most // total for queue, count in waiting.items()}
+    left = most - sum(shares.values())
+    for queue in sorted(waiting, key=lambda each: (-(waiting[each] * most % total), each)):
+        if left and shares[queue] < waiting[queue]:
+            shares[queue] += 1
+            left -= 1
+    return {queue: last[queue] - waiting[queue] + share for queue, share in shares.items()}
+
+
+def within_bytes(first: Mapping[Queue, int], last: Mapping[Queue, int], most: int, size: Size) -> Offsets:
+    """The end of a micro-batch of at most `most` bytes, as far as sizes are known, and of one message at least."""
+    tries = 0
+    while (count := backlog(first, last)) > 1:
+        total = sum(size(queue, first.get(queue, stop), stop) for queue, stop in last.items())
+        if total <= most:
+            break
+        # What the share of the bytes says is near the truth, unless sizes differ much; halving always gets there.
+        fitting = min(count * most // total, count - 1) if tries < _TRIES else count // 2
+        last = within_count(first, last, max(fitting, 1))
+        tries += 1
+    return dict(last)
+
 
 log = logging.getLogger("penstock.pipeline")
-
-_MOST_BYTES: Final = 1 << 30
+_MAX_BATCH_BYTES: Final = 1 << 30
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -44,8 +121,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, options: Options, schema: StructType) -> None:
         self._options = options
         self._schema = schema
-        self._shape = Shape.of(options, schema.names)
-        self._place: Place | None = None
+        self._shape = RowShape.of(options, schema.names)
+        self._place: MessageSource | None = None
         self._initial: dict[str, Any] | None = None
         self._anchored = False
         self._goal: Offsets | None = None
@@ -54,7 +131,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_place": None}
 
-    def _open(self) -> Place:
+    def _open(self) -> MessageSource:
         if self._place is None:
             self._options.check_reading()
             self._options.check_streaming()
@@ -136,7 +213,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             last = within_count(first, last, options.max_offsets_per_trigger)
         most = options.max_bytes_per_trigger
         if most is None and options.max_offsets_per_trigger is None:
-            most = _MOST_BYTES
+            most = _MAX_BATCH_BYTES
         return last if most is None else within_bytes(first, last, most, self._open().size)
 
     def _say_limit(self) -> None:
@@ -153,7 +230,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 return []
             first |= {queue: place.bounds(queue)[0] for queue in last if queue not in first}
             spans = spans_between(place, first, last, self._options)
-            return [Part(task) for task in plan(place, spans, self._options)]
+            return [ReadPartition(task) for task in plan(place, spans, self._options)]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         return read_part(self._shape, self._schema, partition)
@@ -169,3 +246,87 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             place.commit_group(self._options.progress_group, from_json(end))  # type: ignore[attr-defined]
         except PenstockError as error:
             log.warning("rocketmq: progress was not mirrored to group %s: %s", self._options.progress_group, error)
+
+
+FORMAT: Final = "penstock-log"
+_LEAST_PIECE: Final = 4 << 20
+_MAX_BYTES: Final = 256 << 20
+
+
+class PublishedLog(DataSource):
+    """Registered with a session by the job that uses it."""
+
+    @classmethod
+    def name(cls) -> str:
+        return FORMAT
+
+    def schema(self) -> StructType:
+        columns = ("start", LongType()), ("stop", LongType()), ("exact", BooleanType())
+        return StructType([StructField(name, kind, nullable=False) for name, kind in columns])
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        return PublishedLogReader(dict(self.options))
+
+
+class LogSlice(InputPartition):
+    """One piece of a batch."""
+
+    def __init__(self, start: int, stop: int, exact: bool) -> None:
+        super().__init__(start)
+        self.start, self.stop, self.exact = start, stop, exact
+
+
+class PublishedLogReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Offsets are positions of the log."""
+
+    def __init__(self, options: dict[str, str]) -> None:
+        root = Path(options["path"])
+        self._end = Layout(root, root / "commitlog").dispatch_end
+        self._files = Files()
+        self._start = int(options.get("start", 0))
+        self._pieces = int(options.get("pieces", 2))
+        self._max_bytes = int(options.get("maxbytes", _MAX_BYTES))
+        self._goal: int | None = None
+
+    def _published(self) -> int:
+        mark = read_mark(self._files, self._end)
+        if mark is None:
+            raise BadStore("this store does not tell how far its log may be read; start it with dispatch=external",
+                           path=self._end.parent.parent)  # fmt: skip
+        return mark.position
+
+    def initialOffset(self) -> dict[str, Any]:
+        return {"position": self._start}
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        return ReadAllAvailable()
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        with said():
+            self._goal = self._published()
+
+    def reportLatestOffset(self) -> dict[str, Any]:
+        with said():
+            return {"position": self._published()}
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        with said():
+            begin = int(start["position"])
+            end = self._published() if self._goal is None else self._goal
+            return {"position": max(begin, min(end, begin + self._max_bytes))}
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        begin, stop = int(start["position"]), int(end["position"])
+        if begin >= stop:
+            return []
+        cut = cut_range(begin, stop, self._pieces, _LEAST_PIECE)
+        return [LogSlice(first, last, first == self._start) for first, last in cut]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        import pyarrow as pa
+
+        if isinstance(partition, LogSlice):
+            columns = [pa.array([partition.start]), pa.array([partition.stop]), pa.array([partition.exact])]
+            names = ("start", "stop", "exact")
+            fields = [pa.field(name, each.type, nullable=False) for name, each in zip(names, columns, strict=True)]
+            yield pa.RecordBatch.from_arrays(columns, schema=pa.schema(fields))

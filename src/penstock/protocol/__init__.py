@@ -13,7 +13,7 @@ from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.protocol.command import Command
 from penstock.protocol.fields import read, write
 from penstock.protocol.frame import FrameReader, encode, encode_parts
-from penstock.protocol.languages import Language
+from penstock.protocol.versions import Language
 
 __all__ = [
     "Command",

@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from penstock.errors import BadFrame, BadRequest
-from penstock.protocol.languages import Language, language_of
+from penstock.protocol.versions import Language, language_of
 
 _FIXED: Final = struct.Struct(">hBhiii")  # up to and with the length of the remark
 _LENGTH: Final = struct.Struct(">i")

@@ -16,8 +16,7 @@ import msgspec
 from penstock.protocol import fields
 from penstock.protocol.fields import Fields
 from penstock.protocol.json_header import decode_ext
-from penstock.protocol.languages import Language
-from penstock.protocol.versions import CURRENT
+from penstock.protocol.versions import CURRENT, Language
 
 RESPONSE: Final = 1
 ONE_WAY: Final = 2

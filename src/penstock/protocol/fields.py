@@ -15,7 +15,7 @@ from typing import Any, ClassVar, TypeVar
 import msgspec
 
 from penstock.errors import BadRequest
-from penstock.format.java_ints import Int32, Int64
+from penstock.format.constants import Int32, Int64
 from penstock.protocol.codes import RequestCode
 from penstock.protocol.json_header import BAD_JSON, decode_ext
 

@@ -19,7 +19,7 @@ from typing import Final, NoReturn
 from penstock.errors import BadFrame, BadRequest
 from penstock.protocol import binary_header, json_header
 from penstock.protocol.command import Command
-from penstock.protocol.languages import language_of
+from penstock.protocol.versions import language_of
 
 MAX_FRAME: Final = 16_777_216
 """What Java accepts unless told otherwise."""

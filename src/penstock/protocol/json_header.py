@@ -14,8 +14,8 @@ from contextlib import suppress
 import msgspec
 
 from penstock.errors import BadFrame, BadRequest
-from penstock.format.java_ints import Int32
-from penstock.protocol.languages import Language
+from penstock.format.constants import Int32
+from penstock.protocol.versions import Language
 
 _NOTHING = msgspec.Raw(b"{}")
 

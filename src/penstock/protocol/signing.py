@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from penstock.protocol.command import Command
-from penstock.protocol.headers.query import UNIQUE_KEY_QUERY
+from penstock.protocol.headers.pull import UNIQUE_KEY_QUERY
 
 ACCESS_KEY: Final = "AccessKey"
 SIGNATURE: Final = "Signature"

@@ -9,7 +9,7 @@ from typing import Final
 
 from penstock.errors import BadRequest
 from penstock.format import kernels
-from penstock.format.java_ints import Int32, Int64
+from penstock.format.constants import Int32, Int64
 from penstock.protocol.bodies.base import Body
 
 TAG: Final = "TAG"

@@ -2,10 +2,14 @@
 
 The list has two entries a version, the snapshot and the release. Its older part is irregular, so only the versions
 that something depends on stand here; from 4.9.0 on, each minor version has ten patch versions.
+
+
+The languages a client may say it is written in; the numbers are those of the binary header.
 """
 
 from __future__ import annotations
 
+from enum import IntEnum
 from typing import Final
 
 V3_0_7_SNAPSHOT: Final = 28
@@ -25,10 +29,8 @@ V4_9_4: Final = 401
 V4_9_8: Final = 409
 V5_0_0: Final = 413
 V5_3_3: Final = 479
-
 CURRENT: Final = V4_9_8
 """What Penstock says it is."""
-
 _NAMED: Final = {
     V3_0_7_SNAPSHOT: "V3_0_7_SNAPSHOT",
     V3_0_11: "V3_0_11",
@@ -51,3 +53,33 @@ def version_name(version: int) -> str:
     minor, patch = divmod(steps, 10)
     major, minor = (4, 9) if minor == 0 else (5, minor - 1)
     return f"V{major}_{minor}_{patch}" + ("" if released else "_SNAPSHOT")
+
+
+class Language(IntEnum):
+    """A client's language. The JSON header carries the name, the binary one the number."""
+
+    JAVA = 0
+    CPP = 1
+    DOTNET = 2
+    PYTHON = 3
+    DELPHI = 4
+    ERLANG = 5
+    RUBY = 6
+    OTHER = 7
+    HTTP = 8
+    GO = 9
+    PHP = 10
+    OMS = 11
+    RUST = 12
+    NODE_JS = 13
+
+
+_KNOWN: Final[dict[object, Language]] = {
+    **{language.name: language for language in Language},
+    **{language.value: language for language in Language},
+}
+
+
+def language_of(name_or_number: object) -> Language:
+    """The language of a name or a number; what nobody knows is OTHER, as no answer depends on it."""
+    return _KNOWN.get(name_or_number, Language.OTHER)

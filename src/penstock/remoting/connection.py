@@ -1,10 +1,20 @@
-"""One TCP connection that carries commands, on either side.
+"""The requests that one connection has sent and that are not answered yet.
+
+Ids count up and are unique on their connection only. A reply to an id that is not waited for (any more) is ignored.
+One timer serves all: it is set to the earliest deadline, and since most requests have the same time limit it is seldom
+set anew.
+
+
+One TCP connection that carries commands, on either side.
 
 What arrives in one read is answered in one write. Replies of handlers that return at once need neither task nor
 future. A peer that does not read its replies is not read from either: what it has already sent waits here, at most
 one read of it, until its replies have gone out. `Pool` closes those that stay so, or are slow, or silent.
 
 Belongs to the thread of its event loop: call it from there only.
+
+
+Connections that we open.
 """
 
 from __future__ import annotations
@@ -12,23 +22,92 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import logging
+import ssl
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from penstock.errors import BadFrame, NoAnswer, PenstockError, Unreachable
 from penstock.protocol.command import ONE_WAY, RESPONSE, Command
 from penstock.protocol.frame import FrameReader, encode_parts
-from penstock.remoting.asked import Asked
-from penstock.remoting.handlers import Before, Handlers, Result, failed, unsupported
-from penstock.remoting.limits import Limits
+from penstock.remoting.handlers import Before, Handler, Handlers, Result, failed, unsupported
+from penstock.remoting.limits import ConnectionLimits
+from penstock.remoting.sockets import keep_alive
 
 if TYPE_CHECKING:
-    from penstock.remoting.pool import Pool
+    from penstock.remoting.limits import Pool
+
+_LAST_ID = 2**31 - 1
+
+
+class Asked:
+    """Belongs to the loop's thread."""
+
+    __slots__ = ("_last", "_loop", "_peer", "_timer", "_waiting")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, peer: str) -> None:
+        self._loop = loop
+        self._peer = peer
+        self._last = 0
+        self._waiting: dict[int, tuple[asyncio.Future[Command], float]] = {}
+        self._timer: asyncio.TimerHandle | None = None
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def add(self, deadline: float) -> tuple[int, asyncio.Future[Command]]:
+        """A new id, and what becomes its reply; or NoAnswer at the deadline."""
+        opaque = self._last
+        while True:
+            opaque = opaque + 1 if opaque < _LAST_ID else 1
+            if opaque not in self._waiting:
+                break
+        self._last = opaque
+        future: asyncio.Future[Command] = self._loop.create_future()
+        self._waiting[opaque] = (future, deadline)
+        if self._timer is None or deadline < self._timer.when():
+            self._set_timer(deadline)
+        return opaque, future
+
+    def forget(self, opaque: int) -> None:
+        """Nobody waits for this one any more."""
+        self._waiting.pop(opaque, None)
+
+    def answer(self, reply: Command) -> None:
+        """Hands a reply to whoever waits for it."""
+        found = self._waiting.pop(reply.opaque, None)
+        if found is not None and not found[0].done():
+            found[0].set_result(reply)
+
+    def fail(self, error: Callable[[], PenstockError]) -> None:
+        """The connection is gone: no reply will come."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        waiting, self._waiting = self._waiting, {}
+        for future, _ in waiting.values():
+            if not future.done():
+                future.set_exception(error())
+
+    def _set_timer(self, deadline: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._loop.call_at(deadline, self._expire)
+
+    def _expire(self) -> None:
+        now = self._loop.time()
+        late = [opaque for opaque, (_, deadline) in self._waiting.items() if deadline <= now]
+        for opaque in late:
+            future, _ = self._waiting.pop(opaque)
+            if not future.done():
+                future.set_exception(NoAnswer(f"{self._peer} did not answer in time"))
+        self._timer = None
+        if self._waiting:
+            self._set_timer(min(deadline for _, deadline in self._waiting.values()))
+
 
 _logger = logging.getLogger("penstock.remoting")
-
 Address = tuple[str, int]
 _NOWHERE: Final[Address] = ("", 0)
 _FLUSH_AT: Final = 256 << 10
@@ -41,7 +120,7 @@ class Connection(asyncio.Protocol):
     """`peer` and `local` are (host, port); `account` is who the upper layers found the peer to be."""
 
     def __init__(
-        self, handlers: Handlers, limits: Limits, *, before: Before | None = None, pool: Pool | None = None
+        self, handlers: Handlers, limits: ConnectionLimits, *, before: Before | None = None, pool: Pool | None = None
     ) -> None:
         """With a `pool` this is a server's side, which stops reading while its peer does not read."""
         self._loop = asyncio.get_running_loop()
@@ -389,3 +468,29 @@ def address_of(name: Any) -> Address:
         return _NOWHERE
     host, port = str(name[0]).partition("%")[0], int(name[1])
     return host.removeprefix("::ffff:") if "." in host else host, port
+
+
+async def connect(
+    address: Address,
+    *,
+    handlers: Mapping[int, Handler] | None = None,
+    tls: ssl.SSLContext | None = None,
+    timeout_s: float = 3.0,
+    limits: ConnectionLimits | None = None,
+) -> Connection:
+    """A connection to (host, port); `handlers` answer what the peer asks us. Raises Unreachable."""
+    host, port = address
+    loop = asyncio.get_running_loop()
+    connection = Connection(handlers or {}, limits or ConnectionLimits())
+    try:
+        async with asyncio.timeout(timeout_s):
+            transport, _ = await loop.create_connection(lambda: connection, host, port, ssl=tls)
+    except TimeoutError:
+        raise Unreachable(
+            f"cannot connect to {host}:{port} within {timeout_s:g} s (check the address and the way there)"
+        ) from None
+    except OSError as error:
+        why = getattr(error, "reason", None) or error.strerror or error
+        raise Unreachable(f"cannot connect to {host}:{port}: {why} (check the address, and that it runs)") from None
+    keep_alive(transport.get_extra_info("socket"))
+    return connection

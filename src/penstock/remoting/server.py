@@ -1,4 +1,10 @@
-"""A listening port and the connections that came in through it.
+"""Lets connections in: accepts, finds out whether plain or TLS is spoken, and hands the socket to the loop.
+
+The first byte is looked at, not taken: 0x16 starts a TLS handshake and can start no frame. A connection that sends
+none waits here without a task, and is closed when its time is over. Belongs to the loop's thread.
+
+
+A listening port and the connections that came in through it.
 
     server = Server({RequestCode.GET_MAX_OFFSET: handle}, before=access.check)
     host, port = await server.start("127.0.0.1", 0)
@@ -16,14 +22,158 @@ import asyncio
 import contextlib
 import logging
 import socket
+import ssl
+from collections.abc import Callable
+from typing import Any, Final
 
-from penstock.remoting.admission import Admission
+from penstock.protocol.frame import TLS_HANDSHAKE
 from penstock.remoting.connection import Address, Connection, address_of
 from penstock.remoting.handlers import Before, Handlers
-from penstock.remoting.limits import Limits, raise_open_files
-from penstock.remoting.pool import Pool
-from penstock.remoting.sockets import listen
-from penstock.remoting.tls import PLAIN, ServerTls
+from penstock.remoting.limits import ConnectionLimits, Pool, raise_open_files
+from penstock.remoting.sockets import keep_alive, listen
+from penstock.remoting.tls import PLAIN, ServerTls, TlsMode
+
+_AT_ONCE: Final = 256
+"""Accepts in one go; then the connections that are there have their turn."""
+_PAUSE_S: Final = 0.5
+
+
+class Admission:
+    """The door of one listening socket; closes it in `close`."""
+
+    def __init__(
+        self,
+        listener: socket.socket,
+        pool: Pool,
+        limits: ConnectionLimits,
+        tls: ServerTls,
+        make: Callable[[], Connection],
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._listener = listener
+        self._pool = pool
+        self._limits = limits
+        self._tls = tls
+        self._make = make
+        self._silent: dict[socket.socket, tuple[str, float]] = {}
+        """Connections whose first byte is awaited: their host, and when they came."""
+        self._opening: set[asyncio.Task[None]] = set()
+        self._pause: asyncio.TimerHandle | None = None
+        self._loop.add_reader(listener, self._accept)
+
+    def close(self) -> None:
+        """Accepts no more, and drops those that are not in yet."""
+        if self._pause is None:
+            self._loop.remove_reader(self._listener)
+        else:
+            self._pause.cancel()
+        self._listener.close()
+        for waiting in list(self._silent):
+            self._drop(waiting)
+        for task in self._opening:
+            task.cancel()
+
+    def sweep(self, now: float) -> None:
+        """Closes those that have been silent for too long."""
+        for waiting, (host, came_at) in list(self._silent.items()):
+            if now - came_at > self._limits.first_frame_s:
+                self._pool.refused((host, 0), f"not a byte came within {self._limits.first_frame_s:g} s")
+                self._drop(waiting)
+
+    # -- accepting -------------------------------------------------------------------------------------------
+
+    def _accept(self) -> None:
+        for _ in range(_AT_ONCE):
+            try:
+                accepted, name = self._listener.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError as error:  # no descriptors, no memory: it gets no better by trying at once
+                self._pool.refused(("anyone", 0), f"the system cannot accept it ({error.strerror})")
+                self._loop.remove_reader(self._listener)
+                self._pause = self._loop.call_later(_PAUSE_S, self._accept_again)
+                return
+            host, _ = address_of(name)
+            if self._pool.take_place(host):
+                self._receive(accepted, host)
+            else:
+                accepted.close()
+
+    def _accept_again(self) -> None:
+        self._pause = None
+        self._loop.add_reader(self._listener, self._accept)
+
+    def _receive(self, accepted: socket.socket, host: str) -> None:
+        accepted.setblocking(False)
+        keep_alive(accepted)
+        if not self._tls.peeks:
+            self._open(accepted, host, None)
+        elif not self._look(accepted, host):
+            self._silent[accepted] = (host, self._loop.time())
+            self._loop.add_reader(accepted, self._look_again, accepted)
+
+    def _look_again(self, accepted: socket.socket) -> None:
+        self._loop.remove_reader(accepted)
+        host, came_at = self._silent.pop(accepted)
+        if not self._look(accepted, host):
+            self._silent[accepted] = (host, came_at)
+            self._loop.add_reader(accepted, self._look_again, accepted)
+
+    def _look(self, accepted: socket.socket, host: str) -> bool:
+        """Whether the first byte is there, or will never be: then the connection is on its way."""
+        try:
+            first = accepted.recv(1, socket.MSG_PEEK)
+        except (BlockingIOError, InterruptedError):
+            return False
+        except OSError:
+            first = b""
+        if not first:
+            accepted.close()
+            self._pool.leave_place(host)
+        elif first[0] == TLS_HANDSHAKE:
+            self._open(accepted, host, self._tls.context)
+        elif self._tls.mode is TlsMode.ENFORCING:
+            self._pool.refused((host, 0), "it speaks no TLS, and tls.server.mode is enforcing")
+            accepted.close()
+            self._pool.leave_place(host)
+        else:
+            self._open(accepted, host, None)
+        return True
+
+    def _drop(self, waiting: socket.socket) -> None:
+        self._loop.remove_reader(waiting)
+        host, _ = self._silent.pop(waiting)
+        waiting.close()
+        self._pool.leave_place(host)
+
+    # -- handing over ----------------------------------------------------------------------------------------
+
+    def _open(self, accepted: socket.socket, host: str, context: ssl.SSLContext | None) -> None:
+        task = self._loop.create_task(self._hand_over(accepted, host, context))
+        self._opening.add(task)
+        task.add_done_callback(self._opening.discard)
+
+    async def _hand_over(self, accepted: socket.socket, host: str, context: ssl.SSLContext | None) -> None:
+        connection = self._make()
+        connection.on_close.append(lambda _: self._pool.leave_place(host))
+        options: dict[str, Any] = {}
+        if context is not None:
+            options = {
+                "ssl_handshake_timeout": self._limits.handshake_s,
+                "ssl_shutdown_timeout": self._limits.goodbye_s,
+            }
+        try:
+            await self._loop.connect_accepted_socket(lambda: connection, accepted, ssl=context, **options)
+        except (OSError, asyncio.CancelledError) as error:
+            if connection.was_made:
+                connection.abort()
+            else:  # the handshake failed, so the connection will never hear of its end
+                accepted.close()
+                self._pool.leave_place(host)
+            if not isinstance(error, OSError):
+                raise
+            self._pool.refused((host, 0), f"its TLS handshake failed ({getattr(error, 'reason', '') or error})")
+
 
 _logger = logging.getLogger("penstock.remoting")
 
@@ -35,12 +185,12 @@ class Server:
         self,
         handlers: Handlers,
         *,
-        limits: Limits | None = None,
+        limits: ConnectionLimits | None = None,
         tls: ServerTls = PLAIN,
         before: Before | None = None,
     ) -> None:
         self._handlers = handlers
-        self._limits = limits or Limits()
+        self._limits = limits or ConnectionLimits()
         self._tls = tls
         self._before = before
         self._pool = Pool(self._limits)

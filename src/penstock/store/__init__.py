@@ -9,16 +9,24 @@ with MessageStore.open("data/store", Settings.dev()) as store:
 """
 
 from penstock.format.record import Record
-from penstock.store.arrow_results import ArrowPage, ArrowResult, LogPage
 from penstock.store.damage import DamagedRange
-from penstock.store.message import Message
+from penstock.store.message import (
+    ArrowPage,
+    ArrowResult,
+    BatchResult,
+    GetStatus,
+    LogPage,
+    Message,
+    Page,
+    PutResult,
+    PutStatus,
+    TagFilter,
+)
 from penstock.store.query import Boundary, Hits
 from penstock.store.recovery import Progress, RecoveryReport
 from penstock.store.settings import BrokerRole, Dispatch, FlushDiskType, Settings
 from penstock.store.statistics import Snapshot
-from penstock.store.status import BatchResult, GetStatus, Page, PutResult, PutStatus
 from penstock.store.store import MessageStore
-from penstock.store.tag_filter import TagFilter
 
 __all__ = [
     "ArrowPage",

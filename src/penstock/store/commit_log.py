@@ -23,19 +23,17 @@ from penstock.format import kernels
 from penstock.format.constants import BLANK_HEADER_SIZE
 from penstock.format.hosts import encode_host
 from penstock.format.put_rows import PutRows
-from penstock.store.allocate import Allocator
-from penstock.store.file_queue import FileQueue
-from penstock.store.files import Files
-from penstock.store.listeners import noop
+from penstock.store.io import Files, unlock_memory
 from penstock.store.mapped_file import MappedFile
-from penstock.store.memory_calls import unlock_memory
-from penstock.store.message import Message
+from penstock.store.mapped_file_queue import MappedFileQueue
+from penstock.store.message import Message, PutResult, PutStatus
+from penstock.store.preallocate import Allocator
 from penstock.store.prepare import Prepared, PutRefused
 from penstock.store.settings import FlushDiskType, Settings
-from penstock.store.status import PutResult, PutStatus
+from penstock.store.worker import noop
 
 _BUSY_LIMIT_MS = 10_000_000
-_MOST_HOSTS_KNOWN = 10_000
+_MAX_HOSTS_KNOWN = 10_000
 _WORTH_A_WRITE = 64 << 10
 _PAGES_EVERY = 8 << 20
 """After so many bytes of a master's the next pages are asked for, as the appender does after its own."""
@@ -45,7 +43,7 @@ class CommitLog:
     """Appends records and reads them back by physical offset."""
 
     def __init__(self, files: Files, folder: Path, settings: Settings, clock: Callable[[], int]) -> None:
-        self.queue = FileQueue(files, folder, settings.mapped_file_size_commit_log)
+        self.queue = MappedFileQueue(files, folder, settings.mapped_file_size_commit_log)
         self._next_offsets: dict[str, dict[int, int]] = {}
         """Topics known to be legal, with the next queue offset of each of their queues."""
         self.appender = kernels.Appender(
@@ -328,7 +326,7 @@ class CommitLog:
         """Moves the queues on, and tells the appender where to go on and what it may take from now on."""
         appender = self.appender
         appender.attach(file.target, file.marks, file.from_offset)
-        if len(appender.hosts) > _MOST_HOSTS_KNOWN:
+        if len(appender.hosts) > _MAX_HOSTS_KNOWN:
             appender.hosts.clear()
         for message, result in zip(messages, results, strict=True):
             if message.queued:

@@ -17,7 +17,7 @@ from typing import Generic, Protocol, Self, TypeVar
 import msgspec
 
 from penstock.clock import now_ms
-from penstock.errors import BadStore, CorruptData
+from penstock.errors import BadStore, CorruptData, disk_refused
 from penstock.format import loose_json
 from penstock.format.config_tables import (
     ConsumerFilters,
@@ -25,14 +25,13 @@ from penstock.format.config_tables import (
     DelayOffsets,
     Json,
     SubscriptionGroups,
-    Topics,
+    TopicConfigs,
 )
-from penstock.store.disk_errors import disk_refused
-from penstock.store.files import Files
-from penstock.store.quarantine import Quarantine
+from penstock.store.damage import Quarantine
+from penstock.store.io import Files
 
 
-class Table(Protocol):
+class ConfigTable(Protocol):
     """What a config file holds."""
 
     @classmethod
@@ -41,7 +40,7 @@ class Table(Protocol):
     def to_json(self) -> Json: ...
 
 
-T = TypeVar("T", bound=Table)
+T = TypeVar("T", bound=ConfigTable)
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +142,7 @@ class ConfigFiles:
     def __init__(self, files: Files, folder: Path) -> None:
         # Small, and written whatever happens: no limit holds them up.
         aside = Quarantine(files, folder.parent / "penstock" / "quarantine", now_ms, may_exceed=lambda *_: True)
-        self.topics = ConfigFile(files, folder / "topics.json", Topics, aside)
+        self.topics = ConfigFile(files, folder / "topics.json", TopicConfigs, aside)
         self.consumer_offsets = ConfigFile(files, folder / "consumerOffset.json", ConsumerOffsets, aside)
         self.delay_offsets = ConfigFile(files, folder / "delayOffset.json", DelayOffsets, aside)
         self.subscription_groups = ConfigFile(files, folder / "subscriptionGroup.json", SubscriptionGroups, aside)

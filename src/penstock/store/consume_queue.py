@@ -1,4 +1,21 @@
-"""A consume queue: for one topic and queue id, where each message lies in the log.
+"""Where in the log dispatch has come past placeholders, the records that a repair wrote over damage.
+
+A queue whose offsets leave a gap across a placeholder lost messages there: their units point to it. So queues that are
+built anew from a repaired log are those that the repair left. Used by whoever dispatches, under its lock.
+
+
+The extension files of consume queues: read where they exist, never written, never removed.
+
+A unit whose tags code is an address in such a file has its real tags code there.
+
+
+Which units of a consume queue can be believed, by what they say themselves.
+
+Nothing in a unit is checksummed: a sound one has a possible position and size, and points behind the record of the one
+before it. Functions on arrays, without state; whether the records are there is for others to ask.
+
+
+A consume queue: for one topic and queue id, where each message lies in the log.
 
 Unit i of the queue lies at byte 20 * i of its files, always: a unit is placed by its own queue offset. Everything
 here can be rebuilt from the log. One thread appends (the dispatcher); any thread reads.
@@ -8,27 +25,221 @@ from __future__ import annotations
 
 import logging
 import struct
+from bisect import bisect_left
 from collections.abc import Callable
 from pathlib import Path
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
+from penstock.errors import CorruptData
 from penstock.format import kernels
-from penstock.format.queue_unit import NO_RECORD_SIZE, PRE_BLANK, UNIT, UNIT_SIZE, Units, copy_units, unpack_unit
-from penstock.store.file_queue import FileQueue
-from penstock.store.files import Files
+from penstock.format.queue_ext import decode_ext_unit, ext_offset
+from penstock.format.queue_unit import (
+    MAX_EXT_ADDRESS,
+    NO_RECORD_SIZE,
+    PRE_BLANK,
+    UNIT,
+    UNIT_SIZE,
+    Units,
+    copy_units,
+    pack_unit,
+    unpack_unit,
+)
+from penstock.store.io import Files
 from penstock.store.mapped_file import MappedFile
-from penstock.store.placeholders import Placeholders
-from penstock.store.sound_units import UNITS_AT_ONCE, is_real, sound_end, view_units
+from penstock.store.mapped_file_queue import MappedFileQueue, file_name
+
+
+class Placeholders:
+    """Their positions and sizes, in log order, as far as the log was walked."""
+
+    def __init__(self) -> None:
+        self._offsets: list[int] = []
+        self._sizes: list[int] = []
+        self.log_is_whole = False
+        """Whether the log begins at 0: only then do the first messages of a queue that are missing lie in it."""
+
+    def __len__(self) -> int:
+        return len(self._offsets)
+
+    def add(self, found: list[tuple[int, int]]) -> None:
+        """Adds those that are not known yet."""
+        for offset, size in found:
+            at = bisect_left(self._offsets, offset)
+            if at == len(self._offsets) or self._offsets[at] != offset:
+                self._offsets.insert(at, offset)
+                self._sizes.insert(at, size)
+
+    def first_between(self, begin: int, end: int) -> tuple[int, int] | None:
+        """(offset, size) of the first one at or behind `begin` and before `end`."""
+        at = bisect_left(self._offsets, begin)
+        if at == len(self._offsets) or self._offsets[at] >= end:
+            return None
+        return self._offsets[at], self._sizes[at]
+
+    def last_before(self, offset: int) -> tuple[int, int] | None:
+        """(offset, size) of the last one that begins at a position or before it."""
+        at = bisect_left(self._offsets, offset + 1) - 1
+        return None if at < 0 else (self._offsets[at], self._sizes[at])
+
+    def ending_at(self, end: int) -> tuple[int, int] | None:
+        """(offset, size) of the one that ends at a position."""
+        found = self.last_before(end - 1)
+        return None if found is None or sum(found) != end else found
+
+    def unit_for_gap(self, begin: int, end: int) -> bytes:
+        """The unit of a message lost between two positions of the log; one that points to nothing if none covers it.
+
+        `begin` is where the queue's record before it ends, -1 if there is none. If that is a placeholder itself, and no
+        other follows, it stands for this one, too.
+        """
+        if begin < 0 and not self.log_is_whole:
+            return PRE_BLANK
+        found = self.first_between(max(begin, 0), end) or self.ending_at(begin)
+        return PRE_BLANK if found is None else pack_unit(*found, 0)
+
+
+class QueueExtensions:
+    """Looks tags codes up in `consumequeue_ext/{topic}/{queue id}`."""
+
+    def __init__(self, files: Files, folder: Path, file_size: int) -> None:
+        self._io = files
+        self._folder = folder
+        self._file_size = file_size
+        self._cache: dict[Path, bytes] = {}
+
+    def resolve(self, topic: str, queue_id: int, codes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Tags codes with addresses replaced by what they point to; those that cannot be found stay."""
+        codes = codes.astype(np.int64)
+        for place in np.flatnonzero(codes <= MAX_EXT_ADDRESS).tolist():
+            found = self.tags_code(topic, queue_id, int(codes[place]))
+            if found is not None:
+                codes[place] = found
+        return codes
+
+    def tags_code(self, topic: str, queue_id: int, address: int) -> int | None:
+        offset = ext_offset(address)
+        start = offset - offset % self._file_size
+        path = self._folder / topic / str(queue_id) / file_name(start)
+        try:
+            data = self._cache.get(path) or self._io.read_bytes(path)
+            self._cache[path] = data
+            unit = decode_ext_unit(data, offset - start)
+        except (FileNotFoundError, CorruptData):
+            return None
+        return None if unit is None else unit.tags_code
+
+
+UNITS_AT_ONCE: Final = 4096
+"""How many are looked at in one go: few enough to stay in the processor's cache."""
+_FILES_LOOKED_THROUGH: Final = 3
+_MAX_OFFSET: Final = 2**62
+
+
+def sound_end(files: tuple[MappedFile, ...]) -> int:
+    """Where in a queue's files the sound units end, as a position in all of them.
+
+    Of the last three files every unit is looked at, of those before only the first and the last one.
+    """
+    last: Units | None = None
+    for number, file in enumerate(files):
+        written = next(iter(file.map.written_ranges(0)), (0, 0))
+        size = 0 if written[0] else min(written[1] + UNIT_SIZE - 1, file.size)
+        units = view_units(file, 0, size)
+        full = len(units) * UNIT_SIZE == file.size
+        if number < len(files) - _FILES_LOOKED_THROUGH:
+            full = full and count_sound(units[:: max(len(units) - 1, 1)].copy(), last) == min(len(units), 2)
+            count = len(units) if full else 0
+        else:
+            quick = max(_count_in_order(units, last) - 1, 0)
+            rest = units[quick:]
+            count = quick + count_sound(rest[: _count_whole(rest)], None if quick else last)
+            del rest
+        last = _last_real(units[:count], last)
+        del units
+        if count * UNIT_SIZE < file.size:
+            return file.from_offset + count * UNIT_SIZE
+    return files[-1].from_offset + files[-1].size if files else 0
+
+
+def view_units(file: MappedFile, position: int, size: int) -> Units:
+    """The units of part of a file, in place: drop the view before the file can go."""
+    return np.frombuffer(file.map.view, UNIT, size // UNIT_SIZE, position)
+
+
+def is_real(units: Units) -> npt.NDArray[np.bool_]:
+    """Which units can point to a record."""
+    sizes = units["size"]
+    return np.asarray((sizes != NO_RECORD_SIZE) & (sizes > 0) & (units["offset"] >= 0))
+
+
+def _count_in_order(units: Units, before: Units | None) -> int:
+    """How many units surely point to a record behind that of the unit before; quick, and often fewer than are sound."""
+    end = 0 if before is None else int(before["offset"][0]) + int(before["size"][0])
+    for start in range(0, len(units), UNITS_AT_ONCE):
+        part = units[start : start + UNITS_AT_ONCE]
+        offsets, sizes = part["offset"].astype(np.int64), part["size"].astype(np.int64)
+        ends = offsets + sizes
+        whole = sizes.min() > 0 and sizes.max() != NO_RECORD_SIZE and offsets.max() <= _MAX_OFFSET
+        if not whole or offsets[0] < end or not (offsets[1:] >= ends[:-1]).all():
+            return start
+        end = int(ends[-1])
+    return len(units)
+
+
+def _count_whole(units: Units) -> int:
+    """How many units there are before the first that can be none, as in the free space of a file."""
+    for start in range(0, len(units), UNITS_AT_ONCE):
+        bad = np.flatnonzero(_is_no_unit(units[start : start + UNITS_AT_ONCE]))
+        if len(bad):
+            return start + int(bad[0])
+    return len(units)
+
+
+def _is_no_unit(units: Units) -> npt.NDArray[np.bool_]:
+    offsets = units["offset"]
+    return np.asarray((offsets < 0) | (offsets > _MAX_OFFSET) | (units["size"] <= 0))
+
+
+def _last_real(units: Units, otherwise: Units | None) -> Units | None:
+    """The last unit that points to a record."""
+    for end in range(len(units), 0, -UNITS_AT_ONCE):
+        part = units[max(end - UNITS_AT_ONCE, 0) : end]
+        real = np.flatnonzero(part["size"] != NO_RECORD_SIZE)
+        if len(real):
+            return part[real[-1:]].copy()
+    return otherwise
+
+
+def count_sound(units: Units, before: Units | None) -> int:
+    """How many units are whole and in the order of the log; `before` holds the last one of the file before.
+
+    A unit points to a record behind that of the unit before it, or, as both lost theirs, to the same placeholder.
+    Where that is not so, one of the two is wrong, and neither counts.
+    """
+    offsets, sizes = units["offset"].astype(np.int64), units["size"].astype(np.int64)
+    bad = np.flatnonzero(_is_no_unit(units))
+    count = int(bad[0]) if len(bad) else len(units)
+    real = np.flatnonzero(sizes[:count] != NO_RECORD_SIZE)
+    if before is not None:
+        offsets, sizes = np.append(offsets, before["offset"]), np.append(sizes, before["size"])
+        real = np.append(len(units), real)
+    offsets, sizes = offsets[real], sizes[real]
+    in_order = offsets[1:] >= offsets[:-1] + sizes[:-1]
+    same = (offsets[1:] == offsets[:-1]) & (sizes[1:] == sizes[:-1])
+    wrong = np.flatnonzero(~(in_order | same))
+    if not len(wrong):
+        return count
+    first = int(real[wrong[0]])
+    return first if first < len(units) else 0
+
 
 log = logging.getLogger("penstock.store")
-
 _WORTH_A_WRITE = 2048
-
 NO_UNIT = (0, NO_RECORD_SIZE, 0)
 _TARGET = struct.Struct(">qi")
-
 Rows = npt.NDArray[np.void]
 Picks = npt.NDArray[np.int64]
 
@@ -46,7 +257,7 @@ class ConsumeQueue:
     """The units of one queue."""
 
     def __init__(self, files: Files, folder: Path, topic: str, queue_id: int, file_size: int) -> None:
-        self.files = FileQueue(files, folder, file_size)
+        self.files = MappedFileQueue(files, folder, file_size)
         self.topic = topic
         self.topic_bytes = topic.encode("utf-8", "surrogateescape")
         self.queue_id = queue_id

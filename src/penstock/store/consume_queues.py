@@ -2,18 +2,26 @@
 
 A queue's object exists once a message of it was dispatched or its folder was found; looking for an unknown one makes
 nothing. Names come from records and folders, so both are checked before they become a path.
+
+
+The consume queues and the index of one store: all that is derived from its log, and can be built again.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+
+import msgspec
 
 from penstock.errors import BadStore
 from penstock.format.topics import is_readable_topic
 from penstock.store.consume_queue import ConsumeQueue
-from penstock.store.files import Files
+from penstock.store.index import Index
+from penstock.store.io import Files
+from penstock.store.layout import Layout
+from penstock.store.settings import Settings
 
 _QUEUE_ID = re.compile(r"0|[1-9][0-9]{0,9}")
 
@@ -100,3 +108,32 @@ class ConsumeQueues:
         for queue in self._queues.values():
             queue.close()
         self._queues.clear()
+
+
+class QueuesAndIndex(msgspec.Struct, frozen=True):
+    """They are built, synced and let go together."""
+
+    queues: ConsumeQueues
+    index: Index | None
+    """None if messageIndexEnable is false."""
+
+    @classmethod
+    def of(cls, files: Files, layout: Layout, settings: Settings, clock: Callable[[], int]) -> QueuesAndIndex:
+        """Those of a store, in their places; nothing is mapped yet."""
+        queues = ConsumeQueues(files, layout.consume_queue, settings.mapped_file_size_consume_queue)
+        index: Index | None = None
+        if settings.message_index_enable:
+            index = Index(files, layout.index, settings.index_geometry, clock)
+        return cls(queues, index)
+
+    def sync(self) -> None:
+        """Returns when everything in them is on disk. Raises StoreFailed or OSError."""
+        for queue in self.queues:
+            queue.flush(0)
+        if self.index is not None:
+            self.index.sync(everything=True)
+
+    def close(self) -> None:
+        self.queues.close()
+        if self.index is not None:
+            self.index.close()

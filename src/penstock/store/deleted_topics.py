@@ -19,13 +19,11 @@ from pathlib import Path
 import msgspec
 
 from penstock.format.queue_unit import UNIT_SIZE, unpack_unit
-from penstock.store.files import Files
+from penstock.store.atomic_files import read_sealed, write_sealed
+from penstock.store.io import Files
 from penstock.store.layout import Layout
-from penstock.store.sealed_json import read_sealed, write_sealed
 
 log = logging.getLogger("penstock.store")
-
-
 Queue = tuple[str, int]
 
 

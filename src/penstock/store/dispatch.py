@@ -1,4 +1,10 @@
-"""Dispatch: follows the log and builds queues and index from what it finds.
+"""Walks the log one step ahead of who builds queues and index from it, so that two cores share the work.
+
+The kernel that walks runs without the GIL. What it finds lies in one of two arrays: the one that is being built from,
+and the one that is being filled. The log's files must stay mapped meanwhile, and nobody else may dispatch.
+
+
+Dispatch: follows the log and builds queues and index from what it finds.
 
 One thread, woken by puts; a reader that needs the newest messages may run a step itself. It never passes the log's
 confirmed offset, so under SYNC_FLUSH consumers see nothing that is not on disk. Each step is idempotent: what a
@@ -13,7 +19,8 @@ import logging
 import threading
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -23,21 +30,59 @@ from penstock.format import kernels
 from penstock.format.placeholder import find_placeholders
 from penstock.format.rows import ROW, Reason
 from penstock.store.commit_log import CommitLog
-from penstock.store.consume_queue import ConsumeQueue, Picks
+from penstock.store.consume_queue import ConsumeQueue, Picks, Placeholders
+from penstock.store.consume_queues import QueuesAndIndex
 from penstock.store.damage import DamagedRange
-from penstock.store.listeners import Listeners
-from penstock.store.look_ahead import Ahead, Derived, LookAhead
 from penstock.store.mapped_file import MappedFile
-from penstock.store.placeholders import Placeholders
-from penstock.store.queues_and_index import QueuesAndIndex
+from penstock.store.records import Claims
 from penstock.store.running_flags import RunningFlags, Trouble
-from penstock.store.witness import Claims
+from penstock.store.worker import Listeners
+
+Derived: TypeAlias = tuple[kernels.Rows, int, int, kernels.Ints, kernels.Longs]
+"""What `kernels.derive` returns: rows, where it stopped, why, and the hashes of the keys with their rows."""
+Derive: TypeAlias = Callable[[memoryview, int, int, int, kernels.Rows], Derived]
+_Place: TypeAlias = tuple[int, int, int]
+
+
+class Ahead(Protocol):
+    """Who knows what the next records are before they are asked for."""
+
+    def take(self, data: memoryview, base: int, start: int, stop: int) -> Derived:
+        """The records of [start, stop) of a file that begins at `base`, or the first of them."""
+        ...
+
+
+class LookAhead:
+    """The step that is being looked at, if any."""
+
+    def __init__(self, pool: ThreadPoolExecutor, derive: Derive, rooms: tuple[kernels.Rows, kernels.Rows]) -> None:
+        self._pool = pool
+        self._derive = derive
+        self._rooms = rooms
+        self._turn = 0
+        self._place: _Place | None = None
+        self._coming: Future[Derived] | None = None
+
+    def take(self, data: memoryview, base: int, start: int, stop: int) -> Derived:
+        """The records of [start, stop), as many as an array holds; those behind them are looked at from now on."""
+        if self._coming is not None and self._place == (base, start, stop):
+            found = self._coming.result()
+        else:
+            if self._coming is not None:
+                self._coming.result()  # of a place that is not wanted after all; its array is in use until then
+            found = self._derive(data, base, start, stop, self._rooms[self._turn])
+        self._turn = 1 - self._turn
+        self._place = self._coming = None
+        _, reached, reason, _, _ = found
+        if reason == Reason.FULL:
+            self._place = (base, reached, stop)
+            self._coming = self._pool.submit(self._derive, data, base, reached, stop, self._rooms[self._turn])
+        return found
+
 
 log = logging.getLogger("penstock.store")
-
 _BATCH_ROWS = 16_384
 _RETRY_SECONDS = 0.1
-
 Arrived = Callable[[str, int, int, npt.NDArray[np.int64]], None]
 """Called with topic, queue id, the queue's new maximum and the tags codes of what arrived."""
 

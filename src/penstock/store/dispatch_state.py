@@ -19,9 +19,9 @@ from pathlib import Path
 
 import msgspec
 
+from penstock.store.atomic_files import read_sealed, write_sealed
 from penstock.store.engine import Engine
-from penstock.store.files import Files
-from penstock.store.sealed_json import read_sealed, write_sealed
+from penstock.store.io import Files
 from penstock.store.settings import Settings
 
 

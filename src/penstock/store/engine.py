@@ -11,13 +11,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from penstock.store.commit_log import CommitLog
-from penstock.store.consume_queues import ConsumeQueues
+from penstock.store.consume_queues import ConsumeQueues, QueuesAndIndex
 from penstock.store.deleted_topics import DeletedTopics
 from penstock.store.dispatch import Dispatcher
-from penstock.store.files import Files
 from penstock.store.index import Index
+from penstock.store.io import Files
 from penstock.store.layout import Layout
-from penstock.store.queues_and_index import QueuesAndIndex
 from penstock.store.running_flags import RunningFlags
 from penstock.store.settings import Dispatch, Settings
 

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future
 
-from penstock.store.file_queue import FileQueue
+from penstock.store.mapped_file_queue import MappedFileQueue
 from penstock.store.settings import Settings
 from penstock.store.worker import Worker
 
@@ -31,7 +31,7 @@ class FlushFailed(Exception):
 class Syncer:
     """Runs the log's sync, times it, and remembers that it failed."""
 
-    def __init__(self, queue: FileQueue, flushed: Callable[[int], None], failed: Callable[[str], None]) -> None:
+    def __init__(self, queue: MappedFileQueue, flushed: Callable[[int], None], failed: Callable[[str], None]) -> None:
         self._queue = queue
         self._flushed = flushed
         self._failed = failed
@@ -67,7 +67,7 @@ class Syncer:
 class GroupCommit(Worker):
     """One sync for all puts that wait for the disk."""
 
-    def __init__(self, queue: FileQueue, syncer: Syncer) -> None:
+    def __init__(self, queue: MappedFileQueue, syncer: Syncer) -> None:
         super().__init__("penstock-group-commit", None)
         self._queue = queue
         self._syncer = syncer
@@ -142,7 +142,7 @@ class TimedFlush(Worker):
 class TimedCommit(Worker):
     """Moves what the transient pool holds into the files."""
 
-    def __init__(self, settings: Settings, queue: FileQueue, committed: Callable[[], None]) -> None:
+    def __init__(self, settings: Settings, queue: MappedFileQueue, committed: Callable[[], None]) -> None:
         super().__init__("penstock-commit", settings.commit_interval_commit_log / 1000)
         self._queue = queue
         self._pages = settings.commit_commit_log_least_pages

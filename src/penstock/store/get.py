@@ -17,9 +17,8 @@ from penstock.store.commit_log import CommitLog
 from penstock.store.consume_queue import ConsumeQueue
 from penstock.store.consume_queues import ConsumeQueues
 from penstock.store.mapped_file import MappedFile
+from penstock.store.message import GetStatus, Page, TagFilter
 from penstock.store.settings import Settings
-from penstock.store.status import GetStatus, Page
-from penstock.store.tag_filter import TagFilter
 
 _POSITION = struct.Struct(">q")
 """The first field of a unit."""

@@ -1,11 +1,25 @@
-"""Where a store's files lie."""
+"""Where a store's files lie.
+
+What RocketMQ 5 may keep in a store's folder and Penstock cannot carry on: queues in RocksDB, timed messages.
+
+A store that has them can be looked into, but not owned: its queues would fall behind, or its timed messages would never
+be delivered, and nobody would be told.
+
+
+The number of files that this process may have open.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import resource
 from pathlib import Path
+from typing import Final
 
 import msgspec
 
+from penstock.errors import BadStore
+from penstock.store.io import Files
 from penstock.store.settings import Settings
 
 
@@ -111,3 +125,33 @@ class Layout(msgspec.Struct, frozen=True):
     @property
     def sink_lock(self) -> Path:
         return self.sink / "lock"
+
+
+_ROCKSDB: Final = "consumequeue_rocksdb"
+_TIMER_LOG: Final = "timerlog"
+
+
+def refuse_other_engines(files: Files, layout: Layout) -> None:
+    """Raises BadStore, before anything is changed. A timer wheel without a message on it is no hindrance."""
+    rocksdb = layout.root / _ROCKSDB
+    if files.is_folder(rocksdb) and files.names(rocksdb):
+        raise BadStore(
+            "RocketMQ 5 keeps this store's queues in RocksDB, which Penstock does not write; move this folder "
+            "elsewhere, and the queues are built from the log",
+            path=rocksdb,
+        )
+    timed = layout.root / _TIMER_LOG
+    if files.is_folder(timed) and files.names(timed):
+        raise BadStore(
+            "RocketMQ 5 keeps messages here that it delivers at a set time, which Penstock would never do; let "
+            "RocketMQ 5 deliver them first, or move this folder elsewhere and do without them",
+            path=timed,
+        )
+
+
+def allow_many_files() -> None:
+    """Each file takes two descriptors; the usual soft limit of 1,024 is too low for many queues."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < hard:
+        with contextlib.suppress(ValueError, OSError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

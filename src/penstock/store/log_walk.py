@@ -17,14 +17,13 @@ import msgspec
 from penstock.format import kernels
 from penstock.format.rows import Reason
 from penstock.store.damage import MISSING, DamagedRange
-from penstock.store.file_queue import FileQueue
 from penstock.store.mapped_file import MappedFile
-from penstock.store.stand_in import is_stand_in
+from penstock.store.mapped_file_queue import MappedFileQueue, is_stand_in
 
 _PIECE = 64 << 20
 """So much is walked in one go; then progress is told."""
 _WORTH_THREADS = 64 << 20
-_MOST_THREADS = 4
+_MAX_THREADS = 4
 _HEADER = 8
 
 Count = Callable[[int], None]
@@ -110,7 +109,7 @@ def walk_files(
         for file in files:
             yield (found := _joined(found, file, walk(file)))
         return
-    with ThreadPoolExecutor(min(_MOST_THREADS, os.cpu_count() or 1), "penstock-walk") as pool:
+    with ThreadPoolExecutor(min(_MAX_THREADS, os.cpu_count() or 1), "penstock-walk") as pool:
         for file, result in zip(files, pool.map(walk, files), strict=True):
             yield (found := _joined(found, file, result))
 
@@ -130,7 +129,7 @@ def _joined(before: Walked, file: MappedFile, found: FileWalk) -> Walked:
     )
 
 
-def still_damaged(log: FileQueue, known: DamagedRange) -> list[DamagedRange]:
+def still_damaged(log: MappedFileQueue, known: DamagedRange) -> list[DamagedRange]:
     """What of a known range holds no valid record even now; it lies in one file."""
     file = log.find(known.physical_offset)
     if file is None:

@@ -1,10 +1,31 @@
-"""A message on its way into the store."""
+"""A message on its way into the store.
+
+What a put and a get answer: RocketMQ's statuses, and the values that come with them.
+
+What a put and a get of Arrow record batches answer, and their bounds. Importing this needs no pyarrow.
+
+The tag filter of a subscription: `*`, or tags joined by `||`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from enum import Enum
+from functools import cached_property
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from penstock.errors import MissingPackage
+from penstock.format import kernels
+from penstock.format.message_id import encode_message_id
+from penstock.format.record import Record, decode_record
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 
 class Message(msgspec.Struct, frozen=True, gc=False):
@@ -35,3 +56,189 @@ class Message(msgspec.Struct, frozen=True, gc=False):
     prepared_transaction_offset: int = 0
     wait: bool = True
     property_text: str = ""
+
+
+class PutStatus(Enum):
+    """How a put ended. The record is stored for the first four, and only for them."""
+
+    PUT_OK = "PUT_OK"
+    FLUSH_DISK_TIMEOUT = "FLUSH_DISK_TIMEOUT"
+    FLUSH_SLAVE_TIMEOUT = "FLUSH_SLAVE_TIMEOUT"
+    SLAVE_NOT_AVAILABLE = "SLAVE_NOT_AVAILABLE"
+    SERVICE_NOT_AVAILABLE = "SERVICE_NOT_AVAILABLE"
+    CREATE_MAPEDFILE_FAILED = "CREATE_MAPEDFILE_FAILED"
+    MESSAGE_ILLEGAL = "MESSAGE_ILLEGAL"
+    PROPERTIES_SIZE_EXCEEDED = "PROPERTIES_SIZE_EXCEEDED"
+    OS_PAGECACHE_BUSY = "OS_PAGECACHE_BUSY"
+    UNKNOWN_ERROR = "UNKNOWN_ERROR"
+
+
+class GetStatus(Enum):
+    """How a get ended."""
+
+    FOUND = "FOUND"
+    NO_MATCHED_MESSAGE = "NO_MATCHED_MESSAGE"
+    MESSAGE_WAS_REMOVING = "MESSAGE_WAS_REMOVING"
+    OFFSET_FOUND_NULL = "OFFSET_FOUND_NULL"
+    OFFSET_OVERFLOW_BADLY = "OFFSET_OVERFLOW_BADLY"
+    OFFSET_OVERFLOW_ONE = "OFFSET_OVERFLOW_ONE"
+    OFFSET_TOO_SMALL = "OFFSET_TOO_SMALL"
+    NO_MATCHED_LOGIC_QUEUE = "NO_MATCHED_LOGIC_QUEUE"
+    NO_MESSAGE_IN_QUEUE = "NO_MESSAGE_IN_QUEUE"
+
+
+class PutResult(msgspec.Struct, frozen=True, gc=False):
+    """The answer to one put. `reason` is a sentence where the status is not PUT_OK."""
+
+    status: PutStatus
+    physical_offset: int = -1
+    size: int = 0
+    queue_id: int = -1
+    queue_offset: int = -1
+    store_timestamp: int = 0
+    store_host: str = ""
+    reason: str = ""
+
+    @property
+    def ok(self) -> bool:
+        return self.status is PutStatus.PUT_OK
+
+    @property
+    def stored(self) -> bool:
+        return self.physical_offset >= 0
+
+    @property
+    def end_offset(self) -> int:
+        return self.physical_offset + self.size
+
+    @property
+    def msg_id(self) -> str:
+        """The offset message id, empty if nothing was stored."""
+        return encode_message_id(self.store_host, self.physical_offset) if self.stored else ""
+
+
+class BatchResult(msgspec.Struct, frozen=True):
+    """The answer to a batch: stored whole, or not at all. `msg_id` joins the ids with commas."""
+
+    status: PutStatus
+    results: tuple[PutResult, ...] = ()
+    reason: str = ""
+
+    @property
+    def ok(self) -> bool:
+        return self.status is PutStatus.PUT_OK
+
+    @property
+    def msg_id(self) -> str:
+        return ",".join(result.msg_id for result in self.results)
+
+
+class Page(msgspec.Struct, frozen=True, dict=True):
+    """The answer to a get: whole records as they stand in the log, in queue order."""
+
+    status: GetStatus
+    next_begin_offset: int
+    min_offset: int
+    max_offset: int
+    data: bytes = b""
+    """The records, one behind the other: the body of a pull's answer."""
+    count: int = 0
+    damaged: tuple[int, ...] = ()
+    """Queue offsets that were passed over because their record is damaged."""
+    suggest_slave: bool = False
+
+    @cached_property
+    def records(self) -> list[bytes]:
+        """The records one by one."""
+        records, at = [], 0
+        while at < len(self.data):
+            size = int.from_bytes(self.data[at : at + 4], "big")
+            records.append(self.data[at : at + size])
+            at += size
+        return records
+
+    @cached_property
+    def messages(self) -> list[Record]:
+        return [decode_record(record) for record in self.records]
+
+
+MAX_ROWS: Final = 20_000
+"""Pages of this size stay in the processor's cache while their columns are made."""
+MAX_BYTES: Final = 8 << 20
+
+
+@contextmanager
+def needing_pyarrow() -> Iterator[None]:
+    """Around the imports of what needs pyarrow: raises MissingPackage with the command that installs it."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.split(".")[0] != "pyarrow":
+            raise
+        raise MissingPackage("Arrow batches need the package pyarrow: pip install 'penstock[arrow]'") from None
+
+
+def _nothing() -> npt.NDArray[np.int64]:
+    return np.empty(0, np.int64)
+
+
+class ArrowResult(msgspec.Struct, frozen=True, eq=False):
+    """The answer to an Arrow batch: how many of its rows are stored, and where each of these lies.
+
+    All or none, except that a batch larger than a log file may end at a file for which the disk had no room: the first
+    `count` rows are stored then, and `reason` says so.
+    """
+
+    status: PutStatus
+    count: int = 0
+    queue_offsets: npt.NDArray[np.int64] = msgspec.field(default_factory=_nothing)
+    physical_offsets: npt.NDArray[np.int64] = msgspec.field(default_factory=_nothing)
+    store_timestamp: int = 0
+    reason: str = ""
+
+    @property
+    def ok(self) -> bool:
+        return self.status is PutStatus.PUT_OK
+
+    @property
+    def physical_offset(self) -> int:
+        """Where the first row lies, -1 if nothing was stored."""
+        return int(self.physical_offsets[0]) if self.count else -1
+
+
+class ArrowPage(msgspec.Struct, frozen=True, eq=False):
+    """The answer to a get: rows of a queue, in queue order."""
+
+    status: GetStatus
+    next_begin_offset: int
+    min_offset: int
+    max_offset: int
+    batch: pa.RecordBatch
+    damaged: tuple[int, ...] = ()
+    """Queue offsets that were passed over because their record is damaged."""
+    missing: tuple[int, ...] = ()
+    """Queue offsets that were passed over because nothing stands (any more) where their record should be."""
+    record_bytes: int = 0
+    """What the rows' records take in the log."""
+
+
+class LogPage(NamedTuple):
+    """Rows of the log, in log order, and the offset at which to go on."""
+
+    batch: pa.RecordBatch
+    next_offset: int
+
+
+class TagFilter:
+    """What is wanted: hashes for the units, and texts for the records, since tags may share a hash. Immutable."""
+
+    def __init__(self, expression: str | None) -> None:
+        wanted = [piece.strip() for piece in (expression or "*").split("||")]
+        self.tags = frozenset(piece for piece in wanted if piece)
+        everything = not self.tags or "*" in self.tags
+        self.hashes = None if everything else np.array([kernels.java_hash(tag) for tag in self.tags], np.int32)
+        """Of the tags wanted; None if every message is."""
+        self.texts = () if everything else tuple(tag.encode("utf-8", "surrogateescape") for tag in self.tags)
+
+
+EVERYTHING = TagFilter("*")

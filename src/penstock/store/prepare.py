@@ -25,8 +25,7 @@ from penstock.format.properties import check_property, encode_properties
 from penstock.format.record import record_size
 from penstock.format.sys_flag import enters_queue, with_hosts
 from penstock.format.topics import check_topic
-from penstock.store.message import Message
-from penstock.store.status import PutStatus
+from penstock.store.message import Message, PutStatus
 
 _INT = re.compile(r"-?[0-9]{1,10}")
 

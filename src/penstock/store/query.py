@@ -18,11 +18,9 @@ from penstock.format.queue_unit import NO_RECORD_SIZE
 from penstock.format.record import Record, decode_record
 from penstock.store.commit_log import CommitLog
 from penstock.store.consume_queue import ConsumeQueue
-from penstock.store.index import Index
-from penstock.store.index_file import IndexFile
+from penstock.store.index import Index, IndexFile
 from penstock.store.mapped_file import MappedFile
-from penstock.store.records import Records
-from penstock.store.witness import Witness
+from penstock.store.records import HeaderCheck, Records
 
 
 class Boundary(Enum):
@@ -93,7 +91,7 @@ class _Seen(NamedTuple):
 class KeyQuery:
     """Looks keys up in the index, and believes only what the records themselves say."""
 
-    def __init__(self, index: Index, commit_log: CommitLog, witness: Witness, *, verify_crc: bool) -> None:
+    def __init__(self, index: Index, commit_log: CommitLog, witness: HeaderCheck, *, verify_crc: bool) -> None:
         self._index = index
         self._denies = witness.denies
         self._log = commit_log.queue

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 from enum import IntFlag
 
-from penstock.store.listeners import Listeners
+from penstock.store.worker import Listeners
 
 
 class Trouble(IntFlag):

@@ -334,7 +334,7 @@ class Settings:
 
     @classmethod
     def dev(cls, **changes: Any) -> Settings:
-        """Small files, so that a store of a few messages is small: for a laptop, a tour, a test.
+        """Small files, so that a store of a few messages is small: for a laptop, a demo, a test.
 
         A commitlog file has 1 MiB, a consume queue file 1,000 units (20,000 bytes), an index file 5,000 slots
         and 20,000 items (420,040 bytes); a body has at most 512 KiB; files are created when they are needed, not

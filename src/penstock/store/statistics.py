@@ -1,4 +1,6 @@
-"""What the store has done so far and how fast: counters, sizes, latencies and rates.
+"""What deletion has done, and how the disk is, as values for whoever shows them.
+
+What the store has done so far and how fast: counters, sizes, latencies and rates.
 
 Counting is a few integer additions without a lock: a reader may see a count that is one behind another. Rates come
 from samples that the keeper takes once a second.
@@ -13,9 +15,35 @@ from collections import deque
 import msgspec
 
 from penstock.format import kernels
-from penstock.store.arrow_results import ArrowPage
-from penstock.store.retention.figures import RetentionFigures
-from penstock.store.status import GetStatus, Page, PutResult
+from penstock.store.message import ArrowPage, GetStatus, Page, PutResult
+
+
+class DiskFigures(msgspec.Struct, frozen=True):
+    """One partition that the store lies on."""
+
+    path: str
+    used_bytes: int
+    free_bytes: int
+    used_ratio: float
+    """Rounded up to whole percents."""
+    level: str
+    """ROOMY, OLD_FILES_GO, YOUNG_FILES_GO or FULL."""
+
+
+class RetentionFigures(msgspec.Struct, frozen=True):
+    """The state of deletion at one moment."""
+
+    disk: list[DiskFigures]
+    """The log's partition first, then that of the queues if it is another."""
+    next_expiry_ms: int
+    """When the oldest file of the log will be old enough to go, -1 if the last one is all there is."""
+    log_files_deleted: int
+    derived_files_deleted: int
+    """Queue, extension and index files that followed the log."""
+    bytes_freed: int
+    problem: str
+    """Why the last pass could not do all it should; empty if it could."""
+
 
 LATENCY_BOUNDS_MS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 5000)
 _WINDOW = 60

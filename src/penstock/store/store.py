@@ -25,59 +25,62 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from penstock.clock import now_ms
-from penstock.errors import BadStore, StoreFailed
+from penstock.errors import BadStore, StoreFailed, disk_refused
 from penstock.format.kernels import Longs
 from penstock.format.message_id import decode_message_id
 from penstock.format.record import Record
-from penstock.store.allocate import Allocator
-from penstock.store.arrow_results import MAX_BYTES, MAX_ROWS, ArrowPage, ArrowResult, LogPage, needing_pyarrow
-from penstock.store.checkpoint_file import CheckpointFile
+from penstock.store.append import Putter
+from penstock.store.checkpoint import CheckpointFile
 from penstock.store.consume_queue import ConsumeQueue
-from penstock.store.descriptors import allow_many_files
-from penstock.store.disk_errors import disk_refused
+from penstock.store.damage import MayExceed, never
+from penstock.store.derived_flush import CheckpointFlusher, DerivedFlusher
 from penstock.store.dispatch import Arrived
 from penstock.store.dispatch_state import DispatchNotes
 from penstock.store.engine import Engine, only_appends
 from penstock.store.external.follower import LogOnlyFollower, append_only_engine
-from penstock.store.external.start import AppendOnlyStart
-from penstock.store.files import Files
+from penstock.store.external.start import AppendOnlyStart, InlineStart
 from penstock.store.flush import FlushFailed, GroupCommit, Syncer, TimedCommit, TimedFlush
 from penstock.store.get import Getter
-from penstock.store.inline_start import InlineStart
-from penstock.store.keeper import CheckpointKeeper, Keeper
-from penstock.store.layout import Layout
-from penstock.store.listeners import Listeners
-from penstock.store.master_bytes import MasterBytes
-from penstock.store.message import Message
-from penstock.store.other_engines import refuse_other_engines
-from penstock.store.overlay_files import OverlayFiles
-from penstock.store.prefault import Prefaulter
-from penstock.store.put import Putter
-from penstock.store.quarantine import MayExceed, never
+from penstock.store.io import Files
+from penstock.store.layout import Layout, allow_many_files, refuse_other_engines
+from penstock.store.lock import NO_LOCKS, HeldLocks, StoreLock
+from penstock.store.mapped_file import TransientPool
+from penstock.store.message import (
+    EVERYTHING,
+    MAX_BYTES,
+    MAX_ROWS,
+    ArrowPage,
+    ArrowResult,
+    BatchResult,
+    LogPage,
+    Message,
+    Page,
+    PutResult,
+    TagFilter,
+    needing_pyarrow,
+)
+from penstock.store.overlay import OverlayFiles
+from penstock.store.preallocate import Allocator, Prefaulter
 from penstock.store.query import Boundary, Hits, KeyQuery, TimeSearch
-from penstock.store.records import Records
+from penstock.store.records import HeaderCheck, Records
 from penstock.store.recovery import Progress, RecoveryReport, StartParts
-from penstock.store.replicas import Replicas
+from penstock.store.replication.replica_log import ReplicaLog
+from penstock.store.replication.slave_acks import SlaveAcks
+from penstock.store.retention.cleaner import Retention, explain_retention
+from penstock.store.retention.derived import DerivedCleaner
 from penstock.store.retention.explain import Outlook
-from penstock.store.retention.follow import Follower
-from penstock.store.retention.retention import Retention, explain_retention
+from penstock.store.retention.policy import GroupOffsets
 from penstock.store.retention.topics import TopicCleaner
-from penstock.store.retention.unread import GroupOffsets
 from penstock.store.running_flags import Trouble
 from penstock.store.settings import BrokerRole, FlushDiskType, Settings
-from penstock.store.sink.finish import finish_batch, forget_beyond
+from penstock.store.sink.recovery import finish_batch, forget_beyond
 from penstock.store.statistics import Snapshot, Statistics
-from penstock.store.status import BatchResult, Page, PutResult
-from penstock.store.store_lock import NO_LOCKS, HeldLocks, StoreLock
-from penstock.store.tag_filter import EVERYTHING, TagFilter
-from penstock.store.transient_pool import TransientPool
-from penstock.store.witness import Witness
-from penstock.store.worker import Worker
+from penstock.store.worker import Listeners, Worker
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from penstock.store.arrow_get import ArrowReader
+    from penstock.store.arrow import ArrowReader
 
 log = logging.getLogger("penstock.store")
 
@@ -96,12 +99,12 @@ class MessageStore:
         self.flags, self.log, self.dispatcher = engine.flags, engine.log, engine.dispatcher
         self.queues, self.index = engine.queues, engine.index
         self.statistics = Statistics(clock(), self.log.appender, appender_answers=settings.puts_answer_at_once)
-        self.replicas = Replicas(settings)
-        self.master_bytes: MasterBytes | None = None
+        self.replicas = SlaveAcks(settings)
+        self.master_bytes: ReplicaLog | None = None
         """In a slave: where the bytes of its master's log go."""
         self.retention: Retention | None = None
         """Of a store that was not opened read-only."""
-        witness = Witness(self.queues, self.dispatcher)
+        witness = HeaderCheck(self.queues, self.dispatcher)
         self.records = Records(self.log, verify_crc=settings.verify_crc_on_read, witness=witness)
         self._checkpoint = CheckpointFile(files, layout.checkpoint)
         self._notes = DispatchNotes(engine)
@@ -206,15 +209,15 @@ class MessageStore:
         self.flags.on_change(self.log.set_open)
         self.log.on_append(self.dispatcher.wake)
         group_commit = self._add_flush_threads()
-        keeper_type = CheckpointKeeper if engine.only_appends else Keeper
+        keeper_type = CheckpointFlusher if engine.only_appends else DerivedFlusher
         self._threads.append(keeper_type(engine, self._checkpoint, self._notes, self.statistics, self._fail))
-        self.retention = Retention(engine, self._topics, LogOnlyFollower if engine.only_appends else Follower)
+        self.retention = Retention(engine, self._topics, LogOnlyFollower if engine.only_appends else DerivedCleaner)
         self._threads += self.retention.threads()
         replicas = self.replicas if settings.broker_role is BrokerRole.SYNC_MASTER else None
         self._threads += [] if replicas is None else [replicas]
         self._putter = Putter(engine, self.statistics, group_commit, replicas)
         if settings.broker_role is BrokerRole.SLAVE:
-            self.master_bytes = MasterBytes.instead_of_puts(self.log, group_commit)
+            self.master_bytes = ReplicaLog.instead_of_puts(self.log, group_commit)
         self._put = self._putter.put
         self.dispatcher.start()
         for thread in self._threads:
@@ -265,9 +268,9 @@ class MessageStore:
         failed = self.flags.bits & ~Trouble.DISK_FULL != 0
         self.flags.raise_trouble(Trouble.NOT_WRITEABLE, "the store is closed")
         self.log.stop_appends()
-        keeper = [thread for thread in self._threads if isinstance(thread, Keeper)]
+        keeper = [thread for thread in self._threads if isinstance(thread, DerivedFlusher)]
         for thread in self._threads:
-            if not isinstance(thread, Keeper):
+            if not isinstance(thread, DerivedFlusher):
                 thread.stop()
         self.dispatcher.stop()
         for thread in keeper:
@@ -347,7 +350,7 @@ class MessageStore:
         it needs, and each piece becomes visible at once.
         """
         with needing_pyarrow():
-            from penstock.store.arrow_put import put_batch
+            from penstock.store.arrow import put_batch
         return put_batch(self._open_putter(), self.settings, batch)
 
     def _refuse(self, message: Message) -> PutResult:
@@ -443,8 +446,8 @@ class MessageStore:
 
     def _arrow_reader(self, columns: Sequence[str] | None) -> ArrowReader:
         with needing_pyarrow():
-            from penstock.format.arrow_schema import select_columns
-            from penstock.store.arrow_get import ArrowReader
+            from penstock.format.arrow_rows import select_columns
+            from penstock.store.arrow import ArrowReader
         return ArrowReader(self.log, select_columns(columns), verify_crc=self.settings.verify_crc_on_read)
 
     # -- finding by key --------------------------------------------------------------------------------------

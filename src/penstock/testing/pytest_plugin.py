@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from penstock.testing import LocalBroker
+    from penstock.testing.local_broker import LocalBroker
 
 
 @pytest.fixture
 def penstock_broker() -> Iterator[LocalBroker]:
     """A RocketMQ broker with a name server, on free ports, with an empty store: `.namesrv`, `.address`, `.admin()`."""
-    from penstock.testing import broker
+    from penstock.testing.local_broker import broker
 
     with broker() as running:
         yield running
@@ -30,7 +30,7 @@ def penstock_broker() -> Iterator[LocalBroker]:
 @pytest.fixture(scope="session")
 def penstock_broker_session() -> Iterator[LocalBroker]:
     """The same, one for the whole run."""
-    from penstock.testing import broker
+    from penstock.testing.local_broker import broker
 
     with broker() as running:
         yield running

@@ -12,7 +12,7 @@ from support.brokers import RunningBroker
 from support.clusters import FILE, caught_up, master, same_log, slave
 from support.loopback import until
 
-from penstock.broker.replication import follower
+from penstock.broker.replication import slave as slave_module
 from penstock.store import Message
 
 
@@ -31,7 +31,7 @@ def resolve(monkeypatch: pytest.MonkeyPatch, *ports: int) -> None:
     async def look_up(host: str, port: int) -> list[Any]:
         return [(socket.AF_INET, socket.SOCK_STREAM, 0, "", ("127.0.0.1", each)) for each in ports]
 
-    monkeypatch.setattr(follower, "look_up", look_up)
+    monkeypatch.setattr(slave_module, "look_up", look_up)
 
 
 def test_a_slave_tries_all_addresses_of_its_masters_name(

@@ -13,14 +13,14 @@ from support.clusters import Proxy, ScriptedSlave, caught_up, master, same_log, 
 from support.effort import chosen_seed
 from support.loopback import until
 
-from penstock.broker.replication import follower
+from penstock.broker.replication import slave as slave_module
 from penstock.store import Message
 
 
 @pytest.fixture(autouse=True)
 def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(follower, "_FIRST_RETRY_S", 0.02)
-    monkeypatch.setattr(follower, "_LONGEST_RETRY_S", 0.1)
+    monkeypatch.setattr(slave_module, "_FIRST_RETRY_S", 0.02)
+    monkeypatch.setattr(slave_module, "_LONGEST_RETRY_S", 0.1)
 
 
 @pytest.mark.parametrize("flush", ["ASYNC_FLUSH", "SYNC_FLUSH"])

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from penstock.store import Message, MessageStore, Settings
-from penstock.store.master_bytes import BytesRefused, DamagedOnTheWay, MasterBytes, last_record
+from penstock.store.replication.replica_log import BytesRefused, DamagedOnTheWay, ReplicaLog, last_record
 
 FILE = 16 << 10
 
@@ -34,7 +34,7 @@ def store(tmp_path: Path) -> Iterator[MessageStore]:
         yield opened
 
 
-def taken(store: MessageStore) -> MasterBytes:
+def taken(store: MessageStore) -> ReplicaLog:
     assert store.master_bytes is not None
     return store.master_bytes
 

@@ -18,8 +18,8 @@ from support.brokers import Served
 from support.clusters import log_on_disk, member, name_server, wait_for
 from support.loopback import free_port
 
-from penstock.client.results import SendStatus
-from penstock.client.sync import Admin, Message, Producer, PullConsumer
+from penstock.client.message import Message, SendStatus
+from penstock.client.sync import Admin, Producer, PullConsumer
 
 SAFE = {"brokerRole": "SYNC_MASTER", "flushDiskType": "SYNC_FLUSH", "defaultTopicQueueNums": 1}
 SLAVE = {"brokerRole": "SLAVE", "brokerId": 1, "flushDiskType": "SYNC_FLUSH"}

@@ -15,7 +15,7 @@ from support.clusters import caught_up, log_bytes, master, same_log, slave
 from support.loopback import until
 
 from penstock.broker.broker import Broker
-from penstock.broker.replication.same_log import Master
+from penstock.broker.replication.config_sync import Master
 from penstock.broker.settings import BrokerSettings
 from penstock.errors import BadSettings
 from penstock.protocol.codes import RequestCode, ResponseCode

@@ -13,11 +13,11 @@ from support.brokers import RunningBroker, ok
 from support.clusters import ScriptedSlave, caught_up, master, same_log, slave
 from support.loopback import until
 
-from penstock.broker.replication import listener
+from penstock.broker.replication import master as master_module
 from penstock.protocol.codes import ResponseCode
 from penstock.store import Message, MessageStore, Settings
-from penstock.store.replicas import Replicas
-from penstock.store.status import PutStatus
+from penstock.store.message import PutStatus
+from penstock.store.replication.slave_acks import SlaveAcks
 
 SYNC: dict[str, Any] = {"broker_role": "SYNC_MASTER"}
 
@@ -131,7 +131,7 @@ def test_a_sync_master_without_a_broker_has_no_slave(tmp_path: Path) -> None:
 
 
 def test_one_acknowledgement_answers_all_puts_that_it_covers() -> None:
-    replicas = Replicas(Settings.dev(broker_role="SYNC_MASTER", slave_timeout=60_000))
+    replicas = SlaveAcks(Settings.dev(broker_role="SYNC_MASTER", slave_timeout=60_000))
     told = threading.Semaphore(0)
     replicas.on_acknowledge(told.release)
     replicas.joined()
@@ -149,7 +149,7 @@ def test_one_acknowledgement_answers_all_puts_that_it_covers() -> None:
 
 
 def test_puts_that_come_in_another_order_than_they_were_stored_are_answered_by_one_acknowledgement() -> None:
-    replicas = Replicas(Settings.dev(broker_role="SYNC_MASTER", slave_timeout=60_000))
+    replicas = SlaveAcks(Settings.dev(broker_role="SYNC_MASTER", slave_timeout=60_000))
     replicas.joined()
     waits = {end: replicas.submit(end) for end in (300, 100, 500, 200, 400)}
     replicas.acknowledge(250)
@@ -194,8 +194,8 @@ def test_an_acknowledgement_that_another_thread_tells_answers_too(run: Run, tmp_
 def test_what_nobody_waits_for_is_gathered_and_a_put_that_waits_takes_it_along(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(listener, "_GATHER_S", 3600.0)
-    monkeypatch.setattr(listener, "_LOOK_S", 3600.0)
+    monkeypatch.setattr(master_module, "_GATHER_S", 3600.0)
+    monkeypatch.setattr(master_module, "_LOOK_S", 3600.0)
 
     async def go() -> None:
         async with master(tmp_path, store=SYNC) as m:
@@ -219,8 +219,8 @@ def test_what_nobody_waits_for_is_gathered_and_a_put_that_waits_takes_it_along(
 def test_a_put_that_waits_for_both_disks_is_sent_to_the_slave_as_soon_as_it_is_on_the_first(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(listener, "_GATHER_S", 3600.0)
-    monkeypatch.setattr(listener, "_LOOK_S", 3600.0)
+    monkeypatch.setattr(master_module, "_GATHER_S", 3600.0)
+    monkeypatch.setattr(master_module, "_LOOK_S", 3600.0)
 
     async def go() -> None:
         async with master(tmp_path, store={**SYNC, "flush_disk_type": "SYNC_FLUSH", "slave_timeout": 60_000}) as m:
@@ -238,7 +238,7 @@ def test_a_put_that_waits_for_both_disks_is_sent_to_the_slave_as_soon_as_it_is_o
 
 
 def test_what_nobody_waits_for_comes_soon(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(listener, "_LOOK_S", 3600.0)
+    monkeypatch.setattr(master_module, "_LOOK_S", 3600.0)
 
     async def go() -> None:
         async with master(tmp_path) as m:

@@ -11,8 +11,8 @@ from broker.conftest import Run
 from support.clusters import ScriptedSlave, caught_up, master, same_log, slave
 from support.loopback import make_authority, make_certificate, until
 
-from penstock.broker.replication import follower
-from penstock.broker.replication.master_link import ASKED_BY_SLAVES
+from penstock.broker.replication import slave as slave_module
+from penstock.broker.replication.config_sync import ASKED_BY_SLAVES
 from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.protocol.command import Command
 from penstock.remoting.connection import Connection
@@ -113,7 +113,7 @@ def test_an_address_that_the_access_file_names_white_may_follow_without(
 def test_the_log_goes_through_tls(
     run: Run, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(follower, "_FIRST_RETRY_S", 0.05)
+    monkeypatch.setattr(slave_module, "_FIRST_RETRY_S", 0.05)
     authority = make_authority(tmp_path, "authority")
     own = make_certificate(tmp_path, "master", authority)
     theirs = {

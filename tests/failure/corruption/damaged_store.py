@@ -13,7 +13,7 @@ import numpy as np
 from support.disks import UnsyncedFiles
 from support.messages import SMALL_FILES, message, number_of, read_queue
 
-from penstock.format.config_tables import ConsumerOffsets, DelayOffsets, SubscriptionGroups, Topics
+from penstock.format.config_tables import ConsumerOffsets, DelayOffsets, SubscriptionGroups, TopicConfigs
 from penstock.format.queue_unit import UNIT_SIZE
 from penstock.store import MessageStore, Record, Settings
 from penstock.store.config_files import ConfigFiles
@@ -70,7 +70,7 @@ def put(store: MessageStore, numbers: range) -> None:
 def write_config(store: MessageStore) -> None:
     files = ConfigFiles(UnsyncedFiles(), store.layout.config)
     for _ in range(2):  # the second time makes the backups
-        files.topics.write(Topics.from_json({}))
+        files.topics.write(TopicConfigs.from_json({}))
         files.consumer_offsets.write(ConsumerOffsets.from_json({"offsetTable": {"orders@group": {"0": 3, "1": 2}}}))
         files.delay_offsets.write(DelayOffsets.from_json({"offsetTable": {"1": 1}}))
         files.subscription_groups.write(SubscriptionGroups.from_json({}))

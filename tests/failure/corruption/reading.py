@@ -10,7 +10,7 @@ from support.messages import place_of
 from penstock.format.message_id import encode_message_id
 from penstock.format.placeholder import is_placeholder
 from penstock.format.record import decode_record
-from penstock.format.scan import Batch, scan
+from penstock.format.scan import ScanBatch, scan
 from penstock.format.sys_flag import enters_queue
 from penstock.store import Boundary, GetStatus, MessageStore, Record
 
@@ -116,7 +116,7 @@ class Reading:
         """As a dump of the log does: positions, sizes and bodies must be right, whatever a header says of its queue."""
         for file in self._store.log.queue.files:
             for item in scan(file.map.view, file.from_offset, 0, file.readable, check_crc=True):
-                for row in item.rows if isinstance(item, Batch) else ():
+                for row in item.rows if isinstance(item, ScanBatch) else ():
                     at = int(row["physical_offset"]) - file.from_offset
                     record = decode_record(bytes(file.map.view[at : at + int(row["size"])]))
                     if self._is_placeholder(record):

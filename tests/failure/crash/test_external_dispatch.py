@@ -26,11 +26,12 @@ from support import TESTS
 from support.effort import chosen_seed
 from support.stores import build_all, derived_files
 
-from penstock.client.sync import Admin, Message, Producer, PullConsumer
+from penstock.client.message import Message
+from penstock.client.sync import Admin, Producer, PullConsumer
 from penstock.store import MessageStore, Settings
+from penstock.store.external.agreement import read_mark
 from penstock.store.external.builder import Builder
-from penstock.store.external.marks import read_mark
-from penstock.store.files import Files
+from penstock.store.io import Files
 from penstock.testing import broker
 
 QUEUES = 4

@@ -17,8 +17,7 @@ from support.brokers import RawClient, Served, bodies, ok
 from support.loopback import Raw
 
 from penstock.protocol.codes import RequestCode, ResponseCode
-from penstock.remoting.connection import Address
-from penstock.remoting.dial import connect
+from penstock.remoting.connection import Address, connect
 from penstock.remoting.event_loop import run
 
 TOPIC = "neighbour"

@@ -18,15 +18,14 @@ from hypothesis import strategies as st
 from support.effort import chosen_seed
 
 from penstock.errors import BadFrame, BadRequest
-from penstock.format.config_tables import SubscriptionGroup, Topics
+from penstock.format.config_tables import SubscriptionGroup, TopicConfigs
 from penstock.protocol import Command, FrameReader, RequestCode, encode, write
 from penstock.protocol.bodies.base import Body
-from penstock.protocol.bodies.configs import decode_config
-from penstock.protocol.bodies.heartbeat import CheckClientRequestBody, HeartbeatData
-from penstock.protocol.bodies.locks import LockBatchRequestBody
-from penstock.protocol.bodies.progress import ResetOffsetBody
-from penstock.protocol.bodies.register import RegisterBrokerBody
-from penstock.protocol.bodies.stats import ConsumeStats
+from penstock.protocol.bodies.clients import CheckClientRequestBody, HeartbeatData
+from penstock.protocol.bodies.queues import LockBatchRequestBody
+from penstock.protocol.bodies.routes import RegisterBrokerBody
+from penstock.protocol.bodies.stats import ConsumeStats, ResetOffsetBody
+from penstock.protocol.bodies.tables import decode_config
 from penstock.protocol.compression import inflate
 from penstock.protocol.headers import REPLIES, REQUESTS
 from penstock.protocol.headers.send import SendMessageV2
@@ -106,7 +105,7 @@ def look_at(command: Command) -> None:
     attempt(lambda: encode(command.reply(0, command.remark, command.ext)))
     if command.body:
         attempt(lambda: BODIES.get(command.code, HeartbeatData).from_bytes(command.body).to_bytes())
-        attempt(decode_config, Topics, command.body)
+        attempt(decode_config, TopicConfigs, command.body)
         attempt(decode_config, SubscriptionGroup, command.body)
         attempt(RegisterBrokerBody.from_bytes, command.body, command.code == RequestCode.REGISTER_BROKER)
         attempt(inflate, command.body, "zlib", LIMIT)

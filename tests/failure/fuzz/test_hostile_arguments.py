@@ -15,12 +15,11 @@ import pytest
 from failure.fuzz.neighbour import both, broker_of, names_of, raw_peers, with_client
 from support.brokers import RawClient, Served, ok
 
-from penstock.format.java_ints import Int32
+from penstock.format.constants import Int32
 from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.protocol.command import Command
 from penstock.protocol.headers import REQUESTS
-from penstock.remoting.connection import Address
-from penstock.remoting.dial import connect
+from penstock.remoting.connection import Address, connect
 from penstock.remoting.event_loop import run
 
 pytestmark = pytest.mark.usefixtures("neighbour")

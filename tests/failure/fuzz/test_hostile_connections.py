@@ -17,8 +17,7 @@ from support.loopback import ECHO, SOON_S, Raw, frames, requests, serving, small
 from penstock.protocol.codes import ResponseCode
 from penstock.protocol.command import Command
 from penstock.protocol.frame import encode
-from penstock.remoting.connection import Address
-from penstock.remoting.dial import connect
+from penstock.remoting.connection import Address, connect
 from penstock.remoting.event_loop import run
 from penstock.remoting.server import Server
 

@@ -12,18 +12,12 @@ from peers.clients.conftest import Connect, bodies, message
 from support.brokers import Served
 from support.peers import JavaServed, until_registered
 
-from penstock.client.sync import (
-    Admin,
-    Later,
-    Message,
-    Producer,
-    PushConsumer,
-    PushOptions,
-    ReceivedMessage,
-    Sql92,
-    TransactionProducer,
-    TransactionState,
-)
+from penstock.client.delivery import Later
+from penstock.client.fetch import Sql92
+from penstock.client.message import Message, ReceivedMessage
+from penstock.client.push_consumer import PushOptions
+from penstock.client.sync import Admin, Producer, PushConsumer, TransactionProducer
+from penstock.client.transaction_producer import TransactionState
 from penstock.errors import Refused
 
 pytestmark = [pytest.mark.java, pytest.mark.timeout(240)]

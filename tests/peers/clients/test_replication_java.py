@@ -14,10 +14,11 @@ from support.clusters import Load, Reader, log_on_disk
 from support.loopback import free_port
 from support.peers import JavaServed
 
-from penstock.client.sync import Admin, Message, Producer
+from penstock.client.message import Message
+from penstock.client.sync import Admin, Producer
 from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.protocol.command import Command
-from penstock.remoting.dial import connect
+from penstock.remoting.connection import connect
 
 pytestmark = pytest.mark.java
 

@@ -10,15 +10,16 @@ import pytest
 from support.peers import JavaServed, make_orders, until_stored
 from support.pipeline import access_to, column_of, places, read_pages, whole
 
-from penstock.client.sync import Admin, Message, Producer
+from penstock.client.message import Message
+from penstock.client.sync import Admin, Producer
 from penstock.errors import DataLost
-from penstock.pipeline.bodies import inflate_bodies
-from penstock.pipeline.cluster_place import ClusterPlace
-from penstock.pipeline.cluster_task import ClusterTask
+from penstock.pipeline.cluster_source import ClusterPlace
+from penstock.pipeline.cluster_tasks import ClusterTask
+from penstock.pipeline.jobs.common import Where
 from penstock.pipeline.jobs.lag import lag
-from penstock.pipeline.jobs.where import Where
 from penstock.pipeline.options import Options
-from penstock.pipeline.ranges import Queue, Span
+from penstock.pipeline.ranges import OffsetRange, Queue
+from penstock.pipeline.rows import inflate_bodies
 
 pytestmark = [pytest.mark.java, pytest.mark.timeout(240)]
 
@@ -56,7 +57,7 @@ def test_all_messages_of_javas_broker_are_read_once_and_in_order(place: ClusterP
     assert not {"TBW102", "broker-a", "DefaultCluster", "SCHEDULE_TOPIC_XXXX"} & set(place.topics())
     spans = whole(place, "orders")
     halves = [
-        Span(span.queue, *border)
+        OffsetRange(span.queue, *border)
         for span in spans
         for border in pairwise((span.start, (span.start + span.stop) // 2, span.stop))
     ]
@@ -104,7 +105,7 @@ def test_a_size_and_a_loss_at_javas_broker(theirs: JavaServed, place: ClusterPla
     low, high = place.bounds(queue)
     assert 128 * 10 <= place.size(queue, low, low + 10) <= 8192 * 10
     with pytest.raises(DataLost, match=f"messages {high} to {high + 9} of topic orders queue 0 "):
-        read_pages(ClusterTask(access_to(theirs.namesrv), (Span(queue, low, high + 10),)))
+        read_pages(ClusterTask(access_to(theirs.namesrv), (OffsetRange(queue, low, high + 10),)))
 
 
 def test_lag_is_the_same_of_javas_broker_and_of_the_files_that_it_leaves(

@@ -19,7 +19,7 @@ from support.peers import Peer
 
 from penstock.store import MessageStore
 from penstock.store.audit import audit
-from penstock.store.rebuilding import rebuild_by_ranges
+from penstock.store.rebuild import rebuild_by_ranges
 
 pytestmark = pytest.mark.java
 

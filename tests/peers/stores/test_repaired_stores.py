@@ -12,7 +12,7 @@ from support.disks import UnsyncedFiles
 from support.messages import SEED
 from support.peers import Peer
 
-from penstock.cli.messages import message_object
+from penstock.cli.output import message_object
 from penstock.format.constants import DAMAGED_TOPIC
 from penstock.store.repair import repair
 

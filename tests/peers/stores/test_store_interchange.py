@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from support.peers import Peer, message_json
 
-from penstock.cli.messages import message_object
+from penstock.cli.output import message_object
 from penstock.format.constants import DELAY, KEYS, TAGS, UNIQ_KEY
 from penstock.format.hosts import decode_host, encode_host
 from penstock.store import Message, MessageStore, Record, Settings

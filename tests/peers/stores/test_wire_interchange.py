@@ -13,44 +13,52 @@ import pytest
 from support.peers import Peer, PeerError
 
 from penstock.format import loose_json
-from penstock.format.config_tables import DataVersion, SubscriptionGroup, SubscriptionGroups, TopicConfig, Topics
-from penstock.format.java_ints import Int32, Int64
+from penstock.format.config_tables import DataVersion, SubscriptionGroup, SubscriptionGroups, TopicConfig, TopicConfigs
+from penstock.format.constants import Int32, Int64
 from penstock.protocol import Command, FrameReader, Language, encode, read, write
 from penstock.protocol.bodies.base import Body
-from penstock.protocol.bodies.configs import decode_config, encode_config
-from penstock.protocol.bodies.connections import Connection, ConsumerConnection, ProducerConnection
-from penstock.protocol.bodies.heartbeat import CheckClientRequestBody, ConsumerData, HeartbeatData, ProducerData
-from penstock.protocol.bodies.lists import GroupList, KVTable, TopicList
-from penstock.protocol.bodies.locks import LockBatchRequestBody, LockBatchResponseBody
-from penstock.protocol.bodies.progress import (
-    GetConsumerStatusBody,
-    QueryConsumeTimeSpanBody,
-    QueueTimeSpan,
-    ResetOffsetBody,
-)
-from penstock.protocol.bodies.queue_view import ConsumeQueueData, QueryConsumeQueueResponseBody
-from penstock.protocol.bodies.queues import MessageQueue
-from penstock.protocol.bodies.register import RegisterBrokerBody
-from penstock.protocol.bodies.route import BrokerData, ClusterInfo, QueueData, TopicRouteData
-from penstock.protocol.bodies.running import (
+from penstock.protocol.bodies.clients import (
+    CheckClientRequestBody,
+    ClientConnection,
     CMResult,
     ConsumeMessageDirectlyResult,
+    ConsumerConnection,
+    ConsumerData,
     ConsumerRunningInfo,
     ConsumeStatus,
+    HeartbeatData,
     ProcessQueueInfo,
+    ProducerConnection,
+    ProducerData,
 )
+from penstock.protocol.bodies.queues import (
+    ConsumeQueueData,
+    LockBatchRequestBody,
+    LockBatchResponseBody,
+    MessageQueue,
+    QueryConsumeQueueResponseBody,
+)
+from penstock.protocol.bodies.routes import BrokerData, ClusterInfo, QueueData, RegisterBrokerBody, TopicRouteData
 from penstock.protocol.bodies.stats import (
     BrokerStatsData,
     BrokerStatsItem,
     ConsumeStats,
     ConsumeStatsList,
+    GetConsumerStatusBody,
     OffsetWrapper,
+    QueryConsumeTimeSpanBody,
+    QueueTimeSpan,
+    ResetOffsetBody,
     TopicOffset,
     TopicStatsTable,
 )
+from penstock.protocol.bodies.tables import GroupList, KVTable, TopicList, decode_config, encode_config
 from penstock.protocol.compression import inflate
 from penstock.protocol.fields import Fields
-from penstock.protocol.headers import admin, groups, namesrv, offsets, pull, query, send, topics, transactions
+from penstock.protocol.headers import admin, groups, namesrv, offsets, pull, send
+from penstock.protocol.headers import admin as admin_module
+from penstock.protocol.headers import pull as pull_module
+from penstock.protocol.headers import send as send_module
 from penstock.protocol.subscription import subscribe
 
 pytestmark = pytest.mark.java
@@ -109,22 +117,22 @@ HEADERS: dict[type[Fields], str] = {
     offsets.CloneGroupOffset: "CloneGroupOffsetRequestHeader",
     offsets.QueryCorrectionOffset: "QueryCorrectionOffsetHeader",
     groups.UnregisterClient: "UnregisterClientRequestHeader",
-    groups.ConsumerGroup: "GetConsumerListByGroupRequestHeader",
+    groups.ConsumerGroupRequest: "GetConsumerListByGroupRequestHeader",
     groups.ProducerGroup: "GetProducerConnectionListRequestHeader",
     groups.SendBack: "ConsumerSendMsgBackRequestHeader",
     groups.GetConsumeStats: "GetConsumeStatsRequestHeader",
     groups.DeleteGroup: "DeleteSubscriptionGroupRequestHeader",
     groups.GetConsumerRunningInfo: "GetConsumerRunningInfoRequestHeader",
     groups.ConsumeDirectly: "ConsumeMessageDirectlyResultRequestHeader",
-    transactions.EndTransaction: "EndTransactionRequestHeader",
-    transactions.CheckTransaction: "CheckTransactionStateRequestHeader",
-    transactions.ResumeCheck: "ResumeCheckHalfMessageRequestHeader",
-    query.QueryMessage: "QueryMessageRequestHeader",
-    query.QueryMessageReply: "QueryMessageResponseHeader",
-    query.ViewMessage: "ViewMessageRequestHeader",
-    query.QueryConsumeQueue: "QueryConsumeQueueRequestHeader",
-    topics.CreateTopic: "CreateTopicRequestHeader",
-    topics.TopicName: "GetTopicStatsInfoRequestHeader",
+    send_module.EndTransaction: "EndTransactionRequestHeader",
+    send_module.CheckTransaction: "CheckTransactionStateRequestHeader",
+    send_module.ResumeCheck: "ResumeCheckHalfMessageRequestHeader",
+    pull_module.QueryMessage: "QueryMessageRequestHeader",
+    pull_module.QueryMessageReply: "QueryMessageResponseHeader",
+    pull_module.ViewMessage: "ViewMessageRequestHeader",
+    pull_module.QueryConsumeQueue: "QueryConsumeQueueRequestHeader",
+    admin_module.CreateTopic: "CreateTopicRequestHeader",
+    admin_module.TopicName: "GetTopicStatsInfoRequestHeader",
     namesrv.GetRoute: "namesrv.GetRouteInfoRequestHeader",
     namesrv.GetTopicsByCluster: "GetTopicsByClusterRequestHeader",
     namesrv.DeleteTopicRoute: "namesrv.DeleteTopicFromNamesrvRequestHeader",
@@ -157,11 +165,11 @@ NOT_IN_THE_HEADER_OF_4_9: dict[type[Fields], str] = {  # 5.x has them, or they a
     offsets.ResetOffset: "queueId offset",
     groups.GetConsumeStats: "topicList",
     groups.DeleteGroup: "cleanOffset",
-    transactions.EndTransaction: "topic",
-    transactions.CheckTransaction: "topic",
-    query.QueryMessage: "_UNIQUE_KEY_QUERY",
-    query.ViewMessage: "topic",
-    topics.CreateTopic: "attributes force",
+    send_module.EndTransaction: "topic",
+    send_module.CheckTransaction: "topic",
+    pull_module.QueryMessage: "_UNIQUE_KEY_QUERY",
+    pull_module.ViewMessage: "topic",
+    admin_module.CreateTopic: "attributes force",
 }
 CHECKED = {"topic_filter_type": "SINGLE_TAG", "commit_or_rollback": 8}  # Java takes certain values only
 
@@ -232,14 +240,14 @@ BODIES: list[tuple[str, Body]] = [
     (
         "protocol.body.ConsumerConnection",
         ConsumerConnection(
-            connection_set=[Connection(client_id="c", client_addr="127.0.0.1:5", language="PYTHON", version=409)],
+            connection_set=[ClientConnection(client_id="c", client_addr="127.0.0.1:5", language="PYTHON", version=409)],
             subscription_table={"T": SUBSCRIPTION},
         ),
     ),
     (
         "protocol.body.ProducerConnection",
         ProducerConnection(
-            connection_set=[Connection(client_id="c", client_addr="127.0.0.1:5", language="CPP", version=63)]
+            connection_set=[ClientConnection(client_id="c", client_addr="127.0.0.1:5", language="CPP", version=63)]
         ),
     ),
     ("admin.TopicStatsTable", TopicStatsTable(offset_table={QUEUE: TopicOffset(min_offset=1, max_offset=9)})),
@@ -313,7 +321,10 @@ def in_order(body: Body) -> Any:
 @pytest.mark.parametrize(
     ("java_type", "config"),
     [
-        ("protocol.body.TopicConfigSerializeWrapper", Topics(topics={"T": TopicConfig(name="T", order=True, perm=4)})),
+        (
+            "protocol.body.TopicConfigSerializeWrapper",
+            TopicConfigs(topics={"T": TopicConfig(name="T", order=True, perm=4)}),
+        ),
         (
             "protocol.body.SubscriptionGroupWrapper",
             SubscriptionGroups(groups={"g": SubscriptionGroup(name="g", retry_max_times=3)}),
@@ -333,7 +344,7 @@ def test_java_reads_our_tables_and_we_read_the_ones_it_makes_of_them(wire: Peer,
 def test_a_registration_goes_to_java_and_back(wire: Peer, sent: bool, received: bool) -> None:
     topics_sent = {name: TopicConfig(name=name, read_queue_nums=4, write_queue_nums=2, perm=4) for name in ("T", "U")}
     body = RegisterBrokerBody(
-        topics=Topics(topics=topics_sent, version=DataVersion(counter=5, timestamp=17)), filter_servers=["x:1"]
+        topics=TopicConfigs(topics=topics_sent, version=DataVersion(counter=5, timestamp=17)), filter_servers=["x:1"]
     )
     again = told(wire, "register", body.to_bytes(sent), compressed=sent, compress=received)
     found = RegisterBrokerBody.from_bytes(again, received)

@@ -11,7 +11,7 @@ from support.damage import SETTINGS, SoundStore
 from support.effort import in_parts
 
 from penstock.store.audit import audit
-from penstock.store.audit.kinds import KINDS
+from penstock.store.audit.finding_kinds import KINDS
 
 ROUNDS = 25
 SEEDS = range(8)

@@ -13,8 +13,8 @@ from penstock.store import Message, MessageStore
 from penstock.store import dispatch as dispatching
 from penstock.store.audit import AuditReport, audit
 from penstock.store.audit.plan import ROWS_IN_FLIGHT
-from penstock.store.file_map import FileMap
-from penstock.store.overlay_files import OverlayFiles
+from penstock.store.io import FileMap
+from penstock.store.overlay import OverlayFiles
 
 
 @pytest.fixture
@@ -67,7 +67,7 @@ def test_a_wrong_unit_of_a_record_that_was_dispatched_long_ago_is_found(owned: M
 def test_a_record_that_may_still_be_dispatched_is_only_a_note(
     owned: MessageStore, seen: SoundStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("penstock.store.audit.auditor._WAITS", 2)
+    monkeypatch.setattr("penstock.store.audit.audit._WAITS", 2)
     last = [spot for spot in seen.records() if spot.topic == "orders"][-1]
     seen.write_unit(last.queue_offset, bytes(20), "orders", last.queue_id)
     report = audit(seen.folder, SETTINGS)

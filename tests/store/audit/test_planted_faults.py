@@ -13,7 +13,7 @@ from support.faults import ALL
 
 from penstock.errors import BadStore
 from penstock.store.audit import audit
-from penstock.store.audit.kinds import KINDS
+from penstock.store.audit.finding_kinds import KINDS
 from penstock.store.repair import RepairReport, repair
 
 REFUSED = {"a_log_file_with_a_wrong_name", "a_foreign_file_in_the_log", "a_foreign_file_among_the_topics"}

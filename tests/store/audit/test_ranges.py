@@ -13,13 +13,13 @@ from support.faults import ALL
 
 from penstock.format import kernels
 from penstock.store.audit import AuditReport, audit
-from penstock.store.audit.auditor import finish
-from penstock.store.audit.config_audit import read_config
-from penstock.store.audit.index_files import audit_index_file
+from penstock.store.audit.audit import finish
+from penstock.store.audit.config import read_config
+from penstock.store.audit.keys import audit_index_file
 from penstock.store.audit.plan import pieces, survey
-from penstock.store.audit.range_audit import RangeResult, audit_range
+from penstock.store.audit.ranges import RangeResult, audit_range
 from penstock.store.layout import Layout
-from penstock.store.overlay_files import OverlayFiles
+from penstock.store.overlay import OverlayFiles
 
 
 @pytest.fixture(scope="module")

@@ -20,9 +20,9 @@ from support.stores import RANDOM_SETTINGS as RANDOM
 
 from penstock.errors import BadSettings, BadStore, StoreInUse
 from penstock.store import Message
-from penstock.store.rebuilding import one_by_one
-from penstock.store.rebuilding.plan import Range
-from penstock.store.repair import rebuild
+from penstock.store.rebuild import one_by_one
+from penstock.store.rebuild.plan import RebuildRange
+from penstock.store.repair import repair as repair_module
 
 SIZES = 300, 4096
 
@@ -94,7 +94,7 @@ def test_files_get_the_times_of_their_messages(home: DamagedHome) -> None:
     """RocketMQ looks for a time in the first queue file that was modified after it."""
     home.fill()
     expected = copy_of(home.path)
-    rebuild(expected, SMALL_SETTINGS, clock=home.clock, files=UnsyncedFiles())
+    repair_module(expected, SMALL_SETTINGS, clock=home.clock, files=UnsyncedFiles())
     by_ranges(home.path, 700)
     assert times(home.path) == times(expected)
     assert max(times(home.path).values()) <= home.clock.now
@@ -240,7 +240,7 @@ def test_ranges_that_do_not_fit_together_are_not_believed(home: DamagedHome) -> 
 
     def garbled(work: Callable[[Any], bytes], pieces: Sequence[Any]) -> list[bytes]:
         told = one_by_one(work, pieces)
-        if pieces and isinstance(pieces[0], Range):
+        if pieces and isinstance(pieces[0], RebuildRange):
             note = json.loads(told[1])
             note["survey"]["started"] += 1
             told[1] = json.dumps(note).encode()

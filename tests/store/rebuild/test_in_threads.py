@@ -9,12 +9,11 @@ from store.repair.test_rebuild import put_all_kinds
 from support.damage import DamagedHome, by_ranges, copy_of, derived
 
 from penstock.format import kernels
-from penstock.store.audit.cover import Stretch
-from penstock.store.rebuilding import InThreads, is_soon_done
-from penstock.store.rebuilding.index_build import IndexPart, KeySpan
-from penstock.store.rebuilding.plan import Range
-from penstock.store.rebuilding.queue_finish import QueueGroup
-from penstock.store.rebuilding.sums import WholeQueue
+from penstock.store.audit.cover import CoveredRun
+from penstock.store.rebuild import InThreads, is_soon_done
+from penstock.store.rebuild.finish import IndexFilePlan, KeySpan, QueueGroup
+from penstock.store.rebuild.plan import RebuildRange
+from penstock.store.rebuild.ranges import WholeQueue
 
 
 def test_threads_build_what_one_by_one_is_built(home: DamagedHome) -> None:
@@ -50,13 +49,13 @@ def test_what_one_piece_meets_is_told() -> None:
 
 def test_only_ranges_and_much_to_finish_are_handed_out() -> None:
     few, many = KeySpan(0, 0, 10), KeySpan(0, 0, 12_000_000)
-    queue = WholeQueue("T", 0, 0, [Stretch(0, 11_999_995, 0, 10**9)], [])
+    queue = WholeQueue("T", 0, 0, [CoveredRun(0, 11_999_995, 0, 10**9)], [])
     assert is_soon_done([])
-    assert is_soon_done([IndexPart("a", [few], None), QueueGroup([])])
+    assert is_soon_done([IndexFilePlan("a", [few], None), QueueGroup([])])
     assert is_soon_done([QueueGroup([queue])])
-    assert not is_soon_done([QueueGroup([queue]), IndexPart("a", [few], None)])
-    assert not is_soon_done([IndexPart("a", [many], None)])
-    assert not is_soon_done([Range(0, 0, 0, 10, False, False)])
+    assert not is_soon_done([QueueGroup([queue]), IndexFilePlan("a", [few], None)])
+    assert not is_soon_done([IndexFilePlan("a", [many], None)])
+    assert not is_soon_done([RebuildRange(0, 0, 0, 10, False, False)])
 
 
 @pytest.mark.parametrize("is_damaged", [False, True])

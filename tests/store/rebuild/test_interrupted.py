@@ -13,8 +13,8 @@ from support.damage import NOW, SMALL_SETTINGS, DamagedHome, by_ranges, copy_of,
 from support.disks import CountedFiles, UnsyncedFiles, run_killed
 
 from penstock.store import Message, MessageStore
-from penstock.store.rebuilding import one_by_one, rebuild_by_ranges
-from penstock.store.rebuilding.plan import Range
+from penstock.store.rebuild import one_by_one, rebuild_by_ranges
+from penstock.store.rebuild.plan import RebuildRange
 
 
 class Stopped(Exception):
@@ -35,7 +35,7 @@ class Runner:
                 raise Stopped
             self._left -= 1
             told.append(work(piece))
-            if isinstance(piece, Range):
+            if isinstance(piece, RebuildRange):
                 self.ranges.append(piece.number)
         return told
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.store.repair.cover import Piece, plan
+from penstock.store.repair.log import CoverRecord, plan
 
 FILE = 1 << 20
 LEAST = 92
@@ -33,15 +33,15 @@ def test_the_pieces_cover_the_range_and_nothing_else(position: int, size: int, m
     ("size", "expected"),
     [
         (7, []),
-        (8, [Piece(FILE - 8, 8, True)]),
-        (99, [Piece(FILE - 99, 99, True)]),
-        (100, [Piece(FILE - 100, 92), Piece(FILE - 8, 8, True)]),
-        (FILE, [Piece(0, 1024), Piece(1024, FILE - 1024, True)]),
+        (8, [CoverRecord(FILE - 8, 8, True)]),
+        (99, [CoverRecord(FILE - 99, 99, True)]),
+        (100, [CoverRecord(FILE - 100, 92), CoverRecord(FILE - 8, 8, True)]),
+        (FILE, [CoverRecord(0, 1024), CoverRecord(1024, FILE - 1024, True)]),
     ],
 )
-def test_at_a_files_end_there_is_always_a_filler(size: int, expected: list[Piece]) -> None:
+def test_at_a_files_end_there_is_always_a_filler(size: int, expected: list[CoverRecord]) -> None:
     assert plan(FILE - size, size, FILE, 4096) == expected
 
 
 def test_a_rest_too_short_for_a_record_of_its_own_is_avoided() -> None:
-    assert plan(0, 4096 + 91, FILE, 4096) == [Piece(0, 4095), Piece(4095, 92)]
+    assert plan(0, 4096 + 91, FILE, 4096) == [CoverRecord(0, 4095), CoverRecord(4095, 92)]

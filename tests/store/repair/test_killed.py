@@ -13,7 +13,8 @@ from support.effort import in_parts
 
 from penstock.format.record import Record
 from penstock.store import MessageStore
-from penstock.store.repair import rebuild, repair
+from penstock.store.repair import repair
+from penstock.store.repair import repair as repair_module
 
 PARTS = 4
 
@@ -72,7 +73,7 @@ def run_repair(path: Path, home: DamagedHome, files: UnsyncedFiles) -> None:
 
 
 def run_rebuild(path: Path, home: DamagedHome, files: UnsyncedFiles) -> None:
-    rebuild(path, SMALL_SETTINGS, files=files, clock=home.clock)
+    repair_module(path, SMALL_SETTINGS, files=files, clock=home.clock)
 
 
 Run = Callable[[Path, DamagedHome, UnsyncedFiles], None]

@@ -13,8 +13,8 @@ from support.effort import in_parts
 from support.messages import SEED
 from support.power_loss import Image, PowerLossFiles, write_image
 
-from penstock.store.files import Files
-from penstock.store.rebuilding import rebuild_by_ranges
+from penstock.store.io import Files
+from penstock.store.rebuild import rebuild_by_ranges
 
 IMAGES = 40
 

@@ -8,7 +8,7 @@ from support.damage import SMALL_LOG_SIZE, SMALL_SETTINGS, DamagedHome
 
 from penstock.errors import StoreInUse
 from penstock.format.record import Record, decode_record, encode_record
-from penstock.format.scan import Batch, scan
+from penstock.format.scan import ScanBatch, scan
 from penstock.format.sys_flag import TRANSACTION_ROLLBACK
 from penstock.store import Message
 from penstock.store.audit import audit
@@ -160,7 +160,7 @@ def test_a_range_longer_than_the_largest_message_takes_several_records(home: Dam
     assert (found.physical_offset, found.size) == (begin, size)
     assert found.lost == [LostMessages("T", 0, 3, 16)]
     (walked, *_) = scan(home.log_files()[0].read_bytes(), 0, 0, 64 << 10, check_crc=True)
-    assert isinstance(walked, Batch)
+    assert isinstance(walked, ScanBatch)
     covering = walked.rows[(walked.rows["physical_offset"] >= begin) & (walked.rows["physical_offset"] < begin + size)]
     assert len(covering) > 3
     assert covering["size"].max() <= 5000

@@ -7,7 +7,7 @@ from support.damage import DamagedHome
 from support.disks import UnsyncedFiles
 
 from penstock.format.checkpoint import Checkpoint
-from penstock.format.config_tables import ConsumerOffsets, DelayOffsets, TopicConfig, Topics
+from penstock.format.config_tables import ConsumerOffsets, DelayOffsets, TopicConfig, TopicConfigs
 from penstock.store.config_files import ConfigFiles
 
 GARBAGE = [b"\0" * 50, b'{"offsetTable":', b"\xff\xfe", b"[1, 2]"]
@@ -18,7 +18,7 @@ def config(home: DamagedHome) -> ConfigFiles:
     """The config of a filled store; each file has a backup that is a little older."""
     home.fill(20)
     files = ConfigFiles(UnsyncedFiles(), home.path / "config")
-    files.topics.write(Topics(topics={"T": TopicConfig(name="T")}))
+    files.topics.write(TopicConfigs(topics={"T": TopicConfig(name="T")}))
     for offset in (3, 5):
         files.consumer_offsets.write(ConsumerOffsets(offsets={("T", "group"): {0: offset}}))
         files.delay_offsets.write(DelayOffsets(offsets={1: 0}))

@@ -11,10 +11,9 @@ from support.damage import DamagedHome
 from support.disks import CountedFiles, UnsyncedFiles, run_killed
 
 from penstock.store import Settings
+from penstock.store.atomic_files import Move, finish_swap, swap, write_sealed
 from penstock.store.layout import Layout
-from penstock.store.overlay_files import OverlayFiles
-from penstock.store.sealed_json import write_sealed
-from penstock.store.swap import Move, finish_swap, swap
+from penstock.store.overlay import OverlayFiles
 
 MOVES = [
     Move("consumequeue/T/0", True, "penstock/quarantine/x/consumequeue/T/0"),

@@ -13,9 +13,8 @@ from penstock.format.config_tables import ConsumerOffsets, DelayOffsets
 from penstock.format.constants import SCHEDULE_TOPIC
 from penstock.store import Message
 from penstock.store.config_files import ConfigFiles
-from penstock.store.files import Files
-from penstock.store.retention.policy import Cause
-from penstock.store.retention.unread import DELIVERY, count_before
+from penstock.store.io import Files
+from penstock.store.retention.policy import DELIVERY, Cause, count_before
 
 if TYPE_CHECKING:
     from penstock.store.retention.explain import Outlook

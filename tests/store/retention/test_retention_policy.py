@@ -9,22 +9,22 @@ from pathlib import Path
 import pytest
 
 from penstock.store import Settings
-from penstock.store.files import Files
-from penstock.store.retention.policy import Cause, Level, Limits, LogFile, Usage
+from penstock.store.io import Files
+from penstock.store.retention.policy import Cause, DiskUsage, Level, LogFile, RetentionLimits
 
 GIB = 1 << 30
 NOW = int(datetime(2024, 5, 17, 15, 30).timestamp() * 1000)
 HOUR_MS = 3_600_000
 
 
-def usage(percent: float, total: int = 100 * GIB, path: str = "/data/commitlog") -> Usage:
+def usage(percent: float, total: int = 100 * GIB, path: str = "/data/commitlog") -> DiskUsage:
     used = round(total * percent / 100)
-    return Usage(Path(path), used, total - used)
+    return DiskUsage(Path(path), used, total - used)
 
 
-def rocketmq(**changes: object) -> Limits:
+def rocketmq(**changes: object) -> RetentionLimits:
     """The ratios alone decide."""
-    return Limits.of(Settings(disk_enough_free_bytes=0).with_changes(**changes))
+    return RetentionLimits.of(Settings(disk_enough_free_bytes=0).with_changes(**changes))
 
 
 def file(number: int, age_hours: float, *, settled: bool = True) -> LogFile:
@@ -38,7 +38,7 @@ def file(number: int, age_hours: float, *, settled: bool = True) -> LogFile:
     ("used", "usable", "ratio"), [(0, 100, 0.0), (50, 50, 0.5), (901, 99, 0.91), (900, 100, 0.9), (1, 10**9, 0.01)]
 )
 def test_the_used_share_is_rounded_up_to_whole_percents(used: int, usable: int, ratio: float) -> None:
-    assert Usage(Path("/"), used, usable).ratio == ratio
+    assert DiskUsage(Path("/"), used, usable).ratio == ratio
 
 
 def test_blocks_that_are_kept_for_root_are_neither_used_nor_usable(tmp_path: Path) -> None:
@@ -85,18 +85,18 @@ def test_the_levels_are_settings() -> None:
     ],
 )
 def test_a_large_disk_with_enough_room_is_not_full_at_a_ratio(total: int, percent: float, level: Level) -> None:
-    assert Limits.of(Settings()).level(usage(percent, total)) is level
+    assert RetentionLimits.of(Settings()).level(usage(percent, total)) is level
 
 
 def test_the_dev_profile_is_content_with_little_room() -> None:
-    limits = Limits.of(Settings.dev())
+    limits = RetentionLimits.of(Settings.dev())
     assert limits.level(usage(97, 20 * GIB)) is Level.OLD_FILES_GO
     assert limits.level(usage(98, 20 * GIB)) is Level.YOUNG_FILES_GO
     assert limits.level(usage(99, 20 * GIB)) is Level.FULL
 
 
 def test_a_least_number_of_free_bytes_holds_whatever_the_ratio() -> None:
-    limits = Limits.of(Settings(disk_min_free_bytes=50 * GIB))
+    limits = RetentionLimits.of(Settings(disk_min_free_bytes=50 * GIB))
     assert limits.level(usage(10, 200 * GIB)) is Level.ROOMY
     assert limits.level(usage(51, 200 * GIB)) is Level.YOUNG_FILES_GO, "less than twice as many"
     assert limits.level(usage(76, 200 * GIB)) is Level.FULL
@@ -116,8 +116,8 @@ def test_a_refusal_names_the_path_the_numbers_and_the_settings() -> None:
         "the disk of /data/commitlog is 92% full, 8192 MiB free; "
         "puts are taken again at 90% (diskSpaceWarningLevelRatio)"
     )
-    assert "or from 16384 MiB free on (diskEnoughFreeBytes)" in Limits.of(Settings()).refusal(usage(92))
-    by_bytes = Limits.of(Settings(disk_min_free_bytes=50 * GIB)).refusal(usage(60))
+    assert "or from 16384 MiB free on (diskEnoughFreeBytes)" in RetentionLimits.of(Settings()).refusal(usage(92))
+    by_bytes = RetentionLimits.of(Settings(disk_min_free_bytes=50 * GIB)).refusal(usage(60))
     assert "from 51200 MiB free on (diskMinFreeBytes)" in by_bytes
 
 

@@ -26,12 +26,11 @@ from penstock.errors import BadMessage, BadStore, CorruptData, PenstockError, St
 from penstock.format.config_tables import TopicConfig
 from penstock.store import Message, MessageStore
 from penstock.store.config_files import ConfigFiles
-from penstock.store.files import Files
+from penstock.store.io import Files
 from penstock.store.layout import Layout
 from penstock.store.sink import pending_start
-from penstock.store.sink.commit import Batch, Outcome, is_owned_by_others
-from penstock.store.sink.marks import Identity, Kind, remove_old_marks
-from penstock.store.sink.staged import FORGOTTEN_MS, stage
+from penstock.store.sink.commit import FORGOTTEN_MS, CommitResult, SinkBatch, is_owned_by_others, stage
+from penstock.store.sink.journal import Identity, WriterKind, remove_old_marks
 
 
 @pytest.fixture
@@ -77,21 +76,21 @@ def test_a_batch_that_comes_again_is_not_stored_again(path: Path) -> None:
 
 def test_the_same_batch_of_another_query_is_another_batch(path: Path) -> None:
     commit_rows(path, query_batch(0), 10)
-    other = Identity(Kind.QUERY, QUERY[:-1] + "2", 3)
+    other = Identity(WriterKind.QUERY, QUERY[:-1] + "2", 3)
     assert not commit_rows(path, other, 10).was_there
     assert bodies(path) == whole(0, 10) + whole(3, 10)
 
 
 def test_a_named_write_is_stored_once_whatever_its_rows(path: Path) -> None:
-    name = Identity(Kind.WRITE, "the nightly results / 2026-04-01")
+    name = Identity(WriterKind.WRITE, "the nightly results / 2026-04-01")
     assert not commit_rows(path, name, 10).was_there
     assert commit_rows(path, name, 30).was_there
     assert bodies(path) == whole(0, 10)
 
 
 def test_an_empty_write_with_a_name_counts_and_an_empty_batch_leaves_nothing(path: Path) -> None:
-    assert not commit_rows(path, Identity(Kind.WRITE, "nothing"), 0).was_there
-    assert commit_rows(path, Identity(Kind.WRITE, "nothing"), 10).was_there
+    assert not commit_rows(path, Identity(WriterKind.WRITE, "nothing"), 0).was_there
+    assert commit_rows(path, Identity(WriterKind.WRITE, "nothing"), 10).was_there
     commit_rows(path, query_batch(4), 0)
     assert not layout_of(path).sink_journal.exists()
     assert [name.split("-")[0] for name in names(layout_of(path).sink_marks)] == ["write"]
@@ -167,7 +166,7 @@ def test_staged_rows_that_are_not_what_was_staged_store_nothing(path: Path, harm
 
 
 def test_fewer_rows_than_were_promised_store_nothing(path: Path) -> None:
-    batch = Batch(query_batch(0), rows=51, queues={"orders": 0}, of_new_topics=1)
+    batch = SinkBatch(query_batch(0), rows=51, queues={"orders": 0}, of_new_topics=1)
     with pytest.raises(CorruptData, match="staged rows are missing; expected 51, found 50"):
         commit_rows(path, query_batch(0), 50, batch=batch)
     assert bodies(path) == []
@@ -198,8 +197,8 @@ def test_a_commit_is_not_taken_for_a_broker(path: Path) -> None:
     assert seen == [False, False]
 
 
-def write_by_name(path: Path, number: int) -> Outcome:
-    return commit_rows(path, Identity(Kind.WRITE, f"w{number}", number), 20)
+def write_by_name(path: Path, number: int) -> CommitResult:
+    return commit_rows(path, Identity(WriterKind.WRITE, f"w{number}", number), 20)
 
 
 def test_several_writers_take_turns(path: Path) -> None:
@@ -215,8 +214,8 @@ def test_several_writers_take_turns(path: Path) -> None:
 def test_the_oldest_marks_go_when_there_are_many(path: Path) -> None:
     layout = layout_of(path)
     for number in range(4):
-        commit_rows(path, Identity(Kind.WRITE, f"w{number}"), 0)
-        marks = [layout.sink_marks / f"{Identity(Kind.WRITE, f'w{each}').key}.json" for each in range(number + 1)]
+        commit_rows(path, Identity(WriterKind.WRITE, f"w{number}"), 0)
+        marks = [layout.sink_marks / f"{Identity(WriterKind.WRITE, f'w{each}').key}.json" for each in range(number + 1)]
         os.utime(marks[-1], ns=(number * 10**9, number * 10**9))
     commit_rows(path, query_batch(0), 10)
     remove_old_marks(Files(), layout, most=2)

@@ -17,12 +17,11 @@ from support.stores import eventually
 
 from penstock.errors import BadStore
 from penstock.store import Message, MessageStore
-from penstock.store.files import Files
+from penstock.store.io import Files
 from penstock.store.layout import Layout
 from penstock.store.repair import repair
 from penstock.store.sink import pending_start
-from penstock.store.sink.journal import Intent, Journal, read_journal, write_journal
-from penstock.store.sink.marks import Mark, write_mark
+from penstock.store.sink.journal import BatchMark, Intent, Journal, read_journal, write_journal, write_mark
 
 ROWS = 50
 PUTS = 5
@@ -135,7 +134,7 @@ def test_a_batch_is_taken_back_after_a_clean_close_as_well(sound: Path) -> None:
     layout, files = Layout.of(sound, SETTINGS), UnsyncedFiles()
     with MessageStore.open(sound, SETTINGS, read_only=True) as view:
         born = max(record.born_timestamp for record in stored(view))
-    write_mark(files, layout, Mark(query_batch(0), 0, outcome.start, 15))
+    write_mark(files, layout, BatchMark(query_batch(0), 0, outcome.start, 15))
     write_journal(files, layout, Journal(Intent(query_batch(1), outcome.start, born, ROWS)))
     with MessageStore.open(sound, SETTINGS, files=files) as store:
         assert [" was not complete: " in note or "pointed behind" in note for note in store.report.notes] == [True] * 2

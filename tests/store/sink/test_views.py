@@ -8,12 +8,20 @@ import pytest
 from support.arrow import SETTINGS, bodies, commit_rows, make_store, query_batch, stored, whole
 
 from penstock.store import MessageStore
-from penstock.store.files import Files
+from penstock.store.io import Files
 from penstock.store.layout import Layout
 from penstock.store.sink import pending_start, whole_batches
-from penstock.store.sink.finish import finish_batch, forget_beyond
-from penstock.store.sink.journal import MOST_SPANS, Intent, Journal, Span, read_journal, write_journal
-from penstock.store.sink.marks import Mark, write_mark
+from penstock.store.sink.journal import (
+    MAX_SPANS,
+    BatchMark,
+    BatchSpan,
+    Intent,
+    Journal,
+    read_journal,
+    write_journal,
+    write_mark,
+)
+from penstock.store.sink.recovery import finish_batch, forget_beyond
 
 FILE_SIZE = SETTINGS.mapped_file_size_commit_log
 
@@ -52,32 +60,32 @@ def test_positions_within_a_batch_are_taken_back_to_its_start(path: Path, layout
     assert whole_batches(files, layout, 777) == 777
     assert pending_start(files, layout) is None
     pending = Intent(query_batch(3), 300, 5, 10)
-    write_journal(files, layout, Journal(pending, (Span(100, 200), Span(200, 250))))
+    write_journal(files, layout, Journal(pending, (BatchSpan(100, 200), BatchSpan(200, 250))))
     ends = {50: 50, 100: 100, 101: 100, 199: 100, 200: 200, 249: 200, 250: 250, 299: 299, 300: 300, 301: 300, 9999: 300}
     assert {end: whole_batches(files, layout, end) for end in ends} == ends
     assert pending_start(files, layout) == 300
-    write_mark(files, layout, Mark(query_batch(3), 300, 400, 10))
+    write_mark(files, layout, BatchMark(query_batch(3), 300, 400, 10))
     assert pending_start(files, layout) is None
     marked = {**ends, 301: 300, 399: 300, 400: 400, 9999: 9999}
     assert {end: whole_batches(files, layout, end) for end in marked} == marked
     assert finish_batch(files, layout, FILE_SIZE) == ""
     journal = read_journal(files, layout)
-    assert journal == Journal(None, (Span(100, 200), Span(200, 250), Span(300, 400)))
+    assert journal == Journal(None, (BatchSpan(100, 200), BatchSpan(200, 250), BatchSpan(300, 400)))
     assert {end: whole_batches(files, layout, end) for end in marked} == marked
 
 
 def test_the_journal_keeps_the_places_of_the_last_batches_only() -> None:
     journal = Journal()
-    for number in range(MOST_SPANS + 5):
+    for number in range(MAX_SPANS + 5):
         journal = Journal(Intent(query_batch(number), number * 10, 0, 1), journal.spans).ended(number * 10 + 10)
-    assert len(journal.spans) == MOST_SPANS
+    assert len(journal.spans) == MAX_SPANS
     assert journal.spans[0].start == 50
 
 
 def test_places_behind_the_end_of_a_log_that_was_lost_are_forgotten(path: Path, layout: Layout) -> None:
-    write_journal(Files(), layout, Journal(None, (Span(100, 200), Span(10**6, 10**6 + 1))))
+    write_journal(Files(), layout, Journal(None, (BatchSpan(100, 200), BatchSpan(10**6, 10**6 + 1))))
     MessageStore.open(path, SETTINGS).close()
-    assert read_journal(Files(), layout) == Journal(None, (Span(100, 200),))
+    assert read_journal(Files(), layout) == Journal(None, (BatchSpan(100, 200),))
     forget_beyond(Files(), layout, 150)
     assert read_journal(Files(), layout) == Journal()
 

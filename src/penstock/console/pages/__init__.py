@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from fastapi import FastAPI
 
-from penstock.console.pages import api_page, dead_letters, groups, messages, overview, pipeline, store, topics
-from penstock.console.parts import Console
+from penstock.console.console import Console
+from penstock.console.pages import dead_letters, groups, messages, openapi, overview, pipeline, store, topics
 
 
 def add_pages(console: Console, app: FastAPI) -> None:
     """Registers all pages."""
     for page in (overview, topics, groups, messages, dead_letters, store, pipeline):
         page.add(console)
-    api_page.add(console, app)
+    openapi.add(console, app)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from nicegui import ui
 
 from penstock.client.message import ReceivedMessage
-from penstock.console.pages import words
+from penstock.console.console import Console
+from penstock.console.pages import formatting
 from penstock.console.pages.frame import ask, every, frame, table, tell, telling, title
 from penstock.console.pages.messages import list_columns, list_row
-from penstock.console.parts import Console
 
 _SHOWN = 100
 
@@ -26,7 +26,7 @@ def add(console: Console) -> None:
             async def refresh() -> None:
                 found = await console.finder.dead_letter_groups()
                 groups.rows = [
-                    {"name": group, "link": words.path("dead-letters", group), "messages": words.count(count)}
+                    {"name": group, "link": formatting.path("dead-letters", group), "messages": formatting.count(count)}
                     for group, count in sorted(found.items(), key=lambda each: (-each[1], each[0]))
                     if count
                 ]

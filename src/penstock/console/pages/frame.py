@@ -1,20 +1,23 @@
-"""What all pages share: the bar at the top, the way around, asking before a change, and saying what went wrong."""
+"""What all pages share: the bar at the top, the way around, asking before a change, and saying what went wrong.
+
+A long table of which one page is asked for at a time: as many rows as there are, each costs only when it is seen.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from typing import Any, Final
+from typing import Any, Final, Generic, TypeVar
 
 from nicegui import context, ui
-from nicegui.events import KeyEventArguments
+from nicegui.events import GenericEventArguments, KeyEventArguments
 
-from penstock.console.changing import Done
-from penstock.console.figures import State
+from penstock.console.commands import CommandResult
+from penstock.console.console import Console
+from penstock.console.figures import BrokerAvailability
 from penstock.console.health import look
-from penstock.console.pages.looks import CSS
-from penstock.console.parts import Console
+from penstock.console.pages.theme import CSS
 from penstock.errors import PenstockError
 
 PLACES: Final = (
@@ -30,7 +33,11 @@ _THEME: Final = "penstock_theme"
 _THEMES: Final = {"light": False, "dark": True}
 _STATE_S: Final = 5.0
 _AT_ONCE_S: Final = 0.8
-_COLOUR: Final = {State.SERVING: "good", State.READ_ONLY: "warn", State.RECOVERING: "warn"}
+_COLOUR: Final = {
+    BrokerAvailability.SERVING: "good",
+    BrokerAvailability.READ_ONLY: "warn",
+    BrokerAvailability.RECOVERING: "warn",
+}
 
 
 @contextlib.contextmanager
@@ -91,8 +98,6 @@ def _key(pressed: KeyEventArguments) -> None:
 
 
 # -- shapes --------------------------------------------------------------------------------------------------------
-
-
 def title(text: str, about: str = "") -> None:
     """The page's name and what it is for."""
     with ui.column().style("gap: .15rem"):
@@ -150,8 +155,6 @@ def table(columns: Sequence[tuple[str, ...]], key: str, **options: Any) -> ui.ta
 
 
 # -- asking and telling --------------------------------------------------------------------------------------------
-
-
 async def ask(question: str, lines: Sequence[str], verb: str) -> bool:
     """Whether a person agrees to a change."""
     with ui.dialog() as dialog, ui.card():
@@ -168,7 +171,7 @@ async def ask(question: str, lines: Sequence[str], verb: str) -> bool:
     return bool(agreed)
 
 
-async def tell(change: Awaitable[Done]) -> bool:
+async def tell(change: Awaitable[CommandResult]) -> bool:
     """Makes a change and says what it did, or why not."""
     with telling():
         done = await change
@@ -207,3 +210,53 @@ def every(seconds: float, act: Callable[[], Awaitable[None]]) -> None:
             problem.set_visibility(False)
 
     ui.timer(seconds, run, immediate=True)
+
+
+T = TypeVar("T")
+_ROWS = 25
+
+
+class PagedTable(Generic[T]):
+    """`find` gives all that match a text, in order; `fill` makes the rows of one page."""
+
+    def __init__(
+        self,
+        columns: Sequence[tuple[str, ...]],
+        find: Callable[[str], Awaitable[list[T]]],
+        fill: Callable[[list[T]], Awaitable[list[dict[str, Any]]]],
+        *,
+        seconds: float,
+    ) -> None:
+        self._find = find
+        self._fill = fill
+        self._page, self._per_page = 1, _ROWS
+        self.search = (
+            ui.input(placeholder="Name contains …  ( / )", on_change=self._searched)
+            .props("dense outlined clearable debounce=200 type=text")
+            .style("width: min(24rem, 100%)")
+            .props("data-mark=search")
+        )
+        self.table = table(columns, "name", pagination={"page": 1, "rowsPerPage": _ROWS, "rowsNumber": 0})
+        self.table.props("binary-state-sort").on("request", self._asked)
+        every(seconds, self.refresh)
+
+    async def refresh(self) -> None:
+        found = await self._find((self.search.value or "").lower())
+        last = max(1, -(-len(found) // self._per_page)) if self._per_page else 1
+        self._page = min(self._page, last)
+        first = (self._page - 1) * self._per_page
+        rows = await self._fill(found[first : first + self._per_page] if self._per_page else found)
+        self.table.rows = rows
+        self.table.pagination = {"page": self._page, "rowsPerPage": self._per_page, "rowsNumber": len(found)}
+
+    async def _searched(self) -> None:
+        self._page = 1
+        with telling():
+            await self.refresh()
+
+    async def _asked(self, event: GenericEventArguments) -> None:
+        wanted = event.args["pagination"]
+        self._page = max(1, int(wanted.get("page") or 1))
+        self._per_page = min(100, int(wanted.get("rowsPerPage") or 100))
+        with telling():
+            await self.refresh()

@@ -8,15 +8,14 @@ from typing import Any
 
 from nicegui import ui
 
-from penstock.console.changing import QueueMove
+from penstock.console.commands import QueueMove
+from penstock.console.console import Console
 from penstock.console.figures import GroupRow
 from penstock.console.history import SAMPLE_S
-from penstock.console.pages import looks, words
-from penstock.console.pages.frame import at_once, every, frame, section, stat, table, tell, telling, title
-from penstock.console.pages.paging import PagedTable
-from penstock.console.parts import Console
+from penstock.console.pages import formatting, theme
+from penstock.console.pages.frame import PagedTable, at_once, every, frame, section, stat, table, tell, telling, title
 
-_MOST_LINES = 8
+_MAX_LINES = 8
 
 
 def add(console: Console) -> None:
@@ -42,11 +41,11 @@ def _list(console: Console) -> PagedTable[GroupRow]:
         return [
             {
                 "name": row.name,
-                "link": words.path("groups", row.name),
-                "lag": words.count(row.lag),
-                "behind": words.span(row.behind_ms),
-                "rate": words.rate(row.consume_per_second),
-                "last": words.moment(row.last_consumed_ms),
+                "link": formatting.path("groups", row.name),
+                "lag": formatting.count(row.lag),
+                "behind": formatting.span(row.behind_ms),
+                "rate": formatting.rate(row.consume_per_second),
+                "last": formatting.moment(row.last_consumed_ms),
                 "topics": ", ".join(row.topics[:4])
                 + (f" and {len(row.topics) - 4} more" if len(row.topics) > 4 else ""),
             }
@@ -75,13 +74,13 @@ def _one(console: Console, name: str) -> Callable[[], Awaitable[None]]:
         ui.space()
         ui.button("Reset offsets", icon="restore", on_click=lambda: _reset(console, name)).props("flat no-caps")
         ui.button(
-            "Dead letters", icon="report", on_click=lambda: ui.navigate.to(words.path("dead-letters", name))
+            "Dead letters", icon="report", on_click=lambda: ui.navigate.to(formatting.path("dead-letters", name))
         ).props("flat no-caps")
     with ui.element("div").classes("p-stats"):
         figures = [stat(text) for text in ("to be consumed", "consumed a second", "clients", "model")]
     with ui.card().classes("p-card"):
         section("To be consumed, by queue")
-        chart = ui.echart(looks.lines([])).style("height: 15rem; width: 100%")
+        chart = ui.echart(theme.lines([])).style("height: 15rem; width: 100%")
     with ui.card().classes("p-card"):
         section("Queues")
         queues = table(
@@ -115,16 +114,16 @@ def _one(console: Console, name: str) -> Callable[[], Awaitable[None]]:
     async def refresh() -> None:
         found = await console.view.group(name)
         console.history.note(found)
-        texts = (words.count(found.lag), words.rate(found.consume_per_second), str(len(found.clients)))
-        for shown, text in zip(figures, (*texts, found.model.lower() or words.NOTHING), strict=True):
+        texts = (formatting.count(found.lag), formatting.rate(found.consume_per_second), str(len(found.clients)))
+        for shown, text in zip(figures, (*texts, found.model.lower() or formatting.NOTHING), strict=True):
             shown.set_text(text)
         queues.rows = [
             {
                 "queue": f"{each.topic} {each.broker}:{each.queue_id}",
-                "consumer": words.count(each.consumer_offset),
-                "broker": words.count(each.broker_offset),
-                "lag": words.count(each.lag),
-                "last": words.moment(each.last_consumed_ms),
+                "consumer": formatting.count(each.consumer_offset),
+                "broker": formatting.count(each.broker_offset),
+                "lag": formatting.count(each.lag),
+                "last": formatting.moment(each.last_consumed_ms),
             }
             for each in found.queues
         ]
@@ -143,14 +142,14 @@ def _draw(console: Console, name: str, chart: ui.echart) -> None:
     """All queues together, and those that are furthest behind."""
     kept = list(console.history.queue_lags.get(name, ()))
     total = list(console.history.lags.get(name, ()))
-    worst = sorted(kept[-1][1].items(), key=lambda each: -each[1])[:_MOST_LINES] if kept else []
+    worst = sorted(kept[-1][1].items(), key=lambda each: -each[1])[:_MAX_LINES] if kept else []
     seen = {at for at, _ in kept}
     all_together = sorted(
         [*((at, lag) for at, lag in total if at not in seen), *((at, sum(by.values())) for at, by in kept)]
     )
     series: list[tuple[str, list[Any]]] = [("all queues", all_together)]
     series += [(queue, [(at, by.get(queue)) for at, by in kept]) for queue, lag in worst if lag]
-    made = looks.lines([label for label, _ in series])
+    made = theme.lines([label for label, _ in series])
     for line, (_, data) in zip(made["series"], series, strict=True):
         line["data"] = data
     chart.options.clear()
@@ -176,7 +175,7 @@ async def _reset(console: Console, name: str) -> None:
         to = ui.toggle({"time": "to a time", "begin": "to the beginning", "end": "to the end"}, value="time").props(
             "no-caps unelevated"
         )
-        at = ui.input("Time", value=words.moment(time.time_ns() // 1_000_000 - 3_600_000)).props("outlined dense")
+        at = ui.input("Time", value=formatting.moment(time.time_ns() // 1_000_000 - 3_600_000)).props("outlined dense")
         at.style("width: 100%").bind_visibility_from(to, "value", value="time")
         shown = table(
             [
@@ -193,7 +192,7 @@ async def _reset(console: Console, name: str) -> None:
 
         def timestamp() -> int:
             ends = {"begin": 0, "end": -1}
-            return ends[str(to.value)] if to.value in ends else words.when(at.value)
+            return ends[str(to.value)] if to.value in ends else formatting.when(at.value)
 
         async def preview() -> None:
             with telling():
@@ -203,7 +202,9 @@ async def _reset(console: Console, name: str) -> None:
                 shown.rows = [_move(each) for each in moves]
                 shown.set_visibility(True)
                 again, lost = sum(each.repeated for each in moves), sum(each.skipped for each in moves)
-                summary.set_text(f"{words.count(again)} messages come again, {words.count(lost)} are skipped.")
+                summary.set_text(
+                    f"{formatting.count(again)} messages come again, {formatting.count(lost)} are skipped."
+                )
                 go.set_enabled(True)
 
         def changed() -> None:
@@ -228,8 +229,8 @@ async def _reset(console: Console, name: str) -> None:
 def _move(move: QueueMove) -> dict[str, str]:
     return {
         "queue": f"{move.broker} {move.queue_id}",
-        "current": words.count(move.current),
-        "target": words.count(move.target),
-        "repeated": words.count(move.repeated),
-        "skipped": words.count(move.skipped),
+        "current": formatting.count(move.current),
+        "target": formatting.count(move.target),
+        "repeated": formatting.count(move.repeated),
+        "skipped": formatting.count(move.skipped),
     }

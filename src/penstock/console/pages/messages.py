@@ -1,23 +1,96 @@
-"""Messages: found by key, id, time or offset; one of them in full, and who has consumed it."""
+"""A body in the forms that people read: text, JSON, hex. What comes out is text to be shown as text, never markup.
+
+Messages: found by key, id, time or offset; one of them in full, and who has consumed it.
+"""
 
 from __future__ import annotations
 
+import json
 import time
 from base64 import b64decode
-from typing import Any
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Final
 
 from nicegui import ui
 
 from penstock.client.message import ReceivedMessage
-from penstock.console.bodies import Form, best_form, show
-from penstock.console.finding import body_of, clean, described
-from penstock.console.pages import words
+from penstock.console.console import Console
+from penstock.console.message_search import body_of, clean, described
+from penstock.console.pages import formatting
 from penstock.console.pages.frame import every, frame, pairs, section, table, telling, title
-from penstock.console.parts import Console
+
+MAX_SHOWN: Final = 64 << 10
+"""Bytes of a body that are shown; all of it can be downloaded."""
+_PER_LINE: Final = 16
+
+
+class Form(StrEnum):
+    TEXT = "text"
+    JSON = "JSON"
+    HEX = "hex"
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """A body, or the beginning of it, in one form."""
+
+    form: Form
+    text: str
+    is_cut: bool
+
+
+def best_form(body: bytes) -> Form:
+    """The form that tells most."""
+    if _as_json(body) is not None:
+        return Form.JSON
+    try:
+        text = body[:MAX_SHOWN].decode()
+    except UnicodeDecodeError as error:
+        if error.start < min(len(body), MAX_SHOWN) - 4:  # not merely cut within a character
+            return Form.HEX
+        text = ""
+    control = sum(not (each.isprintable() or each in "\r\n\t") for each in text)
+    return Form.HEX if control > len(text) // 10 else Form.TEXT
+
+
+def show(body: bytes, form: Form | None = None) -> Shown:
+    """The body in a form, or in the best one."""
+    form = form or best_form(body)
+    if form is Form.JSON:
+        text = _as_json(body)
+        if text is not None:
+            return Shown(form, text[:MAX_SHOWN], len(text) > MAX_SHOWN)
+        form = Form.TEXT
+    part = body[:MAX_SHOWN]
+    is_cut = len(body) > MAX_SHOWN
+    if form is Form.HEX:
+        return Shown(form, _as_hex(part), is_cut)
+    return Shown(form, part.decode("utf-8", "replace"), is_cut)
+
+
+def _as_json(body: bytes) -> str | None:
+    """Indented; None if it is no JSON object or list, or too long to be worth it."""
+    if len(body) > MAX_SHOWN or body.lstrip()[:1] not in (b"{", b"["):
+        return None
+    try:
+        return json.dumps(json.loads(body), indent=2, ensure_ascii=False)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _as_hex(body: bytes) -> str:
+    lines = []
+    for at in range(0, len(body), _PER_LINE):
+        row = body[at : at + _PER_LINE]
+        text = "".join(chr(each) if 32 <= each < 127 else "." for each in row)
+        lines.append(f"{at:08x}  {row.hex(' '):<{_PER_LINE * 3 - 1}}  {text}")
+    return "\n".join(lines)
+
 
 _BY = {"newest": "newest", "key": "key", "id": "id", "time": "time", "offset": "queue offset"}
 _PREVIEW = 120
-_MOST_CHOICES = 300
+_MAX_CHOICES = 300
 
 
 def add(console: Console) -> None:
@@ -57,8 +130,8 @@ def list_row(message: ReceivedMessage) -> dict[str, Any]:
     return {
         "id": message.msg_id,
         "key": message.offset_msg_id,
-        "link": words.path("message", message.offset_msg_id),
-        "stored": words.moment(message.store_timestamp),
+        "link": formatting.path("message", message.offset_msg_id),
+        "stored": formatting.moment(message.store_timestamp),
         "place": f"{message.queue_id} at {message.queue_offset}",
         "tags": clean(message.tags),
         "keys": clean(" ".join(message.keys)),
@@ -68,7 +141,7 @@ def list_row(message: ReceivedMessage) -> dict[str, Any]:
 
 def _topic_field(names: list[str], topic: str) -> ui.select | ui.input:
     """A list to choose from; where that would be thousands, which take a second to draw, a field that completes."""
-    if len(names) <= _MOST_CHOICES:
+    if len(names) <= _MAX_CHOICES:
         return ui.select(names, label="Topic", value=topic if topic in names else None, with_input=True)
     return ui.input("Topic", value=topic, autocomplete=names)
 
@@ -89,8 +162,8 @@ async def _search(console: Console, topic: str, by: str, value: str) -> None:
         text.bind_visibility_from(how, "value", value="key")
         msg_id = ui.input("Message id", value=value if by == "id" else "").props("outlined dense").style("width: 24rem")
         msg_id.bind_visibility_from(how, "value", value="id")
-        begin = ui.input("From", value=words.moment(now - 3_600_000)).props("outlined dense").style("width: 13rem")
-        end = ui.input("To", value=words.moment(now + 60_000)).props("outlined dense").style("width: 13rem")
+        begin = ui.input("From", value=formatting.moment(now - 3_600_000)).props("outlined dense").style("width: 13rem")
+        end = ui.input("To", value=formatting.moment(now + 60_000)).props("outlined dense").style("width: 13rem")
         for field in (begin, end):
             field.bind_visibility_from(how, "value", value="time")
         broker = ui.select(brokers, label="Broker", value=brokers[0] if brokers else None).props("outlined dense")
@@ -114,7 +187,7 @@ async def _search(console: Console, topic: str, by: str, value: str) -> None:
             elif how.value == "id":
                 found = await finder.by_id(str(msg_id.value or "").strip(), name or None)
             elif how.value == "time":
-                found = await finder.by_time(name, words.when(begin.value), words.when(end.value))
+                found = await finder.by_time(name, formatting.when(begin.value), formatting.when(end.value))
             elif how.value == "offset":
                 place = str(broker.value or ""), int(queue.value or 0), int(offset.value or 0)
                 found = await finder.by_offset(name, *place)
@@ -137,7 +210,7 @@ def _one(console: Console, message: ReceivedMessage) -> None:
     with ui.card().classes("p-card"):
         with ui.element("div").classes("p-row"):
             section("Body")
-            ui.label(f"{words.size(found.body_size)} {found.note}").classes("soft small")
+            ui.label(f"{formatting.size(found.body_size)} {found.note}").classes("soft small")
             ui.space()
             forms = ui.toggle({form: form.value for form in Form}, value=best_form(body)).props(
                 "no-caps dense unelevated"
@@ -163,13 +236,13 @@ def _one(console: Console, message: ReceivedMessage) -> None:
             pairs(
                 [
                     ("topic", found.topic),
-                    ("tag", found.tags or words.NOTHING),
-                    ("keys", " ".join(found.keys) or words.NOTHING),
-                    ("born", f"{words.moment(found.born_ms)} at {found.born_host}"),
-                    ("stored", f"{words.moment(found.stored_ms)} at {found.store_host}"),
+                    ("tag", found.tags or formatting.NOTHING),
+                    ("keys", " ".join(found.keys) or formatting.NOTHING),
+                    ("born", f"{formatting.moment(found.born_ms)} at {found.born_host}"),
+                    ("stored", f"{formatting.moment(found.stored_ms)} at {found.store_host}"),
                     ("offset id", found.offset_msg_id),
-                    ("in the log at", words.count(found.physical_offset)),
-                    ("size", words.size(found.size)),
+                    ("in the log at", formatting.count(found.physical_offset)),
+                    ("size", formatting.size(found.size)),
                     ("consumed in vain", f"{found.reconsume_times} times"),
                 ]
             )
@@ -186,9 +259,9 @@ def _one(console: Console, message: ReceivedMessage) -> None:
         groups.rows = [
             {
                 "group": each.group,
-                "link": words.path("groups", each.group),
+                "link": formatting.path("groups", each.group),
                 "state": each.state,
-                "offset": words.count(each.consumer_offset) if each.consumer_offset >= 0 else words.NOTHING,
+                "offset": formatting.count(each.consumer_offset) if each.consumer_offset >= 0 else formatting.NOTHING,
             }
             for each in await console.finder.consumers(message)
         ]

@@ -6,12 +6,12 @@ from collections.abc import Awaitable, Callable
 
 from nicegui import ui
 
-from penstock.console.figures import State
+from penstock.console.console import Console
+from penstock.console.figures import BrokerAvailability
 from penstock.console.history import SAMPLE_S
-from penstock.console.pages import looks, words
+from penstock.console.pages import formatting, theme
 from penstock.console.pages.frame import at_once, every, frame, section, stat, table, title
-from penstock.console.parts import Console
-from penstock.console.replication import Replication
+from penstock.console.replication import BrokerReplication
 
 _SHOWN = 300
 """Samples in a chart: ten minutes."""
@@ -43,9 +43,9 @@ def add(console: Console) -> None:
                 }
             with ui.element("div").classes("p-grid"):
                 charts = [
-                    _chart("Messages a second", ["in", "out"], (looks.IN, looks.OUT)),
-                    _chart("Put latency, ms", ["p50", "p99"], (looks.IN, looks.LATE)),
-                    _chart("Behind, bytes", ["flush", "dispatch"], (looks.LATE, looks.BEHIND)),
+                    _chart("Messages a second", ["in", "out"], (theme.IN, theme.OUT)),
+                    _chart("Put latency, ms", ["p50", "p99"], (theme.IN, theme.LATE)),
+                    _chart("Behind, bytes", ["flush", "dispatch"], (theme.LATE, theme.BEHIND)),
                 ]
             with ui.card().classes("p-card"):
                 section("Brokers")
@@ -73,14 +73,16 @@ def add(console: Console) -> None:
                     {
                         "name": each.name if each.broker_id == 0 else f"{each.name} (slave {each.broker_id})",
                         "address": each.address,
-                        "state": each.state.value if each.state is State.SERVING else f"{each.state.value}: {each.why}",
+                        "state": each.state.value
+                        if each.state is BrokerAvailability.SERVING
+                        else f"{each.state.value}: {each.why}",
                         "version": each.version,
-                        "in": words.rate(each.put_per_second),
-                        "out": words.rate(each.got_per_second),
-                        "log": words.size(each.log_max_offset - each.log_min_offset),
-                        "oldest": words.ago(each.earliest_ms),
-                        "disk": words.share(each.disk_used_ratio),
-                        "up": words.ago(each.started_ms).removesuffix(" ago"),
+                        "in": formatting.rate(each.put_per_second),
+                        "out": formatting.rate(each.got_per_second),
+                        "log": formatting.size(each.log_max_offset - each.log_min_offset),
+                        "oldest": formatting.ago(each.earliest_ms),
+                        "disk": formatting.share(each.disk_used_ratio),
+                        "up": formatting.ago(each.started_ms).removesuffix(" ago"),
                     }
                     for each in found
                 ]
@@ -92,13 +94,13 @@ def add(console: Console) -> None:
                 for shown, text in zip(
                     figures.values(),
                     (
-                        words.rate(last.in_per_second),
-                        words.rate(last.out_per_second),
-                        words.NOTHING if last.p99_ms is None else f"≤ {last.p99_ms} ms",
-                        words.size(last.flush_behind_bytes),
-                        words.size(last.dispatch_behind_bytes),
-                        words.share(last.disk_used_ratio),
-                        words.count(sum(lags)) if lags else words.NOTHING,
+                        formatting.rate(last.in_per_second),
+                        formatting.rate(last.out_per_second),
+                        formatting.NOTHING if last.p99_ms is None else f"≤ {last.p99_ms} ms",
+                        formatting.size(last.flush_behind_bytes),
+                        formatting.size(last.dispatch_behind_bytes),
+                        formatting.share(last.disk_used_ratio),
+                        formatting.count(sum(lags)) if lags else formatting.NOTHING,
                     ),
                     strict=True,
                 ):
@@ -138,7 +140,7 @@ def _replication(console: Console) -> Callable[[], Awaitable[None]]:
     return refresh
 
 
-def _replicated(of: Replication) -> list[dict[str, str]]:
+def _replicated(of: BrokerReplication) -> list[dict[str, str]]:
     """The rows of a broker: a master's slaves, or the master of a slave."""
     if of.is_slave:
         return [
@@ -146,9 +148,9 @@ def _replicated(of: Replication) -> list[dict[str, str]]:
                 "name": f"{of.broker} (slave {of.broker_id})",
                 "with": f"follows {of.follows}" if of.follows else "knows no master",
                 "state": "follows" if of.is_following else of.problem or "does not follow",
-                "bytes": words.NOTHING,
-                "seconds": words.NOTHING,
-                "last": words.ago(of.last_received_ms),
+                "bytes": formatting.NOTHING,
+                "seconds": formatting.NOTHING,
+                "last": formatting.ago(of.last_received_ms),
             }
         ]
     return [
@@ -156,9 +158,9 @@ def _replicated(of: Replication) -> list[dict[str, str]]:
             "name": of.broker,
             "with": f"is followed by {each.address}",
             "state": "near" if each.is_in_sync else "too far behind to be waited for",
-            "bytes": words.size(each.behind_bytes),
-            "seconds": words.span(each.behind_seconds * 1000),
-            "last": words.ago(each.last_acknowledged_ms),
+            "bytes": formatting.size(each.behind_bytes),
+            "seconds": formatting.span(each.behind_seconds * 1000),
+            "last": formatting.ago(each.last_acknowledged_ms),
         }
         for each in of.slaves
     ]
@@ -167,4 +169,4 @@ def _replicated(of: Replication) -> list[dict[str, str]]:
 def _chart(name: str, series: list[str], colours: tuple[str, ...]) -> ui.echart:
     with ui.card().classes("p-card"):
         section(name)
-        return ui.echart(looks.lines(series, colours=colours)).style("height: 15rem; width: 100%")
+        return ui.echart(theme.lines(series, colours=colours)).style("height: 15rem; width: 100%")

@@ -7,13 +7,12 @@ from typing import Any
 
 from nicegui import ui
 
-from penstock.console.job_forms import EXPORT_FOLDER, FORMS, Field, JobForm
-from penstock.console.jobs import Job, JobState
-from penstock.console.pages import looks, words
+from penstock.console.console import Console
+from penstock.console.jobs import EXPORT_FOLDER, FORMS, Field, Job, JobForm, JobState
+from penstock.console.pages import formatting, theme
 from penstock.console.pages.frame import ask, every, frame, pairs, section, stat, table, telling, title
-from penstock.console.parts import Console
 
-_MOST_ROWS = 500
+_MAX_ROWS = 500
 _NOT_SHOWN = ("--store=", "--config=", "--namesrv=", "--master=", "--conf=")
 """Options that the console was started with."""
 
@@ -58,11 +57,11 @@ def add(console: Console) -> None:
 def _row(job: Job) -> dict[str, Any]:
     return {
         "name": f"{job.number} {job.verb}",
-        "link": words.path("pipeline", str(job.number)),
+        "link": formatting.path("pipeline", str(job.number)),
         "state": job.state.value,
         "share": f"{job.share} %",
-        "started": words.moment(job.started_ms),
-        "took": words.span(job.ended_ms - job.started_ms) if job.ended_ms else words.NOTHING,
+        "started": formatting.moment(job.started_ms),
+        "took": formatting.span(job.ended_ms - job.started_ms) if job.ended_ms else formatting.NOTHING,
         "said": job.said[-1] if job.said else "",
     }
 
@@ -88,7 +87,7 @@ def _form(console: Console, form: JobForm) -> None:
                 return
             with telling():
                 started = console.start_job(form.verb, given)
-                ui.navigate.to(words.path("pipeline", str(started.number)))
+                ui.navigate.to(formatting.path("pipeline", str(started.number)))
 
         ui.button(f"Start {form.verb}", icon="play_arrow", on_click=start).props("unelevated no-caps")
 
@@ -133,7 +132,7 @@ def _one(console: Console, job: Job) -> None:
             remove="" if running and not job.share else "indeterminate",
         )
         stop.set_visibility(running)
-        said.set_text("\n".join(job.said) or words.NOTHING)
+        said.set_text("\n".join(job.said) or formatting.NOTHING)
         if not running and not drawn:
             drawn.append(True)
             with results:
@@ -161,11 +160,11 @@ def _usage(found: dict[str, Any]) -> None:
     counts = [each for each in found["counts"] if each["by"] == "topic"]
     counts.sort(key=lambda each: -each["bytes"])
     with ui.element("div").classes("p-stats"):
-        stat("messages", words.count(found["messages"]))
-        stat("bytes", words.size(found["bytes"]))
+        stat("messages", formatting.count(found["messages"]))
+        stat("bytes", formatting.size(found["bytes"]))
         for disk in found["stores"]:
             left = disk["days_left"]
-            stat("until the disk is full", words.NOTHING if left is None else f"{left:.0f} days")
+            stat("until the disk is full", formatting.NOTHING if left is None else f"{left:.0f} days")
     with ui.element("div").classes("p-grid"):
         with ui.card().classes("p-card"):
             section("Bytes by topic")
@@ -178,7 +177,7 @@ def _usage(found: dict[str, Any]) -> None:
             for each in found["counts"]:
                 if each["by"] == "hour":
                     hours[each["from"]] = hours.get(each["from"], 0) + each["messages"]
-            made = looks.lines(["messages"])
+            made = theme.lines(["messages"])
             made["series"] = [{"type": "bar", "name": "messages", "data": sorted(hours.items()), "barMaxWidth": 40}]
             ui.echart(made).style("height: 20rem; width: 100%")
     with ui.card().classes("p-card"):
@@ -192,12 +191,12 @@ def _usage(found: dict[str, Any]) -> None:
         table(columns, "topic", pagination=25).rows = [
             {
                 "topic": each["topic"],
-                "messages": words.count(each["messages"]),
-                "bytes": words.size(each["bytes"]),
-                "p50": words.size(each["p50"]),
-                "p99": words.size(each["p99"]),
+                "messages": formatting.count(each["messages"]),
+                "bytes": formatting.size(each["bytes"]),
+                "p50": formatting.size(each["p50"]),
+                "p99": formatting.size(each["p99"]),
             }
-            for each in counts[:_MOST_ROWS]
+            for each in counts[:_MAX_ROWS]
         ]
 
 
@@ -205,7 +204,7 @@ def _bars(of: list[tuple[str, int]]) -> dict[str, Any]:
     grey = {"color": "#8a9aa1"}
     return {
         "animation": False,
-        "color": [looks.IN],
+        "color": [theme.IN],
         "grid": {"left": 8, "right": 20, "top": 8, "bottom": 8, "containLabel": True},
         "tooltip": {"trigger": "axis", "renderMode": "richText"},
         "xAxis": {"type": "value", "axisLabel": grey, "splitLine": {"lineStyle": {"color": "#8a9aa133"}}},
@@ -216,8 +215,8 @@ def _bars(of: list[tuple[str, int]]) -> dict[str, Any]:
 
 def _verify(found: dict[str, Any]) -> None:
     with ui.element("div").classes("p-stats"):
-        stat("errors", words.count(found["errors"]))
-        stat("notes", words.count(found["notes"]))
+        stat("errors", formatting.count(found["errors"]))
+        stat("notes", formatting.count(found["notes"]))
     for each in found["stores"]:
         with ui.card().classes("p-card"):
             section(str(each["store"]))
@@ -228,7 +227,7 @@ def _verify(found: dict[str, Any]) -> None:
             pairs(scalars)
             findings = each.get("findings") or []
             if findings:
-                ui.label(json.dumps(findings[:_MOST_ROWS], indent=1)).classes("p-body")
+                ui.label(json.dumps(findings[:_MAX_ROWS], indent=1)).classes("p-body")
             else:
                 ui.label("Nothing is wrong.").classes("good")
 
@@ -247,12 +246,12 @@ def _search(found: list[dict[str, Any]]) -> None:
         table(columns, "id", pagination=25).props("data-mark=hits").rows = [
             {
                 "id": each.get("msg_id") or "",
-                "link": words.path("message", str(each.get("msg_id"))),
+                "link": formatting.path("message", str(each.get("msg_id"))),
                 "topic": each.get("topic"),
                 "place": f"{each.get('queue_id')} at {each.get('queue_offset')}",
-                "stored": words.moment(each.get("store_timestamp")),
+                "stored": formatting.moment(each.get("store_timestamp")),
                 "tags": each.get("tags") or "",
                 "keys": " ".join(each.get("keys") or ()),
             }
-            for each in found[:_MOST_ROWS]
+            for each in found[:_MAX_ROWS]
         ]

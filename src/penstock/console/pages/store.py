@@ -8,11 +8,11 @@ from typing import Any
 
 from nicegui import ui
 
-from penstock.console.pages import words
+from penstock.console.console import Console
+from penstock.console.pages import formatting
 from penstock.console.pages.frame import every, frame, pairs, section, stat, table, telling, title
-from penstock.console.parts import Console
 
-_MOST_ROWS = 200
+_MAX_ROWS = 200
 
 
 def add(console: Console) -> None:
@@ -48,14 +48,14 @@ def _from_afar(console: Console) -> None:
         shown.rows = [
             {
                 "name": each.name,
-                "log": words.size(each.log_max_offset - each.log_min_offset),
-                "begin": words.count(each.log_min_offset),
-                "end": words.count(each.log_max_offset),
-                "oldest": words.moment(each.earliest_ms),
-                "disk": words.share(each.disk_used_ratio),
+                "log": formatting.size(each.log_max_offset - each.log_min_offset),
+                "begin": formatting.count(each.log_min_offset),
+                "end": formatting.count(each.log_max_offset),
+                "oldest": formatting.moment(each.earliest_ms),
+                "disk": formatting.share(each.disk_used_ratio),
                 "capacity": each.disk_capacity,
-                "flush": words.size(each.flush_behind_bytes),
-                "dispatch": words.size(each.dispatch_behind_bytes),
+                "flush": formatting.size(each.flush_behind_bytes),
+                "dispatch": formatting.size(each.dispatch_behind_bytes),
             }
             for each in await console.view.brokers()
         ]
@@ -85,12 +85,12 @@ async def _here(console: Console) -> None:
 def _show(info: dict[str, Any], outlook: dict[str, Any]) -> None:
     log, recovery = info["commit_log"], info["recovery"]
     with ui.element("div").classes("p-stats"):
-        stat("log", words.size(log["max_offset"] - log["min_offset"]))
-        stat("on disk", words.size(info["allocated_bytes"]))
-        stat("files of the log", words.count(len(log["files"])))
-        stat("not dispatched yet", words.size(info["dispatch_behind_bytes"]))
-        stat("damaged ranges", words.count(len(recovery["damage"])))
-        stat("kept aside", words.size(sum(each["size"] for each in info["quarantine_folders"])))
+        stat("log", formatting.size(log["max_offset"] - log["min_offset"]))
+        stat("on disk", formatting.size(info["allocated_bytes"]))
+        stat("files of the log", formatting.count(len(log["files"])))
+        stat("not dispatched yet", formatting.size(info["dispatch_behind_bytes"]))
+        stat("damaged ranges", formatting.count(len(recovery["damage"])))
+        stat("kept aside", formatting.size(sum(each["size"] for each in info["quarantine_folders"])))
     _log_map(info, outlook)
     with ui.element("div").classes("p-grid"):
         with ui.card().classes("p-card"):
@@ -104,11 +104,11 @@ def _show(info: dict[str, Any], outlook: dict[str, Any]) -> None:
         rows = [
             {
                 "name": each["name"],
-                "items": words.count(each["items_used"]),
-                "full": words.share(each["items_used"] / max(1, each["items_capacity"])),
-                "slots": words.share(each["slots_used"] / max(1, each["slots_capacity"])),
-                "from": words.moment(each["begin_timestamp"]),
-                "to": words.moment(each["end_timestamp"]),
+                "items": formatting.count(each["items_used"]),
+                "full": formatting.share(each["items_used"] / max(1, each["items_capacity"])),
+                "slots": formatting.share(each["slots_used"] / max(1, each["slots_capacity"])),
+                "from": formatting.moment(each["begin_timestamp"]),
+                "to": formatting.moment(each["end_timestamp"]),
             }
             for each in info["index"]["files"]
         ]
@@ -119,19 +119,17 @@ def _show(info: dict[str, Any], outlook: dict[str, Any]) -> None:
         queues = [
             {
                 "queue": f"{topic['topic']} {queue['queue_id']}",
-                "min": words.count(queue["min_offset"]),
-                "max": words.count(queue["max_offset"]),
-                "messages": words.count(queue["count"]),
-                "size": words.size(queue["count"] * 20),
-                "last": words.moment(queue["latest_store_timestamp"]),
+                "min": formatting.count(queue["min_offset"]),
+                "max": formatting.count(queue["max_offset"]),
+                "messages": formatting.count(queue["count"]),
+                "size": formatting.size(queue["count"] * 20),
+                "last": formatting.moment(queue["latest_store_timestamp"]),
             }
             for topic in info["topics"]
             for queue in topic["queues"]
         ]
         columns = [("queue", "queue", "left"), ("min", "min"), ("max", "max"), ("messages", "messages")]
-        table([*columns, ("size", "units"), ("last", "last message")], "queue", pagination=15).rows = queues[
-            :_MOST_ROWS
-        ]
+        table([*columns, ("size", "units"), ("last", "last message")], "queue", pagination=15).rows = queues[:_MAX_ROWS]
 
 
 def _log_map(info: dict[str, Any], outlook: dict[str, Any]) -> None:
@@ -147,8 +145,8 @@ def _log_map(info: dict[str, Any], outlook: dict[str, Any]) -> None:
                 harmed = sum(begin <= each["physical_offset"] < begin + log["file_size"] for each in damage)
                 told = goes.get(name, {})
                 classes = "p-file" + (" goes" if told.get("cause") else "") + (" damaged" if harmed else "")
-                lines = [name, f"{filled:.0%} written", f"changed {words.moment(told.get('modified_ms'))}"]
-                lines += [f"goes {words.moment(told['goes_ms'])}"] if told.get("goes_ms", -1) > 0 else []
+                lines = [name, f"{filled:.0%} written", f"changed {formatting.moment(told.get('modified_ms'))}"]
+                lines += [f"goes {formatting.moment(told['goes_ms'])}"] if told.get("goes_ms", -1) > 0 else []
                 lines += [f"{harmed} damaged ranges"] if harmed else []
                 with ui.element("div").classes(classes).style(f"--fill: {filled:.0%}").props("tabindex=0 role=img"):
                     ui.tooltip(" · ".join(lines))
@@ -159,14 +157,20 @@ def _retention(outlook: dict[str, Any]) -> None:
     if outlook["puts_refused"]:
         ui.label(outlook["puts_refused"]).classes("bad")
     found = [
-        (f"disk of {Path(each['path']).name}", f"{each['used_ratio']:.0%} used, {words.size(each['free_bytes'])} free")
+        (
+            f"disk of {Path(each['path']).name}",
+            f"{each['used_ratio']:.0%} used, {formatting.size(each['free_bytes'])} free",
+        )
         for each in outlook["disk"]
     ]
-    for name, going in (("now", outlook["now"]), (words.moment(outlook["next_hour"]["at_ms"]), outlook["next_hour"])):
+    for name, going in (
+        ("now", outlook["now"]),
+        (formatting.moment(outlook["next_hour"]["at_ms"]), outlook["next_hour"]),
+    ):
         unread = sum(each["messages"] for each in going["unread"])
-        text = f"{len(going['files'])} files go, {words.size(going['size'])}" if going["files"] else "nothing goes"
+        text = f"{len(going['files'])} files go, {formatting.size(going['size'])}" if going["files"] else "nothing goes"
         found.append(
-            (name, text + (f"; {words.count(unread)} messages of it are unread by some group" if unread else ""))
+            (name, text + (f"; {formatting.count(unread)} messages of it are unread by some group" if unread else ""))
         )
     pairs(found)
     ui.label("By RocketMQ's defaults, or the broker.conf that the console was started with.").classes("soft small")
@@ -177,15 +181,18 @@ def _condition(info: dict[str, Any]) -> None:
     pairs(
         [
             ("state", str(info["last_exit"])),
-            ("torn at the end", words.size(recovery["torn_bytes"])),
-            ("checkpoint", ", ".join(f"{name} {words.moment(at)}" for name, at in checkpoint.items()) or words.NOTHING),
+            ("torn at the end", formatting.size(recovery["torn_bytes"])),
+            (
+                "checkpoint",
+                ", ".join(f"{name} {formatting.moment(at)}" for name, at in checkpoint.items()) or formatting.NOTHING,
+            ),
             *(
                 (f"damage at {each['physical_offset']}", f"{each['size']} bytes: {each['reason']}")
                 for each in recovery["damage"]
             ),
             *(("a start would report", note) for note in recovery["notes"]),
             *(
-                ("kept aside", f"{each['folder']}: {each['files']} files, {words.size(each['size'])}")
+                ("kept aside", f"{each['folder']}: {each['files']} files, {formatting.size(each['size'])}")
                 for each in info["quarantine_folders"]
             ),
         ]

@@ -7,11 +7,22 @@ from typing import Any
 
 from nicegui import ui
 
+from penstock.console.console import Console
 from penstock.console.figures import TopicFigures, TopicKind, TopicRow
-from penstock.console.pages import words
-from penstock.console.pages.frame import ask, at_once, every, frame, section, stat, table, tell, telling, title
-from penstock.console.pages.paging import PagedTable
-from penstock.console.parts import Console
+from penstock.console.pages import formatting
+from penstock.console.pages.frame import (
+    PagedTable,
+    ask,
+    at_once,
+    every,
+    frame,
+    section,
+    stat,
+    table,
+    tell,
+    telling,
+    title,
+)
 
 _PERMS = {6: "read and write", 4: "read only", 2: "write only"}
 
@@ -80,17 +91,17 @@ def _row(row: TopicRow, found: TopicFigures | None, total: int) -> dict[str, Any
     about = None if found is None else found.bytes_about
     return {
         "name": row.name,
-        "link": words.path("topics", row.name),
+        "link": formatting.path("topics", row.name),
         "kind": row.kind.value,
         "queues": str(row.write_queues)
         if row.write_queues == row.read_queues
         else f"{row.read_queues}/{row.write_queues}",
         "perm": _PERMS.get(row.perm & 6, "none"),
-        "messages": words.NOTHING if found is None else words.count(found.messages),
-        "rate": words.NOTHING if found is None else words.rate(found.in_per_second),
-        "size": words.size(about),
-        "share": words.share(min(1.0, about / total)) if about is not None and total else words.NOTHING,
-        "last": words.NOTHING if found is None else words.ago(found.last_update_ms),
+        "messages": formatting.NOTHING if found is None else formatting.count(found.messages),
+        "rate": formatting.NOTHING if found is None else formatting.rate(found.in_per_second),
+        "size": formatting.size(about),
+        "share": formatting.share(min(1.0, about / total)) if about is not None and total else formatting.NOTHING,
+        "last": formatting.NOTHING if found is None else formatting.ago(found.last_update_ms),
     }
 
 
@@ -101,7 +112,9 @@ def _one(console: Console, name: str) -> Callable[[], Awaitable[None]]:
         title(name)
         ui.space()
         ui.button(
-            "Look at messages", icon="mail", on_click=lambda: ui.navigate.to(f"/messages?{words.query(topic=name)}")
+            "Look at messages",
+            icon="mail",
+            on_click=lambda: ui.navigate.to(f"/messages?{formatting.query(topic=name)}"),
         ).props("flat no-caps")
         if not is_system:
             ui.button("Send a test message", icon="send", on_click=lambda: _send(console, name)).props("flat no-caps")
@@ -130,16 +143,20 @@ def _one(console: Console, name: str) -> Callable[[], Awaitable[None]]:
 
     async def refresh() -> None:
         found = await console.view.topic(name)
-        texts = (words.count(found.messages), words.rate(found.in_per_second), words.size(found.average_size))
-        for shown, text in zip(figures, (*texts, words.ago(found.last_update_ms)), strict=True):
+        texts = (
+            formatting.count(found.messages),
+            formatting.rate(found.in_per_second),
+            formatting.size(found.average_size),
+        )
+        for shown, text in zip(figures, (*texts, formatting.ago(found.last_update_ms)), strict=True):
             shown.set_text(text)
         queues.rows = [
             {
                 "queue": f"{each.broker} {each.queue_id}",
-                "min": words.count(each.min_offset),
-                "max": words.count(each.max_offset),
-                "messages": words.count(each.messages),
-                "last": words.ago(each.last_update_ms),
+                "min": formatting.count(each.min_offset),
+                "max": formatting.count(each.max_offset),
+                "messages": formatting.count(each.messages),
+                "last": formatting.ago(each.last_update_ms),
             }
             for each in found.queues
         ]
@@ -147,8 +164,8 @@ def _one(console: Console, name: str) -> Callable[[], Awaitable[None]]:
         groups.rows = [
             {
                 "name": group,
-                "link": words.path("groups", group),
-                "lag": words.count(sum(each.lag for each in progress[group].queues if each.queue.topic == name)),
+                "link": formatting.path("groups", group),
+                "lag": formatting.count(sum(each.lag for each in progress[group].queues if each.queue.topic == name)),
             }
             for group in await console.view.topic_groups(name)
             if group in progress
@@ -191,14 +208,14 @@ async def _change(console: Console, name: str = "") -> None:
     values = str(topic.value or "").strip(), int(queues.value or 0), int(perm.value or 0)
     dialog.delete()
     if agreed and await tell(console.changes.create_topic(values[0], queues=values[1], perm=values[2])) and not name:
-        ui.navigate.to(words.path("topics", values[0]))
+        ui.navigate.to(formatting.path("topics", values[0]))
 
 
 async def _delete(console: Console, name: str) -> None:
     lines = []
     with telling():
         found = await console.view.topic(name)
-        gone = f"{words.count(found.messages)} messages cannot be consumed any more"
+        gone = f"{formatting.count(found.messages)} messages cannot be consumed any more"
         lines.append(f"{gone}; they stay on disk until their files go.")
         groups = await console.view.topic_groups(name)
         lines += [f"It is consumed by {', '.join(groups[:10])}."] if groups else []

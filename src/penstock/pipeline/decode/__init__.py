@@ -3,6 +3,6 @@
 A body that does not decode is data, not an exception: it has no value, and a sentence says why.
 """
 
-from penstock.pipeline.decode.bodies import KINDS, Decode, Decoder, make_decoder
+from penstock.pipeline.decode.decoder import KINDS, Decode, Decoder, make_decoder
 
 __all__ = ["KINDS", "Decode", "Decoder", "make_decoder"]

@@ -14,8 +14,7 @@ import msgspec
 import pyarrow as pa
 
 from penstock.errors import BadSettings, MissingPackage
-from penstock.pipeline.decode.bodies import Decoder, Undecodable
-from penstock.pipeline.decode.kinds import Kind
+from penstock.pipeline.decode.decoder import ArrowKind, Decoder, Undecodable
 
 
 def _json_text(value: Any) -> str:
@@ -23,28 +22,28 @@ def _json_text(value: Any) -> str:
 
 
 _PLAIN: Final = {
-    "null": Kind(pa.string()),
-    "boolean": Kind(pa.bool_()),
-    "int": Kind(pa.int32()),
-    "long": Kind(pa.int64()),
-    "float": Kind(pa.float32()),
-    "double": Kind(pa.float64()),
-    "bytes": Kind(pa.binary()),
-    "string": Kind(pa.string()),
-    "fixed": Kind(pa.binary()),
-    "enum": Kind(pa.string()),
+    "null": ArrowKind(pa.string()),
+    "boolean": ArrowKind(pa.bool_()),
+    "int": ArrowKind(pa.int32()),
+    "long": ArrowKind(pa.int64()),
+    "float": ArrowKind(pa.float32()),
+    "double": ArrowKind(pa.float64()),
+    "bytes": ArrowKind(pa.binary()),
+    "string": ArrowKind(pa.string()),
+    "fixed": ArrowKind(pa.binary()),
+    "enum": ArrowKind(pa.string()),
 }
-_MOMENT: Final = Kind(pa.timestamp("us", "UTC"))
-_LOCAL_MOMENT: Final = Kind(pa.timestamp("us"))
+_MOMENT: Final = ArrowKind(pa.timestamp("us", "UTC"))
+_LOCAL_MOMENT: Final = ArrowKind(pa.timestamp("us"))
 _LOGICAL: Final = {
-    "date": Kind(pa.date32()),
+    "date": ArrowKind(pa.date32()),
     "timestamp-millis": _MOMENT,
     "timestamp-micros": _MOMENT,
     "local-timestamp-millis": _LOCAL_MOMENT,
     "local-timestamp-micros": _LOCAL_MOMENT,
-    "time-millis": Kind(pa.string(), str),
-    "time-micros": Kind(pa.string(), str),
-    "uuid": Kind(pa.string(), str),
+    "time-millis": ArrowKind(pa.string(), str),
+    "time-micros": ArrowKind(pa.string(), str),
+    "uuid": ArrowKind(pa.string(), str),
 }
 
 
@@ -81,7 +80,7 @@ class _Kinds:
         self._named: dict[str, Mapping[str, Any]] = {}
         self._open: set[str] = set()
 
-    def of(self, schema: Any) -> Kind:
+    def of(self, schema: Any) -> ArrowKind:
         if isinstance(schema, list):
             return self._union(schema)
         if isinstance(schema, str):
@@ -91,31 +90,31 @@ class _Kinds:
         if "name" in schema:
             self._named[schema["name"]] = schema
         if logical == "decimal":
-            return Kind(pa.decimal128(min(schema["precision"], 38), schema.get("scale", 0)))
+            return ArrowKind(pa.decimal128(min(schema["precision"], 38), schema.get("scale", 0)))
         if logical in _LOGICAL:
             return _LOGICAL[logical]
         if kind in ("record", "error"):
             return self._record(schema)
         if kind == "array":
             item = self.of(schema["items"])
-            return Kind(pa.list_(item.type), lambda found: [_made(item, each) for each in found])
+            return ArrowKind(pa.list_(item.type), lambda found: [_made(item, each) for each in found])
         if kind == "map":
             item = self.of(schema["values"])
-            return Kind(
+            return ArrowKind(
                 pa.map_(pa.string(), item.type),
                 lambda found: [(name, _made(item, each)) for name, each in found.items()],
             )
         return self.of(kind)
 
-    def _union(self, schema: list[Any]) -> Kind:
+    def _union(self, schema: list[Any]) -> ArrowKind:
         others = [each for each in schema if each != "null"]
         if len(others) == 1:
             return self.of(others[0])
         for each in others:
             self.of(each)  # its names may be used further on
-        return Kind(pa.string(), _json_text)
+        return ArrowKind(pa.string(), _json_text)
 
-    def _record(self, schema: Mapping[str, Any]) -> Kind:
+    def _record(self, schema: Mapping[str, Any]) -> ArrowKind:
         name = schema["name"]
         if name in self._open:
             raise BadSettings(
@@ -128,11 +127,11 @@ class _Kinds:
             raise BadSettings(
                 f"--schema: the Avro record '{name}' has no fields, and such a type has no columns; leave --decode out"
             )
-        return Kind(
+        return ArrowKind(
             pa.struct([pa.field(each, kind.type) for each, kind in fields.items()]),
             lambda found: {each: _made(kind, found[each]) for each, kind in fields.items()},
         )
 
 
-def _made(kind: Kind, value: Any) -> Any:
+def _made(kind: ArrowKind, value: Any) -> Any:
     return None if value is None else kind.made(value)

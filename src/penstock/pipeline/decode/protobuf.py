@@ -12,8 +12,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from penstock.errors import BadSettings, MissingPackage
-from penstock.pipeline.decode.bodies import Decoder, Undecodable
-from penstock.pipeline.decode.kinds import Kind
+from penstock.pipeline.decode.decoder import ArrowKind, Decoder, Undecodable
 
 _MOMENT: Final = "google.protobuf.Timestamp"
 
@@ -48,10 +47,10 @@ def protobuf_decoder(descriptors: bytes, message: str) -> Decoder:
     return Decoder(kind.type, value)
 
 
-def _message(descriptor: Any, inside: tuple[str, ...]) -> Kind:
+def _message(descriptor: Any, inside: tuple[str, ...]) -> ArrowKind:
     name = descriptor.full_name
     if name == _MOMENT:
-        return Kind(pa.timestamp("us", "UTC"), lambda found: found.ToDatetime(tzinfo=UTC))
+        return ArrowKind(pa.timestamp("us", "UTC"), lambda found: found.ToDatetime(tzinfo=UTC))
     if name in inside:
         raise BadSettings(f"--message: '{name}' contains itself, and such a message has no columns; leave --decode out")
     fields = {field.name: (field, _field(field, (*inside, name))) for field in descriptor.fields}
@@ -64,29 +63,29 @@ def _message(descriptor: Any, inside: tuple[str, ...]) -> Kind:
             for each, (field, kind) in fields.items()
         }
 
-    return Kind(pa.struct([pa.field(each, kind.type) for each, (_, kind) in fields.items()]), made)
+    return ArrowKind(pa.struct([pa.field(each, kind.type) for each, (_, kind) in fields.items()]), made)
 
 
-def _field(field: Any, inside: tuple[str, ...]) -> Kind:
+def _field(field: Any, inside: tuple[str, ...]) -> ArrowKind:
     if field.message_type is not None and field.message_type.GetOptions().map_entry:
         key, item = (_one(field.message_type.fields_by_name[name], inside) for name in ("key", "value"))
-        return Kind(
+        return ArrowKind(
             pa.map_(key.type, item.type),
             lambda found: [(key.made(name), item.made(found[name])) for name in found],
         )
     one = _one(field, inside)
     if field.is_repeated:
-        return Kind(pa.list_(one.type), lambda found: [one.made(each) for each in found])
+        return ArrowKind(pa.list_(one.type), lambda found: [one.made(each) for each in found])
     return one
 
 
-def _one(field: Any, inside: tuple[str, ...]) -> Kind:
+def _one(field: Any, inside: tuple[str, ...]) -> ArrowKind:
     if field.message_type is not None:
         return _message(field.message_type, inside)
     if field.enum_type is not None:
         names = {number: value.name for number, value in field.enum_type.values_by_number.items()}
-        return Kind(pa.string(), lambda found: names.get(found, str(found)))
-    return Kind(_SCALARS[field.cpp_type]) if field.type != field.TYPE_BYTES else Kind(pa.binary())
+        return ArrowKind(pa.string(), lambda found: names.get(found, str(found)))
+    return ArrowKind(_SCALARS[field.cpp_type]) if field.type != field.TYPE_BYTES else ArrowKind(pa.binary())
 
 
 _SCALARS: Final = {

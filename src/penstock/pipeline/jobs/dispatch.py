@@ -26,8 +26,8 @@ from pyspark.errors import StreamingQueryException
 
 from penstock.errors import BadSettings, PenstockError, StoreFailed
 from penstock.pipeline.errors import said
-from penstock.pipeline.log_stream import FORMAT, PublishedLog
-from penstock.pipeline.workers import is_connect
+from penstock.pipeline.session import is_connect
+from penstock.pipeline.stream import FORMAT, PublishedLog
 from penstock.store.external.builder import Builder
 from penstock.store.external.scan import LogRange, decode_piece, encode_piece, scan
 

@@ -11,15 +11,16 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from penstock.errors import Refused
-from penstock.pipeline.jobs.where import Where
+from penstock.pipeline.jobs.common import Where
 from penstock.store.config_files import ConfigFiles
-from penstock.store.folder import StoreFolder
+from penstock.store.readonly.store_folder import StoreFolder
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-    from penstock.client.sync import Admin, MessageQueue, PullConsumer
+    from penstock.client.sync import Admin, PullConsumer
+    from penstock.protocol.bodies.queues import MessageQueue
 
 STUCK_AFTER_MS: Final = 600_000
 SCHEMA: Final = (

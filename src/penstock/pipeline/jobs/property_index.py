@@ -20,14 +20,13 @@ import pyarrow.parquet as parquet
 
 from penstock.errors import BadStore
 from penstock.pipeline.errors import said
-from penstock.pipeline.log_stream import FORMAT, PublishedLog
-from penstock.pipeline.store_task import Files as StoreFiles
-from penstock.pipeline.store_task import LogTask
-from penstock.store.external.marks import read_mark
-from penstock.store.external.terms import Terms, read_terms
-from penstock.store.files import Files
+from penstock.pipeline.store_tasks import LogTask
+from penstock.pipeline.store_tasks import StorePaths as StoreFiles
+from penstock.pipeline.stream import FORMAT, PublishedLog
+from penstock.store.external.agreement import Terms, read_mark, read_terms
+from penstock.store.io import Files
 from penstock.store.layout import Layout
-from penstock.store.light_view import FilesView
+from penstock.store.readonly.view import FilesView
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

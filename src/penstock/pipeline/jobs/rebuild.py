@@ -14,16 +14,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.errors import BadSettings
-from penstock.pipeline.jobs.where import Where
-from penstock.pipeline.workers import gather, parallelism
-from penstock.store.folder import quiet_log
-from penstock.store.quarantine import MayExceed, never
-from penstock.store.rebuilding import InThreads, RangesReport, is_soon_done, rebuild_by_ranges
+from penstock.pipeline.jobs.common import Where
+from penstock.pipeline.session import gather, parallelism
+from penstock.store.damage import MayExceed, never
+from penstock.store.readonly.store_folder import quiet_log
+from penstock.store.rebuild import InThreads, RangesReport, is_soon_done, rebuild_by_ranges
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 _TASKS_EACH: Final = 2
-_MOST_TOGETHER: Final = 16
+_MAX_TOGETHER: Final = 16
 
 
 def rebuild(
@@ -73,7 +73,7 @@ def _run_on(spark: SparkSession, work: Callable[[Any], bytes], pieces: Sequence[
     """
     if is_soon_done(pieces):
         return InThreads()(work, pieces)
-    together = max(min(len(pieces) // (_TASKS_EACH * parallelism(spark)), _MOST_TOGETHER), 1)
+    together = max(min(len(pieces) // (_TASKS_EACH * parallelism(spark)), _MAX_TOGETHER), 1)
     count = -(-len(pieces) // together)
     told = gather(spark, [pieces[number::count] for number in range(count)], partial(_each, work))
     results = [b""] * len(pieces)

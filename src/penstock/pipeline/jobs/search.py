@@ -1,4 +1,6 @@
-"""Finding messages: by key through the index, and by id, body, property, tag and time by looking at all of them.
+"""Which messages a search wants: by what they hold, compared column by column. Pure; needs pyarrow; runs on workers.
+
+Finding messages: by key through the index, and by id, body, property, tag and time by looking at all of them.
 
 Nothing is left out silently: what could not be read comes back as a row that says so in `_corrupt`, and `Coverage` has
 what was searched and what is not there any more.
@@ -8,27 +10,135 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from penstock.pipeline.jobs.matching import Wanted
-from penstock.pipeline.jobs.where import Where
-from penstock.pipeline.one_store import LOG
+from penstock.errors import BadSettings
+from penstock.format.message_id import decode_message_id
+from penstock.pipeline.jobs.common import Where
 from penstock.pipeline.options import EARLIEST, Options
-from penstock.pipeline.places import Task
-from penstock.pipeline.planning import open_place, plan
-from penstock.pipeline.ranges import Span
-from penstock.pipeline.resolve import choose_queues, ends, spans_between, starts
-from penstock.pipeline.rows import Shape
-from penstock.pipeline.schema import known_columns, spark_schema
-from penstock.pipeline.store_place import StorePlace
-from penstock.pipeline.workers import in_workers
+from penstock.pipeline.plan import choose_queues, ends, open_place, plan, spans_between, starts
+from penstock.pipeline.ranges import OffsetRange, ReadTask
+from penstock.pipeline.rows import RowShape
+from penstock.pipeline.session import in_workers
+from penstock.pipeline.source import known_columns, spark_schema
+from penstock.pipeline.store_source import LOG, StorePlace
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+Mask = npt.NDArray[np.bool_]
+
+
+class Wanted(msgspec.Struct, frozen=True, kw_only=True):
+    """What a message must have; all of it. Times are epoch milliseconds of storing, the end exclusive."""
+
+    topic: str = ""
+    keys: tuple[str, ...] = ()
+    """One of these, as a key or as the unique key."""
+    msg_id: str = ""
+    text: str = ""
+    """Somewhere in the body, as UTF-8."""
+    pattern: str = ""
+    """A regular expression that matches somewhere in the body."""
+    json: tuple[tuple[str, str], ...] = ()
+    """(path, value): the body is JSON, and what lies at the path is the value, as JSON or as text."""
+    properties: tuple[tuple[str, str], ...] = ()
+    tag: str = ""
+    since_ms: int | None = None
+    until_ms: int | None = None
+
+    def check(self) -> None:
+        """Raises BadSettings for what cannot be searched for."""
+        if self == Wanted():
+            raise BadSettings(
+                "what is to be found? Give one of --key, --id, --text, --regex, --property, --tag, --since and --until"
+            )
+        if self.pattern:
+            try:
+                re.compile(self.pattern.encode())
+            except re.error as error:
+                raise BadSettings(f"--regex '{self.pattern}': it must be a regular expression ({error})") from None
+        if self.msg_id:
+            decode_message_id(self.msg_id)
+        if self.since_ms is not None and self.until_ms is not None and self.since_ms >= self.until_ms:
+            raise BadSettings("the search ends before it begins: --until must be later than --since")
+
+    def matches(self, batch: pa.RecordBatch) -> Mask:
+        """Which rows have all of it. The batch has the columns of messages, with bodies unpacked."""
+        mask = np.ones(batch.num_rows, np.bool_)
+        if self.topic:
+            mask &= _true(pc.equal(batch.column("topic"), self.topic))
+        if self.tag:
+            mask &= _true(pc.equal(batch.column("tags"), self.tag))
+        if self.msg_id:
+            mask &= _true(pc.equal(batch.column("msg_id"), self.msg_id.upper()))
+        mask &= self._in_time(batch)
+        for name, value in self.properties:
+            mask &= _true(pc.equal(pc.map_lookup(batch.column("properties"), name, "first"), value))
+        bodies = batch.column("body")
+        if self.text and mask.any():
+            mask &= _true(pc.match_substring(bodies, self.text.encode()))
+        if (self.pattern or self.json) and mask.any():
+            mask[np.flatnonzero(mask)] = [self._body_matches(bodies[row].as_py()) for row in np.flatnonzero(mask)]
+        return mask
+
+    def _in_time(self, batch: pa.RecordBatch) -> Mask:
+        if self.since_ms is None and self.until_ms is None:
+            return np.ones(batch.num_rows, np.bool_)
+        micros = batch.column("store_timestamp").cast(pa.int64()).to_numpy(zero_copy_only=False)
+        low = -(2**62) if self.since_ms is None else self.since_ms * 1000
+        high = 2**62 if self.until_ms is None else self.until_ms * 1000
+        return np.asarray((micros >= low) & (micros < high))
+
+    def _body_matches(self, body: bytes | None) -> bool:
+        if body is None or (self.pattern and re.search(self.pattern.encode(), body) is None):
+            return False
+        if not self.json:
+            return True
+        try:
+            document = msgspec.json.decode(body)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            return False
+        return all(_is(at_path(document, path), value) for path, value in self.json)
+
+
+def _true(column: pa.Array) -> Mask:
+    return np.asarray(column.fill_null(False).to_numpy(zero_copy_only=False))
+
+
+class _Nothing:
+    """What lies where nothing lies: not even null."""
+
+
+def at_path(document: Any, path: str) -> Any:
+    """What lies at `a.b.0`, or `$.a.b[0]`, in a JSON document."""
+    for step in re.findall(r"[^.\[\]$]+", path):
+        if isinstance(document, dict) and step in document:
+            document = document[step]
+        elif isinstance(document, list) and step.isdecimal() and int(step) < len(document):
+            document = document[int(step)]
+        else:
+            return _Nothing()
+    return document
+
+
+def _is(found: Any, value: str) -> bool:
+    if isinstance(found, _Nothing):
+        return False
+    if isinstance(found, str):
+        return found == value
+    try:
+        wanted = msgspec.json.decode(value)
+    except msgspec.DecodeError:
+        return False
+    return type(found) is type(wanted) and found == wanted
+
 
 CORRUPT: Final = "_corrupt"
 
@@ -36,7 +146,7 @@ CORRUPT: Final = "_corrupt"
 class Coverage(msgspec.Struct, frozen=True):
     """What a search goes over."""
 
-    places: list[Span]
+    places: list[OffsetRange]
     """Ranges of queues, or of logs (their topic is empty)."""
     gone: dict[str, int]
     """How many messages of a queue, or bytes of a log, are not there any more: nobody can search them."""
@@ -44,7 +154,7 @@ class Coverage(msgspec.Struct, frozen=True):
     """Whether only what the index proposes is looked at."""
 
 
-class Found(msgspec.Struct, frozen=True):
+class SearchResult(msgspec.Struct, frozen=True):
     """What a search gives: rows with the columns of messages and `_corrupt`."""
 
     frame: DataFrame
@@ -54,10 +164,10 @@ class Found(msgspec.Struct, frozen=True):
 class _Look:
     """What a worker does with one task. Pickled."""
 
-    def __init__(self, shape: Shape, wanted: Wanted, schema: pa.Schema) -> None:
+    def __init__(self, shape: RowShape, wanted: Wanted, schema: pa.Schema) -> None:
         self._shape, self._wanted, self._schema = shape, wanted, schema
 
-    def __call__(self, task: Task) -> Iterator[pa.RecordBatch]:
+    def __call__(self, task: ReadTask) -> Iterator[pa.RecordBatch]:
         for batch in self._shape.batches(task, self._schema):
             unread = batch.column(CORRUPT).is_valid().to_numpy(zero_copy_only=False)
             hits = self._wanted.matches(batch) | unread
@@ -65,7 +175,7 @@ class _Look:
                 yield batch.filter(pa.array(np.asarray(hits)))
 
 
-def search(spark: SparkSession, wanted: Wanted, where: Where) -> Found:
+def search(spark: SparkSession, wanted: Wanted, where: Where) -> SearchResult:
     """Searches stores, or a cluster. Raises BadSettings, BadStore, Unreachable."""
     from pyspark.sql.pandas.types import to_arrow_schema
 
@@ -75,9 +185,9 @@ def search(spark: SparkSession, wanted: Wanted, where: Where) -> Found:
     tasks, coverage = _plan(options, wanted)
     names = list(known_columns(options))
     schema = spark_schema(names, options)
-    shape = Shape.of(options, names)
+    shape = RowShape.of(options, names)
     look = _Look(shape, wanted, to_arrow_schema(schema, timezone="UTC"))
-    return Found(in_workers(spark, tasks, look, schema), coverage)
+    return SearchResult(in_workers(spark, tasks, look, schema), coverage)
 
 
 def _options(wanted: Wanted, where: Where) -> Options:
@@ -89,7 +199,7 @@ def _options(wanted: Wanted, where: Where) -> Options:
     return where.options(order="log", keys=wanted.keys)
 
 
-def _plan(options: Options, wanted: Wanted) -> tuple[list[Task], Coverage]:
+def _plan(options: Options, wanted: Wanted) -> tuple[list[ReadTask], Coverage]:
     place = open_place(options)
     try:
         queues = choose_queues(place, options)

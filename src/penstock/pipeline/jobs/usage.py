@@ -1,28 +1,299 @@
-"""Who fills the disk: messages and bytes by topic, queue, tag, producer, day and hour; growth, and how long it lasts.
+"""Counting messages by topic, queue, tag, producer, day and hour: what one piece of a log adds up to, and sums of that.
+
+A tally is small whatever the log's size, so only tallies travel. Sizes of records are counted in classes that are nine
+per cent wide, from which percentiles are told to that precision. Pure.
+
+
+Counts the records of a log into a tally, some at a time.
+
+Records are numbered by what they are counted by, a few thousand at once so that their bytes are still in the cache, and
+added up many thousands at once. Memory: that, and the keys there are. One thread.
+
+
+Who fills the disk: messages and bytes by topic, queue, tag, producer, day and hour; growth, and how long it lasts.
 
 Goes over the log itself, so prepared and rolled-back records and topics without queues count too. Each worker counts
 its piece of the log; only counts travel.
+
+
+The usage of stores as one page with charts, which needs nothing but itself: no script, no font, no network.
 """
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
+import numpy as np
 
-from penstock.pipeline.jobs.counting import Counting
-from penstock.pipeline.jobs.tally import Key, Tally, merge
-from penstock.pipeline.jobs.where import Where
-from penstock.pipeline.ranges import Limits, Span, cut, size_of_pieces
-from penstock.pipeline.store_place import StorePlace
-from penstock.pipeline.store_task import LogTask
-from penstock.pipeline.workers import gather, parallelism
+from penstock.format import kernels
+from penstock.format.constants import TAGS
+from penstock.format.hosts import decode_host
+from penstock.format.kernels import Buffer, Ints, Longs, Rows
+from penstock.format.sys_flag import BORN_HOST_V6
+from penstock.pipeline.charts import BARS, bars, document, table, units
+from penstock.pipeline.jobs.common import Where
+from penstock.pipeline.ranges import OffsetRange, TaskLimits, cut, size_of_pieces
+from penstock.pipeline.session import gather, parallelism
+from penstock.pipeline.store_source import StorePlace
+from penstock.pipeline.store_tasks import LogTask
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+_PER_OCTAVE: Final = 8
+CLASSES: Final = 32 * _PER_OCTAVE
+"""How many classes of sizes there are."""
+
+
+class Key(msgspec.Struct, frozen=True, order=True):
+    """What was counted together; what a kind of count does not tell apart is empty."""
+
+    by: str
+    store: str
+    topic: str = ""
+    queue_id: int = -1
+    tag: str = ""
+    host: str = ""
+    hour: int = -1
+    """Hours since 1970, in UTC; of a day, its first hour."""
+
+
+class Count(msgspec.Struct):
+    """How many messages, how many bytes in the log, from when to when, and how large."""
+
+    messages: int = 0
+    size: int = 0
+    first_ms: int = 2**63 - 1
+    last_ms: int = -(2**63)
+    classes: dict[int, int] = {}
+
+    def add(self, other: Count) -> None:
+        self.messages += other.messages
+        self.size += other.size
+        self.first_ms = min(self.first_ms, other.first_ms)
+        self.last_ms = max(self.last_ms, other.last_ms)
+        for number, count in other.classes.items():
+            self.classes[number] = self.classes.get(number, 0) + count
+
+    def percentile(self, share: float) -> int:
+        """A size that this share of the messages does not exceed, at most nine per cent too large."""
+        wanted, seen = share * self.messages, 0
+        for number in sorted(self.classes):
+            seen += self.classes[number]
+            if seen >= wanted:
+                return class_end(number)
+        return 0
+
+
+class KeyCounts(msgspec.Struct):
+    """Counts by key. Adding is commutative, so pieces may come in any order."""
+
+    counts: list[tuple[Key, Count]] = []
+    flaws: int = 0
+    """Places where no record could be read."""
+
+
+def _class_of(sizes: Ints) -> Longs:
+    exponents = np.ceil(np.log2(np.maximum(sizes, 1)) * _PER_OCTAVE - 1e-9)
+    return np.clip(exponents, 0, CLASSES - 1).astype(np.int64)
+
+
+_CLASS_OF_SMALL: Final = _class_of(np.arange(1 << 16, dtype=np.int32))
+
+
+def size_class(sizes: Ints) -> Longs:
+    """The class of a size: all up to its end and above the end of the class before."""
+    if len(sizes) and sizes.min() >= 0 and sizes.max() < len(_CLASS_OF_SMALL):
+        return np.asarray(_CLASS_OF_SMALL[sizes])
+    return _class_of(sizes)
+
+
+def class_end(number: int) -> int:
+    """The largest size of a class."""
+    return int(2 ** (number / _PER_OCTAVE) + 1e-6)
+
+
+def merge(tallies: Iterable[KeyCounts]) -> KeyCounts:
+    """The sum, sorted by key."""
+    sums: dict[Key, Count] = {}
+    flaws = 0
+    for tally in tallies:
+        flaws += tally.flaws
+        for key, count in tally.counts:
+            sums.setdefault(key, Count(classes={})).add(count)
+    return KeyCounts(sorted(sums.items(), key=lambda each: each[0]), flaws)
+
+
+_ROWS_ADDED_UP: Final = 1 << 16
+_CODES_IN_A_TABLE: Final = 1 << 20
+_HOUR_MS: Final = 3_600_000
+_MAX_MS: Final = (2**63 - 1) // 1000
+_BORN_HOST_AT: Final = 48
+_FIELDS: Final = (
+    "topic_at",
+    "topic_length",
+    "queue_id",
+    "properties_at",
+    "properties_length",
+    "sys_flag",
+    "store_timestamp",
+    "size",
+)
+Texts = tuple[Longs, Ints]
+"""Where texts lie in the data, and how long they are."""
+
+
+class Counting:
+    """`add` records, in any order; then ask for their `tally`."""
+
+    def __init__(self, store: str) -> None:
+        self._store = store
+        self._topics: dict[bytes, int] = {}
+        self._queues, self._tags, self._hosts, self._hours = (_Groups() for _ in range(4))
+        self._times: list[Longs] = []
+        self._sizes: list[Ints] = []
+        self._waiting = 0
+
+    def add(self, data: Buffer, starts: Longs, rows: Rows) -> None:
+        """Takes records: the bytes of a log file, where in them the records begin, and their rows."""
+        if not len(rows):
+            return
+        field: dict[str, Any] = dict(zip(_FIELDS, kernels.row_fields(rows, _FIELDS), strict=True))
+        view, nothing = kernels.view_of(data), np.zeros(len(rows), np.int64)
+        none: Texts = nothing, np.zeros(len(rows), np.int32)
+        times = _moments(field["store_timestamp"])
+
+        names: Texts = starts + field["topic_at"], field["topic_length"]
+        numbers, firsts = kernels.number_groups(data, *names, nothing)
+        known = [self._topics.setdefault(_bytes(view, names, row), len(self._topics)) for row in firsts.tolist()]
+        topics = np.array(known, np.int64)[numbers]
+        shifted = topics << 32
+
+        queues = field["queue_id"]
+        self._queues.add(b"", none, shifted | queues.view(np.uint32), topics, lambda row: int(queues[row]))
+        properties = starts + field["properties_at"], field["properties_length"]
+        tags = kernels.find_values(data, *properties, (TAGS.encode(),))[0]
+        self._tags.add(data, tags, topics, topics, lambda row: _bytes(view, tags, row))
+        wide = field["sys_flag"] & BORN_HOST_V6
+        hosts: Texts = starts + _BORN_HOST_AT, np.where(wide, np.int32(16), np.int32(4))
+        self._hosts.add(data, hosts, topics, topics, lambda row: _bytes(view, hosts, row))
+        hours = times // _HOUR_MS
+        self._hours.add(b"", none, shifted | _numbered(hours, none), topics, lambda row: int(hours[row]))
+
+        self._times.append(times)
+        self._sizes.append(field["size"])
+        self._waiting += len(rows)
+        if self._waiting >= _ROWS_ADDED_UP:
+            self._add_up()
+
+    def tally(self) -> KeyCounts:
+        """What has been counted so far."""
+        self._add_up()
+        store, names = self._store, [name.decode("utf-8", "replace") for name in self._topics]
+        counts = [(Key("queue", store, names[topic], queue), each) for topic, queue, each in self._queues.counts()]
+        counts += [
+            (Key("tag", store, names[topic], tag=tag.decode("utf-8", "replace")), each)
+            for topic, tag, each in self._tags.counts()
+        ]
+        counts += [
+            (Key("producer", store, names[topic], host=_address(host)), each)
+            for topic, host, each in self._hosts.counts()
+        ]
+        for topic, hour, each in self._hours.counts():
+            counts += [
+                (Key("topic", store, names[topic]), each),
+                (Key("hour", store, names[topic], hour=hour), each),
+                (Key("day", store, names[topic], hour=hour - hour % 24), each),
+            ]
+        return merge([KeyCounts(counts)])
+
+    def _add_up(self) -> None:
+        if not self._waiting:
+            return
+        times, sizes = np.concatenate(self._times), np.concatenate(self._sizes)
+        classes = size_class(sizes)
+        for groups in (self._queues, self._tags, self._hosts, self._hours):
+            groups.add_up(times, sizes, classes)
+        self._times, self._sizes, self._waiting = [], [], 0
+
+
+class _Groups:
+    """Records counted together: those with the same topic and the same queue, tag, host or hour."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[int, Any], int] = {}
+        self._numbers: list[Ints] = []
+        self._sums: list[Count] = []
+
+    def add(self, data: Buffer, texts: Texts, values: Longs, topics: Longs, key: Callable[[int], Any]) -> None:
+        """Takes records that are alike where text and value are; `key` is what the one of a row is known by."""
+        numbers, firsts = kernels.number_groups(data, *texts, values)
+        known = [
+            self._known.setdefault((topic, key(row)), len(self._known))
+            for topic, row in zip(topics[firsts].tolist(), firsts.tolist(), strict=True)
+        ]
+        self._numbers.append(np.array(known, np.int32)[numbers])
+
+    def add_up(self, times: Longs, sizes: Ints, classes: Longs) -> None:
+        """Adds up all that was taken since the last time."""
+        numbers, count = np.concatenate(self._numbers), len(self._known)
+        self._numbers = []
+        self._sums += [Count(classes={}) for _ in range(count - len(self._sums))]
+        columns = (each.tolist() for each in kernels.sum_groups(numbers, count, times, sizes))
+        for known, messages, size, first_ms, last_ms in zip(self._sums, *columns, strict=True):
+            if messages:
+                known.add(Count(messages, size, first_ms, last_ms, {}))
+        for number, size_number, messages in _class_counts(numbers, count, classes):
+            of_sizes = self._sums[number].classes
+            of_sizes[size_number] = of_sizes.get(size_number, 0) + messages
+
+    def counts(self) -> Iterator[tuple[int, Any, Count]]:
+        """The topic's number, the key and the count of each group."""
+        for (topic, key), each in zip(self._known, self._sums, strict=True):
+            yield topic, key, each
+
+
+def _class_counts(numbers: Ints, count: int, classes: Longs) -> Iterator[tuple[int, int, int]]:
+    """How many records of each group have sizes of each class."""
+    codes = numbers * np.int64(CLASSES) + classes
+    if count * CLASSES <= _CODES_IN_A_TABLE:
+        table = np.bincount(codes)
+        found = np.flatnonzero(table)
+        often = table[found]
+    else:
+        found, often = np.unique(codes, return_counts=True)
+    for code, messages in zip(found.tolist(), often.tolist(), strict=True):
+        yield code // CLASSES, code % CLASSES, messages
+
+
+def _moments(times: Longs) -> Longs:
+    """Times in milliseconds; one that no clock can have shown counts as the first."""
+    if times.min() >= -_MAX_MS and times.max() <= _MAX_MS:
+        return times
+    return np.where((times >= -_MAX_MS) & (times <= _MAX_MS), times, np.int64(0))
+
+
+def _numbered(hours: Longs, none: Texts) -> Longs:
+    """Small numbers for hours; as a rule there is one."""
+    if hours.min() == hours.max():
+        return none[0]
+    return kernels.number_groups(b"", *none, hours)[0].astype(np.int64)
+
+
+def _bytes(view: memoryview, texts: Texts, row: int) -> bytes:
+    place, length = int(texts[0][row]), int(texts[1][row])
+    return bytes(view[place : place + length]) if length > 0 else b""
+
+
+def _address(host: bytes) -> str:
+    """An address as text, without a port."""
+    return decode_host(host + bytes(4)).rpartition(":")[0]
+
 
 _DAYS_LOOKED_AT: Final = 7
 
@@ -48,7 +319,7 @@ class Disk(msgspec.Struct, frozen=True):
 class Usage(msgspec.Struct, frozen=True):
     """What the stores hold."""
 
-    tally: Tally
+    tally: KeyCounts
     disks: list[Disk]
 
     def rows(self, by: str) -> list[tuple[Key, int, int]]:
@@ -69,7 +340,7 @@ def usage(spark: SparkSession, where: Where) -> Usage:
     """Counts on Spark. Raises BadStore, BadSettings."""
     with _Plan(where, parallelism(spark)) as planned:
         told = gather(spark, planned.tasks, _count_piece)
-        return planned.usage([msgspec.msgpack.decode(each, type=Tally) for each in told])
+        return planned.usage([msgspec.msgpack.decode(each, type=KeyCounts) for each in told])
 
 
 def usage_here(where: Where) -> Usage:
@@ -78,11 +349,11 @@ def usage_here(where: Where) -> Usage:
         return planned.usage([count_task(task) for task in planned.tasks])
 
 
-def count_task(task: LogTask) -> Tally:
+def count_task(task: LogTask) -> KeyCounts:
     """The tally of one piece of a log."""
     counting = Counting(task.files.broker)
     flaws = sum(len(flaws) for _, flaws in task.use(counting.add))
-    return merge([counting.tally(), Tally(flaws=flaws)])
+    return merge([counting.tally(), KeyCounts(flaws=flaws)])
 
 
 def _count_piece(task: LogTask) -> bytes:
@@ -101,10 +372,10 @@ class _Plan:
             queues = self._place.queues(())
             self._bounds = {queue.broker: self._place.bounds(queue) for queue in queues}
             spans = [
-                Span(queue, *self._bounds[queue.broker], self._place.size(queue, *self._bounds[queue.broker]))
+                OffsetRange(queue, *self._bounds[queue.broker], self._place.size(queue, *self._bounds[queue.broker]))
                 for queue in queues
             ]
-            pieces = cut(spans, Limits(size_of_pieces(sum(span.size for span in spans), workers)))
+            pieces = cut(spans, TaskLimits(size_of_pieces(sum(span.size for span in spans), workers)))
             tasks = self._place.tasks([[piece] for piece in pieces])
             self.tasks = [task for task in tasks if isinstance(task, LogTask)]
         except BaseException:
@@ -117,17 +388,17 @@ class _Plan:
     def __exit__(self, *error: object) -> None:
         self._place.close()
 
-    def usage(self, tallies: Sequence[Tally]) -> Usage:
+    def usage(self, tallies: Sequence[KeyCounts]) -> Usage:
         tally = merge(tallies)
         return Usage(tally, [self._disk(store, path, tally) for store, path in self._paths.items()])
 
-    def _disk(self, store: str, path: Path, tally: Tally) -> Disk:
+    def _disk(self, store: str, path: Path, tally: KeyCounts) -> Disk:
         figures = shutil.disk_usage(path)
         low, high = self._bounds[store]
         return Disk(store, str(path), figures.total, figures.free, high - low, _per_day(store, tally))
 
 
-def _per_day(store: str, tally: Tally) -> int:
+def _per_day(store: str, tally: KeyCounts) -> int:
     """Bytes a day over the last days that have any; the last one is not over, so it counts by its hours."""
     hours: dict[int, int] = {}
     for key, count in tally.counts:
@@ -138,3 +409,45 @@ def _per_day(store: str, tally: Tally) -> int:
     newest = max(hours)
     oldest = max(min(hours), newest - 24 * _DAYS_LOOKED_AT + 1)
     return sum(size for hour, size in hours.items() if hour >= oldest) * 24 // (newest - oldest + 1)
+
+
+def page(found: Usage) -> str:
+    """The page as HTML."""
+    stores = f"{len(found.disks)} store{'' if len(found.disks) == 1 else 's'}"
+    heading = f"<h1>{found.messages:,} messages, {units(found.size)}</h1>"
+    return document(f"Usage of {stores}", [heading, disks(found), *charts(found)])
+
+
+def disks(found: Usage) -> str:
+    """The stores and their disks, as a table."""
+    rows = [
+        (
+            disk.store,
+            units(disk.log),
+            units(disk.per_day),
+            units(disk.free),
+            "–" if disk.days_left is None else f"{disk.days_left:.0f}",
+        )
+        for disk in found.disks
+    ]
+    figures = ("log", "a day", "free", "days left")
+    return table(("store", *figures), rows, right=figures)
+
+
+def charts(found: Usage) -> list[str]:
+    """Who fills the disk, from several sides."""
+    return [
+        bars("Topics", [(key.topic or "?", size) for key, _, size in found.rows("topic")]),
+        _days(found),
+        bars("Tags", [(f"{key.topic} : {key.tag or '(none)'}", size) for key, _, size in found.rows("tag")]),
+        bars("Producers", [(f"{key.host} → {key.topic}", size) for key, _, size in found.rows("producer")]),
+        bars("Queues", [(f"{key.topic} / {key.queue_id}", size) for key, _, size in found.rows("queue")]),
+    ]
+
+
+def _days(found: Usage) -> str:
+    days: dict[int, int] = {}
+    for key, _, size in found.rows("day"):
+        days[key.hour] = days.get(key.hour, 0) + size
+    names = [(datetime.fromtimestamp(hour * 3600, UTC).strftime("%Y-%m-%d"), days[hour]) for hour in sorted(days)]
+    return bars("Days", names[-BARS:])

@@ -1,4 +1,17 @@
-"""Is every record sound, in its queue and in the index, and is nothing else there: of many stores at once.
+"""What workers do for `verify`: audit one index file, or some bytes of one store's log.
+
+A piece carries its store's plan packed, so that a worker unpacks the plans of the stores it works on and no others, and
+keeps the last. Nothing that happens to one store ends the job: what a worker could not do is an answer too.
+
+
+One store's audit when others do the reading: what is asked of the workers, and what follows from their answers.
+
+    case.begin(); case.index_pieces() -> answers; case.log_pieces(answers) -> answers; case.end(answers)
+
+and from the beginning until `is_done`. On the driver; one thread. Whatever cannot be done becomes the case's problem.
+
+
+Is every record sound, in its queue and in the index, and is nothing else there: of many stores at once.
 
 The audit of `penstock store verify` (`penstock.store.audit`), with the same findings, because it is the same code.
 Stores are planned on the driver; workers go over the index files, then over ranges of the logs, each with its records,
@@ -8,32 +21,259 @@ what is wrong, not for the logs. Nothing is changed, and no lock is taken.
 
 from __future__ import annotations
 
+import errno
+import os
 import pickle
+import socket
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from penstock.errors import BadStore
-from penstock.pipeline.jobs.audit_case import AuditCase
-from penstock.pipeline.jobs.audit_tasks import Answer, AuditPiece, Numbered, answers, tasks_of
-from penstock.pipeline.jobs.where import Where
-from penstock.pipeline.store_place import find_paths, name_stores
-from penstock.pipeline.workers import gather, parallelism
+from penstock.errors import BadStore, PenstockError
+from penstock.pipeline.jobs.common import Where
+from penstock.pipeline.ranges import size_of_pieces
+from penstock.pipeline.session import gather, parallelism
+from penstock.pipeline.store_source import find_paths, name_stores
 from penstock.store.audit import AuditReport
-from penstock.store.folder import StoreFolder, quiet_log
+from penstock.store.audit.audit import Look, Looks, finish, plan_look, settle
+from penstock.store.audit.config import ConfigState
+from penstock.store.audit.files import NumberedFile
+from penstock.store.audit.keys import IndexFacts, audit_index_file
+from penstock.store.audit.plan import AuditPlan, AuditRange, pieces
+from penstock.store.audit.ranges import RangeResult, audit_range
+from penstock.store.overlay import OverlayFiles
+from penstock.store.readonly.store_folder import StoreFolder, quiet_log
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+_SMALLEST: Final = 16 << 20
+_MAX_IN_A_TASK: Final = 64
+
+
+class Packed(msgspec.Struct, frozen=True):
+    """A store's plan, and what is known of its index files, as bytes."""
+
+    plan: bytes
+    index: bytes = b""
+
+    @classmethod
+    def of(cls, plan: AuditPlan, index: tuple[IndexFacts, ...] = ()) -> Packed:
+        return cls(pickle.dumps(plan), pickle.dumps(index))
+
+
+class IndexPiece(msgspec.Struct, frozen=True):
+    """One index file, by its place among the plan's."""
+
+    store: Packed
+    file: NumberedFile
+    place: int
+
+    @property
+    def path(self) -> Path:
+        return self.file.path
+
+    @property
+    def size(self) -> int:
+        return self.file.size
+
+
+class LogPiece(msgspec.Struct, frozen=True):
+    """A range of one log file."""
+
+    store: Packed
+    range: AuditRange
+
+    @property
+    def path(self) -> Path:
+        return self.range.file.path
+
+    @property
+    def size(self) -> int:
+        return self.range.stop - self.range.start
+
+
+AuditPiece = IndexPiece | LogPiece
+Numbered = tuple[int, AuditPiece]
+"""A piece with the number by which its answer is known."""
+
+
+class AuditAnswer(msgspec.Struct, frozen=True):
+    """What became of a piece."""
+
+    result: Any = None
+    """IndexFacts, or a RangeResult."""
+    gone: str = ""
+    """A file that is not there: its owner may have deleted it."""
+    problem: str = ""
+    """Why the piece could not be looked at, in one sentence."""
+
+
+def tasks_of(pieces: Sequence[AuditPiece]) -> list[list[Numbered]]:
+    """Numbers pieces, and puts small neighbours together: a hundred small stores are not to cost a thousand tasks."""
+    tasks: list[list[Numbered]] = []
+    held = 0
+    for number, piece in enumerate(pieces):
+        if not tasks or held + piece.size > _SMALLEST or len(tasks[-1]) == _MAX_IN_A_TASK:
+            tasks.append([])
+            held = 0
+        tasks[-1].append((number, piece))
+        held += piece.size
+    return tasks
+
+
+def answer(piece: AuditPiece) -> AuditAnswer:
+    """Audits one piece."""
+    try:
+        return _audit(piece)
+    except PenstockError as error:
+        return AuditAnswer(problem=str(error))
+    except FileNotFoundError as error:
+        return AuditAnswer(gone=str(error.filename))
+    except OSError as error:
+        return AuditAnswer(problem=f"{error.filename}: {error.strerror or error}")
+
+
+def answers(numbered: Sequence[Numbered]) -> bytes:
+    """The same for the pieces of one of Spark's tasks: numbers and answers, pickled."""
+    return pickle.dumps([(number, answer(piece)) for number, piece in numbered])
+
+
+def _audit(piece: AuditPiece) -> AuditAnswer:
+    files = OverlayFiles()
+    plan: AuditPlan = _unpacked(piece.store.plan)
+    for folder in (plan.layout.commit_log, *([plan.layout.consume_queue] if plan.queues else [])):
+        if not files.is_folder(folder):
+            return AuditAnswer(
+                problem=f"{folder}: {socket.gethostname()} does not see it; all hosts must, by this path"
+            )
+    if not files.exists(piece.path):
+        return AuditAnswer(gone=str(piece.path))
+    if isinstance(piece, IndexPiece):
+        return AuditAnswer(audit_index_file(plan, files, piece.place))
+    return AuditAnswer(audit_range(plan, files, piece.range, _unpacked(piece.store.index)))
+
+
+@lru_cache(maxsize=4)
+def _unpacked(data: bytes) -> Any:
+    return pickle.loads(data)
+
+
+class AuditCase:
+    """The looks at one store. A look that has failed asks for nothing more."""
+
+    def __init__(self, folder: StoreFolder, *, check_crc: bool = True, workers: int = 2, piece_size: int = 0) -> None:
+        """`piece_size`: bytes of the log that are one piece; 0 takes what suits the log and the number of workers."""
+        self._folder = folder
+        self._files = folder.files
+        self._check_crc = check_crc
+        self._workers = workers
+        self._piece_size = piece_size
+        self._looks = Looks(folder.files, folder.layout)
+        self._look: Look | None = None
+        self._plan: AuditPlan | None = None
+        self._config = ConfigState()
+        self._index: tuple[IndexFacts, ...] = ()
+        self._asked: list[AuditPiece] = []
+        self.problem = ""
+        """Why there will be no report, in one sentence."""
+
+    @property
+    def report(self) -> AuditReport | None:
+        return self._looks.report
+
+    @property
+    def is_done(self) -> bool:
+        return self.report is not None or bool(self.problem)
+
+    def begin(self) -> None:
+        """Begins a look."""
+        with self._trying():
+            self._look = self._looks.begin()
+            self._plan, self._config = plan_look(
+                self._files,
+                self._folder.layout,
+                self._folder.settings,
+                is_live=self._look.is_live,
+                check_crc=self._check_crc,
+            )
+
+    def index_pieces(self) -> list[AuditPiece]:
+        """What is asked first: every index file."""
+        self._asked = []
+        plan = self._plan
+        if plan is not None:
+            packed = Packed.of(plan)
+            self._asked += [IndexPiece(packed, file, place) for place, file in enumerate(plan.index_files)]
+        return self._asked
+
+    def log_pieces(self, answers: Sequence[AuditAnswer]) -> list[AuditPiece]:
+        """What is asked next: the log, by ranges. `answers` are those to the index pieces, in their order."""
+        asked, self._asked = self._asked, []
+        plan = self._plan
+        if plan is not None:
+            with self._trying():
+                self._index = tuple(facts for facts in self._results(plan, asked, answers) if facts is not None)
+                size = self._piece_size or size_of_pieces(sum(file.size for file in plan.log.files), self._workers)
+                packed = Packed.of(plan, self._index)
+                self._asked += [LogPiece(packed, piece) for piece in pieces(plan, self._files, size)]
+        return self._asked
+
+    def end(self, answers: Sequence[AuditAnswer]) -> None:
+        """Ends the look; `answers` are those to the log pieces, in their order."""
+        plan, look = self._plan, self._look
+        if plan is None or look is None:
+            return
+        with self._trying():
+            joined = RangeResult()
+            for result in self._results(plan, self._asked, answers):
+                joined.join(result or RangeResult())
+            settle(plan, self._files, self._index, joined)
+            self._looks.take(look, finish(plan, self._files, self._config, self._index, joined))
+
+    def _results(self, plan: AuditPlan, asked: Sequence[AuditPiece], answers: Sequence[AuditAnswer]) -> Iterator[Any]:
+        """What the workers found, None for a file that retention has taken. Raises BadStore, FileNotFoundError."""
+        for piece, answer in zip(asked, answers, strict=True):
+            if answer.problem:
+                raise BadStore(answer.problem)
+            if answer.gone:
+                if self._files.exists(Path(answer.gone)):
+                    raise BadStore("not every host sees this file; all must, by this path", path=answer.gone)
+                if not plan.is_live or answer.gone != str(piece.path):
+                    raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), answer.gone)
+            yield answer.result
+
+    @contextmanager
+    def _trying(self) -> Iterator[None]:
+        """Ends the look if something in it fails, and the case if that was not the store's owner at work."""
+        try:
+            try:
+                yield
+            except FileNotFoundError as error:
+                self._plan = None
+                if self._look is None:
+                    raise
+                self._looks.lost(self._look, error)
+        except PenstockError as error:
+            self._fail(str(error))
+        except OSError as error:
+            self._fail(f"{error.filename}: {error.strerror or error}")
+
+    def _fail(self, problem: str) -> None:
+        self._plan = None
+        self.problem = problem
+
 
 FINDINGS: Final = (
     "store string, severity string, kind string, path string, offset bigint, what string, messages bigint, "
     "remedy string"
 )
 """The columns of `verify_frame`: a finding's, and whose it is."""
-
-Run = Callable[[Sequence[Sequence[Numbered]]], Iterable[tuple[int, Answer]]]
+Run = Callable[[Sequence[Sequence[Numbered]]], Iterable[tuple[int, AuditAnswer]]]
 """Has the pieces of tasks audited; the answers come in any order, by their pieces' numbers."""
 
 
@@ -72,7 +312,7 @@ class Stores(msgspec.Struct, frozen=True):
 def verify(spark: SparkSession, where: Where | Stores, *, check_crc: bool = True) -> dict[str, Verified]:
     """Audits stores on Spark; by their names. Raises BadSettings, and BadStore if none of them is a store."""
 
-    def run(tasks: Sequence[Sequence[Numbered]]) -> Iterator[tuple[int, Answer]]:
+    def run(tasks: Sequence[Sequence[Numbered]]) -> Iterator[tuple[int, AuditAnswer]]:
         for told in gather(spark, tasks, answers):
             yield from pickle.loads(told)
 
@@ -113,7 +353,7 @@ def audit_stores(
     return dict(sorted({**done, **stores.others}.items()))
 
 
-def _together(run: Run, work: Sequence[Sequence[AuditPiece]]) -> list[list[Answer]]:
+def _together(run: Run, work: Sequence[Sequence[AuditPiece]]) -> list[list[AuditAnswer]]:
     """The answers to the pieces of all stores, which are worked on together."""
     every = [piece for some in work for piece in some]
     found = dict(run(tasks_of(every))) if every else {}

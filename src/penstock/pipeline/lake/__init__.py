@@ -5,7 +5,7 @@
 process at a time may open.
 """
 
-from penstock.pipeline.lake.project import Lake, TopicTable, init_project
+from penstock.pipeline.lake.project import Lake, LakeTable, init_project
 from penstock.pipeline.lake.run import Summary, run_project
 
-__all__ = ["Lake", "Summary", "TopicTable", "init_project", "run_project"]
+__all__ = ["Lake", "LakeTable", "Summary", "init_project", "run_project"]

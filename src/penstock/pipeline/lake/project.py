@@ -1,4 +1,6 @@
-"""The folder of a lake: what it is made from, which topics get a table of their own, and the files Spark needs.
+"""The files of a new lake. `transformations` are meant to be read and changed by whoever owns the lake.
+
+The folder of a lake: what it is made from, which topics get a table of their own, and the files Spark needs.
 
 `lake.yml` and the files in `transformations` are the user's to edit. `conf`, `catalog`, `tables` and `storage` are
 Spark's: its settings, the catalog, the tables' files, and the checkpoints that say what was read already.
@@ -13,19 +15,118 @@ from typing import Any, Final
 import msgspec
 import yaml
 
-from penstock.broker.system_topics import is_system_topic
+from penstock.broker.topics import is_system_topic
 from penstock.errors import BadSettings, BadStore
 from penstock.format.constants import DLQ_PREFIX, RETRY_PREFIX
-from penstock.pipeline.jobs.where import Where
-from penstock.pipeline.lake.templates import LAKE_FILE, LOGGING, OWN_SETTINGS, SPEC, TRANSFORMATIONS
-from penstock.pipeline.planning import open_place
+from penstock.pipeline.jobs.common import Where
+from penstock.pipeline.plan import open_place
+from penstock.pipeline.session import LOOPBACK
 
+OWN_SETTINGS: Final = {
+    "spark.sql.catalogImplementation": "hive",
+    "spark.sql.warehouse.dir": "{folder}/tables",
+    "spark.hadoop.javax.jdo.option.ConnectionURL": "jdbc:derby:;databaseName={folder}/catalog/metastore;create=true",
+    "spark.driver.extraJavaOptions": "-Dderby.system.home={folder}/catalog",
+    **LOOPBACK,
+    "spark.driver.memory": "2g",
+    "spark.python.unix.domain.socket.enabled": "true",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+}
+"""Static settings: they count when a session starts, and must not be in the pipeline's own file."""
+SPEC: Final = """\
+name: {name}
+storage: {storage}
+catalog: spark_catalog
+database: default
+libraries:
+  - glob:
+      include: transformations/**
+"""
+LAKE_FILE: Final = """\
+# What this lake is made from, and which topics get a table of their own. Edit it; the next run goes by it.
+#   topics:
+#     orders: {{decode: json, schema: "id INT, amount DOUBLE"}}   # without a schema, any JSON
+#     clicks: {{decode: text}}
+#     images: {{decode: none}}
+# `fail_on_data_loss: false` goes on where retention has deleted messages before they were read.
+{told}"""
+LOGGING: Final = """\
+# What goes wrong is told by the run itself; set this to error to see Spark's own traces.
+rootLogger.level = off
+rootLogger.appenderRef.stderr.ref = stderr
+appender.stderr.type = Console
+appender.stderr.name = stderr
+appender.stderr.target = SYSTEM_ERR
+appender.stderr.layout.type = PatternLayout
+appender.stderr.layout.pattern = %p %c{1}: %m%n
+"""
+_RAW: Final = '''\
+"""Every message as it came: the table that the others are made from."""
+
+from pyspark import pipelines as dp
+
+from penstock.pipeline.lake import Lake, tables
+
+here = Lake.here()
+
+
+@dp.table(comment="Every message as it came; _corrupt says why one cannot be read")
+def messages():
+    return tables.messages(here)
+'''
+_TOPICS: Final = '''\
+"""A table for each topic of lake.yml, with its bodies decoded; what cannot be decoded is kept aside."""
+
+from pyspark import pipelines as dp
+
+from penstock.pipeline.lake import Lake, tables
+
+here = Lake.here()
+
+for topic in here.topics:
+
+    @dp.table(name=topic.table, comment=f"Messages of {topic.topic}")
+    def decoded(topic=topic):
+        return tables.decoded(topic)
+
+
+@dp.table(comment="Messages that cannot be read or decoded, and why")
+def bad_messages():
+    return tables.bad_messages(here)
+'''
+_VIEWS: Final = '''\
+"""What people ask for most, computed anew with each run."""
+
+from pyspark import pipelines as dp
+
+from penstock.pipeline.lake import Lake, tables
+
+here = Lake.here()
+
+
+@dp.materialized_view(comment="Messages and bytes by topic, queue and day")
+def usage():
+    return tables.usage()
+
+
+@dp.materialized_view(comment="Milliseconds from being sent to being stored, by topic and hour")
+def latency():
+    return tables.latency()
+
+
+@dp.materialized_view(comment="How far consumer groups are behind, as of the run")
+def consumer_lag():
+    return tables.consumer_lag(here)
+'''
+TRANSFORMATIONS: Final = {"raw.py": _RAW, "topics.py": _TOPICS, "views.py": _VIEWS}
 FILE: Final = "lake.yml"
 SPEC_FILE: Final = "spark-pipeline.yml"
 DECODERS: Final = ("json", "text", "none")
 
 
-class TopicTable(msgspec.Struct, frozen=True, kw_only=True):
+class LakeTable(msgspec.Struct, frozen=True, kw_only=True):
     """A topic that has a table of its own."""
 
     topic: str
@@ -48,7 +149,7 @@ class Lake(msgspec.Struct, frozen=True, kw_only=True):
     namesrv: str = ""
     config: str = ""
     fail_on_data_loss: bool = True
-    topics: tuple[TopicTable, ...] = ()
+    topics: tuple[LakeTable, ...] = ()
 
     @classmethod
     def here(cls) -> Lake:
@@ -149,7 +250,7 @@ def init_project(folder: Path, where: Where, decode: str = "none") -> Lake:
     config = str(Path(where.config).absolute()) if where.config else ""
     lake = Lake(folder=str(folder), store=store, namesrv=where.namesrv, config=config)
     chosen = [topic for topic in lake.topics_there() if not topic.startswith((RETRY_PREFIX, DLQ_PREFIX))]
-    lake = msgspec.structs.replace(lake, topics=tuple(TopicTable(topic=topic, decode=decode) for topic in chosen))
+    lake = msgspec.structs.replace(lake, topics=tuple(LakeTable(topic=topic, decode=decode) for topic in chosen))
     lake._check(folder / FILE)
     _write(lake, folder)
     return lake

@@ -18,11 +18,9 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from penstock.errors import BadSettings, MissingPackage, PenstockError, StoreInUse
-from penstock.pipeline.connect_session import start_connect_session
-from penstock.pipeline.interrupts import quiet_interrupts
 from penstock.pipeline.lake.project import SPEC_FILE, Lake, check_initialised
-from penstock.pipeline.session import has_session, start_session
-from penstock.store.overlay_files import OverlayFiles
+from penstock.pipeline.session import has_session, quiet_interrupts, start_connect_session, start_session
+from penstock.store.overlay import OverlayFiles
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

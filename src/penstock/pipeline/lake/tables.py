@@ -8,9 +8,9 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from penstock.pipeline.jobs.lag import lag, lag_frame
-from penstock.pipeline.lake.project import Lake, TopicTable
+from penstock.pipeline.lake.project import Lake, LakeTable
 from penstock.pipeline.options import Options
-from penstock.pipeline.schema import known_columns
+from penstock.pipeline.source import known_columns
 
 # Columns are chosen by `select` alone: under Connect `drop` looks at the table at once, which may not be there yet.
 _RAW: Final = "messages"
@@ -35,7 +35,7 @@ def messages(lake: Lake) -> DataFrame:
     return SparkSession.active().readStream.format("rocketmq").options(**options).load()
 
 
-def decoded(topic: TopicTable) -> DataFrame:
+def decoded(topic: LakeTable) -> DataFrame:
     """The messages of one topic that can be read and decoded, with what their bodies say as `value`."""
     rows = SparkSession.active().readStream.table(_RAW).where(_of(topic))
     if topic.decode == "none":
@@ -55,11 +55,11 @@ def bad_messages(lake: Lake) -> DataFrame:
     return rows.where(reason.isNotNull()).select(*_COLUMNS, reason.alias("reason"))
 
 
-def _of(topic: TopicTable) -> Column:
+def _of(topic: LakeTable) -> Column:
     return (f.col("topic") == topic.topic) & f.col(_CORRUPT).isNull()
 
 
-def _value(topic: TopicTable) -> Column:
+def _value(topic: LakeTable) -> Column:
     """What a body says, null if it is not what it should be."""
     text = f.when(f.is_valid_utf8(f.col("body").cast("string")), f.col("body").cast("string"))
     if topic.decode == "text":

@@ -2,6 +2,11 @@
 
 Java writes such a table with the queue itself as key, `{{"brokerName":"a","queueId":0,"topic":"T"}:5}`, which is not
 JSON but what its tools read and expect; there is no strict form.
+
+
+A look into a consume queue (321), and one subscription of a group (345).
+
+Locks of queues for ordered consumption: 41 and 42.
 """
 
 from __future__ import annotations
@@ -12,8 +17,9 @@ from typing import Any, Final, Self
 
 import msgspec
 
-from penstock.format.java_ints import Int32, Int64
+from penstock.format.constants import Int32, Int64
 from penstock.protocol.bodies.base import NOT_THE_SHAPE, Body
+from penstock.protocol.subscription import SubscriptionData
 
 _QUEUE: Final = re.compile(rb'\{"brokerName":"([^"\\]*)","queueId":(\d{1,9}),"topic":"([^"\\]*)"\}:')
 """A queue as a key, as Java writes it. In front of a quote a brace can only be outside of a text."""
@@ -97,3 +103,47 @@ def _of_text(key: str) -> Any:
         return key
     broker_name, queue_id, topic = key.split("\x01")
     return MessageQueue(broker_name=broker_name, queue_id=int(queue_id), topic=topic)
+
+
+class ConsumeQueueData(Body, kw_only=True, omit_defaults=True):
+    """One unit. `eval` says whether the group's filter takes it; `msg` what is wrong with it."""
+
+    physic_offset: Int64
+    physic_size: Int32
+    tags_code: Int64
+    eval: bool
+    extend_data_json: str | None = None
+    bit_map: str | None = None
+    msg: str | None = None
+
+
+class QueryConsumeQueueResponseBody(Body, kw_only=True):
+    """321."""
+
+    subscription_data: SubscriptionData | None = None
+    filter_data: str | None = None
+    queue_data: list[ConsumeQueueData] = []
+    max_queue_index: Int64 = 0
+    min_queue_index: Int64 = 0
+
+
+class QuerySubscriptionResponseBody(Body, kw_only=True):
+    """345, 5.x."""
+
+    subscription_data: SubscriptionData | None = None
+    group: str
+    topic: str
+
+
+class LockBatchRequestBody(Body, kw_only=True):
+    """41 and 42: the queues that a client wants to lock, or to release."""
+
+    consumer_group: str
+    client_id: str
+    mq_set: list[MessageQueue] = []
+
+
+class LockBatchResponseBody(Body, kw_only=True):
+    """41: those that the client holds now."""
+
+    locked: list[MessageQueue] = msgspec.field(default_factory=list, name="lockOKMQSet")

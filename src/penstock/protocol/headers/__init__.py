@@ -9,7 +9,7 @@ from typing import Final, TypeVar
 
 from penstock.protocol.codes import RequestCode
 from penstock.protocol.fields import Fields, Reply, Request
-from penstock.protocol.headers import admin, groups, namesrv, offsets, pull, query, send, topics, transactions
+from penstock.protocol.headers import admin, groups, namesrv, offsets, pull, send
 
 F = TypeVar("F", bound=Fields)
 
@@ -17,7 +17,7 @@ F = TypeVar("F", bound=Fields)
 def _by_code(base: type[F]) -> dict[RequestCode, type[F]]:
     return {
         code: kind
-        for module in (admin, groups, namesrv, offsets, pull, query, send, topics, transactions)
+        for module in (admin, groups, namesrv, offsets, pull, send)
         for kind in vars(module).values()
         if isinstance(kind, type) and issubclass(kind, base)
         for code in kind.codes

@@ -6,7 +6,7 @@ from typing import ClassVar
 
 import msgspec
 
-from penstock.format.java_ints import Int32, Int64
+from penstock.format.constants import Int32, Int64
 from penstock.protocol.codes import RequestCode
 from penstock.protocol.fields import Codes, Request
 
@@ -21,7 +21,7 @@ class UnregisterClient(Request, kw_only=True):
     consumer_group: str | None = None
 
 
-class ConsumerGroup(Request, kw_only=True):
+class ConsumerGroupRequest(Request, kw_only=True):
     """38 and 203, and 40 on its way to a client."""
 
     codes: ClassVar[Codes] = (

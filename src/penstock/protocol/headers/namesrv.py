@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from penstock.format.java_ints import Int32, Int64
+from penstock.format.constants import Int32, Int64
 from penstock.protocol.codes import RequestCode
 from penstock.protocol.fields import Codes, Reply, Request
 

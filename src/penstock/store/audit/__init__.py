@@ -13,8 +13,7 @@ Files are read as they lie on disk, also those that a store would refuse to load
     auditor.py      all of it, on one machine
 """
 
-from penstock.store.audit.auditor import audit
-from penstock.store.audit.finding import Finding
-from penstock.store.audit.report import AuditReport, Figures
+from penstock.store.audit.audit import audit
+from penstock.store.audit.findings import AuditReport, Figures, Finding
 
 __all__ = ["AuditReport", "Figures", "Finding", "audit"]

@@ -1,4 +1,11 @@
-"""The other side of external dispatch: builds queues and index of a store that only appends, batch by batch.
+"""How the job begins: queues and index as they were when the last job told how far it had come.
+
+What was told (`dispatch.done`) is believed if the machine has not failed since; else what was synced (the note). Units
+and items behind that may be half a batch: they go, and are built again from the log. The store may be serving what lies
+before it at this very moment, and nothing there is touched unless it is wrong.
+
+
+The other side of external dispatch: builds queues and index of a store that only appends, batch by batch.
 
 Owns queues, index and the note of how complete they are, while it holds the job's lock; the log is only read, up to
 the position that the store tells. Each batch is dispatched by the code of inline dispatch, so the same bytes lie in the
@@ -11,30 +18,76 @@ Killed at any moment, the next one cuts what was not told, and goes on where tha
 from __future__ import annotations
 
 import contextlib
+import logging
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Final, Self
 
 from penstock.clock import now_ms
 from penstock.errors import BadStore
 from penstock.store.commit_log import CommitLog
+from penstock.store.damage import Quarantine, read_damage
 from penstock.store.deleted_topics import read_deleted_topics
-from penstock.store.descriptors import allow_many_files
-from penstock.store.dispatch_state import DispatchNotes
+from penstock.store.dispatch_state import DispatchNotes, read_state
 from penstock.store.engine import Engine
-from penstock.store.external.derived_start import start_at
-from penstock.store.external.marks import MarkFile, read_mark
-from penstock.store.external.scan import FromPieces, Piece
-from penstock.store.external.terms import needed_terms, take_job_lock
-from penstock.store.file_queue import file_name
-from penstock.store.files import Files
-from penstock.store.layout import Layout
+from penstock.store.external.agreement import MarkFile, built_position, needed_terms, read_mark, take_job_lock
+from penstock.store.external.scan import DerivedRange, FromPieces
+from penstock.store.io import Files
+from penstock.store.layout import Layout, allow_many_files
+from penstock.store.lock import StoreLock
 from penstock.store.mapped_file import MappedFile
-from penstock.store.overlay_files import OverlayFiles
-from penstock.store.retention.drop import Dropper
-from penstock.store.retention.follow import DerivedFollower
-from penstock.store.store_lock import StoreLock
+from penstock.store.mapped_file_queue import file_name
+from penstock.store.overlay import OverlayFiles
+from penstock.store.records import Records
+from penstock.store.recovery.index import IndexRecovery
+from penstock.store.recovery.log import LogRecovery
+from penstock.store.recovery.queues import QueueRecovery, Redispatch
+from penstock.store.recovery.report import RecoveryReport
+from penstock.store.retention.derived import DerivedFollower, Dropper
+
+log = logging.getLogger("penstock.store")
+
+
+def start_at(engine: Engine, disk: Files) -> None:
+    """Takes queues and index back to what counts, and completes them up to there. `disk` shows the log.
+
+    Raises BadStore, StoreFailed or OSError, and can be done again.
+    """
+    files, layout, settings, index = engine.io, engine.layout, engine.settings, engine.index
+    commit_log, dispatcher = engine.log, engine.dispatcher
+    state, position = read_state(files, layout.dispatched), built_position(files, layout)
+    records = Records(commit_log, verify_crc=settings.verify_crc_on_read)
+    part = LogRecovery(replace(engine, io=disk), records, live=True)
+    part.load()
+    damage = read_damage(files, layout.damaged)
+    part.take_as_known(position, damage)
+    report = RecoveryReport(clean_exit=False)
+    quarantine = Quarantine(files, layout.quarantine, engine.clock, max_bytes=settings.quarantine_max_bytes)
+    queue_part = QueueRecovery(engine, live=False)
+    index_part = None if index is None else IndexRecovery(files, index, records, live=False, owned=False)
+    sizes = None if state is None else state.sizes
+    queue_part.load(sizes)
+    if index_part is not None:
+        index_part.load(sizes)
+    queue_part.look(part, False)
+    if index_part is not None:
+        index_part.look(part, False)
+    quarantine.make_room(queue_part.room_needed + (0 if index_part is None else index_part.room_needed))
+    part.bring_in_order(quarantine, report)
+    queue_part.bring_in_order(quarantine, report, False)
+    if index_part is not None:
+        noted_end = None if state is None else state.index_end
+        index_part.bring_in_order(part, quarantine, report, False, noted_end)
+    if commit_log.queue.files:
+        dispatching = Redispatch(engine, state, state_is_garbage=False, external=True)
+        dispatching.run(part, index_part, queue_part.behind, report, lambda told: None)
+    dispatcher.move_to(max(dispatcher.position, position))
+    dispatcher.set_damage(damage)
+    for note in report.notes:
+        log.info("%s", note)
+
 
 _SYNC_EVERY_S: Final = 1.0
 
@@ -111,7 +164,7 @@ class Builder:
         """Up to where the store lets its log be dispatched."""
         return published_end(self._io, self.layout, self.position)
 
-    def build(self, stop: int, pieces: Sequence[Piece] = ()) -> None:
+    def build(self, stop: int, pieces: Sequence[DerivedRange] = ()) -> None:
         """Dispatches what begins before `stop`, with what others have found there. Raises StoreFailed, OSError."""
         stop = min(stop, self.published)
         self._forget_deleted()

@@ -18,9 +18,8 @@ import numpy as np
 
 from penstock.format import kernels
 from penstock.format.rows import ROW, Reason
-from penstock.store.dispatch import Dispatcher
-from penstock.store.light_view import FilesView
-from penstock.store.look_ahead import Derived
+from penstock.store.dispatch import Derived, Dispatcher
+from penstock.store.readonly.view import FilesView
 
 _BATCH_ROWS = 16_384
 
@@ -37,7 +36,7 @@ class LogRange(NamedTuple):
     delay_levels: tuple[int, ...]
 
 
-class Piece(msgspec.Struct, frozen=True):
+class DerivedRange(msgspec.Struct, frozen=True):
     """Records that follow each other in one file of the log, as `kernels.derive` finds them."""
 
     start: int
@@ -58,12 +57,12 @@ class Piece(msgspec.Struct, frozen=True):
         return rows, self.reached - base, self.reason, hashes.copy(), picks.copy()
 
 
-def encode_piece(piece: Piece) -> bytes:
+def encode_piece(piece: DerivedRange) -> bytes:
     return msgspec.msgpack.encode(piece)
 
 
-def decode_piece(data: bytes) -> Piece:
-    return msgspec.msgpack.decode(data, type=Piece)
+def decode_piece(data: bytes) -> DerivedRange:
+    return msgspec.msgpack.decode(data, type=DerivedRange)
 
 
 def cut_range(start: int, stop: int, most: int, least_size: int) -> list[tuple[int, int]]:
@@ -73,7 +72,7 @@ def cut_range(start: int, stop: int, most: int, least_size: int) -> list[tuple[i
     return list(pairwise(borders))
 
 
-def scan(place: LogRange) -> Iterator[Piece]:
+def scan(place: LogRange) -> Iterator[DerivedRange]:
     """The pieces of a range, in order; what is damaged is passed over, as dispatch does."""
     with closing(FilesView(place.folder, place.file_size)) as files:
         position = place.start
@@ -88,7 +87,9 @@ def scan(place: LogRange) -> Iterator[Piece]:
             position, exact = file.from_offset + file.size, True
 
 
-def _scan_file(data: memoryview, base: int, start: int, stop: int, exact: bool, place: LogRange) -> Iterator[Piece]:
+def _scan_file(
+    data: memoryview, base: int, start: int, stop: int, exact: bool, place: LogRange
+) -> Iterator[DerivedRange]:
     at = start if exact else kernels.find_record(data, base, start, stop, True)
     while 0 <= at < stop:
         topics = kernels.TopicTable()
@@ -96,7 +97,7 @@ def _scan_file(data: memoryview, base: int, start: int, stop: int, exact: bool, 
         rows, reached, reason, hashes, numbers = kernels.derive(data, base, at, stop, topics, place.delay_levels, room)
         names = [topic.encode("utf-8", "surrogateescape") for topic in topics.names]
         parts = rows.tobytes(), hashes.tobytes(), numbers.tobytes()
-        yield Piece(base + at, base + reached, int(reason), *parts, names)
+        yield DerivedRange(base + at, base + reached, int(reason), *parts, names)
         if reason == Reason.BLANK:
             return
         at = reached
@@ -107,7 +108,7 @@ def _scan_file(data: memoryview, base: int, start: int, stop: int, exact: bool, 
 class FromPieces:
     """What others have found, for the steps of a dispatcher; where they found nothing, it looks itself."""
 
-    def __init__(self, dispatcher: Dispatcher, pieces: Sequence[Piece]) -> None:
+    def __init__(self, dispatcher: Dispatcher, pieces: Sequence[DerivedRange]) -> None:
         self._dispatcher = dispatcher
         self._pieces = sorted(pieces, key=lambda piece: piece.start)
         self._next = 0

@@ -1,24 +1,91 @@
-"""The start of a store that only appends.
+"""The next queue offsets of a store that does not build its queues: from the note, and the log behind it.
+
+The note says how many units each queue had when everything before its position was dispatched. What lies behind that in
+the log says the rest: each record carries its own queue offset. Nothing of the queues is read or changed.
+
+
+The start of a store that only appends.
 
 As a rule it looks at the log alone, cuts a torn end, and takes the next queue offsets from the note and the log behind
 it; queues and index stay as they are, whether or not their job is running. Where that is not enough, the whole recovery
 runs instead, queues and index included, under the job's lock: when dispatch was inline so far, when there is no note
 to go by, when a swap of rebuilt files was cut short, and when the log has lost what was dispatched already.
+
+
+The start of a store that dispatches for itself: the recovery of all its files.
+
+If a job has built queues and index so far, they are taken back first: under the job's lock, so that none is at work,
+and the terms of external dispatch go once everything is dispatched. A crash in between leaves them, and the next start
+takes the queues back again. A view takes nothing, and only knows that a job was there.
 """
 
 from __future__ import annotations
 
 import msgspec
+import numpy as np
 
+from penstock.format import kernels
+from penstock.format.rows import Reason
+from penstock.store.atomic_files import finish_swap
+from penstock.store.commit_log import CommitLog
+from penstock.store.deleted_topics import read_deleted_topics
 from penstock.store.dispatch_state import DispatchNotes, DispatchState, read_state
 from penstock.store.engine import Engine
-from penstock.store.external.marks import MarkFile
-from penstock.store.external.next_offsets import take_next_offsets
-from penstock.store.external.terms import Terms, agree, built_position, is_external, read_terms, take_job_lock
+from penstock.store.external.agreement import (
+    MarkFile,
+    Terms,
+    agree,
+    built_position,
+    end_terms,
+    is_external,
+    read_terms,
+    take_job_lock,
+)
+from penstock.store.io import Files
+from penstock.store.layout import Layout
+from penstock.store.lock import StoreLock
+from penstock.store.records import most_offset
 from penstock.store.recovery import Recovery, RecoveryReport, StartParts
-from penstock.store.recovery.log_part import LogPart
-from penstock.store.store_lock import StoreLock
-from penstock.store.swap import finish_swap
+from penstock.store.recovery.log import LogRecovery
+from penstock.store.recovery.report import DISPATCH, Meter, Tell
+
+_ROWS = 65_536
+
+
+def take_next_offsets(files: Files, layout: Layout, log: CommitLog, state: DispatchState, tell: Tell) -> None:
+    """Sets them in a log whose end is settled."""
+    deleted = read_deleted_topics(files, layout.deleted_topics)
+    for noted in state.queues:
+        if noted.count and noted.end > deleted.get(noted.topic, -2):
+            log.set_next_offset(noted.topic, noted.queue_id, noted.count)
+    topics = kernels.TopicTable()
+    end = log.queue.wrote_offset
+    position = max(state.position, log.min_offset)
+    meter = Meter(tell, DISPATCH, end - position)
+    while position < end:
+        file = log.queue.find(position)
+        assert file is not None, "a log has no holes"
+        base, stop = file.from_offset, min(end - file.from_offset, file.size)
+        rows, reached, reason = kernels.walk(file.map.view, base, position - base, stop, False, topics, _ROWS)
+        _count(log, rows, topics, deleted)
+        if reason == Reason.BLANK:
+            reached = file.size
+        elif reason not in (Reason.STOP, Reason.FULL):
+            found = kernels.find_record(file.map.view, base, reached + 1, stop, True)
+            reached = stop if found < 0 else found
+        meter.add(base + reached - position)
+        position = base + reached
+
+
+def _count(log: CommitLog, rows: kernels.Rows, topics: kernels.Topics, deleted: dict[str, int]) -> None:
+    for topic_id, queue_id, picks in kernels.group_rows(rows):
+        topic = topics.name(topic_id)
+        offsets, positions = rows["queue_offset"][picks], rows["physical_offset"][picks]
+        # A queue offset that the log had no room for is damage; one of a deleted topic counts no more.
+        sound = (offsets >= 0) & (offsets <= most_offset(positions)) & (positions >= deleted.get(topic, 0))
+        if sound.any():
+            known = log.next_offset(topic, queue_id)
+            log.set_next_offset(topic, queue_id, max(known, int(np.max(offsets[sound])) + 1))
 
 
 class AppendOnlyStart:
@@ -29,7 +96,7 @@ class AppendOnlyStart:
         self._io = parts.engine.io
         self._layout = parts.engine.layout
         self._log = parts.engine.log
-        self._log_part = LogPart(parts.engine, parts.records, live=False)
+        self._log_part = LogRecovery(parts.engine, parts.records, live=False)
         self._whole: _WholeStart | None = None
         self._state: DispatchState | None = read_state(self._io, self._layout.dispatched)
         self._quarantine = parts.quarantine()
@@ -125,6 +192,40 @@ class _WholeStart:
 
     def close(self) -> None:
         self._derived.close()
+        if self._lock is not None:
+            self._lock.release()
+            self._lock = None
+
+
+class InlineStart:
+    """Runs once, at open; raises StoreInUse if a job has queues and index in its hands."""
+
+    def __init__(self, parts: StartParts) -> None:
+        self._io = files = parts.engine.io
+        self._layout = layout = parts.engine.layout
+        external = is_external(files, layout)
+        self._lock: StoreLock | None = None
+        if external and not files.read_only:
+            self._lock = parts.job_lock or take_job_lock(files, layout)
+        try:
+            finish_swap(files, layout)
+            self._recovery = Recovery(parts, external=external)
+        except BaseException:
+            self.close()
+            raise
+
+    def look(self, clean_exit: bool) -> None:
+        """As `Recovery.look`."""
+        self._recovery.look(clean_exit)
+
+    def act(self) -> RecoveryReport:
+        """As `Recovery.act`; dispatch is inline afterwards."""
+        report = self._recovery.act()
+        if self._lock is not None:
+            end_terms(self._io, self._layout)
+        return report
+
+    def close(self) -> None:
         if self._lock is not None:
             self._lock.release()
             self._lock = None

@@ -18,8 +18,7 @@ brings to the same end:
 After a clean exit the last three log files are walked; after a crash, those that the checkpoint does not vouch for.
 """
 
-from penstock.store.recovery.recovery import Recovery
+from penstock.store.recovery.recovery import Recovery, StartParts
 from penstock.store.recovery.report import Progress, RecoveryReport
-from penstock.store.recovery.start_parts import StartParts
 
 __all__ = ["Progress", "Recovery", "RecoveryReport", "StartParts"]

@@ -1,17 +1,44 @@
-"""The order of a start: load, look, ask for room, act, sync."""
+"""What every start works with, as one value.
+
+The order of a start: load, look, ask for room, act, sync.
+"""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
+
+from penstock.format.checkpoint import Checkpoint
+from penstock.store.damage import MayExceed, Quarantine
 from penstock.store.dispatch_state import read_state
-from penstock.store.recovery.dispatching import Dispatching
-from penstock.store.recovery.index_part import IndexPart
-from penstock.store.recovery.log_part import LogPart
-from penstock.store.recovery.queue_part import QueuePart
-from penstock.store.recovery.report import RecoveryReport
-from penstock.store.recovery.start_parts import StartParts
+from penstock.store.engine import Engine
+from penstock.store.lock import StoreLock
+from penstock.store.records import Records
+from penstock.store.recovery.index import IndexRecovery
+from penstock.store.recovery.log import LogRecovery
+from penstock.store.recovery.queues import QueueRecovery, Redispatch
+from penstock.store.recovery.report import RecoveryReport, Tell
 from penstock.store.sink.journal import pending_start
+
+
+class StartParts(msgspec.Struct, frozen=True, kw_only=True):
+    """The store that is started, and who is asked and told meanwhile."""
+
+    engine: Engine
+    records: Records
+    checkpoint: Checkpoint
+    may_exceed: MayExceed
+    """Asked before more than quarantineMaxBytes is kept aside."""
+    tell: Tell
+    job_lock: StoreLock | None
+    """That of external dispatch, from who holds it already; the start releases it if it was needed."""
+
+    def quarantine(self) -> Quarantine:
+        """Where this start keeps things aside."""
+        engine = self.engine
+        most = engine.settings.quarantine_max_bytes
+        return Quarantine(engine.io, engine.layout.quarantine, engine.clock, max_bytes=most, may_exceed=self.may_exceed)
 
 
 class Recovery:
@@ -38,11 +65,11 @@ class Recovery:
         self._live = live = begun is not None or owned
         self._tell = parts.tell
         self._state = read_state(files, layout.dispatched)
-        self._log_part = LogPart(engine, parts.records, live=live, begun=begun)
-        self._queue_part = QueuePart(engine, live=live)
-        self._index_part = None if index is None else IndexPart(files, index, parts.records, live=live, owned=owned)
+        self._log_part = LogRecovery(engine, parts.records, live=live, begun=begun)
+        self._queue_part = QueueRecovery(engine, live=live)
+        self._index_part = None if index is None else IndexRecovery(files, index, parts.records, live=live, owned=owned)
         garbage = self._state is None and files.exists(layout.dispatched)
-        self._dispatching = Dispatching(engine, self._state, state_is_garbage=garbage, external=external)
+        self._dispatching = Redispatch(engine, self._state, state_is_garbage=garbage, external=external)
 
     def look(self, clean_exit: bool) -> None:
         """Finds out what there is and what has to be done; everything stays as it is.

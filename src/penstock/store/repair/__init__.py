@@ -9,8 +9,7 @@
 `repair` puts everything right that can be; `rebuild` makes queues and index anew from the log, all or some.
 """
 
-from penstock.store.repair.rebuild import rebuild
-from penstock.store.repair.repair import repair
+from penstock.store.repair.repair import rebuild, repair
 from penstock.store.repair.report import (
     Change,
     LostMessages,

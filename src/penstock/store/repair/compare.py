@@ -1,4 +1,6 @@
-"""Whether a queue is what dispatch builds from the log, as far as anybody who reads it can tell. Where units lead.
+"""The queues that are in the store, as far as they can be read: only looked at, through a view that changes nothing.
+
+Whether a queue is what dispatch builds from the log, as far as anybody who reads it can tell. Where units lead.
 
 Units of records that retention has deleted are not looked at, nor what lies behind the queue's end, nor the address in
 an extension file that a unit may have in place of its tag's hash.
@@ -7,19 +9,72 @@ an extension file that a unit may have in place of its tag's hash.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
+from penstock.errors import BadStore
 from penstock.format.index_layout import HEADER_SIZE, IndexGeometry, IndexHeader
 from penstock.format.queue_unit import MAX_EXT_ADDRESS, NO_RECORD_SIZE, UNIT, UNIT_SIZE, Units
-from penstock.store.audit.index_items import ItemTable
+from penstock.store.audit.files import ItemTable
 from penstock.store.consume_queue import ConsumeQueue
 from penstock.store.damage import DamagedRange
-from penstock.store.files import Files
+from penstock.store.io import Files
+from penstock.store.layout import Layout
+from penstock.store.overlay import OverlayFiles
 from penstock.store.repair.report import LostMessages
+
+QueueName = tuple[str, int]
+"""Topic and queue id."""
+
+
+class OldQueues:
+    """Opens one queue after the other; thousands of them are never open at once."""
+
+    def __init__(
+        self,
+        files: Files,
+        layout: Layout,
+        file_size: int,
+        selects: Callable[[str, int], bool] | None = None,
+        folder: Path | None = None,
+    ) -> None:
+        """`folder`: where they are, if not in their place."""
+        self._io = files if files.read_only else OverlayFiles()
+        self._folder = folder or layout.consume_queue
+        self._file_size = file_size
+        self._selects = selects
+
+    def names(self) -> list[QueueName]:
+        """Those that are selected, also if their files are of no use."""
+        found: list[QueueName] = []
+        for topic in self._io.names(self._folder) if self._io.is_folder(self._folder) else ():
+            folder = self._folder / topic
+            for name in self._io.names(folder) if self._io.is_folder(folder) else ():
+                if name.isascii() and name.isdecimal() and self._io.is_folder(folder / name):
+                    found.append((topic, int(name)))
+        return [name for name in found if self._selects is None or self._selects(*name)]
+
+    def __iter__(self) -> Iterator[ConsumeQueue]:
+        """Those that can be read, each closed when the next one comes."""
+        for name in self.names():
+            with self.open(*name) as queue:
+                if queue is not None:
+                    yield queue
+
+    @contextlib.contextmanager
+    def open(self, topic: str, queue_id: int) -> Iterator[ConsumeQueue | None]:
+        """One queue, None if there is none or its files are of no use."""
+        queue = ConsumeQueue(self._io, self._folder / topic / str(queue_id), topic, queue_id, self._file_size)
+        with contextlib.closing(queue):
+            usable = False
+            with contextlib.suppress(BadStore, OSError):
+                queue.load()
+                usable = bool(queue.files.files)
+            yield queue if usable else None
+
 
 _UNITS_AT_ONCE = 1 << 16
 

@@ -15,19 +15,17 @@ from typing import NamedTuple
 from penstock.errors import BadStore, StoreFailed
 from penstock.format.queue_unit import UNIT_SIZE
 from penstock.format.topics import is_readable_topic
+from penstock.store.atomic_files import Move, clear_staging, swap
 from penstock.store.consume_queue import ConsumeQueue
-from penstock.store.damage import DamagedRange
-from penstock.store.files import Files
+from penstock.store.damage import DamagedRange, Quarantine
 from penstock.store.index import Index
+from penstock.store.io import Files
 from penstock.store.layout import Layout
-from penstock.store.overlay_files import OverlayFiles
-from penstock.store.quarantine import Quarantine
-from penstock.store.repair.compare import difference
-from penstock.store.repair.old_queues import OldQueues, QueueName
+from penstock.store.overlay import OverlayFiles
+from penstock.store.repair.compare import OldQueues, QueueName, difference
 from penstock.store.repair.report import Progress, Rebuilt, within
 from penstock.store.repair.staging import Staging, StagingPlan
 from penstock.store.settings import Settings
-from penstock.store.swap import Move, clear_staging, swap
 
 Wanted = Callable[[Staging], tuple[dict[QueueName, str], str]]
 """Looks at what was built; says which queues are to be swapped, and why, and why the index is, if it is."""

@@ -12,24 +12,22 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from penstock.errors import disk_refused
 from penstock.format.constants import BLANK_HEADER_SIZE, BLANK_MAGIC
 from penstock.format.queue_unit import NO_RECORD_SIZE, PRE_BLANK, UNIT_SIZE, pack_unit
 from penstock.store.commit_log import CommitLog
-from penstock.store.consume_queue import ConsumeQueue
-from penstock.store.consume_queues import ConsumeQueues
+from penstock.store.consume_queue import ConsumeQueue, Placeholders
+from penstock.store.consume_queues import ConsumeQueues, QueuesAndIndex
 from penstock.store.damage import DamagedRange
 from penstock.store.deleted_topics import read_deleted_topics
-from penstock.store.disk_errors import disk_refused
 from penstock.store.dispatch import Dispatcher
-from penstock.store.files import Files
 from penstock.store.index import Index
+from penstock.store.io import Files
 from penstock.store.layout import Layout
 from penstock.store.mapped_file import MappedFile
-from penstock.store.overlay_files import OverlayFiles
-from penstock.store.placeholders import Placeholders
-from penstock.store.queues_and_index import QueuesAndIndex
+from penstock.store.overlay import OverlayFiles
 from penstock.store.records import Records
-from penstock.store.repair.old_queues import OldQueues, QueueName
+from penstock.store.repair.compare import OldQueues, QueueName
 from penstock.store.repair.report import Progress
 from penstock.store.running_flags import RunningFlags
 from penstock.store.settings import Settings

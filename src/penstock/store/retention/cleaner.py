@@ -1,4 +1,10 @@
-"""The thread that deletes old files, a few at a time.
+"""How full the disk is, and the thread that refuses puts while it is full.
+
+The watcher looks once a second, whatever the cleaner is doing, and takes puts again by itself as soon as there is room,
+whoever made it. A disk that cannot be measured is taken for a roomy one: nothing is refused or deleted on a guess.
+
+
+The thread that deletes old files, a few at a time.
 
 Every `cleanResourceInterval` it asks whether a pass is due: by the hour, by the disk, or because somebody asked. A pass
 takes at most ten files of the log, oldest first, with a pause after each, and stops at the first that must stay. Before
@@ -7,28 +13,109 @@ must. After a pass, or if a start or a reader left something to do, queues and i
 
 Passes are made one at a time, by this thread or by whoever calls `run`. What the disk refuses ends a pass with a
 warning, and the next one tries again.
+
+
+Retention of one open store: its parts, put together, and what it would do.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 
-from penstock.errors import StoreFailed
-from penstock.store.disk_errors import disk_refused
+from penstock.errors import StoreFailed, disk_refused
+from penstock.store.config_files import ConfigFiles
 from penstock.store.engine import Engine
+from penstock.store.io import Files
+from penstock.store.layout import Layout
 from penstock.store.mapped_file import MappedFile
-from penstock.store.retention.ages import facts_of
-from penstock.store.retention.drop import Dropper
-from penstock.store.retention.follow import Follower
-from penstock.store.retention.gauge import DiskGauge
-from penstock.store.retention.policy import MOST_FILES_A_PASS, Cause, Level, Limits
+from penstock.store.records import Records
+from penstock.store.retention.derived import DerivedCleaner, Dropper
+from penstock.store.retention.explain import Explainer, Outlook, disk_figures
+from penstock.store.retention.policy import (
+    MAX_FILES_A_PASS,
+    Cause,
+    DiskUsage,
+    GroupOffsets,
+    Level,
+    RetentionLimits,
+    facts_of,
+    with_delivery,
+)
+from penstock.store.retention.topics import TopicCleaner
+from penstock.store.running_flags import RunningFlags, Trouble
+from penstock.store.statistics import RetentionFigures
 from penstock.store.worker import Worker
 
 log = logging.getLogger("penstock.store")
+LOOK_SECONDS = 1.0
+
+
+class DiskGauge:
+    """Measures the log's partition, and that of the queues if it is another. Safe from any thread."""
+
+    def __init__(self, files: Files, layout: Layout) -> None:
+        self._io = files
+        self._folders = (layout.commit_log, layout.consume_queue)
+        self._said: str | None = None
+
+    def measure(self) -> list[DiskUsage]:
+        """The log's partition first; without those that cannot be measured."""
+        found: dict[int, DiskUsage] = {}
+        try:
+            for folder in map(self._nearest, self._folders):
+                partition = self._io.partition(folder)
+                if partition not in found:
+                    found[partition] = DiskUsage(folder, *self._io.disk_usage(folder))
+            self._said = None
+        except OSError as error:
+            why = f"{error.filename}: {error.strerror}"
+            if why != self._said:
+                log.warning("the disk cannot be measured (%s); it is taken for a roomy one", why)
+            self._said = why
+        return list(found.values())
+
+    def _nearest(self, folder: Path) -> Path:
+        """The folder, or the one above it that exists: before the first message there is no log."""
+        while not self._io.exists(folder) and folder != folder.parent:
+            folder = folder.parent
+        return folder
+
+
+class DiskWatcher(Worker):
+    """Keeps the running flag DISK_FULL true, and tells when files should go."""
+
+    def __init__(
+        self, gauge: DiskGauge, limits: RetentionLimits, flags: RunningFlags, pressed: Callable[[], object]
+    ) -> None:
+        super().__init__("penstock-disk", LOOK_SECONDS)
+        self._gauge = gauge
+        self._limits = limits
+        self._flags = flags
+        self._pressed = pressed
+        self.level = Level.ROOMY
+
+    def work(self) -> None:
+        level, usage = self._limits.worst(self._gauge.measure())
+        if usage is not None and level is Level.FULL:
+            reason = self._limits.refusal(usage)
+            if self.level is not Level.FULL:
+                log.error("puts are refused: %s", reason)
+            self._flags.raise_trouble(Trouble.DISK_FULL, reason)
+        elif self.level is Level.FULL:
+            self._flags.clear(Trouble.DISK_FULL)
+            log.warning("the disk has room again: puts are taken")
+        risen, self.level = level > self.level, level
+        if risen and level >= Level.YOUNG_FILES_GO:
+            self._pressed()
+
+    def finish(self) -> None:
+        """Nothing is left to do at the end."""
+
 
 FIRST_PASS_SECONDS = 60.0
 PASSES_ON_REQUEST = 20
@@ -50,7 +137,7 @@ class Cleaner(Worker):
         engine: Engine,
         gauge: DiskGauge,
         gate: threading.Lock,
-        follower_type: type[Follower],
+        follower_type: type[DerivedCleaner],
     ) -> None:
         """`gate` is held during a pass, and by whoever removes queues."""
         settings, clock = engine.settings, engine.clock
@@ -63,7 +150,7 @@ class Cleaner(Worker):
         self._gate = gate
         self._dropper = Dropper(clock, settings.destroy_mapped_file_interval_forcibly)
         self.follower = follower_type(engine, self._dropper, self._pause_in_queues)
-        self._limits = Limits.of(settings)
+        self._limits = RetentionLimits.of(settings)
         self._log_pause = settings.delete_commit_log_files_interval / 1000
         self._queue_pause = settings.delete_consume_queue_files_interval / 1000
         self._hung_interval_ms = settings.redelete_hanged_file_interval
@@ -120,7 +207,7 @@ class Cleaner(Worker):
 
     def _delete_log_files(self, gone: list[Gone]) -> None:
         queue = self._log.queue
-        while len(gone) < MOST_FILES_A_PASS and len(queue.files) > 1:
+        while len(gone) < MAX_FILES_A_PASS and len(queue.files) > 1:
             if gone and gone[-1].cause is Cause.DISK:
                 self.follower.follow()
             first = queue.files[0]
@@ -147,3 +234,46 @@ class Cleaner(Worker):
         self.bytes_freed += file.size
         log.info("%s is deleted (%s)", file.path, cause.value)
         return Gone(file.path.name, file.size, cause)
+
+
+class Retention:
+    """The cleaner, the disk's watcher and the deletion of topics."""
+
+    def __init__(
+        self, engine: Engine, topics: TopicCleaner, follower_type: type[DerivedCleaner] = DerivedCleaner
+    ) -> None:
+        """`follower_type` brings queues and index in line with the log's beginning."""
+        self._io = engine.io
+        self._log = engine.log
+        self.limits = RetentionLimits.of(engine.settings)
+        self.gauge = DiskGauge(engine.io, engine.layout)
+        self.topics = topics
+        self.cleaner = Cleaner(engine, self.gauge, topics.gate, follower_type)
+        self.follower = self.cleaner.follower
+        self.watcher = DiskWatcher(self.gauge, self.limits, engine.flags, self.cleaner.wake)
+
+    def threads(self) -> list[Worker]:
+        """What is to be started; the disk has been looked at once, so a full one refuses puts from the first on."""
+        self.watcher.work()
+        return [self.watcher, self.cleaner]
+
+    def figures(self) -> RetentionFigures:
+        files = self._log.queue.files
+        return RetentionFigures(
+            disk=[disk_figures(usage, self.limits) for usage in self.gauge.measure()],
+            next_expiry_ms=self.limits.expires_ms(facts_of(self._io, files[0], safe_offset=0)) if files[1:] else -1,
+            log_files_deleted=self.cleaner.files_deleted,
+            derived_files_deleted=self.follower.files_deleted,
+            bytes_freed=self.cleaner.bytes_freed + self.follower.bytes_freed,
+            problem=self.cleaner.problem,
+        )
+
+
+def explain_retention(engine: Engine, records: Records, offsets: GroupOffsets | None) -> Outlook:
+    """See `MessageStore.explain_retention`. Raises BadStore if a config file cannot be read."""
+    if offsets is None:
+        config = ConfigFiles(engine.io, engine.layout.config)
+        read, delivered = config.consumer_offsets.read().table, config.delay_offsets.read().table
+        offsets = with_delivery(read.offsets, delivered.offsets)
+    usages = DiskGauge(engine.io, engine.layout).measure()
+    return Explainer(engine, records).explain(engine.clock(), usages, offsets)

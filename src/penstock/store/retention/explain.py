@@ -12,10 +12,18 @@ import msgspec
 
 from penstock.store.engine import Engine
 from penstock.store.records import Records
-from penstock.store.retention.ages import facts_of
-from penstock.store.retention.figures import DiskFigures
-from penstock.store.retention.policy import Cause, Level, Limits, LogFile, Usage
-from penstock.store.retention.unread import GroupOffsets, Unread, find_unread
+from penstock.store.retention.policy import (
+    Cause,
+    DiskUsage,
+    GroupOffsets,
+    Level,
+    LogFile,
+    RetentionLimits,
+    Unread,
+    facts_of,
+    find_unread,
+)
+from penstock.store.statistics import DiskFigures
 
 
 class FileOutlook(msgspec.Struct, frozen=True):
@@ -70,9 +78,9 @@ class Explainer:
         self._log = engine.log
         self._queues = engine.queues
         self._records = records
-        self._limits = Limits.of(engine.settings)
+        self._limits = RetentionLimits.of(engine.settings)
 
-    def explain(self, now_ms: int, usages: Sequence[Usage], offsets: GroupOffsets) -> Outlook:
+    def explain(self, now_ms: int, usages: Sequence[DiskUsage], offsets: GroupOffsets) -> Outlook:
         limits = self._limits
         end = self._log.queue.wrote_offset
         files = [facts_of(self._io, file, safe_offset=end) for file in self._log.queue.files]
@@ -112,7 +120,7 @@ class Explainer:
             )
         return found
 
-    def _going(self, files: list[LogFile], at_ms: int, usages: Sequence[Usage], offsets: GroupOffsets) -> Going:
+    def _going(self, files: list[LogFile], at_ms: int, usages: Sequence[DiskUsage], offsets: GroupOffsets) -> Going:
         going = [file for file, _ in self._limits.going(files, at_ms, usages)]
         end = going[-1].from_offset + going[-1].size if going else max(self._log.min_offset, 0)
         unread = find_unread(self._queues, offsets, end) if going else []
@@ -130,5 +138,5 @@ def _why(cause: Cause | None, last: bool, expires_ms: int, now_ms: int) -> str:
     return "not old enough" if expires_ms > now_ms else "old enough, but behind a file that stays"
 
 
-def disk_figures(usage: Usage, limits: Limits) -> DiskFigures:
+def disk_figures(usage: DiskUsage, limits: RetentionLimits) -> DiskFigures:
     return DiskFigures(str(usage.path), usage.used, usage.usable, usage.ratio, limits.level(usage).name)

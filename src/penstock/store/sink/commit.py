@@ -1,4 +1,19 @@
-"""Appends a whole batch of staged rows to a store, once.
+"""Rows that wait to be appended: files under `penstock/sink/staged/`, a folder for each run of a write.
+
+Anybody may stage, any number of processes at a time, also while the store is in use: nothing else of the store is
+touched. A part is written whole and synced before its name is given away; the name has something random in it, so that
+whoever stages the same rows again does not meet the files of an earlier try. What the files hold is up to whoever
+writes and reads them. Parts that nobody commits are removed by a later commit of the same query or write, or after a
+week.
+
+
+The topics that a batch is written to: how many queues they have, and `config/topics.json` for those that are new.
+
+The table is read by anybody and changed by the owner of the store only, who adds to it before the batch is appended: a
+topic without messages does no harm, messages without a topic would wait until a broker finds them at its next start.
+
+
+Appends a whole batch of staged rows to a store, once.
 
 Owns the store from the first look to the end; batches of several writers come one after the other. What is raised after
 the append was begun has the batch rolled back at once, as far as the disk allows, and by the next open otherwise.
@@ -8,7 +23,9 @@ Threads: one commit at a time in a process.
 from __future__ import annotations
 
 import contextlib
+import secrets
 import time
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -16,41 +33,156 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from penstock.clock import now_ms
-from penstock.errors import CorruptData, PenstockError, StoreFailed, StoreInUse
-from penstock.store.disk_errors import disk_refused
-from penstock.store.files import Files
+from penstock.errors import BadMessage, CorruptData, PenstockError, StoreFailed, StoreInUse, disk_refused
+from penstock.format.config_tables import TopicConfig
+from penstock.format.constants import DLQ_PREFIX, RETRY_PREFIX
+from penstock.store.config_files import ConfigFiles
+from penstock.store.io import Files
 from penstock.store.layout import Layout
+from penstock.store.lock import HeldLocks, StoreLock
 from penstock.store.settings import FlushDiskType, Settings
-from penstock.store.sink.finish import finish_batch
-from penstock.store.sink.journal import Intent, Journal, read_journal, write_journal
-from penstock.store.sink.marks import (
+from penstock.store.sink.journal import (
+    BatchMark,
     Identity,
-    Kind,
-    Mark,
+    Intent,
+    Journal,
+    WriterKind,
     check_readable,
     find_mark,
+    read_journal,
     remove_mark,
     remove_old_marks,
+    write_journal,
     write_mark,
 )
-from penstock.store.sink.staged import clear_staged
-from penstock.store.sink.topics import make_topics
+from penstock.store.sink.recovery import finish_batch
 from penstock.store.store import MessageStore
-from penstock.store.store_lock import HeldLocks, StoreLock
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+FORGOTTEN_MS: Final = 7 * 24 * 3_600_000
+
+
+class StagedFile(msgspec.Struct, frozen=True):
+    """One staged file."""
+
+    name: str
+    size: int
+    crc: int
+
+
+def folder_of(identity: Identity, run: str) -> str:
+    """The name of a folder for what one run stages for a batch."""
+    return f"{identity.key}-{run}"
+
+
+def stage(files: Files, layout: Layout, folder: str, name: str, data: bytes | memoryview) -> StagedFile:
+    """Writes a part and syncs it. Raises StoreFailed, and then there is no such part."""
+    path = layout.sink_staged / folder / f"{name}-{secrets.token_hex(8)}"
+    files.replace_bytes(path, data)
+    return StagedFile(path.name, len(data), zlib.crc32(data))
+
+
+def read_part(files: Files, layout: Layout, folder: str, part: StagedFile) -> bytes:
+    """What was staged. Raises CorruptData if it is not what is there now, or not there at all."""
+    path = layout.sink_staged / folder / part.name
+    try:
+        data = files.read_bytes(path)
+    except FileNotFoundError:
+        raise CorruptData(
+            "staged rows are gone; driver and executors must see the store's folder under the same path", path=path
+        ) from None
+    if len(data) != part.size or zlib.crc32(data) != part.crc:
+        raise CorruptData(
+            "staged rows are not what was written",
+            path=path,
+            expected=f"{part.size} bytes with checksum {part.crc}",
+            found=f"{len(data)} bytes with checksum {zlib.crc32(data)}",
+        )
+    return data
+
+
+def remove_staged(files: Files, layout: Layout, folder: str) -> None:
+    """Removes the folder of one batch. Raises OSError."""
+    for name in files.names(layout.sink_staged / folder):
+        files.unlink(layout.sink_staged / folder / name)
+    files.remove_folder(layout.sink_staged / folder)
+
+
+def clear_staged(files: Files, layout: Layout, identity: Identity, now: int) -> None:
+    """After a commit: removes what was staged for this query or write, by whatever run, and what is forgotten.
+
+    Raises OSError.
+    """
+    for folder in files.names(layout.sink_staged):
+        is_forgotten = files.modified_ms(layout.sink_staged / folder) < now - FORGOTTEN_MS
+        if is_forgotten or folder.startswith(f"{identity.key}-"):
+            remove_staged(files, layout, folder)
+
+
+_MAY_WRITE: Final = 2
+
+
+class TopicQueues(msgspec.Struct, frozen=True):
+    """How many queues each topic has. May be pickled."""
+
+    known: dict[str, int]
+    """Of the topics in the table; 0 for one that may not be written to."""
+    of_new_topics: int
+
+    def count(self, topic: str) -> int:
+        """The queues that may be written to. Raises BadMessage if none may."""
+        found = self.known.get(topic)
+        if found is None:
+            return 1 if topic.startswith((RETRY_PREFIX, DLQ_PREFIX)) else self.of_new_topics
+        if not found:
+            raise BadMessage(f"topic '{topic}' may not be written to: config/topics.json says so")
+        return found
+
+    def check(self, topic: str, queue_id: int) -> None:
+        """Raises BadMessage if a topic has no such queue."""
+        count = self.count(topic)
+        if not 0 <= queue_id < count:
+            new = "" if topic in self.known else ", as new topics have (defaultTopicQueueNums)"
+            raise BadMessage(f"topic '{topic}' has {count} queues{new}, and no queue {queue_id}")
+
+
+def read_topic_queues(files: Files, layout: Layout, of_new_topics: int) -> TopicQueues:
+    """What the table says. Raises BadStore if it cannot be read."""
+    topics = ConfigFiles(files, layout.config).topics.read().table.topics
+    known = {topic.name: topic.write_queue_nums if topic.perm & _MAY_WRITE else 0 for topic in topics.values()}
+    return TopicQueues(known, of_new_topics)
+
+
+def make_topics(files: Files, layout: Layout, used: Mapping[str, int], of_new_topics: int, now: int) -> None:
+    """Makes those of the topics that are new; `used` has the highest queue id of each.
+
+    Raises BadMessage if a topic has no such queue, BadStore or StoreFailed if the table cannot be read or written.
+    """
+    queues = read_topic_queues(files, layout, of_new_topics)
+    for topic, highest in used.items():
+        queues.check(topic, highest)
+    new = sorted(used.keys() - queues.known.keys())
+    if new:
+        file = ConfigFiles(files, layout.config).topics
+        table = file.read().table
+        for topic in new:
+            count = queues.count(topic)
+            table.topics[topic] = TopicConfig(name=topic, read_queue_nums=count, write_queue_nums=count)
+        table.version = table.version.next(now)
+        file.write(table)
+
 
 WAIT_SECONDS: Final = 60.0
 """How long a commit waits for those of others."""
 _POLL_SECONDS: Final = 0.02
 _FOR_EVER_HOURS: Final = 2**31 - 1
-
 Read = Callable[[int], Iterable["pa.RecordBatch"]]
 """Gives the rows of a batch, as `MessageStore.put_arrow` takes them, all born at the time that it is called with."""
 
 
-class Batch(msgspec.Struct, frozen=True):
+class SinkBatch(msgspec.Struct, frozen=True):
     """What is to be stored."""
 
     identity: Identity
@@ -61,7 +193,7 @@ class Batch(msgspec.Struct, frozen=True):
     """How many queues a topic gets that is new."""
 
 
-class Outcome(msgspec.Struct, frozen=True):
+class CommitResult(msgspec.Struct, frozen=True):
     """What became of a batch: where it lies, and whether that was so before."""
 
     start: int
@@ -78,12 +210,12 @@ def is_owned_by_others(files: Files, layout: Layout) -> bool:
 def commit(
     root: Path,
     settings: Settings,
-    batch: Batch,
+    batch: SinkBatch,
     read: Read,
     *,
     files: Files | None = None,
     clock: Callable[[], int] = now_ms,
-) -> Outcome:
+) -> CommitResult:
     """Stores a batch, unless its mark says that it is stored; what was staged for it is removed.
 
     `settings` must fit the store's files; a store that does not exist is made with them. Raises StoreInUse if somebody
@@ -97,15 +229,15 @@ def commit(
             check_readable(files, layout, batch.identity)
             mark = find_mark(files, layout, batch.identity)
             if mark is not None:
-                outcome = Outcome(mark.start, mark.end, was_there=True)
+                outcome = CommitResult(mark.start, mark.end, was_there=True)
             elif batch.rows:
                 outcome = _append(files, layout, settings, batch, read, clock, lock)
             else:
-                outcome = Outcome(0, 0, was_there=False)
-                if batch.identity.kind is Kind.WRITE:
-                    write_mark(files, layout, Mark(batch.identity, 0, 0, 0))
+                outcome = CommitResult(0, 0, was_there=False)
+                if batch.identity.kind is WriterKind.WRITE:
+                    write_mark(files, layout, BatchMark(batch.identity, 0, 0, 0))
             with contextlib.suppress(OSError):  # what stays is removed by a later commit
-                if batch.identity.kind is Kind.ONCE:
+                if batch.identity.kind is WriterKind.ONCE:
                     remove_mark(files, layout, batch.identity)
                 clear_staged(files, layout, batch.identity, now_ms())
                 remove_old_marks(files, layout)
@@ -143,11 +275,11 @@ def _append(
     files: Files,
     layout: Layout,
     settings: Settings,
-    batch: Batch,
+    batch: SinkBatch,
     read: Read,
     clock: Callable[[], int],
     lock: StoreLock,
-) -> Outcome:
+) -> CommitResult:
     make_topics(files, layout, batch.queues, batch.of_new_topics, clock())
 
     def open_store() -> MessageStore:
@@ -163,7 +295,9 @@ def _append(
         raise
 
 
-def _append_all(store: MessageStore, files: Files, layout: Layout, batch: Batch, read: Read, now: int) -> Outcome:
+def _append_all(
+    store: MessageStore, files: Files, layout: Layout, batch: SinkBatch, read: Read, now: int
+) -> CommitResult:
     queue = store.log.queue
     start = queue.wrote_offset if queue.files else queue.flushed_where
     before = read_journal(files, layout) or Journal()
@@ -181,9 +315,9 @@ def _append_all(store: MessageStore, files: Files, layout: Layout, batch: Batch,
     end = queue.wrote_offset
     if store.flushed_offset < end:
         raise StoreFailed(f"{batch.identity} was not stored: the log is not on disk; write it again", path=layout.root)
-    write_mark(files, layout, Mark(batch.identity, start, end, batch.rows))
+    write_mark(files, layout, BatchMark(batch.identity, start, end, batch.rows))
     write_journal(files, layout, journal.ended(end))
-    return Outcome(start, end, was_there=False)
+    return CommitResult(start, end, was_there=False)
 
 
 def _for_batches(settings: Settings) -> Settings:

@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 import numpy as np
 
+from penstock.pipeline.jobs.common import Where
 from penstock.pipeline.jobs.diff.sides import Sides
-from penstock.pipeline.jobs.where import Where
-from penstock.pipeline.ranges import Limits, Span, cut
-from penstock.pipeline.store_place import StorePlace
-from penstock.pipeline.store_task import LogTask
-from penstock.pipeline.workers import gather
-from penstock.store.light_view import LogView
+from penstock.pipeline.ranges import OffsetRange, TaskLimits, cut
+from penstock.pipeline.session import gather
+from penstock.pipeline.store_source import StorePlace
+from penstock.pipeline.store_tasks import LogTask
 from penstock.store.mapped_file import MappedFile
+from penstock.store.readonly.view import LogView
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -29,7 +29,7 @@ EXAMPLES: Final = 20
 _BLOCK: Final = 1 << 20
 _NEAR: Final = 4096
 """Differences that lie nearer together make one range."""
-_MOST_RANGES: Final = 1000
+_MAX_RANGES: Final = 1000
 """Of one piece; the last one then reaches to the piece's last difference."""
 _PLACE: Final = ("topic", "queue_id", "queue_offset", "physical_offset", "store_size")
 
@@ -136,7 +136,7 @@ def _add(found: list[Unequal], more: Sequence[Unequal]) -> None:
     for each in more:
         last = found[-1] if found else None
         near = last is not None and last.missing == each.missing and each.start - last.stop <= _NEAR
-        if last is not None and (near or len(found) >= _MOST_RANGES):
+        if last is not None and (near or len(found) >= _MAX_RANGES):
             found[-1] = Unequal(last.start, each.stop, last.count + each.count, last.missing)
         else:
             found.append(each)
@@ -169,8 +169,8 @@ class _Logs:
         return place.name, place.bounds(place.queues(())[0])
 
     def _cut(self, place: StorePlace, start: int, stop: int) -> list[LogTask]:
-        span = Span(place.queues(())[0], start, stop, stop - start)
-        spans = cut([span], Limits(self._sides.a.options().max_bytes_per_partition))
+        span = OffsetRange(place.queues(())[0], start, stop, stop - start)
+        spans = cut([span], TaskLimits(self._sides.a.options().max_bytes_per_partition))
         return [task for task in place.tasks([[each] for each in spans]) if isinstance(task, LogTask)]
 
     def __enter__(self) -> _Logs:

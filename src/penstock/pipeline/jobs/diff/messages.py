@@ -10,11 +10,18 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 import pyarrow as pa
 
-from penstock.pipeline.jobs.diff.compare import Outcome, Piece, Stretch, leftovers, outcomes
-from penstock.pipeline.jobs.diff.pairing import Leftover, pair_up
+from penstock.pipeline.jobs.diff.compare import (
+    ComparisonTask,
+    Leftover,
+    QueueComparison,
+    QueueRange,
+    leftovers,
+    outcomes,
+    pair_up,
+)
 from penstock.pipeline.jobs.diff.report import KINDS, MOVED, Diff, Difference, QueueDiff, QueueKey, Spot
 from penstock.pipeline.jobs.diff.sides import Comparison, Sides
-from penstock.pipeline.workers import gather, in_workers
+from penstock.pipeline.session import gather, in_workers
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -103,23 +110,23 @@ def _as_shown(each: Difference) -> tuple[Any, ...]:
 # -- on Spark --------------------------------------------------------------------------------------------------------
 
 
-def _first_look(spark: SparkSession, comparison: Comparison) -> tuple[Counter[QueueKey], list[Stretch]]:
+def _first_look(spark: SparkSession, comparison: Comparison) -> tuple[Counter[QueueKey], list[QueueRange]]:
     """How many messages of each queue are the same at their place, and where the others are."""
     pieces = comparison.pieces()
-    decode = msgspec.msgpack.Decoder(list[Outcome]).decode
+    decode = msgspec.msgpack.Decoder(list[QueueComparison]).decode
     return _added_up(pieces, (decode(told) for told in gather(spark, pieces, _outcomes_of)))
 
 
-def _outcomes_of(piece: Piece) -> bytes:
+def _outcomes_of(piece: ComparisonTask) -> bytes:
     return msgspec.msgpack.encode(outcomes(piece))
 
 
-def _frame(spark: SparkSession, pieces: Sequence[Piece]) -> DataFrame:
+def _frame(spark: SparkSession, pieces: Sequence[ComparisonTask]) -> DataFrame:
     rows = in_workers(spark, pieces, _leftovers_of, _LEFT_OVER)
     return rows.groupBy("topic").applyInArrow(_pair_up_table, SCHEMA)
 
 
-def _leftovers_of(piece: Piece) -> Iterator[pa.RecordBatch]:
+def _leftovers_of(piece: ComparisonTask) -> Iterator[pa.RecordBatch]:
     held: list[Leftover] = []
     for row in leftovers(piece):
         held.append(row)
@@ -166,7 +173,9 @@ def _difference(row: Any) -> Difference:
 # -- sums ------------------------------------------------------------------------------------------------------------
 
 
-def _added_up(pieces: Sequence[Piece], found: Iterable[Iterable[Outcome]]) -> tuple[Counter[QueueKey], list[Stretch]]:
+def _added_up(
+    pieces: Sequence[ComparisonTask], found: Iterable[Iterable[QueueComparison]]
+) -> tuple[Counter[QueueKey], list[QueueRange]]:
     same: Counter[QueueKey] = Counter()
     differing = []
     for piece, outcomes_there in zip(pieces, found, strict=True):

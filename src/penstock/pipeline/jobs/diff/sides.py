@@ -8,16 +8,15 @@ from typing import Final
 
 import msgspec
 
-from penstock.broker.system_topics import is_system_topic
+from penstock.broker.topics import is_system_topic
 from penstock.errors import BadSettings
-from penstock.pipeline.cluster_place import ClusterPlace
-from penstock.pipeline.jobs.diff.compare import Piece, Stretch
+from penstock.pipeline.cluster_source import ClusterPlace
+from penstock.pipeline.jobs.common import Where
+from penstock.pipeline.jobs.diff.compare import ComparisonTask, QueueRange
 from penstock.pipeline.jobs.diff.report import QueueKey
-from penstock.pipeline.jobs.where import Where
 from penstock.pipeline.options import Options
-from penstock.pipeline.places import Place, Task
-from penstock.pipeline.planning import open_place
-from penstock.pipeline.ranges import Limits, Queue, Span, cut, packed
+from penstock.pipeline.plan import open_place
+from penstock.pipeline.ranges import MessageSource, OffsetRange, Queue, ReadTask, TaskLimits, cut, packed
 
 _TASKS_AT_LEAST: Final = 16
 WAYS: Final = ("place", "key", "bytes")
@@ -57,7 +56,7 @@ class OpenSide:
 
     def __init__(self, where: Where, sides: Sides) -> None:
         options: Options = where.options(subscribe_pattern=re.compile(".*"))
-        self.place: Place = open_place(options)
+        self.place: MessageSource = open_place(options)
         try:
             self.name = self.place.name
             self.queues = {QueueKey(queue.topic, queue.queue_id): queue for queue in self._find(sides)}
@@ -88,14 +87,14 @@ class OpenSide:
     def size(self, key: QueueKey, start: int, stop: int) -> int:
         return self.place.size(self.queues[key], start, stop)
 
-    def task(self, stretches: Iterable[Stretch]) -> Task | None:
+    def task(self, stretches: Iterable[QueueRange]) -> ReadTask | None:
         """What reads these ranges as far as they are there."""
         spans = []
         for stretch in stretches:
             low, high = self.bounds(stretch.key) or (0, 0)
             start, stop = max(stretch.start, low), min(stretch.stop, high)
             if start < stop:
-                spans.append(Span(self.queues[stretch.key], start, stop))
+                spans.append(OffsetRange(self.queues[stretch.key], start, stop))
         return self.place.tasks([spans])[0] if spans else None
 
 
@@ -132,21 +131,21 @@ class Comparison:
         self.a.place.close()
         self.b.place.close()
 
-    def pieces(self) -> list[Piece]:
+    def pieces(self) -> list[ComparisonTask]:
         """What is compared: by place, where both sides have messages; by key, everything."""
         return self._pieces(self._ranges())
 
-    def _ranges(self) -> list[Stretch]:
+    def _ranges(self) -> list[QueueRange]:
         found = []
         for key, (a, b) in self.bounds.items():
             if self.sides.by == "key":
                 each = [side for side in (a, b) if side is not None]
-                found.append(Stretch(key, min(low for low, _ in each), max(high for _, high in each)))
+                found.append(QueueRange(key, min(low for low, _ in each), max(high for _, high in each)))
             elif a is not None and b is not None:
-                found.append(Stretch(key, max(a[0], b[0]), min(a[1], b[1])))
+                found.append(QueueRange(key, max(a[0], b[0]), min(a[1], b[1])))
         return found
 
-    def pieces_again(self, differing: Sequence[Stretch]) -> list[Piece]:
+    def pieces_again(self, differing: Sequence[QueueRange]) -> list[ComparisonTask]:
         """Pieces of what differs, and of what their queues have beyond, where messages may have moved to."""
         pieces = self._pieces(differing)
         if self.sides.by == "key":
@@ -156,24 +155,26 @@ class Comparison:
         topics = {stretch.key.topic for stretch in differing}
         for key, sides in self.bounds.items():
             for low, high in (side for side in sides if side is not None and key.topic in topics):
-                both = common.get(key, Stretch(key, high, high))
-                edges += [Stretch(key, low, min(high, both.start)), Stretch(key, max(low, both.stop), high)]
+                both = common.get(key, QueueRange(key, high, high))
+                edges += [QueueRange(key, low, min(high, both.start)), QueueRange(key, max(low, both.stop), high)]
         return pieces + self._pieces(edges, edge=True)
 
-    def _pieces(self, stretches: Iterable[Stretch], *, edge: bool = False) -> list[Piece]:
+    def _pieces(self, stretches: Iterable[QueueRange], *, edge: bool = False) -> list[ComparisonTask]:
         spans = [
-            Span(Queue(each.key.topic, "", each.key.queue_id), each.start, each.stop, self._size(each))
+            OffsetRange(Queue(each.key.topic, "", each.key.queue_id), each.start, each.stop, self._size(each))
             for each in stretches
             if each.start < each.stop
         ]
-        limits = Limits(self.sides.a.options().max_bytes_per_partition)
+        limits = TaskLimits(self.sides.a.options().max_bytes_per_partition)
         made = []
         for group in packed(cut(spans, limits), limits.max_bytes, _TASKS_AT_LEAST):
             for together in _one_each(group):
-                made.append(Piece(together, self.a.task(together), self.b.task(together), self.sides.by != "key", edge))
+                made.append(
+                    ComparisonTask(together, self.a.task(together), self.b.task(together), self.sides.by != "key", edge)
+                )
         return made
 
-    def _size(self, stretch: Stretch) -> int:
+    def _size(self, stretch: QueueRange) -> int:
         return max(
             (
                 side.size(stretch.key, max(stretch.start, bounds[0]), min(stretch.stop, bounds[1]))
@@ -184,12 +185,12 @@ class Comparison:
         )
 
 
-def _one_each(spans: Sequence[Span]) -> list[tuple[Stretch, ...]]:
+def _one_each(spans: Sequence[OffsetRange]) -> list[tuple[QueueRange, ...]]:
     """The ranges of a task, in groups in which no queue is there twice."""
-    groups: list[dict[QueueKey, Stretch]] = [{}]
+    groups: list[dict[QueueKey, QueueRange]] = [{}]
     for span in spans:
         key = QueueKey(span.queue.topic, span.queue.queue_id)
         if key in groups[-1]:
             groups.append({})
-        groups[-1][key] = Stretch(key, span.start, span.stop)
+        groups[-1][key] = QueueRange(key, span.start, span.stop)
     return [tuple(group.values()) for group in groups]

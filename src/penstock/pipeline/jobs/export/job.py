@@ -9,15 +9,10 @@ import msgspec
 
 from penstock.errors import BadSettings
 from penstock.pipeline.errors import heard
-from penstock.pipeline.jobs.export.batch import ExportBatch
-from penstock.pipeline.jobs.export.data_files import Batch
-from penstock.pipeline.jobs.export.decoded import json_columns
-from penstock.pipeline.jobs.export.delta import check_delta
-from penstock.pipeline.jobs.export.iceberg import check_iceberg
-from penstock.pipeline.jobs.export.spec import Export, ExportFolder
-from penstock.pipeline.jobs.notes import Notes
-from penstock.pipeline.jobs.streaming import read_once, read_stream, run_batches
-from penstock.pipeline.jobs.where import Where
+from penstock.pipeline.jobs.common import Notes, Where, read_once, read_stream, run_batches
+from penstock.pipeline.jobs.export.batch import ExportBatch, json_columns
+from penstock.pipeline.jobs.export.spec import BatchNote, Export, ExportFolder
+from penstock.pipeline.jobs.export.tables import check_delta, check_iceberg
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -50,7 +45,7 @@ def export(spark: SparkSession, wish: Export, where: Where) -> Exported:
     if wish.decode is not None and wish.decode.kind == "json" and wish.decode.schema:
         json_columns(wish.decode)
     folder = ExportFolder(wish.to)
-    notes = Notes(folder.notes, Batch)
+    notes = Notes(folder.notes, BatchNote)
     with folder.owned(wish):
         before = {number for number, batch in notes.all() if batch.done}
         each = ExportBatch(wish)
@@ -75,7 +70,7 @@ def export(spark: SparkSession, wish: Export, where: Where) -> Exported:
         return _told(str(folder.root), dict(notes.all()), before)
 
 
-def _told(to: str, notes: dict[int, Batch], before: set[int]) -> Exported:
+def _told(to: str, notes: dict[int, BatchNote], before: set[int]) -> Exported:
     new = [batch for number, batch in notes.items() if number not in before]
     by_topic: Counter[str] = Counter()
     for batch in new:

@@ -5,15 +5,14 @@ and once. Into a cluster it is sent at least once: after a run that was killed w
 that batch again, with the same unique keys.
 """
 
+from penstock.pipeline.jobs.replay.batch import Mapping, Target
 from penstock.pipeline.jobs.replay.job import Replayed, check_replay, replay
-from penstock.pipeline.jobs.replay.rows import Mapping
-from penstock.pipeline.jobs.replay.source import Source, dead_letters, from_export, from_files, from_place
-from penstock.pipeline.jobs.replay.target import Target
+from penstock.pipeline.jobs.replay.source import ReplaySource, dead_letters, from_export, from_files, from_place
 
 __all__ = [
     "Mapping",
+    "ReplaySource",
     "Replayed",
-    "Source",
     "Target",
     "check_replay",
     "dead_letters",

@@ -1,4 +1,21 @@
-"""What becomes of one micro-batch of a replay: chosen, mapped, stored or sent, and noted. Needs pyspark.
+"""So many rows in a second, and no more: what waits before the next rows are let through. Pure but for the clock.
+
+Where a replay goes, and where it keeps how far it is.
+
+    <store>/penstock/replay/<name>/                  of a replay into a store
+    ~/.local/state/penstock/replay/<name>/           of one into a cluster, unless the caller names a folder
+        replay.json, lock, checkpoint/, batches/     what it is, who runs it, and how far it is
+        aside/                                       rows that could not be sent, with the reason
+
+Whoever removes that folder begins again: everything is sent once more.
+
+
+From rows of any frame to messages that can be sent: chosen, mapped, and those set aside that cannot be.
+
+Frames in, frames out; nothing is run here. Needs pyspark.
+
+
+What becomes of one micro-batch of a replay: chosen, mapped, stored or sent, and noted. Needs pyspark.
 
 May be pickled: where it runs in another process, nothing but the notes comes back. A batch that has a note was
 stored or sent; one without may have been, if a run was killed just then. A store knows by the write's name; to a
@@ -7,25 +24,256 @@ cluster it is sent again.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+import re
+import time
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from penstock.broker.topics import NOT_FOR_SENDING
+from penstock.errors import BadMessage, BadSettings
+from penstock.format.constants import (
+    CLUSTER,
+    DELAY,
+    MAX_RECONSUME_TIMES,
+    MAX_TOPIC_LENGTH,
+    PGROUP,
+    REAL_QID,
+    REAL_TOPIC,
+    RECONSUME_TIME,
+    RETRY_TOPIC,
+    TRAN_MSG,
+    UNIQ_KEY,
+)
 from penstock.pipeline.cluster_sink import ClusterTarget
 from penstock.pipeline.errors import said
-from penstock.pipeline.jobs.notes import Notes
-from penstock.pipeline.jobs.replay.pace import paced
-from penstock.pipeline.jobs.replay.rows import WHY, Mapping, is_chosen, made_messages
-from penstock.pipeline.jobs.replay.target import Target
-from penstock.pipeline.jobs.streaming import CORRUPT, counted
-from penstock.pipeline.sink_rows import WrittenRows
-from penstock.store.sink.marks import Identity, Kind
+from penstock.pipeline.jobs.common import CORRUPT, Notes, counted
+from penstock.pipeline.options import Options
+from penstock.pipeline.sink_rows import WrittenRows, check_may_send
+from penstock.pipeline.store_sink import StoreTarget
+from penstock.store.sink.journal import Identity, WriterKind
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
+
+_PIECES_A_SECOND: Final = 10
+
+
+def paced(
+    batches: Iterable[pa.RecordBatch],
+    rate: int,
+    *,
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> Iterator[pa.RecordBatch]:
+    """The same rows in pieces of a tenth of a second each. Time that was lost is not made up for.
+
+    Returns only when the last piece's time is over, so that what follows need not wait.
+    """
+    size = max(1, rate // _PIECES_A_SECOND)
+    due = clock()
+    for batch in batches:
+        for first in range(0, batch.num_rows, size):
+            if (wait := due - clock()) > 0:
+                sleep(wait)
+            piece = batch.slice(first, size)
+            due = max(due, clock()) + piece.num_rows / rate
+            yield piece
+    if (wait := due - clock()) > 0:
+        sleep(wait)
+
+
+_NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,100}")
+
+
+class Target(msgspec.Struct, frozen=True, kw_only=True):
+    """A store, or a cluster."""
+
+    store: str = ""
+    namesrv: str = ""
+    config: str = ""
+    """A store: its broker.conf."""
+    access_key: str = ""
+    secret_key: str = ""
+
+    def check(self) -> None:
+        """Raises BadSettings, BadStore, StoreInUse."""
+        if bool(self.store) == bool(self.namesrv):
+            raise BadSettings("where to? Give either --to-store DIR or --to-namesrv HOST:PORT")
+        if self.store:
+            StoreTarget.of(self.options())
+        else:
+            ClusterTarget.of(self.options())
+
+    def options(self) -> Options:
+        """As the sink takes them."""
+        return Options(
+            path=(str(Path(self.store).absolute()),) if self.store else (),
+            namesrv=self.namesrv,
+            config=self.config,
+            access_key=self.access_key,
+            secret_key=self.secret_key,
+            producer_group="penstock-replay",
+        )
+
+    @property
+    def label(self) -> str:
+        """The target in a sentence, and in names that are made of it."""
+        return str(Path(self.store).absolute()) if self.store else self.namesrv
+
+    def progress(self, name: str, folder: str = "") -> Path:
+        """The folder of a replay. Raises BadSettings for a name that cannot be one of a folder."""
+        if not _NAME.fullmatch(name) or name in (".", ".."):
+            raise BadSettings(f"--name '{name}': letters, digits, '.', '_' and '-' are allowed")
+        if folder:
+            return Path(folder).absolute() / name
+        if self.store:
+            return Path(self.store).absolute() / "penstock" / "replay" / name
+        state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+        return Path(state) / "penstock" / "replay" / name
+
+
+WHY: Final = "_why"
+"""Why a row cannot be sent; null where it can."""
+_MADE: Final = ("topic", "body", "tags", "keys", "properties", "queue_id", "delay_level")
+_OF_THE_BROKER: Final = (
+    CLUSTER, DELAY, MAX_RECONSUME_TIMES, PGROUP, REAL_QID, REAL_TOPIC, RECONSUME_TIME, RETRY_TOPIC, TRAN_MSG,
+)  # fmt: skip
+"""Properties by which a broker would take a message for what it was: delayed, half of a transaction, retried."""
+_PLACE: Final = ("broker", "topic", "queue_id", "queue_offset")
+
+
+class Mapping(msgspec.Struct, frozen=True, kw_only=True):
+    """Which rows are replayed, and what becomes of them. Times are epoch milliseconds of storing."""
+
+    to_topic: str = ""
+    """Empty: the topic that a row names, or where it came from if it is a dead letter."""
+    where: str = ""
+    """A condition in Spark's SQL over the columns of the source."""
+    maps: tuple[str, ...] = ()
+    """`column=expression`, in Spark's SQL over the columns of the source."""
+    keys: tuple[str, ...] = ()
+    """One of these, as a key or as the unique key."""
+    since_ms: int | None = None
+    until_ms: int | None = None
+
+    def check(self) -> None:
+        """Raises BadSettings."""
+        self.columns()
+        if self.to_topic:
+            try:
+                check_may_send(self.to_topic)
+            except BadMessage as error:
+                raise BadSettings(f"--to-topic: {error}") from None
+        if self.since_ms is not None and self.until_ms is not None and self.since_ms >= self.until_ms:
+            raise BadSettings("the replay ends before it begins: --until must be later than --since")
+
+    def columns(self) -> dict[str, str]:
+        """The expressions by the column that they make. Raises BadSettings."""
+        made: dict[str, str] = {}
+        for text in self.maps:
+            name, equals, expression = (part.strip() for part in text.partition("="))
+            if not equals or not expression:
+                raise BadSettings(f"--map '{text}': it must be a column and an expression, as in body=upper(tags)")
+            if name not in _MADE:
+                raise BadSettings(f"--map '{text}': there is no column '{name}' to make; there are {', '.join(_MADE)}")
+            made[name] = expression
+        return made
+
+
+def is_chosen(frame: DataFrame, mapping: Mapping) -> Column:
+    """Whether a row is to be replayed; never null."""
+    from pyspark.sql import functions as f
+
+    conditions = [f.col(CORRUPT).isNull()] if CORRUPT in frame.columns else []
+    if mapping.since_ms is not None:
+        conditions.append(f.unix_millis("store_timestamp") >= mapping.since_ms)
+    if mapping.until_ms is not None:
+        conditions.append(f.unix_millis("store_timestamp") < mapping.until_ms)
+    if mapping.keys:
+        wanted = f.array(*(f.lit(key) for key in mapping.keys))
+        unique = f.col("properties")[UNIQ_KEY]
+        conditions.append(f.coalesce(f.arrays_overlap("keys", wanted), f.lit(False)) | unique.isin(*mapping.keys))
+    if mapping.where:
+        conditions.append(f.expr(f"({mapping.where})"))
+    chosen = f.lit(True)
+    for condition in conditions:
+        chosen = chosen & f.coalesce(condition, f.lit(False))
+    return chosen
+
+
+def made_messages(frame: DataFrame, mapping: Mapping, name: str, *, to_origin: bool = False) -> DataFrame:
+    """Chosen rows as the sink takes them, with `_why`. Raises BadSettings if there is no body in them."""
+    from pyspark.sql import functions as f
+
+    given = mapping.columns()
+    have = set(frame.columns)
+    columns: dict[str, Column] = {column: f.expr(text) for column, text in given.items()}
+    if "body" not in columns:
+        body = next((column for column in ("body", "value") if column in have), None)
+        if body is None:
+            raise BadSettings("there is neither a column 'body' nor 'value' in it; make one with --map 'body=...'")
+        columns["body"] = f.col(body)
+    if "topic" not in columns:
+        columns["topic"] = _topic(have, mapping, to_origin=to_origin)
+    columns["topic"] = columns["topic"].cast("string")
+    for column in ("tags", "keys"):
+        if column in have:
+            columns.setdefault(column, f.col(column))
+    properties = columns.get("properties", f.col("properties") if "properties" in have else None)
+    made = _properties(properties, have, name)
+    if made is not None:
+        columns["properties"] = made
+    rows = frame.select(*(columns[column].alias(column) for column in _MADE if column in columns))
+    return rows.withColumn(WHY, _why())
+
+
+def _topic(have: set[str], mapping: Mapping, *, to_origin: bool) -> Column:
+    from pyspark.sql import functions as f
+
+    if mapping.to_topic:
+        return f.lit(mapping.to_topic)
+    if to_origin:
+        return f.col("properties")[RETRY_TOPIC]
+    if "topic" not in have:
+        raise BadSettings("which topic? Give --to-topic T, or make one with --map 'topic=...'")
+    return f.col("topic")
+
+
+def _properties(properties: Column | None, have: set[str], name: str) -> Column | None:
+    """Without what a broker put there, and with a unique key that is the same whenever the row comes again."""
+    from pyspark.sql import functions as f
+
+    kept = None
+    if properties is not None:
+        kept = f.map_filter(properties, lambda key, value: ~key.isin(*_OF_THE_BROKER) & value.isNotNull())
+    if not have.issuperset(_PLACE):
+        return kept
+    place = f.concat_ws("/", f.lit(name), *(f.col(column).cast("string") for column in _PLACE))
+    unique = f.upper(f.substring(f.sha2(place, 256), 1, 32))
+    fresh = f.create_map(f.lit(UNIQ_KEY), unique)
+    if kept is None:
+        return fresh
+    return (
+        f.when(kept.isNull(), fresh).when(f.map_contains_key(kept, UNIQ_KEY), kept).otherwise(f.map_concat(kept, fresh))
+    )
+
+
+def _why() -> Column:
+    from pyspark.sql import functions as f
+
+    topic = f.col("topic")
+    return (
+        f.when(f.col("body").isNull(), "it has no body")
+        .when(topic.isNull(), "nobody knows which topic it came from, or is for")
+        .when(topic.isin(*NOT_FOR_SENDING), "its topic is the broker's own")
+        .when(~topic.rlike(rf"^[%|a-zA-Z0-9_-]{{1,{MAX_TOPIC_LENGTH}}}$"), "its topic has no legal name")
+    )
+
 
 _SHOWN: Final = 5
 _PREVIEW: Final = 80
@@ -110,7 +358,7 @@ class ReplayBatch:
     def _send(self, rows: DataFrame, number: int) -> None:
         target = ClusterTarget.of(self._target.options())
         written = WrittenRows.of(rows.schema, "")
-        identity, rate = Identity(Kind.WRITE, self._write(number)), self._rate
+        identity, rate = Identity(WriterKind.WRITE, self._write(number)), self._rate
 
         def send(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             import pyarrow as pa

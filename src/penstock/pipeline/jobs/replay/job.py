@@ -14,15 +14,12 @@ import msgspec
 
 from penstock.errors import BadSettings
 from penstock.pipeline.errors import heard
-from penstock.pipeline.jobs.notes import Notes, held
-from penstock.pipeline.jobs.replay.batch import Note, ReplayBatch
-from penstock.pipeline.jobs.replay.rows import WHY, Mapping
-from penstock.pipeline.jobs.replay.source import Source
-from penstock.pipeline.jobs.replay.target import Target
-from penstock.pipeline.jobs.streaming import run_batches
+from penstock.pipeline.jobs.common import Notes, held, run_batches
+from penstock.pipeline.jobs.replay.batch import WHY, Mapping, Note, ReplayBatch, Target
+from penstock.pipeline.jobs.replay.source import ReplaySource
 from penstock.pipeline.sink_rows import WrittenRows
-from penstock.store.files import Files
-from penstock.store.sealed_json import read_sealed, write_sealed
+from penstock.store.atomic_files import read_sealed, write_sealed
+from penstock.store.io import Files
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -61,7 +58,7 @@ class _Begun(msgspec.Struct, frozen=True):
 
 def replay(
     spark: SparkSession,
-    source: Source | DataFrame,
+    source: ReplaySource | DataFrame,
     target: Target,
     mapping: Mapping | None = None,
     *,
@@ -76,8 +73,8 @@ def replay(
     """
     mapping = mapping or Mapping()
     check_replay(source, target, mapping, rate)
-    label = source.label if isinstance(source, Source) else "a frame"
-    if not isinstance(source, Source) and not name:
+    label = source.label if isinstance(source, ReplaySource) else "a frame"
+    if not isinstance(source, ReplaySource) and not name:
         raise BadSettings("a frame needs a `name`, by which it is known when it is replayed again")
     name = name or _name(label, target, mapping)
     own = target.progress(name, progress)
@@ -90,20 +87,20 @@ def replay(
     return _run(spark, source, target, mapping, name, own, label, rate, dry_run=False)
 
 
-def check_replay(source: Source | DataFrame, target: Target, mapping: Mapping, rate: int | None) -> None:
+def check_replay(source: ReplaySource | DataFrame, target: Target, mapping: Mapping, rate: int | None) -> None:
     """What can be known before anything is read. Raises BadSettings, BadStore, StoreInUse."""
     mapping.check()
     target.check()
     if rate is not None and target.store:
         raise BadSettings("--rate is for a cluster: nobody consumes from a store while it is written to")
-    if isinstance(source, Source):
+    if isinstance(source, ReplaySource):
         source.check()
         _refuse_circles(source, target, mapping)
 
 
 def _run(
     spark: SparkSession,
-    source: Source | DataFrame,
+    source: ReplaySource | DataFrame,
     target: Target,
     mapping: Mapping,
     name: str,
@@ -117,9 +114,9 @@ def _run(
     with held(own, f"another run of the replay '{name}' is not done yet; wait for it"):
         begun = _begin(own, name, label, target)
         before = dict(notes.all())
-        to_origin = isinstance(source, Source) and source.to_origin
+        to_origin = isinstance(source, ReplaySource) and source.to_origin
         each = ReplayBatch(name, own, target, mapping, to_origin=to_origin, rate=rate, dry_run=dry_run, run=begun.run)
-        if isinstance(source, Source):
+        if isinstance(source, ReplaySource):
             rows = _ROWS_STORED_AT_ONCE if target.store else min(rate or _ROWS_SENT_AT_ONCE, _ROWS_SENT_AT_ONCE)
             frame = source.stream(spark, own, rows)
         else:
@@ -152,7 +149,7 @@ def _name(label: str, target: Target, mapping: Mapping) -> str:
     return f"replay-{hashlib.sha256(text.encode('utf-8', 'surrogatepass')).hexdigest()[:16]}"
 
 
-def _refuse_circles(source: Source, target: Target, mapping: Mapping) -> None:
+def _refuse_circles(source: ReplaySource, target: Target, mapping: Mapping) -> None:
     """Raises BadSettings where a run would read what the one before it has written."""
     same_store = target.store and any(
         Path(path).absolute().resolve() == Path(target.store).absolute().resolve() for path in source.where.stores

@@ -7,14 +7,13 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from penstock.broker.system_topics import dead_letter_topic
+from penstock.broker.topics import dead_letter_topic
 from penstock.errors import BadSettings
 from penstock.pipeline.errors import heard
+from penstock.pipeline.jobs.common import CORRUPT, Where, message_columns, read_stream
 from penstock.pipeline.jobs.export.spec import ExportFolder
-from penstock.pipeline.jobs.streaming import CORRUPT, message_columns, read_stream
-from penstock.pipeline.jobs.where import Where
 from penstock.pipeline.options import Options
-from penstock.pipeline.schema import spark_schema
+from penstock.pipeline.source import spark_schema
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -25,7 +24,7 @@ _FOR_EVER: Final = "36500d"
 """Spark forgets files that are older than the newest by more than a week, and would not read them."""
 
 
-class Source(msgspec.Struct, frozen=True, kw_only=True):
+class ReplaySource(msgspec.Struct, frozen=True, kw_only=True):
     """What is replayed: of one kind."""
 
     where: Where = Where()
@@ -93,22 +92,22 @@ def _exported() -> StructType:
     return spark_schema([name for name in message_columns() if name != CORRUPT], Options())
 
 
-def from_place(where: Where, *topics: str, since_ms: int | None = None, allow_loss: bool = False) -> Source:
+def from_place(where: Where, *topics: str, since_ms: int | None = None, allow_loss: bool = False) -> ReplaySource:
     """Messages of some topics of stores, or of a cluster."""
-    return Source(where=where, topics=topics, since_ms=since_ms, allow_loss=allow_loss)
+    return ReplaySource(where=where, topics=topics, since_ms=since_ms, allow_loss=allow_loss)
 
 
-def dead_letters(where: Where, group: str, *, since_ms: int | None = None, allow_loss: bool = False) -> Source:
+def dead_letters(where: Where, group: str, *, since_ms: int | None = None, allow_loss: bool = False) -> ReplaySource:
     """What a consumer group could not consume; it goes back to where it came from."""
     topics = (dead_letter_topic(group),)
-    return Source(where=where, topics=topics, to_origin=True, since_ms=since_ms, allow_loss=allow_loss)
+    return ReplaySource(where=where, topics=topics, to_origin=True, since_ms=since_ms, allow_loss=allow_loss)
 
 
-def from_export(folder: str) -> Source:
+def from_export(folder: str) -> ReplaySource:
     """What `penstock pipeline export` wrote."""
-    return Source(folder=folder)
+    return ReplaySource(folder=folder)
 
 
-def from_files(folder: str, form: str = "parquet") -> Source:
+def from_files(folder: str, form: str = "parquet") -> ReplaySource:
     """Files of others, with a column `body` or `value`, or with what a mapping makes one of."""
-    return Source(folder=folder, format=form)
+    return ReplaySource(folder=folder, format=form)

@@ -1,0 +1,40 @@
+"""All that answers administrators, put together, and what it does by itself."""
+
+from __future__ import annotations
+
+from penstock.broker.admin.clients import AdminClients
+from penstock.broker.admin.groups import AdminGroups, AdminOffsets, AdminProgress
+from penstock.broker.admin.runtime import AdminRuntime, ConfigChange
+from penstock.broker.admin.topics import AdminTopics
+from penstock.broker.filters import SqlCompiler
+from penstock.broker.long_polling import HeldPulls
+from penstock.broker.send_acks import PendingAcks
+from penstock.broker.state import BrokerState
+from penstock.broker.stats import Rates
+from penstock.protocol.codes import RequestCode
+from penstock.remoting.handlers import Handler
+
+
+class BrokerAdmin:
+    """The concerns of administration. Who may use them is decided elsewhere: see `access`."""
+
+    def __init__(self, state: BrokerState, held: HeldPulls, unflushed: PendingAcks, compile_sql: SqlCompiler) -> None:
+        self.rates = Rates(state.tally, state.settings.now.broker_cluster_name)
+        self._runtime = AdminRuntime(state, self.rates, held, unflushed)
+        self._concerns = (
+            AdminTopics(state),
+            AdminGroups(state),
+            AdminClients(state),
+            AdminProgress(state, self.rates, compile_sql),
+            AdminOffsets(state),
+            self._runtime,
+            ConfigChange(state),
+        )
+
+    def handlers(self) -> dict[RequestCode, Handler]:
+        return {code: handler for concern in self._concerns for code, handler in concern.handlers().items()}
+
+    def sample(self) -> None:
+        """To be called every `rates.SAMPLE_S` seconds."""
+        self.rates.sample()
+        self._runtime.days.look()

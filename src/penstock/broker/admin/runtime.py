@@ -1,0 +1,332 @@
+"""The broker as a whole, for administrators: how it runs (28), its figures (315), and cleaning up (306, 316, 329).
+
+The broker's settings over the network: shown (26), and a few of them changed (25).
+
+Only what is on the list below can be changed: nothing that is a path, an address, a name or a right. A change is taken
+whole or not at all, and counts until the broker stops: broker.conf is the operator's and is not rewritten, so that what
+should last is to be written there too. The answer and the log say so.
+
+
+The accounts of access control, for administrators: which version is in force (52), and what they may do (54).
+
+They can be read, without their secrets, and not be changed: the access file is the one place for that, and it is read
+again within a second. So 50, 51 and 53, which would carry secrets over the network, are refused with that sentence.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from datetime import date
+from typing import Final
+
+import msgspec
+
+from penstock import __version__
+from penstock.broker.access import Access
+from penstock.broker.acl import Account, right_text
+from penstock.broker.long_polling import HeldPulls
+from penstock.broker.send_acks import PendingAcks
+from penstock.broker.settings import TABLE
+from penstock.broker.state import BrokerState
+from penstock.broker.stats import DayTotals, Figure, Rates
+from penstock.config.properties import format_property, parse_properties
+from penstock.errors import BadRequest, BadSettings
+from penstock.format.config_tables import DataVersion
+from penstock.namesrv.route_table import RegisteredBroker
+from penstock.protocol import fields
+from penstock.protocol.bodies.brokers import ClusterAclConfig, PlainAccessConfig
+from penstock.protocol.bodies.stats import BrokerStatsData, BrokerStatsItem
+from penstock.protocol.bodies.tables import KVTable
+from penstock.protocol.codes import RequestCode, ResponseCode
+from penstock.protocol.command import Command
+from penstock.protocol.headers.admin import BrokerConfigReply, ViewBrokerStats
+from penstock.protocol.versions import CURRENT, version_name
+from penstock.remoting.connection import Connection
+from penstock.remoting.handlers import Handler, Refusal
+from penstock.remoting.tls import SERVER_NAMES
+from penstock.store.settings import TABLE as STORE_TABLE
+
+_GIB: Final = 1 << 30
+
+
+class AdminRuntime:
+    """Answers from the store's figures and the broker's own."""
+
+    def __init__(self, state: BrokerState, rates: Rates, held: HeldPulls, unflushed: PendingAcks) -> None:
+        self._state = state
+        self._rates = rates
+        self._held = held
+        self._unflushed = unflushed
+        self.days = DayTotals(self._put_and_got, date.today)
+
+    def handlers(self) -> dict[RequestCode, Handler]:
+        return {
+            RequestCode.GET_BROKER_RUNTIME_INFO: self._runtime,
+            RequestCode.VIEW_BROKER_STATS_DATA: self._stats,
+            RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE: self._clean_queues,
+            RequestCode.CLEAN_UNUSED_TOPIC: self._clean_topics,
+            RequestCode.DELETE_EXPIRED_COMMITLOG: self._delete_expired,
+        }
+
+    # -- figures ---------------------------------------------------------------------------------------------
+
+    def _put_and_got(self) -> tuple[int, int]:
+        figures = self._state.store.figures()
+        return figures.put_total, figures.got_messages
+
+    def _runtime(self, connection: Connection, command: Command) -> Command:
+        store, settings = self._state.store, self._state.settings.now
+        figures, now = store.figures(), self._state.clock()
+        put, got = figures.put_total, figures.got_messages
+        disk = figures.retention.disk if figures.retention is not None else []
+        table: dict[str, object] = {
+            "brokerVersionDesc": version_name(CURRENT),
+            "brokerVersion": CURRENT,
+            "penstockVersion": __version__,
+            "msgPutTotalYesterdayMorning": self.days.yesterday_morning[0],
+            "msgPutTotalTodayMorning": self.days.today_morning[0],
+            "msgPutTotalTodayNow": put,
+            "msgGetTotalYesterdayMorning": self.days.yesterday_morning[1],
+            "msgGetTotalTodayMorning": self.days.today_morning[1],
+            "msgGetTotalTodayNow": got,
+            **_idle_queues(held=len(self._held), unflushed=len(self._unflushed)),
+            "dispatchBehindBytes": figures.dispatch_behind_bytes,
+            "remainHowManyDataToFlush": _size(figures.flush_behind_bytes),
+            "remainHowManyDataToCommit": _size(0),
+            "pageCacheLockTimeMills": int(figures.put_lock_held_ms),
+            "earliestMessageTimeStamp": store.earliest_time(),
+            "startAcceptSendRequestTimeStamp": settings.start_accept_send_request_time_stamp,
+            "commitLogMinOffset": max(0, store.log.min_offset),
+            "commitLogMaxOffset": store.log.max_offset,
+            "bootTimestamp": figures.started_ms,
+            "runtime": _duration(now - figures.started_ms),
+            "putTps": _thrice(figures.put_per_second),
+            "getTotalTps": _thrice(figures.get_per_second),
+            "getTransferedTps": _thrice(figures.got_messages_per_second),
+            "getFoundTps": _thrice(figures.get_per_second * _share(figures.get_found, figures.get_total)),
+            "getMissTps": _thrice(figures.get_per_second * _share(figures.get_missed, figures.get_total)),
+            "putMessageTimesTotal": put,
+            "putMessageFailedTimes": figures.put_failed,
+            "putMessageSizeTotal": figures.put_bytes,
+            "putMessageAverageSize": figures.put_average_size,
+            "putMessageEntireTimeMax": int(figures.put_slowest_ms),
+            "putMessageDistributeTime": " ".join(
+                f"[<={bound}ms]:{count}" for bound, count in figures.put_latency_ms.items()
+            ),
+            "getMessageTransferedMsgCount": got,
+            "consumerNum": sum(len(group.clients) for group in self._state.clients.consumer_groups()),
+            "topicNum": len(self._state.topics.all()),
+            "groupNum": len(self._state.groups.all()),
+            "putsRefused": figures.puts_refused.replace(str(store.layout.root), "the store"),
+        }
+        if disk:
+            total = (disk[0].used_bytes + disk[0].free_bytes) / _GIB
+            table["commitLogDiskRatio"] = disk[0].used_ratio
+            table["consumeQueueDiskRatio"] = disk[-1].used_ratio
+            table["commitLogDirCapacity"] = f"Total : {total:.1f} GiB, Free : {disk[0].free_bytes / _GIB:.1f} GiB."
+        for level, (done, end) in self._state.delayed.progress().items():
+            table[f"scheduleMessageOffset_{level}"] = f"{done},{end}"
+        text = {name: str(value) for name, value in table.items()}
+        return command.reply(ResponseCode.SUCCESS, body=KVTable(table=text).to_bytes())
+
+    def _stats(self, connection: Connection, command: Command) -> Command:
+        header = command.read(ViewBrokerStats)
+        found = self._rates.find(header.stats_name, header.stats_key)
+        if found is None:
+            why = f"nothing was counted under {header.stats_name[:80]} for '{header.stats_key[:127]}'"
+            raise Refusal(ResponseCode.SYSTEM_ERROR, why)
+        minute, hour, day = (_item(figure) for figure in found)
+        body = BrokerStatsData(stats_minute=minute, stats_hour=hour, stats_day=day)
+        return command.reply(ResponseCode.SUCCESS, body=body.to_bytes())
+
+    # -- cleaning up -----------------------------------------------------------------------------------------
+
+    async def _clean_queues(self, connection: Connection, command: Command) -> Command:
+        await asyncio.to_thread(self._state.store.clean_expired_queues)
+        return command.reply(ResponseCode.SUCCESS)
+
+    async def _clean_topics(self, connection: Connection, command: Command) -> Command:
+        await asyncio.to_thread(self._state.store.clean_unused_topics, list(self._state.topics.all()))
+        return command.reply(ResponseCode.SUCCESS)
+
+    def _delete_expired(self, connection: Connection, command: Command) -> Command:
+        self._state.store.delete_expired()
+        return command.reply(ResponseCode.SUCCESS)
+
+
+def _idle_queues(*, held: int, unflushed: int) -> dict[str, object]:
+    """RocketMQ's request queues. There are none here: a request is served when it is read."""
+    table: dict[str, object] = {}
+    for kind, size in (("send", unflushed), ("pull", held), ("query", 0), ("endTransaction", 0)):
+        table[f"{kind}ThreadPoolQueueSize"] = size
+        table[f"{kind}ThreadPoolQueueCapacity"] = 0
+        table[f"{kind}ThreadPoolQueueHeadWaitTimeMills"] = 0
+    return table
+
+
+def _item(figure: Figure) -> BrokerStatsItem:
+    return BrokerStatsItem(sum=figure.total, tps=round(figure.per_second, 2), avgpt=1.0 if figure.total else 0.0)
+
+
+def _thrice(per_second: float) -> str:
+    """Java shows the rates of the last 10, 60 and 600 seconds; ours is that of the last minute."""
+    return " ".join([f"{per_second:.2f}"] * 3)
+
+
+def _share(part: int, whole: int) -> float:
+    return part / whole if whole else 0.0
+
+
+def _size(count: int) -> str:
+    return f"{count} B"
+
+
+def _duration(millis: int) -> str:
+    days, seconds = divmod(max(0, millis) // 1000, 86_400)
+    clock = time.gmtime(seconds)
+    return f"[ {days} days, {clock.tm_hour} hours, {clock.tm_min} minutes, {clock.tm_sec} seconds ]"
+
+
+log = logging.getLogger("penstock.broker")
+CHANGEABLE: Final = (
+    "autoCreateSubscriptionGroup",
+    "autoCreateTopicEnable",
+    "brokerPermission",
+    "compressedRegister",
+    "enablePropertyFilter",
+    "longPollingEnable",
+    "maxGroups",
+    "maxHeldPulls",
+    "maxTopics",
+    "maxUnflushedSends",
+    "notifyConsumerIdsChangedEnable",
+    "registerBrokerTimeoutMills",
+    "registerNameServerPeriod",
+    "rejectTransactionMessage",
+    "shortPollingTimeMills",
+    "startAcceptSendRequestTimeStamp",
+    "storeReplyMessageEnable",
+    "traceOn",
+    "transactionCheckInterval",
+    "transactionCheckMax",
+    "transactionTimeOut",
+)
+HIDDEN: Final = "******"
+_SECRET_WORDS: Final = ("password", "secret")
+
+
+class ConfigChange:
+    """Answers 25 and 26."""
+
+    def __init__(self, state: BrokerState) -> None:
+        self._state = state
+        self._version = DataVersion()
+
+    def handlers(self) -> dict[RequestCode, Handler]:
+        return {RequestCode.UPDATE_BROKER_CONFIG: self._change, RequestCode.GET_BROKER_CONFIG: self._show}
+
+    def _change(self, connection: Connection, command: Command) -> Command:
+        try:
+            asked = {entry.name: entry.value for entry in parse_properties(bytes(command.body))}
+        except ValueError as error:
+            raise BadRequest(f"the settings cannot be read: {error}") from None
+        if not asked:
+            raise BadRequest("no setting is named; write name=value")
+        for name in asked:
+            if name not in CHANGEABLE:
+                why = f"{name[:127]} cannot be changed while the broker runs; change broker.conf and start it again"
+                raise Refusal(ResponseCode.NO_PERMISSION, why)
+        try:
+            self._state.settings.change(**TABLE.parse(asked))
+        except BadSettings as error:
+            raise BadRequest(str(error)) from None
+        self._version = self._version.next(self._state.clock())
+        told = ", ".join(f"{name}={value}" for name, value in asked.items())
+        log.warning("%s changed until the broker stops, by %s:%d", told, *connection.peer)
+        return command.reply(ResponseCode.SUCCESS, "in force until the broker stops; broker.conf is as it was")
+
+    def _show(self, connection: Connection, command: Command) -> Command:
+        text = "".join(f"{format_property(name, value)}\n" for name, value in self._all().items())
+        version = msgspec.json.encode(self._version.to_json()).decode()
+        return command.reply(
+            ResponseCode.SUCCESS, ext=fields.write(BrokerConfigReply(version=version)), body=text.encode()
+        )
+
+    def _all(self) -> dict[str, str]:
+        """Every setting of broker and store by its name."""
+        now, store = self._state.settings.now, self._state.store.settings
+        found = TABLE.texts(now) | STORE_TABLE.texts(store)
+        found |= {name: text for name, text in store.broker.items() if name in SERVER_NAMES}
+        return {name: HIDDEN if _is_secret(name) and value else value for name, value in sorted(found.items())}
+
+
+def _is_secret(name: str) -> bool:
+    return any(word in name.lower() for word in _SECRET_WORDS)
+
+
+_READ_ONLY: Final = (
+    RequestCode.UPDATE_AND_CREATE_ACL_CONFIG,
+    RequestCode.DELETE_ACL_CONFIG,
+    RequestCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG,
+)
+
+
+class AdminAccounts:
+    """Shows what `access` has in force; None if access is not controlled."""
+
+    def __init__(self, access: Access | None, broker: RegisteredBroker) -> None:
+        self._access = access
+        self._broker = broker
+
+    def handlers(self) -> dict[RequestCode, Handler]:
+        return {
+            RequestCode.GET_BROKER_CLUSTER_ACL_INFO: self._version,
+            RequestCode.GET_BROKER_CLUSTER_ACL_CONFIG: self._accounts,
+            **dict.fromkeys(_READ_ONLY, _refuse),
+        }
+
+    def _in_force(self) -> Access:
+        if self._access is None:
+            raise Refusal(ResponseCode.SYSTEM_ERROR, "there are no accounts: access is not controlled (aclEnable)")
+        return self._access
+
+    def _version(self, connection: Connection, command: Command) -> Command:
+        """Of the one file that there is; where it lies is nobody's business."""
+        access = self._in_force()
+        version = DataVersion(counter=access.reads, timestamp=access.changed_at_ms).to_json()
+        told = {
+            "version": msgspec.json.encode(version).decode(),
+            "allAclFileVersion": msgspec.json.encode({access.file_name: version}).decode(),
+            "brokerName": self._broker.name,
+            "brokerAddr": self._broker.address,
+            "clusterName": self._broker.cluster,
+        }
+        return command.reply(ResponseCode.SUCCESS, ext=told)
+
+    def _accounts(self, connection: Connection, command: Command) -> Command:
+        accounts = self._in_force().accounts
+        found = ClusterAclConfig(
+            global_white_addrs=list(accounts.white),
+            plain_access_configs=[_shown(account) for account in accounts.by_key.values()],
+        )
+        return command.reply(ResponseCode.SUCCESS, body=found.to_bytes())
+
+
+def _shown(account: Account) -> PlainAccessConfig:
+    return PlainAccessConfig(
+        access_key=account.access_key,
+        secret_key=HIDDEN,
+        white_remote_address=account.white,
+        admin=account.admin,
+        default_topic_perm=right_text(account.default_topic),
+        default_group_perm=right_text(account.default_group),
+        topic_perms=[f"{name}={right_text(right)}" for name, right in account.topics.items()],
+        group_perms=[f"{name}={right_text(right)}" for name, right in account.groups.items()],
+    )
+
+
+def _refuse(connection: Connection, command: Command) -> Command:
+    why = "accounts are changed in this broker's access file (aclFile), which is read again within a second"
+    return command.reply(ResponseCode.SYSTEM_ERROR, why)

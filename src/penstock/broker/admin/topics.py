@@ -1,0 +1,171 @@
+"""Topics, for administrators: made, changed, deleted and shown (17, 21, 202, 215, 300, 305, 351).
+
+A topic that is deleted loses its queues, the progress of its groups, and the retry topics that belong to it alone; its
+records stay in the log until their files go. The queues go in a thread, since files are involved.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any, Final
+
+from penstock.broker.state import BrokerState
+from penstock.broker.topics import REPLY_TOPIC_SUFFIX, is_system_topic, retry_topic
+from penstock.errors import BadMessage
+from penstock.format.config_tables import TopicConfig
+from penstock.format.topics import check_topic
+from penstock.protocol.bodies.queues import MessageQueue
+from penstock.protocol.bodies.stats import TopicOffset, TopicStatsTable
+from penstock.protocol.bodies.tables import DELETED_TOPICS, GroupList, TopicList, encode_config, encode_deleted
+from penstock.protocol.codes import RequestCode, ResponseCode
+from penstock.protocol.command import Command
+from penstock.protocol.headers.admin import CreateTopic, TopicName
+from penstock.remoting.connection import Connection
+from penstock.remoting.handlers import Handler, Refusal
+
+log = logging.getLogger("penstock.broker")
+
+_MAX_QUEUES: Final = 4096
+_HIGHEST_PERM: Final = 15
+_FILTER_TYPES: Final = ("SINGLE_TAG", "MULTI_TAG")
+
+
+class AdminTopics:
+    """Answers for the topic table and the queues behind it."""
+
+    def __init__(self, state: BrokerState) -> None:
+        self._state = state
+
+    def handlers(self) -> dict[RequestCode, Handler]:
+        return {
+            RequestCode.UPDATE_AND_CREATE_TOPIC: self._create,
+            RequestCode.DELETE_TOPIC_IN_BROKER: self._delete,
+            RequestCode.GET_ALL_TOPIC_CONFIG: self._all,
+            RequestCode.GET_TOPIC_CONFIG: self._one,
+            RequestCode.GET_TOPIC_STATS_INFO: self._stats,
+            RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: self._system,
+            RequestCode.QUERY_TOPIC_CONSUME_BY_WHO: self._consumers,
+        }
+
+    # -- changing --------------------------------------------------------------------------------------------
+
+    def _create(self, connection: Connection, command: Command) -> Command:
+        header, topics = command.read(CreateTopic), self._state.topics
+        self._check(header)
+        known = topics.find(header.topic)
+        most = self._state.settings.now.max_topics
+        if known is None and len(topics.all()) >= most:
+            raise Refusal(ResponseCode.SYSTEM_ERROR, f"there are {most} topics already (maxTopics)")
+        extra = {} if known is None else dict(known.extra)
+        if header.attributes:
+            extra["attributes"] = _attributes(extra.get("attributes"), header.attributes)
+        topics.update(
+            TopicConfig(
+                name=header.topic,
+                read_queue_nums=header.read_queue_nums,
+                write_queue_nums=header.write_queue_nums,
+                perm=header.perm,
+                order=header.order,
+                filter_type=header.topic_filter_type,
+                sys_flag=header.topic_sys_flag,
+                extra=extra,
+            )
+        )
+        log.info("topic %s is %s by an administrator", header.topic, "changed" if known else "made")
+        return command.reply(ResponseCode.SUCCESS)
+
+    def _check(self, header: CreateTopic) -> None:
+        """Raises Refusal if there may be no such topic."""
+        try:
+            check_topic(header.topic)
+        except BadMessage as error:
+            raise Refusal(ResponseCode.SYSTEM_ERROR, str(error)) from None
+        self._refuse_own(header.topic)
+        wrong = ""
+        if not (0 <= header.read_queue_nums <= _MAX_QUEUES and 0 <= header.write_queue_nums <= _MAX_QUEUES):
+            wrong = f"a topic has up to {_MAX_QUEUES} queues"
+        elif not 0 <= header.perm <= _HIGHEST_PERM:
+            wrong = "perm is a sum of 1 inherit, 2 write, 4 read and 8 priority"
+        elif header.topic_filter_type not in _FILTER_TYPES:
+            wrong = f"topicFilterType is {' or '.join(_FILTER_TYPES)}"
+        if wrong:
+            raise Refusal(ResponseCode.SYSTEM_ERROR, f"topic '{header.topic}' cannot be made: {wrong}")
+
+    async def _delete(self, connection: Connection, command: Command) -> Command:
+        topic, state = command.read(TopicName).topic, self._state
+        self._refuse_own(topic)
+        groups = state.offsets.groups_of(topic)
+        joined = {retry_topic(group) + mark + topic for group in groups for mark in ("_", "+")}
+        going = [topic, *sorted(name for name in joined if state.topics.find(name) is not None)]
+        for name in going:
+            state.topics.delete(name)
+            await asyncio.to_thread(state.store.delete_topic, name)
+            state.offsets.remove_topic(name)
+            state.tally.forget_topic(name)
+        return command.reply(ResponseCode.SUCCESS)
+
+    def _refuse_own(self, topic: str) -> None:
+        if self._is_own(topic):
+            raise Refusal(ResponseCode.SYSTEM_ERROR, f"topic '{topic}' is the broker's own and stays as it is")
+
+    def _is_own(self, topic: str) -> bool:
+        now = self._state.settings.now
+        cluster = now.broker_cluster_name
+        return is_system_topic(topic) or topic in (cluster, now.broker_name, cluster + REPLY_TOPIC_SUFFIX)
+
+    # -- showing ---------------------------------------------------------------------------------------------
+
+    def _all(self, connection: Connection, command: Command) -> Command:
+        """Slaves of ours are also told what was deleted, and up to where; RocketMQ's look at the body only."""
+        deleted = self._state.store.deleted_topics()
+        ext = {DELETED_TOPICS: encode_deleted(deleted)} if deleted else None
+        return command.reply(ResponseCode.SUCCESS, ext=ext, body=encode_config(self._state.topics.snapshot()))
+
+    def _one(self, connection: Connection, command: Command) -> Command:
+        return command.reply(ResponseCode.SUCCESS, body=encode_config(self._find(command)))
+
+    def _stats(self, connection: Connection, command: Command) -> Command:
+        config, store = self._find(command), self._state.store
+        broker = self._state.settings.now.broker_name
+        table = {}
+        for queue_id in range(max(config.read_queue_nums, config.write_queue_nums)):
+            highest = store.max_offset(config.name, queue_id)
+            table[MessageQueue(broker_name=broker, queue_id=queue_id, topic=config.name)] = TopicOffset(
+                min_offset=max(0, store.min_offset(config.name, queue_id)),
+                max_offset=highest,
+                last_update_timestamp=max(0, store.store_time(config.name, queue_id, highest - 1)) if highest else 0,
+            )
+        return command.reply(ResponseCode.SUCCESS, body=TopicStatsTable(offset_table=table).to_bytes())
+
+    def _system(self, connection: Connection, command: Command) -> Command:
+        names = sorted(name for name in self._state.topics.all() if self._is_own(name))
+        return command.reply(ResponseCode.SUCCESS, body=TopicList(topic_list=names).to_bytes())
+
+    def _consumers(self, connection: Connection, command: Command) -> Command:
+        topic = command.read(TopicName).topic
+        online = {group.name for group in self._state.clients.consumer_groups() if topic in group.subscriptions}
+        groups = sorted(online.union(self._state.offsets.groups_of(topic)))
+        return command.reply(ResponseCode.SUCCESS, body=GroupList(group_list=groups).to_bytes())
+
+    def _find(self, command: Command) -> TopicConfig:
+        topic = command.read(TopicName).topic
+        found = self._state.topics.find(topic)
+        if found is None:
+            raise Refusal(ResponseCode.TOPIC_NOT_EXIST, f"topic '{topic}' does not exist")
+        return found
+
+
+def _attributes(known: Any, changes: str) -> dict[str, str]:
+    """What `+name=value` sets and `-name` removes, joined by commas, as 5.x writes it."""
+    attributes = dict(known) if isinstance(known, dict) else {}
+    for change in changes.split(","):
+        sign, (name, _, value) = change[:1], change[1:].partition("=")
+        if sign == "+" and name:
+            attributes[name] = value
+        elif sign == "-" and name:
+            attributes.pop(name, None)
+        else:
+            why = f"{change[:80]!r} changes no attribute; write +name=value or -name"
+            raise Refusal(ResponseCode.SYSTEM_ERROR, why)
+    return attributes

@@ -1,0 +1,448 @@
+"""Which messages a subscription wants.
+
+By tag, the store itself picks them from a queue's units. By SQL92, what is read is asked afterwards, record by record;
+who compiles such expressions is plugged in (`SqlCompiler`), and without it they are refused.
+
+
+SQL92 filters: RocketMQ's expressions over a message's properties, compiled once and evaluated for each record.
+
+Loosest binding first: OR, AND, equality (`=`, `<>`, IS NULL), comparison (`>`, BETWEEN, IN, CONTAINS, ...), sign and
+NOT, value. NOT binds as tightly as a sign, so `NOT a = 1` means `(NOT a) = 1`, as in RocketMQ: use brackets. Keywords
+are case-insensitive, names are not.
+
+A property is text, or None if the message does not have it. None is SQL's "unknown": a comparison with it is unknown,
+NOT of it is unknown, and only a true expression selects a message. Text that is compared with a number has to be a
+number itself, otherwise the message is not selected.
+
+Expressions come from clients, so their length, depth and number of parts are limited, and the outcomes of compiling
+are cached, refusals included. All functions here are thread-safe.
+"""
+
+from __future__ import annotations
+
+import operator
+import re
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
+from typing import Any, Final, NamedTuple, NoReturn, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.errors import BadRequest
+from penstock.format.record import decode_record
+from penstock.store.message import EVERYTHING, TagFilter
+
+RecordFilter: TypeAlias = Callable[[bytes], bool]
+"""Whether a record, as it lies in the log, is wanted."""
+SqlCompiler: TypeAlias = Callable[[str], RecordFilter]
+"""Makes a filter of an SQL92 expression; raises BadRequest."""
+_LONGEST_KEPT: Final = 4096
+
+
+class Selection(NamedTuple):
+    """What is wanted of a queue."""
+
+    tags: TagFilter = EVERYTHING
+    accepts: RecordFilter | None = None
+    """If given, a record has to pass this as well."""
+
+    def may_want(self, tags_codes: npt.NDArray[np.int64]) -> bool:
+        """Whether there may be a wanted message among those with these tags codes."""
+        hashes = self.tags.hashes
+        if hashes is None:
+            return True
+        return bool(np.isin(tags_codes.astype(np.int32), hashes).any())
+
+
+ALL: Final = Selection()
+
+
+def by_tags(expression: str) -> Selection:
+    """What `*`, or tags joined by `||`, selects."""
+    if expression == "*":
+        return ALL
+    return Selection(TagFilter(expression)) if len(expression) > _LONGEST_KEPT else _kept(expression)
+
+
+@lru_cache(maxsize=1024)
+def _kept(expression: str) -> Selection:
+    """Pulls bring the same few expressions again and again."""
+    return Selection(TagFilter(expression))
+
+
+Properties: TypeAlias = Mapping[str, str]
+Condition: TypeAlias = Callable[[Properties], bool]
+Value: TypeAlias = str | int | float | bool | None
+Truth: TypeAlias = bool | None
+Evaluate: TypeAlias = Callable[[Properties], Value]
+MAX_LENGTH: Final = 8192
+MAX_PARTS: Final = 2000
+MAX_DEPTH: Final = 60
+MAX_DIGITS: Final = 19
+MAX_CACHED: Final = 256
+MAX_CACHED_BYTES: Final = 256 * 1024
+"""Bytes of expressions. What is compiled from one takes up to about 100 times as much."""
+
+
+def compile_sql(expression: str) -> RecordFilter:
+    """A filter for records. Raises BadRequest with the reason and the place."""
+    selects = compile_condition(expression)
+    return lambda record: selects(decode_record(record).properties)
+
+
+def compile_condition(expression: str) -> Condition:
+    """The same, over properties. Raises BadRequest."""
+    if len(expression) > MAX_LENGTH:
+        raise BadRequest(f"the SQL92 expression has {len(expression)} characters; at most {MAX_LENGTH} are allowed")
+    return _cache.compiled(expression)
+
+
+class ExpressionCache:
+    """The outcomes of compiling the expressions that were used last: a condition, or the sentence of a refusal.
+
+    It holds at most `max_entries` expressions and at most `max_bytes` of their text, in UTF-8. Thread-safe.
+    """
+
+    def __init__(self, compiler: Callable[[str], Condition | str], max_entries: int, max_bytes: int) -> None:
+        self._compiler = compiler
+        self._max_entries, self._max_bytes = max_entries, max_bytes
+        self._bytes = 0
+        self._outcomes: dict[str, Condition | str] = {}  # the one used last comes last
+        self._lock = threading.Lock()
+
+    def compiled(self, expression: str) -> Condition:
+        """Raises BadRequest, a new one each time."""
+        with self._lock:
+            outcome = self._outcomes.pop(expression, None)
+            if outcome is None:
+                outcome = self._compiler(expression)
+                self._bytes += _utf8_size(expression)
+            self._outcomes[expression] = outcome
+            while len(self._outcomes) > self._max_entries or self._bytes > self._max_bytes:
+                oldest = next(iter(self._outcomes))
+                del self._outcomes[oldest]
+                self._bytes -= _utf8_size(oldest)
+        if isinstance(outcome, str):
+            raise BadRequest(outcome)
+        return outcome
+
+
+def _utf8_size(text: str) -> int:
+    return len(text.encode("utf-8", "surrogatepass"))
+
+
+def _compile(expression: str) -> Condition | str:
+    """The condition, or why there is none."""
+    try:
+        evaluate = _Parser(expression).parse().evaluate
+    except BadRequest as error:
+        return str(error)
+
+    def selects(properties: Properties) -> bool:
+        try:
+            return evaluate(properties) is True
+        except NotComparable:
+            return False
+
+    return selects
+
+
+_cache: Final = ExpressionCache(_compile, MAX_CACHED, MAX_CACHED_BYTES)
+
+
+# -- the parser ----------------------------------------------------------------------------------------------
+_BLANKS: Final = re.compile(r"(?:[ \t\r\n\f]+|--[^\r\n]*|/\*.*?\*/)*", re.DOTALL)
+_TEXT: Final = re.compile(r"'(?>[^']*(?:''[^']*)*)'")
+_OPERAND: Final = re.compile(
+    rf"""(?P<text>{_TEXT.pattern})
+    | (?P<real>(?:[0-9]+\.[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?|[0-9]+[eE][+-]?[0-9]+)
+    | (?P<whole>[0-9]+)[lL]?
+    | (?P<word>[A-Za-z_$][A-Za-z0-9_$]*)
+    | (?P<sign>[+-])
+    | (?P<bracket>\()""",
+    re.VERBOSE,
+)
+_OPERATOR: Final = re.compile(
+    r"[<>]=|<>|[<>=(),]|OR|AND|IS|NOT|NULL|BETWEEN|IN|CONTAINS|STARTSWITH|ENDSWITH", re.IGNORECASE | re.ASCII
+)
+_CONSTANTS: Final[dict[str, Value]] = {"TRUE": True, "FALSE": False, "NULL": None}
+_ORDER_TESTS: Final = {">": operator.gt, ">=": operator.ge, "<": operator.lt, "<=": operator.le}
+_TEXT_TESTS: Final[dict[str, Callable[[str, str], bool]]] = {
+    "CONTAINS": operator.contains,
+    "STARTSWITH": str.startswith,
+    "ENDSWITH": str.endswith,
+}
+_MAY_FOLLOW_NOT: Final = ("BETWEEN", "IN", *_TEXT_TESTS)
+_EQUALITY, _COMPARISON, _UNARY = 3, 4, 5
+_POWERS: Final = {"OR": 1, "AND": 2, "=": _EQUALITY, "<>": _EQUALITY, "IS": _EQUALITY} | dict.fromkeys(
+    (*_ORDER_TESTS, "NOT", *_MAY_FOLLOW_NOT), _COMPARISON
+)
+"""How tightly an operator binds."""
+
+
+class _Parser:
+    """A Pratt parser that compiles what it reads, part by part.
+
+    The position decides whether the next word is an operand or an operator, so a property may be called `in`. Each
+    level of recursion is a level of the compiled expression, and MAX_DEPTH limits both; brackets alone do not recurse.
+    """
+
+    def __init__(self, expression: str) -> None:
+        self._expression = expression
+        self._at = 0
+        self._level = 1
+        self._next: str | None = None  # the result of `_peek`, until it is read
+
+    def parse(self) -> _Part:
+        whole = self._operators(self._operand(), 0)
+        if self._at < len(self._expression):
+            self._refuse(f"{self._expression[self._at : self._at + 20]!r} is not expected")
+        return whole
+
+    def _operand(self) -> _Part:
+        """A value with its signs and NOTs, or an expression in brackets."""
+        brackets = 0
+        while (found := self._read(_OPERAND, "a value")).lastgroup == "bracket":
+            brackets += 1
+        part = self._value(found)
+        for _ in range(brackets):
+            part = self._operators(part, 0)
+            self._expect(")")
+        return part
+
+    def _value(self, found: re.Match[str]) -> _Part:
+        kind, word = found.lastgroup, found[0]
+        if kind == "text":
+            return _constant(_unquote(word))
+        if kind == "real":
+            return _constant(float(word))
+        if kind == "whole":
+            if len(found["whole"]) > MAX_DIGITS:
+                self._at = found.start()
+                self._refuse(f"a number is too large (at most {MAX_DIGITS} digits are allowed)")
+            return _constant(int(found["whole"]))
+        if kind == "sign":
+            return _unary(_signed(-1 if word == "-" else 1), self._inner(_UNARY))
+        if word.upper() == "NOT":
+            return _unary(_not, self._inner(_UNARY))
+        return _constant(_CONSTANTS[word.upper()]) if word.upper() in _CONSTANTS else _property(word)
+
+    def _operators(self, left: _Part, power: int) -> _Part:
+        """`left` and the operators after it that bind more tightly than `power`.
+
+        No operator binds more tightly than the one before it: `a IS NULL > 1` is refused, `(a IS NULL) > 1` is not.
+        """
+        highest = _COMPARISON
+        while power < _POWERS.get(word := self._peek(), 0) <= highest:
+            self._take(word)
+            left = self._operator(left, word)
+            highest = _POWERS[word]
+        return left
+
+    def _operator(self, left: _Part, word: str) -> _Part:
+        if word in ("OR", "AND"):
+            parts = [left, self._inner(_POWERS[word])]
+            while self._take(word):
+                parts.append(self._inner(_POWERS[word]))
+            return _chain(parts, decides=word == "OR")
+        if word in ("=", "<>"):
+            part = _binary(_equal, left, self._inner(_EQUALITY))
+            return part if word == "=" else _unary(_not, part)
+        if word == "IS":
+            wanted = not self._take("NOT")
+            self._expect("NULL")
+            return _unary(lambda value: (value is None) is wanted, left)
+        if word in _ORDER_TESTS:
+            return _binary(_ordered(_ORDER_TESTS[word]), left, self._inner(_UNARY))
+        if word == "NOT":
+            if (negated := self._peek()) not in _MAY_FOLLOW_NOT:
+                self._refuse(f"one of {', '.join(_MAY_FOLLOW_NOT)} is expected")
+            self._take(negated)
+            return _unary(_not, self._predicate(left, negated))
+        return self._predicate(left, word)
+
+    def _predicate(self, left: _Part, word: str) -> _Part:
+        if word == "BETWEEN":
+            above = _binary(_ordered(operator.ge), left, self._inner(_UNARY))
+            self._expect("AND")
+            below = _binary(_ordered(operator.le), left, self._inner(_UNARY))
+            return _chain([above, below], decides=False)
+        if word == "IN":
+            self._expect("(")
+            texts = [self._text()]
+            while self._take(","):
+                texts.append(self._text())
+            self._expect(")")
+            allowed = frozenset(texts)
+            return _unary(_of_text(lambda text: text in allowed), left, texts=len(texts))
+        test, piece = _TEXT_TESTS[word], self._text()
+        return _unary(_of_text(lambda text: test(text, piece)), left, texts=1)
+
+    def _inner(self, power: int) -> _Part:
+        """An operand of an operator, and the operators after it that bind more tightly than `power`."""
+        self._level += 1
+        _check_depth(self._level)
+        part = self._operators(self._operand(), power)
+        self._level -= 1
+        return part
+
+    def _text(self) -> str:
+        return _unquote(self._read(_TEXT, "a text in single quotes")[0])
+
+    def _read(self, pattern: re.Pattern[str], expected: str) -> re.Match[str]:
+        found = self._match(pattern)
+        if found is None:
+            self._refuse(f"{expected} is expected")
+        self._at, self._next = found.end(), None
+        return found
+
+    def _peek(self) -> str:
+        """The operator, bracket or comma that comes next, in capitals; "" for anything else."""
+        if self._next is None:
+            found = self._match(_OPERATOR)
+            self._next = found[0].upper() if found else ""
+        return self._next
+
+    def _take(self, word: str) -> bool:
+        """Reads `word` if it comes next."""
+        if taken := self._peek() == word:
+            self._at, self._next = self._at + len(word), None
+        return taken
+
+    def _expect(self, word: str) -> None:
+        if not self._take(word):
+            self._refuse(f"'{word}' is expected")
+
+    def _match(self, pattern: re.Pattern[str]) -> re.Match[str] | None:
+        blanks = _BLANKS.match(self._expression, self._at)
+        self._at = blanks.end() if blanks else self._at
+        return pattern.match(self._expression, self._at)
+
+    def _refuse(self, reason: str) -> NoReturn:
+        text, at = self._expression, self._at
+        if text.startswith(("'", "/*"), at) and not _TEXT.match(text, at):
+            reason = "a text or a remark starts and does not end"
+        line, column = text.count("\n", 0, at) + 1, at - text.rfind("\n", 0, at)
+        place = f"line {line}, column {column}" if at < len(text) else "its end"
+        raise BadRequest(f"the SQL92 expression cannot be read at {place}, where {reason}: {text[:200]!r}")
+
+
+def _unquote(text: str) -> str:
+    return text[1:-1].replace("''", "'")
+
+
+# -- the parts of a compiled expression ----------------------------------------------------------------------
+class _Part(NamedTuple):
+    evaluate: Evaluate
+    depth: int = 1
+    parts: int = 1
+
+
+def _constant(value: Value) -> _Part:
+    return _Part(lambda properties: value)
+
+
+def _property(name: str) -> _Part:
+    return _Part(lambda properties: properties.get(name))
+
+
+def _unary(apply: Callable[[Value], Value], operand: _Part, *, texts: int = 0) -> _Part:
+    """`texts` counts the parts of the expression that `apply` holds."""
+    inner = operand.evaluate
+    return _join(lambda properties: apply(inner(properties)), [operand], texts)
+
+
+def _binary(apply: Callable[[Value, Value], Value], left: _Part, right: _Part) -> _Part:
+    first, second = left.evaluate, right.evaluate
+    return _join(lambda properties: apply(first(properties), second(properties)), [left, right])
+
+
+def _chain(operands: Sequence[_Part], *, decides: bool) -> _Part:
+    """The first true operand decides OR, the first false one decides AND; else one that is unknown makes it unknown."""
+    conditions = [operand.evaluate for operand in operands]
+
+    def evaluate(properties: Properties) -> Truth:
+        outcome: Truth = not decides
+        for condition in conditions:
+            found = condition(properties)
+            if found is decides:
+                return decides
+            if not isinstance(found, bool):
+                outcome = None
+        return outcome
+
+    return _join(evaluate, operands)
+
+
+def _join(evaluate: Evaluate, operands: Sequence[_Part], texts: int = 0) -> _Part:
+    depth = 1 + max(operand.depth for operand in operands)
+    parts = 1 + sum(operand.parts for operand in operands) + texts
+    _check_depth(depth)
+    if parts > MAX_PARTS:
+        raise BadRequest(f"the SQL92 expression is too large: at most {MAX_PARTS} parts are allowed")
+    return _Part(evaluate, depth, parts)
+
+
+def _check_depth(depth: int) -> None:
+    if depth > MAX_DEPTH:
+        raise BadRequest(f"the SQL92 expression is nested too deeply: at most {MAX_DEPTH} levels are allowed")
+
+
+# -- values --------------------------------------------------------------------------------------------------
+_NUMBER: Final = re.compile(r"[+-]?(?:[0-9]+(\.[0-9]*)?|(\.[0-9]+))([eE][+-]?[0-9]+)?")
+
+
+class NotComparable(Exception):
+    """A value is not a number where a number is needed: the message is not selected."""
+
+
+def number(value: Value) -> float | int:
+    """A number, or text that is one in plain decimal notation: not `1_000`, `inf`, ` 1 `. Raises NotComparable."""
+    if value is None or isinstance(value, bool):
+        raise NotComparable
+    if not isinstance(value, str):
+        return value
+    if (found := _NUMBER.fullmatch(value)) is None:
+        raise NotComparable
+    try:
+        return float(value) if found.lastindex else int(value)
+    except ValueError:  # more digits than Python converts
+        raise NotComparable from None
+
+
+def _signed(sign: int) -> Callable[[Value], Value]:
+    return lambda value: None if value is None else sign * number(value)
+
+
+def _not(value: Value) -> Truth:
+    """Anything but true and false is unknown."""
+    return not value if isinstance(value, bool) else None
+
+
+def _equal(left: Value, right: Value) -> Truth:
+    """Compares text with text as text, anything with a truth value as truth values, the rest as numbers."""
+    if left is None or right is None:
+        return None
+    if isinstance(left, bool) or isinstance(right, bool):
+        return _truth_value(left) == _truth_value(right)
+    if isinstance(left, str) and isinstance(right, str):
+        return left == right
+    return number(left) == number(right)
+
+
+def _truth_value(value: Value) -> bool:
+    if not isinstance(value, bool) and str(value).lower() not in ("true", "false"):
+        raise NotComparable
+    return str(value).lower() == "true"
+
+
+def _ordered(test: Callable[[Any, Any], bool]) -> Callable[[Value, Value], Truth]:
+    """Compares as numbers, also text with text, as RocketMQ does."""
+    return lambda left, right: None if left is None or right is None else test(number(left), number(right))
+
+
+def _of_text(test: Callable[[str], bool]) -> Callable[[Value], Truth]:
+    """Unknown if there is no value, false for a number or a truth value."""
+    return lambda value: None if value is None else isinstance(value, str) and test(value)

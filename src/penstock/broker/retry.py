@@ -1,0 +1,138 @@
+"""Messages that a consumer could not consume come back: code 36, retries and dead letters.
+
+The message is stored anew, once more retried: delayed, in the group's retry topic, or in its topic for dead letters
+when it has been retried often enough or the consumer says so. The old record stays where it is. Under SYNC_FLUSH the
+answer waits for the disk as that of a send does.
+"""
+
+from __future__ import annotations
+
+import random
+
+from penstock.broker.hooks import ConsumeContext
+from penstock.broker.replies import STORED, PutReplies, host_text
+from penstock.broker.send import make_dead_letter_topic
+from penstock.broker.send_acks import PendingAcks
+from penstock.broker.state import BrokerState
+from penstock.broker.topics import UNIT_SUBSCRIPTION, retry_topic
+from penstock.format.config_tables import SubscriptionGroup
+from penstock.format.constants import DELAY, ORIGIN_MESSAGE_ID, RETRY_TOPIC
+from penstock.format.record import Record
+from penstock.protocol.bodies.routes import PERM_WRITE
+from penstock.protocol.codes import RequestCode, ResponseCode
+from penstock.protocol.command import ONE_WAY, Command
+from penstock.protocol.headers.groups import SendBack
+from penstock.protocol.versions import V3_4_9
+from penstock.remoting.connection import Connection
+from penstock.remoting.handlers import Handler, Refusal
+from penstock.store.message import Message
+
+_FIRST_RETRY_LEVEL = 3
+"""Ten seconds, unless the levels are set otherwise; each retry waits one level longer."""
+
+
+class SendBacks:
+    """Takes messages back."""
+
+    def __init__(self, state: BrokerState, unflushed: PendingAcks) -> None:
+        self._store = state.store
+        self._topics = state.topics
+        self._groups = state.groups
+        self._settings = state.settings
+        self._unflushed = unflushed
+        self._hooks = state.hooks
+        self._tally = state.tally
+        self._replies = PutReplies(state.store)
+        self._waits_for_disk = unflushed.is_needed
+
+    def handlers(self) -> dict[RequestCode, Handler]:
+        return {RequestCode.CONSUMER_SEND_MSG_BACK: self._send_back}
+
+    def _send_back(self, connection: Connection, command: Command) -> Command | None:
+        header = command.read(SendBack)
+        group = self._check(header)
+        if group.retry_queue_nums <= 0:
+            return command.reply(ResponseCode.SUCCESS)
+        record = self._store.look_up(header.offset)
+        if record is None:
+            why = f"there is no message at offset {header.offset}"
+            raise Refusal(ResponseCode.SYSTEM_ERROR, why)
+        message = self._message(record, header, group, self._most_times(header, command.version, group))
+        result = self._store.append(message)
+        if result.status not in STORED:
+            return self._replies.refused(command, result)
+        topic = message.properties[RETRY_TOPIC] if message.properties else record.topic
+        self._tally.sent_back[topic, group.name] += 1
+        if self._hooks.consume:
+            self._tell_hooks(connection, header, record)
+        reply = command.reply(ResponseCode.SUCCESS)
+        if self._waits_for_disk and not command.flag & ONE_WAY:
+            self._unflushed.add(connection, result.end_offset, reply)
+            return None
+        return reply
+
+    def _check(self, header: SendBack) -> SubscriptionGroup:
+        group = self._groups.find_or_create(header.group)
+        if group is None:
+            why = f"consumer group '{header.group}' does not exist"
+            raise Refusal(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, why)
+        if not self._settings.now.is_writable:
+            raise Refusal(ResponseCode.NO_PERMISSION, "this broker may not be written to (brokerPermission)")
+        return group
+
+    @staticmethod
+    def _most_times(header: SendBack, version: int, group: SubscriptionGroup) -> int:
+        """How often a message is retried: as its client says, if that is new enough to mean it."""
+        if version >= V3_4_9 and header.max_reconsume_times is not None:
+            return header.max_reconsume_times
+        return group.retry_max_times
+
+    def _message(self, record: Record, header: SendBack, group: SubscriptionGroup, most: int) -> Message:
+        """What is stored in place of `record`; its topic is made if it is new."""
+        properties = {
+            **record.properties,
+            RETRY_TOPIC: record.properties.get(RETRY_TOPIC, record.topic),
+            ORIGIN_MESSAGE_ID: record.properties.get(ORIGIN_MESSAGE_ID, record.msg_id),
+        }
+        is_dead = header.delay_level < 0 or record.reconsume_times >= most
+        if is_dead:
+            topic = make_dead_letter_topic(self._topics, group.name)
+            queue_id, level = 0, 0
+        else:
+            flag = UNIT_SUBSCRIPTION if header.unit_mode else 0
+            name = retry_topic(group.name)
+            found = self._topics.create_for_send_back(name, group.retry_queue_nums, sys_flag=flag)
+            if found is None:
+                raise Refusal(ResponseCode.SYSTEM_ERROR, f"topic '{name}' does not exist and cannot be made")
+            topic = found
+            queue_id = random.randrange(group.retry_queue_nums)
+            level = header.delay_level or _FIRST_RETRY_LEVEL + record.reconsume_times
+        if not topic.perm & PERM_WRITE:
+            raise Refusal(ResponseCode.NO_PERMISSION, f"topic '{topic.name}' may not be written to")
+        properties[DELAY] = str(level)
+        return Message(
+            topic.name,
+            record.body,
+            properties=properties,
+            queue_id=queue_id,
+            flag=record.flag,
+            sys_flag=record.sys_flag,
+            born_timestamp=record.born_timestamp,
+            born_host=record.born_host,
+            reconsume_times=record.reconsume_times + 1,
+        )
+
+    def _tell_hooks(self, connection: Connection, header: SendBack, record: Record) -> None:
+        self._hooks.after_consume(
+            ConsumeContext(
+                consumer_group=header.group,
+                topic=record.topic,
+                queue_id=record.queue_id,
+                client_host=host_text(*connection.peer),
+                store_host=self._store.settings.store_host,
+                count=1,
+                size=record.size,
+                origin_msg_id=header.origin_msg_id or record.msg_id,
+                success=False,
+            )
+        )

@@ -1,0 +1,409 @@
+"""`penstock group update` and `delete`: how consumer groups are set.
+
+The group `penstock group`: consumer and producer groups of a running cluster.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import msgspec
+import typer
+
+from penstock.cli.network import Broker, Call, Cluster, Group, MaybeTopic, Truth, named, over_network, told
+from penstock.cli.options import help_if_alone
+from penstock.cli.output import add_row, moment, say, show, table, write, write_json
+from penstock.client.admin.groups import GroupProgress
+from penstock.errors import BadSettings, Refused
+from penstock.format.config_tables import SubscriptionGroup
+from penstock.protocol.bodies.clients import ClientConnection
+from penstock.protocol.codes import ResponseCode
+from penstock.protocol.versions import version_name
+
+
+@over_network
+async def update(
+    call: Call,
+    group: Group,
+    cluster: Cluster = None,
+    broker: Broker = None,
+    consume_enable: Annotated[
+        Truth | None, told("--consume-enable", "-s", "--consumeEnable", meaning="May consume.")
+    ] = None,
+    from_min: Annotated[
+        Truth | None,
+        told("--consume-from-min-enable", "-m", "--consumeFromMinEnable", meaning="May begin at the first offset."),
+    ] = None,
+    broadcast: Annotated[
+        Truth | None, told("--consume-broadcast-enable", "-d", "--consumeBroadcastEnable", meaning="May broadcast.")
+    ] = None,
+    retry_queues: Annotated[
+        int | None, named("--retry-queues", "-q", "--retryQueueNums", metavar="N", meaning="Queues of its retry topic.")
+    ] = None,
+    retries: Annotated[
+        int | None,
+        named("--retries", "-r", "--retryMaxTimes", metavar="N", meaning="Retries before a message is a dead letter."),
+    ] = None,
+    broker_id: Annotated[
+        int | None, named("--broker-id", "-i", "--brokerId", metavar="N", meaning="The broker id to consume from.")
+    ] = None,
+    when_slow: Annotated[
+        int | None,
+        named(
+            "--when-slow",
+            "-w",
+            "--whichBrokerWhenConsumeSlowly",
+            metavar="N",
+            meaning="The broker id for who lags far behind.",
+        ),
+    ] = None,
+    notify: Annotated[
+        Truth | None,
+        told("--notify", "-a", "--notifyConsumerIdsChanged", meaning="Consumers hear of each other at once."),
+    ] = None,
+) -> None:
+    """Makes a consumer group, or changes one; what is not given stays as it is.
+
+    Examples:
+
+    \b
+      penstock group update -g warehouse --retries 3
+      penstock group update -g warehouse --consume-enable false
+    """
+    known = (await call.admin.groups.configs(cluster=cluster, broker=broker)).get(group, SubscriptionGroup(name=group))
+    asked = {
+        "consume_enable": consume_enable,
+        "consume_from_min_enable": from_min,
+        "consume_broadcast_enable": broadcast,
+        "retry_queue_nums": retry_queues,
+        "retry_max_times": retries,
+        "broker_id": broker_id,
+        "which_broker_when_consume_slowly": when_slow,
+        "notify_consumer_ids_changed_enable": notify,
+    }
+    given = {name: value for name, value in asked.items() if value is not None}
+    plain = {name: bool(value) if isinstance(value, Truth) else value for name, value in given.items()}
+    changed = msgspec.structs.replace(known, **plain)
+    targets = await call.admin.groups.update(changed, cluster=cluster, broker=broker)
+    if call.as_json:
+        write_json({"group": changed.to_json(), "brokers": targets})
+    else:
+        write(f"group {group} is set at {' '.join(targets)}\n")
+
+
+@over_network
+async def delete(
+    call: Call,
+    group: Group,
+    cluster: Cluster = None,
+    broker: Broker = None,
+    remove_offset: Annotated[
+        Truth, told("--remove-offset", "-r", "--removeOffset", meaning="Its offsets, too.")
+    ] = Truth.FALSE,
+) -> None:
+    """Deletes a consumer group, with its topics for retries and dead letters unless one broker is named.
+
+    Examples:
+
+    \b
+      penstock group delete -g warehouse --remove-offset true
+    """
+    targets = await call.admin.groups.delete(group, remove_offset=bool(remove_offset), cluster=cluster, broker=broker)
+    if call.as_json:
+        write_json({"group": group, "brokers": targets})
+    else:
+        write(f"group {group} is deleted at {' '.join(targets)}\n")
+
+
+app = typer.Typer(rich_markup_mode=None)
+
+
+@app.callback(invoke_without_command=True)
+def group(context: typer.Context) -> None:
+    """Groups of a running cluster: how far they have come, who is in them, how they are set.
+
+    Examples:
+
+    \b
+      penstock group progress -g warehouse
+      penstock group connections -g warehouse
+    """
+    help_if_alone(context)
+
+
+@over_network
+async def list_groups(call: Call, cluster: Cluster = None, broker: Broker = None) -> None:
+    """All consumer groups, and how they are set.
+
+    Examples:
+
+    \b
+      penstock group list
+    """
+    found = await call.admin.groups.configs(cluster=cluster, broker=broker)
+    if call.as_json:
+        write_json([each.to_json() for each in found.values()])
+        return
+    shown = table("", "group", "consumes", "broadcast", "retry queues", "retries", right=("retry queues", "retries"))
+    for each in found.values():
+        add_row(
+            shown,
+            each.name,
+            each.consume_enable,
+            each.consume_broadcast_enable,
+            each.retry_queue_nums,
+            each.retry_max_times,
+        )
+    show(shown)
+
+
+@over_network
+async def progress(
+    call: Call,
+    group: Annotated[
+        str | None, named("--group", "-g", "--groupName", metavar="G", meaning="The group; all groups unless given.")
+    ] = None,
+    topic: MaybeTopic = None,
+    client_ip: Annotated[
+        Truth, told("--clients", "-s", "--showClientIP", meaning="Which client has each queue.")
+    ] = Truth.FALSE,
+) -> None:
+    """How far a group has come in each queue, and how many messages it has yet to consume.
+
+    Without a group: the lag of every group, and how many consumers it has.
+
+    Examples:
+
+    \b
+      penstock group progress -g warehouse
+      penstock group progress -g warehouse -t orders --json
+    """
+    if group is None:
+        await _all_progress(call)
+        return
+    found = await call.admin.groups.progress(group, topic)
+    if not found.queues:  # a lag of 0 would be good news, and may be a name that is misspelt
+        if group not in await call.admin.groups.configs():
+            raise BadSettings(f"no broker knows a group '{group}'; `penstock group list` has those that there are")
+        say(f"group {group} has consumed nothing{f' of topic {topic}' if topic else ''} yet.")
+    owners = await _owners(call, group) if client_ip else {}
+    if call.as_json:
+        write_json(_progress_json(found, owners))
+        return
+    shown = table(
+        "",
+        "topic",
+        "broker",
+        "queue",
+        "broker offset",
+        "consumer offset",
+        "lag",
+        "last consumed",
+        *(["client"] if client_ip else []),
+        right=("queue", "broker offset", "consumer offset", "lag"),
+    )
+    for each in found.queues:
+        at = [each.broker_offset, each.consumer_offset, each.lag, moment(each.last_timestamp)]
+        client = [owners.get(each.queue, "")] if client_ip else []
+        add_row(shown, each.queue.topic, each.queue.broker_name, each.queue.queue_id, *at, *client)
+    show(shown, f"lag {found.lag}, {found.consume_tps:.2f} messages a second")
+
+
+async def _owners(call: Call, group: str) -> dict[Any, str]:
+    """Which client has which queue, as the clients say."""
+    try:
+        clients = (await call.admin.groups.connections(group)).connection_set
+    except Refused:
+        return {}
+    found = {}
+    for client in clients:
+        try:
+            info = await call.admin.groups.running_info(group, client.client_id)
+        except Refused as error:
+            say(f"{client.client_id} does not say what it has: {error}")
+            continue
+        found.update(dict.fromkeys(info.mq_table, client.client_id))
+    return found
+
+
+def _progress_json(found: GroupProgress, owners: dict[Any, str]) -> dict[str, Any]:
+    return {
+        "group": found.group,
+        "lag": found.lag,
+        "consume_tps": found.consume_tps,
+        "queues": [
+            {
+                "topic": each.queue.topic,
+                "broker_name": each.queue.broker_name,
+                "queue_id": each.queue.queue_id,
+                "broker_offset": each.broker_offset,
+                "consumer_offset": each.consumer_offset,
+                "lag": each.lag,
+                "last_timestamp": each.last_timestamp,
+                **({"client_id": owners.get(each.queue, "")} if owners else {}),
+            }
+            for each in found.queues
+        ],
+    }
+
+
+async def _all_progress(call: Call) -> None:
+    rows = []
+    for name in await call.admin.groups.configs():
+        found = await call.admin.groups.progress(name)
+        try:
+            clients = len((await call.admin.groups.connections(name)).connection_set)
+        except Refused as error:
+            if error.code != ResponseCode.CONSUMER_NOT_ONLINE:
+                raise
+            clients = 0
+        rows.append({"group": name, "clients": clients, "lag": found.lag, "consume_tps": found.consume_tps})
+    if call.as_json:
+        write_json(rows)
+        return
+    shown = table("", "group", "clients", "lag", "a second", right=("clients", "lag", "a second"))
+    for row in rows:
+        add_row(shown, row["group"], row["clients"], row["lag"], f"{row['consume_tps']:.2f}")
+    show(shown)
+
+
+@over_network
+async def connections(call: Call, group: Group, broker: Broker = None) -> None:
+    """The consumers of a group that are connected, and what they subscribe to.
+
+    Examples:
+
+    \b
+      penstock group connections -g warehouse
+    """
+    found = await call.admin.groups.connections(group)
+    if call.as_json:
+        write_json(
+            {
+                "group": group,
+                "consume_type": found.consume_type.value,
+                "message_model": found.message_model.value,
+                "consume_from_where": found.consume_from_where.value,
+                "clients": [_client_json(each) for each in found.connection_set],
+                "subscriptions": [
+                    {"topic": each.topic, "expression_type": each.expression_type, "expression": each.sub_string}
+                    for each in found.subscription_table.values()
+                ],
+            }
+        )
+        return
+    wanted = table("", "topic", "expression")
+    for each in found.subscription_table.values():
+        add_row(wanted, each.topic, each.sub_string)
+    show(_client_table(found.connection_set), wanted, f"{found.message_model.value}, {found.consume_from_where.value}")
+
+
+@over_network
+async def producers(
+    call: Call,
+    group: Annotated[str, named("--group", "-g", "--producerGroup", metavar="G", meaning="The producer group.")],
+    topic: MaybeTopic = None,
+) -> None:
+    """The producers of a group that are connected.
+
+    Examples:
+
+    \b
+      penstock group producers -g orders-service -t orders
+    """
+    found = (await call.admin.groups.producers(group, topic)).connection_set
+    if call.as_json:
+        write_json([_client_json(each) for each in found])
+    else:
+        show(_client_table(found))
+
+
+def _client_json(client: ClientConnection) -> dict[str, Any]:
+    return {
+        "client_id": client.client_id,
+        "address": client.client_addr,
+        "language": client.language,
+        "version": version_name(client.version),
+    }
+
+
+def _client_table(clients: list[ClientConnection]) -> Any:
+    shown = table("", "client", "address", "language", "version")
+    for each in clients:
+        add_row(shown, each.client_id, each.client_addr, each.language, version_name(each.version))
+    return shown
+
+
+@over_network
+async def status(
+    call: Call,
+    group: Group,
+    client: Annotated[
+        str | None, named("--client", "-i", "--clientId", metavar="ID", meaning="Only this client; all unless given.")
+    ] = None,
+    broker: Broker = None,
+    jstack: Annotated[bool, typer.Option("--jstack", "-s", help="As mqadmin has it; ours have none to show.")] = False,
+) -> None:
+    """What each consumer of a group says about itself: its queues, and what it has in hand of them.
+
+    Examples:
+
+    \b
+      penstock group status -g warehouse
+    """
+    ids = (
+        [client] if client else [each.client_id for each in (await call.admin.groups.connections(group)).connection_set]
+    )
+    found = {each: await call.admin.groups.running_info(group, each) for each in ids}
+    if call.as_json:
+        write_json(
+            {
+                name: {
+                    "properties": info.properties,
+                    "subscriptions": {each.topic: each.sub_string for each in info.subscription_set},
+                    "queues": [
+                        {**msgspec.to_builtins(queue), **msgspec.to_builtins(held)}
+                        for queue, held in info.mq_table.items()
+                    ],
+                }
+                for name, info in found.items()
+            }
+        )
+        return
+    for name, info in found.items():
+        shown = table(
+            name,
+            "topic",
+            "broker",
+            "queue",
+            "committed",
+            "in hand",
+            "last consumed",
+            right=("queue", "committed", "in hand"),
+        )
+        for queue, held in sorted(info.mq_table.items()):
+            add_row(
+                shown,
+                queue.topic,
+                queue.broker_name,
+                queue.queue_id,
+                held.commit_offset,
+                held.cached_msg_count,
+                moment(held.last_consume_timestamp),
+            )
+        show(shown)
+
+
+for verb, function in {
+    "list": list_groups,
+    "progress": progress,
+    "connections": connections,
+    "producers": producers,
+    "status": status,
+    "update": update,
+    "delete": delete,
+}.items():
+    app.command(verb)(function)
+
+
+app.command("create", hidden=True)(update)

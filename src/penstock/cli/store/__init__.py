@@ -1,0 +1,41 @@
+"""The group `penstock store`: looks into a store, checks it, and puts it in order; no broker is needed."""
+
+from __future__ import annotations
+
+import typer
+
+from penstock.cli.options import help_if_alone
+from penstock.cli.pipeline.diff import diff_here
+from penstock.cli.pipeline.usage import lag_here, usage_here
+from penstock.cli.store.info import conf, info
+from penstock.cli.store.read import dump, get, log, offset, query
+from penstock.cli.store.repair import rebuild, recover, repair
+from penstock.cli.store.retention import retention
+from penstock.cli.store.verify import verify
+
+app = typer.Typer(rich_markup_mode=None)
+
+
+@app.callback(invoke_without_command=True)
+def store(context: typer.Context) -> None:
+    """Look into a store, check it, put it in order: no broker is needed.
+
+    recover, repair, rebuild and retention change the store and need it to themselves; the others change nothing. A
+    store in use is shown as it is at that moment, one that crashed as a start would serve it. File sizes are taken from
+    the files; where those cannot tell, from --config and --set.
+
+    Examples:
+
+    \b
+      penstock store info data/store
+      penstock store dump data/store --topic orders --json
+      penstock store verify data/store
+    """
+    help_if_alone(context)
+
+
+for verb in (info, dump, log, get, query, offset, conf, verify, recover, repair, rebuild, retention):
+    app.command()(verb)
+app.command("usage")(usage_here)
+app.command("lag")(lag_here)
+app.command("diff")(diff_here)

@@ -1,0 +1,321 @@
+"""Everything `penstock store info` knows, gathered into one JSON object.
+
+`penstock store conf`: the broker.conf for this store.
+
+`penstock store info`: what is in a store and how it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from rich.table import Table
+
+from penstock.cli.options import AsJson, Config, Folder, Pairs, View, open_view, owner_name
+from penstock.cli.output import add_row, in_units, moment, show, table, write, write_json
+from penstock.config.properties import parse_properties
+from penstock.errors import BadStore
+from penstock.format.checkpoint import CHECKPOINT_SIZE, Checkpoint
+from penstock.store import MessageStore
+from penstock.store.config_files import ConfigFile, ConfigFiles
+from penstock.store.damage import held_folders
+from penstock.store.index import IndexFile
+from penstock.store.readonly.geometry import fit_to_files
+from penstock.store.readonly.store_folder import StoreFolder
+from penstock.store.settings import to_broker_conf
+
+
+def inspect(view: View) -> dict[str, Any]:
+    """The store's figures; times in milliseconds, sizes in bytes, offsets as in the files."""
+    store, place = view.store, view.place
+    report = store.report
+    return {
+        "path": str(place.layout.root.absolute()),
+        "in_use_by": place.owner or None,
+        "last_exit": _last_exit(view),
+        "commit_log": _commit_log(store),
+        "dispatch_behind_bytes": max(report.log_end - report.queues_end, 0),
+        "dispatch_behind_messages": report.units_added,
+        "topics": _topics(store),
+        "index": _index(view),
+        "checkpoint": _checkpoint(place.layout.checkpoint),
+        "recovery": {
+            "walked_from": report.walked_from,
+            "log_end": report.log_end,
+            "torn_bytes": report.torn_bytes,
+            "units_cut": report.units_cut,
+            "skipped_bytes": store.dispatcher.skipped_bytes,
+            "damage": msgspec.to_builtins(report.damage),
+            "notes": report.notes,
+        },
+        "config": _config(place),
+        "quarantine": _quarantine(place),
+        "quarantine_folders": msgspec.to_builtins(held_folders(place.files, place.layout.quarantine)),
+        "quarantine_max_bytes": place.settings.quarantine_max_bytes,
+        **_disk(place),
+    }
+
+
+def _last_exit(view: View) -> str:
+    if view.place.owner:
+        return "running"
+    return "clean" if view.store.report.clean_exit else "crashed"
+
+
+# -- log and queues ------------------------------------------------------------------------------------------------
+def _commit_log(store: MessageStore) -> dict[str, Any]:
+    queue = store.log.queue
+    return {
+        "path": str(queue.folder.absolute()),
+        "file_size": queue.file_size,
+        "files": [file.path.name for file in queue.files],
+        "min_offset": max(queue.min_offset, 0),
+        "max_offset": queue.max_offset,
+        "earliest_store_timestamp": store.earliest_time(),
+        "latest_store_timestamp": store.log.newest_timestamp or -1,
+    }
+
+
+def _topics(store: MessageStore) -> list[dict[str, Any]]:
+    by_topic: dict[str, list[dict[str, Any]]] = {}
+    for queue in store.queues:
+        lowest, highest = queue.min_offset, queue.max_offset
+        by_topic.setdefault(queue.topic, []).append(
+            {
+                "queue_id": queue.queue_id,
+                "min_offset": lowest,
+                "max_offset": highest,
+                "count": highest - lowest,
+                "earliest_store_timestamp": store.store_time(queue.topic, queue.queue_id, lowest),
+                "latest_store_timestamp": store.store_time(queue.topic, queue.queue_id, highest - 1),
+            }
+        )
+    return [
+        {"topic": topic, "count": sum(queue["count"] for queue in queues), "queues": queues}
+        for topic, queues in by_topic.items()
+    ]
+
+
+# -- index ---------------------------------------------------------------------------------------------------------
+def _index(view: View) -> dict[str, Any]:
+    index = view.store.index
+    if index is None:
+        return {"readable": False, "reason": view.index_problem, "files": []}
+    slots, items = index.geometry
+    return {
+        "readable": True,
+        "slots": slots,
+        "items": items,
+        "files": [_index_file(file, slots, items) for file in index.files],
+    }
+
+
+def _index_file(file: IndexFile, slots: int, items: int) -> dict[str, Any]:
+    header = file.header
+    return {
+        "name": file.path.name,
+        "items_used": file.count - 1,
+        "items_capacity": items - 1,  # item 0 is never used
+        "slots_used": header.hash_slot_count,
+        "slots_capacity": slots,
+        "begin_timestamp": header.begin_timestamp,
+        "end_timestamp": header.end_timestamp,
+        "begin_physical_offset": header.begin_physical_offset,
+        "end_physical_offset": header.end_physical_offset,
+    }
+
+
+# -- the rest ------------------------------------------------------------------------------------------------------
+def _checkpoint(path: Path) -> dict[str, Any] | None:
+    if not path.is_file() or path.stat().st_size != CHECKPOINT_SIZE:
+        return None
+    page = Checkpoint.unpack(path.read_bytes())
+    return {"physic": page.physic, "logics": page.logics, "index": page.index}
+
+
+def _config(place: StoreFolder) -> list[dict[str, Any]]:
+    """The config files that are there, or whose backup is, and what is wrong with them."""
+    every = ConfigFiles(place.files, place.layout.config)
+    known: tuple[ConfigFile[Any], ...] = (
+        every.topics,
+        every.subscription_groups,
+        every.consumer_offsets,
+        every.delay_offsets,
+        every.consumer_filters,
+    )
+    return [
+        {"name": file.path.name, "present": file.path.exists(), "backup": file.backup.exists(), "note": _note(file)}
+        for file in known
+        if file.path.exists() or file.backup.exists()
+    ]
+
+
+def _note(file: ConfigFile[Any]) -> str:
+    try:
+        return file.read().note
+    except BadStore as error:
+        return str(error)
+
+
+def _disk(place: StoreFolder) -> dict[str, int]:
+    """Apparent size, and what the blocks on disk add up to."""
+    layout = place.layout
+    inside = layout.commit_log.is_relative_to(layout.root)
+    folders = [layout.root] if inside else [layout.root, layout.commit_log]
+    facts = [fact for folder in folders for _, fact in place.files.under(folder)]
+    return {
+        "apparent_bytes": sum(fact.st_size for fact in facts),
+        "allocated_bytes": sum(fact.st_blocks * 512 for fact in facts),
+    }
+
+
+def _quarantine(place: StoreFolder) -> list[dict[str, Any]]:
+    root, layout = place.layout.root, place.layout
+    found = [(str(path.relative_to(root)), fact.st_size) for path, fact in place.files.under(layout.quarantine)]
+    return [{"path": path, "size": size} for path, size in sorted(found)]
+
+
+def conf(folder: Folder, config: Config = None, pairs: Pairs = None, as_json: AsJson = False) -> None:
+    """The broker.conf with which a Java broker opens this store.
+
+    Paths, and file sizes as the files have them, are always in it; then what --config and --set say that differs from
+    RocketMQ's defaults. maxMessageSize is lowered to half a commitlog file where that is less than the default,
+    because a larger record could not be stored.
+
+    Examples:
+
+    \b
+      penstock store conf data/store > broker.conf
+      penstock store conf data/store --set brokerName=broker-a --json
+    """
+    place = StoreFolder.find(folder, config, pairs)
+    settings, problem = fit_to_files(place.settings, place.files, place.layout)
+    if problem and settings.message_index_enable:
+        raise BadStore(problem)
+    if "max_message_size" not in settings.given:
+        most = min(settings.max_message_size, settings.mapped_file_size_commit_log // 2)
+        settings = settings.with_changes(max_message_size=most)
+    text = to_broker_conf(settings)
+    if as_json:
+        write_json({entry.name: entry.value for entry in parse_properties(text.encode())})
+    else:
+        write(text)
+
+
+_FILES_SHOWN = 20
+_DAMAGE = ("at", "bytes", "reason")
+
+
+def info(folder: Folder, config: Config = None, pairs: Pairs = None, as_json: AsJson = False) -> None:
+    """What is in a store, and how it is.
+
+    Files, offsets, topics and queues, how full the index is, the checkpoint, how the store was left, and what a start
+    would find and do. After a clean exit a start walks the last files only: `penstock store log` reads everything.
+
+    Examples:
+
+    \b
+      penstock store info data/store
+      penstock store info data/store --json
+    """
+    with open_view(folder, config, pairs) as view:
+        found = inspect(view)
+    if as_json:
+        write_json(found)
+    else:
+        show_info(found)
+
+
+def show_info(found: dict[str, Any]) -> None:
+    """The figures for people."""
+    for part in (_summary(found), *_tables(found)):
+        show(part, "")
+
+
+def _summary(found: dict[str, Any]) -> Table:
+    log, checkpoint, recovery = found["commit_log"], found["checkpoint"], found["recovery"]
+    times = "none" if checkpoint is None else ", ".join(f"{name} {moment(at)}" for name, at in checkpoint.items())
+    state = f"in use by {owner_name(found['in_use_by'])}" if found["in_use_by"] else found["last_exit"]
+    held = sum(folder["size"] for folder in found["quarantine_folders"])
+    lines = {
+        "last exit": state,
+        "log": f"{log['min_offset']} to {log['max_offset']}, {len(log['files'])} files of {in_units(log['file_size'])}",
+        "stored": f"{moment(log['earliest_store_timestamp'])} to {moment(log['latest_store_timestamp'])}",
+        "dispatch behind": f"{found['dispatch_behind_messages']} messages, {found['dispatch_behind_bytes']} bytes",
+        "checkpoint": times,
+        "index": _index_line(found["index"]),
+        "damage": f"{len(recovery['damage'])} ranges, {recovery['torn_bytes']} torn bytes at the end",
+        "kept aside": f"{in_units(held)} of {in_units(found['quarantine_max_bytes'])}",
+        "on disk": f"{in_units(found['allocated_bytes'])} allocated, {in_units(found['apparent_bytes'])} apparent",
+    }
+    made = table(found["path"], "", "")
+    made.show_header = False
+    for name, value in lines.items():
+        add_row(made, name, value)
+    return made
+
+
+def _index_line(index: dict[str, Any]) -> str:
+    if not index["readable"]:
+        return str(index["reason"])
+    return f"{len(index['files'])} files of {index['slots']} slots and {index['items']} items"
+
+
+def _tables(found: dict[str, Any]) -> Iterator[Table]:
+    if found["topics"]:
+        yield _queues(found["topics"])
+    if found["index"]["files"]:
+        yield _index_files(found["index"]["files"])
+    if found["config"]:
+        made = table("config", "file", "there", "backup", "note")
+        for file in found["config"]:
+            add_row(made, file["name"], _yes(file["present"]), _yes(file["backup"]), file["note"])
+        yield made
+    if found["quarantine"]:
+        made = table("quarantine", "file", "bytes", right=("bytes",))
+        for file in found["quarantine"][:_FILES_SHOWN]:
+            add_row(made, file["path"], file["size"])
+        if len(found["quarantine"]) > _FILES_SHOWN:
+            add_row(made, f"and {len(found['quarantine']) - _FILES_SHOWN} more", "")
+        yield made
+        made = table("quarantine by start or repair", "folder", "files", "on disk", right=("files", "on disk"))
+        for folder in found["quarantine_folders"]:
+            add_row(made, folder["folder"], folder["files"], in_units(folder["size"]))
+        yield made
+    if found["recovery"]["damage"]:
+        made = table("damage: Java would cut the log here; run `penstock store repair`", *_DAMAGE, right=_DAMAGE[:2])
+        for each in found["recovery"]["damage"]:
+            add_row(made, each["physical_offset"], each["size"], each["reason"])
+        yield made
+    if found["recovery"]["notes"]:
+        made = table("a start would report", "")
+        made.show_header = False
+        for note in found["recovery"]["notes"]:
+            add_row(made, note)
+        yield made
+
+
+def _queues(topics: list[dict[str, Any]]) -> Table:
+    numbers = ("queue", "min", "max", "messages")
+    made = table("queues", "topic", *numbers, "newest", right=numbers)
+    for topic in topics:
+        for queue in topic["queues"]:
+            ends = (queue["min_offset"], queue["max_offset"], queue["count"])
+            add_row(made, topic["topic"], queue["queue_id"], *ends, moment(queue["latest_store_timestamp"]))
+    return made
+
+
+def _index_files(files: list[dict[str, Any]]) -> Table:
+    made = table("index files", "file", "items", "of", "full", "from", "to", right=("items", "of", "full"))
+    for file in files:
+        used, capacity = file["items_used"], file["items_capacity"]
+        times = (moment(file["begin_timestamp"]), moment(file["end_timestamp"]))
+        add_row(made, file["name"], used, capacity, f"{used / capacity:.1%}", *times)
+    return made
+
+
+def _yes(there: bool) -> str:
+    return "yes" if there else "no"

@@ -1,0 +1,39 @@
+"""Looks after a cluster: topics, groups, offsets, messages, brokers.
+
+    async with Admin("127.0.0.1:9876") as admin:
+        await admin.topics.create("orders", queues=8)
+        progress = await admin.groups.progress("warehouse")
+
+Every method asks the brokers and name servers that it concerns and puts their answers together; it raises Unreachable,
+NoAnswer, NoRoute or Refused, which carries the protocol's code. Belongs to the thread of one event loop.
+"""
+
+from __future__ import annotations
+
+from typing import Self
+
+from penstock.client.admin.brokers import ClusterAdmin
+from penstock.client.admin.groups import GroupAdmin
+from penstock.client.admin.messages import MessageAdmin
+from penstock.client.admin.topics import OffsetAdmin, TopicAdmin
+from penstock.client.config import Namesrv
+from penstock.client.instance import ClientInstance, Started
+
+
+class Admin(Started):
+    """An administrator's client. Started once, closed once; `async with` does both."""
+
+    def __init__(self, namesrv: Namesrv = None) -> None:
+        self._instance = instance = ClientInstance(namesrv)
+        self.cluster = ClusterAdmin(instance)
+        self.topics = TopicAdmin(instance, self.cluster)
+        self.groups = GroupAdmin(instance, self.cluster, self.topics)
+        self.offsets = OffsetAdmin(instance)
+        self.messages = MessageAdmin(instance)
+
+    async def start(self) -> Self:
+        """There is nothing to start: connections are made when they are needed."""
+        return self
+
+    async def close(self) -> None:
+        await self._instance.close()

@@ -1,0 +1,374 @@
+"""What administrators write for clients to read: texts by namespace and key.
+
+Kept in RocketMQ's kvConfig.json if there is a path for it: replaced whole, through a temporary file, the one before
+kept as backup. The file is written in a thread, in the order of the changes; a change is answered when it is on disk.
+
+
+What clients and tools ask: routes, brokers, topics (105, 106, 206, 224, 304, 311, 312, 313).
+
+Brokers that register, unregister, and ask whether they have to (103, 104, 322).
+
+What administrators do: KV, topics, permissions, settings (100-102, 219, 216, 205, 327, 318, 319).
+
+Who is one is decided before: see `access`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+import zlib
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from penstock.config.properties import parse_properties
+from penstock.errors import BadRequest, BadSettings
+from penstock.format.config_tables import DataVersion, TopicConfigs
+from penstock.format.topics import is_legal_topic
+from penstock.namesrv.route_table import RegisteredBroker, RouteTable, default_route
+from penstock.namesrv.settings import CHANGEABLE, NamesrvSettings
+from penstock.protocol import fields
+from penstock.protocol.bodies.routes import RegisterBrokerBody, TopicRouteData
+from penstock.protocol.bodies.tables import KVTable, TopicList, decode_config, encode_config
+from penstock.protocol.codes import RequestCode, ResponseCode
+from penstock.protocol.command import Command
+from penstock.protocol.headers.namesrv import (
+    AddReply,
+    BrokerIdentity,
+    BrokerName,
+    DataVersionReply,
+    DeleteTopicRoute,
+    GetRoute,
+    GetTopicsByCluster,
+    KvKey,
+    KvNamespace,
+    KvReply,
+    PutKv,
+    RegisterBroker,
+    RegisterBrokerReply,
+    WipeReply,
+)
+from penstock.remoting.connection import Connection
+from penstock.remoting.handlers import Handler, Refusal
+from penstock.store.config_files import ConfigFile
+from penstock.store.io import Files
+
+ORDER_TOPICS: Final = "ORDER_TOPIC_CONFIG"
+"""The namespace of topics that are ordered across brokers: `broker-a:4;broker-b:4` by topic."""
+
+
+class KvConfig(msgspec.Struct):
+    """kvConfig.json."""
+
+    table: dict[str, dict[str, str]] = {}
+
+    @classmethod
+    def from_json(cls, document: dict[str, Any]) -> KvConfig:
+        return cls(msgspec.convert(document.get("configTable", {}), dict[str, dict[str, str]]))
+
+    def to_json(self) -> dict[str, Any]:
+        return {"configTable": self.table}
+
+
+class KvTable:
+    """Belongs to the loop's thread."""
+
+    def __init__(self, path: Path | None = None) -> None:
+        """Reads the file, if there is one. Raises BadStore if it cannot be read."""
+        self._file = None if path is None else ConfigFile(Files(), path, KvConfig)
+        loaded = None if self._file is None else self._file.read()
+        self._table = {} if loaded is None else loaded.table.table
+        self.note = "" if loaded is None else loaded.note
+        """A sentence if the file was not simply read."""
+        self._writing = asyncio.Lock()
+
+    def get(self, namespace: str, key: str) -> str | None:
+        return self._table.get(namespace, {}).get(key)
+
+    def namespace(self, namespace: str) -> dict[str, str]:
+        return dict(sorted(self._table.get(namespace, {}).items()))
+
+    async def put(self, namespace: str, key: str, value: str) -> None:
+        """Raises StoreFailed if it cannot be written; then it counts until the next start only."""
+        self._table.setdefault(namespace, {})[key] = value
+        await self._save()
+
+    async def delete(self, namespace: str, key: str) -> None:
+        keys = self._table.get(namespace)
+        if keys is None or keys.pop(key, None) is None:
+            return
+        if not keys:
+            del self._table[namespace]
+        await self._save()
+
+    async def _save(self) -> None:
+        if self._file is None:
+            return
+        async with self._writing:
+            snapshot = KvConfig({namespace: dict(keys) for namespace, keys in self._table.items()})
+            await asyncio.to_thread(self._file.write, snapshot)
+
+
+_UNIT: Final = 1
+_UNIT_SUB: Final = 2
+"""Bits of a topic's flags: it belongs to a unit; a group of a unit has subscribed to it."""
+
+
+class RouteQueries:
+    """Reads only."""
+
+    def __init__(self, routes: RouteTable, kv: KvTable, settings: Callable[[], NamesrvSettings]) -> None:
+        self._routes = routes
+        self._kv = kv
+        self._settings = settings
+
+    def handlers(self) -> dict[int, Handler]:
+        return {
+            RequestCode.GET_ROUTEINFO_BY_TOPIC: self.route,
+            RequestCode.GET_BROKER_CLUSTER_INFO: self.cluster_info,
+            RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: self.topics,
+            RequestCode.GET_TOPICS_BY_CLUSTER: self.topics_of_cluster,
+            RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS: self.system_topics,
+            RequestCode.GET_UNIT_TOPIC_LIST: partial(self._by_unit, lambda flag: flag & _UNIT != 0),
+            RequestCode.GET_HAS_UNIT_SUB_TOPIC_LIST: partial(self._by_unit, lambda flag: flag & _UNIT_SUB != 0),
+            RequestCode.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST: partial(
+                self._by_unit, lambda flag: flag & (_UNIT | _UNIT_SUB) == _UNIT_SUB
+            ),
+        }
+
+    def find(self, topic: str) -> TopicRouteData | None:
+        """Where a topic is, or would be if somebody sent to it."""
+        settings = self._settings()
+        route = self._routes.route(topic)
+        if route is None and settings.auto_create_topic_enable:
+            return default_route(self._routes, topic)
+        if route is not None and settings.order_message_enable:
+            route.order_topic_conf = self._kv.get(ORDER_TOPICS, topic)
+        return route
+
+    def route(self, connection: Connection, command: Command) -> Command:
+        """Strict JSON for everybody, so `acceptStandardJsonOnly` changes nothing."""
+        topic = command.read(GetRoute).topic
+        route = self.find(topic)
+        if route is None:
+            remark = f"No topic route info in name server for the topic: {topic[:255]}"
+            return command.reply(ResponseCode.TOPIC_NOT_EXIST, remark)
+        return command.reply(ResponseCode.SUCCESS, body=route.to_bytes())
+
+    def cluster_info(self, connection: Connection, command: Command) -> Command:
+        return command.reply(ResponseCode.SUCCESS, body=self._routes.cluster_info().to_bytes())
+
+    def topics(self, connection: Connection, command: Command) -> Command:
+        return self._list(command, TopicList(topic_list=self._routes.topics()))
+
+    def topics_of_cluster(self, connection: Connection, command: Command) -> Command:
+        cluster = command.read(GetTopicsByCluster).cluster
+        return self._list(command, TopicList(topic_list=self._routes.topics_of(cluster)))
+
+    def system_topics(self, connection: Connection, command: Command) -> Command:
+        """With the address of some broker, which can be asked for its own ones."""
+        addresses = sorted(broker.address for broker in self._routes.brokers)
+        found = TopicList(topic_list=self._routes.system_topics(), broker_addr=addresses[0] if addresses else None)
+        return self._list(command, found)
+
+    def _by_unit(self, wanted: Callable[[int], bool], connection: Connection, command: Command) -> Command:
+        """The topics of which a broker says so in their flags."""
+        found = [
+            topic
+            for topic in self._routes.topics()
+            if any(wanted(queues.topic_sys_flag) for queues in self._routes.queues(topic).values())
+        ]
+        return self._list(command, TopicList(topic_list=found))
+
+    def _list(self, command: Command, topics: TopicList) -> Command:
+        return command.reply(ResponseCode.SUCCESS, body=topics.to_bytes())
+
+
+_logger = logging.getLogger("penstock.namesrv")
+_ADDRESS: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,252}):([0-9]{1,5})")
+_CRC_BITS: Final = 0x7FFFFFFF
+
+
+class RegistrationRequests:
+    """Foreign brokers. Those that lose their connection are gone at once, those that fall silent after a while."""
+
+    def __init__(self, routes: RouteTable, kv: KvTable, clock: Callable[[], float]) -> None:
+        self._routes = routes
+        self._kv = kv
+        self._clock = clock
+
+    def handlers(self) -> dict[int, Handler]:
+        return {
+            RequestCode.REGISTER_BROKER: self.register,
+            RequestCode.UNREGISTER_BROKER: self.unregister,
+            RequestCode.QUERY_DATA_VERSION: self.query_data_version,
+        }
+
+    def register(self, connection: Connection, command: Command) -> Command:
+        header = command.read(RegisterBroker)
+        broker = _broker_of(header, header.ha_server_addr)
+        if self._routes.is_local(broker):
+            raise Refusal(ResponseCode.NO_PERMISSION, f"the broker of this process is named {broker.name} already")
+        if header.body_crc32 and zlib.crc32(command.body) & _CRC_BITS != header.body_crc32 & _CRC_BITS:
+            raise BadRequest(f"the registration of {broker.name} arrived damaged: its CRC differs")
+        body = RegisterBrokerBody()
+        if command.body:
+            body = RegisterBrokerBody.from_bytes(command.body, header.compressed)
+        new = self._routes.version_of(broker.address) is None
+        master = self._routes.register(
+            broker, _legal(body.topics), now=self._clock(), owner=connection, filter_servers=body.filter_servers
+        )
+        if new:
+            _logger.info("broker %s (id %d) registered at %s", broker.name, broker.broker_id, broker.address)
+        if self._connection_gone not in connection.on_close:
+            connection.on_close.append(self._connection_gone)
+        found = RegisterBrokerReply()
+        if master is not None:
+            found = RegisterBrokerReply(ha_server_addr=master.ha_address, master_addr=master.address)
+        ordered = KVTable(table=self._kv.namespace(ORDER_TOPICS))
+        return command.reply(ResponseCode.SUCCESS, ext=fields.write(found), body=ordered.to_bytes())
+
+    def unregister(self, connection: Connection, command: Command) -> Command:
+        broker = _broker_of(command.read(BrokerIdentity))
+        if self._routes.is_local(broker):
+            raise Refusal(ResponseCode.NO_PERMISSION, f"{broker.name} is the broker of this process")
+        if self._routes.unregister(broker):
+            _logger.info("broker %s (id %d) unregistered", broker.name, broker.broker_id)
+        return command.reply(ResponseCode.SUCCESS)
+
+    def query_data_version(self, connection: Connection, command: Command) -> Command:
+        broker = _broker_of(command.read(BrokerIdentity))
+        known = self._routes.version_of(broker.address)
+        changed = known != decode_config(DataVersion, command.body)
+        if not changed:
+            self._routes.touch(broker.address, self._clock())
+        body = b"" if known is None else encode_config(known)
+        return command.reply(ResponseCode.SUCCESS, ext=fields.write(DataVersionReply(changed=changed)), body=body)
+
+    def expire(self, after_s: float) -> None:
+        """Forgets the brokers that have been silent for so long."""
+        for broker in self._routes.expire(self._clock() - after_s):
+            _logger.warning("broker %s (id %d) is forgotten: silent for %g s", broker.name, broker.broker_id, after_s)
+
+    def _connection_gone(self, connection: Connection) -> None:
+        for broker in self._routes.drop_owner(connection):
+            _logger.warning("broker %s (id %d) is gone: its connection is closed", broker.name, broker.broker_id)
+
+
+def _broker_of(header: BrokerIdentity, ha_address: str = "") -> RegisteredBroker:
+    """Who it is. Raises BadRequest unless clients can use the name and the address."""
+    for name in (header.broker_name, header.cluster_name):
+        if not is_legal_topic(name):  # a topic has this name
+            raise BadRequest(f"{name[:127]!r} can be no name of a broker or cluster: letters, digits, '-' and '_' can")
+    matched = _ADDRESS.fullmatch(header.broker_addr)
+    if matched is None or not 0 < int(matched[2]) <= 65535:
+        raise BadRequest(
+            f"{header.broker_addr[:127]!r} is no address that all clients can use; set brokerIP1 to an IPv4 address"
+        )
+    if header.broker_id < 0:
+        raise BadRequest(f"a broker's id is 0 for a master, more for a slave, and not {header.broker_id}")
+    return RegisteredBroker(
+        name=header.broker_name,
+        address=header.broker_addr,
+        cluster=header.cluster_name,
+        broker_id=header.broker_id,
+        ha_address=ha_address,
+    )
+
+
+def _legal(topics: TopicConfigs) -> TopicConfigs:
+    """Without topics whose name no client could use."""
+    legal = {name: topic for name, topic in topics.topics.items() if is_legal_topic(topic.name)}
+    return TopicConfigs(topics=legal, version=topics.version)
+
+
+class NameServerAdmin:
+    """Owns the settings in force."""
+
+    def __init__(self, routes: RouteTable, kv: KvTable, settings: NamesrvSettings) -> None:
+        self._routes = routes
+        self._kv = kv
+        self.settings = settings
+
+    def handlers(self) -> dict[int, Handler]:
+        return {
+            RequestCode.PUT_KV_CONFIG: self.put_kv,
+            RequestCode.GET_KV_CONFIG: self.get_kv,
+            RequestCode.DELETE_KV_CONFIG: self.delete_kv,
+            RequestCode.GET_KVLIST_BY_NAMESPACE: self.kv_namespace,
+            RequestCode.DELETE_TOPIC_IN_NAMESRV: self.delete_topic,
+            RequestCode.WIPE_WRITE_PERM_OF_BROKER: self.wipe_write_perm,
+            RequestCode.ADD_WRITE_PERM_OF_BROKER: self.add_write_perm,
+            RequestCode.UPDATE_NAMESRV_CONFIG: self.update_config,
+            RequestCode.GET_NAMESRV_CONFIG: self.get_config,
+        }
+
+    async def put_kv(self, connection: Connection, command: Command) -> Command:
+        header = command.read(PutKv)
+        if not header.namespace or not header.key:
+            raise BadRequest("a namespace and a key are needed, and one of them is empty")
+        await self._kv.put(header.namespace, header.key, header.value)
+        return command.reply(ResponseCode.SUCCESS)
+
+    def get_kv(self, connection: Connection, command: Command) -> Command:
+        header = command.read(KvKey)
+        value = self._kv.get(header.namespace, header.key)
+        if value is None:
+            remark = f"No config item, Namespace: {header.namespace} Key: {header.key}"
+            return command.reply(ResponseCode.QUERY_NOT_FOUND, remark)
+        return command.reply(ResponseCode.SUCCESS, ext=fields.write(KvReply(value=value)))
+
+    async def delete_kv(self, connection: Connection, command: Command) -> Command:
+        header = command.read(KvKey)
+        await self._kv.delete(header.namespace, header.key)
+        return command.reply(ResponseCode.SUCCESS)
+
+    def kv_namespace(self, connection: Connection, command: Command) -> Command:
+        namespace = command.read(KvNamespace).namespace
+        table = self._kv.namespace(namespace)
+        if not table:
+            return command.reply(ResponseCode.QUERY_NOT_FOUND, f"No config item, Namespace: {namespace}")
+        return command.reply(ResponseCode.SUCCESS, body=KVTable(table=table).to_bytes())
+
+    def delete_topic(self, connection: Connection, command: Command) -> Command:
+        header = command.read(DeleteTopicRoute)
+        self._routes.delete_topic(header.topic, header.cluster_name or None)
+        return command.reply(ResponseCode.SUCCESS)
+
+    def wipe_write_perm(self, connection: Connection, command: Command) -> Command:
+        name = command.read(BrokerName).broker_name
+        found = WipeReply(wipe_topic_count=self._routes.wipe_write_perm(name))
+        _logger.info("%d topics of broker %s take no more messages", found.wipe_topic_count, name)
+        return command.reply(ResponseCode.SUCCESS, ext=fields.write(found))
+
+    def add_write_perm(self, connection: Connection, command: Command) -> Command:
+        name = command.read(BrokerName).broker_name
+        found = AddReply(add_topic_count=self._routes.add_write_perm(name))
+        _logger.info("%d topics of broker %s take messages again", found.add_topic_count, name)
+        return command.reply(ResponseCode.SUCCESS, ext=fields.write(found))
+
+    def update_config(self, connection: Connection, command: Command) -> Command:
+        """Changes what is on the list of changeable settings, all of it or nothing."""
+        try:
+            asked = {entry.name: entry.value for entry in parse_properties(bytes(command.body))}
+        except ValueError as error:
+            raise BadRequest(f"the settings cannot be read: {error}") from None
+        for name in asked:
+            if name not in CHANGEABLE:
+                allowed = ", ".join(CHANGEABLE)
+                raise Refusal(
+                    ResponseCode.NO_PERMISSION, f"{name[:127]} cannot be changed over the network; {allowed} can"
+                )
+        try:
+            self.settings = self.settings.changed_by(asked)
+        except BadSettings as error:
+            raise BadRequest(str(error)) from None
+        return command.reply(ResponseCode.SUCCESS)
+
+    def get_config(self, connection: Connection, command: Command) -> Command:
+        return command.reply(ResponseCode.SUCCESS, body=self.settings.to_properties().encode())

@@ -1,0 +1,463 @@
+"""A client of a cluster for the pipeline's plain code, and how patient it is.
+
+`ClusterAccess` is what a worker must know to reach a cluster; it is pickled, and shows no secret when printed. A
+`ClusterLink` is the client itself: one event loop in a thread of its own. It belongs to whoever made it; only `run` is
+for plain code.
+
+
+A range of a queue, pulled from its broker: whole records as they came, and what is wrong with the rest.
+
+Nothing is there twice and nothing is left out unsaid: a message comes as a row, as a flaw, or is lost. Every record is
+checked as a store does: its shape, its body's CRC, and that it is the message of this topic, queue and offset. Brokers
+differ in what they do with a damaged record: Java's hand it out as it is, ours pass over it; both become flaws. Where
+tags are left to the broker it cannot be told what it passed over. Belongs to the link's loop.
+
+
+Several ranges pulled at the same time and handed out one after the other.
+
+A broker gives 32 messages a pull unless it is told otherwise, so one pull at a time mostly waits. Spans are cut into
+short ranges, a few of which are on their way at once; what comes early waits here. Each range holds back once it has
+`_MAX_HELD` bytes waiting, so memory does not depend on how large messages are, nor on how slow the reader is. Belongs
+to one event loop.
+
+
+What a worker reads from a cluster: ranges of queues, pulled from the brokers that have them.
+
+The records stay bytes: a page is made of what the brokers sent by the kernels that make pages of a store's files.
+Pickled by the driver; printed, it shows no secret. Needs pyarrow.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple, Self, TypeVar
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.client.config import ClientConfig, Credentials
+from penstock.client.fetch import Pull, PulledRecords, PullStatus, make_subscription, pull_records
+from penstock.client.instance import ClientInstance
+from penstock.client.offsets import QueueOffsets
+from penstock.client.sync_facade import LoopThread
+from penstock.errors import BadSettings, NoAnswer, NoRoute, PenstockError, Refused, Unreachable
+from penstock.format import kernels
+from penstock.format.arrow_rows import rows_to_batch, select_columns
+from penstock.format.constants import MIN_RECORD_SIZE
+from penstock.format.kernels import Longs, Rows
+from penstock.format.rows import ROW, Reason
+from penstock.pipeline.options import Options
+from penstock.pipeline.ranges import Flaw, OffsetRange, Queue, RowPage
+from penstock.pipeline.store_tasks import gone
+from penstock.protocol.bodies.queues import MessageQueue
+from penstock.protocol.codes import ResponseCode
+from penstock.protocol.subscription import EVERYTHING
+from penstock.store.message import MAX_BYTES, MAX_ROWS
+
+log = logging.getLogger("penstock.pipeline")
+T = TypeVar("T")
+_TIMEOUT_S: Final = 10.0
+"""For one request: a page from a cold disk takes a broker longer than what clients usually wait."""
+_FIRST_PAUSE_S: Final = 0.1
+_LONGEST_PAUSE_S: Final = 2.0
+_AT_ONCE: Final = 256
+"""Requests that wait for their answers."""
+_BUSY: Final = frozenset({ResponseCode.SYSTEM_BUSY, ResponseCode.SERVICE_NOT_AVAILABLE})
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterAccess:
+    """Where a cluster is, who reads it, and in which group's name."""
+
+    namesrv: str
+    group: str
+    credentials: Credentials | None = None
+    patience_s: float = 30.0
+    """How long a broker that was there may be away before that is an error."""
+
+    @classmethod
+    def of(cls, options: Options) -> Self:
+        """Raises BadSettings if half of an account is given."""
+        if bool(options.access_key) != bool(options.secret_key):
+            given, missing = ("accessKey", "secretKey") if options.access_key else ("secretKey", "accessKey")
+            raise BadSettings(f"{given} is given without {missing}; give both, or none of them")
+        account = Credentials(options.access_key, options.secret_key) if options.access_key else None
+        return cls(options.namesrv, options.consumer_group, account)
+
+
+class ClusterLink:
+    """A client that runs from its making until `close`. Raises BadSettings for an address that is none."""
+
+    def __init__(self, access: ClusterAccess, *, reached: bool = False) -> None:
+        """`reached`: somebody has reached the cluster lately, so it is worth waiting for."""
+        self._access = access
+        self._reached = reached
+        config = ClientConfig(access.namesrv, credentials=access.credentials, timeout_s=_TIMEOUT_S)
+        self._thread = LoopThread("penstock pipeline")
+        self.instance = self._thread.run(_make(config))
+        self.offsets = QueueOffsets(self.instance)
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """What the coroutine returns or raises; an interrupt cancels it."""
+        return self._thread.run(work)
+
+    def close(self) -> None:
+        """Does nothing the second time."""
+        if not self._thread.is_closed:
+            try:
+                self._thread.run(self.instance.close())
+            finally:
+                self._thread.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    # -- within its loop -------------------------------------------------------------------------------------
+
+    async def steadily(self, ask: Callable[[], Awaitable[T]], doing: str, topics: tuple[str, ...] = ()) -> T:
+        """What `ask` returns, which is called again while the cluster is away for a moment.
+
+        A cluster that was never reached is not waited for: its address is more likely wrong. `doing` is for the error,
+        as in "while … were read"; the routes of `topics` are asked for anew in between.
+        """
+        clock = asyncio.get_running_loop().time
+        began, pause = clock(), _FIRST_PAUSE_S
+        while True:
+            try:
+                found = await ask()
+            except (Unreachable, NoAnswer, NoRoute, Refused) as error:
+                if not self._may_pass(error):
+                    raise
+                waited = clock() - began
+                if waited >= self._access.patience_s:
+                    raise Unreachable(
+                        f"{error}; {doing}, and to wait {waited:.0f} s did not change that; check that all brokers run"
+                    ) from None
+                log.debug("asking again: %s", error)
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, _LONGEST_PAUSE_S)
+                await self.instance.routes.refresh(topics)
+            else:
+                self._reached = True
+                return found
+
+    async def pull(self, queue: Queue, offset: int, most: int, tags: str = EVERYTHING) -> PulledRecords:
+        """A page from the queue's master, which alone has everything. Steadily."""
+        pull = Pull(
+            group=self._access.group,
+            queue=message_queue(queue),
+            offset=offset,
+            subscription=make_subscription(queue.topic, tags),
+            max_messages=most,
+        )
+
+        async def ask() -> PulledRecords:
+            routes = self.instance.routes
+            await routes.find(queue.topic)
+            return await pull_records(self.instance, pull, routes.address(queue.broker))
+
+        doing = f"topic {queue.topic} queue {queue.queue_id} of broker {queue.broker} was being read from {offset} on"
+        return await self.steadily(ask, doing, (queue.topic,))
+
+    async def min_offset(self, queue: Queue) -> int:
+        """Of the oldest message that is still there. Steadily."""
+        doing = f"the oldest message of topic {queue.topic} queue {queue.queue_id} was being asked for"
+        return await self.steadily(lambda: self.offsets.min_offset(message_queue(queue)), doing, (queue.topic,))
+
+    def _may_pass(self, error: PenstockError) -> bool:
+        """Whether the same request may be answered a little later."""
+        if isinstance(error, Refused):
+            return error.code in _BUSY
+        return self._reached
+
+
+async def all_of(work: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
+    """What all of them return, a limited number at a time; the first error ends the others."""
+    limit = asyncio.Semaphore(_AT_ONCE)
+
+    async def one(each: Coroutine[Any, Any, T]) -> T:
+        async with limit:
+            return await each
+
+    given = list(work)
+    tasks = [asyncio.create_task(one(each)) for each in given]
+    try:
+        return await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for each in given:
+            each.close()  # what was not begun
+
+
+def message_queue(queue: Queue) -> MessageQueue:
+    """The same queue as clients call it."""
+    return MessageQueue(broker_name=queue.broker, queue_id=queue.queue_id, topic=queue.topic)
+
+
+async def _make(config: ClientConfig) -> ClientInstance:
+    return ClientInstance(config)
+
+
+_MAX_MESSAGES: Final = 1024
+"""Of one pull; brokers have limits of their own, 32 unless they are told otherwise."""
+_NO_ROWS: Final = np.empty(0, ROW)
+
+
+class RecordPage(NamedTuple):
+    """Some messages of one queue: their records without anything between them, and a row for each."""
+
+    queue: Queue
+    records: memoryview
+    rows: Rows
+    flaws: tuple[Flaw, ...] = ()
+
+
+class RangePuller:
+    """Pulls ranges. `tags` are left to the broker; whether data loss is an error is said once for all ranges."""
+
+    def __init__(self, link: ClusterLink, *, tags: str = EVERYTHING, fail_on_data_loss: bool = True) -> None:
+        self._link = link
+        self._tags = tags
+        self._fail_on_data_loss = fail_on_data_loss
+        self._told: set[OffsetRange] = set()
+
+    async def pieces(self, span: OffsetRange, start: int, stop: int) -> AsyncGenerator[RecordPage, None]:
+        """The part of a span from `start` to `stop`, in order. Raises DataLost, unless that is allowed."""
+        queue, at, careful_until = span.queue, start, start
+        while at < stop:
+            one_by_one = at < careful_until
+            page = await self._link.pull(queue, at, 1 if one_by_one else min(stop - at, _MAX_MESSAGES), self._tags)
+            if page.status in (PullStatus.OFFSET_ILLEGAL, PullStatus.NO_NEW_MSG) and page.next_offset <= at:
+                self._lose(span, at, span.stop)  # the queue ends before the range does
+                return
+            if page.status is PullStatus.OFFSET_ILLEGAL:
+                following = page.min_offset if page.min_offset > at else span.stop
+                self._lose(span, at, min(following, span.stop))
+                at = following
+                continue
+            if page.next_offset <= at:
+                raise NoAnswer(
+                    f"broker {queue.broker} answers a pull of topic {queue.topic} queue {queue.queue_id} at {at} with "
+                    f"{page.next_offset} as the next offset, which leads nowhere"
+                )
+            rows, flaw = sound_rows(page.body, queue, at)
+            following, flaws = page.next_offset, []
+            if flaw is not None and not one_by_one:
+                # Which message is damaged is known for sure only if it comes alone.
+                careful_until, following = page.next_offset, _behind(rows, at)
+            elif flaw is not None and following <= stop:
+                flaws = [flaw._replace(queue_offset=following - 1)]
+            inside = rows[: int(np.searchsorted(rows["queue_offset"], stop))]
+            if self._tags == EVERYTHING:
+                flaws += await self._missing(span, at, min(following, stop), inside["queue_offset"], flaws)
+            if len(inside) or flaws:
+                size = int(inside["size"].sum(dtype=np.int64))
+                yield RecordPage(queue, memoryview(page.body)[:size], inside, tuple(flaws))
+            at = following
+
+    async def _missing(self, span: OffsetRange, start: int, stop: int, there: Longs, known: list[Flaw]) -> list[Flaw]:
+        """Flaws for the messages of a range that the broker did not give, as far as they are not lost."""
+        if len(there) == stop - start:
+            return []
+        told = {flaw.queue_offset for flaw in known}.union(there.tolist())
+        missing = [number for number in range(start, stop) if number not in told]
+        if not missing:
+            return []
+        lowest = await self._link.min_offset(span.queue)
+        if missing[0] < lowest:
+            self._lose(span, missing[0], min(lowest, span.stop))
+        return [
+            _flaw(span.queue, f"the record of queue offset {number} is missing", number)
+            for number in missing
+            if number >= lowest
+        ]
+
+    def _lose(self, span: OffsetRange, start: int, stop: int) -> None:
+        topic, broker, queue_id = span.queue
+        error = gone(topic, broker, queue_id, start, stop)
+        if self._fail_on_data_loss:
+            raise error
+        if span not in self._told:
+            self._told.add(span)
+            log.warning("messages from %d on of topic %s queue %d (broker %s) are gone", start, topic, queue_id, broker)
+
+
+def sound_rows(body: bytes | memoryview, queue: Queue, at: int) -> tuple[Rows, Flaw | None]:
+    """Rows of a page's records up to the first that is damaged or not of this queue, and what is wrong with it."""
+    if not body:
+        return _NO_ROWS, None
+    room = np.empty(len(body) // MIN_RECORD_SIZE + 1, ROW)
+    count, _, reason = kernels.loose_rows(body, 0, True, room)
+    rows = room[:count]
+    kept = _of_queue(body, rows, queue, at)
+    if kept < count:
+        return rows[:kept], _flaw(queue, "a record is that of another message")
+    if reason != Reason.STOP:
+        return rows, _flaw(queue, f"a record is damaged ({Reason(reason).name})")
+    return rows, None
+
+
+def _of_queue(body: bytes | memoryview, rows: Rows, queue: Queue, at: int) -> int:
+    """How many rows, from the first on, are messages of the queue, in order, from an offset on."""
+    topic = np.frombuffer(queue.topic.encode(), np.uint8)
+    numbers = rows["queue_offset"]
+    good = (rows["queue_id"] == queue.queue_id) & (rows["topic_length"] == len(topic))
+    good &= numbers > np.concatenate(([at - 1], numbers[:-1]))
+    count = len(rows) if good.all() else int(good.argmin())
+    lengths = rows["size"][:count].astype(np.int64)
+    places = np.cumsum(lengths) - lengths + rows["topic_at"][:count]
+    names = np.empty((count, len(topic)), np.uint8)
+    kernels.gather(body, places, np.full(count, len(topic), np.int32), names.reshape(-1))
+    same = (names == topic).all(axis=1)
+    return count if same.all() else int(same.argmin())
+
+
+def _behind(rows: Rows, at: int) -> int:
+    return int(rows["queue_offset"][-1]) + 1 if len(rows) else at
+
+
+def _flaw(queue: Queue, what: str, queue_offset: int | None = None) -> Flaw:
+    return Flaw(queue.topic, queue.queue_id, queue_offset, None, what)
+
+
+_RANGE: Final = 256
+"""Messages of one range."""
+_PREFETCH_AT_ONCE: Final = 4
+_MAX_HELD: Final = 1 << 20
+
+
+class PulledAhead:
+    """The pieces of some spans, in order. Made within the loop; closed once."""
+
+    def __init__(self, puller: RangePuller, spans: Iterable[OffsetRange]) -> None:
+        self._puller = puller
+        self._ranges = _ranges(spans)
+        self._under_way: deque[_Range] = deque()
+
+    async def next(self) -> RecordPage | None:
+        """The next piece, None behind the last. Raises what the pulling of it raised."""
+        while True:
+            while len(self._under_way) < _PREFETCH_AT_ONCE and (following := next(self._ranges, None)) is not None:
+                self._under_way.append(_Range(self._puller.pieces(*following)))
+            if not self._under_way:
+                return None
+            piece = await self._under_way[0].take()
+            if piece is not None:
+                return piece
+            self._under_way.popleft()
+
+    async def close(self) -> None:
+        """Stops whatever is under way."""
+        for under_way in self._under_way:
+            under_way.task.cancel()
+        await asyncio.gather(*(under_way.task for under_way in self._under_way), return_exceptions=True)
+        self._under_way.clear()
+
+
+class _Range:
+    """One range on its way. The last thing it gives is None, or the error that ended it."""
+
+    def __init__(self, pieces: AsyncGenerator[RecordPage, None]) -> None:
+        self._pieces = pieces
+        self._waiting: asyncio.Queue[RecordPage | Exception | None] = asyncio.Queue()
+        self._held = 0
+        self._has_room = asyncio.Event()
+        self._has_room.set()
+        self.task = asyncio.create_task(self._fill())
+
+    async def take(self) -> RecordPage | None:
+        found = await self._waiting.get()
+        if isinstance(found, Exception):
+            raise found
+        if found is not None:
+            self._held -= len(found.records)
+            if self._held < _MAX_HELD:
+                self._has_room.set()
+        return found
+
+    async def _fill(self) -> None:
+        try:
+            async with aclosing(self._pieces) as pieces:
+                async for piece in pieces:
+                    self._waiting.put_nowait(piece)
+                    self._held += len(piece.records)
+                    if self._held >= _MAX_HELD:
+                        self._has_room.clear()
+                    await self._has_room.wait()
+        except Exception as error:  # `take` raises it
+            self._waiting.put_nowait(error)
+        else:
+            self._waiting.put_nowait(None)
+
+
+def _ranges(spans: Iterable[OffsetRange]) -> Iterator[tuple[OffsetRange, int, int]]:
+    for span in spans:
+        for start in range(span.start, span.stop, _RANGE):
+            yield span, start, min(start + _RANGE, span.stop)
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterTask:
+    """`tags` are compared by the brokers, by their hashes: what comes may be more than was asked for, never less."""
+
+    access: ClusterAccess
+    spans: tuple[OffsetRange, ...]
+    tags: str = EVERYTHING
+    fail_on_data_loss: bool = True
+
+    def pages(self, columns: Sequence[str]) -> Iterator[RowPage]:
+        """Raises DataLost, and Unreachable where a broker stays away, Refused where it refuses."""
+        schema = select_columns(columns)
+        with ClusterLink(self.access, reached=True) as link:
+            reading = _Reading(link, self)
+            try:
+                while pieces := link.run(reading.page()):
+                    yield _page(pieces, schema)
+            finally:
+                link.run(reading.close())
+
+
+class _Reading:
+    """Puts pieces together until they make a page. Belongs to the link's loop."""
+
+    def __init__(self, link: ClusterLink, task: ClusterTask) -> None:
+        puller = RangePuller(link, tags=task.tags, fail_on_data_loss=task.fail_on_data_loss)
+        self._ahead = PulledAhead(puller, task.spans)
+        self._left_over: RecordPage | None = None
+
+    async def page(self) -> list[RecordPage]:
+        """The pieces of one page, all from one broker; none at the end."""
+        pieces: list[RecordPage] = []
+        rows = size = 0
+        while rows < MAX_ROWS and size < MAX_BYTES:
+            piece, self._left_over = self._left_over or await self._ahead.next(), None
+            if piece is None:
+                break
+            if pieces and piece.queue.broker != pieces[0].queue.broker:
+                self._left_over = piece
+                break
+            pieces.append(piece)
+            rows += len(piece.rows) + len(piece.flaws)
+            size += len(piece.records)
+        return pieces
+
+    async def close(self) -> None:
+        await self._ahead.close()
+
+
+def _page(pieces: list[RecordPage], schema: pa.Schema) -> RowPage:
+    records = b"".join(piece.records for piece in pieces)
+    rows = np.concatenate([piece.rows for piece in pieces])
+    sizes = rows["size"].astype(np.int64)
+    batch = rows_to_batch(records, np.cumsum(sizes) - sizes, rows, schema)
+    return RowPage(pieces[0].queue.broker, batch, tuple(flaw for piece in pieces for flaw in piece.flaws))

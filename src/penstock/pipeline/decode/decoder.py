@@ -1,0 +1,135 @@
+"""A type of value as a column has it.
+
+Which way bodies are decoded, and the column of values that a column of bodies makes. Needs pyarrow; pure.
+
+A `Decode` is what travels to the workers, with the schema's content and not its path; each makes its `Decoder` there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import msgspec
+import pyarrow as pa
+
+from penstock.errors import BadSettings
+
+
+def same(value: Any) -> Any:
+    """What needs no change."""
+    return value
+
+
+class ArrowKind(NamedTuple):
+    """An Arrow type, and what makes a value of it from what a decoder returns."""
+
+    type: pa.DataType
+    made: Callable[[Any], Any] = same
+
+
+KINDS: Final = ("text", "json", "avro", "protobuf")
+_UNFIT: Final = (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError, TypeError, ValueError)
+
+
+class Undecodable(Exception):
+    """Why a body has no value, in a sentence."""
+
+
+class Decoder(NamedTuple):
+    """One way to decode: the type of its values, and the value of one body, for which it may raise Undecodable."""
+
+    type: pa.DataType
+    value: Callable[[bytes], Any]
+
+    def column(self, bodies: pa.Array, skip: pa.Array | None = None) -> tuple[pa.Array, pa.Array]:
+        """The values of a column of bodies, and why those that are missing could not be decoded.
+
+        Neither is there for a body that is null, and for rows where `skip` holds.
+        """
+        values: list[Any] = []
+        reasons: list[str | None] = []
+        for number, body in enumerate(bodies.to_pylist()):
+            value = reason = None
+            if body is not None and not (skip is not None and skip[number].as_py()):
+                try:
+                    value = self.value(body)
+                except Undecodable as why:
+                    reason = str(why)
+            values.append(value)
+            reasons.append(reason)
+        return self._fitted(values, reasons), pa.array(reasons, pa.string())
+
+    def _fitted(self, values: list[Any], reasons: list[str | None]) -> pa.Array:
+        """The values as a column. Those that do not fit its type are dropped, with a reason."""
+        try:
+            return pa.array(values, self.type)
+        except _UNFIT:
+            for number, value in enumerate(values):
+                try:
+                    pa.array([value], self.type)
+                except _UNFIT as why:
+                    values[number] = None
+                    reasons[number] = f"a value does not fit its column: {why}"
+            return pa.array(values, self.type)
+
+
+class Decode(msgspec.Struct, frozen=True, kw_only=True):
+    """How bodies are decoded. May be pickled."""
+
+    kind: str
+    schema: bytes = b""
+    """Avro: the schema's JSON. Protobuf: a descriptor set. JSON: the columns of the value, as Spark writes them."""
+    message: str = ""
+    """Protobuf: the full name of the message."""
+
+    @classmethod
+    def of(cls, kind: str, schema: str | Path | None = None, message: str = "") -> Decode:
+        """Reads the schema's file. Raises BadSettings."""
+        if kind not in KINDS:
+            raise BadSettings(f"--decode '{kind}': it must be one of {', '.join(KINDS)}")
+        if kind in ("avro", "protobuf") and schema is None:
+            what = "an Avro schema" if kind == "avro" else "a descriptor set, as protoc --descriptor_set_out writes it"
+            raise BadSettings(f"--decode {kind} needs --schema FILE, {what}")
+        if kind == "text" and schema is not None:
+            raise BadSettings("--decode text has no schema; leave --schema out")
+        if (kind == "protobuf") != bool(message):
+            raise BadSettings("--decode protobuf, and nothing else, needs --message NAME, as in shop.v1.Order")
+        try:
+            content = b"" if schema is None else Path(schema).read_bytes()
+        except OSError as error:
+            raise BadSettings(f"--schema {schema} cannot be read: {error.strerror}; check the path") from None
+        made = cls(kind=kind, schema=content, message=message)
+        make_decoder(made)
+        return made
+
+
+def make_decoder(decode: Decode) -> Decoder:
+    """Raises BadSettings for a schema that is none, MissingPackage where its package is not installed."""
+    if decode.kind == "avro":
+        from penstock.pipeline.decode.avro import avro_decoder
+
+        return avro_decoder(decode.schema)
+    if decode.kind == "protobuf":
+        from penstock.pipeline.decode.protobuf import protobuf_decoder
+
+        return protobuf_decoder(decode.schema, decode.message)
+    return Decoder(pa.string(), _text if decode.kind == "text" else _json)
+
+
+def _text(body: bytes) -> str:
+    try:
+        return body.decode()
+    except UnicodeDecodeError as error:
+        raise Undecodable(f"it is no UTF-8 text (byte {error.start})") from None
+
+
+def _json(body: bytes) -> str:
+    """The body's own text, if it is JSON."""
+    text = _text(body)
+    try:
+        msgspec.json.decode(text)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise Undecodable(f"it is no JSON ({error})") from None
+    return text

@@ -1,0 +1,139 @@
+"""Commits the files of a micro-batch to a Delta table, once. Needs deltalake; the table's log is all it writes.
+
+The commit carries Delta's own mark for this, an application's transaction: the query as its id, the batch as its
+version. Batches come in order, so one whose version is there already is in the table.
+
+
+Commits the files of a micro-batch to an Iceberg table, once. Needs pyiceberg.
+
+The number of the last batch is a property of the table, set in the same transaction that adds the files: both are there
+or neither is. Without a catalog of the user's own, one in SQLite lies in the export's folder. Files are named by their
+whole paths, as Iceberg wants it, so that folder must not be moved.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from penstock.errors import BadSettings, MissingPackage
+from penstock.pipeline.jobs.export.spec import BatchNote, Export, ExportFolder
+
+if TYPE_CHECKING:
+    from pyiceberg.catalog import Catalog
+    from pyiceberg.table import Table
+
+
+def commit_delta(root: Path, batch: BatchNote) -> None:
+    """Does nothing if the batch is in the table. Raises MissingPackage."""
+    check_delta()
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+    from deltalake import CommitProperties, DeltaTable, Schema, Transaction
+    from deltalake.transaction import AddAction
+
+    if not batch.good:
+        return
+    if DeltaTable.is_deltatable(str(root)):
+        table = DeltaTable(str(root))
+        schema = table.schema()
+    else:
+        columns = list(pq.read_schema(root / batch.good[0].path).remove_metadata())
+        fields = [pa.field("topic", pa.string()), pa.field("date", pa.date32()), *columns]
+        schema = Schema.from_arrow(pa.schema(fields))
+        table = DeltaTable.create(str(root), schema, partition_by=["topic", "date"], name=root.name)
+    app = f"penstock-export-{batch.query}"
+    last = table.transaction_version(app)
+    if last is not None and last >= batch.number:
+        return
+    now = int(time.time() * 1000)
+    added = [
+        AddAction(
+            path=file.path,  # encoded by deltalake itself
+            size=file.size,
+            partition_values={"topic": file.topic, "date": file.date or None},
+            modification_time=now,
+            data_change=True,
+            stats=json.dumps({"numRecords": file.rows}),
+        )
+        for file in batch.good
+    ]
+    table.create_write_transaction(
+        list(added),
+        "append",
+        schema,
+        ["topic", "date"],
+        commit_properties=CommitProperties(
+            app_transactions=[Transaction(app, batch.number)], custom_metadata={"penstock.batch": str(batch.number)}
+        ),
+    )
+
+
+def check_delta() -> None:
+    """Raises MissingPackage without deltalake."""
+    try:
+        import deltalake  # noqa: F401
+    except ModuleNotFoundError:
+        raise MissingPackage("Delta tables need the package deltalake: pip install 'penstock[delta]'") from None
+
+
+def commit_iceberg(wish: Export, batch: BatchNote) -> None:
+    """Does nothing if the batch is in the table. Raises BadSettings."""
+    if not batch.good:
+        return
+    root = ExportFolder(wish.to).root
+    paths = [str(root / file.path) for file in batch.good]
+    table = _table(wish, root, paths[0])
+    mark = f"penstock.export.{batch.query}"
+    if int(table.properties.get(mark, -1)) >= batch.number:
+        return
+    with table.transaction() as change:
+        change.add_files(paths, {"penstock.batch": str(batch.number)}, check_duplicate_files=False)
+        change.set_properties({mark: str(batch.number)})
+
+
+def open_catalog(wish: Export) -> Catalog:
+    """The user's catalog, or the one in the folder. Raises BadSettings."""
+    from pyiceberg.catalog import load_catalog
+    from pyiceberg.catalog.sql import SqlCatalog
+    from pyiceberg.exceptions import NotInstalledError, RESTError
+    from sqlalchemy.exc import SQLAlchemyError
+
+    if not wish.catalog:
+        folder = ExportFolder(wish.to)
+        return SqlCatalog("penstock", uri=f"sqlite:///{folder.own}/iceberg.db", warehouse=folder.root.as_uri())
+    try:
+        return load_catalog(wish.catalog)
+    except (ValueError, KeyError, OSError, NotInstalledError, RESTError, SQLAlchemyError) as error:
+        first = str(error).strip().partition("\n")[0]
+        raise BadSettings(f"--catalog {wish.catalog} cannot be used: {first}; check its settings") from None
+
+
+def _table(wish: Export, root: Path, first: str) -> Table:
+    import pyarrow.parquet as pq
+    from pyiceberg.transforms import DayTransform, IdentityTransform
+
+    catalog = open_catalog(wish)
+    if not catalog.table_exists(wish.table):
+        catalog.create_namespace_if_not_exists(wish.table.rpartition(".")[0])
+        schema = pq.read_schema(first).remove_metadata()
+        with (
+            catalog.create_table_transaction(wish.table, schema, location=root.as_uri()) as change,
+            change.update_spec() as spec,
+        ):
+            spec.add_field("topic", IdentityTransform(), "topic")
+            spec.add_field("store_timestamp", DayTransform(), "store_day")
+    return catalog.load_table(wish.table)
+
+
+def check_iceberg(wish: Export) -> None:
+    """Raises MissingPackage without pyiceberg, BadSettings if the user's catalog cannot be opened."""
+    try:
+        import pyiceberg  # noqa: F401
+        import sqlalchemy  # noqa: F401
+    except ModuleNotFoundError:
+        raise MissingPackage("Iceberg tables need the package pyiceberg: pip install 'penstock[iceberg]'") from None
+    if wish.catalog:
+        open_catalog(wish)

@@ -1,0 +1,228 @@
+"""Rows on their way into a store: checked and staged by workers, read again by the driver that commits them.
+
+A worker stages its rows as Arrow streams of about 32 MB in the store's own folder (`penstock.store.sink.staged`), so
+driver and workers must see that folder under the same path. Everything that a store would refuse is refused here,
+before anything is appended. Needs pyarrow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.broker.settings import BrokerSettings
+from penstock.errors import BadMessage, BadSettings, BadStore, StoreInUse
+from penstock.format.put_rows import RowRefused
+from penstock.pipeline.options import Options
+from penstock.pipeline.sink_rows import RowOrigin, WrittenRows, check_may_send
+from penstock.store.arrow import check_batch
+from penstock.store.io import Files
+from penstock.store.layout import Layout
+from penstock.store.overlay import OverlayFiles
+from penstock.store.readonly.geometry import fit_to_files
+from penstock.store.settings import Settings
+from penstock.store.sink.commit import (
+    CommitResult,
+    SinkBatch,
+    StagedFile,
+    TopicQueues,
+    commit,
+    folder_of,
+    is_owned_by_others,
+    read_part,
+    read_topic_queues,
+    remove_staged,
+    stage,
+)
+from penstock.store.sink.journal import Identity
+
+_PART_BYTES: Final = 32 << 20
+_SIGNS: Final = ("commitlog", "consumequeue", "config", "penstock", "checkpoint", "lock")
+
+
+@dataclass(frozen=True)
+class Staged:
+    """What one task has staged."""
+
+    identity: Identity
+    run: str
+    parts: tuple[StagedFile, ...]
+    rows: int
+    queues: dict[str, int]
+    """The topics that its rows go to, with the highest queue id of each."""
+
+
+@dataclass(frozen=True)
+class StoreTarget:
+    """The store that is written to. May be pickled."""
+
+    root: Path
+    settings: Settings
+
+    @classmethod
+    def of(cls, options: Options) -> StoreTarget:
+        """Raises BadSettings, BadStore, or StoreInUse if somebody else writes to the store."""
+        if len(options.path) != 1:
+            raise BadSettings(f"path names {len(options.path)} stores; name one, rows are written to one")
+        root = Path(options.path[0])
+        if any(sign in options.path[0] for sign in "*?[") and not root.exists():
+            raise BadSettings(f"path '{root}' is a pattern; name one store, rows are written to one")
+        if root.exists() and not root.is_dir():
+            raise BadStore("a store is a folder, and this is a file; name a folder", path=root)
+        settings = Settings.load(options.config or None).with_changes(store_path_root_dir=root)
+        layout = Layout.of(root, settings)
+        if root.is_dir() and any(root.iterdir()) and not any((root / sign).exists() for sign in _SIGNS):
+            raise BadStore("there is something else than a store in this folder; write to a new one", path=root)
+        fitted = fit_to_files(settings, OverlayFiles(), layout)
+        if fitted.index_problem and settings.message_index_enable:
+            raise BadStore(fitted.index_problem, path=root)
+        target = cls(root, fitted.settings)
+        if is_owned_by_others(Files(), layout):
+            raise target.in_use()
+        return target
+
+    def in_use(self) -> StoreInUse:
+        return StoreInUse(
+            "the store is in use, as by a broker; stop that, or write through it: option namesrv instead of path",
+            path=self.root,
+        )
+
+    @property
+    def layout(self) -> Layout:
+        return Layout.of(self.root, self.settings)
+
+    @property
+    def of_new_topics(self) -> int:
+        return BrokerSettings.of(self.settings).default_topic_queue_nums
+
+    # -- on a worker -----------------------------------------------------------------------------------------
+
+    def stage(
+        self, identity: Identity, run: str, rows: WrittenRows, partition: int, batches: Iterable[pa.RecordBatch]
+    ) -> Staged:
+        """Checks and stages the rows of one task. Raises BadMessage, BadStore or StoreFailed."""
+        files, layout = Files(), self.layout
+        check = RowCheck(self.settings, read_topic_queues(files, layout, self.of_new_topics), partition)
+        parts: list[StagedFile] = []
+        waiting: list[pa.RecordBatch] = []
+
+        def write() -> None:
+            if waiting:
+                parts.append(stage(files, layout, folder_of(identity, run), str(partition), _encoded(waiting)))
+                waiting.clear()
+
+        for batch in batches:
+            waiting.append(check.checked(rows.messages(batch, check.place)))
+            if sum(each.nbytes for each in waiting) >= _PART_BYTES:
+                write()
+        write()
+        return Staged(identity, run, tuple(parts), check.count, check.used)
+
+    # -- on the driver ---------------------------------------------------------------------------------------
+
+    def commit(self, staged: Sequence[Staged]) -> CommitResult | None:
+        """Appends what the tasks of one write have staged, once; None if there is nothing to do.
+
+        Raises StoreInUse, BadMessage, BadStore, CorruptData or StoreFailed: nothing is stored then.
+        """
+        queues: dict[str, int] = {}
+        for each in staged:
+            for topic, highest in each.queues.items():
+                queues[topic] = max(highest, queues.get(topic, 0))
+        batch = SinkBatch(staged[0].identity, sum(each.rows for each in staged), queues, self.of_new_topics)
+        try:
+            return commit(self.root, self.settings, batch, lambda born: self._read(staged, born))
+        except StoreInUse:
+            raise self.in_use() from None
+
+    def _read(self, staged: Sequence[Staged], born: int) -> Iterator[pa.RecordBatch]:
+        files, layout = Files(), self.layout
+        for each in staged:
+            for part in each.parts:
+                data = read_part(files, layout, folder_of(each.identity, each.run), part)
+                for batch in pa.ipc.open_stream(data):
+                    times = pa.array(np.full(batch.num_rows, born, np.int64))
+                    yield batch.append_column("born_timestamp", times)
+
+    def forget(self, identity: Identity, run: str) -> None:
+        """Removes what was staged in vain. Raises OSError."""
+        remove_staged(Files(), self.layout, folder_of(identity, run))
+
+
+class RowCheck:
+    """Checks the rows of one task, batch by batch, and chooses queues for those that name none: in turn."""
+
+    def __init__(self, settings: Settings, queues: TopicQueues, partition: int) -> None:
+        self._settings = settings
+        self._queues = queues
+        self._levels = len(settings.delay_levels)
+        self._partition = partition
+        self.count = 0
+        """Rows so far."""
+        self.used: dict[str, int] = {}
+
+    @property
+    def place(self) -> RowOrigin:
+        """Of the next batch."""
+        return RowOrigin(self._partition, self.count)
+
+    def checked(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """The rows with their queues. Raises BadMessage for one that may not be stored."""
+        if not batch.num_rows:
+            return batch
+        place = self.place
+        batch = self._with_queues(batch, place)
+        if "delay_level" in batch.schema.names:
+            levels = pc.fill_null(batch.column("delay_level"), 0).to_numpy(zero_copy_only=False)
+            bad = (levels < 0) | (levels > self._levels)
+            if bad.any():
+                number = int(bad.argmax())
+                raise place.refused(number, f"there is no delay level {levels[number]}; there are 1 to {self._levels}")
+        try:
+            check_batch(batch, self._settings)
+        except RowRefused as refused:
+            raise place.refused(refused.number, refused.reason) from None
+        self.count += batch.num_rows
+        return batch
+
+    def _with_queues(self, batch: pa.RecordBatch, place: RowOrigin) -> pa.RecordBatch:
+        topics = batch.column("topic").dictionary_encode()
+        names, which = topics.dictionary.to_pylist(), topics.indices.to_numpy(zero_copy_only=False)
+        counts = np.array([self._count(name, which, number, place) for number, name in enumerate(names)])[which]
+        queues = (place.first_row + self._partition + np.arange(batch.num_rows)) % counts
+        if "queue_id" in batch.schema.names:
+            given = batch.column("queue_id")
+            wanted = pc.fill_null(given, 0).to_numpy(zero_copy_only=False)
+            queues = np.where(given.is_valid().to_numpy(zero_copy_only=False), wanted, queues)
+            bad = (queues < 0) | (queues >= counts)
+            if bad.any():
+                number = int(bad.argmax())
+                try:
+                    self._queues.check(names[which[number]], int(queues[number]))
+                except BadMessage as error:
+                    raise place.refused(number, str(error)) from None
+            batch = batch.drop_columns("queue_id")
+        for number, name in enumerate(names):
+            self.used[name] = max(self.used.get(name, 0), int(queues[which == number].max()))
+        return batch.append_column("queue_id", pa.array(queues.astype(np.int32)))
+
+    def _count(self, topic: str, which: np.ndarray, number: int, place: RowOrigin) -> int:
+        try:
+            check_may_send(topic)
+            return self._queues.count(topic)
+        except BadMessage as error:
+            raise place.refused(int((which == number).argmax()), str(error)) from None
+
+
+def _encoded(batches: Sequence[pa.RecordBatch]) -> memoryview:
+    out = pa.BufferOutputStream()
+    with pa.ipc.new_stream(out, batches[0].schema) as stream:
+        for batch in batches:
+            stream.write_batch(batch)
+    return memoryview(out.getvalue())

@@ -1,0 +1,359 @@
+"""One store's files as the driver sees them: which queues there are, from where to where, and tasks over them.
+
+A store that is read once is opened as a view, which shows what a start would serve. One that is in use, that a stream
+follows, or that is as it was closed, is read up to what its queue files refer to (`penstock.store.tail`): a view is
+opened only where a time or a key has to be looked up.
+
+
+The files of one store or of several as a place to read from.
+
+Paths may be globs. Each store is called by its folder's name, in the column `broker` and in offsets; where two folders
+have the same name, by as much of their paths as tells them apart.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import glob
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from penstock.errors import BadSettings, BadStore
+from penstock.format.arrow_rows import select_columns
+from penstock.format.queue_unit import NO_RECORD_SIZE, PRE_BLANK, UNIT_SIZE
+from penstock.pipeline.options import Options
+from penstock.pipeline.ranges import OffsetRange, Queue, ReadTask
+from penstock.pipeline.store_tasks import LogTask, QueueSpan, QueueTask, RecordTask, StorePaths
+from penstock.store.arrow import ArrowReader, QueueToRead
+from penstock.store.config_files import ConfigFiles
+from penstock.store.query import Boundary
+from penstock.store.readonly.store_folder import StoreFolder
+from penstock.store.readonly.tail import StoreTail
+from penstock.store.readonly.view import QueueView
+from penstock.store.settings import Settings
+from penstock.store.store import MessageStore
+
+LOG: Final = ""
+"""The topic that stands for a store's log."""
+_PAGE: Final = 1 << 12
+"""Units that are looked at together: so few that they stay in the cache, and that memory for them is at hand."""
+_PAGES_ADDED_UP: Final = 64
+
+
+class OneStore:
+    """The files of one store. One thread."""
+
+    def __init__(self, folder: StoreFolder, broker: str, *, following: bool, by_key: bool) -> None:
+        self._folder = folder
+        self.broker = broker
+        self._following = following
+        self._by_key = by_key
+        self._view: MessageStore | None = None
+        self._tail = StoreTail(folder.layout, folder.settings) if following or folder.owner else self._closed_tail()
+
+    def _closed_tail(self) -> StoreTail | None:
+        """The ends of a store that was closed and not touched since; None if a start would have to look closer."""
+        with contextlib.suppress(BadStore, FileNotFoundError):
+            tail = StoreTail(self._folder.layout, self._folder.settings)
+            if tail.is_as_closed:
+                return tail
+            tail.close()
+        return None
+
+    def close(self) -> None:
+        self.close_view()
+        if self._tail is not None:
+            self._tail.close()
+
+    def close_view(self) -> None:
+        """Lets go of what was opened to look something up."""
+        if self._view is not None:
+            self._view.close()
+            self._view = None
+
+    def refresh(self) -> None:
+        if self._tail is not None:
+            self._tail.look()
+
+    @property
+    def view(self) -> MessageStore:
+        """The store as a start would serve it, opened when it is needed.
+
+        Without its index unless keys are looked up: a store that has none would have it built, from the whole log.
+        """
+        if self._view is None:
+            self._view = (self._folder.view() if self._by_key else self._folder.view(message_index_enable=False)).store
+        return self._view
+
+    @property
+    def _settings(self) -> Settings:
+        """With the sizes that the files have."""
+        return self.view.settings if self._tail is None else self._tail.settings
+
+    # -- what is there ---------------------------------------------------------------------------------------
+
+    def queues(self) -> Iterator[tuple[str, int]]:
+        """(topic, queue id) of every queue."""
+        if self._tail is not None:
+            return iter(sorted(self._tail.queues))
+        return ((queue.topic, queue.queue_id) for queue in self.view.queues)
+
+    def queue(self, topic: str, queue_id: int) -> QueueToRead | None:
+        if self._tail is not None:
+            return self._tail.queues.get((topic, queue_id))
+        return self.view.queues.find(topic, queue_id)
+
+    def bounds(self, topic: str, queue_id: int) -> tuple[int, int]:
+        if topic == LOG:
+            return self._log_bounds()
+        queue = self.queue(topic, queue_id)
+        return (0, 0) if queue is None else (queue.min_offset, queue.max_offset)
+
+    def _log_bounds(self) -> tuple[int, int]:
+        if self._tail is not None:
+            return self._tail.log_min, self._tail.log_end
+        return max(self.view.log.min_offset, 0), self.view.log.confirmed_offset
+
+    def offset_at(self, topic: str, queue_id: int, timestamp: int) -> int:
+        low, high = self.bounds(topic, queue_id)
+        if topic == LOG:
+            found = self._log_offset_at(timestamp, low, high)
+        else:
+            found = self.view.offset_by_time(topic, queue_id, timestamp, Boundary.LOWER)
+        return min(max(found, low), high)
+
+    def _log_offset_at(self, timestamp: int, low: int, high: int) -> int:
+        """Where the first record stored at or after a time begins: files are told by their first records."""
+        log, records = self.view.log, self.view.records
+        start = low
+        for file in log.queue.files:
+            if 0 <= records.store_timestamp(file.from_offset) < timestamp:
+                start = max(file.from_offset, low)
+        reader = ArrowReader(log, select_columns(["physical_offset", "store_timestamp"]), verify_crc=False)
+        while start < high:
+            page = reader.read_log(start, 1 << 16, 64 << 20)
+            times = page.batch.column("store_timestamp").cast("int64").to_numpy(zero_copy_only=False)
+            later = np.flatnonzero(times >= timestamp * 1000)
+            if len(later):
+                return int(page.batch.column("physical_offset")[int(later[0])].as_py())
+            start = page.next_offset
+        return high
+
+    def group_offset(self, group: str, topic: str, queue_id: int) -> int | None:
+        """Raises BadStore if consumerOffset.json cannot be read."""
+        tables = ConfigFiles(self._folder.files, self._folder.layout.config)
+        return tables.consumer_offsets.read().table.offsets.get((topic, group), {}).get(queue_id)
+
+    def size(self, topic: str, queue_id: int, start: int, stop: int) -> int:
+        """Bytes of a range of records; of a long one, what pages from all over it make of it."""
+        if topic == LOG:
+            return stop - start
+        queue = self.queue(topic, queue_id)
+        if queue is None or stop <= start:
+            return 0
+        step = max(_PAGE, -(-(stop - start) // _PAGES_ADDED_UP))
+        total = looked_at = 0
+        for first in range(start, stop, step):
+            last = min(first + _PAGE, stop)
+            looked_at += last - first
+            total += sum(_sizes(queue, first, last))
+        return total * (stop - start) // looked_at
+
+    # -- tasks -----------------------------------------------------------------------------------------------
+
+    def _files(self) -> StorePaths:
+        low, high = self._log_bounds()
+        return StorePaths(
+            broker=self.broker,
+            commit_log=str(self._folder.layout.commit_log.absolute()),
+            consume_queue=str(self._folder.layout.consume_queue.absolute()),
+            log_file_size=self._settings.mapped_file_size_commit_log,
+            queue_file_size=self._settings.mapped_file_size_consume_queue,
+            log_min=low,
+            log_end=high,
+        )
+
+    def task(self, spans: Sequence[OffsetRange], *, fail_on_data_loss: bool) -> ReadTask:
+        """What reads some spans of queues, or one of the log."""
+        first = spans[0]
+        if first.queue.topic == LOG:
+            return LogTask(self._files(), first.start, first.stop, fail_on_data_loss)
+        return QueueTask(self._files(), tuple(self._span(span) for span in spans), fail_on_data_loss)
+
+    def _span(self, span: OffsetRange) -> QueueSpan:
+        topic, _, queue_id = span.queue
+        units = b"" if self._tail is not None else self._units_off_disk(topic, queue_id, span.start, span.stop)
+        return QueueSpan(topic, queue_id, span.start, span.stop, units)
+
+    def _units_off_disk(self, topic: str, queue_id: int, start: int, stop: int) -> bytes:
+        """The units of a range if the files do not hold the same: a start would write them."""
+        queue = self.queue(topic, queue_id)
+        assert queue is not None, "a span lies in a queue"
+        folder = self._folder.layout.consume_queue / topic / str(queue_id)
+        with contextlib.closing(
+            QueueView(folder, topic, queue_id, self._settings.mapped_file_size_consume_queue, start, stop)
+        ) as on_disk:
+            try:
+                both = zip(_pages(queue, start, stop), _pages(on_disk, start, stop), strict=True)
+                if all(shown == there for shown, there in both):
+                    return b""
+            except BadStore:
+                pass  # a file of another size: a start would build it again
+        return b"".join(_pages(queue, start, stop))
+
+    def key_task(
+        self, topic: str, keys: Sequence[str], spans: Sequence[OffsetRange], *, fail_on_data_loss: bool
+    ) -> ReadTask | None:
+        """What reads the messages of a topic that have one of some keys; None if there are none."""
+        _, found = self.view.query_many(topic, list(keys))
+        low, high = self._log_bounds()
+        positions = sorted({offset for offset in found.tolist() if low <= offset < high})
+        if not positions:
+            return None
+        ranges = tuple(QueueSpan(span.queue.topic, span.queue.queue_id, span.start, span.stop) for span in spans)
+        return RecordTask(self._files(), tuple(positions), ranges, fail_on_data_loss)
+
+
+def _sizes(queue: QueueToRead, start: int, stop: int) -> Iterator[int]:
+    """Bytes of the records from one queue offset to another, page by page."""
+    at = start
+    while at < stop:
+        units = queue.page(at, stop - at)
+        if units is None or not len(units):
+            at += queue.units_in_file - at % queue.units_in_file
+            continue
+        sizes = units["size"]
+        yield int(sizes[sizes != NO_RECORD_SIZE].sum(dtype=np.int64))
+        at += len(units)
+
+
+def _pages(queue: QueueToRead, start: int, stop: int) -> Iterator[bytes]:
+    """The units from one queue offset to another, in pages; those that are not there point to nothing."""
+    at = start
+    while at < stop:
+        most = min(stop - at, _PAGE, queue.units_in_file - at % queue.units_in_file)
+        units = queue.page(at, most)
+        data = b"" if units is None else units.tobytes()
+        yield data + PRE_BLANK * (most - len(data) // UNIT_SIZE)
+        at += most
+
+
+def log_queue(broker: str) -> Queue:
+    """Stands for the log of a store."""
+    return Queue(LOG, broker, 0)
+
+
+_FILE_ADDRESS: Final = re.compile(r"^file:(//)?(?=/)")
+
+
+class StorePlace:
+    """Stores by their names. `following`: for a stream, which looks at them again and again."""
+
+    def __init__(self, options: Options, *, following: bool = False) -> None:
+        paths = find_paths(options.path)
+        self.name = ", ".join(str(path) for path in paths)
+        self._options = options
+        config = Path(options.config) if options.config else None
+        self._stores: dict[str, OneStore] = {}
+        try:
+            for broker, path in name_stores(paths).items():
+                self._stores[broker] = OneStore(
+                    StoreFolder.find(path, config, options.settings),
+                    broker,
+                    following=following,
+                    by_key=bool(options.keys),
+                )
+        except BaseException:
+            self.close()
+            raise
+
+    def refresh(self) -> None:
+        for store in self._stores.values():
+            store.refresh()
+
+    def close(self) -> None:
+        for store in self._stores.values():
+            store.close()
+
+    def looked_up(self) -> None:
+        """What was opened to look up times and keys may go: a stream needs it only at its start."""
+        for store in self._stores.values():
+            store.close_view()
+
+    def topics(self) -> list[str]:
+        return sorted({topic for store in self._stores.values() for topic, _ in store.queues()})
+
+    def queues(self, topics: Sequence[str]) -> list[Queue]:
+        if self._options.order == "log":
+            return [log_queue(broker) for broker in sorted(self._stores)]
+        wanted = set(topics)
+        return sorted(
+            Queue(topic, broker, queue_id)
+            for broker, store in self._stores.items()
+            for topic, queue_id in store.queues()
+            if topic in wanted
+        )
+
+    def bounds(self, queue: Queue) -> tuple[int, int]:
+        store = self._stores.get(queue.broker)
+        return (0, 0) if store is None else store.bounds(queue.topic, queue.queue_id)
+
+    def offset_at(self, queue: Queue, timestamp: int) -> int:
+        return self._stores[queue.broker].offset_at(queue.topic, queue.queue_id, timestamp)
+
+    def group_offset(self, group: str, queue: Queue) -> int | None:
+        return self._stores[queue.broker].group_offset(group, queue.topic, queue.queue_id)
+
+    def size(self, queue: Queue, start: int, stop: int) -> int:
+        return self._stores[queue.broker].size(queue.topic, queue.queue_id, start, stop)
+
+    def tasks(self, spans: Sequence[Sequence[OffsetRange]]) -> list[ReadTask]:
+        return [task for group in spans for task in self._tasks(group)]
+
+    def _tasks(self, group: Sequence[OffsetRange]) -> list[ReadTask]:
+        """One task for each store that a group touches."""
+        by_broker: dict[str, list[OffsetRange]] = {}
+        for span in group:
+            by_broker.setdefault(span.queue.broker, []).append(span)
+        fail = self._options.fail_on_data_loss
+        return [self._stores[broker].task(spans, fail_on_data_loss=fail) for broker, spans in by_broker.items()]
+
+    def key_tasks(self, keys: Sequence[str], spans: Sequence[OffsetRange]) -> list[ReadTask]:
+        """Tasks that read only messages with one of some keys, which the index finds."""
+        by_topic: dict[tuple[str, str], list[OffsetRange]] = {}
+        for span in spans:
+            by_topic.setdefault((span.queue.broker, span.queue.topic), []).append(span)
+        fail = self._options.fail_on_data_loss
+        found = (
+            self._stores[broker].key_task(topic, keys, spans, fail_on_data_loss=fail)
+            for (broker, topic), spans in by_topic.items()
+        )
+        return [task for task in found if task is not None]
+
+
+def find_paths(given: Sequence[str]) -> list[Path]:
+    """The folders that paths and globs name, sorted, each once. Raises BadSettings where a glob matches nothing."""
+    found: dict[Path, Path] = {}
+    for text in given:
+        plain = _FILE_ADDRESS.sub("", text)
+        folders = [Path(plain)]
+        if glob.has_magic(plain) and not folders[0].is_dir():
+            root = Path(folders[0].anchor or ".")
+            folders = [match for match in root.glob(plain.removeprefix(folders[0].anchor)) if match.is_dir()]
+        if not folders:
+            raise BadSettings(f"path '{text}' matches no folder; check it, on this machine")
+        for folder in folders:
+            found.setdefault(folder.resolve(), folder.absolute())  # a folder has one store, whatever it is called
+    return sorted(found.values())
+
+
+def name_stores(paths: Sequence[Path]) -> dict[str, Path]:
+    """A name for each folder: the shortest end of its path that no other has."""
+    depth = 1
+    while len(names := {"/".join(path.parts[-depth:]): path for path in paths}) < len(paths):
+        depth += 1
+    return names

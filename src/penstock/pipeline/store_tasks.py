@@ -1,0 +1,317 @@
+"""A store's log whose files stay mapped from one task of a worker to the next.
+
+The messages of a queue lie all over the log, so the tasks of a read touch the same pages one after the other. Mapping
+them anew for each task takes longer than reading them.
+
+The files of few logs are kept, and each only by its name's present owner: a task that begins looks whether a file was
+deleted, replaced or cut meanwhile, and finds what is there now. Until then, or until the worker ends, the space of a
+deleted file is not free. A log is in the hands of one task at a time; a second one at the same time maps for itself.
+
+
+What a worker reads from the files of one store: spans of queues, a range of the log, or single records.
+
+A task opens nothing but the files it needs, and checks every record, as the store does. Memory stays bounded: pages of
+about 8 MB, or of one message if that is larger.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from itertools import groupby
+from pathlib import Path
+from typing import Final, TypeVar
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+
+from penstock.errors import DataLost
+from penstock.format.arrow_rows import select_columns
+from penstock.format.constants import BLANK_MAGIC
+from penstock.format.kernels import Buffer, Longs, Rows
+from penstock.pipeline.ranges import Flaw, RowPage
+from penstock.store.arrow import ArrowReader
+from penstock.store.mapped_file import MappedFile
+from penstock.store.message import MAX_BYTES, MAX_ROWS
+from penstock.store.readonly.view import FilesView, GivenUnits, LogView, QueueView
+
+_MAX_KEPT: Final = 2
+_lock = threading.Lock()
+_kept: dict[tuple[Path, int], FilesView] = {}
+"""By folder and size of files; the one that was read last is the last."""
+
+
+class KeptLog(LogView):
+    """A view of a log for one task. `close` leaves its files to the next one."""
+
+    def __init__(self, folder: Path, file_size: int, min_offset: int, confirmed_offset: int) -> None:
+        self._key = (folder, file_size)
+        with _lock:
+            files = _kept.pop(self._key, None)
+        if files is not None:
+            files.forget_changed()
+        super().__init__(folder, file_size, min_offset, confirmed_offset, files)
+
+    def close(self) -> None:
+        with _lock:
+            surplus = [_kept.pop(self._key, None)]
+            _kept[self._key] = self.queue
+            if len(_kept) > _MAX_KEPT:
+                surplus.append(_kept.pop(next(iter(_kept))))
+        for files in surplus:
+            if files is not None:
+                files.close()
+
+
+_POSITIONS_AT_ONCE = 1000
+_ROWS_IN_USE, _BYTES_IN_USE = 4096, 4 << 20  # so few that they are still in the cache when they are used
+T = TypeVar("T")
+
+
+class StorePaths(msgspec.Struct, frozen=True):
+    """Where a store's files are, and up to where its log may be read."""
+
+    broker: str
+    commit_log: str
+    consume_queue: str
+    log_file_size: int
+    queue_file_size: int
+    log_min: int
+    log_end: int
+
+    def log(self) -> LogView:
+        return KeptLog(Path(self.commit_log), self.log_file_size, self.log_min, self.log_end)
+
+
+class QueueSpan(msgspec.Struct, frozen=True):
+    """A range of one queue, with its units if they are not in the files."""
+
+    topic: str
+    queue_id: int
+    start: int
+    stop: int
+    units: bytes = b""
+
+
+def with_these(columns: Sequence[str], *needed: str) -> list[str]:
+    """The columns, and behind them those that are needed besides."""
+    return [*columns, *(name for name in needed if name not in columns)]
+
+
+def _reader(log: LogView, columns: Sequence[str]) -> ArrowReader:
+    return ArrowReader(log, select_columns(columns), verify_crc=True)
+
+
+class QueueTask(msgspec.Struct, frozen=True):
+    """Ranges of queues."""
+
+    files: StorePaths
+    spans: tuple[QueueSpan, ...]
+    fail_on_data_loss: bool
+
+    def pages(self, columns: Sequence[str]) -> Iterator[RowPage]:
+        with closing(self.files.log()) as log:
+            reader = _reader(log, columns)
+            for span in self.spans:
+                with closing(self._units(span)) as queue:
+                    yield from self._span(log, reader, queue, span)
+
+    def _units(self, span: QueueSpan) -> QueueView | GivenUnits:
+        if span.units:
+            return GivenUnits(span.topic, span.queue_id, span.start, span.units)
+        folder = Path(self.files.consume_queue) / span.topic / str(span.queue_id)
+        return QueueView(folder, span.topic, span.queue_id, self.files.queue_file_size, span.start, span.stop)
+
+    def _span(
+        self, log: LogView, reader: ArrowReader, queue: QueueView | GivenUnits, span: QueueSpan
+    ) -> Iterator[RowPage]:
+        at = span.start
+        while at < span.stop:
+            page = reader.read_queue(queue, at, MAX_ROWS, MAX_BYTES)
+            flaws = [
+                Flaw(span.topic, span.queue_id, number, None, f"the record of queue offset {number} is damaged")
+                for number in page.damaged
+            ]
+            if not page.batch.num_rows and queue.page(at, 1) is None:
+                self._lost(span, at, min(page.next_begin_offset, span.stop))
+            for first, last in _runs(page.missing):
+                units = queue.page(first, 1)
+                if units is None or _is_gone(log, int(units["offset"][0])):
+                    self._lost(span, first, last + 1)
+                    continue
+                flaws += [
+                    Flaw(span.topic, span.queue_id, number, None, f"the record of queue offset {number} is missing")
+                    for number in range(first, last + 1)
+                ]
+            if page.batch.num_rows or flaws:
+                yield RowPage(self.files.broker, page.batch, tuple(flaws))
+            at = page.next_begin_offset
+
+    def _lost(self, span: QueueSpan, start: int, stop: int) -> None:
+        if self.fail_on_data_loss:
+            raise gone(span.topic, self.files.broker, span.queue_id, start, stop)
+
+
+def gone(topic: str, broker: str, queue_id: int, start: int, stop: int) -> DataLost:
+    """The error for a range of a queue that is gone."""
+    return DataLost(
+        f"messages {start} to {stop - 1} of topic {topic} queue {queue_id} (broker {broker}) are gone, most likely "
+        "deleted by retention; set failOnDataLoss=false to go on without them"
+    )
+
+
+def _runs(numbers: Sequence[int]) -> list[tuple[int, int]]:
+    """Neighbouring numbers together, as (first, last)."""
+    runs = []
+    for _, group in groupby(enumerate(numbers), lambda each: each[1] - each[0]):
+        members = [number for _, number in group]
+        runs.append((members[0], members[-1]))
+    return runs
+
+
+def _is_gone(log: LogView, offset: int) -> bool:
+    """Whether retention has removed the file of a record; one that is missing in the middle was lost otherwise."""
+    if log.queue.find(offset) is not None:
+        return False
+    first = next(iter(log.queue.offsets()), None)
+    return first is None or offset < first
+
+
+class LogTask(msgspec.Struct, frozen=True):
+    """The records of a log that begin in a range of its bytes."""
+
+    files: StorePaths
+    start: int
+    stop: int
+    fail_on_data_loss: bool
+
+    def pages(self, columns: Sequence[str]) -> Iterator[RowPage]:
+        with closing(self.files.log()) as log:
+            reader = _reader(log, with_these(columns, "physical_offset"))
+
+            def read(at: int) -> tuple[pa.RecordBatch, Longs, int]:
+                page = reader.read_log(at, MAX_ROWS, max(min(MAX_BYTES, self.stop - at), 1))
+                return page.batch, page.batch.column("physical_offset").to_numpy(), page.next_offset
+
+            for batch, count, flaws in self._walk(log, read):
+                yield RowPage(self.files.broker, batch.slice(0, count).select(list(columns)), flaws)
+
+    def use(self, make: Callable[[Buffer, Longs, Rows], T]) -> Iterator[tuple[T | None, tuple[Flaw, ...]]]:
+        """What `make` makes of the records, some at a time, without a way through columns; and the flaws among them.
+
+        It gets bytes of the log, where in them the records begin, and their rows; it must not keep the bytes.
+        """
+        with closing(self.files.log()) as log:
+            reader = _reader(log, ["physical_offset"])
+
+            def own(data: Buffer, starts: Longs, rows: Rows) -> tuple[T | None, Longs]:
+                offsets = rows["physical_offset"].copy()
+                count = int((offsets < self.stop).sum())
+                return make(data, starts[:count], rows[:count]) if count else None, offsets
+
+            def read(at: int) -> tuple[T | None, Longs, int]:
+                most = max(min(_BYTES_IN_USE, self.stop - at), 1)
+                found, next_offset = reader.use_log(at, _ROWS_IN_USE, most, own)
+                made, offsets = found or (None, np.empty(0, np.int64))
+                return made, offsets, next_offset
+
+            for made, _, flaws in self._walk(log, read):
+                yield made, flaws
+
+    def _walk(
+        self, log: LogView, read: Callable[[int], tuple[T, Longs, int]]
+    ) -> Iterator[tuple[T, int, tuple[Flaw, ...]]]:
+        """What was read at each step, how many of its records are this task's, and the flaws before them.
+
+        `read` gives what it read from an offset on, where the records in it begin, and the offset behind them. A gap is
+        told of by whoever reads the record before it, also where that record crosses the range's end.
+        """
+        at, sure = self.start, self.start == log.min_offset  # that a record should begin there
+        while at < self.stop or sure:
+            if at < self.stop and _is_gone(log, at):
+                at = self._lost(log, at)
+                sure = at < self.stop
+                continue
+            found, offsets, next_offset = read(at)
+            begin = int(offsets[0]) if len(offsets) else next_offset
+            flaws = self._gap(log, at, min(begin, self.files.log_end)) if sure else ()
+            count = int((offsets < self.stop).sum())
+            if count or flaws:
+                yield found, count, flaws
+            if not count or count < len(offsets):
+                return  # the next record, if there is one, is somebody else's
+            at, sure = next_offset, True
+
+    def _lost(self, log: LogView, at: int) -> int:
+        first = next(iter(log.queue.offsets()), self.stop)
+        if self.fail_on_data_loss:
+            raise DataLost(
+                f"bytes {at} to {min(first, self.stop) - 1} of the log of {self.files.broker} are gone, most likely "
+                "deleted by retention; set failOnDataLoss=false to go on without them"
+            )
+        return first
+
+    def _gap(self, log: LogView, start: int, stop: int) -> tuple[Flaw, ...]:
+        """What lies between the place where a record should begin and the one where the next does."""
+        flaws = []
+        begins = [start, *range(log.roll_next(start), stop, log.queue.file_size)] if start < stop else []
+        for begin in begins:
+            end = min(log.roll_next(begin), stop)
+            file = log.queue.find(begin)
+            if file is None and _is_gone(log, begin):
+                if begin < self.stop:
+                    self._lost(log, begin)
+                continue
+            if file is None:
+                what = f"the file with bytes {begin} to {end - 1} of the log is missing"
+            elif end == log.roll_next(begin) and _is_filler(file, begin):
+                continue
+            else:
+                what = f"{end - begin} bytes at {begin} of the log hold no valid record"
+            flaws.append(Flaw(None, None, None, begin, what))
+        return tuple(flaws)
+
+
+def _is_filler(file: MappedFile, offset: int) -> bool:
+    at = offset - file.from_offset
+    return int.from_bytes(file.map.view[at + 4 : at + 8], "big") == BLANK_MAGIC
+
+
+class RecordTask(msgspec.Struct, frozen=True):
+    """Single records of known positions: what an index has found. `spans` are the queues' ranges they must lie in."""
+
+    files: StorePaths
+    positions: tuple[int, ...]
+    spans: tuple[QueueSpan, ...]
+    fail_on_data_loss: bool
+
+    def pages(self, columns: Sequence[str]) -> Iterator[RowPage]:
+        with closing(self.files.log()) as log:
+            reader = _reader(log, with_these(columns, "topic", "queue_id", "queue_offset", "physical_offset"))
+            for _, group in groupby(self.positions, lambda offset: offset // self.files.log_file_size):
+                offsets = list(group)
+                if _is_gone(log, offsets[0]):
+                    self._lost(offsets)
+                    continue
+                for first in range(0, len(offsets), _POSITIONS_AT_ONCE):
+                    yield self._page(reader, offsets[first : first + _POSITIONS_AT_ONCE], columns)
+
+    def _page(self, reader: ArrowReader, offsets: list[int], columns: Sequence[str]) -> RowPage:
+        batch = reader.read_at(offsets)
+        keys = zip(*(batch.column(name).to_pylist() for name in ("topic", "queue_id", "queue_offset")), strict=True)
+        wanted = {(span.topic, span.queue_id): range(span.start, span.stop) for span in self.spans}
+        inside = [at in wanted.get((topic, queue_id), ()) for topic, queue_id, at in keys]
+        unread = sorted(set(offsets).difference(batch.column("physical_offset").to_pylist()))
+        flaws = (Flaw(None, None, None, at, f"the record at {at} of the log is damaged or missing") for at in unread)
+        return RowPage(
+            self.files.broker, batch.filter(pa.array(inside, pa.bool_())).select(list(columns)), tuple(flaws)
+        )
+
+    def _lost(self, offsets: Sequence[int]) -> None:
+        if self.fail_on_data_loss:
+            raise DataLost(
+                f"{len(offsets)} messages with the keys are gone, in bytes {offsets[0]} to {offsets[-1]} of the log of "
+                f"{self.files.broker}, most likely deleted by retention; set failOnDataLoss=false to go on without them"
+            )

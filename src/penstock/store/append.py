@@ -1,0 +1,249 @@
+"""Putting: from a Message to an answer.
+
+The order of the checks is RocketMQ's. Under SYNC_FLUSH an answer of PUT_OK means that the record is on disk; a put
+that waited too long says FLUSH_DISK_TIMEOUT and the record is stored; one whose sync failed says UNKNOWN_ERROR, and
+what becomes of the record is up to the disk. A SYNC_MASTER's puts wait for a slave as well; what becomes of that wait
+counts more than the disk's time-out, as in RocketMQ.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from typing import NamedTuple
+
+import msgspec
+import numpy as np
+
+from penstock.format.put_rows import PutRows
+from penstock.format.sys_flag import TRANSACTION_NONE, transaction_type
+from penstock.store.engine import Engine
+from penstock.store.flush import FlushFailed, GroupCommit
+from penstock.store.message import ArrowResult, BatchResult, Message, PutResult, PutStatus
+from penstock.store.prepare import Prepared, PutRefused, prepare
+from penstock.store.replication.slave_acks import SlaveAcks, replica_reason
+from penstock.store.settings import BrokerRole
+from penstock.store.statistics import Statistics
+
+
+class _Wait(NamedTuple):
+    """What an answer waits for: the disk, a slave, or both."""
+
+    flushed: Future[None] | None
+    copied: Future[PutStatus] | None
+
+
+class Putter:
+    """Takes messages from any thread."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        statistics: Statistics,
+        group_commit: GroupCommit | None,
+        replicas: SlaveAcks | None = None,
+    ) -> None:
+        self._settings = settings = engine.settings
+        self._log = engine.log
+        self._flags = engine.flags
+        self._statistics = statistics
+        self._group_commit = group_commit
+        self._replicas = replicas
+        self._answers_at_once = group_commit is None and replicas is None
+        self._is_slave = settings.broker_role is BrokerRole.SLAVE
+        self._append_ordinary = engine.log.append_ordinary
+        self._append_ordinary_batch = engine.log.append_ordinary_batch
+        self._wait_seconds = settings.sync_flush_timeout / 1000
+        self._store_host = settings.store_host
+        self._levels = len(settings.delay_levels)
+
+    def put(self, message: Message) -> PutResult:
+        ordinary = self._append_ordinary(message)
+        if ordinary is not None and self._answers_at_once:
+            return ordinary
+        started = time.perf_counter()
+        results, wait = self._go_on(message, ordinary)
+        result = self._after_wait(results, wait)[0]
+        self._statistics.count_put(result, time.perf_counter() - started, appended=ordinary is not None)
+        return result
+
+    def put_many(self, messages: Sequence[Message], *, wait: bool = True) -> BatchResult:
+        started = time.perf_counter()
+        if not messages:
+            return BatchResult(PutStatus.MESSAGE_ILLEGAL, reason="the batch is empty")
+        ordinary = self._append_ordinary_batch(messages)
+        if ordinary is None:
+            results, pending = self._append(messages, batch=True, wait=wait)
+        else:
+            results, pending = ordinary, self._submit(ordinary, wait=wait)
+        results = self._after_wait(results, pending)
+        took = time.perf_counter() - started
+        if ordinary is None or not self._answers_at_once:
+            for result in results:
+                self._statistics.count_put(result, took, appended=ordinary is not None)
+        first = results[0]
+        return BatchResult(first.status, tuple(results) if first.stored else (), first.reason)
+
+    def append(self, message: Message) -> PutResult:
+        """As `put`, without waiting for disk or slaves; the time that is counted is that of the append."""
+        ordinary = self._append_ordinary(message)
+        if ordinary is not None and self._answers_at_once:
+            return ordinary
+        started = time.perf_counter()
+        if ordinary is None:
+            result = self._append([message], wait=False)[0][0]
+        else:
+            result = ordinary
+            self._wake_disk()
+        self._statistics.count_put(result, time.perf_counter() - started, appended=ordinary is not None)
+        return result
+
+    def put_async(self, message: Message) -> Future[PutResult]:
+        started = time.perf_counter()
+        answer: Future[PutResult] = Future()
+        ordinary = self._append_ordinary(message)
+        if ordinary is not None and self._answers_at_once:
+            answer.set_result(ordinary)
+            return answer
+        results, wait = self._go_on(message, ordinary)
+
+        def answer_now() -> None:
+            result = self._after_wait(results, wait)[0]
+            self._statistics.count_put(result, time.perf_counter() - started, appended=ordinary is not None)
+            answer.set_result(result)
+
+        def then_copied() -> None:
+            if wait is None or wait.copied is None:
+                answer_now()
+            else:
+                wait.copied.add_done_callback(lambda _: answer_now())
+
+        if wait is None or wait.flushed is None:
+            then_copied()
+        else:
+            wait.flushed.add_done_callback(lambda _: then_copied())
+        return answer
+
+    def put_rows(self, plan: Callable[[], PutRows]) -> ArrowResult:
+        """Stores the rows that `plan` makes, which may raise PutRefused; it is called once the store can take them."""
+        started = time.perf_counter()
+        try:
+            self._check_state()
+            batch = plan()
+            if not len(batch):
+                return ArrowResult(PutStatus.PUT_OK)
+            count, now, failure = self._log.append_rows(batch)
+        except PutRefused as refused:
+            self._statistics.count_put(PutResult(refused.status), time.perf_counter() - started)
+            return ArrowResult(refused.status, reason=refused.reason)
+        rows = batch.rows[:count]
+        status, reason = self._flush_rows(int(rows["physical_offset"][-1]) + int(rows["size"][-1]), batch.waits)
+        if status is PutStatus.UNKNOWN_ERROR:
+            self._statistics.count_put(PutResult(status), time.perf_counter() - started)
+            return ArrowResult(status, reason=reason)
+        self._statistics.count_rows(count, batch.size(0, count), time.perf_counter() - started)
+        if failure:
+            status, reason = PutStatus.CREATE_MAPEDFILE_FAILED, f"only the first {count} rows are stored: {failure}"
+        queue_offsets = np.ascontiguousarray(rows["queue_offset"])
+        physical_offsets = np.ascontiguousarray(rows["physical_offset"])
+        return ArrowResult(status, count, queue_offsets, physical_offsets, now, reason)
+
+    # -- steps -----------------------------------------------------------------------------------------------
+
+    def _go_on(self, message: Message, ordinary: PutResult | None) -> tuple[list[PutResult], _Wait | None]:
+        """After the short way was tried: its result, or that of the general path, and what it waits for."""
+        if ordinary is None:
+            return self._append([message])
+        return [ordinary], self._submit([ordinary])
+
+    def _wake_disk(self) -> None:
+        if self._group_commit is not None:
+            self._group_commit.wake()
+
+    def _submit(self, results: Sequence[PutResult], *, wait: bool = True) -> _Wait | None:
+        if self._answers_at_once:
+            return None
+        if not wait:
+            self._wake_disk()
+            return None
+        return self._wait_for(results[-1].end_offset)
+
+    def _wait_for(self, end_offset: int) -> _Wait:
+        return _Wait(
+            None if self._group_commit is None else self._group_commit.submit(end_offset),
+            None if self._replicas is None else self._replicas.submit(end_offset),
+        )
+
+    def _append(
+        self, messages: Sequence[Message], *, batch: bool = False, wait: bool = True
+    ) -> tuple[list[PutResult], _Wait | None]:
+        """Results as appended, and what the answer must wait for, if anything."""
+        try:
+            self._check_state()
+            prepared = [self._prepare(message, batch=batch) for message in messages]
+            results = self._log.append(prepared)
+        except PutRefused as refused:
+            return [PutResult(refused.status, reason=refused.reason)], None
+        return results, self._submit(results, wait=wait and any(message.wait for message in prepared))
+
+    def _check_state(self) -> None:
+        if self._is_slave:
+            raise PutRefused(
+                PutStatus.SERVICE_NOT_AVAILABLE, "this is a slave, which takes no messages; send to its master"
+            )
+        if not self._flags.writable:
+            raise PutRefused(PutStatus.SERVICE_NOT_AVAILABLE, f"the store takes no messages: {self._flags.reason}")
+        if self._log.busy():
+            held = self._log.locked_for() * 1000
+            raise PutRefused(
+                PutStatus.OS_PAGECACHE_BUSY,
+                f"another put has held the log for {held:.0f} ms; the disk cannot keep up, try again later",
+            )
+
+    def _prepare(self, message: Message, *, batch: bool) -> Prepared:
+        prepared = prepare(
+            message,
+            store_host=self._store_host,
+            max_message_size=self._settings.max_message_size,
+            max_record_size=self._settings.max_record_size,
+            delay_levels=self._levels,
+        )
+        if batch and (transaction_type(message.sys_flag) != TRANSACTION_NONE or prepared.delayed):
+            raise PutRefused(PutStatus.MESSAGE_ILLEGAL, "a message of a batch may be neither transactional nor delayed")
+        return prepared
+
+    def _flush_rows(self, end_offset: int, wait: bool) -> tuple[PutStatus, str]:
+        if self._answers_at_once:
+            return PutStatus.PUT_OK, ""
+        if wait:
+            return self._outcome(self._wait_for(end_offset))
+        self._wake_disk()
+        return PutStatus.PUT_OK, ""
+
+    def _outcome(self, wait: _Wait) -> tuple[PutStatus, str]:
+        """Waits for disk and slave; the status of what was appended, and the sentence that goes with it."""
+        status, reason = PutStatus.PUT_OK, ""
+        if wait.flushed is not None:
+            try:
+                wait.flushed.result(self._wait_seconds)
+            except TimeoutError:
+                status = PutStatus.FLUSH_DISK_TIMEOUT
+                reason = f"stored, but not on disk after {self._wait_seconds:g} seconds"
+            except FlushFailed as error:
+                return PutStatus.UNKNOWN_ERROR, str(error)
+        if wait.copied is not None and self._replicas is not None:
+            copied = wait.copied.result()
+            if copied is not PutStatus.PUT_OK:
+                return copied, replica_reason(copied, self._replicas.wait_s)
+        return status, reason
+
+    def _after_wait(self, results: list[PutResult], wait: _Wait | None) -> list[PutResult]:
+        if wait is None:
+            return results
+        status, reason = self._outcome(wait)
+        if status is PutStatus.PUT_OK:
+            return results
+        if status is PutStatus.UNKNOWN_ERROR:
+            return [PutResult(status, reason=reason) for _ in results]
+        return [msgspec.structs.replace(result, status=status, reason=reason) for result in results]

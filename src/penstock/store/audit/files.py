@@ -1,0 +1,469 @@
+"""Which data files a store has, as they lie there: names, sizes, what is foreign and what is missing.
+
+Nothing is opened for its content. A file that goes away while this looks (retention, a rename) is left out.
+
+
+Files opened for looking, each once, and what of them was written.
+
+A `Maps` belongs to one thread. It never changes a byte if its `Files` are an `OverlayFiles`, which maps privately.
+
+
+Which sizes a store's files should have: what the settings were given, what the store noted, what most files have.
+
+An audit looks at stores that do not start, so files that disagree do not stop it: the others decide, and the odd one
+is a finding. How many slots and items an index file has cannot be read from it: the store's note says it, and where
+there is none, its size decides between the geometries that are known.
+
+
+Single records of the log by their physical offset, for what a bulk comparison leaves over.
+
+The units of one queue by their number, as they lie in its files, whatever those look like.
+
+The items of one index file in the order of the records they point to.
+
+Items are put in log order, so the items of any range of the log stand next to each other and are found by halving.
+Where a file's items are out of order, which only damage does, they are sorted first: 20 bytes of memory for each.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections import Counter, OrderedDict
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from itertools import pairwise
+from pathlib import Path
+from types import TracebackType
+from typing import NamedTuple, Self
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from penstock.errors import BadStore
+from penstock.format import kernels
+from penstock.format.index_layout import IndexGeometry
+from penstock.format.queue_unit import UNIT, UNIT_SIZE, Units
+from penstock.format.sys_flag import enters_queue
+from penstock.store.audit import finding_kinds
+from penstock.store.audit.findings import Finding, FindingKind
+from penstock.store.dispatch_state import FileSizes
+from penstock.store.io import FileMap, Files
+from penstock.store.layout import Layout
+from penstock.store.mapped_file_queue import file_name
+from penstock.store.settings import Settings
+
+_DATA_NAME = re.compile(r"[0-9]{20}")
+_INDEX_NAME = re.compile(r"[0-9]{17}")
+_MAX_OFFSET = 2**63 - 1
+
+
+class NumberedFile(msgspec.Struct, frozen=True, order=True):
+    """A file whose name is a number: the offset of its first byte, or of an index file the time it was made."""
+
+    base: int
+    size: int
+    path: Path
+
+
+class DataFolder(msgspec.Struct, frozen=True):
+    """The data files of one folder in the order of their names, and what else lies there."""
+
+    path: Path
+    files: tuple[NumberedFile, ...] = ()
+    foreign: tuple[Path, ...] = ()
+
+
+class StoreFiles(msgspec.Struct, frozen=True):
+    """Every data file of a store."""
+
+    log: DataFolder
+    queues: dict[tuple[str, int], DataFolder]
+    index: DataFolder
+    foreign: tuple[Path, ...]
+
+
+def list_store(files: Files, layout: Layout) -> StoreFiles:
+    """Looks at all folders once."""
+    queues: dict[tuple[str, int], DataFolder] = {}
+    foreign: list[Path] = []
+    for topic in _names(files, layout.consume_queue):
+        folder = layout.consume_queue / topic
+        if not files.is_folder(folder):
+            foreign.append(folder)
+            continue
+        for name in _names(files, folder):
+            if name.isascii() and name.isdecimal() and files.is_folder(folder / name):
+                queues[topic, int(name)] = list_folder(files, folder / name)
+    return StoreFiles(
+        list_folder(files, layout.commit_log), queues, list_folder(files, layout.index, _INDEX_NAME), tuple(foreign)
+    )
+
+
+def list_folder(files: Files, folder: Path, pattern: re.Pattern[str] = _DATA_NAME) -> DataFolder:
+    found, foreign = [], []
+    for name in _names(files, folder):
+        path = folder / name
+        if pattern.fullmatch(name) and not files.is_folder(path) and int(name) <= _MAX_OFFSET:
+            with suppress(FileNotFoundError):
+                found.append(NumberedFile(int(name), files.size(path), path))
+        else:
+            foreign.append(path)
+    return DataFolder(folder, tuple(found), tuple(foreign))
+
+
+def _names(files: Files, folder: Path) -> list[str]:
+    try:
+        return files.names(folder)
+    except BadStore:  # it is a file, which whoever lists the folder above it reports
+        return []
+
+
+class FileRun(msgspec.Struct, frozen=True):
+    """A run of files of one size: those that lie where they should, and the ranges where none does."""
+
+    files: tuple[NumberedFile, ...]
+    missing: tuple[tuple[int, int], ...]
+    findings: tuple[Finding, ...]
+
+
+class ShapeKinds(msgspec.Struct, frozen=True):
+    """What the findings about a folder are called."""
+
+    missing: FindingKind
+    empty: FindingKind
+    size: FindingKind
+    name: FindingKind
+
+
+LOG_KINDS = ShapeKinds(
+    finding_kinds.LOG_FILE_MISSING,
+    finding_kinds.LOG_FILE_EMPTY,
+    finding_kinds.LOG_FILE_SIZE,
+    finding_kinds.LOG_FILE_NAME,
+)
+QUEUE_KINDS = ShapeKinds(
+    finding_kinds.QUEUE_FILE_MISSING,
+    finding_kinds.QUEUE_FILE_EMPTY,
+    finding_kinds.QUEUE_FILE_SIZE,
+    finding_kinds.QUEUE_FILE_NAME,
+)
+
+
+def shape_of(folder: DataFolder, size: int, names: ShapeKinds, *, live: bool) -> FileRun:
+    """Judges names and sizes. The last file of a store in use may just be in the making."""
+    placed = [file for file in folder.files if file.base % size == 0]
+    findings = [
+        names.name.at(file.path, f"the name is not a multiple of the file size, {size}")
+        for file in folder.files
+        if file.base % size
+    ]
+    findings += [finding_kinds.FOREIGN_FILE.at(path, "this is no data file") for path in folder.foreign]
+    missing: list[tuple[int, int]] = []
+    for before, after in pairwise(placed):
+        if after.base > before.base + size:
+            missing.append((before.base + size, after.base))
+            findings.append(_missing(folder.path, before.base + size, after.base, size, names.missing))
+    for file in placed:
+        if file.size != size and not (live and file is placed[-1] and file.size < size):
+            findings.append(_wrong_size(file, size, names))
+    return FileRun(tuple(placed), tuple(missing), tuple(findings))
+
+
+def _missing(folder: Path, begin: int, end: int, size: int, kind: FindingKind) -> Finding:
+    count = (end - begin) // size
+    what = "the file is missing" if count == 1 else f"{count} files are missing, up to {file_name(end - size)}"
+    return kind.at(folder / file_name(begin), what)
+
+
+def _wrong_size(file: NumberedFile, size: int, names: ShapeKinds) -> Finding:
+    if not file.size:
+        return names.empty.at(file.path, f"the file is empty, and must have {size} bytes")
+    return names.size.at(file.path, f"the file has {file.size} bytes, and must have {size}")
+
+
+def foreign_findings(found: StoreFiles) -> Iterator[Finding]:
+    """What lies among the topics' folders, and in the index folder, and is no data."""
+    for path in (*found.foreign, *found.index.foreign):
+        yield finding_kinds.FOREIGN_FILE.at(path, "this is no data file")
+
+
+_CHUNK = 1 << 20
+_ZEROS = bytes(_CHUNK)
+
+
+class Maps:
+    """Maps by path; of more than `most`, those that were asked for longest ago are closed."""
+
+    def __init__(self, files: Files, most: int = 2**31) -> None:
+        self._io = files
+        self._most = most
+        self._open: OrderedDict[Path, FileMap] = OrderedDict()
+
+    def get(self, path: Path) -> FileMap | None:
+        """The map of a file; None if the file is gone or empty."""
+        found = self._open.get(path)
+        if found is not None:
+            self._open.move_to_end(path)
+            return found
+        try:
+            found = self._io.open_map(path)
+        except (FileNotFoundError, BadStore, ValueError):  # ValueError: an empty file cannot be mapped
+            return None
+        self._open[path] = found
+        while len(self._open) > self._most:
+            self._open.popitem(last=False)[1].close()
+        return found
+
+    def close(self) -> None:
+        while self._open:
+            self._open.popitem()[1].close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def last_written(file: FileMap, start: int, stop: int | None = None) -> int:
+    """The position behind the last byte from `start` on, and before `stop`, that is not zero; `start` if all are."""
+    stop = len(file) if stop is None else min(stop, len(file))
+    ranges = [(begin, min(end, stop)) for begin, end in file.written_ranges(start) if begin < stop]
+    for begin, end in reversed(ranges):
+        while end > begin:
+            chunk = max(begin, end - _CHUNK)
+            piece = bytes(file.view[chunk:end])
+            if piece != _ZEROS[: len(piece)]:
+                return chunk + len(piece.rstrip(b"\0"))
+            end = chunk
+    return start
+
+
+def is_zero(file: FileMap, start: int, stop: int) -> bool:
+    """Whether nothing was written between two positions."""
+    return last_written(file, start, stop) == start
+
+
+def fit_sizes(
+    settings: Settings, found: StoreFiles, noted: FileSizes | None = None
+) -> tuple[Settings, IndexGeometry | None]:
+    """The settings with the sizes of these files, and the index's geometry if it is known.
+
+    `noted` is what the store wrote down at its last close.
+    """
+    queue_files = [file for folder in found.queues.values() for file in folder.files if file.size % UNIT_SIZE == 0]
+    for attribute, files, was in (
+        ("mapped_file_size_commit_log", found.log.files, 0 if noted is None else noted.commit_log),
+        ("mapped_file_size_consume_queue", tuple(queue_files), 0 if noted is None else noted.consume_queue),
+    ):
+        size = was if was and any(file.size == was for file in files) else usual_size(files)
+        if size is not None and attribute not in settings.given:
+            settings = settings.with_changes(**{attribute: size})
+    known = [settings.index_geometry]
+    if not {"max_hash_slot_num", "max_index_num"} & settings.given:
+        known = [] if noted is None else [IndexGeometry(noted.hash_slots, noted.index_items)]
+        known += [settings.index_geometry, Settings().index_geometry, Settings.dev().index_geometry]
+    return settings, _geometry(known, noted is not None, {file.size for file in found.index.files})
+
+
+def usual_size(files: Iterable[NumberedFile]) -> int | None:
+    """The size that most names are multiples of; of several, the one that most files have, or the larger one."""
+    files = [file for file in files if file.size]
+    count = Counter(file.size for file in files)
+
+    def standing(size: int) -> tuple[int, int, int]:
+        return sum(file.base % size == 0 for file in files), count[size], size
+
+    return max(count, key=standing, default=None)
+
+
+def _geometry(known: list[IndexGeometry], is_sure: bool, sizes: set[int]) -> IndexGeometry | None:
+    """The first that fits a file. Where none does, the first if it was given or noted, else nothing is known."""
+    for geometry in known:
+        if geometry.file_size in sizes:
+            return geometry
+    return known[0] if len(known) == 1 or is_sure or not sizes - {0} else None
+
+
+class RecordHeader(NamedTuple):
+    """What a record says of itself."""
+
+    topic: str
+    queue_id: int
+    queue_offset: int
+    size: int
+    tags_code: int
+    has_unit: bool
+    store_timestamp: int
+
+
+class AuditLogReader:
+    """Reads with every check but the CRC."""
+
+    def __init__(
+        self, maps: Maps, files: tuple[NumberedFile, ...], file_size: int, delay_levels: tuple[int, ...]
+    ) -> None:
+        self._maps = maps
+        self._files = {file.base: file for file in files}
+        self._file_size = file_size
+        self._delay_levels = delay_levels
+
+    def view(self, offset: int) -> tuple[memoryview, int] | None:
+        """The bytes of the file that covers an offset, and where it begins."""
+        base = offset - offset % self._file_size
+        file = self._files.get(base)
+        found = None if file is None else self._maps.get(file.path)
+        return None if found is None else (found.view[: self._file_size], base)
+
+    def record_at(self, offset: int) -> RecordHeader | None:
+        """The record that begins there, None if none does."""
+        covering = self.view(offset) if offset >= 0 else None
+        if covering is None:
+            return None
+        data, base = covering
+        at = offset - base
+        rows, _, _ = kernels.walk(data, base, at, at + 1, False, None, 1)
+        if not len(rows):
+            return None
+        kernels.tag_codes(data, base, rows, self._delay_levels)
+        row = rows[0]
+        topic_at = at + int(row["topic_at"])
+        topic = bytes(data[topic_at : topic_at + int(row["topic_length"])]).decode("utf-8", "surrogateescape")
+        return RecordHeader(
+            topic,
+            int(row["queue_id"]),
+            int(row["queue_offset"]),
+            int(row["size"]),
+            int(row["tags_code"]),
+            enters_queue(int(row["sys_flag"])),
+            int(row["store_timestamp"]),
+        )
+
+
+class QueueUnits:
+    """Looks units up. Files that are missing or too short have no units; what a file has too much is left alone."""
+
+    def __init__(self, maps: Maps, shape: FileRun, file_size: int) -> None:
+        self._maps = maps
+        self._per_file = file_size // UNIT_SIZE
+        self._files = {file.base // UNIT_SIZE: file for file in shape.files}
+
+    @property
+    def first(self) -> int:
+        """The number of the first unit that there is a file for, 0 if there are no files."""
+        return min(self._files, default=0)
+
+    def data_at(self, number: int) -> tuple[memoryview, int] | None:
+        """The bytes of the file that has this unit, and the number of its first; None if no file has it."""
+        first = number - number % self._per_file
+        file = self._files.get(first)
+        if file is None or number - first >= self._count(file):
+            return None
+        found = self._maps.get(file.path)
+        return None if found is None else (found.view[: self._per_file * UNIT_SIZE], first)
+
+    def next_known(self, number: int) -> int | None:
+        """The number of the first unit behind `number` that begins a file."""
+        return min((first for first in self._files if first > number), default=None)
+
+    def read(self, start: int, stop: int) -> Units:
+        """A copy of units that lie in one file, fewer if the file has fewer."""
+        found = self.data_at(start)
+        if found is None:
+            return np.empty(0, UNIT)
+        data, first = found
+        part = bytes(data[(start - first) * UNIT_SIZE : (stop - first) * UNIT_SIZE])
+        return np.frombuffer(part[: len(part) - len(part) % UNIT_SIZE], UNIT)
+
+    def spans(self) -> Iterator[tuple[int, int]]:
+        """The unit numbers that there are bytes for, file by file."""
+        for first in sorted(self._files):
+            count = self._count(self._files[first])
+            if count:
+                yield first, first + count
+
+    def end(self, known: int = 0) -> int:
+        """The number behind the last unit that is not zero; all before `known` are taken for such."""
+        for first in sorted(self._files, reverse=True):
+            file = self._files[first]
+            start = min(max(known - first, 0), self._count(file)) * UNIT_SIZE
+            found = self._maps.get(file.path)
+            if found is not None:
+                used = last_written(found, start, self._count(file) * UNIT_SIZE)
+                if used > start or first < known:
+                    return max(known, first + -(-used // UNIT_SIZE))
+        return known
+
+    def _count(self, file: NumberedFile) -> int:
+        return min(file.size // UNIT_SIZE, self._per_file)
+
+
+ITEM = np.dtype([("key_hash", ">i4"), ("offset", ">i8"), ("seconds", ">i4"), ("previous", ">i4")])
+Longs = npt.NDArray[np.int64]
+
+
+class Items(NamedTuple):
+    """Some items, as columns."""
+
+    numbers: Longs
+    hashes: Longs
+    offsets: Longs
+    seconds: Longs
+
+
+class ItemTable:
+    """Items 1 … count - 1 of a file, by place: place p is item p where the file is in order."""
+
+    def __init__(self, file: FileMap, geometry: IndexGeometry, count: int, *, in_order: bool) -> None:
+        self.file = file
+        self.geometry = geometry
+        self.count = count
+        self._order: Longs | None = None
+        if not in_order:
+            offsets = self.raw(1, count)["offset"].astype(np.int64)
+            self._order = np.argsort(offsets, kind="stable") + 1
+
+    def raw(self, start: int, stop: int) -> npt.NDArray[np.void]:
+        """A copy of the items start … stop - 1, as stored."""
+        count = max(stop - start, 0)
+        return np.frombuffer(self.file.view, ITEM, count, self.geometry.item_position(start)).copy()
+
+    def offset_at(self, place: int) -> int:
+        number = place if self._order is None else int(self._order[place - 1])
+        return int(_LONG.unpack_from(self.file.view, self.geometry.item_position(number) + 4)[0])
+
+    def find(self, offset: int, start: int = 1) -> int:
+        """The first place from `start` on whose item points to `offset` or behind it."""
+        low, high = start, self.count
+        while low < high:
+            middle = (low + high) // 2
+            if self.offset_at(middle) < offset:
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+    def items(self, start: int, stop: int) -> Items:
+        """The items at the places start … stop - 1."""
+        if self._order is None:
+            numbers = np.arange(start, max(start, stop), dtype=np.int64)
+            found = self.raw(start, stop)
+        else:
+            numbers = self._order[start - 1 : max(start, stop) - 1]
+            every = np.frombuffer(self.file.view, ITEM, self.count, self.geometry.item_position(0))
+            found = every[numbers]
+        columns = (found[name].astype(np.int64) for name in ("key_hash", "offset", "seconds"))
+        return Items(numbers, *columns)
+
+    def match(self, place: int, hashes: kernels.Ints, offsets: Longs, times: Longs) -> int:
+        """How many items from a place on are those of these keys, in this order; 0 where the file is out of order."""
+        if self._order is not None:
+            return 0
+        return kernels.match_items(self.file.view, *self.geometry, place, hashes, offsets, times)
+
+
+_LONG = struct.Struct(">q")

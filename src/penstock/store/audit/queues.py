@@ -1,0 +1,418 @@
+"""What units hold that no record matched: each is judged by itself, and neighbours with the same answer become a run.
+
+Most are harmless: they point below the log's minimum, or keep the place of a message that is lost. Only what is left
+then is looked up in the log.
+
+
+The audit of one queue: what its units say and the log does not, and the other way round.
+
+Runs when the whole log has been walked, for each queue by itself. Units that a record matched are not looked at again;
+in a sound store nothing else is left, and this costs next to nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from enum import IntEnum
+from itertools import pairwise
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from penstock.format.queue_unit import NO_RECORD_SIZE, UNIT_SIZE, Units, is_ext_address
+from penstock.store.audit import finding_kinds
+from penstock.store.audit.cover import CoveredRun, Longs, Places, QueueCover, QueueName, union, without
+from penstock.store.audit.files import AuditLogReader, Maps, QueueUnits
+from penstock.store.audit.findings import Finding, FindingKind
+from penstock.store.audit.log import LogState
+from penstock.store.audit.plan import FOREVER, NO_FILES, AuditPlan
+from penstock.store.io import Files
+from penstock.store.mapped_file_queue import file_name
+
+
+class UnitVerdict(IntEnum):
+    """What a unit is."""
+
+    FINE = 0
+    ZERO = 1
+    BLANK = 2  # keeps a place, and points to nothing
+    GARBAGE = 3
+    BELOW = 4
+    PAST_LOG = 5
+    LOST = 6  # points into damage
+    REPAIRED = 7
+    NO_RECORD = 8
+    OTHER_TOPIC = 9
+    OTHER_QUEUE = 10
+    OTHER_OFFSET = 11
+    WITHOUT_UNIT = 12  # a prepared or rolled back record
+    SIZE = 13
+    TAGS = 14
+
+
+class UnitRun(msgspec.Struct):
+    """Units with the same answer."""
+
+    answer: UnitVerdict
+    has_record: bool
+    """Whether records with these queue offsets are in the log."""
+    first: int
+    end: int
+    detail: str = ""
+
+    @property
+    def count(self) -> int:
+        return self.end - self.first
+
+
+class UnitJudge:
+    """Judges the units of one queue."""
+
+    def __init__(
+        self, name: QueueName, log: LogState, reader: AuditLogReader, settled: int, missed: list[tuple[int, int]]
+    ) -> None:
+        self._name = name
+        self._log = log
+        self._reader = reader
+        self._settled = settled
+        self._missed = Places(missed)
+        self.runs: list[UnitRun] = []
+        self.lost: dict[int, int] = {}
+        """How many units point into each place of the log without records."""
+        self.repaired: dict[int, int] = {}
+
+    def judge(self, first: int, units: Units) -> None:
+        """Takes units that no record matched, from number `first` on."""
+        offsets, sizes, codes = (units[name].astype(np.int64) for name in ("offset", "size", "tags_code"))
+        numbers = np.arange(first, first + len(units), dtype=np.int64)
+        expected = self._missed.find(numbers) >= 0
+        answers = self._answers(offsets, sizes, codes)
+        details: dict[int, str] = {}
+        for place in np.flatnonzero(answers < 0).tolist():
+            unit = (int(offsets[place]), int(sizes[place]), int(codes[place]))
+            answers[place], details[place] = self._look_up(first + place, *unit)
+        self._count(self.lost, self._log.places, offsets[(answers == UnitVerdict.LOST) & ~expected])
+        self._count(self.repaired, self._log.repaired, offsets[(answers == UnitVerdict.REPAIRED) & ~expected])
+        combined = answers * 2 + expected
+        edges = np.concatenate(([0], np.flatnonzero(np.diff(combined)) + 1, [len(combined)]))
+        for begin, stop in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True):
+            run = UnitRun(UnitVerdict(int(answers[begin])), bool(expected[begin]), first + begin, first + stop)
+            run.detail = details.get(begin, f"points to {offsets[begin]} with size {sizes[begin]}")
+            self._add(run)
+
+    def _answers(self, offsets: Longs, sizes: Longs, codes: Longs) -> Longs:
+        """The answers that need no look at the log; -1 where one is needed."""
+        log = self._log
+        ends = offsets + np.clip(sizes, 0, None)
+        placeholder_sizes = np.zeros(len(offsets), np.int64)
+        in_repair = log.repaired.find(offsets) >= 0
+        for place in np.flatnonzero(in_repair).tolist():
+            placeholder_sizes[place] = log.placeholders.get(int(offsets[place]), 0)
+        conditions = [
+            (offsets == 0) & (sizes == 0) & (codes == 0),
+            (offsets == 0) & (sizes == NO_RECORD_SIZE),
+            (offsets < 0) | (sizes <= 0),
+            in_repair & (placeholder_sizes == sizes) & (codes == 0),
+            log.places.find(offsets) >= 0,
+            offsets < log.begin,
+            (ends > log.end) | (ends < offsets),
+        ]
+        known = [
+            UnitVerdict.ZERO,
+            UnitVerdict.BLANK,
+            UnitVerdict.GARBAGE,
+            UnitVerdict.REPAIRED,
+            UnitVerdict.LOST,
+            UnitVerdict.BELOW,
+            UnitVerdict.PAST_LOG,
+        ]
+        answers = np.select(conditions, [int(each) for each in known], -1)
+        return np.asarray(
+            np.where((offsets >= self._settled) & (answers != UnitVerdict.ZERO), UnitVerdict.FINE, answers)
+        )
+
+    def _look_up(self, number: int, offset: int, size: int, code: int) -> tuple[UnitVerdict, str]:
+        found = self._reader.record_at(offset)
+        if found is None or offset in self._log.placeholders:
+            return UnitVerdict.NO_RECORD, f"points to {offset}, where no message begins"
+        if not found.has_unit:
+            return UnitVerdict.WITHOUT_UNIT, f"points to a prepared or rolled back record, at {offset}"
+        if found.topic != self._name[0]:
+            return UnitVerdict.OTHER_TOPIC, f"points to a record of topic {found.topic}, at {offset}"
+        if found.queue_id != self._name[1]:
+            return UnitVerdict.OTHER_QUEUE, f"points to a record of queue {found.queue_id}, at {offset}"
+        if found.queue_offset != number:
+            return UnitVerdict.OTHER_OFFSET, f"points to the record of unit {found.queue_offset}, at {offset}"
+        if found.size != size:
+            return UnitVerdict.SIZE, f"gives {size} bytes, and its record at {offset} has {found.size}"
+        if found.tags_code != code and not is_ext_address(code):
+            return UnitVerdict.TAGS, f"has tags code {code}, and its record at {offset} has {found.tags_code}"
+        return UnitVerdict.FINE, ""
+
+    def _count(self, into: dict[int, int], places: Places, offsets: Longs) -> None:
+        for place, count in zip(*np.unique(places.find(offsets), return_counts=True), strict=True):
+            into[int(place)] = into.get(int(place), 0) + int(count)
+
+    def _add(self, run: UnitRun) -> None:
+        last = self.runs[-1] if self.runs else None
+        if last is not None and (last.answer, last.has_record, last.end) == (run.answer, run.has_record, run.first):
+            last.end = run.end
+        else:
+            self.runs.append(run)
+
+
+_UNITS_AT_ONCE = 1 << 16
+_QUEUE_FILES_OPEN = 64
+_ALWAYS = {
+    UnitVerdict.ZERO: finding_kinds.UNIT_GAP,
+    UnitVerdict.GARBAGE: finding_kinds.UNIT_GARBAGE,
+    UnitVerdict.PAST_LOG: finding_kinds.UNIT_PAST_LOG,
+    UnitVerdict.NO_RECORD: finding_kinds.UNIT_OFFSET,
+    UnitVerdict.OTHER_TOPIC: finding_kinds.UNIT_TOPIC,
+    UnitVerdict.OTHER_QUEUE: finding_kinds.UNIT_QUEUE,
+    UnitVerdict.OTHER_OFFSET: finding_kinds.UNIT_REPEATED,
+    UnitVerdict.WITHOUT_UNIT: finding_kinds.UNIT_TRANSACTION,
+    UnitVerdict.SIZE: finding_kinds.UNIT_SIZE,
+    UnitVerdict.TAGS: finding_kinds.UNIT_TAGS,
+}
+"""What is wrong wherever it stands."""
+_IF_EXPECTED = {
+    UnitVerdict.LOST: finding_kinds.UNIT_OFFSET,
+    UnitVerdict.BELOW: finding_kinds.UNIT_OFFSET,
+    UnitVerdict.REPAIRED: finding_kinds.UNIT_OFFSET,
+}
+"""What is wrong where the log has a record for the unit."""
+_DETAILS = {UnitVerdict.ZERO: "holds zeros", UnitVerdict.BLANK: "keeps a place and points to nothing"}
+
+
+class QueueFacts(msgspec.Struct, frozen=True):
+    """What is known of a queue once it was looked at."""
+
+    name: QueueName
+    minimum: int
+    maximum: int
+    findings: list[Finding]
+    lost: dict[int, int]
+    """How many messages of it lay in each place of the log without records, by the place's number."""
+    repaired: dict[int, int]
+    unsettled: int
+    """Records that its owner may not have got to yet."""
+
+
+def audit_queue(
+    plan: AuditPlan, files: Files, name: QueueName, cover: QueueCover, log: LogState, *, is_configured: bool = True
+) -> QueueFacts:
+    """Looks at one queue. `is_configured`: whether topics.json, where there is one, has its topic."""
+    with Maps(files) as maps, Maps(files, _QUEUE_FILES_OPEN) as queue_maps:
+        reader = AuditLogReader(maps, plan.log.files, plan.log_file_size, plan.settings.delay_levels)
+        return _QueueAudit(plan, name, cover, log, reader, queue_maps, is_configured).facts()
+
+
+class _QueueAudit:
+    def __init__(
+        self,
+        plan: AuditPlan,
+        name: QueueName,
+        cover: QueueCover,
+        log: LogState,
+        reader: AuditLogReader,
+        maps: Maps,
+        is_configured: bool,
+    ) -> None:
+        self._plan = plan
+        self._name = name
+        self._cover = cover
+        self._log = log
+        self._is_configured = is_configured
+        self._shape = plan.queues.get(name, NO_FILES)
+        self._folder = plan.layout.consume_queue / name[0] / str(name[1])
+        self._units = QueueUnits(maps, self._shape, plan.queue_file_size)
+        self._findings: list[Finding] = []
+        self._records, missed = self._current(cover)
+        self._missed = [each for each in missed if each.physical_first < plan.settled and self._is_in_log(each)]
+        self._unsettled = sum(each.end - each.first for each in missed if each.physical_first >= plan.settled)
+        self._matched = union(cover.matched)
+        self._end = self._units.end(max((end for _, end in self._matched), default=0))
+        self._judge = UnitJudge(name, log, reader, plan.settled, union(self._missed))
+
+    def _is_in_log(self, missed: CoveredRun) -> bool:
+        """Retention may have taken the records, and their units, while this store in use was looked at."""
+        return missed.physical_first >= self._log.begin
+
+    def _current(self, cover: QueueCover) -> tuple[list[CoveredRun], list[CoveredRun]]:
+        """The records and the missed ones, without those of a topic that was deleted and made again."""
+        anew = [
+            later
+            for before, later in pairwise(cover.records)
+            if later.first == 0 and later.physical_first > before.physical_first
+        ]
+        if not anew:
+            return cover.records, cover.missed
+        since = anew[-1].physical_first
+        older = [each for each in cover.missed if each.physical_first < since]
+        if older:
+            count = sum(each.end - each.first for each in older)
+            what = f"{self._title} begins anew at 0 with the record at {since}; {count} older records have no units"
+            self._findings.append(finding_kinds.QUEUE_RESTARTED.at(self._folder, what, messages=count))
+        return (
+            [each for each in cover.records if each.physical_first >= since],
+            [each for each in cover.missed if each.physical_first >= since],
+        )
+
+    @property
+    def _title(self) -> str:
+        return f"queue {self._name[1]} of {self._name[0]}"
+
+    # -- all of it -------------------------------------------------------------------------------------------
+
+    def facts(self) -> QueueFacts:
+        for start, stop in self._uncovered():
+            for first in range(start, stop, _UNITS_AT_ONCE):
+                units = self._units.read(first, min(first + _UNITS_AT_ONCE, stop))
+                if len(units):
+                    self._judge.judge(first, units)
+        lowest = min((each.first for each in self._records), default=self._end)
+        explained = list(self._explained_gaps())
+        for run in self._judge.runs:
+            self._findings += self._run_findings(run, lowest, explained)
+        self._findings += self._missing_findings()
+        self._findings += self._shape_findings()
+        self._findings += self._notes()
+        return QueueFacts(
+            self._name,
+            min(lowest, self._end),
+            self._end,
+            self._findings,
+            self._judge.lost,
+            self._judge.repaired,
+            self._unsettled,
+        )
+
+    def _uncovered(self) -> Iterator[tuple[int, int]]:
+        """The units that no record matched, each range within one file."""
+        for start, stop in self._units.spans():
+            yield from without(start, min(stop, self._end), self._matched)
+
+    # -- the log's side --------------------------------------------------------------------------------------
+
+    def _explained_gaps(self) -> Iterator[tuple[int, int, int]]:
+        """Queue offsets that no record has, with the place in the log where they were; what has none is a finding."""
+        records = sorted(self._records, key=lambda each: each.first)
+        gaps = [(a.end, b.first, a.physical_end, b.physical_first) for a, b in pairwise(records)]
+        if records and self._log.begin == 0:
+            gaps.insert(0, (0, records[0].first, 0, records[0].physical_first))
+        if records:
+            gaps.append((records[-1].end, max(self._end, records[-1].end), records[-1].physical_end, FOREVER))
+        for first, end, begin, until in gaps:
+            if first >= end:
+                continue
+            place = self._log.places.between(begin, until)
+            if place is not None:
+                yield first, end, place
+            elif until != FOREVER and self._log.repaired.between(begin, until) is None:
+                what = f"{self._title} has no record with {_numbers('queue offset', first, end)}"
+                self._findings.append(self._at(finding_kinds.QUEUE_OFFSET_GAP, first, what, end - first))
+
+    def _missing_findings(self) -> Iterator[Finding]:
+        """Records whose unit is nowhere: behind the queue's end, before its beginning, or taken by another record."""
+        spans = [(start, min(stop, self._end)) for start, stop in self._units.spans()]
+        remedy = "a start adds them: `penstock store recover`" if self._plan.crashed else ""
+        for missed in self._missed:
+            repeated = _length(missed, self._matched)
+            if repeated:
+                what = (
+                    f"{repeated} records of {self._title}, from {missed.physical_first} on: others have their offsets"
+                )
+                yield self._at(finding_kinds.QUEUE_OFFSET_REPEATED, missed.first, what, repeated)
+            for first, end in without(missed.first, missed.end, _merged(self._matched, spans)):
+                if self._has_odd_file(first):
+                    continue
+                what = (
+                    f"{self._title} has no {_numbers('unit', first, end)} for records from {missed.physical_first} on"
+                )
+                if not self._shape.files and not self._is_configured:
+                    yield self._at(finding_kinds.TOPIC_DELETED, first, what, end - first)
+                elif self._shape.files and first < self._units.first:
+                    yield self._at(finding_kinds.QUEUE_MINIMUM, first, what, end - first)
+                else:
+                    yield self._at(finding_kinds.UNIT_MISSING, first, what, end - first, remedy)
+
+    def _has_odd_file(self, number: int) -> bool:
+        """Whether the file that should have this unit has a finding of its own."""
+        at = number * UNIT_SIZE
+        size = self._plan.queue_file_size
+        odd = [(file.base, file.base + size) for file in self._shape.files if file.size < size]
+        return any(begin <= at < end for begin, end in (*odd, *self._shape.missing))
+
+    def _shape_findings(self) -> Iterator[Finding]:
+        """The findings about the files themselves, with what they cost where one says it all."""
+        lost = sum(
+            end - first
+            for missed in self._missed
+            for first, end in [(missed.first, missed.end)]
+            if self._has_odd_file(first)
+        )
+        for finding in self._shape.findings:
+            sole = len(self._shape.findings) == 1 and finding.kind != finding_kinds.FOREIGN_FILE.name
+            yield msgspec.structs.replace(finding, messages=lost) if sole else finding
+
+    # -- the queue's side ------------------------------------------------------------------------------------
+
+    def _run_findings(self, run: UnitRun, lowest: int, explained: list[tuple[int, int, int]]) -> Iterator[Finding]:
+        kind = _ALWAYS.get(run.answer)
+        if run.has_record:
+            kind = _IF_EXPECTED.get(run.answer, kind)
+        if run.answer is UnitVerdict.BLANK:
+            kind = self._judge_blank(run, lowest, explained)
+        if kind is not None:
+            detail = _DETAILS.get(run.answer, run.detail)
+            several = "" if run.count == 1 else ": each" if run.answer in _DETAILS else ": the first"
+            what = f"{_numbers('unit', run.first, run.end)} of {self._title}{several} {detail}"
+            yield self._at(kind, run.first, what, run.count)
+
+    def _judge_blank(self, run: UnitRun, lowest: int, explained: list[tuple[int, int, int]]) -> FindingKind | None:
+        """A unit that keeps a place is right below the minimum and where the message was lost."""
+        if run.has_record:
+            below = all(end <= run.first or first >= run.end for first, end in self._matched)
+            starts = not self._matched or run.end <= self._matched[0][0]
+            return finding_kinds.QUEUE_MINIMUM if below and starts else finding_kinds.UNIT_MISSING
+        for first, end, place in explained:
+            common = min(end, run.end) - max(first, run.first)
+            if common > 0:
+                self._judge.lost[place] = self._judge.lost.get(place, 0) + common
+                return None
+        highest = max((each.end for each in self._records), default=FOREVER)
+        return finding_kinds.UNIT_BLANK if run.first >= highest else None
+
+    def _notes(self) -> Iterator[Finding]:
+        below = sum(run.count for run in self._judge.runs if run.answer is UnitVerdict.BELOW and not run.has_record)
+        if self._end and not self._records and not self._plan.is_live:
+            what = f"{self._title} has {self._end - self._units.first} units and no record in the log"
+            yield finding_kinds.QUEUE_GONE.at(self._folder, what)
+        elif below:
+            what = f"{below} units of {self._title} point to records that were deleted"
+            yield finding_kinds.UNITS_BELOW_MINIMUM.at(self._folder, what)
+        if self._cover.unresolved:
+            what = f"{self._cover.unresolved} units of {self._title} point to an extension file that is not there"
+            yield finding_kinds.UNIT_EXTENSION.at(self._folder, what, messages=self._cover.unresolved)
+
+    def _at(self, kind: FindingKind, number: int, what: str, messages: int, remedy: str = "") -> Finding:
+        """A finding at the place of a unit, whether its file is there or not."""
+        at = number * UNIT_SIZE
+        size = self._plan.queue_file_size
+        path: Path = self._folder / file_name(at - at % size)
+        return kind.at(path, what, offset=at % size, messages=messages, remedy=remedy)
+
+
+def _numbers(noun: str, first: int, end: int) -> str:
+    return f"{noun} {first}" if end - first == 1 else f"{noun}s {first} to {end - 1}"
+
+
+def _length(stretch: CoveredRun, ranges: list[tuple[int, int]]) -> int:
+    """How many numbers of a stretch the ranges have."""
+    return sum(max(0, min(end, stretch.end) - max(first, stretch.first)) for first, end in ranges)
+
+
+def _merged(*several: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    return union(CoveredRun(first, end, 0, 0) for ranges in several for first, end in ranges)

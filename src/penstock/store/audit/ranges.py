@@ -1,0 +1,346 @@
+"""Compares the records of a range of the log with the units of their queues, in bulk.
+
+For each record the unit at its own queue offset is compared, so nothing is sorted and nothing is searched. What is left
+over, records without their unit, is kept as stretches; what those units hold instead is looked at later.
+
+
+The audit of one range of the log: its records, their units in the queues, their keys in the index.
+
+A pure function of the files: any process may audit any range, in any order, and the results of neighbouring ranges are
+joined by `join`. Memory: the rows of one batch, and one stretch for each queue.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import msgspec
+import numpy as np
+
+from penstock.format import kernels
+from penstock.format.constants import BLANK_HEADER_SIZE
+from penstock.format.kernels import Longs, Rows, Topics
+from penstock.format.queue_unit import MAX_EXT_ADDRESS, UNIT, UNIT_SIZE
+from penstock.format.rows import Reason
+from penstock.format.scan import Blank, Damage, ScanBatch, scan
+from penstock.format.topics import is_readable_topic
+from penstock.store.audit import finding_kinds
+from penstock.store.audit.cover import QueueCover, QueueName
+from penstock.store.audit.files import Maps, QueueUnits
+from penstock.store.audit.keys import IndexFacts, KeyCheck, KeyCover, open_tables
+from penstock.store.audit.plan import NO_FILES, AuditPlan, AuditRange
+from penstock.store.audit.records import MINUTE_MS, FaultRun, Harm, RecordChecks, diagnose, join_run
+from penstock.store.consume_queue import QueueExtensions
+from penstock.store.io import FileMap, Files
+
+
+class UnitCheck:
+    """The covers of all queues that a range has records of."""
+
+    def __init__(
+        self,
+        topics: Topics,
+        open_queue: Callable[[QueueName], QueueUnits],
+        extensions: QueueExtensions,
+        deleted: Mapping[str, int],
+    ) -> None:
+        self._topics = topics
+        self._open_queue = open_queue
+        self._extensions = extensions
+        self._deleted = deleted
+        self._known: dict[tuple[int, int], _Queue | None] = {}
+        self.covers: dict[QueueName, QueueCover] = {}
+        self.deleted_messages: dict[QueueName, int] = {}
+
+    def check(self, rows: Rows) -> None:
+        """Takes the next rows of the range, with their tags codes."""
+        for topic_id, queue_id, picks in kernels.group_rows(rows):
+            if (topic_id, queue_id) not in self._known:
+                self._known[topic_id, queue_id] = self._queue(self._topics.name(topic_id), queue_id)
+            queue = self._known[topic_id, queue_id]
+            if queue is None:
+                continue
+            deleted_before = self._deleted.get(queue.name[0], 0)
+            if deleted_before:
+                kept = rows["physical_offset"][picks] >= deleted_before
+                gone = len(picks) - int(np.count_nonzero(kept))
+                self.deleted_messages[queue.name] = self.deleted_messages.get(queue.name, 0) + gone
+                picks = picks[kept]
+            queue.match(rows, picks[rows["queue_offset"][picks] >= 0])
+
+    def _queue(self, topic: str, queue_id: int) -> _Queue | None:
+        """None if no queue can have this name."""
+        if queue_id < 0 or not is_readable_topic(topic):
+            return None
+        name = (topic, queue_id)
+        return _Queue(name, self._open_queue(name), self._extensions, self.covers.setdefault(name, QueueCover()))
+
+
+class _Queue:
+    def __init__(self, name: QueueName, units: QueueUnits, extensions: QueueExtensions, cover: QueueCover) -> None:
+        self.name = name
+        self._units = units
+        self._extensions = extensions
+        self._cover = cover
+
+    def match(self, rows: Rows, picks: Longs) -> None:
+        done = 0
+        while done < len(picks):
+            queue_offset = int(rows["queue_offset"][picks[done]])
+            found = self._units.data_at(queue_offset)
+            stop = done if found is None else kernels.match_units(*found, rows, picks, done)
+            if stop > done:
+                self._add(rows, picks[done:stop], matched=True)
+            else:
+                stop = done + self._leave(rows, picks[done:], found)
+            done = stop
+
+    def _leave(self, rows: Rows, picks: Longs, found: tuple[memoryview, int] | None) -> int:
+        """Takes the first of these and what follows with the same answer; returns how many."""
+        offsets = rows["queue_offset"][picks]
+        jumps = np.flatnonzero(np.diff(offsets) != 1)
+        count = int(jumps[0]) + 1 if len(jumps) else len(picks)
+        first = int(offsets[0])
+        if found is None:
+            known = self._units.next_known(first)
+            if known is not None:
+                count = min(count, known - first)
+            self._add(rows, picks[:count], matched=False)
+            return count
+        data, base = found
+        count = min(count, len(data) // UNIT_SIZE - (first - base))
+        units = np.frombuffer(bytes(data[(first - base) * UNIT_SIZE :][: count * UNIT_SIZE]), UNIT)
+        right = self._compare(rows[picks[:count]], units)
+        changes = np.flatnonzero(right != right[0])
+        count = int(changes[0]) if len(changes) else count
+        self._add(rows, picks[:count], matched=bool(right[0]))
+        return count
+
+    def _compare(self, rows: Rows, units: np.ndarray) -> kernels.Bools:
+        """Which units are right; an address of the extension file stands for the tags code that is there."""
+        codes = units["tags_code"].astype(np.int64)
+        if (codes <= MAX_EXT_ADDRESS).any():
+            codes = self._extensions.resolve(*self.name, codes)
+        unknown = codes <= MAX_EXT_ADDRESS
+        self._cover.unresolved += int(np.count_nonzero(unknown))
+        right = (units["offset"] == rows["physical_offset"]) & (units["size"] == rows["size"])
+        return np.asarray(right & ((codes == rows["tags_code"]) | unknown), np.bool_)
+
+    def _add(self, rows: Rows, picks: Longs, *, matched: bool) -> None:
+        first, last = rows[picks[0]], rows[picks[-1]]
+        self._cover.add(
+            int(first["queue_offset"]),
+            len(picks),
+            int(first["physical_offset"]),
+            int(last["physical_offset"]) + int(last["size"]),
+            matched=matched,
+        )
+
+
+_ROWS = 4096
+_ROWS_TO_MATCH = 1 << 16
+_QUEUE_FILES_OPEN = 512
+
+
+class RangeResult(msgspec.Struct):
+    """What a range of the log, or several that follow each other, are like."""
+
+    base: int = -1
+    """Where the file of the range begins, of several ranges that of the last."""
+    records: int = 0
+    messages: int = 0
+    bytes: int = 0
+    first_offset: int = -1
+    first_time: int | None = None
+    last_time: int | None = None
+    newest_time: int = 0
+    ends: dict[int, int] = {}
+    """For each log file, by its base: the physical offset behind its last valid record or filler."""
+    closed: set[int] = set()
+    """The log files that a filler ends."""
+    harm: list[Harm] = []
+    odd: dict[str, list[FaultRun]] = {}
+    """Valid records with something wrong, by kind."""
+    placeholders: list[tuple[int, int]] = []
+    queues: dict[QueueName, QueueCover] = {}
+    deleted_messages: dict[QueueName, int] = {}
+    keys: KeyCover = msgspec.field(default_factory=KeyCover)
+
+    def join(self, later: RangeResult) -> None:
+        """Adds the result of a later range."""
+        if later.base in self.closed:
+            return  # it lies in the filler, and whatever is there is no part of the log
+        if (
+            self.last_time is not None
+            and later.first_time is not None
+            and later.first_time < self.last_time - MINUTE_MS
+        ):
+            step = FaultRun(later.first_offset, later.first_offset, 1, f"stored at {later.first_time} ms")
+            self.odd.setdefault(finding_kinds.TIME_STEP_BACK.name, []).append(step)
+        if self.first_offset < 0:
+            self.first_offset, self.first_time = later.first_offset, later.first_time
+        self.last_time = self.last_time if later.last_time is None else later.last_time
+        self.newest_time = max(self.newest_time, later.newest_time)
+        self.base = later.base
+        self.closed |= later.closed
+        self.records += later.records
+        self.messages += later.messages
+        self.bytes += later.bytes
+        for base, end in later.ends.items():
+            self.ends[base] = max(end, self.ends.get(base, -1))
+        self.harm += later.harm
+        self.placeholders += later.placeholders
+        for kind, runs in later.odd.items():
+            for run in runs:
+                join_run(self.odd.setdefault(kind, []), run)
+        for name, cover in later.queues.items():
+            self.queues.setdefault(name, QueueCover()).extend(cover)
+        for name, count in later.deleted_messages.items():
+            self.deleted_messages[name] = self.deleted_messages.get(name, 0) + count
+        self.keys.extend(later.keys)
+
+
+def audit_range(
+    plan: AuditPlan,
+    files: Files,
+    piece: AuditRange,
+    index: tuple[IndexFacts, ...],
+    topics: kernels.Topics | None = None,
+) -> RangeResult:
+    """Audits one piece of the log. `topics` may be shared by all pieces of a process."""
+    with Maps(files) as maps, Maps(files, _QUEUE_FILES_OPEN) as queue_maps:
+        file = maps.get(piece.file.path)
+        if file is None:  # retention has taken it meanwhile
+            return RangeResult()
+        return _RangeAudit(plan, files, piece, file, maps, queue_maps, index, topics or kernels.TopicTable()).run()
+
+
+class _RangeAudit:
+    def __init__(
+        self,
+        plan: AuditPlan,
+        files: Files,
+        piece: AuditRange,
+        file: FileMap,
+        maps: Maps,
+        queue_maps: Maps,
+        index: tuple[IndexFacts, ...],
+        topics: kernels.Topics,
+    ) -> None:
+        self._plan = plan
+        self._piece = piece
+        self._file = file
+        self._base = piece.file.base
+        self._data = file.view[: plan.log_file_size]
+        self._topics = topics
+        self._delay_levels = plan.settings.delay_levels
+        self._records = RecordChecks(topics, plan.now_ms)
+        self._queue_maps = queue_maps
+        self._extensions = QueueExtensions(
+            files, plan.layout.consume_queue_ext, plan.settings.mapped_file_size_consume_queue_ext
+        )
+        self._units = self._unit_check()
+        self._waiting: list[kernels.Rows] = []
+        """Records that are still to be compared with their queues."""
+        self._keys: KeyCheck | None = None
+        if plan.settings.message_index_enable:
+            tables = open_tables(plan, maps, index)
+            self._keys = KeyCheck(tables, self._base + piece.start, plan.index_limit)
+        self._result = RangeResult(self._base)
+
+    def _unit_check(self) -> UnitCheck:
+        plan, maps = self._plan, self._queue_maps  # not self: a cycle would keep the maps open
+
+        def open_queue(name: QueueName) -> QueueUnits:
+            return QueueUnits(maps, plan.queues.get(name, NO_FILES), plan.queue_file_size)
+
+        return UnitCheck(self._topics, open_queue, self._extensions, plan.deleted_topics)
+
+    def run(self) -> RangeResult:
+        piece, result = self._piece, self._result
+        start: int | None = piece.start
+        while start is not None:
+            start = self._scan_from(start)
+        self._match_units()
+        if self._keys is not None:
+            self._keys.finish(self._base + piece.stop)
+            result.keys = self._keys.cover
+        return self._with_records()
+
+    def _scan_from(self, start: int) -> int | None:
+        """Scans until the range ends; where a filler hides records, returns the position of the first of them."""
+        piece, plan = self._piece, self._plan
+        found = scan(
+            self._data,
+            self._base,
+            start,
+            piece.stop,
+            check_crc=plan.check_crc,
+            topics=self._topics,
+            resync=start == piece.start > 0,
+            overrun=not piece.is_last,
+            rows_per_batch=_ROWS,
+        )
+        for item in found:
+            if isinstance(item, ScanBatch):
+                self._take_rows(item.rows)
+            elif isinstance(item, Damage):
+                self._result.harm.append(diagnose(self._file, self._base, item))
+            elif (hidden := self._hidden_in(item)) is not None:
+                return hidden
+            else:
+                self._result.ends[self._base] = self._base + len(self._data)
+                self._result.closed.add(self._base)
+        return None
+
+    def _take_rows(self, rows: kernels.Rows) -> None:
+        kernels.tag_codes(self._data, self._base, rows, self._delay_levels)
+        if self._result.first_offset < 0:
+            self._result.first_offset = int(rows["physical_offset"][0])
+        end = int(rows["physical_offset"][-1]) + int(rows["size"][-1])
+        self._result.ends[self._base] = end
+        self._records.check(rows)
+        self._waiting.append(rows)
+        if len(self._waiting) * _ROWS >= _ROWS_TO_MATCH:
+            self._match_units()
+        if self._keys is not None:
+            hashes, numbers = kernels.index_keys(self._data, self._base, rows)
+            self._keys.check(hashes, rows["physical_offset"][numbers], rows["store_timestamp"][numbers], end)
+
+    def _match_units(self) -> None:
+        """Many records at a time, so that of each of many queues there are some."""
+        if self._waiting:
+            self._units.check(self._waiting[0] if len(self._waiting) == 1 else np.concatenate(self._waiting))
+            self._waiting.clear()
+
+    def _hidden_in(self, filler: Blank) -> int | None:
+        """Where records lie in a filler that queues still point to, though nobody who walks the log finds them.
+
+        Records that no queue points to are what RocketMQ once cut off and never overwrote: they are gone on purpose.
+        """
+        at = filler.position - self._base + BLANK_HEADER_SIZE
+        hidden = kernels.find_record(self._data, self._base, at, len(self._data), True)
+        if hidden < 0 or not self._has_units(hidden):
+            return None
+        size = self._base + hidden - filler.position
+        what = f"a filler of {filler.size} bytes hides valid records from {self._base + hidden} on"
+        harm = Harm(filler.position, size, Reason.BLANK.name, finding_kinds.FILLER_IN_MIDDLE.name, what)
+        self._result.harm.append(harm)
+        return hidden
+
+    def _has_units(self, position: int) -> bool:
+        """Whether some record from a position on is in its queue."""
+        rows, _, _ = kernels.walk(self._data, self._base, position, len(self._data), False, self._topics, _ROWS)
+        kernels.tag_codes(self._data, self._base, rows, self._delay_levels)
+        check = self._unit_check()
+        check.check(rows)
+        return any(cover.matched for cover in check.covers.values())
+
+    def _with_records(self) -> RangeResult:
+        result, records = self._result, self._records
+        result.records, result.messages, result.bytes = records.records, records.messages, records.bytes
+        result.first_time, result.last_time = records.first_time, records.last_time
+        result.newest_time = records.newest_time
+        result.odd, result.placeholders = records.runs, records.placeholders
+        result.queues, result.deleted_messages = self._units.covers, self._units.deleted_messages
+        return result

@@ -1,0 +1,209 @@
+"""What a walk does not check of valid records: topic, queue id, store time. Notes what a repair put into the log.
+
+What is wrong with bytes of the log that are no record: the reason of a scan, made into a kind of finding.
+
+A scan tells at which check a record failed. A wrong size and wrong lengths fail the same check: what lies between this
+place and the next valid record decides which of them it is.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from datetime import UTC, datetime
+
+import msgspec
+import numpy as np
+
+from penstock.format.constants import BLANK_MAGIC, MESSAGE_MAGIC_V2, MIN_RECORD_SIZE, MIN_RECORD_SIZE_V2
+from penstock.format.kernels import Bools, Rows, Topics
+from penstock.format.placeholder import find_placeholders
+from penstock.format.rows import Reason
+from penstock.format.scan import Damage
+from penstock.format.sys_flag import TRANSACTION_MASK, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK, host_sizes
+from penstock.format.topics import is_readable_topic
+from penstock.store.audit import finding_kinds
+from penstock.store.audit.files import is_zero
+from penstock.store.audit.findings import FindingKind
+from penstock.store.io import FileMap
+
+Describe = Callable[[np.void], str]
+EARLIEST_MS = int(datetime(2010, 1, 1, tzinfo=UTC).timestamp() * 1000)
+DAY_MS = 86_400_000
+MINUTE_MS = 60_000
+
+
+class FaultRun(msgspec.Struct):
+    """Records next to each other with the same fault."""
+
+    first: int
+    """Physical offset of the first."""
+    end: int
+    count: int
+    detail: str
+
+
+class RecordChecks:
+    """Goes over the rows of a range, batch after batch; afterwards `runs` has what was odd, by kind."""
+
+    def __init__(self, topics: Topics, now_ms: int) -> None:
+        self._topics = topics
+        self._latest_ms = now_ms + DAY_MS
+        self._illegal: list[int] = []
+        self._topics_seen = 0
+        self._previous: int | None = None
+        self.runs: dict[str, list[FaultRun]] = {}
+        self.placeholders: list[tuple[int, int]] = []
+        self.records = self.messages = self.bytes = 0
+        self.first_time: int | None = None
+        self.newest_time = 0
+
+    @property
+    def last_time(self) -> int | None:
+        return self._previous
+
+    def check(self, rows: Rows) -> None:
+        """Takes the next rows of the range."""
+        types = rows["sys_flag"] & TRANSACTION_MASK
+        has_unit = (types != TRANSACTION_PREPARED) & (types != TRANSACTION_ROLLBACK)
+        self.records += len(rows)
+        self.messages += int(np.count_nonzero(has_unit))
+        self.bytes += int(rows["size"].sum())
+        self._check_times(rows)
+        self._check_topics(rows)
+        negative = has_unit & ((rows["queue_id"] < 0) | (rows["queue_offset"] < 0))
+        if negative.any():
+            self._add(
+                finding_kinds.RECORD_QUEUE,
+                rows,
+                negative,
+                lambda row: f"queue id {row['queue_id']}, offset {row['queue_offset']}",
+            )
+        if not has_unit.all():
+            self.placeholders += find_placeholders(rows, self._topics.name)
+
+    def _check_times(self, rows: Rows) -> None:
+        times = rows["store_timestamp"].copy()
+        lowest, highest = int(times.min()), int(times.max())
+        self.newest_time = max(self.newest_time, highest)
+        if lowest < EARLIEST_MS or highest > self._latest_ms:
+            wrong = (times < EARLIEST_MS) | (times > self._latest_ms)
+            self._add(finding_kinds.RECORD_TIME, rows, wrong, lambda row: f"stored at {row['store_timestamp']} ms")
+        if self._previous is None:
+            self.first_time = self._previous = int(times[0])
+        before = np.concatenate(([self._previous], times[:-1]))
+        back = times < before - MINUTE_MS
+        if back.any():
+            self._add(finding_kinds.TIME_STEP_BACK, rows, back, lambda row: f"stored at {row['store_timestamp']} ms")
+        self._previous = int(times[-1])
+
+    def _check_topics(self, rows: Rows) -> None:
+        if len(self._topics) > self._topics_seen:
+            count = len(self._topics)
+            new = range(self._topics_seen, count)
+            self._illegal += [number for number in new if not is_readable_topic(self._topics.name(number))]
+            self._topics_seen = count
+        if self._illegal:
+            illegal = np.isin(rows["topic_id"], self._illegal)
+            if illegal.any():
+                self._add(
+                    finding_kinds.RECORD_TOPIC,
+                    rows,
+                    illegal,
+                    lambda row: f"topic {self._topics.name(row['topic_id'])!r}",
+                )
+
+    def _add(self, kind: FindingKind, rows: Rows, odd: Bools, detail: Describe) -> None:
+        runs = self.runs.setdefault(kind.name, [])
+        edges = np.flatnonzero(np.diff(np.concatenate(([False], odd, [False])).astype(np.int8)))
+        for first, stop in edges.reshape(-1, 2).tolist():
+            last = rows[stop - 1]
+            begin = int(rows["physical_offset"][first])
+            end = int(last["physical_offset"]) + int(last["size"])
+            join_run(runs, FaultRun(begin, end, stop - first, detail(rows[first])))
+
+
+def join_run(runs: list[FaultRun], new: FaultRun) -> None:
+    """Adds a run behind those that are there, to the last one if it goes on where that ended."""
+    if runs and runs[-1].end == new.first:
+        runs[-1].end, runs[-1].count = new.end, runs[-1].count + new.count
+    else:
+        runs.append(new)
+
+
+_INT = struct.Struct(">i")
+_LONG = struct.Struct(">q")
+_BY_REASON = {
+    Reason.BAD_MAGIC: finding_kinds.RECORD_MAGIC,
+    Reason.BAD_SIZE: finding_kinds.RECORD_SIZE,
+    Reason.BEYOND_END: finding_kinds.RECORD_SIZE,
+    Reason.BAD_POSITION: finding_kinds.RECORD_POSITION,
+    Reason.BAD_LENGTHS: finding_kinds.RECORD_LENGTHS,
+    Reason.BAD_CRC: finding_kinds.RECORD_CRC,
+    Reason.UNWRITTEN: finding_kinds.RECORD_MAGIC,
+}
+
+
+class Harm(msgspec.Struct, frozen=True):
+    """A range of the log without a valid record, and why its first record is none."""
+
+    physical_offset: int
+    size: int
+    reason: str
+    """The name of the check that failed: see `Reason`."""
+    kind: str
+    what: str
+
+    @property
+    def end(self) -> int:
+        return self.physical_offset + self.size
+
+
+def diagnose(file: FileMap, base: int, damage: Damage) -> Harm:
+    """Looks at damage that lies in a file which begins at `base`."""
+    at = damage.position - base
+    kind, what = _judge(file, at, damage)
+    return Harm(damage.position, damage.size, damage.reason.name, kind.name, what)
+
+
+def _judge(file: FileMap, at: int, damage: Damage) -> tuple[FindingKind, str]:
+    data, reason = file.view, damage.reason
+    magic = int.from_bytes(data[at + 4 : at + 8], "big")
+    stored = _INT.unpack_from(data, at)[0] if at + 4 <= len(data) else 0
+    if reason is Reason.UNWRITTEN and is_zero(file, at, at + damage.size):
+        return finding_kinds.LOG_HOLE, "nothing was written here, and records follow"
+    if magic == BLANK_MAGIC:
+        return (
+            finding_kinds.FILLER_IN_MIDDLE,
+            f"a filler says {stored} bytes, and {len(data) - at} are left in the file",
+        )
+    if reason in (Reason.BAD_SIZE, Reason.BEYOND_END):
+        return finding_kinds.RECORD_SIZE, f"the record says that it has {stored} bytes, and {len(data) - at} are left"
+    if reason is Reason.BAD_POSITION:
+        (position,) = _LONG.unpack_from(data, at + 28)
+        return finding_kinds.RECORD_POSITION, f"the record says that it lies at {position}"
+    if reason is Reason.BAD_LENGTHS:
+        parts = _length_of_parts(data, at)
+        if parts is not None and parts == damage.size != stored:
+            return finding_kinds.RECORD_SIZE, f"the record says that it has {stored} bytes, and its parts make {parts}"
+        return finding_kinds.RECORD_LENGTHS, f"the parts of the record do not make its {stored} bytes"
+    if reason is Reason.BAD_CRC:
+        return finding_kinds.RECORD_CRC, "the body does not have the CRC that the record says"
+    return _BY_REASON[reason], f"0x{magic:08x} is not a record's magic"
+
+
+def _length_of_parts(data: memoryview, at: int) -> int | None:
+    """The size that a record's own lengths add up to, None if they lead out of the file."""
+    fixed, digits = MIN_RECORD_SIZE, 1
+    if int.from_bytes(data[at + 4 : at + 8], "big") == MESSAGE_MAGIC_V2:
+        fixed, digits = MIN_RECORD_SIZE_V2, 2
+    born_size, store_size = host_sizes(_INT.unpack_from(data, at + 36)[0])
+    length, place = born_size + store_size - 16, at + 68 + born_size + store_size
+    for size in (4, digits, 2):
+        if not at <= place <= len(data) - size:
+            return None
+        part = int.from_bytes(data[place : place + size], "big", signed=True)
+        if part < 0:
+            return None
+        length, place = length + part, place + size + part
+    return fixed + length

@@ -1,0 +1,94 @@
+"""The keeper of derived files: syncs queues and index now and then, and moves the checkpoint behind them.
+
+Every second queues that have grown by a few pages; every minute everything, then the note of how complete they are,
+then the checkpoint. What these two say is taken before the sync, so they never promise more than the disk holds.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import time
+from collections.abc import Callable
+
+from penstock.errors import StoreFailed
+from penstock.store.checkpoint import CheckpointFile
+from penstock.store.dispatch_state import DispatchNotes
+from penstock.store.engine import Engine
+from penstock.store.statistics import Statistics
+from penstock.store.worker import Worker
+
+log = logging.getLogger("penstock.store")
+
+
+class DerivedFlusher(Worker):
+    """Runs on its own thread until stopped; the last round is thorough."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        checkpoint: CheckpointFile,
+        notes: DispatchNotes,
+        statistics: Statistics,
+        failed: Callable[[str], None],
+    ) -> None:
+        settings = engine.settings
+        super().__init__("penstock-keeper", settings.flush_interval_consume_queue / 1000)
+        self._derived = engine.derived
+        self._checkpoint = checkpoint
+        self._notes = notes
+        self._dispatcher = engine.dispatcher
+        self._statistics = statistics
+        self._pages = settings.flush_consume_queue_least_pages
+        self._thorough = settings.flush_consume_queue_thorough_interval / 1000
+        self._last_thorough = time.monotonic()
+        self._failed = failed
+        self.failure: str | None = None
+
+    def work(self) -> None:
+        self._statistics.sample()
+        thorough = time.monotonic() - self._last_thorough >= self._thorough
+        self._round(thorough)
+
+    def finish(self) -> None:
+        self._round(True)
+
+    def _round(self, thorough: bool) -> None:
+        if self.failure is not None:
+            return
+        try:
+            self._keep(thorough)
+            if thorough:
+                self._last_thorough = time.monotonic()
+        except (OSError, StoreFailed) as error:
+            why = error.strerror if isinstance(error, OSError) else error
+            self.failure = f"queues, index or checkpoint could not be synced ({why}): puts are refused until a restart"
+            log.error("%s", self.failure)
+            self._failed(self.failure)
+
+    def _keep(self, thorough: bool) -> None:
+        dispatched = self._dispatcher.timestamp
+        state = self._notes.take() if thorough else None
+        for queue in self._derived.queues:
+            queue.flush(0 if thorough else self._pages)
+        index = self._derived.index
+        indexed = 0 if index is None else index.sync(everything=thorough)
+        if state is not None:
+            with contextlib.suppress(StoreFailed):  # an older note makes a start take longer, that is all
+                self._notes.write(state)
+        if indexed:
+            self._checkpoint.set_index(indexed)
+        if thorough:
+            self._checkpoint.set_queues(dispatched)
+        if thorough or indexed:
+            self._checkpoint.write()
+
+
+class CheckpointFlusher(DerivedFlusher):
+    """Of a store whose queues and index another process builds and syncs: writes only what it tells of that."""
+
+    def _keep(self, thorough: bool) -> None:
+        if thorough:
+            self._checkpoint.set_queues(self._dispatcher.timestamp)
+            self._checkpoint.set_index(self._dispatcher.timestamp)
+            self._checkpoint.write()

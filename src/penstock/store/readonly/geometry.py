@@ -1,0 +1,178 @@
+"""File sizes, as the files themselves tell them.
+
+What was given by `--set` or `--config` is believed. Otherwise all files of the log must agree on their size; a file
+that a crash left unfinished, shorter than the others and all zero, is not asked. Of the queues' files the size that
+most have is taken: a start sets the others aside and builds them again. How many slots and items an index file has
+cannot be read from it: the note of the last close says it, and where there is none, its size decides between the two
+geometries that Penstock itself makes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections import Counter
+from collections.abc import Iterator
+from itertools import chain
+from pathlib import Path
+from typing import NamedTuple
+
+from penstock.errors import BadStore
+from penstock.format import kernels
+from penstock.format.index_layout import IndexGeometry
+from penstock.format.rows import Reason
+from penstock.store.dispatch_state import read_state
+from penstock.store.io import Files
+from penstock.store.layout import Layout
+from penstock.store.settings import Settings
+
+_DATA_NAME = re.compile(r"\d{20}")
+_INDEX_NAME = re.compile(r"\d{17}")
+_CHUNK = 1 << 20
+_KNOWN = (Settings(), Settings.dev())
+
+
+class Fitted(NamedTuple):
+    """Settings whose sizes fit the files, and why the index has to be left alone, if it has to be."""
+
+    settings: Settings
+    index_problem: str = ""
+
+
+def fit_to_log(settings: Settings, files: Files, layout: Layout) -> Settings:
+    """The settings with the size that the commitlog's files have. Raises BadStore if they do not agree."""
+    if "mapped_file_size_commit_log" in settings.given:
+        return settings
+    size = _common_size(files, [layout.commit_log], "mappedFileSizeCommitLog")
+    if size is None:
+        return settings
+    if size != Settings().mapped_file_size_commit_log:
+        _refuse_truncated_alone(files, layout.commit_log)
+    return settings.with_changes(mapped_file_size_commit_log=size)
+
+
+def fit_to_files(settings: Settings, files: Files, layout: Layout) -> Fitted:
+    """The settings with all sizes that the store's files have. Raises BadStore if files of a kind do not agree."""
+    settings = fit_to_log(settings, files, layout)
+    noted = read_state(files, layout.dispatched)
+    if "mapped_file_size_consume_queue" not in settings.given:
+        usual = _usual_size(files, layout.consume_queue, 0 if noted is None else noted.sizes.consume_queue)
+        if usual:
+            settings = settings.with_changes(mapped_file_size_consume_queue=usual)
+    if "mapped_file_size_consume_queue_ext" not in settings.given:
+        folders = _queue_folders(files, layout.consume_queue_ext)
+        size = _common_size(files, folders, "mappedFileSizeConsumeQueueExt")
+        if size is not None:
+            settings = settings.with_changes(mapped_file_size_consume_queue_ext=size)
+    geometry = None if noted is None else IndexGeometry(noted.sizes.hash_slots, noted.sizes.index_items)
+    return _fit_to_index(settings, files, layout, geometry)
+
+
+# -- one size for all ----------------------------------------------------------------------------------------------
+
+
+def _common_size(files: Files, folders: list[Path] | Iterator[Path], setting: str) -> int | None:
+    by_size: dict[int, list[Path]] = {}
+    for path in chain.from_iterable(_data_files(files, folder) for folder in folders):
+        by_size.setdefault(files.size(path), []).append(path)
+    largest = max(by_size, default=0)
+    for size in sorted(by_size):
+        if size < largest or not size:
+            by_size[size] = [path for path in by_size[size] if not _is_unfinished(files, path)]
+    found = sorted((size for size in by_size if by_size[size]), key=lambda size: (len(by_size[size]), size))
+    if not found:
+        return None
+    usual, odd = found[-1], found[0]
+    if len(found) > 1:
+        raise BadStore(
+            f"the files do not agree on one size ({len(by_size[odd])} of this, {len(by_size[usual])} of the other); "
+            f"restore this one from a copy, run `penstock store repair`, or set the right one with --set {setting}=...",
+            path=by_size[odd][0],
+            expected=f"{usual} bytes, as {by_size[usual][0].name} has",
+            found=f"{odd} bytes",
+        )
+    return usual
+
+
+def _usual_size(files: Files, folder: Path, noted: int) -> int:
+    """The size that was noted, if a file of the queues has it, else the one that most have; 0 if there are none."""
+    paths = chain.from_iterable(_data_files(files, queue) for queue in _queue_folders(files, folder))
+    counts = Counter(files.size(path) for path in paths)
+    del counts[0]
+    if noted in counts:
+        return noted
+    return max(counts, key=lambda size: (counts[size], size), default=noted)
+
+
+def _data_files(files: Files, folder: Path) -> Iterator[Path]:
+    for name in files.names(folder) if files.is_folder(folder) else ():
+        if _DATA_NAME.fullmatch(name) and not files.is_folder(folder / name):
+            yield folder / name
+
+
+def _queue_folders(files: Files, folder: Path) -> Iterator[Path]:
+    for topic in files.names(folder) if files.is_folder(folder) else ():
+        if files.is_folder(folder / topic):
+            for queue in files.names(folder / topic):
+                yield folder / topic / queue
+
+
+def _is_unfinished(files: Files, path: Path) -> bool:
+    """Whether a file is the last of its folder and holds nothing but zeros."""
+    if path.name != max(found.name for found in _data_files(files, path.parent)):
+        return False
+    if not files.size(path):
+        return True
+    with contextlib.closing(files.open_map(path)) as data:
+        pieces = (data.view[at : at + _CHUNK].tobytes() for at in range(0, len(data), _CHUNK))
+        return all(piece.count(0) == len(piece) for piece in pieces)
+
+
+def _refuse_truncated_alone(files: Files, folder: Path) -> None:
+    """A single file has no other to disagree with; but a record that runs past its end shows that it was cut."""
+    paths = list(_data_files(files, folder))
+    if len(paths) != 1 or not files.size(paths[0]):
+        return
+    at, reason = where_records_end(files, paths[0])
+    if reason == Reason.BEYOND_END:
+        raise BadStore(
+            "the file was cut short: its last record runs past its end; restore it from a copy, or read what "
+            f"is there with --set mappedFileSizeCommitLog={files.size(paths[0])}",
+            path=paths[0],
+            offset=at,
+        )
+
+
+def where_records_end(files: Files, path: Path) -> tuple[int, int]:
+    """Up to which physical offset a log file holds one valid record behind the other, and the Reason why no more."""
+    with contextlib.closing(files.open_map(path)) as data:
+        base, at, reason = int(path.name), 0, int(Reason.FULL)
+        while reason == Reason.FULL:
+            _, at, reason = kernels.walk(data.view, base, at, len(data), False, None, 65_536)
+    return base + at, reason
+
+
+# -- the index -----------------------------------------------------------------------------------------------------
+
+
+def _fit_to_index(settings: Settings, files: Files, layout: Layout, noted: IndexGeometry | None) -> Fitted:
+    if not settings.message_index_enable:
+        return Fitted(settings, "there is no index, because messageIndexEnable is false")
+    paths = [layout.index / name for name in files.names(layout.index) if _INDEX_NAME.fullmatch(name)]
+    sizes = {files.size(path): path for path in paths}
+    known = [settings.index_geometry]
+    if not {"max_hash_slot_num", "max_index_num"} & settings.given:
+        known = [*([noted] if noted else []), settings.index_geometry, *(each.index_geometry for each in _KNOWN)]
+    fitting = [geometry for geometry in known if not sizes or geometry.file_size in sizes]
+    if not fitting and noted not in known:
+        return Fitted(settings, _unfit(settings.index_geometry, sizes))
+    slots, items = (fitting or known)[0]
+    return Fitted(settings.with_changes(max_hash_slot_num=slots, max_index_num=items))
+
+
+def _unfit(geometry: IndexGeometry, sizes: dict[int, Path]) -> str:
+    size, path = next((size, path) for size, path in sizes.items() if size != geometry.file_size)
+    return (
+        f"the index cannot be read: {path} has {size} bytes, and {geometry.slots} slots with {geometry.items} items "
+        f"make {geometry.file_size}; say those it was made with (--set maxHashSlotNum=... --set maxIndexNum=...)"
+    )

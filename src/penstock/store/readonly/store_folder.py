@@ -1,0 +1,102 @@
+"""A store's folder before it is opened, and a view of it: nothing on disk changes, and the owner's lock is not touched.
+
+A view shows what a start would serve: the store's own recovery runs on files that keep changes in memory.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+from penstock.errors import BadStore
+from penstock.store.io import Files
+from penstock.store.layout import Layout
+from penstock.store.overlay import OverlayFiles
+from penstock.store.readonly.geometry import fit_to_files
+from penstock.store.recovery import Progress
+from penstock.store.settings import Settings
+from penstock.store.store import MessageStore
+
+_SIGNS = ("commitlog", "consumequeue", "index", "config", "checkpoint", "abort", "lock")
+_TRIES = 3
+
+T = TypeVar("T")
+
+
+class Viewed(NamedTuple):
+    """A store opened for reading only, and why its index cannot be read, if it cannot."""
+
+    store: MessageStore
+    index_problem: str
+
+
+class StoreFolder(NamedTuple):
+    """A store's folder, before it is opened."""
+
+    settings: Settings
+    layout: Layout
+    files: Files
+    owner: int
+    """The process that has the store open, 0 if none has."""
+
+    @classmethod
+    def find(cls, folder: Path, config: Path | None = None, pairs: Sequence[str] | None = None) -> StoreFolder:
+        """Raises BadStore if no store is there, BadSettings if the settings are no good."""
+        settings = Settings.load(config, pairs or ()).with_changes(store_path_root_dir=folder)
+        layout, files = Layout.of(folder, settings), OverlayFiles()
+        if not files.is_folder(folder):
+            found = "a store is a folder, and this is a file" if files.exists(folder) else "no such folder"
+            raise BadStore(f"there is no store here: {found}; check the path", path=folder)
+        if not files.is_folder(layout.commit_log) and not any(files.exists(folder / sign) for sign in _SIGNS):
+            raise BadStore(
+                f"there is no store here: none of {', '.join(_SIGNS)} is in the folder; check the path", path=folder
+            )
+        return cls(settings, layout, files, files.lock_owner(layout.lock))
+
+    @property
+    def closed_cleanly(self) -> bool:
+        return not self.files.exists(self.layout.abort)
+
+    def settled(self, act: Callable[[], T]) -> T:
+        """Does something with the files; once more if their owner added or removed some at the wrong moment."""
+        for _ in range(_TRIES if self.owner else 0):
+            with contextlib.suppress(BadStore, FileNotFoundError):
+                return act()
+        return act()
+
+    def view(
+        self,
+        *,
+        needs_index: bool = False,
+        progress: Callable[[Progress], object] = lambda progress: None,
+        **defaults: Any,
+    ) -> Viewed:
+        """The store as a start would serve it. `defaults` change settings that were not given. Raises BadStore."""
+
+        def open_fitted() -> Viewed:
+            settings, problem = fit_to_files(self.settings, self.files, self.layout)
+            if problem and needs_index:
+                raise BadStore(problem)
+            changes = {name: value for name, value in defaults.items() if name not in settings.given}
+            if problem:
+                changes["message_index_enable"] = False
+            fitted = settings.with_changes(**changes)
+            return Viewed(MessageStore.open(self.layout.root, fitted, read_only=True, progress=progress), problem)
+
+        with quiet_log():
+            return self.settled(open_fitted)
+
+
+@contextlib.contextmanager
+def quiet_log() -> Iterator[None]:
+    """The store's own log speaks of repairs as done; in a view none is done, and its report has the same notes."""
+    log = logging.getLogger("penstock.store")
+    before = log.level
+    log.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        log.setLevel(before)

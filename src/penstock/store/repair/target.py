@@ -1,0 +1,176 @@
+"""Which sizes a store's files should have, when some of them may have wrong ones: as an audit judges them.
+
+One log file alone has no other to agree with: unless a filler ends it, the size is the one that the store noted at its
+last close. Without a note it is believed, if its last record does not run past its end. Where the geometry of the index
+files is not known, the index is left alone.
+
+
+The store that a repair or a rebuild works on: owned, with sizes that fit its files, or rehearsed on a view.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import msgspec
+
+from penstock.errors import BadStore, StoreInUse, disk_refused
+from penstock.format.rows import Reason
+from penstock.store.atomic_files import finish_swap
+from penstock.store.audit import files as audit_files
+from penstock.store.audit.files import NumberedFile, list_store
+from penstock.store.damage import MayExceed, Quarantine
+from penstock.store.dispatch_state import read_state
+from penstock.store.external.agreement import is_external, refuse_while_job_runs, take_job_lock
+from penstock.store.io import Files
+from penstock.store.layout import Layout, allow_many_files
+from penstock.store.lock import HeldLocks, StoreLock
+from penstock.store.overlay import RehearsalFiles
+from penstock.store.readonly.geometry import Fitted, where_records_end
+from penstock.store.repair.report import Progress
+from penstock.store.settings import Settings
+from penstock.store.sink.recovery import finish_batch
+from penstock.store.store import MessageStore
+
+
+def fit_sizes(settings: Settings, files: Files, layout: Layout) -> Fitted:
+    """Raises BadStore if the size of the log's files cannot be told."""
+    found = list_store(files, layout)
+    state = read_state(files, layout.dispatched)
+    noted = None if state is None else state.sizes
+    fitted, geometry = audit_files.fit_sizes(settings, found, noted)
+    if len(found.log.files) == 1 and "mapped_file_size_commit_log" not in settings.given:
+        size = _size_of_only_file(files, found.log.files[0], None if noted is None else noted.commit_log)
+        if size:
+            fitted = fitted.with_changes(mapped_file_size_commit_log=size)
+    if geometry is not None:
+        return Fitted(fitted.with_changes(max_hash_slot_num=geometry.slots, max_index_num=geometry.items))
+    problem = (
+        f"{layout.index} was left alone: its files have {found.index.files[0].size} bytes, which no geometry that is "
+        "known makes; say the one they were made with (--set maxHashSlotNum=... --set maxIndexNum=...)"
+    )
+    return Fitted(fitted.with_changes(message_index_enable=False), problem)
+
+
+def _size_of_only_file(files: Files, file: NumberedFile, noted: int | None) -> int | None:
+    if not file.size or file.size == noted:
+        return noted
+    at, reason = where_records_end(files, file.path)
+    if reason == Reason.BLANK or (noted is None and reason != Reason.BEYOND_END):
+        return file.size
+    if noted is None:
+        raise BadStore(
+            "the file was cut short: its last record runs past its end, and nothing tells how long it was; say it with "
+            "--set mappedFileSizeCommitLog=...",
+            path=file.path,
+            offset=at,
+        )
+    return noted
+
+
+class RepairTarget(msgspec.Struct, frozen=True):
+    """A store's folder, and what is needed to work on it."""
+
+    files: Files
+    layout: Layout
+    settings: Settings
+    index_problem: str
+    clock: Callable[[], int]
+    quarantine: Quarantine
+    may_exceed: MayExceed
+    locks: HeldLocks
+    """None in a rehearsal; that of external dispatch only if queues and index were in the hands of a job so far."""
+
+    @property
+    def dry_run(self) -> bool:
+        return self.files.read_only
+
+    def mark_unclean(self) -> None:
+        """From now on the store is not what the last close left: a start that comes in between recovers it."""
+        self.files.replace_bytes(self.layout.abort, b"")
+
+    @property
+    def closed_cleanly(self) -> bool:
+        return not self.files.exists(self.layout.abort)
+
+    def mark_clean(self) -> None:
+        """The store is what a clean close leaves, as it was before `mark_unclean`."""
+        self.files.unlink(self.layout.abort)
+        self.files.sync_folder(self.layout.root)
+
+    def open(self, progress: Progress, *, were_bodies_checked: bool = False) -> MessageStore:
+        """The store itself, by a start as any other; its recovery runs. Raises BadStore or StoreFailed.
+
+        If all bodies were checked just now, up to an end behind which nothing was written, it does not check them once
+        more; all else of each record it does.
+        """
+        settings = self.settings.with_changes(check_crc_on_recover=False) if were_bodies_checked else self.settings
+        return MessageStore.open(
+            self.layout.root,
+            settings,
+            read_only=self.dry_run,
+            clock=self.clock,
+            files=self.files,
+            locks=self.locks.lend(),
+            progress=lambda told: progress(told.phase, told.done, told.total),
+            may_exceed=self.may_exceed,
+        )
+
+
+@contextlib.contextmanager
+def own(
+    folder: str | Path,
+    settings: Settings | None,
+    *,
+    dry_run: bool,
+    files: Files | None,
+    clock: Callable[[], int],
+    may_exceed: MayExceed,
+) -> Iterator[RepairTarget]:
+    """Takes the store's lock until the end; and that of external dispatch, so that no job starts meanwhile.
+
+    Raises BadStore if there is no store, StoreInUse if somebody has it, StoreFailed if the disk refuses what is done.
+    """
+    root = Path(folder)
+    settings = settings or Settings()
+    layout = Layout.of(root, settings)
+    real = files or Files()
+    if not root.is_dir() or not any(each.exists() for each in (layout.commit_log, layout.consume_queue, layout.lock)):
+        raise BadStore("there is no store here; check the path", path=root)
+    allow_many_files()
+    lock: StoreLock | None = None
+    job_lock: StoreLock | None = None
+    if dry_run:
+        if real.lock_owner(layout.lock):
+            raise StoreInUse("the store is in use by another process; stop it first", path=root)
+        refuse_while_job_runs(real, layout)
+        real = RehearsalFiles()
+    else:
+        lock = real.lock(layout.lock)
+    try:
+        if lock is not None and is_external(real, layout):  # else a job refuses, and only a start changes that
+            job_lock = take_job_lock(real, layout)
+        finish_swap(real, layout)
+        fitted = fit_sizes(settings, real, layout)
+        with contextlib.suppress(BadStore):  # the start at the end does it, when the log's files have their shape
+            finish_batch(real, layout, fitted.settings.mapped_file_size_commit_log)
+        most = settings.quarantine_max_bytes
+        quarantine = Quarantine(real, layout.quarantine, clock, max_bytes=most, may_exceed=may_exceed)
+        yield RepairTarget(
+            real,
+            layout,
+            fitted.settings,
+            fitted.index_problem,
+            clock,
+            quarantine,
+            may_exceed,
+            HeldLocks(lock, job_lock),
+        )
+    except OSError as error:
+        raise disk_refused("cannot go on", Path(error.filename or root), 0, error) from error
+    finally:
+        for held in (job_lock, lock):
+            if held is not None:
+                held.release()
