@@ -53,6 +53,7 @@ def report(folder: Path) -> dict[str, Any]:
     return quick_report("broker", folder, "--no-java")
 
 
+@pytest.mark.rest
 def test_every_row_is_there_once_and_measured(report: dict[str, Any]) -> None:
     names = [result["row"]["name"] for result in report["results"]]
     assert len(names) == len(set(names))
@@ -60,6 +61,7 @@ def test_every_row_is_there_once_and_measured(report: dict[str, Any]) -> None:
     assert all(result["status"] == "measured" and result["ours"]["least"] > 0 for result in report["results"])
 
 
+@pytest.mark.rest
 def test_figures_have_the_names_of_openmessaging_benchmark(report: dict[str, Any]) -> None:
     fields = {result["row"]["name"]: result["row"]["field"] for result in report["results"]}
     assert {fields[name] for name in ROWS if name.startswith(("send-", "batch-"))} == {"publishRate"}
@@ -67,6 +69,7 @@ def test_figures_have_the_names_of_openmessaging_benchmark(report: dict[str, Any
     assert all(fields[name] == name for name in ROWS if "Latency" in name)
 
 
+@pytest.mark.rest
 def test_every_goal_of_the_broker_stands_at_its_row(report: dict[str, Any]) -> None:
     goals = {
         result["row"]["name"]: (result["row"]["goal"]["kind"], result["row"]["goal"]["value"])
@@ -81,6 +84,7 @@ def test_every_goal_of_the_broker_stands_at_its_row(report: dict[str, Any]) -> N
     }
 
 
+@pytest.mark.rest
 def test_no_file_and_no_process_is_left(report: dict[str, Any], folder: Path) -> None:
     assert [path.name for path in folder.iterdir()] == ["report.json"]
     lines = [path.read_bytes() for path in Path("/proc").glob("[0-9]*/cmdline") if _is_readable(path)]
