@@ -160,6 +160,7 @@ def test_wrong_columns_are_an_error_that_says_what_there_is(columns: Any, messag
 def test_outside_the_queue_the_answer_is_that_of_a_get(home: StoreHome) -> None:
     store = home.open(mapped_file_size_commit_log=4096, mapped_file_size_consume_queue=200)
     put_numbered(store, 100)
+    store.catch_up()
     store.log.queue.drop_first()
     store.queues.find("T", 0).correct_min_offset(store.log.min_offset)  # type: ignore[union-attr]
     for topic, queue_id, offset in (

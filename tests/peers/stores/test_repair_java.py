@@ -13,8 +13,7 @@ from support.peers import Peer, message_json
 from penstock.format.constants import DAMAGED_TOPIC
 from penstock.store import Message, MessageStore, Record, Settings
 from penstock.store.audit import audit
-from penstock.store.repair import RepairReport, repair
-from penstock.store.repair import repair as repair_module
+from penstock.store.repair import RepairReport, rebuild, repair
 
 pytestmark = pytest.mark.java
 
@@ -207,7 +206,7 @@ def test_java_serves_rebuilt_queues_and_finds_times_in_them(tmp_path: Path, java
     filled = Filled(tmp_path / "store")
     shutil.rmtree(filled.path / "consumequeue")
     shutil.rmtree(filled.path / "index")
-    repair_module(filled.path, SETTINGS, files=UnsyncedFiles())
+    rebuild(filled.path, SETTINGS, files=UnsyncedFiles())
     java.open(filled.path, SIZES)
     assert_java_serves_all_but(java, filled, [])
     for record in filled.records[::30]:

@@ -56,9 +56,6 @@ from penstock.protocol.bodies.tables import GroupList, KVTable, TopicList, decod
 from penstock.protocol.compression import inflate
 from penstock.protocol.fields import Fields
 from penstock.protocol.headers import admin, groups, namesrv, offsets, pull, send
-from penstock.protocol.headers import admin as admin_module
-from penstock.protocol.headers import pull as pull_module
-from penstock.protocol.headers import send as send_module
 from penstock.protocol.subscription import subscribe
 
 pytestmark = pytest.mark.java
@@ -124,15 +121,15 @@ HEADERS: dict[type[Fields], str] = {
     groups.DeleteGroup: "DeleteSubscriptionGroupRequestHeader",
     groups.GetConsumerRunningInfo: "GetConsumerRunningInfoRequestHeader",
     groups.ConsumeDirectly: "ConsumeMessageDirectlyResultRequestHeader",
-    send_module.EndTransaction: "EndTransactionRequestHeader",
-    send_module.CheckTransaction: "CheckTransactionStateRequestHeader",
-    send_module.ResumeCheck: "ResumeCheckHalfMessageRequestHeader",
-    pull_module.QueryMessage: "QueryMessageRequestHeader",
-    pull_module.QueryMessageReply: "QueryMessageResponseHeader",
-    pull_module.ViewMessage: "ViewMessageRequestHeader",
-    pull_module.QueryConsumeQueue: "QueryConsumeQueueRequestHeader",
-    admin_module.CreateTopic: "CreateTopicRequestHeader",
-    admin_module.TopicName: "GetTopicStatsInfoRequestHeader",
+    send.EndTransaction: "EndTransactionRequestHeader",
+    send.CheckTransaction: "CheckTransactionStateRequestHeader",
+    send.ResumeCheck: "ResumeCheckHalfMessageRequestHeader",
+    pull.QueryMessage: "QueryMessageRequestHeader",
+    pull.QueryMessageReply: "QueryMessageResponseHeader",
+    pull.ViewMessage: "ViewMessageRequestHeader",
+    pull.QueryConsumeQueue: "QueryConsumeQueueRequestHeader",
+    admin.CreateTopic: "CreateTopicRequestHeader",
+    admin.TopicName: "GetTopicStatsInfoRequestHeader",
     namesrv.GetRoute: "namesrv.GetRouteInfoRequestHeader",
     namesrv.GetTopicsByCluster: "GetTopicsByClusterRequestHeader",
     namesrv.DeleteTopicRoute: "namesrv.DeleteTopicFromNamesrvRequestHeader",
@@ -165,11 +162,11 @@ NOT_IN_THE_HEADER_OF_4_9: dict[type[Fields], str] = {  # 5.x has them, or they a
     offsets.ResetOffset: "queueId offset",
     groups.GetConsumeStats: "topicList",
     groups.DeleteGroup: "cleanOffset",
-    send_module.EndTransaction: "topic",
-    send_module.CheckTransaction: "topic",
-    pull_module.QueryMessage: "_UNIQUE_KEY_QUERY",
-    pull_module.ViewMessage: "topic",
-    admin_module.CreateTopic: "attributes force",
+    send.EndTransaction: "topic",
+    send.CheckTransaction: "topic",
+    pull.QueryMessage: "_UNIQUE_KEY_QUERY",
+    pull.ViewMessage: "topic",
+    admin.CreateTopic: "attributes force",
 }
 CHECKED = {"topic_filter_type": "SINGLE_TAG", "commit_or_rollback": 8}  # Java takes certain values only
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -67,7 +68,7 @@ def test_a_wrong_unit_of_a_record_that_was_dispatched_long_ago_is_found(owned: M
 def test_a_record_that_may_still_be_dispatched_is_only_a_note(
     owned: MessageStore, seen: SoundStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("penstock.store.audit.audit._WAITS", 2)
+    monkeypatch.setattr(import_module("penstock.store.audit.audit"), "_WAITS", 2)
     last = [spot for spot in seen.records() if spot.topic == "orders"][-1]
     seen.write_unit(last.queue_offset, bytes(20), "orders", last.queue_id)
     report = audit(seen.folder, SETTINGS)

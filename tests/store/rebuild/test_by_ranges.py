@@ -22,7 +22,7 @@ from penstock.errors import BadSettings, BadStore, StoreInUse
 from penstock.store import Message
 from penstock.store.rebuild import one_by_one
 from penstock.store.rebuild.plan import RebuildRange
-from penstock.store.repair import repair as repair_module
+from penstock.store.repair import rebuild
 
 SIZES = 300, 4096
 
@@ -94,7 +94,7 @@ def test_files_get_the_times_of_their_messages(home: DamagedHome) -> None:
     """RocketMQ looks for a time in the first queue file that was modified after it."""
     home.fill()
     expected = copy_of(home.path)
-    repair_module(expected, SMALL_SETTINGS, clock=home.clock, files=UnsyncedFiles())
+    rebuild(expected, SMALL_SETTINGS, clock=home.clock, files=UnsyncedFiles())
     by_ranges(home.path, 700)
     assert times(home.path) == times(expected)
     assert max(times(home.path).values()) <= home.clock.now

@@ -13,8 +13,7 @@ from support.effort import in_parts
 
 from penstock.format.record import Record
 from penstock.store import MessageStore
-from penstock.store.repair import repair
-from penstock.store.repair import repair as repair_module
+from penstock.store.repair import rebuild, repair
 
 PARTS = 4
 
@@ -73,7 +72,7 @@ def run_repair(path: Path, home: DamagedHome, files: UnsyncedFiles) -> None:
 
 
 def run_rebuild(path: Path, home: DamagedHome, files: UnsyncedFiles) -> None:
-    repair_module(path, SMALL_SETTINGS, files=files, clock=home.clock)
+    rebuild(path, SMALL_SETTINGS, files=files, clock=home.clock)
 
 
 Run = Callable[[Path, DamagedHome, UnsyncedFiles], None]
