@@ -79,13 +79,13 @@ def test_a_topic_that_is_deleted_and_made_again_starts_at_nothing() -> None:
 def test_the_totals_of_a_day_are_noted_at_midnight() -> None:
     day, total = [1], [10]
     days = DayTotals(lambda: (total[0], 2 * total[0]), lambda: day[0])
-    days.look()
+    days.roll()
     assert days.today_morning == (0, 0)
     day[0], total[0] = 2, 15
-    days.look()
+    days.roll()
     total[0] = 40
-    days.look()
+    days.roll()
     assert (days.yesterday_morning, days.today_morning) == ((0, 0), (15, 30))
     day[0] = 3
-    days.look()
+    days.roll()
     assert (days.yesterday_morning, days.today_morning) == ((15, 30), (40, 80))
