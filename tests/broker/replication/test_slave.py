@@ -173,7 +173,7 @@ def test_a_new_slave_of_an_old_java_master_gets_its_last_file_and_keeps_the_queu
     async def as_with_java(*_: object) -> Master:
         return Master(is_penstock=False, begins_at=0)
 
-    monkeypatch.setattr("penstock.broker.replication.follower.check_same_log", as_with_java)
+    monkeypatch.setattr("penstock.broker.replication.slave.check_same_log", as_with_java)
 
     async def go() -> None:
         async with master(tmp_path / "m") as m:

@@ -1,9 +1,9 @@
 """Consumer groups for administrators: settings, lag, offsets.
 
 Settings: 200, 201, 207, 343, 345, 352. Lag: 208, 303, 317; and the units of a queue: 321. Offsets: reset and clone
-(222, 314), and what slaves copy (43, 45, 308). A reset is sent to the group's clients (220), which stop, take the new offsets
-and commit them; without a connected client it is refused, as in RocketMQ. Requests that read many queues let the loop
-serve others in between.
+(222, 314), and what slaves copy (43, 45, 308). A reset is sent to the group's clients (220), which stop, take the new
+offsets and commit them; without a connected client it is refused, as in RocketMQ. Requests that read many queues let
+the loop serve others in between.
 """
 
 from __future__ import annotations
