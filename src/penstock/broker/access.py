@@ -276,7 +276,7 @@ class Access:
     def _warn_if_readable(self) -> None:
         if os.name == "posix" and self._path.stat().st_mode & (stat.S_IRGRP | stat.S_IROTH):
             log.warning(
-                "%s contains secrets and other users of this machine can read it; set its mode to 0600 (chmod 600)",
+                "%s contains secrets and other users of this machine can read it; set mode 0600 (chmod 600)",
                 self._path,
             )
 

@@ -142,7 +142,9 @@ class Accounts(msgspec.Struct, frozen=True):
             return cls.of(yaml.safe_load(data))
         except yaml.MarkedYAMLError as error:
             where = "" if error.problem_mark is None else f" in line {error.problem_mark.line + 1}"
-            raise BadSettings(f"the access file is not valid YAML{where}: {error.problem}", path=path) from None
+            raise BadSettings(
+                f"the access file is not valid YAML{where}: {error.problem}; correct it", path=path
+            ) from None
         except (yaml.YAMLError, ValueError) as error:
             why = "it is not valid YAML" if isinstance(error, yaml.YAMLError) else str(error)
             raise BadSettings(f"the access file cannot be used: {why}; correct it", path=path) from None

@@ -195,7 +195,7 @@ def test_what_nobody_waits_for_is_gathered_and_a_put_that_waits_takes_it_along(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(master_module, "_GATHER_S", 3600.0)
-    monkeypatch.setattr(master_module, "_LOOK_S", 3600.0)
+    monkeypatch.setattr(master_module, "_POLL_S", 3600.0)
 
     async def go() -> None:
         async with master(tmp_path, store=SYNC) as m:
@@ -220,7 +220,7 @@ def test_a_put_that_waits_for_both_disks_is_sent_to_the_slave_as_soon_as_it_is_o
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(master_module, "_GATHER_S", 3600.0)
-    monkeypatch.setattr(master_module, "_LOOK_S", 3600.0)
+    monkeypatch.setattr(master_module, "_POLL_S", 3600.0)
 
     async def go() -> None:
         async with master(tmp_path, store={**SYNC, "flush_disk_type": "SYNC_FLUSH", "slave_timeout": 60_000}) as m:
@@ -238,7 +238,7 @@ def test_a_put_that_waits_for_both_disks_is_sent_to_the_slave_as_soon_as_it_is_o
 
 
 def test_what_nobody_waits_for_comes_soon(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(master_module, "_LOOK_S", 3600.0)
+    monkeypatch.setattr(master_module, "_POLL_S", 3600.0)
 
     async def go() -> None:
         async with master(tmp_path) as m:
