@@ -43,7 +43,7 @@ from penstock.remoting.rate_limited_log import Seldom
 
 log = logging.getLogger("penstock.broker")
 
-# -- rights ----------------------------------------------------------------------------------------------
+# -- rights --------------------------------------------------------------------------------------------------
 
 LookUp = Callable[[int], Record | None]
 """Returns the record at a physical offset."""

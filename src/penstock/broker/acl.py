@@ -31,7 +31,7 @@ import msgspec
 
 from penstock.errors import BadSettings
 
-# -- addresses -------------------------------------------------------------------------------------------
+# -- addresses -----------------------------------------------------------------------------------------------
 
 Matches = Callable[[str], bool]
 """Whether an address, without its port, matches."""
@@ -77,7 +77,7 @@ def _numbers(part: str, pattern: str) -> Iterator[int]:
         yield from range(int(first), int(last) + 1)
 
 
-# -- accounts --------------------------------------------------------------------------------------------
+# -- accounts ------------------------------------------------------------------------------------------------
 
 DENY: Final = 0
 PUB: Final = 1

@@ -146,12 +146,12 @@ class Broker:
     def _follows(self) -> bool:
         return self.replication.follows
 
-    # -- assembly ------------------------------------------------------------------------------------
+    # -- assembly --------------------------------------------------------------------------------------------
 
     def _concerns(self, compile_sql: SqlCompiler) -> tuple[Concern, ...]:
         state, store, clock = self.state, self.store, self.state.clock
         checks = SendChecks(state.topics, state.groups, state.settings, clock)
-        transactions = Transactions(store, self.pending_acks, self.held, state.tally)
+        transactions = Transactions(store, self.pending_acks, self.held, state.counters)
         transactions.on_end.append(self.transaction_check.on_end)
         followed = self._follows if self.replication.is_slave else None
         reads = SlaveReads(state.settings, followed, corrects=store.settings.offset_check_in_slave)
@@ -164,7 +164,7 @@ class Broker:
                 self.pending_acks,
                 self.held,
                 state.hooks,
-                state.tally,
+                state.counters,
                 make_half,
             ),
             RequestReply(store, state.clients, checks, state.settings, clock),

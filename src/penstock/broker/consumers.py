@@ -54,7 +54,7 @@ def is_legal_group(group: str) -> bool:
     return bool(group) and is_legal_topic(retry_topic(group))
 
 
-# -- groups ----------------------------------------------------------------------------------------------
+# -- groups --------------------------------------------------------------------------------------------------
 
 
 class GroupTable:
@@ -130,7 +130,7 @@ class GroupTable:
             changed()
 
 
-# -- clients ---------------------------------------------------------------------------------------------
+# -- clients -------------------------------------------------------------------------------------------------
 
 EXPIRY_S: Final = 120.0
 _MAX_GROUPS: Final = 4096
@@ -199,7 +199,7 @@ class ClientTable:
         self.on_change: list[Callable[[ConsumerGroup], None]] = []
         """Called with a group when its consumers or topics have changed."""
 
-    # -- reading ----------------------------------------------------------------------------------------------
+    # -- reading ---------------------------------------------------------------------------------------------
 
     def consumers(self, group: str) -> ConsumerGroup | None:
         """The group, if a consumer of it is connected."""
@@ -295,7 +295,7 @@ class ClientTable:
             changed(group)
 
 
-# -- requests --------------------------------------------------------------------------------------------
+# -- requests ------------------------------------------------------------------------------------------------
 
 
 class Clients:

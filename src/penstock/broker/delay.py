@@ -68,7 +68,7 @@ class DelayedMessages:
             timer.cancel()
         self._timers.clear()
 
-    # -- progress ---------------------------------------------------------------------------------------
+    # -- progress --------------------------------------------------------------------------------------------
 
     def progress(self) -> dict[int, tuple[int, int]]:
         """By level with messages: the next offset to deliver, and the end of its queue."""

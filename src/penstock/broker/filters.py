@@ -200,25 +200,25 @@ class _Parser:
     def _operand(self) -> _Part:
         """A value with its signs and NOTs, or an expression in brackets."""
         brackets = 0
-        while (found := self._read(_OPERAND, "a value")).lastgroup == "bracket":
+        while (match := self._read(_OPERAND, "a value")).lastgroup == "bracket":
             brackets += 1
-        part = self._value(found)
+        part = self._value(match)
         for _ in range(brackets):
             part = self._operators(part, 0)
             self._expect(")")
         return part
 
-    def _value(self, found: re.Match[str]) -> _Part:
-        kind, word = found.lastgroup, found[0]
+    def _value(self, match: re.Match[str]) -> _Part:
+        kind, word = match.lastgroup, match[0]
         if kind == "text":
             return _constant(_unquote(word))
         if kind == "real":
             return _constant(float(word))
         if kind == "whole":
-            if len(found["whole"]) > MAX_DIGITS:
-                self._at = found.start()
+            if len(match["whole"]) > MAX_DIGITS:
+                self._at = match.start()
                 self._refuse(f"a number is too large (at most {MAX_DIGITS} digits are allowed)")
-            return _constant(int(found["whole"]))
+            return _constant(int(match["whole"]))
         if kind == "sign":
             return _unary(_signed(-1 if word == "-" else 1), self._inner(_UNARY))
         if word.upper() == "NOT":
@@ -288,17 +288,17 @@ class _Parser:
         return _unquote(self._read(_TEXT, "a text in single quotes")[0])
 
     def _read(self, pattern: re.Pattern[str], expected: str) -> re.Match[str]:
-        found = self._match(pattern)
-        if found is None:
+        match = self._match(pattern)
+        if match is None:
             self._refuse(f"{expected} is expected")
-        self._at, self._next = found.end(), None
-        return found
+        self._at, self._next = match.end(), None
+        return match
 
     def _peek(self) -> str:
         """The next operator, bracket or comma, in capitals; "" for anything else."""
         if self._next is None:
-            found = self._match(_OPERATOR)
-            self._next = found[0].upper() if found else ""
+            match = self._match(_OPERATOR)
+            self._next = match[0].upper() if match else ""
         return self._next
 
     def _accept(self, word: str) -> bool:
@@ -362,10 +362,10 @@ def _chain(operands: Sequence[_Part], *, decides: bool) -> _Part:
     def evaluate(properties: Properties) -> Truth:
         outcome: Truth = not decides
         for condition in conditions:
-            found = condition(properties)
-            if found is decides:
+            value = condition(properties)
+            if value is decides:
                 return decides
-            if not isinstance(found, bool):
+            if not isinstance(value, bool):
                 outcome = None
         return outcome
 
@@ -400,10 +400,10 @@ def number(value: Value) -> float | int:
         raise NotComparable
     if not isinstance(value, str):
         return value
-    if (found := _NUMBER.fullmatch(value)) is None:
+    if (match := _NUMBER.fullmatch(value)) is None:
         raise NotComparable
     try:
-        return float(value) if found.lastindex else int(value)
+        return float(value) if match.lastindex else int(value)
     except ValueError:  # more digits than Python converts
         raise NotComparable from None
 

@@ -41,7 +41,7 @@ class OffsetTable:
         self.changes = 0
         """Counts changes, so that an unchanged table need not be written."""
 
-    # -- reading ----------------------------------------------------------------------------------------------
+    # -- reading ---------------------------------------------------------------------------------------------
 
     def query(self, group: str, topic: str, queue_id: int) -> int:
         """The next offset to consume, -1 if nothing was ever committed."""

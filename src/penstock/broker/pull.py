@@ -160,7 +160,7 @@ class Pulls:
         self._held = held
         self._settings = settings = state.settings
         self._hooks = state.hooks
-        self._tally = state.tally
+        self._counters = state.counters
         self._moved = moved
         self._reads = reads
         self._compile_sql = compile_sql
@@ -289,7 +289,7 @@ class Pulls:
             return offset == 0
         return page.status is GetStatus.OFFSET_OVERFLOW_ONE
 
-    # -- long polling ---------------------------------------------------------------------------------------------
+    # -- long polling ----------------------------------------------------------------------------------------
 
     def _hold(self, connection: Connection, command: Command, header: PullMessage, selection: Selection) -> None:
         settings = self._settings.now
@@ -339,7 +339,7 @@ class Pulls:
         return Command(code, bounds, page.data, command.opaque, RESPONSE, remark, binary=command.binary)
 
     def _count_pulled(self, connection: Connection, header: PullMessage, page: Page) -> None:
-        self._tally.count_got(header.topic, header.consumer_group, page.count, len(page.data))
+        self._counters.count_got(header.topic, header.consumer_group, page.count, len(page.data))
         if self._hooks.consume:
             self._call_before_consume(connection, header, page)
 

@@ -100,7 +100,7 @@ class BrokerRegistration:
             self._embedded.unregister_local(self._broker)
         await asyncio.gather(*(remote.stop() for remote in self._remote))
 
-    # -- requests ----------------------------------------------------------------------------------------
+    # -- requests --------------------------------------------------------------------------------------------
 
     def topics(self) -> TopicConfigs:
         """The topics, with permissions limited by brokerPermission."""

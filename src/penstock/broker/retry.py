@@ -41,7 +41,7 @@ class SendBacks:
         self._settings = state.settings
         self._acks = acks
         self._hooks = state.hooks
-        self._tally = state.tally
+        self._counters = state.counters
         self._replies = PutReplies(state.store)
         self._must_wait = acks.is_needed
 
@@ -62,7 +62,7 @@ class SendBacks:
         if result.status not in STORED:
             return self._replies.refused(command, result)
         topic = message.properties[RETRY_TOPIC] if message.properties else record.topic
-        self._tally.sent_back[topic, group.name] += 1
+        self._counters.sent_back[topic, group.name] += 1
         if self._hooks.consume:
             self._call_after_consume(connection, header, record)
         reply = command.reply(ResponseCode.SUCCESS)

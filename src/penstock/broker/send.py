@@ -40,7 +40,7 @@ from penstock.remoting.handlers import Handler, Refusal
 from penstock.store.message import Message, PutStatus
 from penstock.store.store import MessageStore
 
-# -- properties ------------------------------------------------------------------------------------------
+# -- properties ----------------------------------------------------------------------------------------------
 
 _DELAY: Final = f"{DELAY}\x01"
 _HALF: Final = f"{TRAN_MSG}\x01"
@@ -68,7 +68,7 @@ def plain_text(text: str, suffix: str) -> str | None:
     return text + suffix if text[-1] == PROPERTY_SEPARATOR else f"{text}{PROPERTY_SEPARATOR}{suffix}"
 
 
-# -- checks ----------------------------------------------------------------------------------------------
+# -- checks --------------------------------------------------------------------------------------------------
 
 
 class SendChecks:
@@ -146,7 +146,7 @@ def make_dead_letter_topic(topics: BrokerTopics, group: str) -> TopicConfig:
     return topic
 
 
-# -- batches ---------------------------------------------------------------------------------------------
+# -- batches -------------------------------------------------------------------------------------------------
 
 _NOT_IN_A_BATCH = (f"{DELAY}\x01".encode(), f"{TRAN_MSG}\x01".encode())
 
@@ -225,7 +225,7 @@ def int_of(text: str) -> int:
         raise BadMessage(f"a property must be a number, not {text[:40]!r}") from None
 
 
-# -- sends -----------------------------------------------------------------------------------------------
+# -- sends ---------------------------------------------------------------------------------------------------
 
 HalfMessage = Callable[[Message], Message]
 """Turns a transactional message, its properties in a dict, into the half message that is stored in its place."""
@@ -244,7 +244,7 @@ class Sends:
         acks: PendingAcks,
         held: HeldPulls,
         hooks: Hooks,
-        tally: MessageCounters,
+        counters: MessageCounters,
         make_half: HalfMessage | None = None,
     ) -> None:
         self._store = store
@@ -253,7 +253,7 @@ class Sends:
         self._acks = acks
         self._held = held
         self._hooks = hooks
-        self._tally = tally
+        self._counters = counters
         self._make_half = make_half
         self._must_wait = acks.is_needed
         self._replies = PutReplies(store)
@@ -318,7 +318,7 @@ class Sends:
         result = self._store.append(message)
         if result.status is not PutStatus.PUT_OK:
             return self._replies.refused(command, result, self._common_ext)
-        self._tally.count_sent(topic, 1, result.size)
+        self._counters.count_sent(topic, 1, result.size)
         if self._must_wait and not command.flag & ONE_WAY:  # slaves get it before held pulls do
             msg_id = self._replies.msg_id(result.physical_offset)
             reply = self._success(command, msg_id, result.queue_id, result.queue_offset)
@@ -343,7 +343,7 @@ class Sends:
             reply, end_offset = command.reply(ResponseCode.MESSAGE_ILLEGAL, str(error), self._common_ext), 0
         return self._reply_or_hold(connection, command, reply, end_offset)
 
-    # -- with all checks -------------------------------------------------------------------------------------------
+    # -- with all checks -------------------------------------------------------------------------------------
 
     def _send_checked(self, connection: Connection, command: Command, header: SendMessage) -> Command | None:
         started = time.perf_counter()
@@ -428,7 +428,7 @@ class Sends:
         result = self._store.append(message)
         if result.status not in STORED:
             return self._replies.refused(command, result, self._common_ext), 0
-        self._tally.count_sent(message.topic, 1, result.size)
+        self._counters.count_sent(message.topic, 1, result.size)
         self._held.on_stored(message.topic, message.queue_id)
         reply = self._success(command, self._replies.msg_id(result.physical_offset), queue_id, result.queue_offset)
         return reply, result.end_offset if message.wait else 0
@@ -449,7 +449,7 @@ class Sends:
         if batch.status not in STORED:
             return self._replies.refused(command, batch, self._common_ext), 0
         results = batch.results
-        self._tally.count_sent(header.topic, len(results), results[-1].end_offset - results[0].physical_offset)
+        self._counters.count_sent(header.topic, len(results), results[-1].end_offset - results[0].physical_offset)
         self._held.on_stored(header.topic, queue_id)
         ids = self._replies.msg_ids([result.physical_offset for result in results])
         return self._success(command, ids, queue_id, results[0].queue_offset), results[-1].end_offset

@@ -163,7 +163,7 @@ class BrokerState:
         self.clients = ClientTable()
         self.locks = QueueLocks()
         self.hooks = Hooks()
-        self.tally = MessageCounters()
+        self.counters = MessageCounters()
         self.persister = Persister()
 
     def _adopt_topics(self) -> None:

@@ -93,8 +93,8 @@ class _Spans:
 class Rates:
     """Rates of one set of counters over the last minute, hour and day. Call `sample` every SAMPLE_S seconds."""
 
-    def __init__(self, tally: MessageCounters, cluster: str, clock: Callable[[], float] = time.monotonic) -> None:
-        self._tally = tally
+    def __init__(self, counters: MessageCounters, cluster: str, clock: Callable[[], float] = time.monotonic) -> None:
+        self._counters = counters
         self._cluster = cluster
         self._clock = clock
         self._seen: Counter[Key] = Counter()
@@ -146,29 +146,29 @@ class Rates:
         return None if total is None else Figure(max(0, total - self._seen[key]), self._elapsed())
 
     def _total(self, name: str, about: str) -> int | None:
-        tally = self._tally
+        counters = self._counters
         topic, _, group = about.partition("@")
         if name in ("TOPIC_PUT_NUMS", "TOPIC_PUT_SIZE"):
-            found = tally.sent.get(about)
+            entry = counters.sent.get(about)
         elif name in ("GROUP_GET_NUMS", "GROUP_GET_SIZE"):
-            found = tally.got.get((topic, group))
+            entry = counters.got.get((topic, group))
         elif name == "SNDBCK_PUT_NUMS":
-            return tally.sent_back.get((topic, group))
+            return counters.sent_back.get((topic, group))
         else:
             return dict(self._totals()).get((name, about))
-        return None if found is None else found[name.endswith("SIZE")]
+        return None if entry is None else entry[name.endswith("SIZE")]
 
     def _totals(self) -> Iterator[tuple[Key, int]]:
-        tally, put, got = self._tally, 0, 0
-        for topic, (messages, size) in tally.sent.items():
+        counters, put, got = self._counters, 0, 0
+        for topic, (messages, size) in counters.sent.items():
             put += messages
             yield ("TOPIC_PUT_NUMS", topic), messages
             yield ("TOPIC_PUT_SIZE", topic), size
-        for (topic, group), (messages, size) in tally.got.items():
+        for (topic, group), (messages, size) in counters.got.items():
             got += messages
             yield ("GROUP_GET_NUMS", f"{topic}@{group}"), messages
             yield ("GROUP_GET_SIZE", f"{topic}@{group}"), size
-        for (topic, group), messages in tally.sent_back.items():
+        for (topic, group), messages in counters.sent_back.items():
             yield ("SNDBCK_PUT_NUMS", f"{topic}@{group}"), messages
         yield ("BROKER_PUT_NUMS", self._cluster), put
         yield ("BROKER_GET_NUMS", self._cluster), got

@@ -125,7 +125,7 @@ class BrokerTopics:
         if self._topics.keys() != loaded.topics.keys():
             self._version = self._version.next(clock())
 
-    # -- reading ----------------------------------------------------------------------------------------------
+    # -- reading ---------------------------------------------------------------------------------------------
 
     def find(self, topic: str) -> TopicConfig | None:
         return self._topics.get(topic)

@@ -102,11 +102,11 @@ def copy_half(half: Record, times_asked: int) -> Message:
 class Transactions:
     """Ends transactions at the request of producers."""
 
-    def __init__(self, store: MessageStore, acks: PendingAcks, held: HeldPulls, tally: MessageCounters) -> None:
+    def __init__(self, store: MessageStore, acks: PendingAcks, held: HeldPulls, counters: MessageCounters) -> None:
         self._store = store
         self._acks = acks
         self._held = held
-        self._tally = tally
+        self._counters = counters
         self._replies = PutReplies(store)
         self._must_wait = acks.is_needed
         self.on_end: list[Callable[[int, int], None]] = []
@@ -125,7 +125,7 @@ class Transactions:
             committed = self._store.append(message)
             if committed.status not in STORED:
                 return self._replies.refused(command, committed)
-            self._tally.count_sent(message.topic, 1, committed.size)
+            self._counters.count_sent(message.topic, 1, committed.size)
             self._held.on_stored(message.topic, message.queue_id)
         marked = self._store.append(done_mark(half.queue_offset))
         if marked.status not in STORED:

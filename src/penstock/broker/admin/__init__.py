@@ -19,7 +19,7 @@ class BrokerAdmin:
     """All concerns of administration. `access` decides who may use them."""
 
     def __init__(self, state: BrokerState, held: HeldPulls, acks: PendingAcks, compile_sql: SqlCompiler) -> None:
-        self.rates = Rates(state.tally, state.settings.now.broker_cluster_name)
+        self.rates = Rates(state.counters, state.settings.now.broker_cluster_name)
         self._runtime = AdminRuntime(state, self.rates, held, acks)
         self._concerns = (
             AdminTopics(state),

@@ -46,7 +46,7 @@ class AdminClients:
             RequestCode.CONSUME_MESSAGE_DIRECTLY: self._consume_directly,
         }
 
-    # -- connections ------------------------------------------------------------------------------------
+    # -- connections -----------------------------------------------------------------------------------------
 
     def _consumers(self, connection: Connection, command: Command) -> Command:
         group = self._online(command.read(GroupHeader).consumer_group)
@@ -82,7 +82,7 @@ class AdminClients:
             last_update_timestamp=self._state.clock() - silent_ms,
         )
 
-    # -- forwarded requests ------------------------------------------------------------------------
+    # -- forwarded requests ----------------------------------------------------------------------------------
 
     async def _running_info(self, connection: Connection, command: Command) -> Command:
         header = command.read(GetConsumerRunningInfo)
@@ -152,7 +152,7 @@ class AdminClients:
         except PenstockError:
             return None
 
-    # -- lookup ---------------------------------------------------------------------------------------------
+    # -- lookup ----------------------------------------------------------------------------------------------
 
     def _online(self, name: str) -> ConsumerGroup:
         group = self._state.clients.consumers(name)

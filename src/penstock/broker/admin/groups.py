@@ -91,7 +91,7 @@ class AdminGroups:
         self._state.groups.delete(header.group_name)
         if header.clean_offset or header.remove_offset:
             self._state.offsets.remove_group(header.group_name)
-        self._state.tally.forget_group(header.group_name)
+        self._state.counters.forget_group(header.group_name)
         return command.reply(ResponseCode.SUCCESS)
 
     def _all(self, connection: Connection, command: Command) -> Command:

@@ -186,7 +186,7 @@ def _duration(millis: int) -> str:
     return f"[ {days} days, {clock.tm_hour} hours, {clock.tm_min} minutes, {clock.tm_sec} seconds ]"
 
 
-# -- settings --------------------------------------------------------------------------------------------
+# -- settings ------------------------------------------------------------------------------------------------
 
 CHANGEABLE: Final = (
     "autoCreateSubscriptionGroup",
@@ -264,7 +264,7 @@ def _is_secret(name: str) -> bool:
     return any(word in name.lower() for word in _SECRET_WORDS)
 
 
-# -- accounts --------------------------------------------------------------------------------------------
+# -- accounts ------------------------------------------------------------------------------------------------
 
 _READ_ONLY: Final = (
     RequestCode.UPDATE_AND_CREATE_ACL_CONFIG,

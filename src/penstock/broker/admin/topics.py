@@ -108,7 +108,7 @@ class AdminTopics:
             state.topics.delete(name)
             await asyncio.to_thread(state.store.delete_topic, name)
             state.offsets.remove_topic(name)
-            state.tally.forget_topic(name)
+            state.counters.forget_topic(name)
         return command.reply(ResponseCode.SUCCESS)
 
     def _refuse_system(self, topic: str) -> None:

@@ -87,7 +87,7 @@ class MasterLink:
         """Set once both addresses are known."""
         self._set_known()
 
-    # -- addresses -----------------------------------------------------------------------------------------
+    # -- addresses -------------------------------------------------------------------------------------------
 
     def set_addresses(self, log_address: str, client_address: str) -> None:
         """Addresses from a name server; those of the settings take precedence."""
@@ -111,7 +111,7 @@ class MasterLink:
         """Where the master serves clients; empty if unknown."""
         return self._configured_clients or self._found_clients
 
-    # -- requests ----------------------------------------------------------------------------------------------
+    # -- requests --------------------------------------------------------------------------------------------
 
     async def ask(self, code: RequestCode, arguments: Mapping[str, str] | None = None) -> Command:
         """The master's reply. Raises Unreachable, NoAnswer, or MasterRefused if it is not a success."""
@@ -155,7 +155,7 @@ def _read_account(path: Path) -> tuple[str, str]:
     return account["accessKey"], account["secretKey"]
 
 
-# -- are the logs the same? ------------------------------------------------------------------------------
+# -- are the logs the same? ----------------------------------------------------------------------------------
 
 _NEW_START = "move this store away, and start the slave with an empty folder or a copy of the master's store"
 
@@ -225,7 +225,7 @@ def _describe(data: bytes) -> str:
     return f"message {record.queue_offset} of {record.topic} queue {record.queue_id} stored at {record.store_timestamp}"
 
 
-# -- tables ----------------------------------------------------------------------------------------------
+# -- tables --------------------------------------------------------------------------------------------------
 
 _EVERY_S: Final = 10.0
 _RETRY_S: Final = 1.0

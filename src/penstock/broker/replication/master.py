@@ -18,8 +18,8 @@ ahead of its master after a crash. The loop sends what was just written. To a sl
 sends (`CatchUpSender`), since the pages may have to come from disk; on an encrypted connection the thread reads and the
 loop sends. When a put waits for slaves, new bytes are sent at once; otherwise after a few milliseconds, together, and
 ten times a second in any case. A slave that is silent for haHousekeepingInterval is dropped. Who may follow is decided
-by address and, with access control, by the access file: see `_refusal`. Belongs to the loop's thread, except `hurry`,
-`gather` and `CatchUpSender`.
+by address and, with access control, by the access file: see `_refusal`. Belongs to the loop's thread, except
+`send_now`, `send_soon` and `CatchUpSender`.
 """
 
 from __future__ import annotations
@@ -50,12 +50,12 @@ from penstock.store.store import MessageStore
 
 log = logging.getLogger("penstock.broker")
 
-# -- frames ----------------------------------------------------------------------------------------------
+# -- frames --------------------------------------------------------------------------------------------------
 
 REPORT: Final = struct.Struct(">q")
 FRAME: Final = struct.Struct(">qi")
 EVERYTHING: Final = -1
-AT_ONCE: Final = 1 << 20
+_CHUNK: Final = 1 << 20
 """Bytes of the log sent in one turn of the loop."""
 _MAX_FRAMES: Final = 256
 """A frame is two buffers, and sendmsg takes 1024 of them."""
@@ -80,7 +80,7 @@ def frames(queue: MappedFileQueue, start: int, end: int, batch: int) -> Iterator
     parts: list[Buffer] = []
     try:
         at = start - file.from_offset
-        stop = min(at + AT_ONCE, at + batch * _MAX_FRAMES, end - file.from_offset, file.readable)
+        stop = min(at + _CHUNK, at + batch * _MAX_FRAMES, end - file.from_offset, file.readable)
         while at < stop:
             count = min(batch, stop - at)
             parts += (FRAME.pack(file.from_offset + at, count), file.map.view[at : at + count])
@@ -103,10 +103,10 @@ def read_ahead(queue: MappedFileQueue, start: int) -> None:
             file.release()
 
 
-# -- catching up -----------------------------------------------------------------------------------------
+# -- catching up ---------------------------------------------------------------------------------------------
 
 _POLL_MS: Final = 1000
-_READ_AHEAD_EVERY: Final = 4 * AT_ONCE
+_READ_AHEAD_EVERY: Final = 4 * _CHUNK
 
 
 class CatchUpSender:
@@ -176,7 +176,7 @@ class CatchUpSender:
         self._socket.close()
 
 
-# -- one slave -------------------------------------------------------------------------------------------
+# -- one slave -----------------------------------------------------------------------------------------------
 
 _NOT_STARTED: Final = -1
 _ONE_TURN: Final = 64 << 20
@@ -234,14 +234,14 @@ class SlaveConnection(asyncio.Protocol):
     def __str__(self) -> str:
         return f"slave {self.peer[0]}:{self.peer[1]}"
 
-    # -- asyncio.Protocol ---------------------------------------------------------------------------------------
+    # -- asyncio.Protocol ------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = opened = cast(asyncio.Transport, transport)
         self.peer = address_of(transport.get_extra_info("peername"))
         keep_alive(transport.get_extra_info("socket"))
         self._is_encrypted = transport.get_extra_info("sslcontext") is not None
-        opened.set_write_buffer_limits(high=AT_ONCE if self._is_encrypted else 0)
+        opened.set_write_buffer_limits(high=_CHUNK if self._is_encrypted else 0)
         if why := self._refusal(self.peer[0]):
             self.drop(f"it may not follow: {why}")
 
@@ -332,8 +332,8 @@ class SlaveConnection(asyncio.Protocol):
         if self._paused or self._sending_to or not self.follows or not self._is_open:
             return
         end = self._store.log.confirmed_offset
-        if end - self._next > AT_ONCE:
-            self._start_thread(min(end, self._next + (AT_ONCE if self._is_encrypted else _ONE_TURN)))
+        if end - self._next > _CHUNK:
+            self._start_thread(min(end, self._next + (_CHUNK if self._is_encrypted else _ONE_TURN)))
             return
         try:
             while self._next < end and not self._paused:
@@ -396,7 +396,7 @@ class SlaveConnection(asyncio.Protocol):
         self.send_more()
 
 
-# -- all slaves ------------------------------------------------------------------------------------------
+# -- all slaves ----------------------------------------------------------------------------------------------
 
 _POLL_S: Final = 0.1
 _GATHER_S: Final = 0.005
@@ -432,16 +432,16 @@ class SlaveListener:
         where: Address = listener.getsockname()[:2]
         tls = self._tls.context if self._tls.mode is TlsMode.ENFORCING else None
         self._server = await self._loop.create_server(self._accept, sock=listener, ssl=tls)
-        self._store.replicas.on_wait(self.hurry)
+        self._store.replicas.on_wait(self.send_now)
         puts_wait = self._store.settings.broker_role is BrokerRole.SYNC_MASTER
-        self._store.on_flush(self.hurry if puts_wait else self.gather)
-        self._store.dispatcher.on_advance(self.gather)
+        self._store.on_flush(self.send_now if puts_wait else self.send_soon)
+        self._store.dispatcher.on_advance(self.send_soon)
         return where
 
     async def stop(self) -> None:
         """Stops listening and closes all connections."""
-        self._store.replicas.remove_wait_listener(self.hurry)
-        self._store.dispatcher.remove_advance_listener(self.gather)
+        self._store.replicas.remove_wait_listener(self.send_now)
+        self._store.dispatcher.remove_advance_listener(self.send_soon)
         if self._timer is not None:
             self._timer.cancel()
         if self._server is not None:
@@ -453,7 +453,7 @@ class SlaveListener:
                 await asyncio.wait_for(self._server.wait_closed(), 1.0)
         await asyncio.to_thread(self._threads.shutdown)
 
-    # -- connections ----------------------------------------------------------------------------------
+    # -- connections -----------------------------------------------------------------------------------------
 
     def _accept(self) -> SlaveConnection:
         slave = SlaveConnection(self._store, self._threads, self._refusal, self.slaves.discard)
@@ -487,15 +487,15 @@ class SlaveListener:
 
     # -- sending ---------------------------------------------------------------------------------------------
 
-    def hurry(self) -> None:
+    def send_now(self) -> None:
         """A put waits for slaves: sends what is new at once. From any thread; many calls cause one send."""
         if not self._send_scheduled and self._has_more:
             self._send_scheduled = self._schedule(self._send)
 
-    def gather(self) -> None:
+    def send_soon(self) -> None:
         """Sends what is new in a few milliseconds, together with what follows. From any thread."""
         if not self._gather_scheduled and self._has_more:
-            self._gather_scheduled = self._schedule(self._send_later)
+            self._gather_scheduled = self._schedule(self._start_gathering)
 
     @property
     def _has_more(self) -> bool:
@@ -512,7 +512,7 @@ class SlaveListener:
             return False
         return True
 
-    def _send_later(self) -> None:
+    def _start_gathering(self) -> None:
         self._loop.call_later(_GATHER_S, self._send_gathered)
 
     def _send_gathered(self) -> None:

@@ -33,12 +33,12 @@ from penstock.store.store import MessageStore
 
 log = logging.getLogger("penstock.broker")
 _READ_SIZE: Final = 2 << 20
-_MUCH: Final = 16 << 10
-"""A shorter read has probably emptied the socket; reading again costs as much as a report."""
+_FULL_READ: Final = 16 << 10
+"""A shorter read has probably emptied the socket; reading again costs as full as a report."""
 _REPORT_EVERY: Final = 1 << 20
 """Bytes between two reports while there is more to read."""
 _HANDSHAKE_S: Final = 5.0
-_NOTHING_NOW = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
+_WOULD_BLOCK = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
 
 class LogReceiver:
@@ -125,10 +125,10 @@ class LogReceiver:
         ready = select.poll()
         ready.register(self._socket, select.POLLIN)
         ready.register(self._wake_fd, select.POLLIN)
-        much = _MUCH if self._tls is None else 1  # poll does not see bytes that TLS has decrypted already
+        full = _FULL_READ if self._tls is None else 1  # poll does not see bytes that TLS has decrypted already
         while not self.why:
             got, now = self._receive(), self._heard_at
-            if got < much and not self.why:
+            if got < full and not self.why:
                 if self._position != self._reported:
                     self._report()
                 for descriptor, _ in ready.poll(max(self._wrote_at + beat_s - time.monotonic(), 0.0) * 1000):
@@ -146,7 +146,7 @@ class LogReceiver:
         """Reads and appends what has arrived; returns the number of bytes."""
         try:
             count = self._socket.recv_into(self._buffer)
-        except _NOTHING_NOW:
+        except _WOULD_BLOCK:
             return 0
         if not count:
             self.why = self.why or "the master closed the connection"
@@ -250,12 +250,12 @@ class LogReceiver:
     def _send(self) -> None:
         """If the master does not read, the rest of a report goes out with the next heartbeat."""
         self._wrote_at = time.monotonic()
-        with contextlib.suppress(*_NOTHING_NOW):
+        with contextlib.suppress(*_WOULD_BLOCK):
             self._unsent = self._unsent[self._socket.send(self._unsent) :]
 
 
 _FIRST_RETRY_S: Final = 0.5
-_LONGEST_RETRY_S: Final = 15.0
+_MAX_RETRY_S: Final = 15.0
 _DIFFERENT_S: Final = 60.0
 _CONNECT_S: Final = 5.0
 """For each address of a host name."""
@@ -329,7 +329,7 @@ class MasterFollower:
                 log.exception("cannot follow the master")
                 self.problem = "cannot follow the master: see the broker's log"
             await asyncio.sleep(retry_s)
-            retry_s = min(retry_s * 2, _LONGEST_RETRY_S)
+            retry_s = min(retry_s * 2, _MAX_RETRY_S)
 
     def _set_problem(self, problem: str, level: int) -> None:
         if problem != self.problem:
