@@ -69,19 +69,19 @@ def test_a_secret_is_not_printed(tmp_path: Path) -> None:
     [
         ("", "neither accounts nor addresses"),
         ("- a", "neither accounts nor addresses"),
-        ("accounts: yes", "accounts is no list"),
+        ("accounts: yes", "accounts is not a list"),
         ("accounts: [x]", "account 1 has no accessKey"),
         ("accounts: [{accessKey: longenough}]", "account 1: secretKey is missing"),
         ("accounts: [{accessKey: short, secretKey: longenough}]", "at least 7 characters"),
-        ("accounts: [{accessKey: longenough, secretKey: longenough, admin: maybe}]", "admin is true or false"),
-        ("accounts: [{accessKey: longenough, secretKey: longenough, topicPerms: [t]}]", "'t' is no permission"),
-        ("accounts: [{accessKey: longenough, secretKey: longenough, topicPerms: [t=ALL]}]", "'ALL' is no right"),
-        ("accounts: [{accessKey: longenough, secretKey: longenough, defaultTopicPerm: X}]", "'X' is no right"),
-        ("accounts: [{accessKey: longenough, secretKey: longenough, whiteRemoteAddress: 1.2}]", "no text"),
+        ("accounts: [{accessKey: longenough, secretKey: longenough, admin: maybe}]", "admin must be true or false"),
+        ("accounts: [{accessKey: longenough, secretKey: longenough, topicPerms: [t]}]", "'t' is not a permission"),
+        ("accounts: [{accessKey: longenough, secretKey: longenough, topicPerms: [t=ALL]}]", "'ALL' is not a right"),
+        ("accounts: [{accessKey: longenough, secretKey: longenough, defaultTopicPerm: X}]", "'X' is not a right"),
+        ("accounts: [{accessKey: longenough, secretKey: longenough, whiteRemoteAddress: 1.2}]", "not text"),
         ("globalWhiteRemoteAddresses: [1.2.3]", "four numbers"),
-        ("accounts:\n  - {accessKey: twice-there, secretKey: longenough}\nx: [", "is not in line"),
+        ("accounts:\n  - {accessKey: twice-there, secretKey: longenough}\nx: [", "is not valid YAML in line"),
         ("accounts: [{accessKey: same-key, secretKey: s123456}, {accessKey: same-key, secretKey: s123456}]", "twice"),
-        ("!!python/object/apply:os.system ['true']", "must be YAML"),
+        ("!!python/object/apply:os.system ['true']", "is not valid YAML"),
     ],
 )
 def test_a_file_that_cannot_be_used_is_one_sentence_without_secrets(tmp_path: Path, text: str, words: str) -> None:
@@ -119,5 +119,5 @@ def test_patterns_of_addresses(pattern: str, yes: list[str], no: list[str]) -> N
 
 @pytest.mark.parametrize("pattern", ["1.2.3", "1.2.3.4.5", "1.2.3.x", "1.2.3.9-3", "1.2.3.300", "1.2.3.{4", "host"])
 def test_what_is_no_pattern(pattern: str) -> None:
-    with pytest.raises(ValueError, match=r"no address"):
+    with pytest.raises(ValueError, match=r"not an address"):
         matcher(pattern)

@@ -106,15 +106,15 @@ def test_a_broker_that_may_not_be_written_to_answers_without_a_record(home: Brok
 
 def test_all_groups_together_have_a_limit(tmp_path: Any) -> None:
     with MessageStore.open(tmp_path, Settings.dev()) as store:
-        told = MovedOffsets(store, SettingsInForce(BrokerSettings()), lambda: 1_000_000)
+        moved = MovedOffsets(store, SettingsInForce(BrokerSettings()), lambda: 1_000_000)
         for number in range(MAX_IN_A_SPAN + 50):
-            told.tell(f"group-{number}", "orders", 0, 70, 3)
+            moved.report(f"group-{number}", "orders", 0, 70, 3)
         assert store.statistics.put_total == MAX_IN_A_SPAN
 
 
 def test_a_store_that_takes_nothing_keeps_no_pull_from_its_answer(tmp_path: Any) -> None:
     store = MessageStore.open(tmp_path, Settings.dev())
-    told = MovedOffsets(store, SettingsInForce(BrokerSettings()), lambda: 1_000_000)
+    moved = MovedOffsets(store, SettingsInForce(BrokerSettings()), lambda: 1_000_000)
     store.close()
-    told.tell("group", "orders", 0, 70, 3)
+    moved.report("group", "orders", 0, 70, 3)
     assert store.statistics.put_total == 0

@@ -90,8 +90,8 @@ def test_a_write_that_fails_is_said_once_and_tried_again(
     with caplog.at_level(logging.INFO, "penstock.broker"):
         run(check())
     said = [record.getMessage() for record in caplog.records]
-    assert len([line for line in said if "is not saved" in line]) == 1
-    assert len([line for line in said if "is saved again" in line]) == 1
+    assert len([line for line in said if "cannot save" in line]) == 1
+    assert len([line for line in said if "after a retry" in line]) == 1
 
 
 def test_what_was_not_saved_yet_is_saved_at_the_end(tmp_path: Path, run: Run) -> None:

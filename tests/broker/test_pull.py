@@ -41,7 +41,7 @@ def test_messages_come_in_their_order_with_the_next_offset(home: BrokerHome, run
             assert bodies(reply) == [b"1", b"2", b"3"]
             assert bounds(reply) == (4, 0, 5)
             assert reply.remark == "FOUND"
-            assert broker.state.tally.got["orders", "CID_test"][0] == 3
+            assert broker.state.counters.got["orders", "CID_test"][0] == 3
 
     run(check())
 

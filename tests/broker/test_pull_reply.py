@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.broker.replies import found_head
+from penstock.broker.replies import pull_reply_head
 from penstock.protocol.codes import ResponseCode
 from penstock.protocol.command import RESPONSE, Command
 from penstock.protocol.frame import encode
@@ -17,4 +17,4 @@ def test_head_and_records_are_the_encoded_reply(opaque: int, offsets: tuple[int,
     names = ("nextBeginOffset", "minOffset", "maxOffset")
     told = {"suggestWhichBrokerId": "0", **dict(zip(names, map(str, offsets), strict=True))}
     reply = Command(ResponseCode.SUCCESS, told, body, opaque, RESPONSE, "FOUND")
-    assert found_head(opaque, *offsets, len(body)) + body == encode(reply)
+    assert pull_reply_head(opaque, *offsets, len(body)) + body == encode(reply)

@@ -60,7 +60,7 @@ def test_a_lock_that_is_not_renewed_ends_after_a_minute() -> None:
     assert locks.owner("CID", queue) == "one"
     now = 2 * LOCK_SECONDS
     assert locks.owner("CID", queue) is None
-    locks.forget_expired()
+    locks.drop_expired()
     assert locks.lock("CID", "two", [queue]) == [queue]
 
 

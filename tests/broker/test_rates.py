@@ -1,4 +1,4 @@
-"""Rates from a tally that only counts up."""
+"""Rates from counters that only grow."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ def sampled(rates: Rates, clock: Clock, times: int) -> None:
 
 
 def test_a_minute_forgets_what_is_older_and_an_hour_does_not() -> None:
-    tally, clock = MessageCounters(), Clock()
-    rates = Rates(tally, "c", clock)
-    tally.count_sent("orders", 60, 6000)
+    counters, clock = MessageCounters(), Clock()
+    rates = Rates(counters, "c", clock)
+    counters.count_sent("orders", 60, 6000)
     sampled(rates, clock, 6)
     found = rates.find("TOPIC_PUT_NUMS", "orders")
     assert found is not None
@@ -36,9 +36,9 @@ def test_a_minute_forgets_what_is_older_and_an_hour_does_not() -> None:
 
 
 def test_an_hour_and_a_day_forget_as_well() -> None:
-    tally, clock = MessageCounters(), Clock()
-    rates = Rates(tally, "c", clock)
-    tally.count_got("orders", "CID", 5, 50)
+    counters, clock = MessageCounters(), Clock()
+    rates = Rates(counters, "c", clock)
+    counters.count_got("orders", "CID", 5, 50)
     sampled(rates, clock, 6 * 65)
     found = rates.find("GROUP_GET_SIZE", "orders@CID")
     assert found is not None
@@ -54,22 +54,22 @@ def test_an_hour_and_a_day_forget_as_well() -> None:
 
 
 def test_what_came_since_the_last_sample_counts_at_once() -> None:
-    tally, clock = MessageCounters(), Clock()
-    rates = Rates(tally, "c", clock)
-    tally.sent_back["orders", "CID"] += 2
+    counters, clock = MessageCounters(), Clock()
+    rates = Rates(counters, "c", clock)
+    counters.sent_back["orders", "CID"] += 2
     clock.now += 1
     assert rates.find("SNDBCK_PUT_NUMS", "orders@CID") == (Figure(2, 1.0),) * 3
 
 
 def test_a_topic_that_is_deleted_and_made_again_starts_at_nothing() -> None:
-    tally, clock = MessageCounters(), Clock()
-    rates = Rates(tally, "c", clock)
-    tally.count_sent("orders", 100, 1)
+    counters, clock = MessageCounters(), Clock()
+    rates = Rates(counters, "c", clock)
+    counters.count_sent("orders", 100, 1)
     sampled(rates, clock, 1)
-    tally.forget_topic("orders")
+    counters.forget_topic("orders")
     assert rates.find("TOPIC_PUT_NUMS", "orders") is None
     sampled(rates, clock, 6)
-    tally.count_sent("orders", 3, 1)
+    counters.count_sent("orders", 3, 1)
     clock.now += 1
     found = rates.find("TOPIC_PUT_NUMS", "orders")
     assert found is not None
@@ -79,13 +79,13 @@ def test_a_topic_that_is_deleted_and_made_again_starts_at_nothing() -> None:
 def test_the_totals_of_a_day_are_noted_at_midnight() -> None:
     day, total = [1], [10]
     days = DayTotals(lambda: (total[0], 2 * total[0]), lambda: day[0])
-    days.look()
+    days.roll()
     assert days.today_morning == (0, 0)
     day[0], total[0] = 2, 15
-    days.look()
+    days.roll()
     total[0] = 40
-    days.look()
+    days.roll()
     assert (days.yesterday_morning, days.today_morning) == ((0, 0), (15, 30))
     day[0] = 3
-    days.look()
+    days.roll()
     assert (days.yesterday_morning, days.today_morning) == ((15, 30), (40, 80))

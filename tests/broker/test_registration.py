@@ -119,7 +119,7 @@ def test_a_name_server_that_comes_late_is_told_and_one_that_is_gone_harms_nobody
         async with name_server() as (_, address):
             port = int(address.rpartition(":")[2])
         async with home.running(namesrv_addr=address) as broker:
-            await until(lambda: any("will try on" in record.getMessage() for record in caplog.records))
+            await until(lambda: any("retrying" in record.getMessage() for record in caplog.records))
             ok(await (await broker.client()).send("orders"))
             late = NameServer()
             await late.start("127.0.0.1", port)
@@ -131,4 +131,4 @@ def test_a_name_server_that_comes_late_is_told_and_one_that_is_gone_harms_nobody
     with caplog.at_level(logging.INFO, "penstock.broker"):
         run(check())
     said = [record.getMessage() for record in caplog.records]
-    assert len([line for line in said if line.startswith("registered at")]) == 1
+    assert len([line for line in said if line.startswith("registered with")]) == 1

@@ -60,7 +60,7 @@ def test_a_message_comes_back_delayed_in_the_retry_topic(home: BrokerHome, run: 
             retry = broker.state.topics.find("%RETRY%CID")
             assert retry is not None
             assert retry.write_queue_nums == 1
-            assert broker.state.tally.sent_back["orders", "CID"] == 1
+            assert broker.state.counters.sent_back["orders", "CID"] == 1
 
     run(check())
 

@@ -93,17 +93,17 @@ def test_the_log_says_when_the_store_takes_no_messages_and_when_it_does_again(
     async def check() -> None:
         async with home.running() as broker:
             watch = StoreWatch(broker.store)
-            watch.look()
+            watch.check()
             broker.store.flags.raise_trouble(Trouble.DISK_FULL, "the disk is full")
-            watch.look()
-            watch.look()
+            watch.check()
+            watch.check()
             broker.store.flags.clear(Trouble.DISK_FULL)
-            watch.look()
+            watch.check()
 
     with caplog.at_level(logging.WARNING, "penstock.broker"):
         run(check())
     said = [record.getMessage() for record in caplog.records]
-    assert said == ["the store takes no messages: the disk is full", "the store takes messages again"]
+    assert said == ["the store does not accept messages: the disk is full", "the store accepts messages again"]
 
 
 def test_slow_puts_are_said(home: BrokerHome, run: Run, caplog: pytest.LogCaptureFixture) -> None:
@@ -111,12 +111,12 @@ def test_slow_puts_are_said(home: BrokerHome, run: Run, caplog: pytest.LogCaptur
         async with home.running() as broker:
             watch = StoreWatch(broker.store)
             broker.store.statistics.count_put(PutResult(PutStatus.PUT_OK, 0, 1), 0.4)
-            watch.look()
+            watch.check()
             broker.store.statistics.count_put(PutResult(PutStatus.PUT_OK, 0, 1), 0.7)
-            watch.look()
-            watch.look()
+            watch.check()
+            watch.check()
 
     with caplog.at_level(logging.WARNING, "penstock.broker"):
         run(check())
     (line,) = [record.getMessage() for record in caplog.records]
-    assert line == "slow put: 1 took longer than 500 ms; the slowest so far 700 ms"
+    assert line == "slow puts: 1 took more than 500 ms; slowest so far: 700 ms"

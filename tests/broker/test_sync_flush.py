@@ -41,7 +41,7 @@ def test_a_send_is_answered_only_when_it_is_on_disk(home: BrokerHome, run: Run) 
             ok(await client.send("orders"))
             disk.may_sync.clear()
             waiting = [asyncio.create_task(client.send("orders", b"%d" % number)) for number in range(20)]
-            await until(lambda: len(broker.broker.unflushed) == 20)
+            await until(lambda: len(broker.broker.pending_acks) == 20)
             ok(await other.ask(RequestCode.GET_MAX_OFFSET, topic="orders", queueId=0))
             assert not any(task.done() for task in waiting)
             disk.may_sync.set()
@@ -104,7 +104,7 @@ def test_one_connection_may_have_only_so_many_sends_waiting(home: BrokerHome, ru
             ok(await client.send("orders"))
             disk.may_sync.clear()
             waiting = [asyncio.create_task(client.send("orders")) for _ in range(5)]
-            await until(lambda: len(broker.broker.unflushed) == 5)
+            await until(lambda: len(broker.broker.pending_acks) == 5)
             end = broker.store.log.queue.wrote_offset
             for send in (client.send("orders"), client.send("new"), client.send_batch("orders", [(b"x", "")])):
                 reply = await send
@@ -112,7 +112,7 @@ def test_one_connection_may_have_only_so_many_sends_waiting(home: BrokerHome, ru
                 assert "maxUnflushedSends" in (reply.remark or "")
             assert broker.store.log.queue.wrote_offset == end
             waiting.append(asyncio.create_task(other.send("orders")))
-            await until(lambda: len(broker.broker.unflushed) == 6)
+            await until(lambda: len(broker.broker.pending_acks) == 6)
             disk.may_sync.set()
             for reply in await asyncio.gather(*waiting):
                 ok(reply)
@@ -127,7 +127,7 @@ def test_a_batch_waits_for_the_disk_as_one(home: BrokerHome, run: Run) -> None:
             client = await broker.client()
             disk.may_sync.clear()
             waiting = asyncio.create_task(client.send_batch("orders", [(b"one", ""), (b"two", "")]))
-            await until(lambda: len(broker.broker.unflushed) == 1)
+            await until(lambda: len(broker.broker.pending_acks) == 1)
             disk.may_sync.set()
             assert len(ok(await waiting).ext["msgId"].split(",")) == 2
 
@@ -142,10 +142,10 @@ def test_the_place_of_a_connection_that_is_gone_is_given_back(home: BrokerHome, 
             disk.may_sync.clear()
             ext = {name: str(value) for name, value in send_arguments("orders").items()}
             client.connection.send(Command(RequestCode.SEND_MESSAGE, ext, b"x", opaque=1))
-            await until(lambda: len(broker.broker.unflushed) == 1)
+            await until(lambda: len(broker.broker.pending_acks) == 1)
             client.close()
             disk.may_sync.set()
-            await until(lambda: len(broker.broker.unflushed) == 0)
-            await broker.broker.unflushed.drained()
+            await until(lambda: len(broker.broker.pending_acks) == 0)
+            await broker.broker.pending_acks.drained()
 
     run(check())

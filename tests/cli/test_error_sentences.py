@@ -126,7 +126,7 @@ def all_sentences() -> list[Sentence]:
 FOR_WHO_CAN_ACT: Final = frozenset(
     {
         *("BadSettings", "BadStore", "StoreInUse", "StoreFailed", "DataLost", "MissingPackage"),
-        *("Unreachable", "NoRoute", "BadParameter", "NotTheSameLog", "LakeFailed"),
+        *("Unreachable", "NoRoute", "BadParameter", "LogMismatch", "LakeFailed"),
     }
 )
 """Errors that a person gets who can do something about them. The others answer a program, or carry damage."""

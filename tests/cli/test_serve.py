@@ -116,7 +116,7 @@ def test_it_prints_where_it_listens_serves_and_stops_on_sigterm(serve: Callable[
     reply = ok(with_client(broker, lambda client: client.send("orders", b"hello")))
     assert int(reply.ext["msgId"][8:16], 16) == split(broker)[1], "the id leads to this port"
     assert served.end() == 0
-    assert served.said.endswith("INFO penstock.broker: topic orders is made, with 4 queues\n")
+    assert served.said.endswith("INFO penstock.broker: created topic orders (4 queues)\n")
     assert served.said.count("\n") == 1
 
 
@@ -241,7 +241,7 @@ def test_the_log_in_json_has_an_object_a_line_and_never_a_body(serve: Callable[.
     ok(with_client(served.address()["broker"], lambda client: client.send("orders", secret)))
     assert served.end() == 0
     lines = [json.loads(line) for line in served.errors]
-    assert any(line["message"].startswith("topic orders is made") for line in lines)
+    assert any(line["message"].startswith("created topic orders") for line in lines)
     assert all(set(line) >= {"time", "level", "logger", "message"} for line in lines)
     assert secret.decode() not in served.said
 

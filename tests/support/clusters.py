@@ -426,7 +426,7 @@ class Group:
             changes = {"haMasterAddress": f"127.0.0.1:{proxy.port}", "masterAddr": master.address, **SAFE}
             slave = member(folder, self._namesrv, brokerRole="SLAVE", brokerId=number, **changes)
             self.running[folder] = self._stack.enter_context(slave)
-        wait_for(lambda: all("follows the master" in slave.said for slave in self.slaves), self.said)
+        wait_for(lambda: all("following master" in slave.said for slave in self.slaves), self.said)
 
     def said(self) -> str:
         return "\n".join(f"{folder.name}:\n{broker.said}" for folder, broker in self.running.items())

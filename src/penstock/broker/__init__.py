@@ -1,16 +1,17 @@
-"""The broker: a store on the network, for any client that speaks RocketMQ's remoting protocol.
+"""The broker: serves a store to any client that speaks RocketMQ's remoting protocol.
 
-    broker            puts the parts together; its docstring has the order of start and stop
-    settings          RocketMQ's broker settings, one typed object
-    topic_table, group_table, offset_table, client_table, queue_locks    what a broker knows
-    send, pull, hold, send_back, delay    what it does with messages
-    offsets, clients                      what it tells consumers
-    transactions, transaction_check       half messages, their ends, and asking producers
-    sql92, query                          SQL92 filters, and finding messages by key and id
-    persist, registration, flow, hooks    what keeps it going
-    administration, admin_*, config_change, rates    what administrators see and change
-    access, accounts, rights, white_addresses        who may do what
+    broker                        assembles the parts; its docstring has the order of start and stop
+    settings                      RocketMQ's broker settings, one typed object
+    state                         the tables below, and how they are saved
+    topics, consumers, offsets, queue_locks    topics; groups and clients; consumer offsets; locks for ordered queues
+    send, send_acks, replies      sends, and their acks that wait for the disk or a slave
+    pull, long_polling, filters   pulls, those that wait, and tag and SQL92 filters
+    retry, delay, transactions, request_reply    what else happens to messages
+    query                         messages by key and id
+    registration, replication/    name servers; masters and slaves
+    access, acl                   who may send which request, and the access file
+    admin/, stats, tracing, hooks administration, figures, spans, user code
 
-Each concern is a class that gets what it needs in its constructor, says in `handlers()` which requests it answers, and
-lives in the thread of one event loop; where a module says nothing else, that is all there is to its thread safety.
+Each concern is a class that gets its dependencies in the constructor, lists the requests it answers in `handlers()`,
+and belongs to the thread of one event loop, unless its module says otherwise.
 """

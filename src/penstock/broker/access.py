@@ -1,18 +1,13 @@
-"""Which rights a request needs: by its code, and the topic and group that it names.
+"""Access control: who may send which request.
 
-Sending needs PUB on the topic; pulling SUB on the topic and on the group; what a group does otherwise SUB on the group.
-A retry topic belongs to its group. Whatever is not among the requests of ordinary clients is administration.
+Without it (`aclEnable=false`) every client may send and consume, and administration is limited to this machine
+(`local_only`); ordinary requests pay nothing. With it, every request must be signed by an account of the access file
+(`aclFile`) that has the rights it needs, also from this machine. Addresses that the file lists as white need no
+account, as in RocketMQ. The file is checked for changes once a second; one that cannot be used is logged and changes
+nothing. Refusals are SYSTEM_ERROR with the reason, as a 4.x broker answers. No secret is ever logged or sent.
 
-
-Who may do what.
-
-Without access control (`aclEnable=false`) every client may send and consume, and administration is for callers on this
-machine: `local_only`. It costs ordinary requests nothing.
-
-With it, every request is signed by an account of the access file (`aclFile`), and the account has the right to it; see
-`rights`. Callers on this machine are no exception. Addresses that the file names as white are not asked for more, as in
-RocketMQ. The file is looked at once a second; one that cannot be used is said in the log and changes nothing. Refusals
-are SYSTEM_ERROR with the reason, as a 4.x broker answers. No secret is ever logged or sent.
+Rights: a send needs PUB on the topic; a pull SUB on the topic and the group; other requests of a group SUB on the
+group. A retry topic belongs to its group. Requests that ordinary clients do not send are administration.
 """
 
 from __future__ import annotations
@@ -46,12 +41,16 @@ from penstock.remoting.connection import Connection
 from penstock.remoting.handlers import Before, Handler, Result
 from penstock.remoting.rate_limited_log import Seldom
 
+log = logging.getLogger("penstock.broker")
+
+# -- rights --------------------------------------------------------------------------------------------------
+
 LookUp = Callable[[int], Record | None]
-"""The record at a physical offset."""
+"""Returns the record at a physical offset."""
 
 
 class Need(NamedTuple):
-    """One of these rights, on a topic or on a group."""
+    """A request needs one of these rights on a topic or a group."""
 
     rights: int
     topic: str = ""
@@ -63,7 +62,7 @@ class Need(NamedTuple):
 
 
 def _topic(name: str, rights: int) -> Need:
-    """A retry topic is its group's, whatever is done with it."""
+    """A retry topic always needs SUB on its group."""
     if name.startswith(RETRY_PREFIX):
         return Need(SUB, group=name.removeprefix(RETRY_PREFIX))
     return Need(rights, topic=name)
@@ -77,8 +76,8 @@ def _send_v2(command: Command, look_up: LookUp) -> Iterator[Need]:
     yield _topic(command.read(SendMessageV2).topic, PUB)
 
 
-def _answer(command: Command, look_up: LookUp) -> Iterator[Need]:
-    """Answers go through the cluster's reply topic, which is everybody's."""
+def _reply(command: Command, look_up: LookUp) -> Iterator[Need]:
+    """The cluster's reply topic is open to every account."""
     kind = SendMessage if command.code == RequestCode.SEND_REPLY_MESSAGE else SendMessageV2
     topic = command.read(kind).topic
     if not topic.endswith(REPLY_TOPIC_SUFFIX):
@@ -102,7 +101,7 @@ def _offset(command: Command, look_up: LookUp) -> Iterator[Need]:
 
 
 def _send_back(command: Command, look_up: LookUp) -> Iterator[Need]:
-    """The message itself is copied, so it must be one that the account may read."""
+    """The message is copied, so the account must be allowed to read it."""
     header = command.read(groups.SendBack)
     yield Need(SUB, group=header.group)
     yield from _record(look_up(header.offset))
@@ -150,7 +149,7 @@ def _view(command: Command, look_up: LookUp) -> Iterator[Need]:
 
 
 def _record(record: Record | None) -> Iterator[Need]:
-    """Reading a message needs SUB on its topic, or on the one that it waits for."""
+    """Reading a message needs SUB on its topic; for half and delayed ones on the real topic."""
     if record is not None:
         waits = record.topic in (HALF_TOPIC, SCHEDULE_TOPIC)
         yield _topic(record.properties.get(REAL_TOPIC, record.topic) if waits else record.topic, SUB)
@@ -160,8 +159,8 @@ _NEEDS: Final[dict[int, Callable[[Command, LookUp], Iterator[Need]]]] = {
     RequestCode.SEND_MESSAGE: _send,
     RequestCode.SEND_MESSAGE_V2: _send_v2,
     RequestCode.SEND_BATCH_MESSAGE: _send_v2,
-    RequestCode.SEND_REPLY_MESSAGE: _answer,
-    RequestCode.SEND_REPLY_MESSAGE_V2: _answer,
+    RequestCode.SEND_REPLY_MESSAGE: _reply,
+    RequestCode.SEND_REPLY_MESSAGE_V2: _reply,
     RequestCode.PULL_MESSAGE: _pull,
     RequestCode.LITE_PULL_MESSAGE: _pull,
     RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: _queue,
@@ -184,17 +183,16 @@ _NEEDS: Final[dict[int, Callable[[Command, LookUp], Iterator[Need]]]] = {
 
 
 def is_administration(code: int) -> bool:
-    """Whether a request is no ordinary client's."""
+    """Whether ordinary clients do not send this request."""
     return code not in _NEEDS
 
 
 def needs(command: Command, look_up: LookUp) -> Iterator[Need]:
-    """What an ordinary client's request needs, all of it. Raises BadRequest."""
+    """All rights that an ordinary client's request needs. Raises BadRequest."""
     return _NEEDS[command.code](command, look_up)
 
 
-log = logging.getLogger("penstock.broker")
-LOOK_EVERY_S: Final = 1.0
+RELOAD_EVERY_S: Final = 1.0
 IsLocal = Callable[[Connection], bool]
 """Whether a caller is on this machine."""
 
@@ -204,38 +202,38 @@ def is_local(connection: Connection) -> bool:
 
 
 def local_only(handler: Handler, local: IsLocal) -> Handler:
-    """The handler, for callers on this machine alone."""
+    """Wraps a handler of administration so that only callers on this machine may use it."""
 
     def guarded(connection: Connection, command: Command) -> Result:
         if local(connection):
             return handler(connection, command)
-        why = f"administration is for callers on this machine, not {connection.peer[0]}; see aclEnable"
+        why = f"administration is allowed from the broker's machine only, not from {connection.peer[0]}; see aclEnable"
         return command.reply(ResponseCode.NO_PERMISSION, why)
 
     return guarded
 
 
 class Access:
-    """The accounts of one file, as a server's `before`."""
+    """Checks requests against the accounts of one file; a server's `before`."""
 
     def __init__(self, path: Path) -> None:
         """Raises BadSettings if the file cannot be used."""
         self._path = path
         self.accounts = Accounts.load(path)
-        self._state = self._look()
+        self._state = self._stat()
         self.reads = 1
-        """How often the accounts were taken over from the file."""
-        self._nobody = secrets.token_hex()
+        """How often the accounts were loaded."""
+        self._unknown_secret = secrets.token_hex()
         self._refusals = Seldom(log)
         self.administered_from: dict[str, float] = {}
-        """Hosts from which an administrator's signed request came, and when, by the monotonic clock."""
-        self.look_up: LookUp = _nothing
-        """The broker's, once there is one."""
+        """By host: when an administrator's signed request last came from it, by the monotonic clock."""
+        self.look_up: LookUp = _no_record
+        """Set by the broker."""
         self._warn_if_readable()
 
     @classmethod
     def of(cls, settings: BrokerSettings) -> Access | None:
-        """As the settings want it; None if access is not controlled. Raises BadSettings."""
+        """As the settings say; None without access control. Raises BadSettings."""
         if not settings.acl_enable:
             return None
         if settings.acl_file is None:
@@ -245,18 +243,18 @@ class Access:
     # -- the file --------------------------------------------------------------------------------------------
 
     def reload_if_changed(self) -> None:
-        """Takes the file over if it is another than before."""
-        state = self._look()
+        """Loads the accounts again if the file has changed."""
+        state = self._stat()
         if state == self._state:
             return
         self._state = state
         try:
             self.accounts = Accounts.load(self._path)
         except BadSettings as error:
-            log.error("the accounts stay as they were: %s", error)
+            log.error("access file not reloaded, the accounts are unchanged: %s", error)
             return
         self.reads += 1
-        log.info("the access file was read again: %d accounts", len(self.accounts.by_key))
+        log.info("reloaded the access file: %d accounts", len(self.accounts.by_key))
         self._warn_if_readable()
 
     @property
@@ -265,35 +263,38 @@ class Access:
 
     @property
     def changed_at_ms(self) -> int:
-        """When the file was last written, as far as it was looked at; 0 if it is gone."""
+        """When the file was last modified, as of the last check; 0 if it is missing."""
         return 0 if self._state is None else self._state[0] // 1_000_000
 
-    def _look(self) -> tuple[int, int, int] | None:
+    def _stat(self) -> tuple[int, int, int] | None:
         try:
-            found = self._path.stat()
+            status = self._path.stat()
         except OSError:
             return None
-        return found.st_mtime_ns, found.st_size, found.st_ino
+        return status.st_mtime_ns, status.st_size, status.st_ino
 
     def _warn_if_readable(self) -> None:
         if os.name == "posix" and self._path.stat().st_mode & (stat.S_IRGRP | stat.S_IROTH):
-            log.warning("%s holds secrets and other users of this machine can read it; make it mode 0600", self._path)
+            log.warning(
+                "%s contains secrets and other users of this machine can read it; set mode 0600 (chmod 600)",
+                self._path,
+            )
 
     # -- requests --------------------------------------------------------------------------------------------
 
     def __call__(self, connection: Connection, command: Command) -> Command | None:
-        """The refusal of a request, None if it may go on."""
+        """The refusal of a request; None if it is allowed."""
         try:
             why = self._refusal(connection, command)
         except PenstockError as error:
             why = str(error)
         if not why:
             return None
-        self._refusals.warn(f"refused request {command.code} of {connection.peer[0]}: {why}")
+        self._refusals.warn(f"refused request {command.code} from {connection.peer[0]}: {why}")
         return command.reply(ResponseCode.SYSTEM_ERROR, why)
 
     def for_name_server(self, rule: LocalRule) -> Before:
-        """The same for a name server: administrators have accounts; who may register is left to `rule`."""
+        """The `before` of a name server: administrators need accounts; `rule` decides who may register."""
 
         def before(connection: Connection, command: Command) -> Command | None:
             return self(connection, command) if command.code in NAMESRV_ADMINISTRATION else rule(connection, command)
@@ -306,13 +307,13 @@ class Access:
             return ""
         key = account_of(command)
         if key is None:
-            return "this broker wants signed requests, and this one names no accessKey"
+            return "this broker requires signed requests, and this one has no accessKey"
         account = self.accounts.by_key.get(key)
         if account is not None and account.is_white(address):
             return ""
-        signed = is_signed_with(command, self._nobody if account is None else account.secret_key)
+        signed = is_signed_with(command, self._unknown_secret if account is None else account.secret_key)
         if account is None or not signed:
-            return f"there is no account '{key[:64]}', or its secretKey did not sign this request"
+            return f"no account '{key[:64]}', or its secretKey did not sign this request"
         connection.account = key
         missing = self._missing(account, command)
         if not missing and is_administration(command.code):
@@ -320,18 +321,18 @@ class Access:
         return missing
 
     def _missing(self, account: Account, command: Command) -> str:
-        """Why an account may not do this; empty if it may."""
+        """Why an account may not send this request; empty if it may."""
         if is_administration(command.code):
             if account.admin:
                 return ""
-            return f"request {_name(command.code)} is for administrators, and account '{account.access_key}' is none"
+            return f"request {_name(command.code)} is for administrators, and account '{account.access_key}' is not one"
         for need in needs(command, self.look_up):
             if not account.may(need.rights, topic=need.topic, group=need.group):
-                return f"account '{account.access_key}' has no right to this; it needs {need}"
+                return f"account '{account.access_key}' is not allowed to do this; it needs {need}"
         return ""
 
 
-def _nothing(offset: int) -> Record | None:
+def _no_record(offset: int) -> Record | None:
     return None
 
 

@@ -1,11 +1,4 @@
-"""Patterns of remote addresses as plain_acl.yml has them: whoever comes from such an address is not asked for more.
-
-    10.1.2.3    10.1.*.*    10.1.2.3-60    10.1.2.{3,4,7}    10.1.2.3,10.1.2.4    10.1.0.0/16    fe80::1    *
-
-Nothing, or blank text, matches nobody.
-
-
-Accounts and their rights, from a file of the shape of RocketMQ's plain_acl.yml.
+"""The access file: accounts, their rights, and white addresses, in the format of RocketMQ's plain_acl.yml.
 
     globalWhiteRemoteAddresses: [10.10.15.*]
     accounts:
@@ -18,7 +11,12 @@ Accounts and their rights, from a file of the shape of RocketMQ's plain_acl.yml.
         topicPerms: [orders=SUB, audit=PUB|SUB]
         groupPerms: [CID_reports=SUB]
 
-A file is taken whole or not at all. Values are immutable; printed, an account does not show its secret.
+Requests from a white address need no account or right. Patterns of addresses:
+
+    10.1.2.3    10.1.*.*    10.1.2.3-60    10.1.2.{3,4,7}    10.1.2.3,10.1.2.4    10.1.0.0/16    fe80::1    *
+
+An empty pattern matches no address. A file is accepted as a whole or not at all. Values are immutable; the `repr` of an
+account does not show its secret.
 """
 
 from __future__ import annotations
@@ -33,13 +31,15 @@ import msgspec
 
 from penstock.errors import BadSettings
 
+# -- addresses -----------------------------------------------------------------------------------------------
+
 Matches = Callable[[str], bool]
-"""Whether an address, without its port, is meant."""
+"""Whether an address, without its port, matches."""
 _OUTSIDE_BRACES = re.compile(r",(?![^{]*\})")
 
 
 def matcher(pattern: str) -> Matches:
-    """What matches a pattern, or several joined by commas. Raises ValueError with a phrase that says what is wrong."""
+    """Compiles a pattern, or several joined by commas. Raises ValueError with the reason."""
     tests = [_one(piece.strip()) for piece in _OUTSIDE_BRACES.split(pattern) if piece.strip()]
     return lambda address: any(test(address) for test in tests)
 
@@ -52,7 +52,7 @@ def _one(pattern: str) -> Matches:
         return lambda address: ipaddress.ip_address(address) in network
     parts = pattern.split(".")
     if len(parts) != 4:
-        raise ValueError(f"'{pattern}' is no address: it needs four numbers")
+        raise ValueError(f"'{pattern}' is not an address: it needs four numbers")
     allowed = [frozenset(_numbers(part, pattern)) for part in parts]
 
     def test(address: str) -> bool:
@@ -71,11 +71,13 @@ def _numbers(part: str, pattern: str) -> Iterator[int]:
         low, dash, high = (side.strip() for side in piece.partition("-"))
         first, last = low, high if dash else low
         if not (first.isascii() and first.isdecimal() and last.isascii() and last.isdecimal()):
-            raise ValueError(f"'{pattern}' is no address: '{part}' is no number, range or list")
+            raise ValueError(f"'{pattern}' is not an address: '{part}' is not a number, range or list")
         if not 0 <= int(first) <= int(last) <= 255:
-            raise ValueError(f"'{pattern}' is no address: '{part}' is not within 0 to 255")
+            raise ValueError(f"'{pattern}' is not an address: '{part}' is not within 0 to 255")
         yield from range(int(first), int(last) + 1)
 
+
+# -- accounts ------------------------------------------------------------------------------------------------
 
 DENY: Final = 0
 PUB: Final = 1
@@ -83,9 +85,9 @@ SUB: Final = 2
 ANY: Final = PUB | SUB
 _RIGHTS: Final = {"DENY": DENY, "PUB": PUB, "SUB": SUB, "PUB|SUB": ANY, "SUB|PUB": ANY}
 _TEXTS: Final = {DENY: "DENY", PUB: "PUB", SUB: "SUB", ANY: "PUB|SUB"}
-_SHORTEST: Final = 7
-"""Of keys, as in RocketMQ."""
-_LARGEST: Final = 8 << 20
+_MIN_LENGTH: Final = 7
+"""Minimum length of keys, as in RocketMQ."""
+_MAX_BYTES: Final = 8 << 20
 
 
 class Account(msgspec.Struct, frozen=True, kw_only=True):
@@ -95,7 +97,7 @@ class Account(msgspec.Struct, frozen=True, kw_only=True):
     secret_key: str
     is_white: Matches
     white: str = ""
-    """The addresses for which `is_white` is true, as the file has them."""
+    """The pattern behind `is_white`, as the file has it."""
     admin: bool = False
     default_topic: int = DENY
     default_group: int = DENY
@@ -103,7 +105,7 @@ class Account(msgspec.Struct, frozen=True, kw_only=True):
     groups: Mapping[str, int] = {}
 
     def may(self, wanted: int, *, topic: str = "", group: str = "") -> bool:
-        """Whether it has one of the rights that are wanted. An administrator lacks only what is denied by name."""
+        """Whether it has one of the wanted rights. An administrator lacks only what is denied by name."""
         named = self.groups.get(group) if group else self.topics.get(topic)
         if named is None:
             named = ANY if self.admin else self.default_group if group else self.default_topic
@@ -114,7 +116,7 @@ class Account(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Accounts(msgspec.Struct, frozen=True):
-    """What one file says."""
+    """The contents of one access file."""
 
     by_key: Mapping[str, Account]
     is_white: Matches
@@ -122,43 +124,45 @@ class Accounts(msgspec.Struct, frozen=True):
 
     @classmethod
     def load(cls, path: Path) -> Accounts:
-        """Reads the file. Raises BadSettings, which never quotes what the file holds."""
+        """Reads the file. Raises BadSettings, which never quotes the file's contents."""
         import yaml  # only with access control on
 
         try:
             with path.open("rb") as file:
-                data = file.read(_LARGEST + 1)
+                data = file.read(_MAX_BYTES + 1)
         except OSError as error:
             raise BadSettings(
-                f"the access file cannot be read: {error.strerror}; check aclFile and who may read it", path=path
+                f"the access file cannot be read: {error.strerror}; check aclFile and its permissions", path=path
             ) from None
-        if len(data) > _LARGEST:
+        if len(data) > _MAX_BYTES:
             raise BadSettings(
-                f"the access file is larger than {_LARGEST >> 20} MiB; remove accounts that nobody uses", path=path
+                f"the access file is larger than {_MAX_BYTES >> 20} MiB; remove unused accounts", path=path
             )
         try:
             return cls.of(yaml.safe_load(data))
         except yaml.MarkedYAMLError as error:
             where = "" if error.problem_mark is None else f" in line {error.problem_mark.line + 1}"
-            raise BadSettings(f"the access file must be YAML, and is not{where}: {error.problem}", path=path) from None
+            raise BadSettings(
+                f"the access file is not valid YAML{where}: {error.problem}; correct it", path=path
+            ) from None
         except (yaml.YAMLError, ValueError) as error:
-            why = "it is no YAML" if isinstance(error, yaml.YAMLError) else str(error)
+            why = "it is not valid YAML" if isinstance(error, yaml.YAMLError) else str(error)
             raise BadSettings(f"the access file cannot be used: {why}; correct it", path=path) from None
 
     @classmethod
     def of(cls, document: Any) -> Accounts:
-        """Raises ValueError with a phrase that says what is wrong."""
+        """Raises ValueError with the reason."""
         if not isinstance(document, dict):
-            raise ValueError("it has neither accounts nor addresses")
+            raise ValueError("it contains neither accounts nor addresses")
         white = [_text(each, "an address") for each in _list(document, "globalWhiteRemoteAddresses")]
         by_key: dict[str, Account] = {}
         for number, entry in enumerate(_list(document, "accounts"), 1):
             account = _account(entry, number)
             if account.access_key in by_key:
-                raise ValueError(f"the account {account.access_key} is there twice")
+                raise ValueError(f"account {account.access_key} is defined twice")
             by_key[account.access_key] = account
         if not by_key and not white:
-            raise ValueError("it has neither accounts nor addresses, so nobody could do anything")
+            raise ValueError("it contains neither accounts nor addresses, so every request would be refused")
         tests = [matcher(pattern) for pattern in white]
         return cls(by_key, lambda address: any(test(address) for test in tests), tuple(white))
 
@@ -167,11 +171,11 @@ def _account(entry: Any, number: int) -> Account:
     if not isinstance(entry, dict):
         raise ValueError(f"account {number} has no accessKey")
     key, secret = (_text(entry.get(name), f"account {number}: {name}") for name in ("accessKey", "secretKey"))
-    if len(key) < _SHORTEST or len(secret) < _SHORTEST:
-        raise ValueError(f"account {number}: accessKey and secretKey need at least {_SHORTEST} characters each")
+    if len(key) < _MIN_LENGTH or len(secret) < _MIN_LENGTH:
+        raise ValueError(f"account {number}: accessKey and secretKey need at least {_MIN_LENGTH} characters each")
     admin = entry.get("admin", False)
     if not isinstance(admin, bool):
-        raise ValueError(f"account {key}: admin is true or false")
+        raise ValueError(f"account {key}: admin must be true or false")
     white = _text(entry.get("whiteRemoteAddress") or "", f"account {key}: whiteRemoteAddress")
     return Account(
         access_key=key,
@@ -191,7 +195,7 @@ def _rights(entries: list[Any], key: str) -> dict[str, int]:
     for entry in entries:
         name, equals, right = _text(entry, f"account {key}: a permission").partition("=")
         if not equals or not name.strip():
-            raise ValueError(f"account {key}: '{entry}' is no permission; write name=PUB|SUB")
+            raise ValueError(f"account {key}: '{entry}' is not a permission; write name=PUB|SUB")
         rights[name.strip()] = _right(right, key)
     return rights
 
@@ -202,21 +206,21 @@ def right_text(right: int) -> str:
 
 
 def _right(text: Any, key: str) -> int:
-    found = _RIGHTS.get("".join(str(text).split()).upper())
-    if found is None:
-        raise ValueError(f"account {key}: '{text}' is no right; it is DENY, PUB, SUB or PUB|SUB")
-    return found
+    right = _RIGHTS.get("".join(str(text).split()).upper())
+    if right is None:
+        raise ValueError(f"account {key}: '{text}' is not a right; it must be DENY, PUB, SUB or PUB|SUB")
+    return right
 
 
 def _list(document: dict[Any, Any], name: str) -> list[Any]:
-    found = document.get(name) or []
-    if not isinstance(found, list):
-        raise ValueError(f"{name} is no list")
-    return found
+    entries = document.get(name) or []
+    if not isinstance(entries, list):
+        raise ValueError(f"{name} is not a list")
+    return entries
 
 
 def _text(value: Any, what: str) -> str:
-    """Keys of digits only are numbers to YAML, and are meant as text."""
+    """A string, or an int: YAML reads a key of digits as a number."""
     if isinstance(value, bool) or not isinstance(value, str | int):
-        raise ValueError(f"{what} is missing, or no text")
+        raise ValueError(f"{what} is missing or not text")
     return str(value)

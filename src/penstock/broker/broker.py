@@ -1,13 +1,13 @@
 """The broker: a store, its tables, and the concerns that answer requests.
 
-Start, in this order: the store is open and recovered before a broker is made; the tables are read; the handlers are put
-together; then it listens, delivers what is delayed, and registers with name servers. So nobody is answered by half a
-broker, and nobody is sent here before it answers.
+Start order: the store is open and recovered before the broker is created; the tables are read; the handlers are
+assembled; then the broker listens, delivers delayed messages, and registers with name servers. So no client is served
+by a half-started broker, and none is routed here before it answers.
 
-Stop, in this order: takes leave of the name servers; refuses new messages (SERVICE_NOT_AVAILABLE, so that clients go
-elsewhere) and stops delivering; answers the pulls that wait, and the sends whose messages are on their way to disk;
-closes the port; saves the tables; closes the store. What does not end within the limit is cut off: every acknowledged
-message is in the log all the same, and the next start recovers.
+Stop order: unregister; refuse new messages (SERVICE_NOT_AVAILABLE, so that clients go elsewhere) and stop delayed
+delivery; answer the held pulls and the sends that wait for the disk; close the port; save the tables; close the store.
+What does not end within the limit is cut off: every acknowledged message is in the log all the same, and the next start
+recovers. A broker belongs to one event loop's thread.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import socket
 from collections.abc import Callable, Coroutine
 from typing import Any, Final, Protocol
 
-from penstock.broker.access import LOOK_EVERY_S, Access, IsLocal, is_administration, is_local, local_only
+from penstock.broker.access import RELOAD_EVERY_S, Access, IsLocal, is_administration, is_local, local_only
 from penstock.broker.admin import BrokerAdmin
 from penstock.broker.admin.runtime import AdminAccounts
 from penstock.broker.consumers import Clients
@@ -29,11 +29,11 @@ from penstock.broker.offsets import Offsets
 from penstock.broker.pull import MovedOffsets, Pulls, SlaveReads
 from penstock.broker.query import MessageQueries
 from penstock.broker.registration import BrokerRegistration
-from penstock.broker.replication.config_sync import ASKED_BY_SLAVES
+from penstock.broker.replication.config_sync import SLAVE_REQUESTS
 from penstock.broker.replication.replication import SAMPLE_S as REPLICATION_SAMPLE_S
 from penstock.broker.replication.replication import Replication, check_role
 from penstock.broker.replies import host_text
-from penstock.broker.request_reply import Answers
+from penstock.broker.request_reply import RequestReply
 from penstock.broker.retry import SendBacks
 from penstock.broker.send import SendChecks, Sends
 from penstock.broker.send_acks import PendingAcks
@@ -69,25 +69,25 @@ _WRITES: Final = (
     RequestCode.END_TRANSACTION,
 )
 _FRAME_SLACK: Final = 1 << 20
-"""What a frame has besides its body."""
+"""Room in a frame for everything but its body."""
 _GATHER_S: Final = 0.01
-"""So long the thread that dispatches lets messages come together: whoever waits for one is served at once by the loop,
-and each look takes the interpreter's lock from it."""
+"""How long the dispatch thread collects messages: the loop itself serves a waiting pull at once, and each run of the
+thread takes the GIL from it."""
 _SLAVE_GATHER_S: Final = 0.02
-"""A slave's looks less often: its master waits for what follows the log, and hardly anybody for its queues."""
+"""A slave's runs less often: its master waits for the log to be copied, and few consumers wait on its queues."""
 _EXPIRE_EVERY_S: Final = 10.0
 _LOCKS_EVERY_S: Final = 60.0
 _WATCH_EVERY_S: Final = 1.0
 
 
 class Concern(Protocol):
-    """What answers some kinds of requests."""
+    """A class that answers some request codes."""
 
     def handlers(self) -> dict[RequestCode, Handler]: ...
 
 
 class Broker:
-    """One broker. Made, started and stopped within one event loop, once each; it closes the store."""
+    """One broker. Created, started and stopped once, within one event loop; closes the store."""
 
     def __init__(
         self,
@@ -100,9 +100,9 @@ class Broker:
         compile_sql: SqlCompiler = compile_sql,
         clock: Callable[[], int] = now_ms,
     ) -> None:
-        """`name_server` is one in this process; `access`, unless given, is as the settings want it.
+        """`name_server` is one in this process; `access` defaults to what the settings say.
 
-        `local` says who is on this machine, and so may administer where access is not controlled. Raises BadSettings.
+        Without access control, only peers for which `local` is true may administer. Raises BadSettings.
         """
         self.state = state = BrokerState(store, settings or BrokerSettings.of(store.settings), clock)
         self.store = store
@@ -110,10 +110,10 @@ class Broker:
         store.dispatcher.gather(_SLAVE_GATHER_S if is_slave else _GATHER_S)
         self.held = HeldPulls(store)
         tracing = start_tracing()
-        made = PendingAcks if tracing is None else tracing.unflushed
-        self.unflushed = made(store, state.settings)
+        create_acks = PendingAcks if tracing is None else tracing.pending_acks
+        self.pending_acks = create_acks(store, state.settings)
         self.handlers: dict[int, Handler] = {}
-        """By request code; asked anew for each request."""
+        """By request code; looked up for each request, so entries may be replaced while the broker runs."""
         check_role(store.settings, state.settings.now)
         self.identity = _identity(store, state.settings.now)
         self.registration = BrokerRegistration(self.identity, state.topics, state.settings, name_server)
@@ -130,7 +130,7 @@ class Broker:
         self.transaction_check = TransactionCheck(
             store, state.topics, state.offsets, state.clients, state.settings, clock
         )
-        self.administration = BrokerAdmin(state, self.held, self.unflushed, compile_sql)
+        self.administration = BrokerAdmin(state, self.held, self.pending_acks, compile_sql)
         self._queries = MessageQueries(store)
         for concern in self._concerns(compile_sql):
             self.add(concern)
@@ -146,14 +146,13 @@ class Broker:
     def _follows(self) -> bool:
         return self.replication.follows
 
-    # -- putting together ------------------------------------------------------------------------------------
+    # -- assembly --------------------------------------------------------------------------------------------
 
     def _concerns(self, compile_sql: SqlCompiler) -> tuple[Concern, ...]:
-        """All that answers requests."""
         state, store, clock = self.state, self.store, self.state.clock
         checks = SendChecks(state.topics, state.groups, state.settings, clock)
-        transactions = Transactions(store, self.unflushed, self.held, state.tally)
-        transactions.on_end.append(self.transaction_check.ended)
+        transactions = Transactions(store, self.pending_acks, self.held, state.counters)
+        transactions.on_end.append(self.transaction_check.on_end)
         followed = self._follows if self.replication.is_slave else None
         reads = SlaveReads(state.settings, followed, corrects=store.settings.offset_check_in_slave)
         return (
@@ -162,14 +161,14 @@ class Broker:
                 state.topics,
                 checks,
                 state.settings,
-                self.unflushed,
+                self.pending_acks,
                 self.held,
                 state.hooks,
-                state.tally,
+                state.counters,
                 make_half,
             ),
-            Answers(store, state.clients, checks, state.settings, clock),
-            SendBacks(state, self.unflushed),
+            RequestReply(store, state.clients, checks, state.settings, clock),
+            SendBacks(state, self.pending_acks),
             Pulls(state, self.held, MovedOffsets(store, state.settings, clock), reads, compile_sql),
             transactions,
             Offsets(store, state.offsets, state.topics, state.groups),
@@ -182,24 +181,24 @@ class Broker:
         )
 
     def add(self, concern: Concern) -> None:
-        """Has a concern answer its requests; no request has two."""
+        """Registers the handlers of a concern; each request code has one handler."""
         for code, handler in concern.handlers().items():
-            assert code not in self.handlers, f"{code.name} is answered already"
+            assert code not in self.handlers, f"{code.name} already has a handler"
             guarded = self.access is None and is_administration(code)
-            allowed = self._local_or_slave if code in ASKED_BY_SLAVES else self._local
+            allowed = self._local_or_slave if code in SLAVE_REQUESTS else self._local
             self.handlers[code] = local_only(handler, allowed) if guarded else handler
 
     def _local_or_slave(self, connection: Connection) -> bool:
         return self._local(connection) or self.replication.may_ask(connection)
 
-    def every(self, seconds: float, act: Callable[[], object]) -> None:
-        """Calls `act` on the loop now and then, as long as the broker runs; an error in it is logged."""
+    def every(self, seconds: float, task: Callable[[], object]) -> None:
+        """Calls `task` on the loop every `seconds` while the broker runs; logs its errors."""
 
         async def run() -> None:
             while True:
                 await asyncio.sleep(seconds)
                 try:
-                    act()
+                    task()
                 except Exception:
                     log.exception("a periodic task failed")
 
@@ -214,9 +213,9 @@ class Broker:
     # -- running ---------------------------------------------------------------------------------------------
 
     async def start(self, host: str, port: int, bound: socket.socket | None = None) -> Address:
-        """Serves from now on, at a socket that is `bound` already if one is given; returns where. Raises Unreachable.
+        """Starts serving, on the socket `bound` if given; returns the address. Raises Unreachable.
 
-        The port should be that of the store's settings: it stands in every record, and clients are told it.
+        The port should be that of the store's settings: every record and every route contains it.
         """
         where = await self._server.start(host, port, bound)
         self.state.start_saving()
@@ -230,27 +229,27 @@ class Broker:
             self._tasks.append(asyncio.create_task(self.transaction_check.run()))
         self.every(REPLICATION_SAMPLE_S, self.replication.status.sample)
         self.every(_EXPIRE_EVERY_S, self.state.clients.expire)
-        self.every(_LOCKS_EVERY_S, self.state.locks.forget_expired)
-        self.every(_WATCH_EVERY_S, StoreWatch(self.store).look)
+        self.every(_LOCKS_EVERY_S, self.state.locks.drop_expired)
+        self.every(_WATCH_EVERY_S, StoreWatch(self.store).check)
         self.every(SAMPLE_S, self.administration.sample)
         if self.access is not None:
-            self.every(LOOK_EVERY_S, self.access.reload_if_changed)
+            self.every(RELOAD_EVERY_S, self.access.reload_if_changed)
         return where
 
     async def _listen_two_below(self, host: str, port: int) -> None:
-        """RocketMQ's slaves ask for their master's topics at the port two below the one that they are told."""
+        """RocketMQ's slaves ask for their master's topics at its port minus two."""
         if port <= 2:
             return
         second = Server(self.handlers, limits=self._limits(), tls=self._tls, before=self.access)
         try:
             await second.start(host, port - 2)
         except Unreachable as error:
-            log.warning("a slave of RocketMQ's would not get the topics: %s", error)
+            log.warning("RocketMQ slaves cannot copy topics from this master: %s", error)
         else:
             self._second_server = second
 
     async def stop(self, limit_s: float | None = None) -> bool:
-        """Ends as described above; says whether all was done in time. Does nothing the second time."""
+        """Stops in the order above; returns whether everything finished in time. A second call does nothing."""
         if self._stopped:
             return True
         self._stopped = True
@@ -259,9 +258,13 @@ class Broker:
         in_time = await _within(self._stop_serving(limit), deadline)
         saved = await _within(self._save(), deadline)
         closed = await _within(asyncio.to_thread(self.store.close), deadline)
-        for done, what in ((in_time, "its last replies"), (saved, "saving its tables"), (closed, "closing the store")):
+        for done, step in (
+            (in_time, "sending its last replies"),
+            (saved, "saving its tables"),
+            (closed, "closing the store"),
+        ):
             if not done:
-                log.error("the broker stopped without %s: there was no time left", what)
+                log.error("the broker stopped before %s: the time limit passed", step)
         return in_time and saved and closed
 
     async def _stop_serving(self, limit_s: float) -> None:
@@ -274,7 +277,7 @@ class Broker:
         await asyncio.to_thread(self._queries.stop)
         self.held.release_all()
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self.unflushed.drained(), limit_s / 3)
+            await asyncio.wait_for(self.pending_acks.drained(), limit_s / 3)
         await self.replication.stop()
         if self._second_server is not None:
             await self._second_server.stop(limit_s / 6)
@@ -282,13 +285,13 @@ class Broker:
 
     async def _save(self) -> None:
         if not await self.state.persister.stop():
-            log.error("some of the broker's tables are not saved; their older files are still there")
+            log.error("some tables could not be saved; their previous files are unchanged")
 
 
-async def _within(work: Coroutine[Any, Any, None], deadline: float) -> bool:
+async def _within(coroutine: Coroutine[Any, Any, None], deadline: float) -> bool:
     left = deadline - asyncio.get_running_loop().time()
     try:
-        await asyncio.wait_for(work, max(left, 0.1))
+        await asyncio.wait_for(coroutine, max(left, 0.1))
     except TimeoutError:
         return False
     return True
@@ -299,7 +302,7 @@ def _refuse(connection: Connection, command: Command) -> Command:
 
 
 def _refuse_as_slave(connection: Connection, command: Command) -> Command:
-    why = "this broker is a slave, which takes no messages; send to its master"
+    why = "this broker is a slave and does not accept messages; send to its master"
     return command.reply(ResponseCode.SERVICE_NOT_AVAILABLE, why)
 
 

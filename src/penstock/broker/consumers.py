@@ -1,20 +1,15 @@
-"""The consumer groups of this broker: subscriptionGroup.json in memory.
+"""Consumer groups, connected clients, and heartbeats.
 
-As with topics, every change moves the data version on and calls `on_change`; a crash before the file is written leaves
-the older one, and the group is made again by its next heartbeat.
+`GroupTable` is subscriptionGroup.json in memory. Every change increments the data version and calls `on_change`; a
+crash before the file is written leaves the previous one, and the next heartbeat creates the group again.
 
+`ClientTable` knows the producers and consumers by group, from heartbeats; nothing of it is on disk. A client is
+identified by its connection, and removed when it unregisters, when the connection closes, or after 120 seconds without
+a heartbeat.
 
-Who is connected: the producers and consumers that heartbeats have told of, by group.
-
-A client is known by its connection. It is forgotten when it says so, when its connection closes, and when no heartbeat
-came for 120 seconds. Whenever that changes who shares a consumer group, or what the group subscribes to, every client
-of the group is told (`on_change`), so that they share its queues anew. Nothing here is on disk.
-
-
-Heartbeats and what follows from them: codes 34, 35, 38 and 46, and the notice 40 to a group's clients.
-
-A heartbeat makes the client's consumer groups and their retry topics where that is allowed. Notices of one turn of the
-loop are sent together: a hundred clients that start at once hear of each other a few times, not ten thousand.
+`Clients` answers codes 34, 35, 38 and 46. A heartbeat creates the client's groups and retry topics where that is
+allowed. When the members or topics of a group change, all its consumers are notified (code 40), so that they rebalance;
+the notices of one turn of the loop are sent together. All of it belongs to the loop's thread.
 """
 
 from __future__ import annotations
@@ -55,12 +50,15 @@ log = logging.getLogger("penstock.broker")
 
 
 def is_legal_group(group: str) -> bool:
-    """Whether a group may have this name: its retry topic bears it, too."""
+    """Whether this is a legal group name: its retry topic contains it, too."""
     return bool(group) and is_legal_topic(retry_topic(group))
 
 
+# -- groups --------------------------------------------------------------------------------------------------
+
+
 class GroupTable:
-    """Finds, makes, changes and deletes consumer groups."""
+    """The consumer groups of this broker and their settings."""
 
     def __init__(self, loaded: SubscriptionGroups, settings: SettingsInForce, clock: Callable[[], int]) -> None:
         self._settings = settings
@@ -74,7 +72,7 @@ class GroupTable:
         return self._groups.get(group)
 
     def find_or_create(self, group: str) -> SubscriptionGroup | None:
-        """The group; made if it is new and consumers may do that, else None."""
+        """The group; a new one is created if that is allowed, otherwise None."""
         known = self._groups.get(group)
         if known is not None:
             return known
@@ -83,12 +81,12 @@ class GroupTable:
         if not is_legal_group(group):
             return None
         if len(self._groups) >= self._settings.now.max_groups:
-            log.warning("group %s is not made: there are %d already (maxGroups)", group, len(self._groups))
+            log.warning("consumer group %s not created: there are %d already (maxGroups)", group, len(self._groups))
             return None
-        made = SubscriptionGroup(name=group)
-        log.info("consumer group %s is made", group)
-        self.update(made)
-        return made
+        created = SubscriptionGroup(name=group)
+        log.info("created consumer group %s", group)
+        self.update(created)
+        return created
 
     def all(self) -> Mapping[str, SubscriptionGroup]:
         return self._groups
@@ -98,11 +96,11 @@ class GroupTable:
         return self._version
 
     def snapshot(self) -> SubscriptionGroups:
-        """What subscriptionGroup.json should say now."""
+        """The contents of subscriptionGroup.json as of now."""
         return SubscriptionGroups(groups=dict(self._groups), version=self._version, extra=self._extra)
 
     def update(self, group: SubscriptionGroup) -> None:
-        """Makes or replaces a group; fields that this version does not know stay as they were."""
+        """Creates or replaces a group; keeps fields that this version does not know."""
         known = self._groups.get(group.name)
         if known is not None and not group.extra:
             group = msgspec.structs.replace(group, extra=known.extra)
@@ -110,31 +108,33 @@ class GroupTable:
         self._changed()
 
     def delete(self, group: str) -> bool:
-        """Forgets a group; says whether there was one."""
+        """Removes a group; returns whether it existed."""
         if self._groups.pop(group, None) is None:
             return False
-        log.info("consumer group %s is deleted", group)
+        log.info("deleted consumer group %s", group)
         self._changed()
         return True
 
-    def take_over(self, groups: SubscriptionGroups) -> None:
-        """Becomes what a master's table is, its version included."""
+    def replace(self, groups: SubscriptionGroups) -> None:
+        """Replaces the table and its version by the master's."""
         if groups.version != self._version or groups.groups != self._groups:
             self._groups, self._version = dict(groups.groups), groups.version
-            self._tell()
+            self._notify()
 
     def _changed(self) -> None:
         self._version = self._version.next(self._clock())
-        self._tell()
+        self._notify()
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         for changed in self.on_change:
             changed()
 
 
+# -- clients -------------------------------------------------------------------------------------------------
+
 EXPIRY_S: Final = 120.0
 _MAX_GROUPS: Final = 4096
-"""Groups that one connection may speak for."""
+"""Groups per connection."""
 
 
 class GroupMember(msgspec.Struct, eq=False):
@@ -145,7 +145,7 @@ class GroupMember(msgspec.Struct, eq=False):
     language: Language
     version: int
     seen_at: float
-    """On the table's clock: when its last heartbeat came."""
+    """When its last heartbeat arrived, by the table's clock."""
 
     @property
     def address(self) -> str:
@@ -153,7 +153,7 @@ class GroupMember(msgspec.Struct, eq=False):
 
 
 class ConsumerGroup:
-    """The consumers of one group, and what they subscribe to."""
+    """The connected consumers of one group and their subscriptions."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -172,7 +172,7 @@ class ConsumerGroup:
         return next((client for client in self.clients.values() if client.client_id == client_id), None)
 
     def update(self, data: ConsumerData) -> bool:
-        """Takes over what a heartbeat says of the group; says whether it has topics more or less now."""
+        """Applies a heartbeat's settings and subscriptions; returns whether the set of topics changed."""
         self.consume_type = data.consume_type
         self.message_model = data.message_model
         self.consume_from_where = data.consume_from_where
@@ -195,25 +195,25 @@ class ClientTable:
         self._producers: dict[str, dict[Connection, GroupMember]] = {}
         self._consumers: dict[str, ConsumerGroup] = {}
         self._groups_of: dict[Connection, set[tuple[bool, str]]] = {}
-        """Of each connection: (whether it consumes, group)."""
+        """By connection: (whether it consumes, group)."""
         self.on_change: list[Callable[[ConsumerGroup], None]] = []
-        """Called with the group whose consumers or topics have changed."""
+        """Called with a group when its consumers or topics have changed."""
 
-    # -- asking ----------------------------------------------------------------------------------------------
+    # -- reading ---------------------------------------------------------------------------------------------
 
     def consumers(self, group: str) -> ConsumerGroup | None:
-        """The group, if anybody consumes for it now."""
+        """The group, if a consumer of it is connected."""
         return self._consumers.get(group)
 
     def producers(self, group: str) -> list[GroupMember]:
         return list(self._producers.get(group, {}).values())
 
     def subscription(self, group: str, topic: str) -> SubscriptionData | None:
-        found = self._consumers.get(group)
-        return None if found is None else found.subscriptions.get(topic)
+        consumers = self._consumers.get(group)
+        return None if consumers is None else consumers.subscriptions.get(topic)
 
     def find_producer(self, client_id: str) -> GroupMember | None:
-        """The client with this id, whatever groups it produces for."""
+        """The producer with this client id, in any group."""
         for clients in self._producers.values():
             for client in clients.values():
                 if client.client_id == client_id:
@@ -231,16 +231,16 @@ class ClientTable:
     def add_producer(
         self, group: str, client_id: str, connection: Connection, language: Language, version: int
     ) -> None:
-        """Remembers a producer, or that it is still there."""
-        self._remember(connection, False, group)
+        """Adds a producer, or renews its heartbeat."""
+        self._register(connection, False, group)
         clients = self._producers.setdefault(group, {})
         clients[connection] = GroupMember(client_id, connection, language, version, self._clock())
 
     def add_consumer(
         self, data: ConsumerData, client_id: str, connection: Connection, language: Language, version: int
     ) -> None:
-        """Remembers a consumer, or that it is still there, and what its group subscribes to."""
-        self._remember(connection, True, data.group_name)
+        """Adds a consumer, or renews its heartbeat, and updates its group's subscriptions."""
+        self._register(connection, True, data.group_name)
         group = self._consumers.setdefault(data.group_name, ConsumerGroup(data.group_name))
         before = group.clients.get(connection)
         group.clients[connection] = GroupMember(client_id, connection, language, version, self._clock())
@@ -264,25 +264,25 @@ class ClientTable:
         self._groups_of.get(connection, set()).discard((True, name))
 
     def expire(self) -> None:
-        """Forgets clients that have been silent for too long, and closes their connections."""
+        """Removes clients without a heartbeat for EXPIRY_S, and closes their connections."""
         oldest = self._clock() - EXPIRY_S
         groups = [group.clients for group in self._consumers.values()]
         clients = [client for table in (*self._producers.values(), *groups) for client in table.values()]
         for connection in {client.connection for client in clients if client.seen_at < oldest}:
             log.warning("client %s:%d sent no heartbeat for %g s", *connection.peer, EXPIRY_S)
-            self._forget(connection)
+            self._remove(connection)
             connection.close()
 
-    def _remember(self, connection: Connection, consumes: bool, group: str) -> None:
+    def _register(self, connection: Connection, consumes: bool, group: str) -> None:
         groups = self._groups_of.get(connection)
         if groups is None:
             groups = self._groups_of[connection] = set()
-            connection.on_close.append(self._forget)
+            connection.on_close.append(self._remove)
         if (consumes, group) not in groups and len(groups) >= _MAX_GROUPS:
-            raise BadRequest(f"one connection may speak for {_MAX_GROUPS} groups, not for more")
+            raise BadRequest(f"one connection may belong to at most {_MAX_GROUPS} groups")
         groups.add((consumes, group))
 
-    def _forget(self, connection: Connection) -> None:
+    def _remove(self, connection: Connection) -> None:
         for consumes, group in list(self._groups_of.get(connection, ())):
             if consumes:
                 self.remove_consumer(group, connection)
@@ -295,8 +295,11 @@ class ClientTable:
             changed(group)
 
 
+# -- requests ------------------------------------------------------------------------------------------------
+
+
 class Clients:
-    """Takes heartbeats, and tells the clients of a group when its members change."""
+    """Answers heartbeats, and notifies the consumers of a group when it changes."""
 
     def __init__(
         self,
@@ -326,7 +329,7 @@ class Clients:
     def _heartbeat(self, connection: Connection, command: Command) -> Command:
         beat = HeartbeatData.from_bytes(command.body)
         for consumer in beat.consumer_data_set:
-            self._make_group(consumer)
+            self._create_group(consumer)
             self._clients.add_consumer(consumer, beat.client_id, connection, command.language, command.version)
         for producer in beat.producer_data_set:
             self._clients.add_producer(
@@ -334,9 +337,9 @@ class Clients:
             )
         return command.reply(ResponseCode.SUCCESS)
 
-    def _make_group(self, consumer: ConsumerData) -> None:
+    def _create_group(self, consumer: ConsumerData) -> None:
         if not is_legal_group(consumer.group_name):
-            raise BadRequest(f"{consumer.group_name[:40]!r} is no name for a consumer group")
+            raise BadRequest(f"{consumer.group_name[:40]!r} is not a legal name for a consumer group")
         group = self._groups.find_or_create(consumer.group_name)
         if group is not None and group.retry_queue_nums > 0:
             flag = UNIT_SUBSCRIPTION if consumer.unit_mode else 0
@@ -352,10 +355,10 @@ class Clients:
 
     def _list_consumers(self, connection: Connection, command: Command) -> Command:
         group = command.read(GroupHeader).consumer_group
-        found = self._clients.consumers(group)
-        if found is None:
+        consumers = self._clients.consumers(group)
+        if consumers is None:
             return command.reply(ResponseCode.SYSTEM_ERROR, f"no consumer of group '{group}' is connected")
-        return command.reply(ResponseCode.SUCCESS, body=ConsumerList(consumer_id_list=found.client_ids).to_bytes())
+        return command.reply(ResponseCode.SUCCESS, body=ConsumerList(consumer_id_list=consumers.client_ids).to_bytes())
 
     def _check_client(self, connection: Connection, command: Command) -> Command:
         subscription = CheckClientRequestBody.from_bytes(command.body).subscription_data
@@ -386,7 +389,7 @@ class Clients:
 
 
 def sql_compiler(compile_sql: SqlCompiler | None, settings: SettingsInForce) -> SqlCompiler:
-    """What compiles SQL92 expressions; raises Refusal where nothing does, or consumers may not use it."""
+    """The compiler of SQL92 expressions. Raises Refusal if there is none or the settings do not allow it."""
     if compile_sql is None or not settings.now.enable_property_filter:
         why = "this broker does not filter by SQL92; start it with enablePropertyFilter=true"
         raise Refusal(ResponseCode.SYSTEM_ERROR, why)

@@ -1,12 +1,12 @@
-"""Delivers delayed messages. Each level is a queue of SCHEDULE_TOPIC_XXXX; what is due there is put where it belongs.
+"""Delivers delayed messages: each delay level is a queue of SCHEDULE_TOPIC_XXXX; due messages move to their real topic.
 
-A unit of these queues holds the time at which its message is due, and the first is due first. Each level sleeps until
-then, or until a message arrives; what is due is delivered in short steps, so that the loop serves others in between. A
-message that cannot be put is tried again until it can; one that never could be is passed over, and said.
+A unit of these queues contains the time at which its message is due, in order. Each level sleeps until the next one is
+due or a message arrives, and delivers in short steps, so that the loop can serve others in between. A message that
+cannot be stored now is retried; one that can never be stored is skipped and logged.
 
-How far each level is stands in delayOffset.json, written every `flushDelayOffsetInterval` and at the end, and each time
-only after the log was synced: the file never says that a message was delivered which a power cut could take back. A
-crash delivers the last few seconds again, and loses nothing.
+The progress of each level is in delayOffset.json, written every `flushDelayOffsetInterval` and at the end, always after
+the log was synced: the file never counts a message as delivered that a power failure could take back. After a crash the
+last few seconds are delivered again; nothing is lost. Belongs to the loop's thread.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ log = logging.getLogger("penstock.broker")
 _STEP: Final = 64
 """Units read at once."""
 _STEP_S: Final = 0.005
-"""How long one level may keep the loop."""
+"""How long one level may occupy the loop."""
 _RETRY_S: Final = 1.0
 _LONGEST_SLEEP_S: Final = 30.0
-"""Then the clock is looked at again: somebody may have set it."""
+"""Then the clock is read again, in case it was set."""
 _NEVER: Final = (PutStatus.MESSAGE_ILLEGAL, PutStatus.PROPERTIES_SIZE_EXCEEDED)
 
 
 class DelayedMessages:
-    """All levels, and how far each of them is."""
+    """All delay levels and their progress."""
 
     def __init__(self, store: MessageStore, loaded: DelayOffsets, clock: Callable[[], int]) -> None:
         self._store = store
@@ -51,56 +51,55 @@ class DelayedMessages:
         self._levels = store.settings.delay_levels
         self._extra = loaded.extra
         self._next = dict(loaded.offsets)
-        """By level, the queue offset that is delivered next."""
+        """By level, the next queue offset to deliver."""
         self._timers: dict[int, asyncio.TimerHandle] = {}
         self._closed = False
-        store.on_arrival(self._arrival)
+        store.on_arrival(self._on_arrival)
 
     def start(self) -> None:
-        """Begins to deliver, or goes on."""
+        """Starts or resumes delivery."""
         self._closed = False
         for level in range(1, len(self._levels) + 1):
             self._wake(level, 0.0)
 
     def stop(self) -> None:
-        """Delivers nothing until it is started again."""
         self._closed = True
         for timer in self._timers.values():
             timer.cancel()
         self._timers.clear()
 
-    # -- how far it is ---------------------------------------------------------------------------------------
+    # -- progress --------------------------------------------------------------------------------------------
 
     def progress(self) -> dict[int, tuple[int, int]]:
-        """By level that has messages: the offset that is delivered next, and the end of its queue."""
-        found = {}
+        """By level with messages: the next offset to deliver, and the end of its queue."""
+        progress = {}
         for level in range(1, len(self._levels) + 1):
             end = self._store.max_offset(SCHEDULE_TOPIC, level - 1)
             if end or level in self._next:
-                found[level] = (self._next.get(level, 0), end)
-        return found
+                progress[level] = (self._next.get(level, 0), end)
+        return progress
 
     def version(self) -> object:
         """Changes when there is something new to save."""
         return tuple(self._next.items())
 
     def snapshot(self) -> DelayOffsets:
-        """What delayOffset.json may say once the log is synced."""
+        """The contents of delayOffset.json, valid once the log is synced."""
         return DelayOffsets(offsets=dict(sorted(self._next.items())), extra=self._extra)
 
-    def take_over(self, offsets: DelayOffsets) -> None:
-        """Becomes what a master's table is. Only for who does not deliver."""
+    def replace(self, offsets: DelayOffsets) -> None:
+        """Replaces the table by the master's; only while delivery is stopped."""
         self._next = dict(offsets.offsets)
 
     # -- delivering ------------------------------------------------------------------------------------------
 
-    def _arrival(self, topic: str, queue_id: int, max_offset: int, tags_codes: npt.NDArray[np.int64]) -> None:
-        """On whatever thread dispatches."""
+    def _on_arrival(self, topic: str, queue_id: int, max_offset: int, tags_codes: npt.NDArray[np.int64]) -> None:
+        """On the dispatching thread."""
         if topic != SCHEDULE_TOPIC or self._closed:
             return
         try:
             self._loop.call_soon_threadsafe(self._wake_if_idle, queue_id + 1)
-        except RuntimeError:  # the loop is gone; the next start delivers
+        except RuntimeError:  # the loop is closed; the next start delivers
             return
 
     def _wake_if_idle(self, level: int) -> None:
@@ -112,21 +111,21 @@ class DelayedMessages:
             self._timers[level] = self._loop.call_later(min(seconds, _LONGEST_SLEEP_S), self._run, level)
 
     def _run(self, level: int) -> None:
-        """Delivers what is due of one level, for a short while; sleeps until there is more."""
+        """One step of a level: delivers what is due, then schedules the next step."""
         del self._timers[level]
         try:
-            again_s = self._deliver(level)
+            next_s = self._deliver(level)
         except PenstockError as error:
-            log.warning("delay level %d waits: %s", level, error)
-            again_s = _RETRY_S
+            log.warning("delay level %d is retried: %s", level, error)
+            next_s = _RETRY_S
         except Exception:
-            log.exception("delay level %d waits", level)
-            again_s = _RETRY_S
-        if again_s is not None:
-            self._wake(level, again_s)
+            log.exception("delay level %d is retried", level)
+            next_s = _RETRY_S
+        if next_s is not None:
+            self._wake(level, next_s)
 
     def _deliver(self, level: int) -> float | None:
-        """Seconds until there is more to do; None if that is when a message arrives."""
+        """Returns the seconds until the next step; None to wait for an arrival."""
         until = time.monotonic() + _STEP_S
         queue = self._store.queues.find(SCHEDULE_TOPIC, level - 1)
         if queue is None:
@@ -150,32 +149,32 @@ class DelayedMessages:
         return None
 
     def _wait_ms(self, due: int, level: int) -> int:
-        """How long a message has to wait yet; one that claims more than its level's delay is due now."""
+        """Time until a message is due; one that claims more than its level's delay is due now."""
         wait = due - self._clock()
         return wait if wait <= self._levels[level - 1] else 0
 
     def _put(self, physical_offset: int) -> bool:
-        """Puts a message where it belongs; false if that has to be tried again."""
+        """Stores a message in its real topic; false if that has to be retried."""
         record = self._store.look_up(physical_offset)
         if record is None:
-            log.error("the delayed message at offset %d is damaged or gone: passed over", physical_offset)
+            log.error("skipped the delayed message at offset %d: it is damaged or deleted", physical_offset)
             return True
         message = _deliverable(record)
         if message is None:
-            log.error("the delayed message at offset %d names no topic to go to: passed over", physical_offset)
+            log.error("skipped the delayed message at offset %d: its real topic is missing", physical_offset)
             return True
         result = self._store.append(message)
         if result.stored:
             return True
         if result.status in _NEVER:
-            log.error("the delayed message at offset %d is passed over: %s", physical_offset, result.reason)
+            log.error("skipped the delayed message at offset %d: %s", physical_offset, result.reason)
             return True
-        log.warning("the delayed message at offset %d waits: %s", physical_offset, result.reason)
+        log.warning("the delayed message at offset %d is retried: %s", physical_offset, result.reason)
         return False
 
 
 def _deliverable(record: Record) -> Message | None:
-    """The message as it was before it was delayed; as in RocketMQ, its properties keep all that is about the delay."""
+    """The message as it was sent; as in RocketMQ, it keeps the properties about the delay."""
     topic, queue_id = record.properties.get(REAL_TOPIC, ""), record.properties.get(REAL_QID, "")
     if not topic or not queue_id.isdecimal() or topic == HALF_TOPIC:
         return None

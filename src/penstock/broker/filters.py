@@ -1,21 +1,17 @@
-"""Which messages a subscription wants.
+"""Filters: which messages a subscription selects, by tag or by SQL92.
 
-By tag, the store itself picks them from a queue's units. By SQL92, what is read is asked afterwards, record by record;
-who compiles such expressions is plugged in (`SqlCompiler`), and without it they are refused.
+Tags are matched by the store, in a queue's units. SQL92 expressions are evaluated afterwards, record by record.
 
-
-SQL92 filters: RocketMQ's expressions over a message's properties, compiled once and evaluated for each record.
-
-Loosest binding first: OR, AND, equality (`=`, `<>`, IS NULL), comparison (`>`, BETWEEN, IN, CONTAINS, ...), sign and
-NOT, value. NOT binds as tightly as a sign, so `NOT a = 1` means `(NOT a) = 1`, as in RocketMQ: use brackets. Keywords
-are case-insensitive, names are not.
+SQL92 is RocketMQ's: expressions over a message's properties, compiled once. Loosest binding first: OR, AND, equality
+(`=`, `<>`, IS NULL), comparison (`>`, BETWEEN, IN, CONTAINS, ...), sign and NOT, value. NOT binds as tightly as a sign,
+so `NOT a = 1` means `(NOT a) = 1`, as in RocketMQ: use brackets. Keywords are case-insensitive, names are not.
 
 A property is text, or None if the message does not have it. None is SQL's "unknown": a comparison with it is unknown,
 NOT of it is unknown, and only a true expression selects a message. Text that is compared with a number has to be a
 number itself, otherwise the message is not selected.
 
-Expressions come from clients, so their length, depth and number of parts are limited, and the outcomes of compiling
-are cached, refusals included. All functions here are thread-safe.
+Expressions come from clients, so their length, depth and number of parts are limited, and the results of compiling are
+cached, refusals included. All functions here are thread-safe.
 """
 
 from __future__ import annotations
@@ -35,21 +31,21 @@ from penstock.format.record import decode_record
 from penstock.store.message import EVERYTHING, TagFilter
 
 RecordFilter: TypeAlias = Callable[[bytes], bool]
-"""Whether a record, as it lies in the log, is wanted."""
+"""Whether a record, as encoded in the log, is selected."""
 SqlCompiler: TypeAlias = Callable[[str], RecordFilter]
-"""Makes a filter of an SQL92 expression; raises BadRequest."""
-_LONGEST_KEPT: Final = 4096
+"""Compiles an SQL92 expression; raises BadRequest."""
+_MAX_CACHED_TAGS: Final = 4096
 
 
 class Selection(NamedTuple):
-    """What is wanted of a queue."""
+    """Which messages of a queue are selected."""
 
     tags: TagFilter = EVERYTHING
     accepts: RecordFilter | None = None
-    """If given, a record has to pass this as well."""
+    """If set, a record has to pass this as well."""
 
-    def may_want(self, tags_codes: npt.NDArray[np.int64]) -> bool:
-        """Whether there may be a wanted message among those with these tags codes."""
+    def may_match(self, tags_codes: npt.NDArray[np.int64]) -> bool:
+        """Whether a message with one of these tags codes may be selected."""
         hashes = self.tags.hashes
         if hashes is None:
             return True
@@ -60,15 +56,15 @@ ALL: Final = Selection()
 
 
 def by_tags(expression: str) -> Selection:
-    """What `*`, or tags joined by `||`, selects."""
+    """The selection of `*`, or of tags joined by `||`."""
     if expression == "*":
         return ALL
-    return Selection(TagFilter(expression)) if len(expression) > _LONGEST_KEPT else _kept(expression)
+    return Selection(TagFilter(expression)) if len(expression) > _MAX_CACHED_TAGS else _cached_by_tags(expression)
 
 
 @lru_cache(maxsize=1024)
-def _kept(expression: str) -> Selection:
-    """Pulls bring the same few expressions again and again."""
+def _cached_by_tags(expression: str) -> Selection:
+    """Cached, as pulls repeat the same few expressions."""
     return Selection(TagFilter(expression))
 
 
@@ -83,33 +79,33 @@ MAX_DEPTH: Final = 60
 MAX_DIGITS: Final = 19
 MAX_CACHED: Final = 256
 MAX_CACHED_BYTES: Final = 256 * 1024
-"""Bytes of expressions. What is compiled from one takes up to about 100 times as much."""
+"""Bytes of expressions. A compiled one takes up to about 100 times as much."""
 
 
 def compile_sql(expression: str) -> RecordFilter:
-    """A filter for records. Raises BadRequest with the reason and the place."""
+    """Compiles a filter for records. Raises BadRequest with the reason and the position."""
     selects = compile_condition(expression)
     return lambda record: selects(decode_record(record).properties)
 
 
 def compile_condition(expression: str) -> Condition:
-    """The same, over properties. Raises BadRequest."""
+    """Compiles a filter for properties. Raises BadRequest."""
     if len(expression) > MAX_LENGTH:
         raise BadRequest(f"the SQL92 expression has {len(expression)} characters; at most {MAX_LENGTH} are allowed")
     return _cache.compiled(expression)
 
 
 class ExpressionCache:
-    """The outcomes of compiling the expressions that were used last: a condition, or the sentence of a refusal.
+    """An LRU cache of compiled expressions: each a condition, or the sentence of a refusal.
 
-    It holds at most `max_entries` expressions and at most `max_bytes` of their text, in UTF-8. Thread-safe.
+    Holds at most `max_entries` expressions and at most `max_bytes` of their text, in UTF-8. Thread-safe.
     """
 
     def __init__(self, compiler: Callable[[str], Condition | str], max_entries: int, max_bytes: int) -> None:
         self._compiler = compiler
         self._max_entries, self._max_bytes = max_entries, max_bytes
         self._bytes = 0
-        self._outcomes: dict[str, Condition | str] = {}  # the one used last comes last
+        self._outcomes: dict[str, Condition | str] = {}  # least recently used first
         self._lock = threading.Lock()
 
     def compiled(self, expression: str) -> Condition:
@@ -134,7 +130,7 @@ def _utf8_size(text: str) -> int:
 
 
 def _compile(expression: str) -> Condition | str:
-    """The condition, or why there is none."""
+    """The condition, or why the expression is refused."""
     try:
         evaluate = _Parser(expression).parse().evaluate
     except BadRequest as error:
@@ -204,25 +200,25 @@ class _Parser:
     def _operand(self) -> _Part:
         """A value with its signs and NOTs, or an expression in brackets."""
         brackets = 0
-        while (found := self._read(_OPERAND, "a value")).lastgroup == "bracket":
+        while (match := self._read(_OPERAND, "a value")).lastgroup == "bracket":
             brackets += 1
-        part = self._value(found)
+        part = self._value(match)
         for _ in range(brackets):
             part = self._operators(part, 0)
             self._expect(")")
         return part
 
-    def _value(self, found: re.Match[str]) -> _Part:
-        kind, word = found.lastgroup, found[0]
+    def _value(self, match: re.Match[str]) -> _Part:
+        kind, word = match.lastgroup, match[0]
         if kind == "text":
             return _constant(_unquote(word))
         if kind == "real":
             return _constant(float(word))
         if kind == "whole":
-            if len(found["whole"]) > MAX_DIGITS:
-                self._at = found.start()
+            if len(match["whole"]) > MAX_DIGITS:
+                self._at = match.start()
                 self._refuse(f"a number is too large (at most {MAX_DIGITS} digits are allowed)")
-            return _constant(int(found["whole"]))
+            return _constant(int(match["whole"]))
         if kind == "sign":
             return _unary(_signed(-1 if word == "-" else 1), self._inner(_UNARY))
         if word.upper() == "NOT":
@@ -236,7 +232,7 @@ class _Parser:
         """
         highest = _COMPARISON
         while power < _POWERS.get(word := self._peek(), 0) <= highest:
-            self._take(word)
+            self._accept(word)
             left = self._operator(left, word)
             highest = _POWERS[word]
         return left
@@ -244,14 +240,14 @@ class _Parser:
     def _operator(self, left: _Part, word: str) -> _Part:
         if word in ("OR", "AND"):
             parts = [left, self._inner(_POWERS[word])]
-            while self._take(word):
+            while self._accept(word):
                 parts.append(self._inner(_POWERS[word]))
             return _chain(parts, decides=word == "OR")
         if word in ("=", "<>"):
             part = _binary(_equal, left, self._inner(_EQUALITY))
             return part if word == "=" else _unary(_not, part)
         if word == "IS":
-            wanted = not self._take("NOT")
+            wanted = not self._accept("NOT")
             self._expect("NULL")
             return _unary(lambda value: (value is None) is wanted, left)
         if word in _ORDER_TESTS:
@@ -259,7 +255,7 @@ class _Parser:
         if word == "NOT":
             if (negated := self._peek()) not in _MAY_FOLLOW_NOT:
                 self._refuse(f"one of {', '.join(_MAY_FOLLOW_NOT)} is expected")
-            self._take(negated)
+            self._accept(negated)
             return _unary(_not, self._predicate(left, negated))
         return self._predicate(left, word)
 
@@ -272,7 +268,7 @@ class _Parser:
         if word == "IN":
             self._expect("(")
             texts = [self._text()]
-            while self._take(","):
+            while self._accept(","):
                 texts.append(self._text())
             self._expect(")")
             allowed = frozenset(texts)
@@ -292,27 +288,27 @@ class _Parser:
         return _unquote(self._read(_TEXT, "a text in single quotes")[0])
 
     def _read(self, pattern: re.Pattern[str], expected: str) -> re.Match[str]:
-        found = self._match(pattern)
-        if found is None:
+        match = self._match(pattern)
+        if match is None:
             self._refuse(f"{expected} is expected")
-        self._at, self._next = found.end(), None
-        return found
+        self._at, self._next = match.end(), None
+        return match
 
     def _peek(self) -> str:
-        """The operator, bracket or comma that comes next, in capitals; "" for anything else."""
+        """The next operator, bracket or comma, in capitals; "" for anything else."""
         if self._next is None:
-            found = self._match(_OPERATOR)
-            self._next = found[0].upper() if found else ""
+            match = self._match(_OPERATOR)
+            self._next = match[0].upper() if match else ""
         return self._next
 
-    def _take(self, word: str) -> bool:
-        """Reads `word` if it comes next."""
+    def _accept(self, word: str) -> bool:
+        """Reads `word` if it is next; returns whether it was."""
         if taken := self._peek() == word:
             self._at, self._next = self._at + len(word), None
         return taken
 
     def _expect(self, word: str) -> None:
-        if not self._take(word):
+        if not self._accept(word):
             self._refuse(f"'{word}' is expected")
 
     def _match(self, pattern: re.Pattern[str]) -> re.Match[str] | None:
@@ -366,10 +362,10 @@ def _chain(operands: Sequence[_Part], *, decides: bool) -> _Part:
     def evaluate(properties: Properties) -> Truth:
         outcome: Truth = not decides
         for condition in conditions:
-            found = condition(properties)
-            if found is decides:
+            value = condition(properties)
+            if value is decides:
                 return decides
-            if not isinstance(found, bool):
+            if not isinstance(value, bool):
                 outcome = None
         return outcome
 
@@ -404,10 +400,10 @@ def number(value: Value) -> float | int:
         raise NotComparable
     if not isinstance(value, str):
         return value
-    if (found := _NUMBER.fullmatch(value)) is None:
+    if (match := _NUMBER.fullmatch(value)) is None:
         raise NotComparable
     try:
-        return float(value) if found.lastindex else int(value)
+        return float(value) if match.lastindex else int(value)
     except ValueError:  # more digits than Python converts
         raise NotComparable from None
 

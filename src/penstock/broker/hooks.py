@@ -1,8 +1,8 @@
-"""Code that is called before and after each send and each pull: for traces, counters and checks of one's own.
+"""Hooks: user code that runs before and after each send and pull, for traces, counters and checks.
 
 A hook is any object with the methods of `SendHook` or `ConsumeHook`. Hooks run on the loop's thread and must be quick.
-What a `before_send` raises as a `Refusal` is the answer to the client and nothing is stored; any other error of a hook
-is logged and changes nothing. Without hooks nothing is built for them.
+A `Refusal` raised by `before_send` becomes the client's reply, and nothing is stored; any other error of a hook is
+logged and changes nothing. Without hooks, no context is built.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ log = logging.getLogger("penstock.broker")
 
 
 class SendContext(msgspec.Struct, kw_only=True):
-    """One send. The second half is known afterwards."""
+    """One send. The fields from `code` on are set after it."""
 
     producer_group: str
     topic: str
@@ -41,7 +41,7 @@ class SendContext(msgspec.Struct, kw_only=True):
 
 
 class ConsumeContext(msgspec.Struct, kw_only=True):
-    """Messages that a group is given, or gives back."""
+    """Messages that a group receives, or sends back."""
 
     consumer_group: str
     topic: str
@@ -57,7 +57,7 @@ class ConsumeContext(msgspec.Struct, kw_only=True):
 
 
 class SendHook(Protocol):
-    """What is called around a send."""
+    """Called around each send."""
 
     def before_send(self, context: SendContext) -> None: ...
 
@@ -65,7 +65,7 @@ class SendHook(Protocol):
 
 
 class ConsumeHook(Protocol):
-    """What is called when messages go to a consumer, and when it says what became of them."""
+    """`before_consume` is called when messages go to a consumer, `after_consume` when it sends one back."""
 
     def before_consume(self, context: ConsumeContext) -> None: ...
 

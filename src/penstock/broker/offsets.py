@@ -1,12 +1,8 @@
-"""How far each group has consumed each queue: consumerOffset.json in memory.
+"""Consumer offsets: consumerOffset.json in memory, and the requests of clients (14, 15, 29 to 32).
 
-An offset is the next one to consume. The file is written every few seconds, not at each commit: a crash brings back
-offsets that are a few seconds old, and consumers see those messages again.
-
-
-Offsets that clients ask for: of groups (14, 15) and of queues (29 to 32).
-
-What is committed must be of a queue and a group that there are, so that no client can make the table grow for ever.
+An offset is the next one to consume. The file is written every few seconds, not at each commit: after a crash offsets
+are a few seconds old, and consumers see those messages again. A commit must name an existing queue and group, so that
+clients cannot grow the table without limit. Belongs to the loop's thread.
 """
 
 from __future__ import annotations
@@ -45,32 +41,32 @@ class OffsetTable:
         self.changes = 0
         """Counts changes, so that an unchanged table need not be written."""
 
-    # -- asking ----------------------------------------------------------------------------------------------
+    # -- reading ---------------------------------------------------------------------------------------------
 
     def query(self, group: str, topic: str, queue_id: int) -> int:
         """The next offset to consume, -1 if nothing was ever committed."""
         return self._offsets.get((topic, group), {}).get(queue_id, NOT_FOUND)
 
     def of_group(self, group: str) -> dict[str, dict[int, int]]:
-        """By topic and queue, all offsets of a group."""
+        """All offsets of a group, by topic and queue."""
         return {topic: dict(queues) for (topic, owner), queues in self._offsets.items() if owner == group}
 
     def of_queue(self, group: str, topic: str) -> dict[int, int]:
-        """By queue, the offsets of a group in one topic."""
+        """The offsets of a group in one topic, by queue."""
         return dict(self._offsets.get((topic, group), {}))
 
     def groups_of(self, topic: str) -> list[str]:
-        """The groups that have committed something for a topic."""
+        """The groups with offsets in a topic."""
         return sorted(group for name, group in self._offsets if name == topic)
 
     def snapshot(self) -> ConsumerOffsets:
-        """What consumerOffset.json should say now."""
+        """The contents of consumerOffset.json as of now."""
         return ConsumerOffsets(offsets={key: dict(queues) for key, queues in self._offsets.items()}, extra=self._extra)
 
     # -- changing --------------------------------------------------------------------------------------------
 
     def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:
-        """Remembers an offset; a negative one says that there is nothing to remember."""
+        """Sets an offset; a negative one is ignored."""
         if offset < 0 or queue_id < 0:
             return
         queues = self._offsets.setdefault((topic, group), {})
@@ -78,23 +74,25 @@ class OffsetTable:
         if offset == before:
             return
         if offset < before:
-            log.warning("%s goes back in %s queue %d, from %d to %d", group, topic, queue_id, before, offset)
+            log.warning(
+                "offset moved back: group=%s topic=%s queue=%d from=%d to=%d", group, topic, queue_id, before, offset
+            )
         queues[queue_id] = offset
         self.changes += 1
 
     def reset(self, group: str, topic: str, offsets: Mapping[int, int]) -> None:
-        """Puts a group's offsets in some queues of a topic where an administrator wants them."""
+        """Sets a group's offsets in some queues of a topic, forwards or backwards."""
         self._offsets.setdefault((topic, group), {}).update(offsets)
         self.changes += 1
 
-    def take_over(self, offsets: ConsumerOffsets) -> None:
-        """Becomes what a master's table is."""
+    def replace(self, offsets: ConsumerOffsets) -> None:
+        """Replaces the table by the master's."""
         if offsets.offsets != self._offsets:
             self._offsets = {key: dict(queues) for key, queues in offsets.offsets.items()}
             self.changes += 1
 
     def clone(self, source: str, target: str, topic: str) -> None:
-        """Gives one group what another has consumed of a topic."""
+        """Copies a group's offsets in a topic to another group."""
         offsets = self._offsets.get((topic, source))
         if offsets:
             self.reset(target, topic, offsets)
@@ -134,7 +132,7 @@ class Offsets:
         }
 
     def _query(self, connection: Connection, command: Command) -> Command:
-        """Where a group goes on. A new group starts at 0 if the queue still has everything, and recent enough."""
+        """Where a group resumes. A new group starts at 0 if the queue still has all its messages, and in memory."""
         header = command.read(QueryConsumerOffset)
         offset = self._offsets.query(header.consumer_group, header.topic, header.queue_id)
         if offset >= 0:

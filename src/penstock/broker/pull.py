@@ -1,23 +1,9 @@
-"""From which broker of its name a consumer should pull: the master, or a slave while it is far behind.
+"""Pulls: codes 11 and 361.
 
-With slaveReadEnable a master sends a consumer to the broker that its group names (whichBrokerWhenConsumeSlowly) when
-what it reads is likely not in memory any more, and back otherwise. A slave serves whoever comes, as RocketMQ's do;
-without slaveReadEnable it suggests the master for the next pull. A slave that has less than a consumer has seen does
-not correct it, unless offsetCheckInSlave is true: the master may know better, or the rest is still to come.
-
-
-OFFSET_MOVED_EVENT: a record of each time a consumer was sent to another offset than the one it asked for.
-
-Whoever watches that topic learns that a group lost its place: its messages were deleted, or its offset was never
-right. The record is RocketMQ's: JSON with the group, the queue and both offsets, its tag and key the group's name. A
-consumer that asks again and again would fill the log with them, so there is one a minute for a queue of a group, and
-so many for all. What was told is not on disk, and after a restart may be told again. Belongs to the loop's thread.
-
-
-Pulling: codes 11 and 361.
-
-A pull is checked, its offset committed if it says so, and answered from the queue. One that is at the queue's end may
-be held (`hold`) and is then run once more. Every answer carries the next offset and the queue's bounds.
+A pull is checked, commits its offset if it asks to, and is answered from the queue. At the queue's end it may be held
+(`long_polling`) and run again later. Every answer carries the next offset and the queue's bounds. `SlaveReads` decides
+which broker a consumer should pull from next; `MovedOffsets` records when a consumer's offset was corrected. All of it
+belongs to the loop's thread.
 """
 
 from __future__ import annotations
@@ -32,7 +18,7 @@ from penstock.broker.consumers import sql_compiler
 from penstock.broker.filters import ALL, Selection, SqlCompiler, by_tags
 from penstock.broker.hooks import ConsumeContext
 from penstock.broker.long_polling import HeldPull, HeldPulls
-from penstock.broker.replies import found_head
+from penstock.broker.replies import pull_reply_head
 from penstock.broker.settings import SettingsInForce
 from penstock.broker.state import BrokerState
 from penstock.broker.topics import OFFSET_MOVED_TOPIC
@@ -50,11 +36,18 @@ from penstock.remoting.handlers import Handler, Refusal, failed
 from penstock.store.message import GetStatus, Message, Page
 from penstock.store.store import MessageStore
 
+log = logging.getLogger("penstock.broker")
+
 _MASTER: Final = 0
 
 
 class SlaveReads:
-    """Asked by every pull; `follows` says of a slave whether its master is there, and is None for a master."""
+    """Which broker a consumer should pull from next: the master, or a slave while the consumer is far behind.
+
+    With slaveReadEnable a master suggests the broker that the group names (whichBrokerWhenConsumeSlowly) while the
+    messages are probably no longer in memory. A slave serves every pull, as RocketMQ's do. `follows` says whether a
+    slave is connected to its master; it is None on a master.
+    """
 
     def __init__(
         self, settings: SettingsInForce, follows: Callable[[], bool] | None = None, *, corrects: bool = True
@@ -62,16 +55,17 @@ class SlaveReads:
         self._settings = settings
         self._follows = follows
         self.corrects = corrects or follows is None
-        """Whether consumers are told that their offset is none of the queue's."""
+        """Whether an offset outside the queue is corrected; on a slave, whose master may have more, only with
+        offsetCheckInSlave."""
 
     @property
     def suggests(self) -> bool:
-        """Whether answers may name another broker than the master."""
+        """Whether answers may suggest a broker other than the master."""
         return self._settings.now.slave_read_enable
 
     @property
-    def takes_offsets(self) -> bool:
-        """Whether a pull may commit: a slave's offsets are its master's, unless that is gone."""
+    def accepts_commits(self) -> bool:
+        """Whether a pull may commit: a slave copies its master's offsets while it follows."""
         return self._follows is None or not self._follows()
 
     def suggested(self, group: SubscriptionGroup | None, page: Page) -> int:
@@ -81,32 +75,35 @@ class SlaveReads:
         return group.which_broker_when_consume_slowly if page.suggest_slave else group.broker_id
 
 
-log = logging.getLogger("penstock.broker")
 SPAN_MS: Final = 60_000
 MAX_IN_A_SPAN: Final = 1_000
 
 
 class MovedOffsets:
-    """Writes the records."""
+    """Stores a message in OFFSET_MOVED_EVENT when a consumer was sent to another offset than it asked for.
+
+    A group loses its offset when its messages were deleted or the offset was never valid. The message is RocketMQ's:
+    JSON with the group, the queue and both offsets; tag and key are the group. Limited to one per queue, group and
+    minute, and to MAX_IN_A_SPAN in all, since a consumer may ask again and again. A restart forgets the limits.
+    """
 
     def __init__(self, store: MessageStore, settings: SettingsInForce, clock: Callable[[], int]) -> None:
         self._store = store
         self._settings = settings
         self._clock = clock
-        self._told: set[tuple[str, str, int]] = set()
-        self._told_since = 0
+        self._reported: set[tuple[str, str, int]] = set()
+        self._span_began = 0
 
-    def tell(self, group: str, topic: str, queue_id: int, asked: int, given: int) -> None:
-        """Notes that a group asked for one offset of a queue and was given another."""
+    def report(self, group: str, topic: str, queue_id: int, asked: int, given: int) -> None:
         now = self._clock()
-        if not 0 <= now - self._told_since < SPAN_MS:
-            self._told.clear()
-            self._told_since = now
+        if not 0 <= now - self._span_began < SPAN_MS:
+            self._reported.clear()
+            self._span_began = now
         key = (group, topic, queue_id)
-        if key in self._told or len(self._told) >= MAX_IN_A_SPAN or not self._settings.now.is_writable:
+        if key in self._reported or len(self._reported) >= MAX_IN_A_SPAN or not self._settings.now.is_writable:
             return
-        self._told.add(key)
-        log.warning("%s asked for offset %d of %s queue %d, and was sent to %d", group, asked, topic, queue_id, given)
+        self._reported.add(key)
+        log.warning("offset moved: group=%s topic=%s queue=%d from=%d to=%d", group, topic, queue_id, asked, given)
         queue = MessageQueue(broker_name=self._settings.now.broker_name, queue_id=queue_id, topic=topic)
         event = OffsetMovedEvent(consumer_group=group, message_queue=queue, offset_request=asked, offset_new=given)
         message = Message(
@@ -120,11 +117,11 @@ class MovedOffsets:
         )
         try:
             result = self._store.append(message)
-        except PenstockError as error:  # the pull is answered whatever becomes of its record
-            log.warning("that is not in %s: %s", OFFSET_MOVED_TOPIC, error)
+        except PenstockError as error:  # the pull is answered in any case
+            log.warning("could not store a message in %s: %s", OFFSET_MOVED_TOPIC, error)
             return
         if not result.stored:
-            log.warning("that is not in %s: %s", OFFSET_MOVED_TOPIC, result.reason or result.status.value)
+            log.warning("could not store a message in %s: %s", OFFSET_MOVED_TOPIC, result.reason or result.status.value)
 
 
 _EMPTY: Final = (GetStatus.NO_MESSAGE_IN_QUEUE, GetStatus.NO_MATCHED_LOGIC_QUEUE)
@@ -140,17 +137,17 @@ _CODES: Final = {
     GetStatus.NO_MESSAGE_IN_QUEUE: ResponseCode.PULL_NOT_FOUND,
     GetStatus.NO_MATCHED_LOGIC_QUEUE: ResponseCode.PULL_NOT_FOUND,
 }
-_ANSWERS: Final = {status: (code, status.name) for status, code in _CODES.items()}
+_REPLIES: Final = {status: (code, status.name) for status, code in _CODES.items()}
 _BY_TAG: Final = (None, "", TAG)
 _UNKNOWN: Final = (None, 0)
 _MAX_PLAIN: Final = 65_536
 _LONGEST_HOLD_S: Final = 300.0
 _MAX_EXAMINED: Final = 800
-"""Messages that one pull shows to an SQL92 filter before it is answered, found or not."""
+"""How many messages one pull shows to an SQL92 filter before it is answered."""
 
 
 class Pulls:
-    """Answers pulls."""
+    """Answers pulls; `held` keeps those that wait."""
 
     def __init__(
         self, state: BrokerState, held: HeldPulls, moved: MovedOffsets, reads: SlaveReads, compile_sql: SqlCompiler
@@ -163,12 +160,12 @@ class Pulls:
         self._held = held
         self._settings = settings = state.settings
         self._hooks = state.hooks
-        self._tally = state.tally
+        self._counters = state.counters
         self._moved = moved
         self._reads = reads
         self._compile_sql = compile_sql
         self._plain: dict[tuple[str, str], tuple[SubscriptionGroup, int]] = {}
-        """By topic and group what has passed all checks, with the number of queues to read from."""
+        """By topic and group: those that passed all checks, with the number of queues; emptied on changes."""
         topics.on_change.append(self._plain.clear)
         groups.on_change.append(self._plain.clear)
         settings.on_change.append(lambda _: self._plain.clear())
@@ -183,16 +180,16 @@ class Pulls:
         if group is None or not 0 <= header.queue_id < queues:
             group = self._check(header)
         selection = self._select(header, group)
-        if flags & COMMIT_OFFSET and self._reads.takes_offsets:
+        if flags & COMMIT_OFFSET and self._reads.accepts_commits:
             self._offsets.commit(header.consumer_group, header.topic, header.queue_id, header.commit_offset)
         page = self._get(header, offset, selection)
         if page.status is GetStatus.FOUND and not command.binary and not self._reads.suggests:
-            self._count(connection, header, page)
+            self._count_pulled(connection, header, page)
             bounds = page.next_begin_offset, page.min_offset, page.max_offset
-            return found_head(command.opaque, *bounds, len(page.data)), page.data
+            return pull_reply_head(command.opaque, *bounds, len(page.data)), page.data
         waits = flags & SUSPEND != 0 and self._is_at_end(page, offset)
         if page.status not in _SCANNED and not waits and self._store.dispatcher.behind > 0:
-            self._store.catch_up()  # who cannot wait is to see what was acknowledged before
+            self._store.catch_up()  # a pull that cannot wait must see every acked message
             page = self._get(header, offset, selection)
             waits = flags & SUSPEND != 0 and self._is_at_end(page, offset)
         if waits:
@@ -203,9 +200,9 @@ class Pulls:
     # -- checks ----------------------------------------------------------------------------------------------
 
     def _check(self, header: PullMessage) -> SubscriptionGroup:
-        """The group, if it may pull from this queue. Raises Refusal."""
+        """Returns the group. Raises Refusal if it may not pull from this queue."""
         if not self._settings.now.is_readable:
-            raise Refusal(ResponseCode.NO_PERMISSION, "this broker may not be read from (brokerPermission)")
+            raise Refusal(ResponseCode.NO_PERMISSION, "this broker is not readable (brokerPermission)")
         group = self._groups.find_or_create(header.consumer_group)
         if group is None:
             why = f"consumer group '{header.consumer_group}' does not exist"
@@ -216,7 +213,7 @@ class Pulls:
         if topic is None:
             raise Refusal(ResponseCode.TOPIC_NOT_EXIST, f"topic '{header.topic}' does not exist; create it first")
         if not topic.perm & PERM_READ:
-            raise Refusal(ResponseCode.NO_PERMISSION, f"topic '{topic.name}' may not be read")
+            raise Refusal(ResponseCode.NO_PERMISSION, f"topic '{topic.name}' is not readable")
         if not 0 <= header.queue_id < topic.read_queue_nums:
             why = f"topic '{topic.name}' has {topic.read_queue_nums} queues, and no queue {header.queue_id}"
             raise Refusal(ResponseCode.SYSTEM_ERROR, why)
@@ -226,7 +223,7 @@ class Pulls:
         return group
 
     def _select(self, header: PullMessage, group: SubscriptionGroup) -> Selection:
-        """What the consumer wants: what the pull says, or else the last heartbeat. Raises Refusal."""
+        """What the consumer selects: by the pull itself, or else by its last heartbeat. Raises Refusal."""
         if header.sys_flag & SUBSCRIPTION:
             if header.subscription == "*" and header.expression_type in _BY_TAG:
                 return ALL
@@ -258,20 +255,20 @@ class Pulls:
             raise Refusal(ResponseCode.SUBSCRIPTION_NOT_EXIST, why)
         if clients.message_model is MessageModel.BROADCASTING and not group.consume_broadcast_enable:
             raise Refusal(ResponseCode.NO_PERMISSION, f"consumer group '{group.name}' may not consume by broadcast")
-        found = clients.subscriptions.get(header.topic)
-        if found is None:
+        subscription = clients.subscriptions.get(header.topic)
+        if subscription is None:
             why = f"consumer group '{group.name}' has not subscribed to topic '{header.topic}'"
             raise Refusal(ResponseCode.SUBSCRIPTION_NOT_EXIST, why)
-        if found.sub_version < header.sub_version:
+        if subscription.sub_version < header.sub_version:
             why = f"the subscription of group '{group.name}' to topic '{header.topic}' has not arrived yet"
             raise Refusal(ResponseCode.SUBSCRIPTION_NOT_LATEST, why)
-        return found
+        return subscription
 
     # -- reading ---------------------------------------------------------------------------------------------
 
     def _get(self, header: PullMessage, offset: int, selection: Selection) -> Page:
-        topic, queue_id, most = header.topic, header.queue_id, max(1, header.max_msg_nums)
-        page = self._store.get_dispatched(topic, queue_id, offset, most, selection.tags)
+        topic, queue_id, limit = header.topic, header.queue_id, max(1, header.max_msg_nums)
+        page = self._store.get_dispatched(topic, queue_id, offset, limit, selection.tags)
         if selection.accepts is None or page.status is not GetStatus.FOUND:
             return page
         while True:
@@ -280,19 +277,19 @@ class Pulls:
                 return msgspec.structs.replace(page, data=b"".join(kept), count=len(kept))
             if page.next_begin_offset - offset >= _MAX_EXAMINED or page.next_begin_offset >= page.max_offset:
                 return msgspec.structs.replace(page, status=GetStatus.NO_MATCHED_MESSAGE, data=b"", count=0)
-            following = self._store.get_dispatched(topic, queue_id, page.next_begin_offset, most, selection.tags)
+            following = self._store.get_dispatched(topic, queue_id, page.next_begin_offset, limit, selection.tags)
             if following.status is not GetStatus.FOUND:
                 return msgspec.structs.replace(page, status=GetStatus.NO_MATCHED_MESSAGE, data=b"", count=0)
             page = following
 
     @staticmethod
     def _is_at_end(page: Page, offset: int) -> bool:
-        """Whether there is nothing to give and nothing to correct: the next message is the one that is asked for."""
+        """Whether the next message of the queue is the one asked for, so that the pull may wait for it."""
         if page.status in _EMPTY:
             return offset == 0
         return page.status is GetStatus.OFFSET_OVERFLOW_ONE
 
-    # -- waiting ---------------------------------------------------------------------------------------------
+    # -- long polling ----------------------------------------------------------------------------------------
 
     def _hold(self, connection: Connection, command: Command, header: PullMessage, selection: Selection) -> None:
         settings = self._settings.now
@@ -304,7 +301,7 @@ class Pulls:
         def run(held: HeldPull, is_last: bool) -> bool:
             try:
                 page = self._get(header, held.offset, selection)
-            except Exception as error:  # nobody above a held pull would answer it
+            except Exception as error:  # no caller would answer a held pull
                 connection.send(failed(command, error))
                 return True
             if not is_last and page.status is GetStatus.NO_MATCHED_MESSAGE:
@@ -322,7 +319,7 @@ class Pulls:
     # -- answering -------------------------------------------------------------------------------------------
 
     def _answer(self, connection: Connection, command: Command, header: PullMessage, page: Page) -> Command:
-        code, remark = _ANSWERS[page.status]
+        code, remark = _REPLIES[page.status]
         if page.status in _EMPTY and header.queue_offset != 0:
             code = ResponseCode.PULL_OFFSET_MOVED
         next_offset = page.next_begin_offset
@@ -330,9 +327,9 @@ class Pulls:
             code, next_offset = ResponseCode.PULL_RETRY_IMMEDIATELY, header.queue_offset
         if code is ResponseCode.PULL_OFFSET_MOVED:
             queue = header.consumer_group, header.topic, header.queue_id
-            self._moved.tell(*queue, header.queue_offset, page.next_begin_offset)
+            self._moved.report(*queue, header.queue_offset, page.next_begin_offset)
         if page.count:
-            self._count(connection, header, page)
+            self._count_pulled(connection, header, page)
         bounds = {
             "suggestWhichBrokerId": str(self._reads.suggested(self._groups.find(header.consumer_group), page)),
             "nextBeginOffset": str(next_offset),
@@ -341,12 +338,12 @@ class Pulls:
         }
         return Command(code, bounds, page.data, command.opaque, RESPONSE, remark, binary=command.binary)
 
-    def _count(self, connection: Connection, header: PullMessage, page: Page) -> None:
-        self._tally.count_got(header.topic, header.consumer_group, page.count, len(page.data))
+    def _count_pulled(self, connection: Connection, header: PullMessage, page: Page) -> None:
+        self._counters.count_got(header.topic, header.consumer_group, page.count, len(page.data))
         if self._hooks.consume:
-            self._tell_hooks(connection, header, page)
+            self._call_before_consume(connection, header, page)
 
-    def _tell_hooks(self, connection: Connection, header: PullMessage, page: Page) -> None:
+    def _call_before_consume(self, connection: Connection, header: PullMessage, page: Page) -> None:
         self._hooks.before_consume(
             ConsumeContext(
                 consumer_group=header.consumer_group,

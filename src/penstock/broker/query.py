@@ -1,8 +1,8 @@
-"""Finding messages: by key (12) and by id (33).
+"""Queries: messages by key (12) and by id (33).
 
-A key may have many candidates in the index, so the search runs in a thread; the loop serves others meanwhile. There is
-one such thread: queries wait for each other and for nothing else, and a client that asks for many holds up only who
-asks as well. What is found goes into one answer, the newest first in line when not all fits into it.
+A key may have many candidates in the index, so the search runs in a thread, and the loop serves others meanwhile. There
+is one such thread: a client with many queries delays only other queries. A reply that would be too large keeps the
+newest messages.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from penstock.remoting.handlers import Handler, Refusal
 from penstock.store.store import MessageStore
 
 _MAX_BYTES: Final = 8 << 20
-"""Of one answer; clients refuse frames of more than 16 MiB. One record is always given."""
+"""Limit of one reply, as clients refuse frames of more than 16 MiB; one record is always returned."""
 
 
 class MessageQueries:
-    """Answers from the index and the log."""
+    """Searches the index and the log."""
 
     def __init__(self, store: MessageStore) -> None:
         self._store = store
@@ -35,24 +35,24 @@ class MessageQueries:
         return {RequestCode.QUERY_MESSAGE: self._by_key, RequestCode.VIEW_MESSAGE_BY_ID: self._by_id}
 
     def stop(self) -> None:
-        """Begins no more queries, and returns when the one under way has ended. May be called from another thread."""
+        """Refuses further queries, and returns when the running one has ended. Any thread may call."""
         self._stopped = True
         self._thread.shutdown(wait=True, cancel_futures=True)
 
     async def _by_key(self, connection: Connection, command: Command) -> Command:
         header = command.read(QueryMessage)
         if self._stopped:
-            raise Refusal(ResponseCode.SERVICE_NOT_AVAILABLE, "this broker is stopping; ask another one")
-        found = await asyncio.get_running_loop().run_in_executor(self._thread, self._find, header)
-        told = fields.write(self._index_end())
-        if not found:
-            why = "no such message, or not within these times, or not in the index yet"
-            return command.reply(ResponseCode.QUERY_NOT_FOUND, why, told)
-        return command.reply(ResponseCode.SUCCESS, ext=told, body=b"".join(found))
+            raise Refusal(ResponseCode.SERVICE_NOT_AVAILABLE, "this broker is stopping; query another one")
+        records = await asyncio.get_running_loop().run_in_executor(self._thread, self._find, header)
+        ext = fields.write(self._index_end())
+        if not records:
+            why = "no such message in this time range, or not indexed yet"
+            return command.reply(ResponseCode.QUERY_NOT_FOUND, why, ext)
+        return command.reply(ResponseCode.SUCCESS, ext=ext, body=b"".join(records))
 
     def _find(self, header: QueryMessage) -> list[bytes]:
-        most = None if header.unique_key else max(header.max_num, 1)
-        hits = self._store.query(header.topic, header.key, header.begin_timestamp, header.end_timestamp, most)
+        limit = None if header.unique_key else max(header.max_num, 1)
+        hits = self._store.query(header.topic, header.key, header.begin_timestamp, header.end_timestamp, limit)
         kept: list[bytes] = []
         size = 0
         for record in reversed(hits.records):
@@ -72,5 +72,5 @@ class MessageQueries:
         record = self._store.look_up(offset)
         data = None if record is None else self._store.records.raw(offset, record.size)[0]
         if data is None:
-            raise Refusal(ResponseCode.SYSTEM_ERROR, f"there is no message at offset {offset}")
+            raise Refusal(ResponseCode.SYSTEM_ERROR, f"no message at offset {offset}")
         return command.reply(ResponseCode.SUCCESS, body=data)

@@ -1,8 +1,8 @@
-"""Tells name servers that this broker is here and which topics it has.
+"""Registers this broker and its topics with name servers.
 
-The embedded name server is told directly and at once. Others are told over the network: every 30 seconds, and soon
-after a change; one that does not answer is tried again after a second, then less and less often, and does not keep the
-broker from working. At the end the broker takes its leave, so that clients stop asking for it.
+The embedded name server is updated directly. Remote ones get a request every 30 seconds and soon after a change; one
+that does not answer is retried after a second, then with growing pauses, and does not keep the broker from working. At
+the end the broker unregisters, so that clients stop connecting to it. Belongs to the loop's thread.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ from penstock.remoting.sockets import parse_address
 log = logging.getLogger("penstock.broker")
 
 _FIRST_RETRY_S: Final = 1.0
-_LONGEST_RETRY_S: Final = 30.0
-_LEAVE_S: Final = 1.0
+_MAX_RETRY_S: Final = 30.0
+_UNREGISTER_S: Final = 1.0
 _SOON_S: Final = 0.02
-"""Topics that are made together are told together."""
+"""Changes within this time are sent together."""
 
 
 class BrokerRegistration:
-    """All name servers that know, or are to know, this broker."""
+    """Registration with all name servers."""
 
     def __init__(
         self,
@@ -56,38 +56,38 @@ class BrokerRegistration:
         self._embedded = embedded
         self._remote = [_Remote(address, self) for address in settings.now.name_servers]
         self._loop = asyncio.get_running_loop()
-        self._telling = False
+        self._scheduled = False
         self.on_master: Callable[[str, str], object] = _ignore
-        """Called with where the master sends its log and where it answers clients, when a name server tells a slave."""
+        """Called on a slave with the master's log address and client address, from a name server."""
         topics.on_change.append(self.changed)
         self._permission = settings.now.broker_permission
         settings.on_change.append(self._settings_changed)
 
     def start(self, ha_address: str = "") -> None:
-        """Tells all of them; `ha_address` is where slaves find the log, if they may follow."""
+        """Registers with all of them; `ha_address` is where slaves connect, if any may."""
         self._broker = dataclasses.replace(self._broker, ha_address=ha_address)
-        self._tell_embedded()
+        self._register_embedded()
         for remote in self._remote:
             remote.start()
 
     def _settings_changed(self, settings: BrokerSettings) -> None:
         if settings.broker_permission != self._permission:
             self._permission = settings.broker_permission
-            self._topics.mark_changed()  # name servers take note of a new version only
+            self._topics.mark_changed()  # name servers ignore a table whose version is not new
 
     def changed(self) -> None:
-        """The topics, or what may be done with them, are not what they were."""
-        if not self._telling:
-            self._telling = True
-            self._loop.call_soon(self._tell)
+        """Registers again soon: topics or permissions have changed."""
+        if not self._scheduled:
+            self._scheduled = True
+            self._loop.call_soon(self._register_all)
 
-    def _tell(self) -> None:
-        self._telling = False
-        self._tell_embedded()
+    def _register_all(self) -> None:
+        self._scheduled = False
+        self._register_embedded()
         for remote in self._remote:
             remote.changed.set()
 
-    def _tell_embedded(self) -> None:
+    def _register_embedded(self) -> None:
         if self._embedded is not None:
             self._embedded.register_local(self._broker, self.topics())
             master = self._embedded.routes.master_of(self._broker.name)
@@ -95,20 +95,22 @@ class BrokerRegistration:
                 self.on_master(master.ha_address, master.address)
 
     async def stop(self) -> None:
-        """Takes leave of all of them; of those that answer soon."""
+        """Unregisters from all of them that answer in time."""
         if self._embedded is not None:
             self._embedded.unregister_local(self._broker)
         await asyncio.gather(*(remote.stop() for remote in self._remote))
 
-    # -- what is told ----------------------------------------------------------------------------------------
+    # -- requests --------------------------------------------------------------------------------------------
 
     def topics(self) -> TopicConfigs:
-        """The topics as clients may use them: with no right that the broker itself does not give."""
+        """The topics, with permissions limited by brokerPermission."""
         known, allowed = self._topics.snapshot(), self._settings.now.broker_permission
         if self._settings.now.is_readable and self._settings.now.is_writable:
             return known
-        cut = {name: msgspec.structs.replace(topic, perm=topic.perm & allowed) for name, topic in known.topics.items()}
-        return TopicConfigs(topics=cut, version=known.version)
+        limited = {
+            name: msgspec.structs.replace(topic, perm=topic.perm & allowed) for name, topic in known.topics.items()
+        }
+        return TopicConfigs(topics=limited, version=known.version)
 
     def register_request(self) -> Command:
         compressed, broker = self._settings.now.compressed_register, self._broker
@@ -152,7 +154,7 @@ def _ignore(log_address: str, client_address: str) -> None:
 
 
 class _Remote:
-    """One name server on the network."""
+    """One remote name server."""
 
     def __init__(self, address: str, registration: BrokerRegistration) -> None:
         self._address = address
@@ -175,13 +177,13 @@ class _Remote:
                 retry_s, pause_s = _FIRST_RETRY_S, self._registration.period_s
             except PenstockError as error:
                 if not self._has_failed:
-                    log.warning("not registered at name server %s, will try on: %s", self._address, error)
+                    log.warning("cannot register with name server %s, retrying: %s", self._address, error)
                 self._has_failed, self._is_registered = True, False
-                pause_s, retry_s = retry_s, min(retry_s * 2, _LONGEST_RETRY_S)
+                pause_s, retry_s = retry_s, min(retry_s * 2, _MAX_RETRY_S)
                 await asyncio.sleep(pause_s)
                 continue
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(pause_s):  # wait_for of Python 3.11 can swallow the cancelling of `stop`
+                async with asyncio.timeout(pause_s):  # Python 3.11's wait_for can swallow the cancellation by `stop`
                     await self.changed.wait()
                 await asyncio.sleep(_SOON_S)
 
@@ -196,7 +198,7 @@ class _Remote:
         if master.master_addr and not self._registration.is_master:
             self._registration.on_master(master.ha_server_addr or "", master.master_addr)
         if not self._is_registered:
-            log.info("registered at name server %s", self._address)
+            log.info("registered with name server %s", self._address)
         self._is_registered, self._has_failed = True, False
 
     async def stop(self) -> None:
@@ -206,5 +208,5 @@ class _Remote:
         if self._connection is not None and not self._connection.closed:
             with contextlib.suppress(PenstockError):
                 if self._is_registered:
-                    await self._connection.request(self._registration.unregister_request(), _LEAVE_S)
+                    await self._connection.request(self._registration.unregister_request(), _UNREGISTER_S)
             self._connection.close()

@@ -1,7 +1,7 @@
-"""Request and reply between clients: an answer is pushed to the client that asked, and stored. Codes 324, 325, 326.
+"""Request-reply messages between clients: codes 324, 325 and 326.
 
-The one who asked is a producer that is connected here; its id stands in the answer's properties. The sender of the
-answer hears whether it arrived. What is stored, in the cluster's reply topic, is a trace and is read by nobody.
+A reply names the requester's client id in its properties. The broker pushes it to that producer's connection, reports
+to the sender whether it arrived, and stores a copy in the cluster's reply topic as a trace that no client reads.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ PUSH_REPLY_TIME: Final = "PUSH_REPLY_TIME"
 _PUSH_S: Final = 10.0
 
 
-class Answers:
-    """Forwards answers."""
+class RequestReply:
+    """Forwards replies to the clients that asked."""
 
     def __init__(
         self,
@@ -50,40 +50,40 @@ class Answers:
 
     def handlers(self) -> dict[RequestCode, Handler]:
         return {
-            RequestCode.SEND_REPLY_MESSAGE: lambda connection, command: self._answer(
+            RequestCode.SEND_REPLY_MESSAGE: lambda connection, command: self._forward(
                 connection, command, command.read(SendMessage)
             ),
-            RequestCode.SEND_REPLY_MESSAGE_V2: lambda connection, command: self._answer(
+            RequestCode.SEND_REPLY_MESSAGE_V2: lambda connection, command: self._forward(
                 connection, command, command.read(SendMessageV2)
             ),
         }
 
-    async def _answer(self, connection: Connection, command: Command, header: SendMessage) -> Command:
+    async def _forward(self, connection: Connection, command: Command, header: SendMessage) -> Command:
         settings = self._settings.now
-        told = {"MSG_REGION": settings.region_id, "TRACE_ON": str(settings.trace_on).lower()}
+        ext = {"MSG_REGION": settings.region_id, "TRACE_ON": str(settings.trace_on).lower()}
         try:
             topic = self._checks.topic_for(header)
-            self._checks.queue_of(header, max(topic.read_queue_nums, topic.write_queue_nums))
+            self._checks.check_queue(header, max(topic.read_queue_nums, topic.write_queue_nums))
             properties = split_properties(header.properties)
             failure = await self._push(connection, command, header, properties)
         except Refusal as refusal:
-            return command.reply(refusal.code, str(refusal), told)
+            return command.reply(refusal.code, str(refusal), ext)
         queue_id = max(0, header.queue_id)
-        told |= {"msgId": "0", "queueId": str(queue_id), "queueOffset": "0"}
+        ext |= {"msgId": "0", "queueId": str(queue_id), "queueOffset": "0"}
         if settings.store_reply_message_enable:
-            told |= self._stored(connection, command, header, queue_id, properties)
-        return command.reply(ResponseCode.SYSTEM_ERROR if failure else ResponseCode.SUCCESS, failure or None, told)
+            ext |= self._store_copy(connection, command, header, queue_id, properties)
+        return command.reply(ResponseCode.SYSTEM_ERROR if failure else ResponseCode.SUCCESS, failure or None, ext)
 
     async def _push(
         self, connection: Connection, command: Command, header: SendMessage, properties: dict[str, str]
     ) -> str:
-        """Why the answer did not reach the client that asked; empty if it did."""
+        """Why the reply did not reach the requester; empty if it did."""
         client_id = properties.get(REPLY_TO_CLIENT, "")
         if not client_id:
-            return f"the answer names no client: its property {REPLY_TO_CLIENT} is missing"
-        asker = self._clients.find_producer(client_id)
-        if asker is None:
-            return f"the client '{client_id[:80]}' that asked is not connected"
+            return f"the reply does not name a client: property {REPLY_TO_CLIENT} is missing"
+        requester = self._clients.find_producer(client_id)
+        if requester is None:
+            return f"the requesting client '{client_id[:80]}' is not connected"
         properties[PUSH_REPLY_TIME] = str(self._clock())
         pushed = PushReply(
             producer_group=header.producer_group,
@@ -103,14 +103,14 @@ class Answers:
         )
         request = Command(RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT, fields.write(pushed), command.body)
         try:
-            reply = await asker.connection.request(request, _PUSH_S)
+            reply = await requester.connection.request(request, _PUSH_S)
         except PenstockError as error:
-            return f"the answer did not reach the client that asked: {error}"
+            return f"the reply did not reach the requesting client: {error}"
         if reply.code != ResponseCode.SUCCESS:
-            return f"the client that asked refused the answer with {reply.code}: {reply.remark or 'no reason given'}"
+            return f"the requesting client refused the reply with {reply.code}: {reply.remark or 'no reason given'}"
         return ""
 
-    def _stored(
+    def _store_copy(
         self, connection: Connection, command: Command, header: SendMessage, queue_id: int, properties: dict[str, str]
     ) -> dict[str, str]:
         result = self._store.append(

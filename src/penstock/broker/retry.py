@@ -1,8 +1,8 @@
-"""Messages that a consumer could not consume come back: code 36, retries and dead letters.
+"""Retries: messages that a consumer sends back because it could not consume them (code 36).
 
-The message is stored anew, once more retried: delayed, in the group's retry topic, or in its topic for dead letters
-when it has been retried often enough or the consumer says so. The old record stays where it is. Under SYNC_FLUSH the
-answer waits for the disk as that of a send does.
+A copy with an incremented retry count is stored: delayed, in the group's retry topic, or in its dead letter topic when
+the retries are used up or the consumer asks for it. The old record stays where it is. Under SYNC_FLUSH the reply waits
+for the disk, as that of a send does.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ _FIRST_RETRY_LEVEL = 3
 
 
 class SendBacks:
-    """Takes messages back."""
+    """Stores messages that consumers send back."""
 
-    def __init__(self, state: BrokerState, unflushed: PendingAcks) -> None:
+    def __init__(self, state: BrokerState, acks: PendingAcks) -> None:
         self._store = state.store
         self._topics = state.topics
         self._groups = state.groups
         self._settings = state.settings
-        self._unflushed = unflushed
+        self._acks = acks
         self._hooks = state.hooks
-        self._tally = state.tally
+        self._counters = state.counters
         self._replies = PutReplies(state.store)
-        self._waits_for_disk = unflushed.is_needed
+        self._must_wait = acks.is_needed
 
     def handlers(self) -> dict[RequestCode, Handler]:
         return {RequestCode.CONSUMER_SEND_MSG_BACK: self._send_back}
@@ -55,19 +55,19 @@ class SendBacks:
             return command.reply(ResponseCode.SUCCESS)
         record = self._store.look_up(header.offset)
         if record is None:
-            why = f"there is no message at offset {header.offset}"
+            why = f"no message at offset {header.offset}"
             raise Refusal(ResponseCode.SYSTEM_ERROR, why)
-        message = self._message(record, header, group, self._most_times(header, command.version, group))
+        message = self._message(record, header, group, self._max_times(header, command.version, group))
         result = self._store.append(message)
         if result.status not in STORED:
             return self._replies.refused(command, result)
         topic = message.properties[RETRY_TOPIC] if message.properties else record.topic
-        self._tally.sent_back[topic, group.name] += 1
+        self._counters.sent_back[topic, group.name] += 1
         if self._hooks.consume:
-            self._tell_hooks(connection, header, record)
+            self._call_after_consume(connection, header, record)
         reply = command.reply(ResponseCode.SUCCESS)
-        if self._waits_for_disk and not command.flag & ONE_WAY:
-            self._unflushed.add(connection, result.end_offset, reply)
+        if self._must_wait and not command.flag & ONE_WAY:
+            self._acks.add(connection, result.end_offset, reply)
             return None
         return reply
 
@@ -77,38 +77,38 @@ class SendBacks:
             why = f"consumer group '{header.group}' does not exist"
             raise Refusal(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, why)
         if not self._settings.now.is_writable:
-            raise Refusal(ResponseCode.NO_PERMISSION, "this broker may not be written to (brokerPermission)")
+            raise Refusal(ResponseCode.NO_PERMISSION, "this broker is not writable (brokerPermission)")
         return group
 
     @staticmethod
-    def _most_times(header: SendBack, version: int, group: SubscriptionGroup) -> int:
-        """How often a message is retried: as its client says, if that is new enough to mean it."""
+    def _max_times(header: SendBack, version: int, group: SubscriptionGroup) -> int:
+        """How often a message is retried: the client's number, if its version sends one."""
         if version >= V3_4_9 and header.max_reconsume_times is not None:
             return header.max_reconsume_times
         return group.retry_max_times
 
-    def _message(self, record: Record, header: SendBack, group: SubscriptionGroup, most: int) -> Message:
-        """What is stored in place of `record`; its topic is made if it is new."""
+    def _message(self, record: Record, header: SendBack, group: SubscriptionGroup, max_times: int) -> Message:
+        """The copy of `record` to store; creates its topic if that is new."""
         properties = {
             **record.properties,
             RETRY_TOPIC: record.properties.get(RETRY_TOPIC, record.topic),
             ORIGIN_MESSAGE_ID: record.properties.get(ORIGIN_MESSAGE_ID, record.msg_id),
         }
-        is_dead = header.delay_level < 0 or record.reconsume_times >= most
+        is_dead = header.delay_level < 0 or record.reconsume_times >= max_times
         if is_dead:
             topic = make_dead_letter_topic(self._topics, group.name)
             queue_id, level = 0, 0
         else:
             flag = UNIT_SUBSCRIPTION if header.unit_mode else 0
             name = retry_topic(group.name)
-            found = self._topics.create_for_send_back(name, group.retry_queue_nums, sys_flag=flag)
-            if found is None:
-                raise Refusal(ResponseCode.SYSTEM_ERROR, f"topic '{name}' does not exist and cannot be made")
-            topic = found
+            retry = self._topics.create_for_send_back(name, group.retry_queue_nums, sys_flag=flag)
+            if retry is None:
+                raise Refusal(ResponseCode.SYSTEM_ERROR, f"topic '{name}' does not exist and cannot be created")
+            topic = retry
             queue_id = random.randrange(group.retry_queue_nums)
             level = header.delay_level or _FIRST_RETRY_LEVEL + record.reconsume_times
         if not topic.perm & PERM_WRITE:
-            raise Refusal(ResponseCode.NO_PERMISSION, f"topic '{topic.name}' may not be written to")
+            raise Refusal(ResponseCode.NO_PERMISSION, f"topic '{topic.name}' is not writable")
         properties[DELAY] = str(level)
         return Message(
             topic.name,
@@ -122,7 +122,7 @@ class SendBacks:
             reconsume_times=record.reconsume_times + 1,
         )
 
-    def _tell_hooks(self, connection: Connection, header: SendBack, record: Record) -> None:
+    def _call_after_consume(self, connection: Connection, header: SendBack, record: Record) -> None:
         self._hooks.after_consume(
             ConsumeContext(
                 consumer_group=header.group,

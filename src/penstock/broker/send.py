@@ -1,14 +1,10 @@
-"""Properties of a send that can stay the text they came as.
+"""Sends: codes 10, 310 and 320, from the request to the reply.
 
-Whether a message may be sent to a topic, and which topic that is: made if it is new, or the one for dead letters.
-
-A client's batch as messages: each item of the body becomes one, with the batch's topic, queue and times.
-
-Sending: codes 10, 310 and 320.
-
-A message goes into the log on the loop's thread, which takes microseconds; under SYNC_FLUSH its reply waits for the
-disk in `flow`, not here. Its properties stay the text that they came as, with `CLUSTER` behind it, unless something in
-them is to be acted on: a delay, a transaction, `WAIT=false`.
+A message is appended to the log on the loop's thread, which takes microseconds; under SYNC_FLUSH or SYNC_MASTER the
+reply waits in `send_acks`. A topic that has passed all checks takes a fast path: the properties stay the text that they
+came as, with `CLUSTER` appended, unless one of them asks for something: a delay, a transaction, `WAIT=false`.
+Everything else goes through `_send_checked`. A batch becomes one message per item and is stored as a whole or not at
+all.
 """
 
 from __future__ import annotations
@@ -44,6 +40,8 @@ from penstock.remoting.handlers import Handler, Refusal
 from penstock.store.message import Message, PutStatus
 from penstock.store.store import MessageStore
 
+# -- properties ----------------------------------------------------------------------------------------------
+
 _DELAY: Final = f"{DELAY}\x01"
 _HALF: Final = f"{TRAN_MSG}\x01"
 _CLUSTER: Final = f"{CLUSTER}\x01"
@@ -53,9 +51,9 @@ _BORDER: Final = (PROPERTY_SEPARATOR, "")
 
 
 def plain_text(text: str, suffix: str) -> str | None:
-    """The properties as they are to be stored, `suffix` behind them; None if something in them is to be acted on.
+    """The properties as stored, followed by `suffix`; None if one of them asks for something.
 
-    `WAIT=true`, which Java sends always, says nothing and is left out.
+    `WAIT=true`, which Java always sends, is the default and is left out.
     """
     if _DELAY in text or _HALF in text or _CLUSTER in text:
         return None
@@ -70,8 +68,11 @@ def plain_text(text: str, suffix: str) -> str | None:
     return text + suffix if text[-1] == PROPERTY_SEPARATOR else f"{text}{PROPERTY_SEPARATOR}{suffix}"
 
 
+# -- checks --------------------------------------------------------------------------------------------------
+
+
 class SendChecks:
-    """RocketMQ's checks of a send, in its order."""
+    """RocketMQ's checks of a send, in RocketMQ's order; creates topics where that is allowed."""
 
     def __init__(
         self, topics: BrokerTopics, groups: GroupTable, settings: SettingsInForce, clock: Callable[[], int]
@@ -85,72 +86,75 @@ class SendChecks:
         """The topic that a send names. Raises Refusal."""
         settings, name = self._settings.now, header.topic
         if self._clock() < settings.start_accept_send_request_time_stamp:
-            why = "this broker does not take messages yet (startAcceptSendRequestTimeStamp)"
+            why = "this broker does not accept messages yet (startAcceptSendRequestTimeStamp)"
             raise Refusal(ResponseCode.SYSTEM_ERROR, why)
         if not settings.is_writable:
-            raise Refusal(ResponseCode.NO_PERMISSION, "this broker may not be written to (brokerPermission)")
+            raise Refusal(ResponseCode.NO_PERMISSION, "this broker is not writable (brokerPermission)")
         try:
             check_topic(name)
         except BadMessage as error:
             raise Refusal(ResponseCode.SYSTEM_ERROR, str(error)) from None
         if name in NOT_FOR_SENDING:
-            raise Refusal(ResponseCode.NO_PERMISSION, f"topic '{name}' is the broker's own; nobody else may send to it")
-        topic = self._topics.find(name) or self._make(header)
+            raise Refusal(
+                ResponseCode.NO_PERMISSION, f"topic '{name}' is reserved for the broker; clients cannot send to it"
+            )
+        topic = self._topics.find(name) or self._create(header)
         if not topic.perm & PERM_WRITE:
-            raise Refusal(ResponseCode.NO_PERMISSION, f"topic '{name}' may not be written to")
+            raise Refusal(ResponseCode.NO_PERMISSION, f"topic '{name}' is not writable")
         return topic
 
-    def queue_of(self, header: SendMessage, queues: int) -> None:
-        """Raises Refusal if there is no such queue."""
+    def check_queue(self, header: SendMessage, queues: int) -> None:
+        """Raises Refusal if the topic does not have the queue."""
         if header.queue_id >= queues:
             why = f"topic '{header.topic}' has {queues} queues, and no queue {header.queue_id}"
             raise Refusal(ResponseCode.SYSTEM_ERROR, why)
 
-    def _make(self, header: SendMessage) -> TopicConfig:
+    def _create(self, header: SendMessage) -> TopicConfig:
         is_retry = header.topic.startswith(RETRY_PREFIX)
         flag = 0 if not header.unit_mode else UNIT_SUBSCRIPTION if is_retry else UNIT
-        made = None
         if is_retry:
-            made = self._topics.create_for_send_back(header.topic, 1, sys_flag=flag)
+            created = self._topics.create_for_send_back(header.topic, 1, sys_flag=flag)
         else:
             queues = header.default_topic_queue_nums
-            made = self._topics.create_on_send(header.topic, header.default_topic, queues, flag)
-        if made is None:
-            why = f"topic '{header.topic}' does not exist, and may not be made by a send; create it first"
+            created = self._topics.create_on_send(header.topic, header.default_topic, queues, flag)
+        if created is None:
+            why = f"topic '{header.topic}' does not exist, and a send may not create it; create it first"
             raise Refusal(ResponseCode.TOPIC_NOT_EXIST, why)
-        return made
+        return created
 
     def dead_letter_for(self, header: SendMessage, version: int) -> TopicConfig | None:
-        """The topic for dead letters, if a retry that a client sends itself has been retried often enough."""
+        """The dead letter topic, if a retry that a client sends itself has used up its retries. Raises Refusal."""
         name = header.topic.removeprefix(RETRY_PREFIX)
         group = self._groups.find_or_create(name)
         if group is None:
             raise Refusal(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"consumer group '{name}' does not exist")
-        most = group.retry_max_times
+        max_times = group.retry_max_times
         if version >= V3_4_9 and header.max_reconsume_times is not None:
-            most = header.max_reconsume_times
-        if header.reconsume_times < most:
+            max_times = header.max_reconsume_times
+        if header.reconsume_times < max_times:
             return None
         return make_dead_letter_topic(self._topics, name)
 
 
 def make_dead_letter_topic(topics: BrokerTopics, group: str) -> TopicConfig:
-    """The topic for a group's dead letters, made if it is new. Raises Refusal."""
-    found = topics.create_for_send_back(dead_letter_topic(group), 1)
-    if found is None:
+    """A group's dead letter topic, created if it is new. Raises Refusal."""
+    topic = topics.create_for_send_back(dead_letter_topic(group), 1)
+    if topic is None:
         raise Refusal(
-            ResponseCode.SYSTEM_ERROR, f"topic '{dead_letter_topic(group)}' does not exist and cannot be made"
+            ResponseCode.SYSTEM_ERROR, f"topic '{dead_letter_topic(group)}' does not exist and cannot be created"
         )
-    return found
+    return topic
 
+
+# -- batches -------------------------------------------------------------------------------------------------
 
 _NOT_IN_A_BATCH = (f"{DELAY}\x01".encode(), f"{TRAN_MSG}\x01".encode())
 
 
-def messages_of(
+def batch_messages(
     header: SendMessage, body: bytes, *, queue_id: int, sys_flag: int, born_host: str, cluster: str, max_size: int
 ) -> list[Message]:
-    """The messages of a batch, in their order. Raises BadMessage."""
+    """One message per item of the body, in order, with the batch's topic, queue and times. Raises BadMessage."""
     if header.topic.startswith(RETRY_PREFIX):
         raise BadMessage("a batch cannot be sent to a retry topic")
     if len(body) > max_size:
@@ -160,7 +164,7 @@ def messages_of(
     if not any(name in body for name in _NOT_IN_A_BATCH):
         items = kernels.split_batch(body, common)
     if items is None:
-        items = _with_care(body, common)
+        items = _checked_items(body, common)
     topic, born_timestamp, reconsume_times = header.topic, header.born_timestamp, header.reconsume_times
     return [
         Message(
@@ -185,8 +189,8 @@ def messages_of(
     ]
 
 
-def _with_care(body: bytes, common: bytes) -> list[tuple[int, bytes, str]]:
-    """The items of a batch that is perhaps not to be stored, or holds text that is not UTF-8. Raises BadMessage."""
+def _checked_items(body: bytes, common: bytes) -> list[tuple[int, bytes, str]]:
+    """The items of a batch that may be illegal or contain text that is not UTF-8. Raises BadMessage."""
     items = decode_batch_body(body)
     for item in items:
         _check_item(item.properties)
@@ -197,7 +201,7 @@ def _with_care(body: bytes, common: bytes) -> list[tuple[int, bytes, str]]:
 
 
 def _common(header: SendMessage) -> dict[str, str]:
-    """What the batch's own properties give to each message."""
+    """The properties that each message gets from the batch."""
     properties = split_properties(header.properties)
     properties.pop(WAIT, None)
     if int_of(properties.pop(DELAY, "0")) > 0:
@@ -208,18 +212,20 @@ def _common(header: SendMessage) -> dict[str, str]:
 def _check_item(properties: bytes) -> None:
     if not any(name in properties for name in _NOT_IN_A_BATCH):
         return
-    found = split_properties(properties.decode("utf-8", "surrogateescape") + PROPERTY_SEPARATOR)
-    if int_of(found.get(DELAY, "0")) > 0 or found.get(TRAN_MSG, "").lower() == "true":
+    split = split_properties(properties.decode("utf-8", "surrogateescape") + PROPERTY_SEPARATOR)
+    if int_of(split.get(DELAY, "0")) > 0 or split.get(TRAN_MSG, "").lower() == "true":
         raise BadMessage("a message of a batch may be neither transactional nor delayed")
 
 
 def int_of(text: str) -> int:
-    """The number that a property holds. Raises BadMessage."""
+    """A property as a number. Raises BadMessage."""
     try:
         return int(text)
     except ValueError:
         raise BadMessage(f"a property must be a number, not {text[:40]!r}") from None
 
+
+# -- sends ---------------------------------------------------------------------------------------------------
 
 HalfMessage = Callable[[Message], Message]
 """Turns a transactional message, its properties in a dict, into the half message that is stored in its place."""
@@ -235,28 +241,28 @@ class Sends:
         topics: BrokerTopics,
         checks: SendChecks,
         settings: SettingsInForce,
-        unflushed: PendingAcks,
+        acks: PendingAcks,
         held: HeldPulls,
         hooks: Hooks,
-        tally: MessageCounters,
+        counters: MessageCounters,
         make_half: HalfMessage | None = None,
     ) -> None:
         self._store = store
         self._checks = checks
         self._settings = settings
-        self._unflushed = unflushed
+        self._acks = acks
         self._held = held
         self._hooks = hooks
-        self._tally = tally
+        self._counters = counters
         self._make_half = make_half
-        self._waits_for_disk = unflushed.is_needed
+        self._must_wait = acks.is_needed
         self._replies = PutReplies(store)
         self._hosts = PeerHosts()
         self._plain: dict[str, int] = {}
-        """Topics that have passed all checks and need no care, with their number of queues."""
+        """Topics that have passed all checks, with their number of queues; emptied when topics or settings change."""
         topics.on_change.append(self._plain.clear)
-        settings.on_change.append(self._settings_changed)
-        self._settings_changed(settings.now)
+        settings.on_change.append(self._on_settings)
+        self._on_settings(settings.now)
 
     def handlers(self) -> dict[RequestCode, Handler]:
         return {
@@ -265,12 +271,12 @@ class Sends:
             RequestCode.SEND_BATCH_MESSAGE: self._send_v2,
         }
 
-    def _settings_changed(self, settings: BrokerSettings) -> None:
+    def _on_settings(self, settings: BrokerSettings) -> None:
         self._plain.clear()
         self._cluster = settings.broker_cluster_name
         self._suffix = f"{CLUSTER}\x01{self._cluster}"
-        self._always = {"MSG_REGION": settings.region_id, "TRACE_ON": str(settings.trace_on).lower()}
-        self._frames = SendReplyFrames(self._always)
+        self._common_ext = {"MSG_REGION": settings.region_id, "TRACE_ON": str(settings.trace_on).lower()}
+        self._frames = SendReplyFrames(self._common_ext)
 
     def _send_v1(self, connection: Connection, command: Command) -> Command | bytes | None:
         return self._send(connection, command, command.read(SendMessage))
@@ -282,13 +288,13 @@ class Sends:
         topic = header.topic
         queues = self._plain.get(topic)
         if queues is None or not 0 <= header.queue_id < queues or self._hooks.send:
-            return self._send_with_care(connection, command, header)
+            return self._send_checked(connection, command, header)
         if header.batch:
             return self._send_batch(connection, command, header)
         text = plain_text(header.properties, self._suffix)
         if text is None:
-            return self._send_with_care(connection, command, header)
-        if self._waits_for_disk and self._unflushed.has_too_many(connection):
+            return self._send_checked(connection, command, header)
+        if self._must_wait and self._acks.has_too_many(connection):
             return self._too_many(command)
         body = command.body
         message = Message(
@@ -311,43 +317,43 @@ class Sends:
         )
         result = self._store.append(message)
         if result.status is not PutStatus.PUT_OK:
-            return self._replies.refused(command, result, self._always)
-        self._tally.count_sent(topic, 1, result.size)
-        if self._waits_for_disk and not command.flag & ONE_WAY:  # a slave is sent it before consumers are looked for
+            return self._replies.refused(command, result, self._common_ext)
+        self._counters.count_sent(topic, 1, result.size)
+        if self._must_wait and not command.flag & ONE_WAY:  # slaves get it before held pulls do
             msg_id = self._replies.msg_id(result.physical_offset)
-            reply = self._stored(command, msg_id, result.queue_id, result.queue_offset)
-            self._unflushed.add(connection, result.end_offset, reply)
-            self._held.stored(topic, result.queue_id)
+            reply = self._success(command, msg_id, result.queue_id, result.queue_offset)
+            self._acks.add(connection, result.end_offset, reply)
+            self._held.on_stored(topic, result.queue_id)
             return None
-        self._held.stored(topic, result.queue_id)
+        self._held.on_stored(topic, result.queue_id)
         if command.flag & ONE_WAY:
             return None
         msg_id = self._replies.msg_id(result.physical_offset)
         if command.binary:
-            return self._stored(command, msg_id, result.queue_id, result.queue_offset)
+            return self._success(command, msg_id, result.queue_id, result.queue_offset)
         return self._frames.frame(command.opaque, msg_id, result.queue_id, result.queue_offset)
 
     def _send_batch(self, connection: Connection, command: Command, header: SendMessage) -> Command | bytes | None:
-        """A batch for a topic that needs no care."""
-        if self._waits_for_disk and self._unflushed.has_too_many(connection):
+        """A batch for a topic that has passed all checks."""
+        if self._must_wait and self._acks.has_too_many(connection):
             return self._too_many(command)
         try:
             reply, end_offset = self._put_batch(connection, command, header, header.queue_id, header.sys_flag)
         except BadMessage as error:
-            reply, end_offset = command.reply(ResponseCode.MESSAGE_ILLEGAL, str(error), self._always), 0
-        return self._answered(connection, command, reply, end_offset)
+            reply, end_offset = command.reply(ResponseCode.MESSAGE_ILLEGAL, str(error), self._common_ext), 0
+        return self._reply_or_hold(connection, command, reply, end_offset)
 
-    # -- with care -------------------------------------------------------------------------------------------
+    # -- with all checks -------------------------------------------------------------------------------------
 
-    def _send_with_care(self, connection: Connection, command: Command, header: SendMessage) -> Command | None:
+    def _send_checked(self, connection: Connection, command: Command, header: SendMessage) -> Command | None:
         started = time.perf_counter()
         context: SendContext | None = None
         end_offset = 0
         try:
             topic = self._checks.topic_for(header)
             queues = max(topic.read_queue_nums, topic.write_queue_nums)
-            self._checks.queue_of(header, queues)
-            if self._waits_for_disk and self._unflushed.has_too_many(connection):
+            self._checks.check_queue(header, queues)
+            if self._must_wait and self._acks.has_too_many(connection):
                 return self._too_many(command)
             if topic.filter_type != _MULTI_TAG and not topic.name.startswith(RETRY_PREFIX):
                 self._plain[topic.name] = queues
@@ -360,30 +366,32 @@ class Sends:
                 reply, end_offset = self._put_batch(connection, command, header, queue_id, sys_flag)
             else:
                 message = self._message(connection, command, header, topic, queue_id)
-                told = queue_id if message.topic == HALF_TOPIC else message.queue_id
-                reply, end_offset = self._put(command, message, told)
+                shown = queue_id if message.topic == HALF_TOPIC else message.queue_id
+                reply, end_offset = self._put(command, message, shown)
         except Refusal as refusal:
-            reply = command.reply(refusal.code, str(refusal), self._always)
+            reply = command.reply(refusal.code, str(refusal), self._common_ext)
         except BadMessage as error:
-            reply = command.reply(ResponseCode.MESSAGE_ILLEGAL, str(error), self._always)
+            reply = command.reply(ResponseCode.MESSAGE_ILLEGAL, str(error), self._common_ext)
         if context is not None:
             context.took_ms = (time.perf_counter() - started) * 1000
-            self._tell_hooks(context, reply)
-        return self._answered(connection, command, reply, end_offset)
+            self._call_after_send(context, reply)
+        return self._reply_or_hold(connection, command, reply, end_offset)
 
-    def _answered(self, connection: Connection, command: Command, reply: Command, end_offset: int) -> Command | None:
-        """The reply, unless it must wait for the disk or is not wanted."""
+    def _reply_or_hold(
+        self, connection: Connection, command: Command, reply: Command, end_offset: int
+    ) -> Command | None:
+        """The reply, or None if it waits in `send_acks` or the request is one-way."""
         if command.flag & ONE_WAY:
             return None
-        if self._waits_for_disk and end_offset:
-            self._unflushed.add(connection, end_offset, reply)
+        if self._must_wait and end_offset:
+            self._acks.add(connection, end_offset, reply)
             return None
         return reply
 
     def _message(
         self, connection: Connection, command: Command, header: SendMessage, topic: TopicConfig, queue_id: int
     ) -> Message:
-        """What is stored for a send whose properties say more than what is to be kept."""
+        """The message to store: retries, dead letters, `WAIT`, half messages."""
         properties = split_properties(header.properties)
         name = topic.name
         if name.startswith(RETRY_PREFIX):
@@ -411,24 +419,24 @@ class Sends:
 
     def _half(self, message: Message) -> Message:
         if self._settings.now.reject_transaction_message or self._make_half is None:
-            why = "this broker takes no transactional messages (rejectTransactionMessage)"
+            why = "this broker does not accept transactional messages (rejectTransactionMessage)"
             raise Refusal(ResponseCode.NO_PERMISSION, why)
         return self._make_half(message)
 
     def _put(self, command: Command, message: Message, queue_id: int) -> tuple[Command, int]:
-        """The reply, with the queue as its client knows it, and how far the log must be on disk; 0 if it need not."""
+        """The reply, naming `queue_id`, and the log offset that has to be on disk first; 0 if none has to."""
         result = self._store.append(message)
         if result.status not in STORED:
-            return self._replies.refused(command, result, self._always), 0
-        self._tally.count_sent(message.topic, 1, result.size)
-        self._held.stored(message.topic, message.queue_id)
-        reply = self._stored(command, self._replies.msg_id(result.physical_offset), queue_id, result.queue_offset)
+            return self._replies.refused(command, result, self._common_ext), 0
+        self._counters.count_sent(message.topic, 1, result.size)
+        self._held.on_stored(message.topic, message.queue_id)
+        reply = self._success(command, self._replies.msg_id(result.physical_offset), queue_id, result.queue_offset)
         return reply, result.end_offset if message.wait else 0
 
     def _put_batch(
         self, connection: Connection, command: Command, header: SendMessage, queue_id: int, sys_flag: int
     ) -> tuple[Command, int]:
-        messages = messages_of(
+        messages = batch_messages(
             header,
             bytes(command.body),
             queue_id=queue_id,
@@ -439,22 +447,22 @@ class Sends:
         )
         batch = self._store.append_many(messages)
         if batch.status not in STORED:
-            return self._replies.refused(command, batch, self._always), 0
+            return self._replies.refused(command, batch, self._common_ext), 0
         results = batch.results
-        self._tally.count_sent(header.topic, len(results), results[-1].end_offset - results[0].physical_offset)
-        self._held.stored(header.topic, queue_id)
+        self._counters.count_sent(header.topic, len(results), results[-1].end_offset - results[0].physical_offset)
+        self._held.on_stored(header.topic, queue_id)
         ids = self._replies.msg_ids([result.physical_offset for result in results])
-        return self._stored(command, ids, queue_id, results[0].queue_offset), results[-1].end_offset
+        return self._success(command, ids, queue_id, results[0].queue_offset), results[-1].end_offset
 
     # -- answering -------------------------------------------------------------------------------------------
 
-    def _stored(self, command: Command, msg_id: str, queue_id: int, queue_offset: int) -> Command:
-        told = {"msgId": msg_id, "queueId": str(queue_id), "queueOffset": str(queue_offset), **self._always}
-        return Command(ResponseCode.SUCCESS, told, b"", command.opaque, RESPONSE, None, binary=command.binary)
+    def _success(self, command: Command, msg_id: str, queue_id: int, queue_offset: int) -> Command:
+        ext = {"msgId": msg_id, "queueId": str(queue_id), "queueOffset": str(queue_offset), **self._common_ext}
+        return Command(ResponseCode.SUCCESS, ext, b"", command.opaque, RESPONSE, None, binary=command.binary)
 
     def _too_many(self, command: Command) -> Command:
-        why = "too many sends of this connection wait for the disk (maxUnflushedSends); wait for their answers"
-        return command.reply(ResponseCode.SYSTEM_BUSY, why, self._always)
+        why = "too many sends of this connection wait for the disk (maxUnflushedSends); wait for their replies"
+        return command.reply(ResponseCode.SYSTEM_BUSY, why, self._common_ext)
 
     def _context(self, connection: Connection, command: Command, header: SendMessage, queue_id: int) -> SendContext:
         return SendContext(
@@ -471,7 +479,7 @@ class Sends:
             batch=header.batch,
         )
 
-    def _tell_hooks(self, context: SendContext, reply: Command) -> None:
+    def _call_after_send(self, context: SendContext, reply: Command) -> None:
         context.code, context.remark = reply.code, reply.remark
         context.msg_id = reply.ext.get("msgId", "")
         context.queue_offset = int(reply.ext.get("queueOffset", "-1"))

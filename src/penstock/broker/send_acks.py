@@ -1,11 +1,10 @@
-"""Sends that are stored and wait for the disk (SYNC_FLUSH) or a slave (SYNC_MASTER), so that the loop does not.
+"""Acks that wait: replies to sends that are stored but not yet on disk (SYNC_FLUSH) or on a slave (SYNC_MASTER).
 
-One sync answers all of them that it brought to disk, with one call into the loop. They wait in the order of the log, so
-the oldest one says when the next is late: it is then answered FLUSH_DISK_TIMEOUT, since it is stored. A sync that
-failed answers all with an error. For slaves it is the same: one acknowledgement answers many, a late one is
-FLUSH_SLAVE_TIMEOUT, and where no slave follows that could acknowledge soon the answer is SLAVE_NOT_AVAILABLE at once,
-or with the disk. One connection may have only so many waiting: more are refused with SYSTEM_BUSY before
-anything is stored, and no other connection notices.
+The loop never blocks on them. One fsync acks every send that it covers, with one call into the loop (group commit). The
+acks wait in log order, so the oldest one has the next deadline: when it passes, the reply is FLUSH_DISK_TIMEOUT, since
+the message is stored. A failed fsync answers all of them with an error. Slaves work the same way: one report acks many
+sends, a late one is FLUSH_SLAVE_TIMEOUT, and without a slave that could ack soon the answer is SLAVE_NOT_AVAILABLE. A
+connection may have a limited number of pending acks; further sends get SYSTEM_BUSY before anything is stored.
 """
 
 from __future__ import annotations
@@ -25,8 +24,8 @@ from penstock.store.settings import BrokerRole, FlushDiskType
 from penstock.store.store import MessageStore
 
 
-class Waiting(NamedTuple):
-    """A reply, and what it waits for."""
+class PendingAck(NamedTuple):
+    """A reply and the log offset it waits for."""
 
     end_offset: int
     deadline: float
@@ -36,7 +35,10 @@ class Waiting(NamedTuple):
 
 
 class PendingAcks:
-    """The replies that go out when the log is as safe as it has to be up to where each of them says."""
+    """Sends each reply once the log is flushed, and replicated if the role asks for it, up to the reply's offset.
+
+    Belongs to the loop's thread; `_on_flushed` and `_on_slave_ack` are called from any thread.
+    """
 
     def __init__(self, store: MessageStore, settings: SettingsInForce) -> None:
         self._store = store
@@ -46,27 +48,27 @@ class PendingAcks:
         self._needs_disk = store.settings.flush_disk_type is FlushDiskType.SYNC_FLUSH
         self._needs_slave = store.settings.broker_role is BrokerRole.SYNC_MASTER
         self.is_needed = self._needs_disk or self._needs_slave
-        """Whether sends have to wait for anything."""
+        """Whether any send has to wait."""
         self._wait_s = (store.settings.slave_timeout if self._needs_slave else store.settings.sync_flush_timeout) / 1000
-        self._waiting: deque[Waiting] = deque()
-        self._of: Counter[Connection] = Counter()
-        self._look_is_due = False
+        self._pending: deque[PendingAck] = deque()
+        self._by_connection: Counter[Connection] = Counter()
+        self._poll_scheduled = False
         self._timer: asyncio.TimerHandle | None = None
         self._drained = asyncio.Event()
         self._drained.set()
         if self._needs_disk:
-            store.on_flush(self._synced)
+            store.on_flush(self._on_flushed)
         if self._needs_slave:
-            store.replicas.on_acknowledge(self._acknowledged)
+            store.replicas.on_acknowledge(self._on_slave_ack)
 
     def __len__(self) -> int:
-        return len(self._waiting)
+        return len(self._pending)
 
     def has_too_many(self, connection: Connection) -> bool:
-        return self._of[connection] >= self._settings.now.max_unflushed_sends
+        return self._by_connection[connection] >= self._settings.now.max_unflushed_sends
 
     def add(self, connection: Connection, end_offset: int, reply: Command) -> None:
-        """Sends `reply` once the log is safe up to `end_offset`, or says what else became of it."""
+        """Sends `reply` once the log is safe up to `end_offset`, or after the timeout with a code that says so."""
         needs_slave = self._needs_slave
         if needs_slave and not self._store.replicas.is_available(end_offset):
             needs_slave = False
@@ -76,78 +78,78 @@ class PendingAcks:
                 connection.send(reply)
                 return
         deadline = self._loop.time() + self._wait_s
-        self._waiting.append(Waiting(end_offset, deadline, connection, reply, needs_slave))
-        self._of[connection] += 1
+        self._pending.append(PendingAck(end_offset, deadline, connection, reply, needs_slave))
+        self._by_connection[connection] += 1
         self._drained.clear()
         if self._timer is None:
             self._timer = self._loop.call_later(self._wait_s, self._expire)
         if needs_slave:
             self._store.replicas.hurry()
-        if self._is_done(self._waiting[0]) or self._store.flush_failure:
-            self._look_soon()  # the sync was faster than we were
+        if self._is_done(self._pending[0]) or self._store.flush_failure:
+            self._poll_soon()  # the sync was faster than this call
 
-    def _is_done(self, waiting: Waiting) -> bool:
-        if self._needs_disk and self._store.flushed_offset < waiting.end_offset:
+    def _is_done(self, pending: PendingAck) -> bool:
+        if self._needs_disk and self._store.flushed_offset < pending.end_offset:
             return False
-        return not waiting.needs_slave or self._store.replicas.acknowledged >= waiting.end_offset
+        return not pending.needs_slave or self._store.replicas.acknowledged >= pending.end_offset
 
     async def drained(self) -> None:
-        """Returns when nothing waits any more."""
+        """Returns when no ack is pending."""
         await self._drained.wait()
 
-    def _acknowledged(self) -> None:
-        """On the thread that hears of slaves, which is the loop's: nobody need be woken then."""
+    def _on_slave_ack(self) -> None:
+        """Usually on the loop's own thread, which reads the slaves' reports: then the loop need not be woken."""
         if threading.get_ident() == self._thread:
-            self._look()
+            self._poll()
         else:
-            self._synced()
+            self._on_flushed()
 
-    def _synced(self) -> None:
-        """On another thread: the one that syncs."""
-        if not self._look_is_due and self._waiting:
-            self._look_is_due = True
+    def _on_flushed(self) -> None:
+        """On the flush thread."""
+        if not self._poll_scheduled and self._pending:
+            self._poll_scheduled = True
             try:
-                self._loop.call_soon_threadsafe(self._look)
-            except RuntimeError:  # the loop is gone, and who waited with it
-                self._look_is_due = False
+                self._loop.call_soon_threadsafe(self._poll)
+            except RuntimeError:  # the loop is closed
+                self._poll_scheduled = False
 
-    def _look_soon(self) -> None:
-        if not self._look_is_due:
-            self._look_is_due = True
-            self._loop.call_soon(self._look)
+    def _poll_soon(self) -> None:
+        if not self._poll_scheduled:
+            self._poll_scheduled = True
+            self._loop.call_soon(self._poll)
 
-    def _look(self) -> None:
-        self._look_is_due = False
+    def _poll(self) -> None:
+        self._poll_scheduled = False
         failure = self._store.flush_failure
         answered: set[Connection] = set()
-        while self._waiting and (self._is_done(self._waiting[0]) or failure):
-            waiting = self._waiting.popleft()
-            if failure and waiting.end_offset > self._store.flushed_offset:
-                waiting.reply.code, waiting.reply.remark = ResponseCode.SYSTEM_ERROR, failure
-            self._answer(waiting)
-            answered.add(waiting.connection)
+        while self._pending and (self._is_done(self._pending[0]) or failure):
+            pending = self._pending.popleft()
+            if failure and pending.end_offset > self._store.flushed_offset:
+                pending.reply.code, pending.reply.remark = ResponseCode.SYSTEM_ERROR, failure
+            self._answer(pending)
+            answered.add(pending.connection)
         for connection in answered:
             connection.flush()
 
     def _expire(self) -> None:
         now = self._loop.time()
-        while self._waiting and self._waiting[0].deadline <= now:
-            waiting = self._waiting.popleft()
-            if waiting.needs_slave:
-                waiting.reply.code = ResponseCode.FLUSH_SLAVE_TIMEOUT
-                waiting.reply.remark = replica_reason(PutStatus.FLUSH_SLAVE_TIMEOUT, self._wait_s)
-            elif waiting.reply.code == ResponseCode.SUCCESS:
-                waiting.reply.code = ResponseCode.FLUSH_DISK_TIMEOUT
-                waiting.reply.remark = f"stored, but not on disk after {self._wait_s:g} seconds"
-            self._answer(waiting)
-            waiting.connection.flush()
-        self._timer = self._loop.call_at(self._waiting[0].deadline, self._expire) if self._waiting else None
+        while self._pending and self._pending[0].deadline <= now:
+            pending = self._pending.popleft()
+            if pending.needs_slave:
+                pending.reply.code = ResponseCode.FLUSH_SLAVE_TIMEOUT
+                pending.reply.remark = replica_reason(PutStatus.FLUSH_SLAVE_TIMEOUT, self._wait_s)
+            elif pending.reply.code == ResponseCode.SUCCESS:
+                pending.reply.code = ResponseCode.FLUSH_DISK_TIMEOUT
+                pending.reply.remark = f"stored, but not on disk after {self._wait_s:g} seconds"
+            self._answer(pending)
+            pending.connection.flush()
+        self._timer = self._loop.call_at(self._pending[0].deadline, self._expire) if self._pending else None
 
-    def _answer(self, waiting: Waiting) -> None:
-        """Lays the reply down; the caller flushes."""
-        self._of[waiting.connection] -= 1
-        if self._of[waiting.connection] <= 0:
-            del self._of[waiting.connection]
-        waiting.connection.lay_down(waiting.reply)
-        if not self._waiting:
+    def _answer(self, pending: PendingAck) -> None:
+        """Enqueues the reply; the caller flushes the connection."""
+        self._by_connection[pending.connection] -= 1
+        if self._by_connection[pending.connection] <= 0:
+            del self._by_connection[pending.connection]
+        pending.connection.lay_down(pending.reply)
+        if not self._pending:
             self._drained.set()

@@ -3,10 +3,10 @@
     BrokerSettings()
     BrokerSettings.of(Settings.load("broker.conf", ["brokerName=broker-b"]))
 
-They are in the same broker.conf as the store's: the store's `Settings` reads the file and `--set name=value` and keeps
-the texts that are the broker's; `of` gives them their meaning. An object that exists is valid; every refusal is a
-`BadSettings` of one sentence. Immutable; `SettingsInForce` says which object is in force. Update the reference page
-with `python -m penstock.config.reference_page docs/reference/broker-settings.md`.
+They share broker.conf with the store's settings: the store's `Settings` reads the file and `--set name=value` and keeps
+the broker's texts; `of` parses them. An instance is always valid and immutable; errors are `BadSettings` of one
+sentence. `SettingsInForce` holds the instance in force. Update the reference page with `python -m
+penstock.config.reference_page docs/reference/broker-settings.md`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from penstock.remoting.sockets import parse_address
 from penstock.remoting.tls import CLIENT_NAMES, SERVER_NAMES
 from penstock.store.settings import Settings
 
-IDENTITY = Section("Who it is")
+IDENTITY = Section("Identity")
 REGISTER = Section("Name servers")
 TOPICS = Section("Topics and groups")
 SEND = Section("Sending")
@@ -38,7 +38,7 @@ _REGISTER_PERIOD_MS: Final = (10_000, 60_000)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerSettings:
-    """RocketMQ's settings of a broker, and a few of Penstock's own."""
+    """RocketMQ's broker settings, and a few of Penstock's own."""
 
     broker_name: Annotated[str, IDENTITY("name of this broker, by which clients know its queues")] = "broker-a"
     broker_cluster_name: Annotated[str, IDENTITY("name of its cluster")] = "DefaultCluster"
@@ -126,7 +126,7 @@ class BrokerSettings:
     def __post_init__(self) -> None:
         TABLE.check(self)
         for attribute in ("broker_name", "broker_cluster_name", "msg_trace_topic_name"):
-            if not is_legal_topic(getattr(self, attribute)):  # a topic has this name
+            if not is_legal_topic(getattr(self, attribute)):  # there is a topic of this name
                 allowed = "it must be letters, digits, '%', '|', '_' and '-', at most 127"
                 raise TABLE[attribute].wrong(getattr(self, attribute), allowed)
         for address in self.name_servers:
@@ -137,7 +137,7 @@ class BrokerSettings:
 
     @classmethod
     def of(cls, settings: Settings) -> BrokerSettings:
-        """What a broker.conf, or `--set`, said about the broker. Raises BadSettings."""
+        """The broker's part of broker.conf and `--set`. Raises BadSettings."""
         return cls(**TABLE.parse(settings.broker))
 
     def with_changes(self, **changes: Any) -> BrokerSettings:
@@ -162,14 +162,14 @@ TABLE: Final = SettingTable(BrokerSettings, kept=(*SERVER_NAMES, *CLIENT_NAMES))
 
 
 class SettingsInForce:
-    """Which settings are in force. Concerns keep this and read it each time, so that a change reaches all of them."""
+    """The settings in force. Concerns read `now` each time, so that a change reaches all of them."""
 
     def __init__(self, settings: BrokerSettings) -> None:
         self.now = settings
         self.on_change: list[Callable[[BrokerSettings], None]] = []
 
     def change(self, **changes: Any) -> None:
-        """Puts a changed object in force. Raises BadSettings, and then nothing has changed."""
+        """Changes settings while the broker runs. Raises BadSettings, and changes nothing then."""
         self.now = self.now.with_changes(**changes)
         for changed in self.on_change:
             changed(self.now)

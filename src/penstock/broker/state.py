@@ -1,11 +1,9 @@
-"""Writes the broker's tables to their files, in a thread, so that the loop never waits for a disk.
+"""The state of a broker: its tables, read from the store's `config` folder and written back there.
 
-Each file has one owner here and at most one write under way. A table counts as saved only when its file is synced and
-renamed; what changes meanwhile is written next. A write that fails is said once and tried again: the old file is still
-there. A crash loses what changed since the last write: seconds of offsets, or a topic that was just made.
-
-
-What a broker knows and keeps: its tables, read from the store's `config` folder and written back there.
+`Persister` writes the tables in a thread, so that the loop never waits for a disk. Each file has one owner and at most
+one write in progress. A table counts as saved once its file is synced and renamed; later changes are written next. A
+write that fails is logged once and retried; the previous file stays. A crash loses what changed since the last write:
+seconds of offsets, or a topic that was just created. Belongs to the loop's thread.
 """
 
 from __future__ import annotations
@@ -34,14 +32,14 @@ from penstock.store.worker import noop
 log = logging.getLogger("penstock.broker")
 _RETRY_S = 2.0
 _SOON_S = 0.05
-"""Changes that come together, as when many topics are made, are written together."""
+"""Changes within this time are written together."""
 T = TypeVar("T", bound=ConfigTable)
 
 
 class SavedTable(Generic[T]):
-    """One table and its file. `version` changes whenever the table does; `snapshot` must not be shared with it.
+    """One table and its file. `version` changes whenever the table does; `snapshot` returns an independent copy.
 
-    `first` is done, in the thread, after the snapshot and before the write.
+    `before_write` runs in the thread, after the snapshot and before the write.
     """
 
     def __init__(
@@ -49,14 +47,14 @@ class SavedTable(Generic[T]):
         file: ConfigFile[T],
         snapshot: Callable[[], T],
         version: Callable[[], object],
-        first: Callable[[], object] = noop,
+        before_write: Callable[[], object] = noop,
     ) -> None:
         self._file = file
         self._snapshot = snapshot
         self._version = version
-        self._first = first
+        self._before_write = before_write
         self._saved: object = None
-        """Nothing counts as saved before the first write: what was read may have come from a backup."""
+        """The version last written. None at first: what was read may have come from a backup."""
         self._writing = asyncio.Lock()
 
     @property
@@ -68,7 +66,7 @@ class SavedTable(Generic[T]):
         return self._saved == self._version()
 
     async def save(self, threads: ThreadPoolExecutor) -> None:
-        """Returns when the file says what the table said at the call. Raises StoreFailed."""
+        """Writes the table as it is at the call. Raises StoreFailed."""
         async with self._writing:
             version = self._version()
             if version == self._saved:
@@ -78,12 +76,12 @@ class SavedTable(Generic[T]):
             self._saved = version
 
     def _write(self, table: T) -> None:
-        self._first()
+        self._before_write()
         self._file.write(table)
 
 
 class Persister:
-    """All tables that are saved, and when."""
+    """Saves tables periodically or after changes."""
 
     def __init__(self) -> None:
         self._threads = ThreadPoolExecutor(1, "penstock-config")
@@ -94,13 +92,13 @@ class Persister:
         self._closed = False
 
     def add(self, table: SavedTable[Any], every_s: float | None = None) -> None:
-        """Saves a table every so many seconds, or only when it is `due`."""
+        """Saves a table every `every_s` seconds, or only after `due`."""
         self._tables.append(table)
         if every_s is not None:
-            self._periodic.append(asyncio.create_task(self._save_now_and_then(table, every_s)))
+            self._periodic.append(asyncio.create_task(self._save_periodically(table, every_s)))
 
     def due(self, table: SavedTable[Any]) -> None:
-        """The table has changed and is to be saved soon. Nothing is waited for."""
+        """Saves a changed table soon, in the background."""
         if not self._closed and table not in self._tasks:
             self._tasks[table] = asyncio.create_task(self._save_until_saved(table))
 
@@ -113,7 +111,7 @@ class Persister:
         finally:
             del self._tasks[table]
 
-    async def _save_now_and_then(self, table: SavedTable[Any], every_s: float) -> None:
+    async def _save_periodically(self, table: SavedTable[Any], every_s: float) -> None:
         while True:
             await asyncio.sleep(every_s)
             await self._try(table)
@@ -124,15 +122,15 @@ class Persister:
         except StoreFailed as error:
             if table.name not in self._failing:
                 self._failing.add(table.name)
-                log.error("%s is not saved, and will be tried again: %s", table.name, error)
+                log.error("cannot save %s, retrying: %s", table.name, error)
             return False
         if table.name in self._failing:
             self._failing.discard(table.name)
-            log.info("%s is saved again", table.name)
+            log.info("saved %s after a retry", table.name)
         return True
 
     async def stop(self) -> bool:
-        """Saves all that is not saved yet, once; says whether everything is."""
+        """Saves all unsaved tables once; returns whether everything is saved."""
         self._closed = True
         for task in [*self._periodic, *self._tasks.values()]:
             task.cancel()
@@ -143,10 +141,10 @@ class Persister:
 
 
 class BrokerState:
-    """The store, the settings in force and the tables. Concerns get from here what they need.
+    """The store, the settings in force and the tables, shared by all concerns.
 
-    Made within the running loop, to whose thread it belongs. Reading raises BadStore where a file and its backup are
-    garbage: a broker that forgot how far its consumers are would be worse than none.
+    Created within the running loop. Raises BadStore if a file and its backup are both unreadable: a broker without its
+    consumers' offsets would be worse than none.
     """
 
     def __init__(
@@ -155,44 +153,44 @@ class BrokerState:
         self.store = store
         self.settings = SettingsInForce(settings)
         self.clock = clock
-        self.config_files = found = ConfigFiles(files or Files(), store.layout.config)
+        self.config_files = config = ConfigFiles(files or Files(), store.layout.config)
         levels = len(store.settings.delay_levels)
-        self.topics = BrokerTopics(_read(found.topics), self.settings, clock, delay_levels=levels)
+        self.topics = BrokerTopics(_read(config.topics), self.settings, clock, delay_levels=levels)
         self._adopt_topics()
-        self.groups = GroupTable(_read(found.subscription_groups), self.settings, clock)
-        self.offsets = OffsetTable(_read(found.consumer_offsets))
-        self.delayed = DelayedMessages(store, _read(found.delay_offsets), clock)
+        self.groups = GroupTable(_read(config.subscription_groups), self.settings, clock)
+        self.offsets = OffsetTable(_read(config.consumer_offsets))
+        self.delayed = DelayedMessages(store, _read(config.delay_offsets), clock)
         self.clients = ClientTable()
         self.locks = QueueLocks()
         self.hooks = Hooks()
-        self.tally = MessageCounters()
+        self.counters = MessageCounters()
         self.persister = Persister()
 
     def _adopt_topics(self) -> None:
-        """Makes topics whose messages are in the store: a crash came before topics.json, or nobody had a broker yet.
+        """Creates topics for messages in the store: after a crash before topics.json, or a store used without a broker.
 
-        How many queues such a topic had cannot be told; with at least as many as new topics get, no client that still
-        knows its route is turned away.
+        The old number of queues is unknown; with at least as many as new topics get, clients with an old route are
+        still served.
         """
         queues: dict[str, int] = {}
         for queue in self.store.queues:
             if queue.max_offset > 0 and queue.topic != DAMAGED_TOPIC:
                 queues[queue.topic] = max(queues.get(queue.topic, 0), queue.queue_id + 1)
         for topic in sorted(queues.keys() - self.topics.all().keys()):
-            is_one_groups = topic.startswith((RETRY_PREFIX, DLQ_PREFIX))
-            usual = 1 if is_one_groups else self.settings.now.default_topic_queue_nums
+            is_group_topic = topic.startswith((RETRY_PREFIX, DLQ_PREFIX))
+            usual = 1 if is_group_topic else self.settings.now.default_topic_queue_nums
             self.topics.create_for_send_back(topic, max(usual, queues[topic]))
 
     def start_saving(self) -> None:
-        """Topics and groups are saved when they change, offsets now and then."""
-        found, topics, groups, offsets = self.config_files, self.topics, self.groups, self.offsets
-        saved_topics = SavedTable(found.topics, topics.snapshot, lambda: topics.data_version)
-        saved_groups = SavedTable(found.subscription_groups, groups.snapshot, lambda: groups.data_version)
+        """Saves topics and groups after changes, offsets periodically."""
+        files, topics, groups, offsets = self.config_files, self.topics, self.groups, self.offsets
+        saved_topics = SavedTable(files.topics, topics.snapshot, lambda: topics.data_version)
+        saved_groups = SavedTable(files.subscription_groups, groups.snapshot, lambda: groups.data_version)
         saved_offsets = SavedTable(
-            found.consumer_offsets, offsets.snapshot, lambda: offsets.changes, first=self.store.flush
+            files.consumer_offsets, offsets.snapshot, lambda: offsets.changes, before_write=self.store.flush
         )
         saved_delays = SavedTable(
-            found.delay_offsets, self.delayed.snapshot, self.delayed.version, first=self.store.flush
+            files.delay_offsets, self.delayed.snapshot, self.delayed.version, before_write=self.store.flush
         )
         self.persister.add(saved_topics)
         self.persister.add(saved_groups)

@@ -1,15 +1,9 @@
-"""Counts of what went through, by topic and group: only ever added to, so that whoever samples them gets rates.
+"""Statistics: message counters by topic and group, rates over time, and log lines about slow puts.
 
-How much went through in the last minute, hour and day, by topic and group; and the totals of today and yesterday.
-
-The tally only counts up. Every ten seconds its growth is noted here; six such notes are a minute, and they are added up
-to notes of ten minutes and of an hour. A note holds only what grew, so what is idle costs nothing. Nothing is on disk:
-after a restart everything begins at 0, as in RocketMQ.
-
-
-Says in the log what an operator should know about the store: slow puts, and whether it takes messages.
-
-Looks once a second, so that nothing is timed on the way of a message. Slow syncs are said by the store itself.
+`MessageCounters` only grows. `Rates` samples it every ten seconds; six samples are a minute, and they add up to spans
+of ten minutes and of an hour. A span holds only what grew, so idle topics cost nothing. Nothing is on disk: after a
+restart all figures begin at 0, as in RocketMQ. `StoreWatch` logs what an operator should know about the store; it runs
+once a second, so that no put is timed for it. All of it belongs to the loop's thread.
 """
 
 from __future__ import annotations
@@ -25,12 +19,12 @@ from penstock.store.store import MessageStore
 
 
 class MessageCounters:
-    """Messages and bytes. Each entry is [messages, bytes]."""
+    """Messages and bytes since the start. Each entry is [messages, bytes]."""
 
     def __init__(self) -> None:
-        self.sent: defaultdict[str, list[int]] = defaultdict(_zero)
+        self.sent: defaultdict[str, list[int]] = defaultdict(_new_entry)
         """By topic."""
-        self.got: defaultdict[tuple[str, str], list[int]] = defaultdict(_zero)
+        self.got: defaultdict[tuple[str, str], list[int]] = defaultdict(_new_entry)
         """By topic and group."""
         self.sent_back: defaultdict[tuple[str, str], int] = defaultdict(int)
         """Messages by topic and group."""
@@ -46,7 +40,6 @@ class MessageCounters:
         entry[1] += size
 
     def forget_topic(self, topic: str) -> None:
-        """A topic is deleted, and its figures with it."""
         self.sent.pop(topic, None)
         for key in [key for key in self.got if key[0] == topic]:
             del self.got[key]
@@ -60,7 +53,7 @@ class MessageCounters:
             del self.sent_back[key]
 
 
-def _zero() -> list[int]:
+def _new_entry() -> list[int]:
     return [0, 0]
 
 
@@ -68,11 +61,11 @@ SAMPLE_S: Final = 10.0
 _PER_TEN_MINUTES: Final = 60
 _PER_HOUR: Final = 6
 Key = tuple[str, str]
-"""RocketMQ's name of a figure, and what it is about: a topic, `topic@group`, or the cluster."""
+"""RocketMQ's name of a figure and its subject: a topic, `topic@group`, or the cluster."""
 
 
 class Figure(NamedTuple):
-    """What went through in a time."""
+    """A count and the time it covers."""
 
     total: int
     seconds: float
@@ -82,37 +75,37 @@ class Figure(NamedTuple):
         return self.total / self.seconds if self.seconds else 0.0
 
 
-class _Notes:
-    """Growth in the last few spans, each as long as the others."""
+class _Spans:
+    """Growth in the last few spans of equal length."""
 
     def __init__(self, spans: int) -> None:
-        self._notes: deque[tuple[float, Counter[Key]]] = deque(maxlen=spans)
+        self._spans: deque[tuple[float, Counter[Key]]] = deque(maxlen=spans)
 
     def add(self, seconds: float, growth: Counter[Key]) -> None:
-        self._notes.append((seconds, growth))
+        self._spans.append((seconds, growth))
 
     def figure(self, key: Key, since: Figure) -> Figure:
-        """Over the spans and what came since."""
-        total = sum(growth[key] for _, growth in self._notes)
-        return Figure(total + since.total, sum(seconds for seconds, _ in self._notes) + since.seconds)
+        """The total over the spans and `since`."""
+        total = sum(growth[key] for _, growth in self._spans)
+        return Figure(total + since.total, sum(seconds for seconds, _ in self._spans) + since.seconds)
 
 
 class Rates:
-    """Samples one tally. `sample` is to be called every ten seconds."""
+    """Rates of one set of counters over the last minute, hour and day. Call `sample` every SAMPLE_S seconds."""
 
-    def __init__(self, tally: MessageCounters, cluster: str, clock: Callable[[], float] = time.monotonic) -> None:
-        self._tally = tally
+    def __init__(self, counters: MessageCounters, cluster: str, clock: Callable[[], float] = time.monotonic) -> None:
+        self._counters = counters
         self._cluster = cluster
         self._clock = clock
         self._seen: Counter[Key] = Counter()
         self._seen_at = clock()
-        self._minute, self._hour, self._day = _Notes(6), _Notes(6), _Notes(24)
+        self._minute, self._hour, self._day = _Spans(6), _Spans(6), _Spans(24)
         self._ten_minutes: tuple[float, Counter[Key]] = (0.0, Counter())
         self._one_hour: tuple[float, Counter[Key]] = (0.0, Counter())
         self._samples = 0
 
     def sample(self) -> None:
-        """Notes what has grown since the last time."""
+        """Records the growth since the last sample."""
         totals = Counter(dict(self._totals()))
         span = self._elapsed(), Counter({key: total - self._seen[key] for key, total in totals.items()})
         span = span[0], +span[1]  # without what did not grow
@@ -129,7 +122,7 @@ class Rates:
                 self._one_hour = (0.0, Counter())
 
     def find(self, name: str, about: str) -> tuple[Figure, Figure, Figure] | None:
-        """Over the last minute, hour and day; None if nothing was ever counted under that name."""
+        """Figures of the last minute, hour and day; None if nothing was ever counted under that name."""
         key = (name, about)
         since = self._since(key)
         if since is None:
@@ -148,34 +141,34 @@ class Rates:
         return max(self._clock() - self._seen_at, 1e-3)
 
     def _since(self, key: Key) -> Figure | None:
-        """What one figure has grown since the last sample."""
+        """The growth of one figure since the last sample."""
         total = self._total(*key)
         return None if total is None else Figure(max(0, total - self._seen[key]), self._elapsed())
 
     def _total(self, name: str, about: str) -> int | None:
-        tally = self._tally
+        counters = self._counters
         topic, _, group = about.partition("@")
         if name in ("TOPIC_PUT_NUMS", "TOPIC_PUT_SIZE"):
-            found = tally.sent.get(about)
+            entry = counters.sent.get(about)
         elif name in ("GROUP_GET_NUMS", "GROUP_GET_SIZE"):
-            found = tally.got.get((topic, group))
+            entry = counters.got.get((topic, group))
         elif name == "SNDBCK_PUT_NUMS":
-            return tally.sent_back.get((topic, group))
+            return counters.sent_back.get((topic, group))
         else:
             return dict(self._totals()).get((name, about))
-        return None if found is None else found[name.endswith("SIZE")]
+        return None if entry is None else entry[name.endswith("SIZE")]
 
     def _totals(self) -> Iterator[tuple[Key, int]]:
-        tally, put, got = self._tally, 0, 0
-        for topic, (messages, size) in tally.sent.items():
+        counters, put, got = self._counters, 0, 0
+        for topic, (messages, size) in counters.sent.items():
             put += messages
             yield ("TOPIC_PUT_NUMS", topic), messages
             yield ("TOPIC_PUT_SIZE", topic), size
-        for (topic, group), (messages, size) in tally.got.items():
+        for (topic, group), (messages, size) in counters.got.items():
             got += messages
             yield ("GROUP_GET_NUMS", f"{topic}@{group}"), messages
             yield ("GROUP_GET_SIZE", f"{topic}@{group}"), size
-        for (topic, group), messages in tally.sent_back.items():
+        for (topic, group), messages in counters.sent_back.items():
             yield ("SNDBCK_PUT_NUMS", f"{topic}@{group}"), messages
         yield ("BROKER_PUT_NUMS", self._cluster), put
         yield ("BROKER_GET_NUMS", self._cluster), got
@@ -190,7 +183,7 @@ def _sum(one: tuple[float, Counter[Key]], other: tuple[float, Counter[Key]]) -> 
 
 
 class DayTotals:
-    """What the totals of puts and gets were at the last midnight and at the one before."""
+    """The totals of puts and gets at the last two midnights."""
 
     def __init__(self, totals: Callable[[], tuple[int, int]], today: Callable[[], object]) -> None:
         self._totals = totals
@@ -198,8 +191,8 @@ class DayTotals:
         self._day = today()
         self.yesterday_morning = self.today_morning = (0, 0)
 
-    def look(self) -> None:
-        """To be called often; does something once a day."""
+    def roll(self) -> None:
+        """Call it every few seconds; it acts once a day."""
         day = self._today()
         if day != self._day:
             self._day = day
@@ -212,29 +205,29 @@ _BOUNDS: Final = [str(bound) for bound in LATENCY_BOUNDS_MS if bound > SLOW_MS] 
 
 
 class StoreWatch:
-    """Remembers what was said last."""
+    """Logs slow puts, and when the store stops or resumes accepting messages."""
 
     def __init__(self, store: MessageStore) -> None:
         self._store = store
         self._slow = self._count_slow()
-        self._trouble = ""
+        self._refusal = ""
 
-    def look(self) -> None:
-        """Says what is new since the last look."""
+    def check(self) -> None:
+        """Logs what is new since the last call."""
         slow = self._count_slow()
         if slow > self._slow:
             slowest = self._store.figures().put_slowest_ms
             log.warning(
-                "slow put: %d took longer than %d ms; the slowest so far %.0f ms", slow - self._slow, SLOW_MS, slowest
+                "slow puts: %d took more than %d ms; slowest so far: %.0f ms", slow - self._slow, SLOW_MS, slowest
             )
         self._slow = slow
-        trouble = self._store.flags.reason
-        if trouble != self._trouble:
-            if trouble:
-                log.error("the store takes no messages: %s", trouble)
+        refusal = self._store.flags.reason
+        if refusal != self._refusal:
+            if refusal:
+                log.error("the store does not accept messages: %s", refusal)
             else:
-                log.warning("the store takes messages again")
-        self._trouble = trouble
+                log.warning("the store accepts messages again")
+        self._refusal = refusal
 
     def _count_slow(self) -> int:
         latencies = self._store.figures().put_latency_ms

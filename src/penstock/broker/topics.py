@@ -1,11 +1,9 @@
-"""Topics and groups that are there from the start, and names that clients may not use as they like.
+"""The topics of this broker: topics.json in memory, the system topics and groups, and reserved names.
 
-The topics of this broker: topics.json in memory.
-
-The table decides what exists; the store would take any legal name. Every change moves the data version on, by which
+The table decides what exists; the store would accept any legal name. Every change increments the data version, by which
 name servers and slaves see which table is newer, and calls `on_change`: the file is written and the broker registers
-again, neither of which is waited for. A crash in between leaves the older file: the next start makes topics again
-whose messages it finds in the store.
+again, both in the background. A crash before that leaves the previous file: the next start creates the topics again
+whose messages it finds in the store. Belongs to the loop's thread.
 """
 
 from __future__ import annotations
@@ -30,11 +28,13 @@ from penstock.format.topics import is_legal_topic
 from penstock.namesrv.route_table import TEMPLATE_TOPIC
 from penstock.protocol.bodies.routes import PERM_INHERIT, PERM_READ, PERM_WRITE
 
+log = logging.getLogger("penstock.broker")
+
 READ_WRITE: Final = PERM_READ | PERM_WRITE
 SELF_TEST_TOPIC: Final = "SELF_TEST_TOPIC"
 OFFSET_MOVED_TOPIC: Final = "OFFSET_MOVED_EVENT"
 CHECK_MAX_TIME_TOPIC: Final = "TRANS_CHECK_MAX_TIME_TOPIC"
-"""Where half messages go that nobody ended."""
+"""Half messages whose transaction was never ended."""
 REPLY_TOPIC_SUFFIX: Final = "_REPLY_TOPIC"
 SYSTEM_GROUP_PREFIX: Final = "CID_RMQ_SYS_"
 _BENCHMARK_TOPIC = "BenchmarkTest"
@@ -51,14 +51,14 @@ NOT_FOR_SENDING: Final = frozenset(
         DAMAGED_TOPIC,
     }
 )
-"""What only the broker writes to."""
+"""Topics that only the broker itself writes to."""
 _SYSTEM_TOPICS = NOT_FOR_SENDING | {TEMPLATE_TOPIC, _BENCHMARK_TOPIC, "RMQ_SYS_TRACE_TOPIC"}
 _GROUPS_FOR_TOOLS = ("TOOLS_CONSUMER", "FILTERSRV_CONSUMER", "SELF_TEST_C_GROUP")
 _GROUPS_OF_OTHERS = ("CID_ONS-HTTP-PROXY", "CID_ONSAPI_PULL", "CID_ONSAPI_PERMISSION", "CID_ONSAPI_OWNER")
 
 
 def is_system_topic(topic: str) -> bool:
-    """Whether no administrator may change or delete it."""
+    """Whether administrators may not change or delete it."""
     return topic in _SYSTEM_TOPICS or topic.startswith(_SYSTEM_PREFIX)
 
 
@@ -75,7 +75,7 @@ def dead_letter_topic(group: str) -> str:
 
 
 def system_topics(settings: BrokerSettings, delay_levels: int) -> list[TopicConfig]:
-    """The topics of a broker that was started for the first time."""
+    """The topics of a new broker."""
     of_cluster = PERM_INHERIT | (READ_WRITE if settings.cluster_topic_enable else 0)
     of_broker = PERM_INHERIT | (READ_WRITE if settings.broker_topic_enable else 0)
     topics = [
@@ -104,14 +104,13 @@ def _topic(name: str, queues: int, perm: int = READ_WRITE) -> TopicConfig:
     return TopicConfig(name=name, read_queue_nums=queues, write_queue_nums=queues, perm=perm)
 
 
-log = logging.getLogger("penstock.broker")
 UNIT: int = 1
 UNIT_SUBSCRIPTION: int = 2
 """Bits of a topic's `sys_flag`."""
 
 
 class BrokerTopics:
-    """Finds, makes, changes and deletes topics."""
+    """Finds, creates, changes and deletes topics."""
 
     def __init__(
         self, loaded: TopicConfigs, settings: SettingsInForce, clock: Callable[[], int], *, delay_levels: int = 18
@@ -120,13 +119,13 @@ class BrokerTopics:
         self._clock = clock
         self._extra = loaded.extra
         self._version = loaded.version
-        made = {topic.name: topic for topic in system_topics(settings.now, delay_levels)}
-        self._topics = {**made, **loaded.topics}
+        system = {topic.name: topic for topic in system_topics(settings.now, delay_levels)}
+        self._topics = {**system, **loaded.topics}
         self.on_change: list[Callable[[], object]] = []
         if self._topics.keys() != loaded.topics.keys():
             self._version = self._version.next(clock())
 
-    # -- asking ----------------------------------------------------------------------------------------------
+    # -- reading ---------------------------------------------------------------------------------------------
 
     def find(self, topic: str) -> TopicConfig | None:
         return self._topics.get(topic)
@@ -139,16 +138,16 @@ class BrokerTopics:
         return self._version
 
     def snapshot(self) -> TopicConfigs:
-        """What topics.json should say now."""
+        """The contents of topics.json as of now."""
         return TopicConfigs(topics=dict(self._topics), version=self._version, extra=self._extra)
 
     # -- changing --------------------------------------------------------------------------------------------
 
     def create_on_send(self, topic: str, template: str, queues: int, sys_flag: int = 0) -> TopicConfig | None:
-        """The topic, made after `template` if it is new; None if it may not be made.
+        """The topic, created from `template` if it is new; None if it may not be created.
 
-        It gets as many queues as the client asks for, at least one and at most those of the template, and its
-        permission without the right to inherit.
+        It gets as many queues as the client asks for, at least one and at most those of the template, and the
+        template's permissions without PERM_INHERIT.
         """
         known = self._topics.get(topic)
         if known is not None:
@@ -173,7 +172,7 @@ class BrokerTopics:
     def create_for_send_back(
         self, topic: str, queues: int, perm: int = READ_WRITE, sys_flag: int = 0
     ) -> TopicConfig | None:
-        """The topic, made as given if it is new: for retries, dead letters and the broker's own topics."""
+        """The topic, created as given if it is new: for retries, dead letters and system topics."""
         known = self._topics.get(topic)
         if known is not None:
             return known
@@ -182,7 +181,7 @@ class BrokerTopics:
         )
 
     def update(self, topic: TopicConfig) -> None:
-        """Makes or replaces a topic; fields that this version does not know stay as they were."""
+        """Creates or replaces a topic; keeps fields that this version does not know."""
         known = self._topics.get(topic.name)
         if known is not None and not topic.extra:
             topic = msgspec.structs.replace(topic, extra=known.extra)
@@ -190,35 +189,35 @@ class BrokerTopics:
         self.mark_changed()
 
     def delete(self, topic: str) -> bool:
-        """Forgets a topic; says whether there was one. Its messages stay in the log."""
+        """Removes a topic; returns whether it existed. Its messages stay in the log."""
         if self._topics.pop(topic, None) is None:
             return False
-        log.info("topic %s is deleted", topic)
+        log.info("deleted topic %s", topic)
         self.mark_changed()
         return True
 
-    def take_over(self, topics: TopicConfigs) -> None:
-        """Becomes what a master's table is, its version included."""
+    def replace(self, topics: TopicConfigs) -> None:
+        """Replaces the table and its version by the master's."""
         if topics.version != self._version or topics.topics != self._topics:
             self._topics, self._version = dict(topics.topics), topics.version
-            self._tell()
+            self._notify()
 
     def _add(self, topic: TopicConfig) -> TopicConfig | None:
         if not is_legal_topic(topic.name):
             return None
         if len(self._topics) >= self._settings.now.max_topics:
-            log.warning("topic %s is not made: there are %d already (maxTopics)", topic.name, len(self._topics))
+            log.warning("topic %s not created: there are %d already (maxTopics)", topic.name, len(self._topics))
             return None
         self._topics[topic.name] = topic
-        log.info("topic %s is made, with %d queues", topic.name, topic.write_queue_nums)
+        log.info("created topic %s (%d queues)", topic.name, topic.write_queue_nums)
         self.mark_changed()
         return topic
 
     def mark_changed(self) -> None:
-        """Moves the version on and tells everybody; also for who changes what the topics mean."""
+        """Increments the version and calls `on_change`; also after a setting changed what topics allow."""
         self._version = self._version.next(self._clock())
-        self._tell()
+        self._notify()
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         for changed in self.on_change:
             changed()

@@ -1,10 +1,10 @@
-"""A span for each send, pull and query, where somebody records spans; see `penstock.telemetry`.
+"""Tracing: a span for each send, pull and query, if spans are recorded; see `penstock.telemetry`.
 
-`start_tracing` is asked once, when a broker is made. If nobody records it returns None, and neither a handler nor a
-reply is touched. Else the handlers are wrapped: a send is a child of the trace that its message names (`traceparent`).
-A send that waits for the disk or a slave ends with its answer; a pull that waits for a message ends its span when it
-begins to wait, with `penstock.held`. The names are those of OpenTelemetry's conventions for messaging, where they have
-one. Belongs to the thread of the broker's loop.
+A broker calls `start_tracing` once. If no tracer is configured it returns None, and neither handlers nor replies
+change. Otherwise the handlers are wrapped: a send is a child of the trace that its message names (`traceparent`). The
+span of a send that waits for the disk or a slave ends with its reply; the span of a held pull ends when the pull begins
+to wait, with `penstock.held`. Names follow OpenTelemetry's conventions for messaging where there is one. Belongs to the
+thread of the broker's loop.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from penstock.broker.send_acks import PendingAcks, Waiting
+from penstock.broker.send_acks import PendingAck, PendingAcks
 from penstock.broker.settings import SettingsInForce
 from penstock.errors import PenstockError
 from penstock.format.properties import split_properties
@@ -28,7 +28,7 @@ from penstock.telemetry import TRACE_PROPERTIES, context_of, find_tracer
 if TYPE_CHECKING:
     from opentelemetry.trace import Span, Tracer
 
-_FINE: Final = frozenset(
+_NOT_ERRORS: Final = frozenset(
     {
         ResponseCode.SUCCESS,
         ResponseCode.FLUSH_DISK_TIMEOUT,
@@ -40,11 +40,11 @@ _FINE: Final = frozenset(
         ResponseCode.QUERY_NOT_FOUND,
     }
 )
-"""Answers that are none of an error: it is stored, or there is nothing to be had."""
+"""Response codes that are not errors: the message is stored, or there is no message to return."""
 
 
 class _About(NamedTuple):
-    """What a request is about."""
+    """The parts of a request that its span shows."""
 
     operation: str
     topic: str
@@ -53,7 +53,7 @@ class _About(NamedTuple):
 
 
 def start_tracing() -> Tracing | None:
-    """The spans of a broker that is being made; None if nobody records them."""
+    """The spans of a new broker; None if no tracer is configured."""
     tracer = find_tracer("broker")
     return None if tracer is None else Tracing(tracer)
 
@@ -64,19 +64,19 @@ class Tracing:
     def __init__(self, tracer: Tracer) -> None:
         self._tracer = tracer
         self._open: Span | None = None
-        """The span of the request that is being handled, until somebody keeps it."""
+        """The span of the request being handled, until `detach`."""
 
-    def unflushed(self, store: MessageStore, settings: SettingsInForce) -> PendingAcks:
-        return _TracedSends(self, store, settings)
+    def pending_acks(self, store: MessageStore, settings: SettingsInForce) -> PendingAcks:
+        return _TracedAcks(self, store, settings)
 
     def wrap(self, handlers: dict[int, Handler]) -> None:
-        """Has the handlers of sends, pulls and queries make spans."""
+        """Wraps the handlers of sends, pulls and queries in spans."""
         for code, read in _READ.items():
             if code in handlers:
                 handlers[code] = self._traced(handlers[code], read)
 
-    def keep(self) -> Span | None:
-        """The span of the request that is being handled; who takes it ends it."""
+    def detach(self) -> Span | None:
+        """The span of the request being handled; the caller has to end it."""
         span, self._open = self._open, None
         return span
 
@@ -89,9 +89,9 @@ class Tracing:
                 fail(span, error)
                 raise
             finally:
-                is_kept, self._open = self._open is None, None
+                is_detached, self._open = self._open is None, None
             if result is None:
-                if not is_kept:
+                if not is_detached:
                     if not command.is_oneway:
                         span.set_attribute("penstock.held", True)
                     end(span)
@@ -108,7 +108,7 @@ class Tracing:
 
         try:
             about = read(command)
-        except PenstockError:  # the handler says so, too
+        except PenstockError:  # the handler reports it, too
             about = _About("request", "", {})
         parent = None
         if any(name in about.properties for name in TRACE_PROPERTIES):
@@ -125,35 +125,35 @@ class Tracing:
         return self._tracer.start_span(name, parent, SpanKind.SERVER, attributes)
 
 
-class _TracedSends(PendingAcks):
-    """The same, and the spans of what waits end with the answers."""
+class _TracedAcks(PendingAcks):
+    """Ends the spans of pending sends with their replies."""
 
     def __init__(self, tracing: Tracing, store: MessageStore, settings: SettingsInForce) -> None:
         super().__init__(store, settings)
         self._tracing = tracing
         self._spans: dict[int, Span] = {}
-        """By the reply's identity, for as long as it waits."""
+        """By `id` of the reply, while it is pending."""
 
     def add(self, connection: Connection, end_offset: int, reply: Command) -> None:
-        span, before = self._tracing.keep(), len(self)
+        span, before = self._tracing.detach(), len(self)
         super().add(connection, end_offset, reply)
         if span is not None and len(self) > before:
             self._spans[id(reply)] = span
-        elif span is not None:  # it was answered at once
+        elif span is not None:  # it was sent at once
             end(span, reply)
 
-    def _answer(self, waiting: Waiting) -> None:
-        super()._answer(waiting)
-        span = self._spans.pop(id(waiting.reply), None)
+    def _answer(self, pending: PendingAck) -> None:
+        super()._answer(pending)
+        span = self._spans.pop(id(pending.reply), None)
         if span is not None:
-            end(span, waiting.reply)
+            end(span, pending.reply)
 
 
 def end(span: Span, reply: Command | None = None) -> None:
-    """Ends a span with what was answered; without a reply all is well."""
+    """Ends a span with the reply's code; without a reply as a success."""
     if reply is not None:
         span.set_attribute("penstock.response_code", int(reply.code))
-        if reply.code not in _FINE:
+        if reply.code not in _NOT_ERRORS:
             from opentelemetry.trace import Status, StatusCode
 
             span.set_attribute("error.type", _name(reply.code))
@@ -162,7 +162,7 @@ def end(span: Span, reply: Command | None = None) -> None:
 
 
 def fail(span: Span, error: BaseException) -> None:
-    """Ends a span whose request could not be answered as it was meant."""
+    """Ends a span with an error."""
     from opentelemetry.trace import Status, StatusCode
 
     span.set_attribute("error.type", _name(error.code) if isinstance(error, Refusal) else type(error).__name__)
@@ -189,23 +189,23 @@ def _name(code: int) -> str:
 
 def _sent(command: Command, kind: type[SendMessage]) -> _About:
     header = command.read(kind)
-    told: dict[str, str | int] = {
+    attributes: dict[str, str | int] = {
         "messaging.operation.type": "send",
         "messaging.destination.partition.id": str(header.queue_id),
         "messaging.message.body.size": len(command.body),
     }
-    return _About("send", header.topic, told, header.properties)
+    return _About("send", header.topic, attributes, header.properties)
 
 
 def _pulled(command: Command) -> _About:
     header = command.read(PullMessage)
-    told: dict[str, str | int] = {
+    attributes: dict[str, str | int] = {
         "messaging.operation.type": "receive",
         "messaging.destination.partition.id": str(header.queue_id),
         "messaging.consumer.group.name": header.consumer_group,
         "penstock.queue_offset": header.queue_offset,
     }
-    return _About("pull", header.topic, told)
+    return _About("pull", header.topic, attributes)
 
 
 def _queried(command: Command) -> _About:

@@ -1,27 +1,20 @@
-"""Transactions: a half message waits out of sight until its producer says commit or rollback (code 37).
+"""Transactions: half messages, their ends (37, 323), and the check of producers (39).
 
-Half messages lie in RMQ_SYS_TRANS_HALF_TOPIC, with the topic and queue that they are meant for in REAL_TOPIC and
-REAL_QID. A commit puts the message where it belongs; commit and rollback both put a mark into
-RMQ_SYS_TRANS_OP_HALF_TOPIC, which says that this half message is dealt with. The message comes first and the mark
-second: a crash in between has the producer asked again, and at worst the message is there twice; it is never lost.
+A half message lies in RMQ_SYS_TRANS_HALF_TOPIC, hidden from consumers, with its real topic and queue in REAL_TOPIC and
+REAL_QID. A commit stores the message in its real topic; commit and rollback both store a mark in
+RMQ_SYS_TRANS_OP_HALF_TOPIC, which says that the half message is done. The message comes before the mark: after a crash
+in between the producer is asked again, and the message may be there twice; it is never lost.
 
-An administrator may have a message that was given up asked about anew (code 323).
+`TransactionCheck` asks producers about half messages without a mark. A round reads the marks, then the half messages
+from where the last round stopped. A half message that is old enough is stored again with an incremented
+TRANSACTION_CHECK_TIMES, its producer is asked about the copy, and the old one is marked, so that the round can advance.
+After `transactionCheckMax` checks, or when it is as old as files are kept, it moves to TRANS_CHECK_MAX_TIME_TOPIC,
+where an administrator can find it and have its producer asked again (323).
 
-
-Asks producers about half messages that nobody has ended (code 39), and gives up on those that never are.
-
-A round reads the marks of ended transactions, then the half messages from where the last round stopped. One that is not
-marked and old enough is put into the half queue again, with one more in TRANSACTION_CHECK_TIMES, and its producer is
-asked about the new copy; the old one is marked. So the round moves on, and nothing that is undecided is left behind.
-After `transactionCheckMax` questions, or when it is as old as files are kept, a message goes to
-TRANS_CHECK_MAX_TIME_TOPIC, where a person can find it.
-
-A message may ask for more time before the first question (CHECK_IMMUNITY_TIME_IN_SECONDS). Those behind it are dealt
-with meanwhile, but the place to go on from stays at it, and the marks from there on are kept in memory: about 100 bytes
-for each transaction that was begun since.
-
-How far it is stands with the consumers' offsets, under the group CID_RMQ_SYS_TRANS, as in RocketMQ. After a crash those
-are a few seconds old, and the copies that were marked meanwhile are passed over.
+A message may delay its first check (CHECK_IMMUNITY_TIME_IN_SECONDS). Messages behind it are checked meanwhile, but the
+saved position stays at it, and the marks from there on stay in memory: about 100 bytes per transaction begun since. The
+position is a consumer offset of group CID_RMQ_SYS_TRANS, as in RocketMQ; after a crash it is a few seconds old, and
+copies that were marked meanwhile are skipped. All of it belongs to the loop's thread.
 """
 
 from __future__ import annotations
@@ -69,7 +62,7 @@ _DONE_TAG: Final = "d"
 
 
 def make_half(message: Message) -> Message:
-    """The half message that is stored in place of a transactional one. It is not delayed, whatever it says."""
+    """The half message that is stored for a transactional one. Drops its delay."""
     properties = dict(message.properties or {})
     properties.pop(DELAY, None)
     return Message(
@@ -87,12 +80,12 @@ def make_half(message: Message) -> Message:
 
 
 def done_mark(half_queue_offset: int) -> Message:
-    """What says that the half message at an offset of the half queue is dealt with."""
+    """The mark that the half message at this queue offset is done."""
     return Message(OP_HALF_TOPIC, str(half_queue_offset).encode(), tags=_DONE_TAG, queue_id=HALF_QUEUE)
 
 
-def again(half: Record, times_asked: int) -> Message:
-    """A half message once more; its producer has been asked about it so many times."""
+def copy_half(half: Record, times_asked: int) -> Message:
+    """A copy of a half message, with a new number of checks."""
     return Message(
         HALF_TOPIC,
         half.body,
@@ -107,17 +100,17 @@ def again(half: Record, times_asked: int) -> Message:
 
 
 class Transactions:
-    """Answers producers that end their transactions."""
+    """Ends transactions at the request of producers."""
 
-    def __init__(self, store: MessageStore, unflushed: PendingAcks, held: HeldPulls, tally: MessageCounters) -> None:
+    def __init__(self, store: MessageStore, acks: PendingAcks, held: HeldPulls, counters: MessageCounters) -> None:
         self._store = store
-        self._unflushed = unflushed
+        self._acks = acks
         self._held = held
-        self._tally = tally
+        self._counters = counters
         self._replies = PutReplies(store)
-        self._waits_for_disk = unflushed.is_needed
+        self._must_wait = acks.is_needed
         self.on_end: list[Callable[[int, int], None]] = []
-        """Called with the queue offsets of a half message that is ended, and of its mark."""
+        """Called with the queue offsets of an ended half message and of its mark."""
 
     def handlers(self) -> dict[RequestCode, Handler]:
         return {RequestCode.END_TRANSACTION: self._end, RequestCode.RESUME_CHECK_HALF_MESSAGE: self._resume}
@@ -125,64 +118,64 @@ class Transactions:
     def _end(self, connection: Connection, command: Command) -> Command | None:
         header = command.read(EndTransaction)
         if header.commit_or_rollback not in (TRANSACTION_COMMIT, TRANSACTION_ROLLBACK):
-            return command.reply(ResponseCode.SUCCESS)  # the producer does not know yet; it will be asked
+            return command.reply(ResponseCode.SUCCESS)  # the producer does not know yet; it is asked later
         half = self._half(header)
         if header.commit_or_rollback == TRANSACTION_COMMIT:
             message = _committed(half)
             committed = self._store.append(message)
             if committed.status not in STORED:
                 return self._replies.refused(command, committed)
-            self._tally.count_sent(message.topic, 1, committed.size)
-            self._held.stored(message.topic, message.queue_id)
+            self._counters.count_sent(message.topic, 1, committed.size)
+            self._held.on_stored(message.topic, message.queue_id)
         marked = self._store.append(done_mark(half.queue_offset))
         if marked.status not in STORED:
-            log.warning("a transaction's end is not marked, so its producer will be asked again: %s", marked.reason)
+            log.warning("cannot mark the end of a transaction; its producer will be asked again: %s", marked.reason)
         else:
             for ended in self.on_end:
                 ended(half.queue_offset, marked.queue_offset)
-        return self._answer(connection, command, marked)
+        return self._reply_or_hold(connection, command, marked)
 
     def _half(self, header: EndTransaction) -> Record:
-        """The half message that a request is about. Raises Refusal."""
+        """The half message that a request ends. Raises Refusal."""
         half = self._store.look_up(header.commit_log_offset)
         if half is None or half.topic != HALF_TOPIC:
-            why = f"there is no half message at offset {header.commit_log_offset}"
+            why = f"no half message at offset {header.commit_log_offset}"
         elif half.properties.get(PGROUP) != header.producer_group:
-            why = f"the half message is not of producer group '{header.producer_group}'"
+            why = f"the half message does not belong to producer group '{header.producer_group}'"
         elif half.queue_offset != header.tran_state_table_offset:
             why = f"the half message has queue offset {half.queue_offset}, not {header.tran_state_table_offset}"
-        elif not _says_where_to(half):
-            why = "the half message does not say where it belongs"
+        elif not _has_target(half):
+            why = "the half message has no real topic or queue"
         else:
             return half
         raise Refusal(ResponseCode.SYSTEM_ERROR, why)
 
     def _resume(self, connection: Connection, command: Command) -> Command | None:
-        """Has the producer asked again about a message that was given up, as if for the first time."""
+        """Restarts the checks of a half message that was never ended."""
         msg_id = command.read(ResumeCheck).msg_id or ""
         try:
-            found = self._store.look_up_id(msg_id)
+            half = self._store.look_up_id(msg_id)
         except BadMessage as error:
             raise Refusal(ResponseCode.SYSTEM_ERROR, str(error)) from None
-        if found is None or found.topic not in (CHECK_MAX_TIME_TOPIC, HALF_TOPIC) or not _says_where_to(found):
-            why = f"there is no message with the id {msg_id[:64]} whose transaction was not ended"
+        if half is None or half.topic not in (CHECK_MAX_TIME_TOPIC, HALF_TOPIC) or not _has_target(half):
+            why = f"no unended transaction has the message id {msg_id[:64]}"
             raise Refusal(ResponseCode.SYSTEM_ERROR, why)
-        stored = self._store.append(again(found, times_asked=0))
+        stored = self._store.append(copy_half(half, times_asked=0))
         if stored.status not in STORED:
             return self._replies.refused(command, stored)
-        return self._answer(connection, command, stored)
+        return self._reply_or_hold(connection, command, stored)
 
-    def _answer(self, connection: Connection, command: Command, stored: PutResult) -> Command | None:
+    def _reply_or_hold(self, connection: Connection, command: Command, stored: PutResult) -> Command | None:
         if command.flag & ONE_WAY:
             return None
         reply = command.reply(ResponseCode.SUCCESS)
-        if self._waits_for_disk and stored.status in STORED:
-            self._unflushed.add(connection, stored.end_offset, reply)
+        if self._must_wait and stored.status in STORED:
+            self._acks.add(connection, stored.end_offset, reply)
             return None
         return reply
 
 
-def _says_where_to(half: Record) -> bool:
+def _has_target(half: Record) -> bool:
     return bool(half.properties.get(REAL_TOPIC)) and half.properties.get(REAL_QID, "").isdecimal()
 
 
@@ -210,7 +203,7 @@ _PAGE: Final = 32
 
 
 class TransactionCheck:
-    """Goes over the half messages now and then."""
+    """Checks half messages periodically."""
 
     def __init__(
         self,
@@ -228,36 +221,36 @@ class TransactionCheck:
         self._settings = settings
         self._clock = clock
         self._marks: dict[int, int] = {}
-        """Of half messages that were not reached yet and are ended: their offset, and that of their mark."""
+        """Ended half messages at or behind the position: their offset, and that of their mark."""
         self._read_marks = -1
-        """Up to which offset marks were read; -1: none yet."""
+        """The offset up to which marks were read; -1: none yet."""
 
-    def ended(self, half_offset: int, mark_offset: int) -> None:
-        """A transaction is ended just now; its mark may not be on disk yet, and so not be seen in its queue."""
+    def on_end(self, half_offset: int, mark_offset: int) -> None:
+        """Notes an ended transaction, whose mark may not be readable in its queue yet."""
         if half_offset >= self._position(HALF_TOPIC):
             self._marks[half_offset] = mark_offset
 
     async def run(self) -> None:
-        """Rounds for ever, `transactionCheckInterval` apart."""
+        """Runs a round every `transactionCheckInterval`."""
         while True:
             await asyncio.sleep(self._settings.now.transaction_check_interval / 1000)
             try:
                 await self.round()
             except PenstockError as error:
-                log.warning("half messages wait: %s", error)
+                log.warning("transaction check failed, retrying: %s", error)
             except Exception:
-                log.exception("half messages wait")
+                log.exception("transaction check failed, retrying")
 
     async def round(self) -> int:
-        """One round; returns how many half messages were dealt with."""
+        """One round; returns how many half messages were checked."""
         end = self._store.max_offset(HALF_TOPIC, HALF_QUEUE)
         offset = max(self._position(HALF_TOPIC), self._store.min_offset(HALF_TOPIC, HALF_QUEUE), 0)
-        waits_from: int | None = None
-        """The first half message that is to be left alone for longer."""
-        dealt_with = 0
+        delayed_from: int | None = None
+        """The first half message whose check is delayed."""
+        checked = 0
         while offset < end:
             await asyncio.sleep(0)
-            await self._read_all_marks()  # for each page, because transactions end meanwhile
+            await self._read_all_marks()  # once a page, because transactions end meanwhile
             if all(number in self._marks for number in range(offset, min(offset + _PAGE, end))):
                 halves, following = {}, offset + _PAGE
             else:
@@ -268,15 +261,15 @@ class TransactionCheck:
                 half = halves.get(number)
                 if half is not None and number not in self._marks:
                     if self._is_immune(half):
-                        waits_from = number if waits_from is None else waits_from
+                        delayed_from = number if delayed_from is None else delayed_from
                         continue
-                    if self._is_too_young(half) or not self._deal_with(half):
-                        self._move_to(number if waits_from is None else waits_from)
-                        return dealt_with
-                    dealt_with += 1
+                    if self._is_too_young(half) or not self._check(half):
+                        self._save_position(number if delayed_from is None else delayed_from)
+                        return checked
+                    checked += 1
             offset = following
-            self._move_to(min(offset, end) if waits_from is None else waits_from)
-        return dealt_with
+            self._save_position(min(offset, end) if delayed_from is None else delayed_from)
+        return checked
 
     # -- marks -----------------------------------------------------------------------------------------------
 
@@ -297,8 +290,8 @@ class TransactionCheck:
     def _position(self, topic: str) -> int:
         return max(self._offsets.query(GROUP, topic, HALF_QUEUE), 0)
 
-    def _move_to(self, half_offset: int) -> None:
-        """Remembers how far this is; marks are only behind us where no half message before us needs them."""
+    def _save_position(self, half_offset: int) -> None:
+        """Saves the position; the position among the marks stays before every mark that is still needed."""
         for number in range(self._position(HALF_TOPIC), half_offset):
             self._marks.pop(number, None)
         self._offsets.commit(GROUP, HALF_TOPIC, HALF_QUEUE, half_offset)
@@ -308,27 +301,27 @@ class TransactionCheck:
     # -- half messages ---------------------------------------------------------------------------------------
 
     def _is_immune(self, half: Record) -> bool:
-        """Whether its producer asked that it be left alone for a while, which is not over yet."""
+        """Whether its producer delayed the first check, and that time has not passed."""
         seconds = half.properties.get(IMMUNITY, "")
         if not (seconds.isascii() and seconds.isdecimal()) or _times_asked(half):
             return False
         return self._clock() - half.store_timestamp < int(seconds[:10]) * 1000
 
     def _is_too_young(self, half: Record) -> bool:
-        """Whether the producer is probably still at it; then so are the producers of all that is behind it."""
+        """Whether it is too young to be checked; then so is everything behind it."""
         if IMMUNITY in half.properties or _times_asked(half):
             return False
         return self._clock() - half.store_timestamp < self._settings.now.transaction_time_out
 
-    def _deal_with(self, half: Record) -> bool:
-        """Asks the producer, or gives up on the message; false if the store takes nothing now."""
+    def _check(self, half: Record) -> bool:
+        """Asks the producer, or expires the half message; false if the store does not accept messages."""
         times_asked = _times_asked(half)
         too_old = self._clock() - half.born_timestamp > self._store.settings.file_reserved_time * _HOUR_MS
         if times_asked >= self._settings.now.transaction_check_max or too_old:
-            return self._give_up(half)
-        stored = self._store.append(again(half, times_asked + 1))
+            return self._expire(half)
+        stored = self._store.append(copy_half(half, times_asked + 1))
         if not stored.stored:
-            log.warning("a half message waits: %s", stored.reason)
+            log.warning("cannot store a half message, retrying: %s", stored.reason)
             return False
         self._mark(half)
         copy = self._store.look_up(stored.physical_offset)
@@ -336,9 +329,9 @@ class TransactionCheck:
             self._ask(copy)
         return True
 
-    def _give_up(self, half: Record) -> bool:
+    def _expire(self, half: Record) -> bool:
         self._topics.create_for_send_back(CHECK_MAX_TIME_TOPIC, 1)
-        kept = Message(
+        expired = Message(
             CHECK_MAX_TIME_TOPIC,
             half.body,
             properties=half.properties,
@@ -348,16 +341,16 @@ class TransactionCheck:
             born_host=half.born_host,
             reconsume_times=half.reconsume_times,
         )
-        stored = self._store.append(kept)
+        stored = self._store.append(expired)
         if stored.stored:
-            log.warning("nobody ended the transaction of %s: it went to %s", half.msg_id, CHECK_MAX_TIME_TOPIC)
+            log.warning("transaction of %s was never ended: moved to %s", half.msg_id, CHECK_MAX_TIME_TOPIC)
             self._mark(half)
         else:
-            log.warning("a half message waits: %s", stored.reason)
+            log.warning("cannot store a half message, retrying: %s", stored.reason)
         return stored.stored
 
     def _mark(self, half: Record) -> None:
-        """If it cannot be stored, the message is dealt with again after a restart, and not before."""
+        """If the mark cannot be stored, the message is checked again after a restart."""
         marked = self._store.append(done_mark(half.queue_offset))
         self._marks[half.queue_offset] = marked.queue_offset if marked.stored else self._read_marks
 
@@ -365,7 +358,7 @@ class TransactionCheck:
         group = half.properties.get(PGROUP, "")
         producers = self._clients.producers(group)
         if not producers:
-            log.warning("no producer of group '%s' is here to be asked about %s", group, half.msg_id)
+            log.warning("no producer of group '%s' is connected to check transaction of %s", group, half.msg_id)
             return
         shown = msgspec.structs.replace(
             half, topic=half.properties.get(REAL_TOPIC, ""), queue_id=int(half.properties.get(REAL_QID) or 0)

@@ -28,10 +28,10 @@ def fill(store_of: RunningBroker, *, from_file: int = 0) -> None:
 def resolve(monkeypatch: pytest.MonkeyPatch, *ports: int) -> None:
     """Has every name stand for these ports of this machine."""
 
-    async def look_up(host: str, port: int) -> list[Any]:
+    async def resolve(host: str, port: int) -> list[Any]:
         return [(socket.AF_INET, socket.SOCK_STREAM, 0, "", ("127.0.0.1", each)) for each in ports]
 
-    monkeypatch.setattr(slave_module, "look_up", look_up)
+    monkeypatch.setattr(slave_module, "resolve", resolve)
 
 
 def test_a_slave_tries_all_addresses_of_its_masters_name(
@@ -81,7 +81,7 @@ def test_a_new_slave_takes_no_log_that_begins_elsewhere_than_its_masters(
             async with slave(tmp_path / "s", other, master_addr=told) as s:
                 await until(lambda: "addresses of the same master" in caplog.text)
                 assert not s.store.log.queue.files
-        assert f"begins at {sends * FILE}, and that of the broker at masterAddr at {asked * FILE}" in caplog.text
+        assert f"begins at {sends * FILE}, but that of the broker at masterAddr at {asked * FILE}" in caplog.text
 
     run(go())
 

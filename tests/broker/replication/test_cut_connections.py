@@ -20,7 +20,7 @@ from penstock.store import Message
 @pytest.fixture(autouse=True)
 def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(slave_module, "_FIRST_RETRY_S", 0.02)
-    monkeypatch.setattr(slave_module, "_LONGEST_RETRY_S", 0.1)
+    monkeypatch.setattr(slave_module, "_MAX_RETRY_S", 0.1)
 
 
 @pytest.mark.parametrize("flush", ["ASYNC_FLUSH", "SYNC_FLUSH"])

@@ -166,9 +166,9 @@ def test_an_acknowledgement_answers_in_the_same_turn_of_the_loop(run: Run, tmp_p
             await follows(m)
             client = await m.client()
             waiting = asyncio.create_task(client.send("orders", b"one"))
-            await until(lambda: len(m.broker.unflushed) == 1)
+            await until(lambda: len(m.broker.pending_acks) == 1)
             m.store.replicas.acknowledge(m.store.log.max_offset)
-            assert len(m.broker.unflushed) == 0, "nobody had to be woken"
+            assert len(m.broker.pending_acks) == 0, "nobody had to be woken"
             ok(await waiting)
             await scripted.close()
 
@@ -183,7 +183,7 @@ def test_an_acknowledgement_that_another_thread_tells_answers_too(run: Run, tmp_
             await follows(m)
             client = await m.client()
             waiting = asyncio.create_task(client.send("orders", b"one"))
-            await until(lambda: len(m.broker.unflushed) == 1)
+            await until(lambda: len(m.broker.pending_acks) == 1)
             await asyncio.to_thread(m.store.replicas.acknowledge, m.store.log.max_offset)
             ok(await waiting)
             await scripted.close()
@@ -195,7 +195,7 @@ def test_what_nobody_waits_for_is_gathered_and_a_put_that_waits_takes_it_along(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(master_module, "_GATHER_S", 3600.0)
-    monkeypatch.setattr(master_module, "_LOOK_S", 3600.0)
+    monkeypatch.setattr(master_module, "_POLL_S", 3600.0)
 
     async def go() -> None:
         async with master(tmp_path, store=SYNC) as m:
@@ -220,7 +220,7 @@ def test_a_put_that_waits_for_both_disks_is_sent_to_the_slave_as_soon_as_it_is_o
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(master_module, "_GATHER_S", 3600.0)
-    monkeypatch.setattr(master_module, "_LOOK_S", 3600.0)
+    monkeypatch.setattr(master_module, "_POLL_S", 3600.0)
 
     async def go() -> None:
         async with master(tmp_path, store={**SYNC, "flush_disk_type": "SYNC_FLUSH", "slave_timeout": 60_000}) as m:
@@ -238,7 +238,7 @@ def test_a_put_that_waits_for_both_disks_is_sent_to_the_slave_as_soon_as_it_is_o
 
 
 def test_what_nobody_waits_for_comes_soon(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(master_module, "_LOOK_S", 3600.0)
+    monkeypatch.setattr(master_module, "_POLL_S", 3600.0)
 
     async def go() -> None:
         async with master(tmp_path) as m:
@@ -271,12 +271,12 @@ def test_a_slave_is_sent_a_message_before_consumers_are_looked_for(
             order: list[str] = []
             for is_plain in (False, True):  # the first one makes the topic
                 waiting = asyncio.create_task(client.send("orders", b"one"))
-                await until(lambda: len(m.broker.unflushed) == 1)
+                await until(lambda: len(m.broker.pending_acks) == 1)
                 m.store.replicas.acknowledge(m.store.log.max_offset)
                 ok(await waiting)
                 if not is_plain:
                     monkeypatch.setattr(m.store.replicas, "hurry", lambda: order.append("slaves"))
-                    monkeypatch.setattr(m.broker.held, "stored", lambda *_: order.append("consumers"))
+                    monkeypatch.setattr(m.broker.held, "on_stored", lambda *_: order.append("consumers"))
             assert order == ["slaves", "consumers"]
             await scripted.close()
 

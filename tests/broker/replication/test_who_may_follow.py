@@ -12,7 +12,7 @@ from support.clusters import ScriptedSlave, caught_up, master, same_log, slave
 from support.loopback import make_authority, make_certificate, until
 
 from penstock.broker.replication import slave as slave_module
-from penstock.broker.replication.config_sync import ASKED_BY_SLAVES
+from penstock.broker.replication.config_sync import SLAVE_REQUESTS
 from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.protocol.command import Command
 from penstock.remoting.connection import Connection
@@ -59,7 +59,7 @@ def test_a_slave_without_such_an_account_gets_nothing(
         async with master(tmp_path / "m", **controlled) as m:
             m.store.put(Message("orders", b"one"))
             async with slave(tmp_path / "s", m, ha_account_file=account(tmp_path, key)) as s:
-                await until(lambda: "the master cannot be followed now" in caplog.text)
+                await until(lambda: "cannot follow the master" in caplog.text)
                 assert s.store.log.queue.files == ()
 
     run(go())
@@ -74,7 +74,7 @@ def test_a_connection_without_proof_is_cut_off(
             stranger = await ScriptedSlave.open(m)
             stranger.report(0)
             assert await stranger.until_closed() == b""
-            assert "nobody there has just signed a request as administrator" in caplog.text
+            assert "must first send a request signed by an administrator" in caplog.text
 
     run(go())
 
@@ -84,11 +84,11 @@ def test_a_slave_on_another_machine_may_ask_for_what_slaves_copy_and_for_nothing
         async with master(tmp_path / "m", ha_allow_from="10.1.0.0/16") as m:
             for host, is_slave in (("10.1.2.3", True), ("10.2.2.3", False)):
                 caller = cast(Connection, SimpleNamespace(peer=(host, 1), is_loopback=False))
-                for code in (*ASKED_BY_SLAVES, RequestCode.GET_BROKER_CONFIG):
+                for code in (*SLAVE_REQUESTS, RequestCode.GET_BROKER_CONFIG):
                     reply = m.broker.handlers[code](caller, Command(code))
                     assert isinstance(reply, Command)
                     refused = reply.code == ResponseCode.NO_PERMISSION
-                    assert refused is not (is_slave and code in ASKED_BY_SLAVES), (host, code)
+                    assert refused is not (is_slave and code in SLAVE_REQUESTS), (host, code)
 
     run(go())
 
@@ -131,7 +131,7 @@ def test_the_log_goes_through_tls(
                 await caught_up(m, s)
                 same_log(m.store, s.store)
             async with slave(tmp_path / "plain", m) as s:
-                await until(lambda: "the master cannot be followed now" in caplog.text)
+                await until(lambda: "cannot follow the master" in caplog.text)
                 assert s.store.log.queue.files == ()
 
     run(go())

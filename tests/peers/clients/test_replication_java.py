@@ -88,7 +88,7 @@ def test_our_slave_follows_a_java_master(tmp_path: Path, java_broker_jars: list[
     )
     ours = Served(tmp_path / "ours", *settings({"brokerRole": "SLAVE", "brokerId": 1, "namesrvAddr": theirs.namesrv}))
     with theirs, ours:
-        wait_for(lambda: "follows the master" in ours.said, lambda: ours.said)  # so name servers know the other one
+        wait_for(lambda: "following master" in ours.said, lambda: ours.said)  # so name servers know the other one
         with Admin(theirs.namesrv) as admin:
             admin.topics.create("orders", queues=4)
         with Load(theirs.namesrv, "a") as load:

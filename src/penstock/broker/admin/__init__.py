@@ -1,4 +1,4 @@
-"""All that answers administrators, put together, and what it does by itself."""
+"""Administration: requests of operators and tools about topics, groups, offsets, clients and the broker itself."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from penstock.remoting.handlers import Handler
 
 
 class BrokerAdmin:
-    """The concerns of administration. Who may use them is decided elsewhere: see `access`."""
+    """All concerns of administration. `access` decides who may use them."""
 
-    def __init__(self, state: BrokerState, held: HeldPulls, unflushed: PendingAcks, compile_sql: SqlCompiler) -> None:
-        self.rates = Rates(state.tally, state.settings.now.broker_cluster_name)
-        self._runtime = AdminRuntime(state, self.rates, held, unflushed)
+    def __init__(self, state: BrokerState, held: HeldPulls, acks: PendingAcks, compile_sql: SqlCompiler) -> None:
+        self.rates = Rates(state.counters, state.settings.now.broker_cluster_name)
+        self._runtime = AdminRuntime(state, self.rates, held, acks)
         self._concerns = (
             AdminTopics(state),
             AdminGroups(state),
@@ -35,6 +35,6 @@ class BrokerAdmin:
         return {code: handler for concern in self._concerns for code, handler in concern.handlers().items()}
 
     def sample(self) -> None:
-        """To be called every `rates.SAMPLE_S` seconds."""
+        """Call it every `stats.SAMPLE_S` seconds."""
         self.rates.sample()
-        self._runtime.days.look()
+        self._runtime.days.roll()

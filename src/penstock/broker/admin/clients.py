@@ -1,7 +1,6 @@
-"""Who is connected, and questions that only a client can answer (203, 204, 328, 223, 307, 309).
+"""Connected clients (203, 204, 328), and requests that are forwarded to a consumer (223, 307, 309).
 
-The last three are passed on to a consumer, and its answer back. One that does not answer in time is said to be late;
-nobody else waits for it.
+A consumer that does not answer in time is reported as such; no other request waits for it.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ _STATUS_S: Final = 5.0
 
 
 class AdminClients:
-    """Answers from the client table, and from the clients themselves."""
+    """Answers from the client table, or forwards to the clients."""
 
     def __init__(self, state: BrokerState) -> None:
         self._state = state
@@ -47,12 +46,12 @@ class AdminClients:
             RequestCode.CONSUME_MESSAGE_DIRECTLY: self._consume_directly,
         }
 
-    # -- who is connected ------------------------------------------------------------------------------------
+    # -- connections -----------------------------------------------------------------------------------------
 
     def _consumers(self, connection: Connection, command: Command) -> Command:
         group = self._online(command.read(GroupHeader).consumer_group)
         body = ConsumerConnection(
-            connection_set=[_shown(client) for client in group.clients.values()],
+            connection_set=[_connection_body(client) for client in group.clients.values()],
             subscription_table=group.subscriptions,
             consume_type=group.consume_type,
             message_model=group.message_model,
@@ -65,7 +64,7 @@ class AdminClients:
         clients = self._state.clients.producers(group)
         if not clients:
             raise Refusal(ResponseCode.SYSTEM_ERROR, f"no producer of group '{group}' is connected")
-        body = ProducerConnection(connection_set=[_shown(client) for client in clients])
+        body = ProducerConnection(connection_set=[_connection_body(client) for client in clients])
         return command.reply(ResponseCode.SUCCESS, body=body.to_bytes())
 
     def _all_producers(self, connection: Connection, command: Command) -> Command:
@@ -83,22 +82,22 @@ class AdminClients:
             last_update_timestamp=self._state.clock() - silent_ms,
         )
 
-    # -- questions that are passed on ------------------------------------------------------------------------
+    # -- forwarded requests ----------------------------------------------------------------------------------
 
     async def _running_info(self, connection: Connection, command: Command) -> Command:
         header = command.read(GetConsumerRunningInfo)
         client = self._client(header.consumer_group, header.client_id)
-        return await self._pass_on(command, client, header, b"")
+        return await self._forward(command, client, header, b"")
 
     async def _consume_directly(self, connection: Connection, command: Command) -> Command:
         header = command.read(ConsumeDirectly)
         client = self._client(header.consumer_group, header.client_id)
         header.client_id = client.client_id
         header.broker_name = self._state.settings.now.broker_name
-        return await self._pass_on(command, client, header, self._record(header.msg_id or ""))
+        return await self._forward(command, client, header, self._record(header.msg_id or ""))
 
     def _record(self, msg_id: str) -> bytes:
-        """The record with an id, as it lies in the log. Raises Refusal."""
+        """The encoded record with a message id. Raises Refusal."""
         store = self._state.store
         try:
             offset = decode_message_id(msg_id)[1]
@@ -107,12 +106,12 @@ class AdminClients:
         record = store.look_up(offset)
         data = None if record is None else store.records.raw(offset, record.size)[0]
         if data is None:
-            raise Refusal(ResponseCode.SYSTEM_ERROR, f"there is no message with the id {msg_id[:64]}")
+            raise Refusal(ResponseCode.SYSTEM_ERROR, f"no message has the id {msg_id[:64]}")
         return data
 
-    async def _pass_on(self, command: Command, client: GroupMember, header: fields.Fields, body: bytes) -> Command:
+    async def _forward(self, command: Command, client: GroupMember, header: fields.Fields, body: bytes) -> Command:
         if client.version < V3_1_8:
-            why = f"the client '{client.client_id}' is too old for that: its version is {client.version}"
+            why = f"the client '{client.client_id}' is too old for this request: its version is {client.version}"
             raise Refusal(ResponseCode.SYSTEM_ERROR, why)
         request = Command(command.code, fields.write(header), body)
         try:
@@ -124,7 +123,7 @@ class AdminClients:
         return command.reply(answer.code, answer.remark, answer.ext, answer.body)
 
     async def _status(self, connection: Connection, command: Command) -> Command:
-        """How far each client of a group says it is; or only the one that is named."""
+        """The offsets that each client of a group reports, or only the named one."""
         header = command.read(GetConsumerStatus)
         group = self._state.clients.consumers(header.group)
         wanted = [] if group is None else list(group.clients.values())
@@ -134,13 +133,15 @@ class AdminClients:
             raise Refusal(ResponseCode.SYSTEM_ERROR, f"no such consumer of group '{header.group}' is connected")
         old = [client.client_id for client in wanted if client.version < V3_0_7_SNAPSHOT]
         if old:
-            raise Refusal(ResponseCode.SYSTEM_ERROR, f"the client '{old[0]}' is too old to tell where it is")
-        passed_on = GetConsumerStatus(topic=header.topic, group=header.group)
-        answers = await asyncio.gather(*(self._ask_status(client, passed_on) for client in wanted))
-        table = {client.client_id: found for client, found in zip(wanted, answers, strict=True) if found is not None}
-        body = GetConsumerStatusBody(
-            consumer_table={client_id: found.message_queue_table for client_id, found in table.items()}
-        )
+            raise Refusal(ResponseCode.SYSTEM_ERROR, f"the client '{old[0]}' is too old to report its offsets")
+        forwarded = GetConsumerStatus(topic=header.topic, group=header.group)
+        answers = await asyncio.gather(*(self._ask_status(client, forwarded) for client in wanted))
+        table = {
+            client.client_id: answer.message_queue_table
+            for client, answer in zip(wanted, answers, strict=True)
+            if answer is not None
+        }
+        body = GetConsumerStatusBody(consumer_table=table)
         return command.reply(ResponseCode.SUCCESS, body=body.to_bytes())
 
     async def _ask_status(self, client: GroupMember, header: GetConsumerStatus) -> GetConsumerStatusBody | None:
@@ -151,7 +152,7 @@ class AdminClients:
         except PenstockError:
             return None
 
-    # -- finding ---------------------------------------------------------------------------------------------
+    # -- lookup ----------------------------------------------------------------------------------------------
 
     def _online(self, name: str) -> ConsumerGroup:
         group = self._state.clients.consumers(name)
@@ -160,7 +161,7 @@ class AdminClients:
         return group
 
     def _client(self, name: str, client_id: str | None) -> GroupMember:
-        """The client with this id, or any if none is given. Raises Refusal."""
+        """The client with this id, or any client without one. Raises Refusal."""
         group = self._state.clients.consumers(name)
         client = None
         if group is not None:
@@ -171,7 +172,7 @@ class AdminClients:
         return client
 
 
-def _shown(client: GroupMember) -> ConnectionBody:
+def _connection_body(client: GroupMember) -> ConnectionBody:
     return ConnectionBody(
         client_id=client.client_id,
         client_addr=client.address,

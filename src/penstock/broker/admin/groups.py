@@ -1,14 +1,9 @@
-"""Consumer groups, for administrators: made, changed, deleted and shown (200, 201, 207, 343, 345, 352).
+"""Consumer groups for administrators: settings, lag, offsets.
 
-How far consumer groups are, for administrators (208, 303, 317), and a look at a queue's units (321).
-
-Each of these may go over many queues; now and then they let the loop serve others.
-
-
-Moving the progress of consumer groups, for administrators (222, 314), and what slaves copy of it (43, 45, 308).
-
-A reset is told to the group's clients (220), which stop, take the new offsets and commit them; a group without clients
-has nobody to do that, and the answer says so, as in RocketMQ.
+Settings: 200, 201, 207, 343, 345, 352. Lag: 208, 303, 317; and the units of a queue: 321. Offsets: reset and clone
+(222, 314), and what slaves copy (43, 45, 308). A reset is sent to the group's clients (220), which stop, take the new
+offsets and commit them; without a connected client it is refused, as in RocketMQ. Requests that read many queues let
+the loop serve others in between.
 """
 
 from __future__ import annotations
@@ -62,7 +57,7 @@ _MAX_RETRY_QUEUES: Final = 4096
 
 
 class AdminGroups:
-    """Answers for the group table."""
+    """Changes and shows the group table."""
 
     def __init__(self, state: BrokerState) -> None:
         self._state = state
@@ -80,15 +75,15 @@ class AdminGroups:
     def _update(self, connection: Connection, command: Command) -> Command:
         group, groups = decode_config(SubscriptionGroup, command.body), self._state.groups
         if not is_legal_group(group.name):
-            raise Refusal(ResponseCode.SYSTEM_ERROR, f"{group.name[:40]!r} is no name for a consumer group")
+            raise Refusal(ResponseCode.SYSTEM_ERROR, f"{group.name[:40]!r} is not a legal name for a consumer group")
         if not 0 <= group.retry_queue_nums <= _MAX_RETRY_QUEUES:
             why = f"a consumer group has up to {_MAX_RETRY_QUEUES} retry queues, not {group.retry_queue_nums}"
             raise Refusal(ResponseCode.SYSTEM_ERROR, why)
-        most = self._state.settings.now.max_groups
-        if groups.find(group.name) is None and len(groups.all()) >= most:
-            raise Refusal(ResponseCode.SYSTEM_ERROR, f"there are {most} consumer groups already (maxGroups)")
+        max_groups = self._state.settings.now.max_groups
+        if groups.find(group.name) is None and len(groups.all()) >= max_groups:
+            raise Refusal(ResponseCode.SYSTEM_ERROR, f"there are {max_groups} consumer groups already (maxGroups)")
         groups.update(group)
-        log.info("consumer group %s is set by an administrator", group.name)
+        log.info("updated consumer group %s: by=%s", group.name, connection.peer[0])
         return command.reply(ResponseCode.SUCCESS)
 
     def _delete(self, connection: Connection, command: Command) -> Command:
@@ -96,7 +91,7 @@ class AdminGroups:
         self._state.groups.delete(header.group_name)
         if header.clean_offset or header.remove_offset:
             self._state.offsets.remove_group(header.group_name)
-        self._state.tally.forget_group(header.group_name)
+        self._state.counters.forget_group(header.group_name)
         return command.reply(ResponseCode.SUCCESS)
 
     def _all(self, connection: Connection, command: Command) -> Command:
@@ -110,31 +105,31 @@ class AdminGroups:
         return command.reply(ResponseCode.SUCCESS, body=encode_config(group))
 
     def _topics(self, connection: Connection, command: Command) -> Command:
-        """The topics that the group has consumed something of."""
+        """The topics in which the group has offsets."""
         topics = sorted(self._state.offsets.of_group(command.read(GroupName).group))
         return command.reply(ResponseCode.SUCCESS, body=TopicList(topic_list=topics).to_bytes())
 
     def _subscription(self, connection: Connection, command: Command) -> Command:
         header = command.read(QuerySubscription)
-        found = self._state.clients.subscription(header.group, header.topic)
-        body = QuerySubscriptionResponseBody(group=header.group, topic=header.topic, subscription_data=found)
+        subscription = self._state.clients.subscription(header.group, header.topic)
+        body = QuerySubscriptionResponseBody(group=header.group, topic=header.topic, subscription_data=subscription)
         return command.reply(ResponseCode.SUCCESS, body=body.to_bytes())
 
 
 _PAUSE_EVERY: Final = 256
-"""Queues after which the loop may do something else."""
+"""Queues between two turns of the loop."""
 _MAX_UNITS: Final = 1000
-"""That one request is shown."""
+"""Units shown per request."""
 
 
 class AdminProgress:
-    """Answers from the offset table and the store's queues."""
+    """Lag and progress, from the offset table and the store's queues."""
 
     def __init__(self, state: BrokerState, rates: Rates, compile_sql: SqlCompiler | None = None) -> None:
         self._state = state
         self._rates = rates
         self._compile_sql = compile_sql
-        self._seen = 0
+        self._queues_read = 0
 
     def handlers(self) -> dict[RequestCode, Handler]:
         return {
@@ -159,7 +154,7 @@ class AdminProgress:
 
     async def _all_groups(self, connection: Connection, command: Command) -> Command:
         only_ordered = command.read(GetBrokerConsumeStats).is_order
-        found = ConsumeStatsList(broker_addr=self._state.store.settings.store_host)
+        result = ConsumeStatsList(broker_addr=self._state.store.settings.store_host)
         for group in sorted(self._state.groups.all()):
             if is_system_group(group):
                 continue
@@ -169,18 +164,18 @@ class AdminProgress:
                     continue
                 stats = ConsumeStats(offset_table=await self._progress(group, config))
                 stats.consume_tps = self._rates.per_second("GROUP_GET_NUMS", f"{config.name}@{group}")
-                found.total_diff += stats.total_diff()
+                result.total_diff += stats.total_diff()
                 of_group.append(stats)
-            found.consume_stats_list.append({group: of_group})
-        return command.reply(ResponseCode.SUCCESS, body=found.to_bytes())
+            result.consume_stats_list.append({group: of_group})
+        return command.reply(ResponseCode.SUCCESS, body=result.to_bytes())
 
     def _consumed(self, group: str, topics: Iterable[str]) -> Iterable[TopicConfig]:
-        """Those of the topics that there are, and that the group still subscribes to as far as is known."""
+        """Those of the topics that exist and that the group, if connected, still subscribes to."""
         online = self._state.clients.consumers(group)
         for topic in topics:
             config = self._state.topics.find(topic)
-            forgotten = online is not None and online.subscriptions and topic not in online.subscriptions
-            if config is not None and not forgotten:
+            unsubscribed = online is not None and online.subscriptions and topic not in online.subscriptions
+            if config is not None and not unsubscribed:
                 yield config
 
     async def _progress(self, group: str, config: TopicConfig) -> dict[MessageQueue, OffsetWrapper]:
@@ -249,11 +244,11 @@ class AdminProgress:
     def _unit(self, physical_offset: int, size: int, tags_code: int, selection: Selection | str) -> ConsumeQueueData:
         shown = ConsumeQueueData(physic_offset=physical_offset, physic_size=size, tags_code=tags_code, eval=False)
         if size == NO_RECORD_SIZE:
-            shown.msg = "there is no message behind this unit"
+            shown.msg = "this unit has no message"
         elif isinstance(selection, str):
             shown.msg = selection
         else:
-            shown.eval = selection.may_want(np.array([tags_code]))
+            shown.eval = selection.may_match(np.array([tags_code]))
             if selection.accepts is not None:
                 record, _ = self._state.store.records.raw(physical_offset, size)
                 shown.eval = record is not None and selection.accepts(record)
@@ -266,15 +261,15 @@ class AdminProgress:
         return [MessageQueue(broker_name=broker, queue_id=number, topic=config.name) for number in range(count)]
 
     async def _pause(self) -> None:
-        self._seen += 1
-        if self._seen % _PAUSE_EVERY == 0:
+        self._queues_read += 1
+        if self._queues_read % _PAUSE_EVERY == 0:
             await asyncio.sleep(0)
 
 
 def _selected(
     wanted: SubscriptionData | None, compile_sql: SqlCompiler | None, settings: SettingsInForce
 ) -> Selection | str:
-    """What a subscription selects, or why it cannot be used."""
+    """The selection of a subscription, or why it cannot be used."""
     if wanted is None or wanted.expression_type == TAG:
         return by_tags("*" if wanted is None else wanted.sub_string)
     try:
@@ -283,7 +278,7 @@ def _selected(
         return str(error)
 
 
-_TO_THE_END: Final = -1
+_TO_END: Final = -1
 _NO_CORRECTION: Final = 2**63 - 1
 
 
@@ -312,14 +307,15 @@ class AdminOffsets:
         body = ResetOffsetBody(offset_table=self._targets(header, config))
         group = self._state.clients.consumers(header.group)
         if group is None:
-            why = f"no consumer of group '{header.group}' is connected, so nobody could take the new offsets"
+            why = f"no consumer of group '{header.group}' is connected to take the new offsets"
             raise Refusal(ResponseCode.CONSUMER_NOT_ONLINE, why)
-        self._tell(group, header, body)
-        log.info("group %s is told to go to time %d in topic %s", header.group, header.timestamp, header.topic)
+        self._notify(group, header, body)
+        target = "end" if header.timestamp == _TO_END else header.timestamp
+        log.info("offsets reset: group=%s topic=%s to=%s by=%s", header.group, header.topic, target, connection.peer[0])
         return command.reply(ResponseCode.SUCCESS, body=body.to_bytes())
 
     def _targets(self, header: ResetOffset, config: TopicConfig) -> dict[MessageQueue, int]:
-        """Where each queue goes on. Without force, none goes forward. Raises Refusal."""
+        """The new offset of each queue; without force never ahead of the old one. Raises Refusal."""
         queues = range(config.write_queue_nums)
         if header.queue_id is not None and header.queue_id >= 0:
             if header.queue_id not in queues:
@@ -340,14 +336,14 @@ class AdminOffsets:
         store = self._state.store
         if header.queue_id is not None and header.queue_id >= 0 and header.offset is not None and header.offset >= 0:
             return header.offset
-        if header.timestamp == _TO_THE_END:
+        if header.timestamp == _TO_END:
             return store.max_offset(topic, queue_id)
         return max(0, store.offset_by_time(topic, queue_id, header.timestamp))
 
-    def _tell(self, group: ConsumerGroup, header: ResetOffset, body: ResetOffsetBody) -> None:
+    def _notify(self, group: ConsumerGroup, header: ResetOffset, body: ResetOffsetBody) -> None:
         old = [client.client_id for client in group.clients.values() if client.version < V3_0_7_SNAPSHOT]
         if old:
-            raise Refusal(ResponseCode.SYSTEM_ERROR, f"the client '{old[0]}' is too old to be told new offsets")
+            raise Refusal(ResponseCode.SYSTEM_ERROR, f"the client '{old[0]}' is too old to receive new offsets")
         arguments = fields.write(header)
         for client in group.clients.values():
             data = body.for_cpp().to_bytes() if client.language is Language.CPP else body.to_bytes()
@@ -362,10 +358,10 @@ class AdminOffsets:
             raise Refusal(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, why)
         online = None if header.offline else state.clients.consumers(header.src_group)
         for topic in [header.topic] if header.topic else sorted(state.offsets.of_group(header.src_group)):
-            forgotten = online is not None and online.subscriptions and topic not in online.subscriptions
-            if state.topics.find(topic) is not None and not forgotten:
+            unsubscribed = online is not None and online.subscriptions and topic not in online.subscriptions
+            if state.topics.find(topic) is not None and not unsubscribed:
                 state.offsets.clone(header.src_group, header.dest_group, topic)
-        log.info("group %s starts where group %s is", header.dest_group, header.src_group)
+        log.info("offsets cloned: from=%s to=%s by=%s", header.src_group, header.dest_group, connection.peer[0])
         return command.reply(ResponseCode.SUCCESS)
 
     def _all(self, connection: Connection, command: Command) -> Command:
@@ -375,12 +371,12 @@ class AdminOffsets:
         return command.reply(ResponseCode.SUCCESS, body=encode_config(self._state.delayed.snapshot()))
 
     def _correction(self, connection: Connection, command: Command) -> Command:
-        """By queue the lowest offset of all groups; none where the group to compare with is not behind it."""
+        """By queue, the lowest offset of all groups; _NO_CORRECTION where the compared group is behind it."""
         header, state = command.read(QueryCorrectionOffset), self._state
-        left_out = {name for name in (header.filter_groups or "").split(",") if name}
+        excluded = {name for name in (header.filter_groups or "").split(",") if name}
         lowest: dict[int, int] = {}
         for group in state.offsets.groups_of(header.topic):
-            if group not in left_out:
+            if group not in excluded:
                 for queue_id, offset in state.offsets.of_queue(group, header.topic).items():
                     if offset >= max(0, state.store.min_offset(header.topic, queue_id)):
                         lowest[queue_id] = min(offset, lowest.get(queue_id, offset))

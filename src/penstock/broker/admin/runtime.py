@@ -1,16 +1,11 @@
-"""The broker as a whole, for administrators: how it runs (28), its figures (315), and cleaning up (306, 316, 329).
+"""The broker as a whole for administrators: runtime figures (28, 315), cleanup (306, 316, 329), settings and accounts.
 
-The broker's settings over the network: shown (26), and a few of them changed (25).
+Settings can be shown (26), and those in CHANGEABLE changed (25): none that is a path, an address, a name or a right. A
+change is applied as a whole or not at all, and lasts until the broker stops: broker.conf belongs to the operator and is
+not rewritten. The reply and the log say so.
 
-Only what is on the list below can be changed: nothing that is a path, an address, a name or a right. A change is taken
-whole or not at all, and counts until the broker stops: broker.conf is the operator's and is not rewritten, so that what
-should last is to be written there too. The answer and the log say so.
-
-
-The accounts of access control, for administrators: which version is in force (52), and what they may do (54).
-
-They can be read, without their secrets, and not be changed: the access file is the one place for that, and it is read
-again within a second. So 50, 51 and 53, which would carry secrets over the network, are refused with that sentence.
+Accounts can be read without their secrets (52, 54), but not changed: that is done in the access file, which is reloaded
+within a second. So 50, 51 and 53, which would carry secrets over the network, are refused.
 """
 
 from __future__ import annotations
@@ -48,17 +43,19 @@ from penstock.remoting.handlers import Handler, Refusal
 from penstock.remoting.tls import SERVER_NAMES
 from penstock.store.settings import TABLE as STORE_TABLE
 
+log = logging.getLogger("penstock.broker")
+
 _GIB: Final = 1 << 30
 
 
 class AdminRuntime:
-    """Answers from the store's figures and the broker's own."""
+    """Runtime figures of store and broker, and cleanup."""
 
-    def __init__(self, state: BrokerState, rates: Rates, held: HeldPulls, unflushed: PendingAcks) -> None:
+    def __init__(self, state: BrokerState, rates: Rates, held: HeldPulls, acks: PendingAcks) -> None:
         self._state = state
         self._rates = rates
         self._held = held
-        self._unflushed = unflushed
+        self._acks = acks
         self.days = DayTotals(self._put_and_got, date.today)
 
     def handlers(self) -> dict[RequestCode, Handler]:
@@ -91,7 +88,7 @@ class AdminRuntime:
             "msgGetTotalYesterdayMorning": self.days.yesterday_morning[1],
             "msgGetTotalTodayMorning": self.days.today_morning[1],
             "msgGetTotalTodayNow": got,
-            **_idle_queues(held=len(self._held), unflushed=len(self._unflushed)),
+            **_request_queues(held=len(self._held), acks=len(self._acks)),
             "dispatchBehindBytes": figures.dispatch_behind_bytes,
             "remainHowManyDataToFlush": _size(figures.flush_behind_bytes),
             "remainHowManyDataToCommit": _size(0),
@@ -102,11 +99,11 @@ class AdminRuntime:
             "commitLogMaxOffset": store.log.max_offset,
             "bootTimestamp": figures.started_ms,
             "runtime": _duration(now - figures.started_ms),
-            "putTps": _thrice(figures.put_per_second),
-            "getTotalTps": _thrice(figures.get_per_second),
-            "getTransferedTps": _thrice(figures.got_messages_per_second),
-            "getFoundTps": _thrice(figures.get_per_second * _share(figures.get_found, figures.get_total)),
-            "getMissTps": _thrice(figures.get_per_second * _share(figures.get_missed, figures.get_total)),
+            "putTps": _rates_text(figures.put_per_second),
+            "getTotalTps": _rates_text(figures.get_per_second),
+            "getTransferedTps": _rates_text(figures.got_messages_per_second),
+            "getFoundTps": _rates_text(figures.get_per_second * _share(figures.get_found, figures.get_total)),
+            "getMissTps": _rates_text(figures.get_per_second * _share(figures.get_missed, figures.get_total)),
             "putMessageTimesTotal": put,
             "putMessageFailedTimes": figures.put_failed,
             "putMessageSizeTotal": figures.put_bytes,
@@ -133,11 +130,11 @@ class AdminRuntime:
 
     def _stats(self, connection: Connection, command: Command) -> Command:
         header = command.read(ViewBrokerStats)
-        found = self._rates.find(header.stats_name, header.stats_key)
-        if found is None:
+        figures = self._rates.find(header.stats_name, header.stats_key)
+        if figures is None:
             why = f"nothing was counted under {header.stats_name[:80]} for '{header.stats_key[:127]}'"
             raise Refusal(ResponseCode.SYSTEM_ERROR, why)
-        minute, hour, day = (_item(figure) for figure in found)
+        minute, hour, day = (_item(figure) for figure in figures)
         body = BrokerStatsData(stats_minute=minute, stats_hour=hour, stats_day=day)
         return command.reply(ResponseCode.SUCCESS, body=body.to_bytes())
 
@@ -156,10 +153,10 @@ class AdminRuntime:
         return command.reply(ResponseCode.SUCCESS)
 
 
-def _idle_queues(*, held: int, unflushed: int) -> dict[str, object]:
-    """RocketMQ's request queues. There are none here: a request is served when it is read."""
+def _request_queues(*, held: int, acks: int) -> dict[str, object]:
+    """RocketMQ's request queues. Penstock has none, it serves a request when it is read: these count waiting ones."""
     table: dict[str, object] = {}
-    for kind, size in (("send", unflushed), ("pull", held), ("query", 0), ("endTransaction", 0)):
+    for kind, size in (("send", acks), ("pull", held), ("query", 0), ("endTransaction", 0)):
         table[f"{kind}ThreadPoolQueueSize"] = size
         table[f"{kind}ThreadPoolQueueCapacity"] = 0
         table[f"{kind}ThreadPoolQueueHeadWaitTimeMills"] = 0
@@ -170,8 +167,8 @@ def _item(figure: Figure) -> BrokerStatsItem:
     return BrokerStatsItem(sum=figure.total, tps=round(figure.per_second, 2), avgpt=1.0 if figure.total else 0.0)
 
 
-def _thrice(per_second: float) -> str:
-    """Java shows the rates of the last 10, 60 and 600 seconds; ours is that of the last minute."""
+def _rates_text(per_second: float) -> str:
+    """Java shows rates over 10, 60 and 600 seconds; this is the last minute three times."""
     return " ".join([f"{per_second:.2f}"] * 3)
 
 
@@ -189,7 +186,8 @@ def _duration(millis: int) -> str:
     return f"[ {days} days, {clock.tm_hour} hours, {clock.tm_min} minutes, {clock.tm_sec} seconds ]"
 
 
-log = logging.getLogger("penstock.broker")
+# -- settings ------------------------------------------------------------------------------------------------
+
 CHANGEABLE: Final = (
     "autoCreateSubscriptionGroup",
     "autoCreateTopicEnable",
@@ -218,7 +216,7 @@ _SECRET_WORDS: Final = ("password", "secret")
 
 
 class ConfigChange:
-    """Answers 25 and 26."""
+    """Shows and changes settings."""
 
     def __init__(self, state: BrokerState) -> None:
         self._state = state
@@ -229,23 +227,23 @@ class ConfigChange:
 
     def _change(self, connection: Connection, command: Command) -> Command:
         try:
-            asked = {entry.name: entry.value for entry in parse_properties(bytes(command.body))}
+            changed = {entry.name: entry.value for entry in parse_properties(bytes(command.body))}
         except ValueError as error:
             raise BadRequest(f"the settings cannot be read: {error}") from None
-        if not asked:
-            raise BadRequest("no setting is named; write name=value")
-        for name in asked:
+        if not changed:
+            raise BadRequest("no setting given; write name=value")
+        for name in changed:
             if name not in CHANGEABLE:
-                why = f"{name[:127]} cannot be changed while the broker runs; change broker.conf and start it again"
+                why = f"{name[:127]} cannot be changed while the broker runs; change broker.conf and restart it"
                 raise Refusal(ResponseCode.NO_PERMISSION, why)
         try:
-            self._state.settings.change(**TABLE.parse(asked))
+            self._state.settings.change(**TABLE.parse(changed))
         except BadSettings as error:
             raise BadRequest(str(error)) from None
         self._version = self._version.next(self._state.clock())
-        told = ", ".join(f"{name}={value}" for name, value in asked.items())
-        log.warning("%s changed until the broker stops, by %s:%d", told, *connection.peer)
-        return command.reply(ResponseCode.SUCCESS, "in force until the broker stops; broker.conf is as it was")
+        changes = ", ".join(f"{name}={value}" for name, value in changed.items())
+        log.warning("settings changed until the broker stops: %s by=%s:%d", changes, *connection.peer)
+        return command.reply(ResponseCode.SUCCESS, "in force until the broker stops; broker.conf is unchanged")
 
     def _show(self, connection: Connection, command: Command) -> Command:
         text = "".join(f"{format_property(name, value)}\n" for name, value in self._all().items())
@@ -255,16 +253,18 @@ class ConfigChange:
         )
 
     def _all(self) -> dict[str, str]:
-        """Every setting of broker and store by its name."""
+        """Every setting of broker and store, by name; secrets are hidden."""
         now, store = self._state.settings.now, self._state.store.settings
-        found = TABLE.texts(now) | STORE_TABLE.texts(store)
-        found |= {name: text for name, text in store.broker.items() if name in SERVER_NAMES}
-        return {name: HIDDEN if _is_secret(name) and value else value for name, value in sorted(found.items())}
+        texts = TABLE.texts(now) | STORE_TABLE.texts(store)
+        texts |= {name: text for name, text in store.broker.items() if name in SERVER_NAMES}
+        return {name: HIDDEN if _is_secret(name) and value else value for name, value in sorted(texts.items())}
 
 
 def _is_secret(name: str) -> bool:
     return any(word in name.lower() for word in _SECRET_WORDS)
 
+
+# -- accounts ------------------------------------------------------------------------------------------------
 
 _READ_ONLY: Final = (
     RequestCode.UPDATE_AND_CREATE_ACL_CONFIG,
@@ -274,7 +274,7 @@ _READ_ONLY: Final = (
 
 
 class AdminAccounts:
-    """Shows what `access` has in force; None if access is not controlled."""
+    """Shows the accounts of `access`, which is None without access control."""
 
     def __init__(self, access: Access | None, broker: RegisteredBroker) -> None:
         self._access = access
@@ -287,34 +287,34 @@ class AdminAccounts:
             **dict.fromkeys(_READ_ONLY, _refuse),
         }
 
-    def _in_force(self) -> Access:
+    def _require_access(self) -> Access:
         if self._access is None:
-            raise Refusal(ResponseCode.SYSTEM_ERROR, "there are no accounts: access is not controlled (aclEnable)")
+            raise Refusal(ResponseCode.SYSTEM_ERROR, "no accounts: access control is off (aclEnable)")
         return self._access
 
     def _version(self, connection: Connection, command: Command) -> Command:
-        """Of the one file that there is; where it lies is nobody's business."""
-        access = self._in_force()
+        """Of the access file; shows its name, not its path."""
+        access = self._require_access()
         version = DataVersion(counter=access.reads, timestamp=access.changed_at_ms).to_json()
-        told = {
+        ext = {
             "version": msgspec.json.encode(version).decode(),
             "allAclFileVersion": msgspec.json.encode({access.file_name: version}).decode(),
             "brokerName": self._broker.name,
             "brokerAddr": self._broker.address,
             "clusterName": self._broker.cluster,
         }
-        return command.reply(ResponseCode.SUCCESS, ext=told)
+        return command.reply(ResponseCode.SUCCESS, ext=ext)
 
     def _accounts(self, connection: Connection, command: Command) -> Command:
-        accounts = self._in_force().accounts
-        found = ClusterAclConfig(
+        accounts = self._require_access().accounts
+        config = ClusterAclConfig(
             global_white_addrs=list(accounts.white),
-            plain_access_configs=[_shown(account) for account in accounts.by_key.values()],
+            plain_access_configs=[_account_body(account) for account in accounts.by_key.values()],
         )
-        return command.reply(ResponseCode.SUCCESS, body=found.to_bytes())
+        return command.reply(ResponseCode.SUCCESS, body=config.to_bytes())
 
 
-def _shown(account: Account) -> PlainAccessConfig:
+def _account_body(account: Account) -> PlainAccessConfig:
     return PlainAccessConfig(
         access_key=account.access_key,
         secret_key=HIDDEN,
@@ -328,5 +328,5 @@ def _shown(account: Account) -> PlainAccessConfig:
 
 
 def _refuse(connection: Connection, command: Command) -> Command:
-    why = "accounts are changed in this broker's access file (aclFile), which is read again within a second"
+    why = "change accounts in this broker's access file (aclFile), which is reloaded within a second"
     return command.reply(ResponseCode.SYSTEM_ERROR, why)

@@ -1,7 +1,7 @@
-"""Topics, for administrators: made, changed, deleted and shown (17, 21, 202, 215, 300, 305, 351).
+"""Topics for administrators: create, change, delete and show (17, 21, 202, 215, 300, 305, 351).
 
-A topic that is deleted loses its queues, the progress of its groups, and the retry topics that belong to it alone; its
-records stay in the log until their files go. The queues go in a thread, since files are involved.
+Deleting a topic also deletes its queues, the offsets of its groups, and the retry topics of this topic alone; its
+records stay in the log until their files are deleted. Queues are deleted in a thread, since that touches files.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _FILTER_TYPES: Final = ("SINGLE_TAG", "MULTI_TAG")
 
 
 class AdminTopics:
-    """Answers for the topic table and the queues behind it."""
+    """Changes and shows the topic table and its queues."""
 
     def __init__(self, state: BrokerState) -> None:
         self._state = state
@@ -54,9 +54,9 @@ class AdminTopics:
         header, topics = command.read(CreateTopic), self._state.topics
         self._check(header)
         known = topics.find(header.topic)
-        most = self._state.settings.now.max_topics
-        if known is None and len(topics.all()) >= most:
-            raise Refusal(ResponseCode.SYSTEM_ERROR, f"there are {most} topics already (maxTopics)")
+        max_topics = self._state.settings.now.max_topics
+        if known is None and len(topics.all()) >= max_topics:
+            raise Refusal(ResponseCode.SYSTEM_ERROR, f"there are {max_topics} topics already (maxTopics)")
         extra = {} if known is None else dict(known.extra)
         if header.attributes:
             extra["attributes"] = _attributes(extra.get("attributes"), header.attributes)
@@ -72,44 +72,50 @@ class AdminTopics:
                 extra=extra,
             )
         )
-        log.info("topic %s is %s by an administrator", header.topic, "changed" if known else "made")
+        log.info(
+            "%s topic %s (%d queues): by=%s",
+            "changed" if known else "created",
+            header.topic,
+            header.write_queue_nums,
+            connection.peer[0],
+        )
         return command.reply(ResponseCode.SUCCESS)
 
     def _check(self, header: CreateTopic) -> None:
-        """Raises Refusal if there may be no such topic."""
+        """Raises Refusal if the topic may not be created."""
         try:
             check_topic(header.topic)
         except BadMessage as error:
             raise Refusal(ResponseCode.SYSTEM_ERROR, str(error)) from None
-        self._refuse_own(header.topic)
+        self._refuse_system(header.topic)
         wrong = ""
         if not (0 <= header.read_queue_nums <= _MAX_QUEUES and 0 <= header.write_queue_nums <= _MAX_QUEUES):
-            wrong = f"a topic has up to {_MAX_QUEUES} queues"
+            wrong = f"a topic has at most {_MAX_QUEUES} queues"
         elif not 0 <= header.perm <= _HIGHEST_PERM:
             wrong = "perm is a sum of 1 inherit, 2 write, 4 read and 8 priority"
         elif header.topic_filter_type not in _FILTER_TYPES:
-            wrong = f"topicFilterType is {' or '.join(_FILTER_TYPES)}"
+            wrong = f"topicFilterType must be {' or '.join(_FILTER_TYPES)}"
         if wrong:
-            raise Refusal(ResponseCode.SYSTEM_ERROR, f"topic '{header.topic}' cannot be made: {wrong}")
+            raise Refusal(ResponseCode.SYSTEM_ERROR, f"topic '{header.topic}' cannot be created: {wrong}")
 
     async def _delete(self, connection: Connection, command: Command) -> Command:
         topic, state = command.read(TopicName).topic, self._state
-        self._refuse_own(topic)
+        self._refuse_system(topic)
         groups = state.offsets.groups_of(topic)
-        joined = {retry_topic(group) + mark + topic for group in groups for mark in ("_", "+")}
-        going = [topic, *sorted(name for name in joined if state.topics.find(name) is not None)]
-        for name in going:
+        retry_topics = {retry_topic(group) + mark + topic for group in groups for mark in ("_", "+")}
+        names = [topic, *sorted(name for name in retry_topics if state.topics.find(name) is not None)]
+        for name in names:
             state.topics.delete(name)
             await asyncio.to_thread(state.store.delete_topic, name)
             state.offsets.remove_topic(name)
-            state.tally.forget_topic(name)
+            state.counters.forget_topic(name)
         return command.reply(ResponseCode.SUCCESS)
 
-    def _refuse_own(self, topic: str) -> None:
-        if self._is_own(topic):
-            raise Refusal(ResponseCode.SYSTEM_ERROR, f"topic '{topic}' is the broker's own and stays as it is")
+    def _refuse_system(self, topic: str) -> None:
+        if self._is_system(topic):
+            raise Refusal(ResponseCode.SYSTEM_ERROR, f"topic '{topic}' is a system topic and cannot be changed")
 
-    def _is_own(self, topic: str) -> bool:
+    def _is_system(self, topic: str) -> bool:
         now = self._state.settings.now
         cluster = now.broker_cluster_name
         return is_system_topic(topic) or topic in (cluster, now.broker_name, cluster + REPLY_TOPIC_SUFFIX)
@@ -117,7 +123,7 @@ class AdminTopics:
     # -- showing ---------------------------------------------------------------------------------------------
 
     def _all(self, connection: Connection, command: Command) -> Command:
-        """Slaves of ours are also told what was deleted, and up to where; RocketMQ's look at the body only."""
+        """Penstock's slaves also get the deleted topics and log offsets; RocketMQ's read the body only."""
         deleted = self._state.store.deleted_topics()
         ext = {DELETED_TOPICS: encode_deleted(deleted)} if deleted else None
         return command.reply(ResponseCode.SUCCESS, ext=ext, body=encode_config(self._state.topics.snapshot()))
@@ -139,7 +145,7 @@ class AdminTopics:
         return command.reply(ResponseCode.SUCCESS, body=TopicStatsTable(offset_table=table).to_bytes())
 
     def _system(self, connection: Connection, command: Command) -> Command:
-        names = sorted(name for name in self._state.topics.all() if self._is_own(name))
+        names = sorted(name for name in self._state.topics.all() if self._is_system(name))
         return command.reply(ResponseCode.SUCCESS, body=TopicList(topic_list=names).to_bytes())
 
     def _consumers(self, connection: Connection, command: Command) -> Command:
@@ -150,14 +156,14 @@ class AdminTopics:
 
     def _find(self, command: Command) -> TopicConfig:
         topic = command.read(TopicName).topic
-        found = self._state.topics.find(topic)
-        if found is None:
+        config = self._state.topics.find(topic)
+        if config is None:
             raise Refusal(ResponseCode.TOPIC_NOT_EXIST, f"topic '{topic}' does not exist")
-        return found
+        return config
 
 
 def _attributes(known: Any, changes: str) -> dict[str, str]:
-    """What `+name=value` sets and `-name` removes, joined by commas, as 5.x writes it."""
+    """Applies changes in 5.x's notation: `+name=value` sets, `-name` removes, joined by commas."""
     attributes = dict(known) if isinstance(known, dict) else {}
     for change in changes.split(","):
         sign, (name, _, value) = change[:1], change[1:].partition("=")
@@ -166,6 +172,6 @@ def _attributes(known: Any, changes: str) -> dict[str, str]:
         elif sign == "-" and name:
             attributes.pop(name, None)
         else:
-            why = f"{change[:80]!r} changes no attribute; write +name=value or -name"
+            why = f"{change[:80]!r} is not a change of an attribute; write +name=value or -name"
             raise Refusal(ResponseCode.SYSTEM_ERROR, why)
     return attributes

@@ -1,23 +1,16 @@
-"""A slave's ordinary requests to its master: where that is, who asks, and one connection that is kept.
+"""A slave's ordinary requests to its master: are the logs the same, and copies of the tables.
 
-The addresses are those of the settings, or else what name servers answer to a registration. Belongs to the loop's
-thread.
+`MasterLink` knows the master's addresses, from the settings or else from name servers, and keeps one connection.
 
+`check_same_log` runs before anything is appended. The HA protocol cannot ask, so the slave asks as a client would: how
+far the master's log goes (28), and which message lies where the slave's newest one is (33). If the logs have diverged,
+as after a master lost what it had not synced, another message lies there or none. Works with RocketMQ's masters, too.
 
-Whether a slave's log is a beginning of its master's, asked before anything is added to it.
-
-The replication protocol has no such question, so the master is asked as a client would: how far its log goes (28), and
-what message lies where the slave's newest one does (33). A log that ended differently, as after a master lost what it
-had not synced, has another message there or none. Works with RocketMQ's masters as well.
-
-
-A slave's copy of what its master keeps beside the log: topics, groups, offsets of consumers and of delays.
-
-Asked for by ordinary requests, as RocketMQ's slaves do: soon after the start, every ten seconds then, and when a
-message comes whose topic is not known. Each table is replaced as a whole and saved by the slave's own persister. A
-master of ours also tells which topics it has deleted, and up to where in the log: their queues go here as well. A slave
-whose master is gone goes on with the last copy; offsets that consumers commit to it meanwhile are overwritten when the
-master is back, so they may see messages again. Belongs to the loop's thread.
+`ConfigCopy` copies topics, groups, and the offsets of consumers and delays: soon after the start, then every ten
+seconds, and when a message of an unknown topic arrives. Each table is replaced as a whole and saved by the slave's own
+persister. Penstock's masters also send which topics they deleted, and up to which log offset: the slave deletes those
+queues as well. Without its master, a slave keeps the last copy; offsets that consumers commit to it meanwhile are
+overwritten when the master is back, so they may see messages again. All of it belongs to the loop's thread.
 """
 
 from __future__ import annotations
@@ -47,7 +40,9 @@ from penstock.store.replication.replica_log import last_record
 from penstock.store.settings import Settings
 from penstock.store.store import MessageStore
 
-ASKED_BY_SLAVES: Final = frozenset(
+log = logging.getLogger("penstock.broker")
+
+SLAVE_REQUESTS: Final = frozenset(
     {
         RequestCode.GET_BROKER_RUNTIME_INFO,
         RequestCode.GET_ALL_TOPIC_CONFIG,
@@ -56,13 +51,13 @@ ASKED_BY_SLAVES: Final = frozenset(
         RequestCode.GET_ALL_DELAY_OFFSET,
     }
 )
-"""Administration, but slaves ask it, which read the whole log anyway."""
+"""Administration that slaves may use, too: they read the whole log anyway."""
 _WAIT_S: Final = 10.0
-_LARGEST_BODY: Final = 64 << 20
+_MAX_BODY: Final = 64 << 20
 
 
 class MasterRefused(PenstockError):
-    """The master answered, and not what was asked for."""
+    """The master answered with an error code."""
 
     def __init__(self, code: int, remark: str) -> None:
         super().__init__(f"the master answered {code}: {remark or 'no reason given'}")
@@ -70,15 +65,15 @@ class MasterRefused(PenstockError):
 
 
 class MasterLink:
-    """Knows the master's two addresses, and asks it."""
+    """The master's two addresses, and a connection to it."""
 
     def __init__(self, settings: Settings, broker: BrokerSettings) -> None:
         """Raises BadSettings."""
-        self._fixed_log = settings.ha_master_address
-        self._fixed_clients = broker.master_addr
+        self._configured_log = settings.ha_master_address
+        self._configured_clients = broker.master_addr
         if settings.ha_master_address and not (broker.master_addr or broker.name_servers):
             raise BadSettings(
-                "haMasterAddress needs masterAddr or namesrvAddr: a slave also asks its master as clients do"
+                "haMasterAddress needs masterAddr or namesrvAddr: a slave also sends ordinary requests to its master"
             )
         if settings.ha_master_address:
             parse_address(settings.ha_master_address, "haMasterAddress")
@@ -86,40 +81,40 @@ class MasterLink:
             parse_address(broker.master_addr, "masterAddr")
         self._account = None if broker.ha_account_file is None else _read_account(broker.ha_account_file)
         self.tls = client_tls(settings.broker)
-        self._told_log = self._told_clients = ""
+        self._found_log = self._found_clients = ""
         self._connection: Connection | None = None
         self.known = asyncio.Event()
         """Set once both addresses are known."""
-        self._look()
+        self._set_known()
 
-    # -- where it is -----------------------------------------------------------------------------------------
+    # -- addresses -------------------------------------------------------------------------------------------
 
-    def told(self, log_address: str, client_address: str) -> None:
-        """What a name server knows of the master; it counts where the settings say nothing."""
+    def set_addresses(self, log_address: str, client_address: str) -> None:
+        """Addresses from a name server; those of the settings take precedence."""
         if client_address:
-            self._told_clients = client_address
+            self._found_clients = client_address
         if log_address:
-            self._told_log = log_address
-        self._look()
+            self._found_log = log_address
+        self._set_known()
 
-    def _look(self) -> None:
+    def _set_known(self) -> None:
         if self.log_address and self.client_address:
             self.known.set()
 
     @property
     def log_address(self) -> str:
-        """Where the log is to be had; empty if nobody has told."""
-        return self._fixed_log or self._told_log
+        """Where the master sends its log; empty if unknown."""
+        return self._configured_log or self._found_log
 
     @property
     def client_address(self) -> str:
-        """Where the master answers clients; empty if nobody has told."""
-        return self._fixed_clients or self._told_clients
+        """Where the master serves clients; empty if unknown."""
+        return self._configured_clients or self._found_clients
 
-    # -- asking ----------------------------------------------------------------------------------------------
+    # -- requests --------------------------------------------------------------------------------------------
 
     async def ask(self, code: RequestCode, arguments: Mapping[str, str] | None = None) -> Command:
-        """The master's answer. Raises Unreachable, NoAnswer, or MasterRefused if it is no success."""
+        """The master's reply. Raises Unreachable, NoAnswer, or MasterRefused if it is not a success."""
         command = Command(code, dict(arguments or {}))
         if self._account is not None:
             sign(command, *self._account)
@@ -136,9 +131,9 @@ class MasterLink:
                 return self._connection
             self._connection.close()
         if not self.client_address:
-            raise Unreachable("no name server has told where the master is; set masterAddr, or start the master")
+            raise Unreachable("no name server knows the master; set masterAddr, or start the master")
         address: Address = parse_address(self.client_address, "masterAddr")
-        self._connection = await connect(address, tls=self.tls, limits=ConnectionLimits(frame_bytes=_LARGEST_BODY))
+        self._connection = await connect(address, tls=self.tls, limits=ConnectionLimits(frame_bytes=_MAX_BODY))
         return self._connection
 
     def close(self) -> None:
@@ -151,53 +146,53 @@ def _read_account(path: Path) -> tuple[str, str]:
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        why = error.strerror if isinstance(error, OSError) else "it is no text"
-        raise BadSettings(
-            f"haAccountFile cannot be read: {why}; check its path and who may read it", path=path
-        ) from None
+        why = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
+        raise BadSettings(f"haAccountFile cannot be read: {why}; check its path and permissions", path=path) from None
     pairs = (re.split(r"\s*[:=]\s*", line.strip(), maxsplit=1) for line in lines)
-    found = {pair[0]: pair[1].strip("'\"") for pair in pairs if len(pair) == 2}
-    if not found.get("accessKey") or not found.get("secretKey"):
+    account = {pair[0]: pair[1].strip("'\"") for pair in pairs if len(pair) == 2}
+    if not account.get("accessKey") or not account.get("secretKey"):
         raise BadSettings("haAccountFile needs the lines accessKey: … and secretKey: …", path=path)
-    return found["accessKey"], found["secretKey"]
+    return account["accessKey"], account["secretKey"]
 
 
-_NEW_START = "keep this store aside, and start the slave with an empty folder or with a copy of the master's store"
+# -- are the logs the same? ----------------------------------------------------------------------------------
+
+_NEW_START = "move this store away, and start the slave with an empty folder or a copy of the master's store"
 
 
-class NotTheSameLog(PenstockError):
-    """This log does not go on where the master's does; nothing was added to it."""
+class LogMismatch(PenstockError):
+    """This log is not a prefix of the master's; nothing was appended to it."""
 
 
 class Master(NamedTuple):
-    """What a master has told of itself."""
+    """What a master reports about itself."""
 
     is_penstock: bool
     begins_at: int | None
-    """Where its log begins, if it told."""
+    """Where its log begins, if known."""
 
 
 async def check_same_log(store: MessageStore, link: MasterLink) -> Master:
-    """Returns if the master's log can be put behind this one. Raises NotTheSameLog, or what asking raises."""
-    told = KVTable.from_bytes((await link.ask(RequestCode.GET_BROKER_RUNTIME_INFO)).body).table
+    """Returns if this log is a prefix of the master's. Raises LogMismatch, or what `MasterLink.ask` raises."""
+    runtime_info = KVTable.from_bytes((await link.ask(RequestCode.GET_BROKER_RUNTIME_INFO)).body).table
     if store.log.queue.wrote_offset:
-        await _compare(store, link, told)
-    lowest = _number(told, "commitLogMinOffset")
-    return Master("penstockVersion" in told, None if lowest is None else max(lowest, 0))
+        await _compare(store, link, runtime_info)
+    lowest = _number(runtime_info, "commitLogMinOffset")
+    return Master("penstockVersion" in runtime_info, None if lowest is None else max(lowest, 0))
 
 
-async def _compare(store: MessageStore, link: MasterLink, told: dict[str, str]) -> None:
+async def _compare(store: MessageStore, link: MasterLink, runtime_info: dict[str, str]) -> None:
     end = store.log.queue.wrote_offset
-    lowest, highest = _number(told, "commitLogMinOffset"), _number(told, "commitLogMaxOffset")
+    lowest, highest = _number(runtime_info, "commitLogMinOffset"), _number(runtime_info, "commitLogMaxOffset")
     if highest is not None and end > highest:
-        raise NotTheSameLog(
+        raise LogMismatch(
             f"this slave has {end} bytes of log and its master only {highest}: the master has lost messages that are "
-            f"here, or it is another one; nothing is copied; decide which of the two goes on; {_NEW_START}"
+            f"here, or it is a different master; nothing is copied; decide which store to keep; {_NEW_START}"
         )
     if lowest is not None and end < lowest:
-        raise NotTheSameLog(
-            f"this slave's log ends at {end}, and the master has deleted its own up to {lowest}: what lies between "
-            f"cannot be had any more; {_NEW_START}"
+        raise LogMismatch(
+            f"this slave's log ends at {end}, but the master has deleted its own up to {lowest}: the part between "
+            f"them is lost; {_NEW_START}"
         )
     newest = await asyncio.to_thread(last_record, store.log, store.queues)
     if newest is None or (lowest is not None and newest[0] < lowest):
@@ -206,12 +201,12 @@ async def _compare(store: MessageStore, link: MasterLink, told: dict[str, str]) 
     try:
         theirs = bytes((await link.ask(RequestCode.VIEW_MESSAGE_BY_ID, {"offset": str(offset)})).body)
     except MasterRefused as error:
-        raise NotTheSameLog(
-            f"this slave's newest message, {_describe(own)}, lies at {offset}, where the master has none ({error}); "
+        raise LogMismatch(
+            f"this slave's newest message, {_describe(own)}, is at {offset}, where the master has none ({error}); "
             f"nothing is copied; {_NEW_START}"
         ) from None
     if theirs != own:
-        raise NotTheSameLog(
+        raise LogMismatch(
             f"the logs differ at {offset}: this slave has {_describe(own)}, and its master {_describe(theirs)}; "
             f"nothing is copied; {_NEW_START}"
         )
@@ -226,33 +221,34 @@ def _describe(data: bytes) -> str:
     try:
         record = decode_record(data)
     except PenstockError:
-        return f"{len(data)} bytes that are no message"
+        return f"{len(data)} bytes that are not a message"
     return f"message {record.queue_offset} of {record.topic} queue {record.queue_id} stored at {record.store_timestamp}"
 
 
-log = logging.getLogger("penstock.broker")
+# -- tables --------------------------------------------------------------------------------------------------
+
 _EVERY_S: Final = 10.0
 _RETRY_S: Final = 1.0
-_LEAST_S: Final = 0.1
-"""Between two copies, however many topics are new."""
+_MIN_PAUSE_S: Final = 0.1
+"""Between two copies, however many new topics arrive."""
 
 
 class ConfigCopy:
-    """Copies as long as it runs."""
+    """Copies the master's tables from `start` to `stop`."""
 
     def __init__(self, state: BrokerState, link: MasterLink) -> None:
         self._state = state
         self._link = link
         self._task: asyncio.Task[None] | None = None
-        self._failed = ""
+        self._last_error = ""
         self._deleted: dict[str, int] = {}
         self._loop = asyncio.get_running_loop()
         self._soon = asyncio.Event()
         self.copies = 0
-        """How often all tables were taken over."""
+        """How often all tables were copied."""
 
     def start(self) -> None:
-        self._state.store.on_arrival(self._arrived)
+        self._state.store.on_arrival(self._on_arrival)
         self._task = asyncio.create_task(self._run())
 
     async def stop(self) -> None:
@@ -260,10 +256,10 @@ class ConfigCopy:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
 
-    def _arrived(self, topic: str, *_: object) -> None:
-        """On whatever thread dispatches."""
+    def _on_arrival(self, topic: str, *_: object) -> None:
+        """On the dispatching thread."""
         if self._state.topics.find(topic) is None:
-            with contextlib.suppress(RuntimeError):  # the loop is gone
+            with contextlib.suppress(RuntimeError):  # the loop is closed
                 self._loop.call_soon_threadsafe(self._soon.set)
 
     async def _run(self) -> None:
@@ -272,33 +268,33 @@ class ConfigCopy:
             self._soon.clear()
             try:
                 await self.copy()
-                self._failed = ""
+                self._last_error = ""
             except PenstockError as error:
-                if str(error) != self._failed:
-                    log.warning("the master's tables are not copied now: %s", error)
-                self._failed = str(error)
+                if str(error) != self._last_error:
+                    log.warning("cannot copy the master's tables: %s", error)
+                self._last_error = str(error)
             except Exception:
-                log.exception("the master's tables are not copied now")
-                self._failed = "an error"
-            await asyncio.sleep(_LEAST_S)
+                log.exception("cannot copy the master's tables")
+                self._last_error = "an error"
+            await asyncio.sleep(_MIN_PAUSE_S)
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_RETRY_S if self._failed else _EVERY_S):
+                async with asyncio.timeout(_RETRY_S if self._last_error else _EVERY_S):
                     await self._soon.wait()
 
     async def copy(self) -> None:
-        """Takes all four tables over. Raises PenstockError, and has taken over those that came before."""
+        """Copies all four tables, one after the other. Raises PenstockError; tables copied before it stay."""
         state, ask = self._state, self._link.ask
-        told = await ask(RequestCode.GET_ALL_TOPIC_CONFIG)
-        state.topics.take_over(decode_config(TopicConfigs, told.body))
-        deleted = decode_deleted(told.ext.get(DELETED_TOPICS, ""))
+        reply = await ask(RequestCode.GET_ALL_TOPIC_CONFIG)
+        state.topics.replace(decode_config(TopicConfigs, reply.body))
+        deleted = decode_deleted(reply.ext.get(DELETED_TOPICS, ""))
         if deleted != self._deleted:
             for topic in await asyncio.to_thread(state.store.delete_as_master, deleted):
-                log.info("topic %s is deleted, as the master has deleted it", topic)
+                log.info("deleted topic %s, as the master did", topic)
             self._deleted = deleted
         groups = decode_config(SubscriptionGroups, (await ask(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)).body)
-        state.groups.take_over(groups)
+        state.groups.replace(groups)
         offsets = decode_config(ConsumerOffsets, (await ask(RequestCode.GET_ALL_CONSUMER_OFFSET)).body)
-        state.offsets.take_over(offsets)
+        state.offsets.replace(offsets)
         delays = decode_config(DelayOffsets, (await ask(RequestCode.GET_ALL_DELAY_OFFSET)).body)
-        state.delayed.take_over(delays)
+        state.delayed.replace(delays)
         self.copies += 1

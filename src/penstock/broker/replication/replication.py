@@ -1,13 +1,9 @@
-"""Who follows whom, and how far behind: for metrics, and for administrators (907).
-
-How many seconds a slave is behind is told by samples: each second a master notes how far its log is, and a slave is as
-old as the last note that it has passed. An hour of notes is kept; a slave that is further behind is at least that old.
-
-
-What a broker's role needs of replication, put together, started and stopped.
+"""Replication as a broker's role needs it: created, started and stopped with the broker; and its status (907).
 
 An ASYNC_MASTER listens for slaves if `haListenPort` or `brokerIP2` is given, a SYNC_MASTER always: on brokerIP2, or on
-this machine alone if there is none. A SLAVE follows and copies. Belongs to the loop's thread.
+loopback without it. A SLAVE follows its master and copies its tables. The status says who follows and how far behind;
+the lag in seconds comes from samples of the log's end, one a second, kept for an hour: a slave further behind counts as
+at least that old. Belongs to the loop's thread.
 """
 
 from __future__ import annotations
@@ -34,11 +30,11 @@ from penstock.store.settings import TABLE, BrokerRole, Settings
 from penstock.store.store import MessageStore
 
 SAMPLE_S: Final = 1.0
-_NOTES: Final = 3600
+_MAX_SAMPLES: Final = 3600
 
 
 class ReplicationStatus:
-    """Answers from the listener of a master, or the follower of a slave; either may be missing."""
+    """Status of a master's listener or a slave's follower; either may be None."""
 
     def __init__(
         self,
@@ -51,21 +47,20 @@ class ReplicationStatus:
         self._listener = listener
         self._follower = follower
         self._link = link
-        self._notes: deque[tuple[int, float]] = deque(maxlen=_NOTES)
+        self._samples: deque[tuple[int, float]] = deque(maxlen=_MAX_SAMPLES)
         self.sample()
 
     def handlers(self) -> dict[RequestCode, Handler]:
-        return {RequestCode.GET_BROKER_HA_STATUS: self._answer}
+        return {RequestCode.GET_BROKER_HA_STATUS: self._show}
 
     def sample(self) -> None:
-        """To be called every SAMPLE_S seconds."""
+        """Call it every SAMPLE_S seconds."""
         end = self._store.log.confirmed_offset
-        if self._notes and self._notes[-1][0] == end:
-            self._notes.pop()  # the log stands still: only when it was last that long counts
-        self._notes.append((end, time.monotonic()))
+        if self._samples and self._samples[-1][0] == end:
+            self._samples.pop()  # the log has not grown: only the newest sample of this end counts
+        self._samples.append((end, time.monotonic()))
 
     def now(self) -> HaRuntimeInfo:
-        """How replication stands."""
         role, end = self._store.settings.broker_role, self._store.log.confirmed_offset
         slaves = [] if self._listener is None else [each for each in self._listener.slaves if each.follows]
         known = [
@@ -106,10 +101,10 @@ class ReplicationStatus:
         if offset >= end:
             return 0.0
         now = time.monotonic()
-        since = next((at for note, at in self._notes if note > offset), now)
+        since = next((at for end_then, at in self._samples if end_then > offset), now)
         return round(now - since, 3)
 
-    def _answer(self, connection: Connection, command: Command) -> Command:
+    def _show(self, connection: Connection, command: Command) -> Command:
         return command.reply(ResponseCode.SUCCESS, body=self.now().to_bytes())
 
 
@@ -117,7 +112,7 @@ _LOOPBACK = "127.0.0.1"
 
 
 def check_role(settings: Settings, broker: BrokerSettings) -> None:
-    """Raises BadSettings if role and id do not go together."""
+    """Raises BadSettings if brokerRole and brokerId contradict each other."""
     is_slave = settings.broker_role is BrokerRole.SLAVE
     if is_slave and broker.broker_id <= 0:
         raise BadSettings(f"brokerRole=SLAVE needs a brokerId above 0, not {broker.broker_id}; 0 is the master's")
@@ -128,15 +123,15 @@ def check_role(settings: Settings, broker: BrokerSettings) -> None:
 
 
 def listens(settings: Settings, broker: BrokerSettings) -> bool:
-    """Whether slaves are waited for."""
+    """Whether this broker accepts slaves."""
     if settings.broker_role is BrokerRole.ASYNC_MASTER:
-        asked = "ha_listen_port" in settings.given or settings.ha_listen_port != TABLE["ha_listen_port"].default
-        return asked or broker.broker_ip2 is not None
+        is_set = "ha_listen_port" in settings.given or settings.ha_listen_port != TABLE["ha_listen_port"].default
+        return is_set or broker.broker_ip2 is not None
     return settings.broker_role is BrokerRole.SYNC_MASTER
 
 
 class Replication:
-    """Made with a broker, and started and stopped with it."""
+    """The listener of a master, or the follower and table copy of a slave."""
 
     def __init__(
         self, state: BrokerState, registration: BrokerRegistration, access: Access | None, tls: ServerTls
@@ -148,13 +143,13 @@ class Replication:
         self._follower: MasterFollower | None = None
         self._copy: ConfigCopy | None = None
         self.listens_at: Address | None = None
-        """Where slaves find the log; None if nobody waits for them."""
+        """Where slaves connect; None if slaves are not accepted."""
         link: MasterLink | None = None
         if listens(store.settings, broker):
             self._listener = SlaveListener(store, broker.ha_allow_from, access, tls)
         if store.settings.broker_role is BrokerRole.SLAVE:
             link = MasterLink(store.settings, broker)
-            registration.on_master = link.told
+            registration.on_master = link.set_addresses
             self._follower = MasterFollower(store, link)
             self._copy = ConfigCopy(state, link)
         self.status = ReplicationStatus(store, self._listener, self._follower, link)
@@ -165,15 +160,15 @@ class Replication:
 
     @property
     def follows(self) -> bool:
-        """Whether this is a slave whose master is there."""
+        """Whether this is a slave that receives its master's log."""
         return self._follower is not None and self._follower.follows
 
     def may_ask(self, connection: Connection) -> bool:
-        """Whether a slave may be at the other end, which may then ask for what slaves copy."""
-        return self._listener is not None and self._listener.knows(connection.peer[0])
+        """Whether the peer may be a slave, and so may read what slaves copy."""
+        return self._listener is not None and self._listener.allows(connection.peer[0])
 
     async def start_listening(self) -> Address | None:
-        """Waits for slaves, if the role is to; returns where. Raises Unreachable."""
+        """Accepts slaves, if the role does; returns the address. Raises Unreachable."""
         if self._listener is None:
             return None
         where = await self._listener.start(self._broker.broker_ip2 or _LOOPBACK, self._settings.ha_listen_port)

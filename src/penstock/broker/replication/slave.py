@@ -1,15 +1,12 @@
-"""One connection to a master, served by a thread of its own: takes frames apart, hands their bytes on, and reports.
+"""A slave's side of replication: connects to the master, checks that the logs agree, and appends what the master sends.
 
-Whole records only reach the store's log (`store.master_bytes`); under SYNC_FLUSH what is reported as taken is on disk.
-What came together is appended together, however many frames it came in. The thread that calls `run` does all that is
-done with the socket, so that it may be an encrypted one; `wake` and `end` may be called from any other.
+`MasterFollower` lives in the loop's thread and keeps one connection. A connection that breaks, or is silent for
+haHousekeepingInterval, is opened again with growing pauses, and only after the thread of the old one has ended. Logs
+that differ are never mixed: the slave reports the difference, serves what it has, and checks again once a minute.
 
-
-A slave's side of replication: finds its master, makes sure that their logs agree, and has what comes taken over.
-
-A thread does that (`incoming`). A connection that breaks, or is silent for haHousekeepingInterval, is made anew: after
-a second, then less and less often, and never before the thread of the old one has ended. Logs that differ are never
-mixed: the slave says what differs, serves what it has, and looks again once a minute. Belongs to the loop's thread.
+`LogReceiver` is one connection, served by its own thread, which alone uses the socket, so that it may be encrypted; any
+thread may call `wake` and `end`. Only whole records reach the store's log; bytes that came together are appended
+together, however many frames they came in. Under SYNC_FLUSH only what is on disk is reported as received.
 """
 
 from __future__ import annotations
@@ -26,7 +23,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
-from penstock.broker.replication.config_sync import Master, MasterLink, NotTheSameLog, check_same_log
+from penstock.broker.replication.config_sync import LogMismatch, Master, MasterLink, check_same_log
 from penstock.broker.replication.master import EVERYTHING, FRAME, REPORT
 from penstock.errors import PenstockError, Unreachable
 from penstock.remoting.sockets import keep_alive, parse_address
@@ -35,75 +32,74 @@ from penstock.store.replication.replica_log import BytesRefused, DamagedOnTheWay
 from penstock.store.store import MessageStore
 
 log = logging.getLogger("penstock.broker")
-_AT_ONCE: Final = 2 << 20
-_MUCH: Final = 16 << 10
-"""Who got less has read all that there was, most likely; one look for more costs as much as a report."""
+_READ_SIZE: Final = 2 << 20
+_FULL_READ: Final = 16 << 10
+"""A shorter read has probably emptied the socket; reading again costs as full as a report."""
 _REPORT_EVERY: Final = 1 << 20
-"""While more is waiting to be read, only so many bytes are worth a report."""
+"""Bytes between two reports while there is more to read."""
 _HANDSHAKE_S: Final = 5.0
-_NOTHING_NOW = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
+_WOULD_BLOCK = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
 
-class Incoming:
-    """Made for a connected socket, which is closed by `close`."""
+class LogReceiver:
+    """One connection to a master. Owns the connected socket; `close` closes it."""
 
     def __init__(
         self, store: MessageStore, connected: socket.socket, tls: ssl.SSLContext | None, master: Master
     ) -> None:
-        """`master` is as the one that is asked as clients do has told of itself."""
         assert store.master_bytes is not None
         self._store = store
         self._socket = connected
         self._tls = tls
         self._master = master
-        self._taken: ReplicaLog = store.master_bytes
-        self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._log: ReplicaLog = store.master_bytes
+        self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._is_closed = False
-        self._gate = threading.Lock()
-        """So that nobody rings a bell whose number somebody else has by then."""
-        self._room = memoryview(bytearray(_AT_ONCE))
+        self._wake_lock = threading.Lock()
+        """Guards `_wake_fd`: a closed descriptor's number may belong to another file."""
+        self._buffer = memoryview(bytearray(_READ_SIZE))
         self._unsent = b""
         self._head = b""
         self._at = self._left = 0
         self._reported = 0
         self._wrote_at = self._heard_at = time.monotonic()
         self.has_begun = False
-        """Whether the log comes in."""
+        """Whether the first frame has arrived."""
         self.refused: PenstockError | None = None
-        """Why what came cannot be taken."""
+        """Why the received bytes cannot be appended."""
         self.why = ""
-        """Why it ended."""
+        """Why `run` returned."""
         self.master_end = 0
-        """How far the master's log goes, as far as it has sent it."""
+        """The end of the master's log, as far as it was sent."""
         self.received_ms = 0
-        """When something last came, epoch ms."""
+        """When bytes last arrived, epoch ms."""
 
     # -- from other threads ----------------------------------------------------------------------------------
 
     def wake(self) -> None:
-        """There may be something to report."""
-        with self._gate:
+        """Makes the thread report, if there is something new."""
+        with self._wake_lock:
             if not self._is_closed:
-                os.eventfd_write(self._bell, 1)
+                os.eventfd_write(self._wake_fd, 1)
 
     def end(self, why: str) -> None:
-        """Has `run` return; the first reason counts."""
+        """Makes `run` return; the first reason counts."""
         self.why = self.why or why
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
         self.wake()
 
     def close(self) -> None:
-        """Once `run` has returned."""
+        """Call it after `run` has returned."""
         self._socket.close()
-        with self._gate:
+        with self._wake_lock:
             self._is_closed = True
-            os.close(self._bell)
+            os.close(self._wake_fd)
 
     # -- the thread ------------------------------------------------------------------------------------------
 
     def run(self) -> None:
-        """Until the connection is gone. Raises Unreachable if it cannot be encrypted."""
+        """Serves the connection until it ends. Raises Unreachable if it cannot be encrypted."""
         try:
             self._encrypt()
             self._report()
@@ -111,7 +107,7 @@ class Incoming:
         except OSError as error:
             self.why = self.why or f"the connection to the master broke: {error.strerror or error}"
         finally:
-            self._taken.forget_rest()
+            self._log.forget_rest()
 
     def _encrypt(self) -> None:
         if self._tls is not None:
@@ -128,16 +124,16 @@ class Incoming:
         beat_s = min(settings.ha_send_heartbeat_interval, settings.ha_housekeeping_interval / 4) / 1000
         ready = select.poll()
         ready.register(self._socket, select.POLLIN)
-        ready.register(self._bell, select.POLLIN)
-        much = _MUCH if self._tls is None else 1  # what is decrypted already is not seen by who waits for the socket
+        ready.register(self._wake_fd, select.POLLIN)
+        full = _FULL_READ if self._tls is None else 1  # poll does not see bytes that TLS has decrypted already
         while not self.why:
             got, now = self._receive(), self._heard_at
-            if got < much and not self.why:
+            if got < full and not self.why:
                 if self._position != self._reported:
                     self._report()
                 for descriptor, _ in ready.poll(max(self._wrote_at + beat_s - time.monotonic(), 0.0) * 1000):
-                    if descriptor == self._bell:
-                        os.eventfd_read(self._bell)
+                    if descriptor == self._wake_fd:
+                        os.eventfd_read(self._wake_fd)
                 now = time.monotonic()
             if self.why:
                 return
@@ -147,10 +143,10 @@ class Incoming:
                 self._report()
 
     def _receive(self) -> int:
-        """Takes what has come; says how many bytes that were."""
+        """Reads and appends what has arrived; returns the number of bytes."""
         try:
-            count = self._socket.recv_into(self._room)
-        except _NOTHING_NOW:
+            count = self._socket.recv_into(self._buffer)
+        except _WOULD_BLOCK:
             return 0
         if not count:
             self.why = self.why or "the master closed the connection"
@@ -160,7 +156,7 @@ class Incoming:
         try:
             if self._store.flush_failure:
                 raise BytesRefused(self._store.flush_failure)
-            self._take_apart(self._room[:count])
+            self._parse(self._buffer[:count])
         except DamagedOnTheWay as error:
             self.why = str(error)
         except (PenstockError, PutRefused) as error:
@@ -170,8 +166,8 @@ class Incoming:
 
     # -- frames ----------------------------------------------------------------------------------------------
 
-    def _take_apart(self, data: memoryview) -> None:
-        """Bytes of one file that came together are handed on together, however many frames they came in."""
+    def _parse(self, data: memoryview) -> None:
+        """Appends the bytes of all frames of one log file together."""
         pieces: list[memoryview] = []
         start, file_size = self._at, self._store.log.queue.file_size
         while data:
@@ -182,7 +178,7 @@ class Incoming:
                 self._at += len(piece)
                 self._left -= len(piece)
                 if self._at % file_size == 0:
-                    self._hand_on(start, pieces)
+                    self._append(start, pieces)
                     pieces, start = [], self._at
                 continue
             wanted = FRAME.size - len(self._head)
@@ -193,10 +189,10 @@ class Incoming:
                 self._head = b""
                 self._check(at)
                 if at != self._at or not pieces:
-                    self._hand_on(start, pieces)
+                    self._append(start, pieces)
                     pieces, start = [], at
                 self._at = at
-        self._hand_on(start, pieces)
+        self._append(start, pieces)
 
     def _check(self, at: int) -> None:
         file_size = self._store.log.queue.file_size
@@ -205,100 +201,100 @@ class Incoming:
                 f"the master sent {self._left} bytes at {at}, across the end of a file; mappedFileSizeCommitLog must "
                 "be the same on both sides"
             )
-        if not self.has_begun and self._taken.is_empty:
+        if not self.has_begun and self._log.is_empty:
             self._check_begin(at)
         self.has_begun = True
         self.master_end = max(self.master_end, at + self._left)
 
     def _check_begin(self, at: int) -> None:
-        """A slave that has nothing gets all of the log, or of a RocketMQ's last file: nothing else may come first."""
+        """An empty slave must receive the whole log, or from RocketMQ the last file; nothing else may come first."""
         begins_at = self._master.begins_at
         if begins_at is None or at == begins_at:
             return
         if at < begins_at or self._master.is_penstock:
             raise BytesRefused(
-                f"the log that comes from haMasterAddress begins at {at}, and that of the broker at masterAddr at "
+                f"the log sent by haMasterAddress begins at {at}, but that of the broker at masterAddr at "
                 f"{begins_at}; nothing is copied; check that both are addresses of the same master"
             )
         log.warning(
-            "begins at %d, with the master's last file, and the master's log at %d: RocketMQ's masters send no more to "
-            "a slave that has nothing; start it with a copy of the master's store if it is to have all of it",
+            "copying from offset %d, the master's last file, although the master's log begins at %d: RocketMQ's "
+            "masters send no more to an empty slave; to have all of it, start the slave with a copy of their store",
             at,
             begins_at,
         )
 
-    def _hand_on(self, offset: int, pieces: list[memoryview]) -> None:
+    def _append(self, offset: int, pieces: list[memoryview]) -> None:
         if pieces:
-            self._taken.take(offset, *pieces)
+            self._log.take(offset, *pieces)
 
     # -- reporting -------------------------------------------------------------------------------------------
 
     @property
     def _position(self) -> int:
-        """What may be reported: under SYNC_FLUSH what is on disk.
+        """The offset to report: under SYNC_FLUSH what is on disk.
 
-        Who has nothing says so until something comes: a master that is slow may read the first report and those behind
-        it at once, and would take a 0 for the wish to get its last file only.
+        An empty slave reports EVERYTHING until bytes arrive: a slow master may read several reports at once, and would
+        take a 0 as a request for its last file only.
         """
-        if self._master.is_penstock and self._taken.is_empty:
+        if self._master.is_penstock and self._log.is_empty:
             return EVERYTHING
-        return min(self._store.log.confirmed_offset, self._taken.end)
+        return min(self._store.log.confirmed_offset, self._log.end)
 
     def _report(self) -> None:
-        """Tells the master how far the log is here; also the heartbeat."""
+        """Reports the local end of the log to the master; also the heartbeat."""
         if not self._unsent:
             self._reported = self._position
             self._unsent = REPORT.pack(self._reported)
         self._send()
 
     def _send(self) -> None:
-        """A master that does not read gets the rest of a report with the next heartbeat."""
+        """If the master does not read, the rest of a report goes out with the next heartbeat."""
         self._wrote_at = time.monotonic()
-        with contextlib.suppress(*_NOTHING_NOW):
+        with contextlib.suppress(*_WOULD_BLOCK):
             self._unsent = self._unsent[self._socket.send(self._unsent) :]
 
 
 _FIRST_RETRY_S: Final = 0.5
-_LONGEST_RETRY_S: Final = 15.0
+_MAX_RETRY_S: Final = 15.0
 _DIFFERENT_S: Final = 60.0
 _CONNECT_S: Final = 5.0
-"""For each of the addresses that a name has."""
+"""For each address of a host name."""
 
 
-async def look_up(host: str, port: int) -> list[Any]:
-    """The addresses of a name, in the system's order."""
+async def resolve(host: str, port: int) -> list[Any]:
+    """The addresses of a host name, in the system's order."""
     return await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
 
 
 class MasterFollower:
-    """Follows a master as long as it runs."""
+    """Follows a master from `start` to `stop`."""
 
     def __init__(self, store: MessageStore, link: MasterLink) -> None:
-        assert store.master_bytes is not None, "only a slave follows"
+        assert store.master_bytes is not None, "only a slave follows a master"
         self._store = store
         self._link = link
         self._loop = asyncio.get_running_loop()
         self._task: asyncio.Task[None] | None = None
         self._thread = ThreadPoolExecutor(1, "penstock-follow")
-        self._incoming: Incoming | None = None
+        self._receiver: LogReceiver | None = None
         self.problem = ""
-        """Why it did not follow when that was last tried, in a sentence."""
-        store.on_flush(self._flushed)
+        """Why the last attempt to follow failed, in a sentence."""
+        store.on_flush(self._on_flushed)
 
     @property
     def follows(self) -> bool:
-        """Whether the master's log comes in."""
-        return self._incoming is not None and self._incoming.has_begun
+        """Whether the master's log is being received."""
+        return self._receiver is not None and self._receiver.has_begun
 
     @property
     def received_ms(self) -> int:
-        """When something last came from the master, epoch ms; 0 if nothing ever did."""
-        return 0 if self._incoming is None else self._incoming.received_ms
+        """When bytes last arrived from the master, epoch ms; 0 if not connected."""
+        return 0 if self._receiver is None else self._receiver.received_ms
 
     @property
     def master_end(self) -> int:
-        """How far the master's log goes, as far as it has sent it."""
-        return 0 if self._incoming is None else self._incoming.master_end
+        """The end of the master's log, as far as it was sent; 0 if not connected."""
+        return 0 if self._receiver is None else self._receiver.master_end
 
     def start(self) -> None:
         self._task = asyncio.create_task(self._run())
@@ -317,60 +313,60 @@ class MasterFollower:
         while True:
             try:
                 if not self._link.known.is_set():
-                    self.problem = "no name server has told yet where the master is"
+                    self.problem = "the master's address is not known yet from any name server"
                     await self._link.known.wait()
                     self.problem = ""
                 master = await check_same_log(self._store, self._link)
                 began = await self._follow(master)
                 retry_s = _FIRST_RETRY_S if began else retry_s
-            except NotTheSameLog as error:
-                self._say(str(error), logging.ERROR)
+            except LogMismatch as error:
+                self._set_problem(str(error), logging.ERROR)
                 await asyncio.sleep(_DIFFERENT_S)
                 continue
             except PenstockError as error:
-                self._say(f"the master cannot be followed now: {error}", logging.WARNING)
+                self._set_problem(f"cannot follow the master: {error}", logging.WARNING)
             except Exception:
-                log.exception("the master cannot be followed now")
-                self.problem = "the master cannot be followed now: see the log"
+                log.exception("cannot follow the master")
+                self.problem = "cannot follow the master: see the broker's log"
             await asyncio.sleep(retry_s)
-            retry_s = min(retry_s * 2, _LONGEST_RETRY_S)
+            retry_s = min(retry_s * 2, _MAX_RETRY_S)
 
-    def _say(self, problem: str, level: int) -> None:
+    def _set_problem(self, problem: str, level: int) -> None:
         if problem != self.problem:
             log.log(level, "%s", problem)
         self.problem = problem
 
     async def _follow(self, master: Master) -> bool:
-        """Until the connection is gone; says whether the log came in. Raises Unreachable or BytesRefused."""
+        """Serves one connection; returns whether the log was received. Raises Unreachable or BytesRefused."""
         address = parse_address(self._link.log_address, "haMasterAddress")
-        await asyncio.to_thread(self._store.flush)  # what is reported and what is here are the same then
+        await asyncio.to_thread(self._store.flush)  # so that the first report names the real end
         connected = await self._connect(address)
-        incoming = Incoming(self._store, connected, self._link.tls, master)
-        self._incoming = incoming
-        log.info("follows the master at %s:%d from %d on", *address, self._store.log.queue.wrote_offset)
-        running = self._loop.run_in_executor(self._thread, incoming.run)
+        receiver = LogReceiver(self._store, connected, self._link.tls, master)
+        self._receiver = receiver
+        log.info("following master %s:%d from offset %d", *address, self._store.log.queue.wrote_offset)
+        running = self._loop.run_in_executor(self._thread, receiver.run)
         try:
             await asyncio.wait([running])
         finally:
-            incoming.end("this broker stops")
+            receiver.end("this broker is stopping")
             await asyncio.wait([running])
-            incoming.close()
-            self._incoming = None
+            receiver.close()
+            self._receiver = None
         await running
-        if incoming.refused is not None:
-            raise incoming.refused
-        self._say(incoming.why, logging.WARNING)
-        return incoming.has_begun
+        if receiver.refused is not None:
+            raise receiver.refused
+        self._set_problem(receiver.why, logging.WARNING)
+        return receiver.has_begun
 
     async def _connect(self, address: tuple[str, int]) -> socket.socket:
-        """To the first of a name's addresses that answers. Raises Unreachable."""
+        """Connects to the first address of the host name that answers. Raises Unreachable."""
         why = "it has no address"
         try:
             async with asyncio.timeout(_CONNECT_S):
-                found = await look_up(*address)
+                addresses = await resolve(*address)
         except OSError as error:
-            found, why = [], str(error) or "no answer"
-        for family, kind, protocol, _, where in found:
+            addresses, why = [], str(error) or "no answer"
+        for family, kind, protocol, _, where in addresses:
             connected = socket.socket(family, kind, protocol)
             try:
                 await self._connect_to(connected, where)
@@ -391,8 +387,8 @@ class MasterFollower:
         keep_alive(connected)
         connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # a put waits for each report
 
-    def _flushed(self) -> None:
-        """On the thread that syncs."""
-        incoming = self._incoming
-        if incoming is not None:
-            incoming.wake()
+    def _on_flushed(self) -> None:
+        """On the flush thread."""
+        receiver = self._receiver
+        if receiver is not None:
+            receiver.wake()
