@@ -252,12 +252,12 @@ def test_what_tasks_stage_is_committed_in_the_order_of_the_partitions(target: St
     stage(target, identity, 2, "a task that failed")
     outcome = target.commit(tasks)
     assert outcome is not None
-    assert not outcome.was_there
+    assert not outcome.already_stored
     assert stored(target) == [b"a", b"b", b"c"]
     assert list(target.layout.sink_staged.iterdir()) == []
     again = target.commit([stage(target, identity, 0, "other")])
     assert again is not None
-    assert again.was_there
+    assert again.already_stored
     assert stored(target) == [b"a", b"b", b"c"]
 
 

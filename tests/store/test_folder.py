@@ -130,13 +130,13 @@ def test_what_an_owner_disturbs_is_tried_again(home: StoreHome) -> None:
 
     with home.open():
         folder = StoreFolder.find(home.path)
-        assert folder.settled(lambda: act(3)) == "done"
+        assert folder.retrying(lambda: act(3)) == "done"
         assert len(tried) == 4
         tried.clear()
         with pytest.raises(FileNotFoundError):
-            folder.settled(lambda: act(9))
+            folder.retrying(lambda: act(9))
         assert len(tried) == 4
     tried.clear()
     with pytest.raises(FileNotFoundError):
-        StoreFolder.find(home.path).settled(lambda: act(1))
+        StoreFolder.find(home.path).retrying(lambda: act(1))
     assert len(tried) == 1, "without an owner nothing changes by itself"

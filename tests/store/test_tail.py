@@ -50,7 +50,7 @@ def put(store: MessageStore, count: int, topic: str = "T", queue_id: int = 0) ->
 
 
 def bounds(seen: StoreTail) -> dict[tuple[str, int], tuple[int, int]]:
-    seen.look()
+    seen.refresh()
     return {name: (queue.min_offset, queue.max_offset) for name, queue in seen.queues.items()}
 
 
@@ -277,12 +277,12 @@ def test_an_idle_look_lists_nothing_and_opens_nothing(home: StoreHome, monkeypat
     assert len(seen.queues) == 200
     calls.clear()
     for _ in range(10):
-        seen.look()
+        seen.refresh()
     assert len(calls) <= 10, "at most one look at the sink's journal each time"
     assert store.put(Message("topic7", b"x", queue_id=3)).ok
     store.catch_up()
     calls.clear()
-    seen.look()
+    seen.refresh()
     assert seen.queues["topic7", 3].max_offset == 2
     assert len(calls) <= 2
     seen.close()
@@ -323,4 +323,4 @@ def test_a_queue_whose_files_do_not_fit_is_said_and_not_hidden(
         follow()
     home.queue_files("T")[0].unlink()
     with pytest.raises(BadStore, match="the file has another size"):
-        seen.look()
+        seen.refresh()

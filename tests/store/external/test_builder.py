@@ -10,7 +10,7 @@ from support.stores import StoreHome, build_all, derived_files, pieces_of, put_m
 from penstock.errors import BadStore, StoreInUse
 from penstock.store import Dispatch
 from penstock.store.external.builder import Builder
-from penstock.store.external.scan import FromPieces
+from penstock.store.external.scan import ScannedPieces
 
 SMALL = {"mapped_file_size_commit_log": 16_384, "max_hash_slot_num": 50, "max_index_num": 300}
 EXTERNAL = {**SMALL, "dispatch": Dispatch.EXTERNAL}
@@ -36,15 +36,15 @@ def test_batches_of_any_size_build_what_inline_dispatch_builds(home: StoreHome, 
 
 def test_what_workers_found_is_used(home: StoreHome, monkeypatch: pytest.MonkeyPatch) -> None:
     looked_itself = []
-    take = FromPieces.take
+    take = ScannedPieces.take
 
-    def counting(self: FromPieces, *place: object) -> object:
+    def counting(self: ScannedPieces, *place: object) -> object:
         before = self.used
         found = take(self, *place)  # type: ignore[arg-type]
         looked_itself.append(self.used == before)
         return found
 
-    monkeypatch.setattr(FromPieces, "take", counting)
+    monkeypatch.setattr(ScannedPieces, "take", counting)
     with home.open(**EXTERNAL) as store:
         put_mixed(home, store, 600)
     with Builder.open(home.path) as builder:

@@ -11,7 +11,7 @@ from support.disks import MeasuredFiles
 from support.stores import HOUR_MS, PER_FILE, AgedStore, StoreHome, eventually, is_one_sentence
 
 from penstock.store import Message
-from penstock.store.retention.cleaner import Gone
+from penstock.store.retention.cleaner import DeletedFile
 from penstock.store.retention.policy import Cause
 
 if TYPE_CHECKING:
@@ -155,7 +155,7 @@ def test_what_is_not_on_disk_yet_is_not_deleted(home: StoreHome) -> None:
 def test_what_is_not_dispatched_yet_is_not_deleted(home: StoreHome) -> None:
     aged = AgedStore(home)
     aged.fill(3)
-    gone: list[Gone] = []
+    gone: list[DeletedFile] = []
     with aged.store.dispatcher.standstill():
         for number in range(3 * PER_FILE):
             assert aged.store.put(Message("T", b"%06d" % (number + 3 * PER_FILE) + bytes(900))).ok

@@ -78,8 +78,8 @@ def assert_all_or_nothing(path: Path) -> None:
     started = bodies(path)
     assert started == shown, "a view shows something else than a start"
     assert_sound(path)
-    was_there = commit_rows(path, query_batch(1), ROWS, UnsyncedFiles()).was_there
-    assert was_there == (len(started) > 15)
+    already_stored = commit_rows(path, query_batch(1), ROWS, UnsyncedFiles()).already_stored
+    assert already_stored == (len(started) > 15)
     assert bodies(path) == whole(0, 15) + whole(1, ROWS)
     assert_sound(path)
 
@@ -187,7 +187,7 @@ def test_killed_in_the_first_batch_of_a_new_store(tmp_path: Path) -> None:
         with MessageStore.open(path, SETTINGS, read_only=read_only) as store:
             assert list(store.queues) == [] or all(queue.max_offset == 0 for queue in store.queues)
             assert store.log.max_offset == 0
-    assert not commit_rows(path, query_batch(1), ROWS, UnsyncedFiles()).was_there
+    assert not commit_rows(path, query_batch(1), ROWS, UnsyncedFiles()).already_stored
     assert_sound(path)
 
 

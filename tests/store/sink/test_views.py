@@ -21,7 +21,7 @@ from penstock.store.sink.journal import (
     write_journal,
     write_mark,
 )
-from penstock.store.sink.recovery import finish_batch, forget_beyond
+from penstock.store.sink.recovery import drop_batches_beyond, resolve_pending_batch
 
 FILE_SIZE = SETTINGS.mapped_file_size_commit_log
 
@@ -68,7 +68,7 @@ def test_positions_within_a_batch_are_taken_back_to_its_start(path: Path, layout
     assert pending_start(files, layout) is None
     marked = {**ends, 301: 300, 399: 300, 400: 400, 9999: 9999}
     assert {end: whole_batches(files, layout, end) for end in marked} == marked
-    assert finish_batch(files, layout, FILE_SIZE) == ""
+    assert resolve_pending_batch(files, layout, FILE_SIZE) == ""
     journal = read_journal(files, layout)
     assert journal == Journal(None, (BatchSpan(100, 200), BatchSpan(200, 250), BatchSpan(300, 400)))
     assert {end: whole_batches(files, layout, end) for end in marked} == marked
@@ -86,7 +86,7 @@ def test_places_behind_the_end_of_a_log_that_was_lost_are_forgotten(path: Path, 
     write_journal(Files(), layout, Journal(None, (BatchSpan(100, 200), BatchSpan(10**6, 10**6 + 1))))
     MessageStore.open(path, SETTINGS).close()
     assert read_journal(Files(), layout) == Journal(None, (BatchSpan(100, 200),))
-    forget_beyond(Files(), layout, 150)
+    drop_batches_beyond(Files(), layout, 150)
     assert read_journal(Files(), layout) == Journal()
 
 

@@ -12,7 +12,7 @@ The file is written in place, by one process, and never synced: it tells the liv
 by its CRC, and looks again. It is no longer true after the machine has failed, which `boot` tells.
 
 
-The terms of external dispatch: `penstock/dispatch.json`, and the lock of the job.
+The agreement of external dispatch: `penstock/dispatch.json`, and the lock of the job.
 
 The file is there while dispatch is external. It holds what the job needs to know of the store's settings, so that it
 needs none of its own. Only who holds the job's lock makes or removes it, so a job that has the lock and finds the file
@@ -112,7 +112,7 @@ class MarkFile:
         self._map.close()
 
 
-class Terms(msgspec.Struct, frozen=True):
+class DispatchAgreement(msgspec.Struct, frozen=True):
     """What queues and index are built by."""
 
     sizes: FileSizes
@@ -122,7 +122,7 @@ class Terms(msgspec.Struct, frozen=True):
     """The log's folder, empty if it is in the store's."""
 
     @classmethod
-    def of(cls, settings: Settings) -> Terms:
+    def of(cls, settings: Settings) -> DispatchAgreement:
         return cls(
             FileSizes.of(settings),
             settings.message_delay_level,
@@ -144,20 +144,20 @@ class Terms(msgspec.Struct, frozen=True):
         )
 
 
-def read_terms(files: Files, layout: Layout) -> Terms | None:
+def read_agreement(files: Files, layout: Layout) -> DispatchAgreement | None:
     """None if dispatch is inline, or the file is garbage."""
-    return read_sealed(files, layout.dispatch_terms, Terms)
+    return read_sealed(files, layout.dispatch_terms, DispatchAgreement)
 
 
-def needed_terms(files: Files, layout: Layout) -> Terms:
+def require_agreement(files: Files, layout: Layout) -> DispatchAgreement:
     """Raises BadStore where there are none."""
-    terms = read_terms(files, layout)
-    if terms is None:
+    agreement = read_agreement(files, layout)
+    if agreement is None:
         raise BadStore(
             "the queues of this store are built by the store itself; start it with dispatch=external first",
             path=layout.root,
         )
-    return terms
+    return agreement
 
 
 def is_external(files: Files, layout: Layout) -> bool:
@@ -165,14 +165,14 @@ def is_external(files: Files, layout: Layout) -> bool:
     return files.exists(layout.dispatch_terms)
 
 
-def agree(files: Files, layout: Layout, terms: Terms) -> None:
+def write_agreement(files: Files, layout: Layout, agreement: DispatchAgreement) -> None:
     """Raises StoreFailed, and then the old file is still there."""
-    if read_terms(files, layout) != terms:
-        write_sealed(files, layout.dispatch_terms, terms)
+    if read_agreement(files, layout) != agreement:
+        write_sealed(files, layout.dispatch_terms, agreement)
 
 
-def end_terms(files: Files, layout: Layout) -> None:
-    """Dispatch is inline from now on: the marks go, and the terms last. Raises OSError, and can be done again."""
+def remove_agreement(files: Files, layout: Layout) -> None:
+    """Dispatch is inline from now on: the marks go, and the agreement last. Raises OSError, and can be done again."""
     for path in (layout.dispatch_end, layout.dispatch_done, layout.dispatch_terms):
         if files.exists(path):
             files.unlink(path)
@@ -186,15 +186,15 @@ def built_position(files: Files, layout: Layout) -> int:
     return max(position, done.position) if done is not None and done.is_of_this_boot else position
 
 
-def take_job_lock(files: Files, layout: Layout) -> StoreLock:
+def acquire_job_lock(files: Files, layout: Layout) -> StoreLock:
     """Makes queues and index this process's own. Raises StoreInUse with one sentence while somebody else has them."""
     try:
         return files.lock(layout.dispatch_lock)
     except StoreInUse:
-        raise _has_job(files, layout) from None
+        raise _job_is_running(files, layout) from None
 
 
-def _has_job(files: Files, layout: Layout) -> StoreInUse:
+def _job_is_running(files: Files, layout: Layout) -> StoreInUse:
     owner = files.lock_owner(layout.dispatch_lock)
     who = f" (process {owner})" if owner > 0 else ""
     return StoreInUse(
@@ -208,4 +208,4 @@ def _has_job(files: Files, layout: Layout) -> StoreInUse:
 def refuse_while_job_runs(files: Files, layout: Layout) -> None:
     """Raises StoreInUse if somebody has queues and index in its hands: for who only looks."""
     if files.exists(layout.dispatch_lock) and files.lock_owner(layout.dispatch_lock):
-        raise _has_job(files, layout)
+        raise _job_is_running(files, layout)

@@ -32,8 +32,8 @@ from penstock.store.damage import Quarantine, read_damage
 from penstock.store.deleted_topics import read_deleted_topics
 from penstock.store.dispatch_state import DispatchNotes, read_state
 from penstock.store.engine import Engine
-from penstock.store.external.agreement import MarkFile, built_position, needed_terms, read_mark, take_job_lock
-from penstock.store.external.scan import DerivedRange, FromPieces
+from penstock.store.external.agreement import MarkFile, acquire_job_lock, built_position, read_mark, require_agreement
+from penstock.store.external.scan import DerivedRange, ScannedPieces
 from penstock.store.io import Files
 from penstock.store.layout import Layout, allow_many_files
 from penstock.store.lock import StoreLock
@@ -45,12 +45,12 @@ from penstock.store.recovery.index import IndexRecovery
 from penstock.store.recovery.log import LogRecovery
 from penstock.store.recovery.queues import QueueRecovery, Redispatch
 from penstock.store.recovery.report import RecoveryReport
-from penstock.store.retention.derived import DerivedFollower, Dropper
+from penstock.store.retention.derived import BuilderCleaner, Dropper
 
 log = logging.getLogger("penstock.store")
 
 
-def start_at(engine: Engine, disk: Files) -> None:
+def recover_derived(engine: Engine, disk: Files) -> None:
     """Takes queues and index back to what counts, and completes them up to there. `disk` shows the log.
 
     Raises BadStore, StoreFailed or OSError, and can be done again.
@@ -62,27 +62,27 @@ def start_at(engine: Engine, disk: Files) -> None:
     part = LogRecovery(replace(engine, io=disk), records, live=True)
     part.load()
     damage = read_damage(files, layout.damaged)
-    part.take_as_known(position, damage)
+    part.assume(position, damage)
     report = RecoveryReport(clean_exit=False)
     quarantine = Quarantine(files, layout.quarantine, engine.clock, max_bytes=settings.quarantine_max_bytes)
-    queue_part = QueueRecovery(engine, live=False)
-    index_part = None if index is None else IndexRecovery(files, index, records, live=False, owned=False)
+    queue_recovery = QueueRecovery(engine, live=False)
+    index_recovery = None if index is None else IndexRecovery(files, index, records, live=False, owned=False)
     sizes = None if state is None else state.sizes
-    queue_part.load(sizes)
-    if index_part is not None:
-        index_part.load(sizes)
-    queue_part.look(part, False)
-    if index_part is not None:
-        index_part.look(part, False)
-    quarantine.make_room(queue_part.room_needed + (0 if index_part is None else index_part.room_needed))
-    part.bring_in_order(quarantine, report)
-    queue_part.bring_in_order(quarantine, report, False)
-    if index_part is not None:
+    queue_recovery.load(sizes)
+    if index_recovery is not None:
+        index_recovery.load(sizes)
+    queue_recovery.inspect(part, False)
+    if index_recovery is not None:
+        index_recovery.inspect(part, False)
+    quarantine.make_room(queue_recovery.room_needed + (0 if index_recovery is None else index_recovery.room_needed))
+    part.apply(quarantine, report)
+    queue_recovery.apply(quarantine, report, False)
+    if index_recovery is not None:
         noted_end = None if state is None else state.index_end
-        index_part.bring_in_order(part, quarantine, report, False, noted_end)
+        index_recovery.apply(part, quarantine, report, False, noted_end)
     if commit_log.queue.files:
         dispatching = Redispatch(engine, state, state_is_garbage=False, external=True)
-        dispatching.run(part, index_part, queue_part.behind, report, lambda told: None)
+        dispatching.run(part, index_recovery, queue_recovery.behind, report, lambda told: None)
     dispatcher.move_to(max(dispatcher.position, position))
     dispatcher.set_damage(damage)
     for note in report.notes:
@@ -97,8 +97,8 @@ class Builder:
 
     def __init__(self, root: Path, files: Files, lock: StoreLock, clock: Callable[[], int]) -> None:
         layout = Layout(root, root / "commitlog")
-        terms = needed_terms(files, layout)
-        self.settings = settings = terms.settings(root)
+        agreement = require_agreement(files, layout)
+        self.settings = settings = agreement.settings(root)
         self.layout = layout = Layout.of(root, settings)
         end = read_mark(files, layout.dispatch_end)
         owner = files.lock_owner(layout.lock)
@@ -115,7 +115,7 @@ class Builder:
         self._dispatcher = engine.dispatcher
         self._notes = DispatchNotes(engine)
         dropper = Dropper(clock, settings.destroy_mapped_file_interval_forcibly)
-        self._follower = DerivedFollower(engine, dropper, lambda: False)
+        self._cleaner = BuilderCleaner(engine, dropper, lambda: False)
         self._done = MarkFile(files, layout.dispatch_done)
         self._synced = time.monotonic()
         self._safe = 0
@@ -132,7 +132,7 @@ class Builder:
         if not root.is_dir():
             raise BadStore("there is no store here: no such folder; check the path", path=root)
         allow_many_files()
-        lock = take_job_lock(files, Layout(root, root / "commitlog"))
+        lock = acquire_job_lock(files, Layout(root, root / "commitlog"))
         try:
             builder = cls(root, files, lock, clock)
         except BaseException:
@@ -147,7 +147,7 @@ class Builder:
 
     def _start(self) -> None:
         self._dispatcher.set_deleted(self._engine.deleted_topics.load(self.layout))
-        start_at(self._engine, self._disk)
+        recover_derived(self._engine, self._disk)
         self._dispatcher.end_start()
         self._sync()
         self._done.write(self.position, self._safe)
@@ -170,7 +170,7 @@ class Builder:
         self._forget_deleted()
         self._show_log(stop)
         dispatcher = self._dispatcher
-        with dispatcher.taking_from(FromPieces(dispatcher, pieces)):
+        with dispatcher.taking_from(ScannedPieces(dispatcher, pieces)):
             while dispatcher.position < stop:
                 dispatcher.step()
         if time.monotonic() - self._synced >= _SYNC_EVERY_S:
@@ -214,7 +214,7 @@ class Builder:
         self._notes.write(state)
         self._safe = timestamp
         self._synced = time.monotonic()
-        self._follower.follow()
+        self._cleaner.clean()
 
     # -- ending ----------------------------------------------------------------------------------------------
 
@@ -244,6 +244,6 @@ class Builder:
 
 
 def published_end(files: Files, layout: Layout, otherwise: int = 0) -> int:
-    """Up to where a store lets its log be dispatched; `otherwise` if it does not tell."""
+    """Up to where a store lets its log be dispatched; `otherwise` if it does not on_progress."""
     mark = read_mark(files, layout.dispatch_end)
     return otherwise if mark is None else mark.position

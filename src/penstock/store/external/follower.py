@@ -47,7 +47,7 @@ _DATA_NAME = re.compile(r"[0-9]{20}")
 _INDEX_NAME = re.compile(r"[0-9]{17}")
 
 
-def load(queue: ConsumeQueue, limit: int, log_min: int, deleted: Mapping[str, int]) -> bool:
+def load_queue(queue: ConsumeQueue, limit: int, log_min: int, deleted: Mapping[str, int]) -> bool:
     """Maps the files of a queue that has none so far; False if there are none, or only those of a deleted topic."""
     try:
         queue.load()
@@ -64,7 +64,7 @@ def load(queue: ConsumeQueue, limit: int, log_min: int, deleted: Mapping[str, in
     return True
 
 
-def begun(
+def open_new_queue(
     files: Files, queues: ConsumeQueues, topic: str, queue_id: int, deleted: Mapping[str, int]
 ) -> ConsumeQueue | None:
     """A queue that has come, with its first file and no unit yet; None if there is none, or of a deleted topic only."""
@@ -81,7 +81,7 @@ def begun(
     return queue
 
 
-def grow(files: Files, queue: ConsumeQueue, limit: int) -> kernels.Longs:
+def read_new_units(files: Files, queue: ConsumeQueue, limit: int) -> kernels.Longs:
     """Takes in what has come to a queue that has files; the tags codes of the new units."""
     codes = [np.empty(0, np.int64)]
     while (last := queue.files.last) is not None:
@@ -108,13 +108,13 @@ def grow(files: Files, queue: ConsumeQueue, limit: int) -> kernels.Longs:
     return np.concatenate(codes)
 
 
-def let_go(files: Files, queue: ConsumeQueue) -> None:
+def unmap_deleted(files: Files, queue: ConsumeQueue) -> None:
     """Lets go of leading files that are gone from the disk."""
     while len(queue.files.files) > 1 and not files.exists(queue.files.files[0].path):
         queue.files.drop_first(forced=True)
 
 
-def follow_index(files: Files, index: Index) -> None:
+def refresh_index(files: Files, index: Index) -> None:
     """Takes in the index files that have come, and lets go of those that are gone."""
     names = [name for name in files.names(index.folder) if _INDEX_NAME.fullmatch(name)]
     known = {file.path.name: file for file in index.files}
@@ -132,9 +132,9 @@ def follow_index(files: Files, index: Index) -> None:
         file.shut_down()
 
 
-_LOOK_EVERY_S: Final = 0.005
-_LOOK_SELDOM_S: Final = 0.1
-_PATIENCE_S: Final = 5.0
+_POLL_S: Final = 0.005
+_IDLE_POLL_S: Final = 0.1
+_IDLE_AFTER_S: Final = 5.0
 
 
 class ExternalDispatch(Dispatcher):
@@ -167,9 +167,9 @@ class ExternalDispatch(Dispatcher):
         with self.standstill():
             built = built_position(self._io, self._layout)
             for queue in self._queues.find_all():
-                if not load(queue, built, max(self._log.min_offset, 0), self.deleted):
+                if not load_queue(queue, built, max(self._log.min_offset, 0), self.deleted):
                     self._queues.forget(queue)
-            self._look(DispatchMark(built))
+            self._refresh(DispatchMark(built))
         super().start()
 
     def _run(self) -> None:
@@ -178,8 +178,8 @@ class ExternalDispatch(Dispatcher):
             self._log.set_follower_asleep(True)
             if self._published[0] >= self._log.confirmed_offset:
                 waiting = self.behind > 0
-                seldom = time.monotonic() - changed > _PATIENCE_S
-                self._wake.wait((_LOOK_SELDOM_S if seldom else _LOOK_EVERY_S) if waiting else None)
+                seldom = time.monotonic() - changed > _IDLE_AFTER_S
+                self._wake.wait((_IDLE_POLL_S if seldom else _POLL_S) if waiting else None)
                 self._wake.clear()
             self._log.set_follower_asleep(False)
             if self._gather_seconds:
@@ -222,29 +222,29 @@ class ExternalDispatch(Dispatcher):
         if mark is None or mark.position <= self.position or not mark.is_of_this_boot:
             return
         with self.standstill():
-            self._look(mark)
+            self._refresh(mark)
         self._advanced.notify()
 
-    def _look(self, mark: DispatchMark) -> None:
+    def _refresh(self, mark: DispatchMark) -> None:
         """At the queues that have had messages which are not seen yet, and at the index."""
         for topic, queue_id, next_offset in self._log.next_offsets():
             queue = self._queues.find(topic, queue_id)
             if (0 if queue is None else queue.max_offset) < next_offset:
                 with contextlib.suppress(FileNotFoundError, BadStore):  # the job removed a file this very moment
-                    self._look_at(topic, queue_id, mark.position)
+                    self._refresh_queue(topic, queue_id, mark.position)
         if self._index is not None:
-            follow_index(self._disk, self._index)
+            refresh_index(self._disk, self._index)
         self.timestamp = max(self.timestamp, mark.safe)  # of what is on disk
         self.position = max(self.position, mark.position)
 
-    def _look_at(self, topic: str, queue_id: int, limit: int) -> None:
+    def _refresh_queue(self, topic: str, queue_id: int, limit: int) -> None:
         queue = self._queues.find(topic, queue_id)
         is_new = queue is None
         if queue is None:
-            queue = begun(self._disk, self._queues, topic, queue_id, self.deleted)
+            queue = open_new_queue(self._disk, self._queues, topic, queue_id, self.deleted)
         if queue is None:
             return
-        codes = grow(self._disk, queue, limit)
+        codes = read_new_units(self._disk, queue, limit)
         if is_new:
             queue.correct_min_offset(max(self._log.min_offset, 0))
             self._queues.add(queue)
@@ -252,18 +252,18 @@ class ExternalDispatch(Dispatcher):
             self._arrived.notify(topic, queue_id, queue.max_offset, codes)
 
 
-class LogOnlyFollower(DerivedCleaner):
+class LogOnlyCleaner(DerivedCleaner):
     """Retention in such a store: the files of queues and index are the job's to delete, and are only let go of."""
 
     def __init__(self, engine: Engine, dropper: Dropper, pause: Callable[[], bool]) -> None:
         super().__init__(engine, dropper, pause)
         self._disk = Files()
 
-    def _shorten(self, queue: ConsumeQueue, log_min_offset: int) -> bool:
-        let_go(self._disk, queue)
+    def _delete_expired(self, queue: ConsumeQueue, log_min_offset: int) -> bool:
+        unmap_deleted(self._disk, queue)
         return not queue.expired(log_min_offset)
 
-    def _shorten_index(self, log_min_offset: int) -> bool:
+    def _delete_expired_index(self, log_min_offset: int) -> bool:
         return True
 
 

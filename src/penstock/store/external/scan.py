@@ -105,7 +105,7 @@ def _scan_file(
             at = kernels.find_record(data, base, reached + 1, stop, True)
 
 
-class FromPieces:
+class ScannedPieces:
     """What others have found, for the steps of a dispatcher; where they found nothing, it looks itself."""
 
     def __init__(self, dispatcher: Dispatcher, pieces: Sequence[DerivedRange]) -> None:

@@ -15,7 +15,7 @@ to go by, when a swap of rebuilt files was cut short, and when the log has lost 
 The start of a store that dispatches for itself: the recovery of all its files.
 
 If a job has built queues and index so far, they are taken back first: under the job's lock, so that none is at work,
-and the terms of external dispatch go once everything is dispatched. A crash in between leaves them, and the next start
+and the agreement of external dispatch go once everything is dispatched. A crash in between leaves them, and the next start
 takes the queues back again. A view takes nothing, and only knows that a job was there.
 """
 
@@ -32,14 +32,14 @@ from penstock.store.deleted_topics import read_deleted_topics
 from penstock.store.dispatch_state import DispatchNotes, DispatchState, read_state
 from penstock.store.engine import Engine
 from penstock.store.external.agreement import (
+    DispatchAgreement,
     MarkFile,
-    Terms,
-    agree,
+    acquire_job_lock,
     built_position,
-    end_terms,
     is_external,
-    read_terms,
-    take_job_lock,
+    read_agreement,
+    remove_agreement,
+    write_agreement,
 )
 from penstock.store.io import Files
 from penstock.store.layout import Layout
@@ -47,12 +47,14 @@ from penstock.store.lock import StoreLock
 from penstock.store.records import most_offset
 from penstock.store.recovery import Recovery, RecoveryReport, StartParts
 from penstock.store.recovery.log import LogRecovery
-from penstock.store.recovery.report import DISPATCH, Meter, Tell
+from penstock.store.recovery.report import DISPATCH, OnProgress, ProgressMeter
 
 _ROWS = 65_536
 
 
-def take_next_offsets(files: Files, layout: Layout, log: CommitLog, state: DispatchState, tell: Tell) -> None:
+def restore_next_offsets(
+    files: Files, layout: Layout, log: CommitLog, state: DispatchState, on_progress: OnProgress
+) -> None:
     """Sets them in a log whose end is settled."""
     deleted = read_deleted_topics(files, layout.deleted_topics)
     for noted in state.queues:
@@ -61,7 +63,7 @@ def take_next_offsets(files: Files, layout: Layout, log: CommitLog, state: Dispa
     topics = kernels.TopicTable()
     end = log.queue.wrote_offset
     position = max(state.position, log.min_offset)
-    meter = Meter(tell, DISPATCH, end - position)
+    meter = ProgressMeter(on_progress, DISPATCH, end - position)
     while position < end:
         file = log.queue.find(position)
         assert file is not None, "a log has no holes"
@@ -96,67 +98,67 @@ class AppendOnlyStart:
         self._io = parts.engine.io
         self._layout = parts.engine.layout
         self._log = parts.engine.log
-        self._log_part = LogRecovery(parts.engine, parts.records, live=False)
-        self._whole: _WholeStart | None = None
+        self._log_recovery = LogRecovery(parts.engine, parts.records, live=False)
+        self._full: _FullStart | None = None
         self._state: DispatchState | None = read_state(self._io, self._layout.dispatched)
         self._quarantine = parts.quarantine()
 
-    def look(self, clean_exit: bool) -> None:
+    def inspect(self, clean_exit: bool) -> None:
         """Finds out what there is and what has to be done. Raises BadStore, StoreFailed, or StoreInUse if the job has
         in its hands what must be changed."""
         self._clean_exit = clean_exit
-        if self._may_do_with_log(clean_exit):
-            self._quarantine.make_room(self._log_part.room_needed)
+        if self._log_suffices(clean_exit):
+            self._quarantine.make_room(self._log_recovery.room_needed)
             return
         self._log.queue.close()
-        self._whole = _WholeStart(self._parts)
-        self._whole.look(clean_exit)
+        self._full = _FullStart(self._parts)
+        self._full.inspect(clean_exit)
 
-    def _may_do_with_log(self, clean_exit: bool) -> bool:
+    def _log_suffices(self, clean_exit: bool) -> bool:
         """Whether it is enough to look at the log."""
         files, layout, state = self._io, self._layout, self._state
-        terms = read_terms(files, layout)
-        if terms is None or state is None or terms.sizes != state.sizes or files.exists(layout.swap):
+        agreement = read_agreement(files, layout)
+        if agreement is None or state is None or agreement.sizes != state.sizes or files.exists(layout.swap):
             return False
-        self._log_part.load()
+        self._log_recovery.load()
         if self._log.queue.files:
-            self._log_part.look(clean_exit, self._parts.checkpoint, state, self._parts.tell)
-        return self._log_part.end >= built_position(files, layout)
+            self._log_recovery.inspect(clean_exit, self._parts.checkpoint, state, self._parts.on_progress)
+        return self._log_recovery.end >= built_position(files, layout)
 
-    def act(self) -> RecoveryReport:
+    def apply(self) -> RecoveryReport:
         """Brings what was looked at in order. Raises StoreFailed or OSError, and then the next start goes on."""
-        if self._whole is not None:
-            report = self._whole.act()
+        if self._full is not None:
+            report = self._full.apply()
         else:
             assert self._state is not None, "without a note all is looked at"
             report = RecoveryReport(self._clean_exit)
             if self._log.queue.files:
-                self._bring_log_in_order(self._state, report)
-        agree(self._io, self._layout, Terms.of(self._parts.engine.settings))
+                self._apply_to_log(self._state, report)
+        write_agreement(self._io, self._layout, DispatchAgreement.of(self._parts.engine.settings))
         return report
 
-    def _bring_log_in_order(self, state: DispatchState, report: RecoveryReport) -> None:
-        self._log_part.bring_in_order(self._quarantine, report)
-        take_next_offsets(self._io, self._layout, self._log, state, self._parts.tell)
+    def _apply_to_log(self, state: DispatchState, report: RecoveryReport) -> None:
+        self._log_recovery.apply(self._quarantine, report)
+        restore_next_offsets(self._io, self._layout, self._log, state, self._parts.on_progress)
         report.queues_end = report.dispatched_from = state.position
         if not self._clean_exit:
-            self._log_part.sync()
-        self._log_part.finish()
+            self._log_recovery.sync()
+        self._log_recovery.finish()
 
     def close(self) -> None:
         """Lets go of what is the job's, if that was needed."""
-        if self._whole is not None:
-            self._whole.close()
+        if self._full is not None:
+            self._full.close()
 
 
-class _WholeStart:
+class _FullStart:
     """A start as with inline dispatch, on queues and index of its own; it leaves a note of where they end."""
 
     def __init__(self, parts: StartParts) -> None:
         opened = parts.engine
         self._io = files = opened.io
         self._layout = layout = opened.layout
-        self._lock: StoreLock | None = parts.job_lock or take_job_lock(files, layout)
+        self._lock: StoreLock | None = parts.job_lock or acquire_job_lock(files, layout)
         engine = Engine.inline(files, layout, opened.settings, opened.clock, log=opened.log)
         self._derived = engine.derived
         self._dispatcher = engine.dispatcher
@@ -170,16 +172,16 @@ class _WholeStart:
             self.close()
             raise
 
-    def look(self, clean_exit: bool) -> None:
+    def inspect(self, clean_exit: bool) -> None:
         try:
-            self._recovery.look(clean_exit)
+            self._recovery.inspect(clean_exit)
         except BaseException:
             self.close()
             raise
 
-    def act(self) -> RecoveryReport:
+    def apply(self) -> RecoveryReport:
         try:
-            report = self._recovery.act()
+            report = self._recovery.apply()
             self._derived.sync()
             self._notes.write(self._notes.take())
             done = MarkFile(self._io, self._layout.dispatch_done)
@@ -206,7 +208,7 @@ class InlineStart:
         external = is_external(files, layout)
         self._lock: StoreLock | None = None
         if external and not files.read_only:
-            self._lock = parts.job_lock or take_job_lock(files, layout)
+            self._lock = parts.job_lock or acquire_job_lock(files, layout)
         try:
             finish_swap(files, layout)
             self._recovery = Recovery(parts, external=external)
@@ -214,15 +216,15 @@ class InlineStart:
             self.close()
             raise
 
-    def look(self, clean_exit: bool) -> None:
-        """As `Recovery.look`."""
-        self._recovery.look(clean_exit)
+    def inspect(self, clean_exit: bool) -> None:
+        """As `Recovery.inspect`."""
+        self._recovery.inspect(clean_exit)
 
-    def act(self) -> RecoveryReport:
-        """As `Recovery.act`; dispatch is inline afterwards."""
-        report = self._recovery.act()
+    def apply(self) -> RecoveryReport:
+        """As `Recovery.apply`; dispatch is inline afterwards."""
+        report = self._recovery.apply()
         if self._lock is not None:
-            end_terms(self._io, self._layout)
+            remove_agreement(self._io, self._layout)
         return report
 
     def close(self) -> None:

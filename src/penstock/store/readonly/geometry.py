@@ -1,6 +1,6 @@
-"""File sizes, as the files themselves tell them.
+"""File sizes, as the files themselves on_progress them.
 
-What was given by `--set` or `--config` is believed. Otherwise all files of the log must agree on their size; a file
+What was given by `--set` or `--config` is believed. Otherwise all files of the log must write_agreement on their size; a file
 that a crash left unfinished, shorter than the others and all zero, is not asked. Of the queues' files the size that
 most have is taken: a start sets the others aside and builds them again. How many slots and items an index file has
 cannot be read from it: the note of the last close says it, and where there is none, its size decides between the two
@@ -32,7 +32,7 @@ _CHUNK = 1 << 20
 _KNOWN = (Settings(), Settings.dev())
 
 
-class Fitted(NamedTuple):
+class FittedSettings(NamedTuple):
     """Settings whose sizes fit the files, and why the index has to be left alone, if it has to be."""
 
     settings: Settings
@@ -40,7 +40,7 @@ class Fitted(NamedTuple):
 
 
 def fit_to_log(settings: Settings, files: Files, layout: Layout) -> Settings:
-    """The settings with the size that the commitlog's files have. Raises BadStore if they do not agree."""
+    """The settings with the size that the commitlog's files have. Raises BadStore if they do not write_agreement."""
     if "mapped_file_size_commit_log" in settings.given:
         return settings
     size = _common_size(files, [layout.commit_log], "mappedFileSizeCommitLog")
@@ -51,8 +51,8 @@ def fit_to_log(settings: Settings, files: Files, layout: Layout) -> Settings:
     return settings.with_changes(mapped_file_size_commit_log=size)
 
 
-def fit_to_files(settings: Settings, files: Files, layout: Layout) -> Fitted:
-    """The settings with all sizes that the store's files have. Raises BadStore if files of a kind do not agree."""
+def fit_to_files(settings: Settings, files: Files, layout: Layout) -> FittedSettings:
+    """The settings with all sizes that the store's files have. Raises BadStore if files of a kind do not write_agreement."""
     settings = fit_to_log(settings, files, layout)
     noted = read_state(files, layout.dispatched)
     if "mapped_file_size_consume_queue" not in settings.given:
@@ -155,9 +155,9 @@ def where_records_end(files: Files, path: Path) -> tuple[int, int]:
 # -- the index -----------------------------------------------------------------------------------------------------
 
 
-def _fit_to_index(settings: Settings, files: Files, layout: Layout, noted: IndexGeometry | None) -> Fitted:
+def _fit_to_index(settings: Settings, files: Files, layout: Layout, noted: IndexGeometry | None) -> FittedSettings:
     if not settings.message_index_enable:
-        return Fitted(settings, "there is no index, because messageIndexEnable is false")
+        return FittedSettings(settings, "there is no index, because messageIndexEnable is false")
     paths = [layout.index / name for name in files.names(layout.index) if _INDEX_NAME.fullmatch(name)]
     sizes = {files.size(path): path for path in paths}
     known = [settings.index_geometry]
@@ -165,12 +165,12 @@ def _fit_to_index(settings: Settings, files: Files, layout: Layout, noted: Index
         known = [*([noted] if noted else []), settings.index_geometry, *(each.index_geometry for each in _KNOWN)]
     fitting = [geometry for geometry in known if not sizes or geometry.file_size in sizes]
     if not fitting and noted not in known:
-        return Fitted(settings, _unfit(settings.index_geometry, sizes))
+        return FittedSettings(settings, _index_misfit(settings.index_geometry, sizes))
     slots, items = (fitting or known)[0]
-    return Fitted(settings.with_changes(max_hash_slot_num=slots, max_index_num=items))
+    return FittedSettings(settings.with_changes(max_hash_slot_num=slots, max_index_num=items))
 
 
-def _unfit(geometry: IndexGeometry, sizes: dict[int, Path]) -> str:
+def _index_misfit(geometry: IndexGeometry, sizes: dict[int, Path]) -> str:
     size, path = next((size, path) for size, path in sizes.items() if size != geometry.file_size)
     return (
         f"the index cannot be read: {path} has {size} bytes, and {geometry.slots} slots with {geometry.items} items "

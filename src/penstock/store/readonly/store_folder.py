@@ -26,7 +26,7 @@ _TRIES = 3
 T = TypeVar("T")
 
 
-class Viewed(NamedTuple):
+class StoreView(NamedTuple):
     """A store opened for reading only, and why its index cannot be read, if it cannot."""
 
     store: MessageStore
@@ -60,12 +60,12 @@ class StoreFolder(NamedTuple):
     def closed_cleanly(self) -> bool:
         return not self.files.exists(self.layout.abort)
 
-    def settled(self, act: Callable[[], T]) -> T:
+    def retrying(self, operation: Callable[[], T]) -> T:
         """Does something with the files; once more if their owner added or removed some at the wrong moment."""
         for _ in range(_TRIES if self.owner else 0):
             with contextlib.suppress(BadStore, FileNotFoundError):
-                return act()
-        return act()
+                return operation()
+        return operation()
 
     def view(
         self,
@@ -73,10 +73,10 @@ class StoreFolder(NamedTuple):
         needs_index: bool = False,
         progress: Callable[[Progress], object] = lambda progress: None,
         **defaults: Any,
-    ) -> Viewed:
+    ) -> StoreView:
         """The store as a start would serve it. `defaults` change settings that were not given. Raises BadStore."""
 
-        def open_fitted() -> Viewed:
+        def open_fitted() -> StoreView:
             settings, problem = fit_to_files(self.settings, self.files, self.layout)
             if problem and needs_index:
                 raise BadStore(problem)
@@ -84,10 +84,10 @@ class StoreFolder(NamedTuple):
             if problem:
                 changes["message_index_enable"] = False
             fitted = settings.with_changes(**changes)
-            return Viewed(MessageStore.open(self.layout.root, fitted, read_only=True, progress=progress), problem)
+            return StoreView(MessageStore.open(self.layout.root, fitted, read_only=True, progress=progress), problem)
 
         with quiet_log():
-            return self.settled(open_fitted)
+            return self.retrying(open_fitted)
 
 
 @contextlib.contextmanager

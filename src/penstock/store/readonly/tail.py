@@ -13,7 +13,7 @@ else is. The last unit found is believed only if the record it points to stands 
 written. A batch that a sink is still appending is not there yet.
 
 A store that was not closed cleanly and is not in use shows what its queues held; a start would add what was not
-dispatched yet. `is_as_closed` tells whether it would. One thread.
+dispatched yet. `is_cleanly_closed` tells whether it would. One thread.
 """
 
 from __future__ import annotations
@@ -79,10 +79,10 @@ class QueueTail:
         """A copy of the units from `queue_offset` on, within one file, at most `most`; None if there are none."""
         return self._queue.page(queue_offset, min(most, self.max_offset - queue_offset))
 
-    def look(self, log_min: int, *, listing: bool) -> None:
+    def refresh(self, log_min: int, *, listing: bool) -> None:
         """Moves the ends to where they are now. `listing`: files may have come or gone."""
         last = self._queue.files.last
-        if last is None or not self._as_it_was(last) or (listing and self._ends_on_disk() != self._files):
+        if last is None or not self._is_unchanged(last) or (listing and self._ends_on_disk() != self._files):
             self._load()
         else:
             self._grow(last)
@@ -91,7 +91,7 @@ class QueueTail:
         if listing or self._checked < 0:
             self._queue.correct_min_offset(log_min)
         if self._queue.max_offset != self._checked:
-            self.max_offset = self._believed()
+            self.max_offset = self._count_confirmed()
             self.record_end = self._find_record_end()
             self._checked = self._queue.max_offset if self.max_offset == self._queue.max_offset else -1
 
@@ -130,7 +130,7 @@ class QueueTail:
         """The first and the last file as they are on disk now: others may have come under the same names."""
         return tuple(self._io.identity(path) for path in self._end_paths())
 
-    def _as_it_was(self, last: MappedFile) -> bool:
+    def _is_unchanged(self, last: MappedFile) -> bool:
         """Whether the last unit is still the one that was seen: a start may have cut the queue meanwhile."""
         position = last.wrote - UNIT_SIZE
         return position < 0 or bytes(last.map.view[position : position + UNIT_SIZE]) == self._last
@@ -156,12 +156,12 @@ class QueueTail:
             last.wrote = position
             self._remember()
 
-    def _believed(self) -> int:
+    def _count_confirmed(self) -> int:
         """The end of the units up to the last one whose record stands in the log."""
         count = self._queue.max_offset
         while count > self._queue.min_offset:
             offset, size, _ = self._queue.unit(count - 1)
-            if size == NO_RECORD_SIZE or self._stands(offset, size):
+            if size == NO_RECORD_SIZE or self._has_record(offset, size):
                 return count
             count -= 1
         return count
@@ -173,7 +173,7 @@ class QueueTail:
                 return offset + size
         return 0
 
-    def _stands(self, offset: int, size: int) -> bool:
+    def _has_record(self, offset: int, size: int) -> bool:
         file = self._log.find(offset)
         if file is None:
             return True  # retention has removed it, or the file is missing: not a unit that was half written
@@ -206,9 +206,9 @@ class StoreTail:
         self.log_min = 0
         self.log_end = 0
         """Up to where the log may be read: what consumers can see lies before it."""
-        self.look()
+        self.refresh()
 
-    def look(self) -> None:
+    def refresh(self) -> None:
         """Looks again. Cheap where nothing has come; folders are listed a few times a second at most.
 
         Raises BadStore if files are not as they must be, and stay so.
@@ -220,7 +220,7 @@ class StoreTail:
         begun = pending_start(self._io, self._layout)
         for tries_left in reversed(range(_TRIES)):
             try:
-                self._look_at_queues(listing=listing or not self._knows_sizes)
+                self._refresh_queues(listing=listing or not self._knows_sizes)
                 break
             except (BadStore, FileNotFoundError):  # files may have come or gone at the wrong moment
                 if not tries_left:
@@ -237,16 +237,16 @@ class StoreTail:
         """Whether units were found: until then the files that told their sizes may not have been those that came."""
         return any(queue.max_offset for queue in self.queues.values())
 
-    def _look_at_queues(self, *, listing: bool) -> None:
+    def _refresh_queues(self, *, listing: bool) -> None:
         if listing:
             self._list()
         for queue in self.queues.values():
-            queue.look(self.log_min, listing=listing)
+            queue.refresh(self.log_min, listing=listing)
 
     def _list(self) -> None:
         self._log.close()  # a store may have been made anew, with other files of the same names
         if not self._knows_sizes:
-            self._fit()
+            self._adopt_file_sizes()
         self.log_min = next(iter(self._log.offsets()), 0)
         found = ConsumeQueues(self._io, self._layout.consume_queue, self.settings.mapped_file_size_consume_queue)
         there = {(queue.topic, queue.queue_id): queue for queue in found.find_all()}
@@ -257,8 +257,8 @@ class StoreTail:
         state = read_state(self._io, self._layout.dispatched)
         self._noted = 0 if state is None else min(state.position, state.flushed)  # prepared records have no units
 
-    def _fit(self) -> None:
-        """Takes the files' sizes: a store that was empty so far could not tell them."""
+    def _adopt_file_sizes(self) -> None:
+        """Takes the files' sizes: a store that was empty so far could not on_progress them."""
         self.settings = fit_to_files(self._given, self._io, self._layout).settings
         for queue in self.queues.values():
             queue.close()
@@ -268,7 +268,7 @@ class StoreTail:
     # -- a store that nobody has open ------------------------------------------------------------------------
 
     @property
-    def is_as_closed(self) -> bool:
+    def is_cleanly_closed(self) -> bool:
         """Whether the files hold what a clean close left, and nothing else: then a start would serve just this.
 
         By the note of that close: where log and queues end. Records before the end are not looked at.

@@ -68,7 +68,7 @@ class FilesView:
             self._mapped.popitem(last=False)[1].shut_down()
         return file
 
-    def forget_changed(self) -> None:
+    def unmap_changed(self) -> None:
         """Lets go of files that were deleted, replaced, or changed in size since they were mapped."""
         for first in list(self._mapped):
             if not self._is_as_mapped(first):
@@ -133,7 +133,7 @@ class QueueView:
         self._files.close()
 
 
-class GivenUnits:
+class ShippedUnits:
     """Units that whoever opened the store has sent along, because the files do not hold them: from `start` on."""
 
     def __init__(self, topic: str, queue_id: int, start: int, units: bytes) -> None:

@@ -10,8 +10,8 @@ with everything as it was. Then it acts, each step so that a process killed at a
 brings to the same end:
 
 1. `log_part`     damage is noted, stand-ins are made, the torn tail is kept aside and zeroed
-2. `queue_part`   queues are cut where they cannot be believed, and what is cut is kept aside
-3. `index_part`   the same for the index
+2. `queue_recovery`   queues are cut where they cannot be believed, and what is cut is kept aside
+3. `index_recovery`   the same for the index
 4. `dispatching`  what is missing in queues and index is built from the log
 5. everything is synced, and only then the checkpoint says so
 

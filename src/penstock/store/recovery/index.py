@@ -1,7 +1,7 @@
 """The index's part of a start: which files and items can be believed.
 
 By names and sizes, and by their headers: an index file that cannot be what it says, and every later one, is kept aside
-and built again from the log. After a clean exit a header must agree with its first and last item. After a crash the
+and built again from the log. After a clean exit a header must write_agreement with its first and last item. After a crash the
 items of records that the checkpoint vouches for are kept as far as they are whole, and chained anew; the rest is
 forgotten and built again. An index that is ahead of the log is taken back to it.
 """
@@ -34,8 +34,8 @@ class IndexRecovery:
         self._aside: list[Path] = []
         """Files that cannot be used, oldest first."""
         self._gone: list[IndexFile] = []
-        self._end_found = -1
-        self._nothing_lost = False
+        self._end_inspected = -1
+        self._is_intact = False
 
     # -- looking ---------------------------------------------------------------------------------------------
 
@@ -64,7 +64,7 @@ class IndexRecovery:
             found=f"{max(found)} bytes",
         )
 
-    def look(self, log: LogRecovery, clean: bool) -> None:
+    def inspect(self, log: LogRecovery, clean: bool) -> None:
         """Judges headers; changes nothing but what is known in memory."""
         files = self._index.files
         sound = len(files)
@@ -86,7 +86,7 @@ class IndexRecovery:
         self._gone = list(files[sound:])
         self._aside = [*(file.path for file in self._gone), *self._aside]
         self._index.files = files[:sound]
-        self._end_found = self._index.end_offset
+        self._end_inspected = self._index.end_offset
         for file in self._index.files if self._live else ():
             freeze_index(file)
 
@@ -122,7 +122,7 @@ class IndexRecovery:
 
     # -- acting ----------------------------------------------------------------------------------------------
 
-    def bring_in_order(
+    def apply(
         self, log: LogRecovery, quarantine: Quarantine, report: RecoveryReport, clean: bool, noted_end: int | None
     ) -> None:
         """`noted_end` is the last indexed record by the note. Raises StoreFailed, and can be done again."""
@@ -138,7 +138,7 @@ class IndexRecovery:
         index, last = self._index, self._index.end_offset
         if not clean and not self._owned:
             before = min(log.walked_from, log.end)
-            self._nothing_lost = index.keep_before(before, self._records.store_timestamp)
+            self._is_intact = index.keep_before(before, self._records.store_timestamp)
         elif last >= log.end:
             index.rewind(log.end, self._records.store_timestamp)
         elif last >= log.walked_from and (self._live or last != noted_end):
@@ -149,11 +149,16 @@ class IndexRecovery:
     def complete_before(self, log: LogRecovery, state: DispatchState | None, clean: bool) -> int:
         """The position before which no key is missing, as far as is known."""
         end = self._index.end_offset
-        if state is None or state.index_end is None or state.position > log.end or self._end_found < state.index_end:
+        if (
+            state is None
+            or state.index_end is None
+            or state.position > log.end
+            or self._end_inspected < state.index_end
+        ):
             return end
         if clean:
             return max(end, state.position if end >= state.index_end else end)
-        return max(end, min(log.walked_from, state.position) if self._nothing_lost else end)
+        return max(end, min(log.walked_from, state.position) if self._is_intact else end)
 
     def sync(self) -> None:
         """The checkpoint will say that the index is complete, so it must be on disk."""

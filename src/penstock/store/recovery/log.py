@@ -46,14 +46,14 @@ from penstock.store.log_walk import Walked, still_damaged, torn_records, walk_fi
 from penstock.store.mapped_file import MappedFile
 from penstock.store.mapped_file_queue import MAX_IN_A_ROW, MappedFileQueue, file_name, is_stand_in, put_on_disk
 from penstock.store.records import Records
-from penstock.store.recovery.report import WALK, Meter, RecoveryReport, Tell
+from penstock.store.recovery.report import WALK, OnProgress, ProgressMeter, RecoveryReport
 from penstock.store.sink.journal import whole_batches
 
 _MAX_UNPUBLISHED = 64 << 20
 """No record is larger; a range that is was damaged, or stands in for a file that is missing."""
 
 
-def settle_log(log: MappedFileQueue, end: int, damage: list[DamagedRange]) -> tuple[int, list[DamagedRange]]:
+def recheck_live_log(log: MappedFileQueue, end: int, damage: list[DamagedRange]) -> tuple[int, list[DamagedRange]]:
     """The log's end and its damage, as they are by now: what has been written meanwhile is no damage.
 
     A batch whose first record is not published yet hides all of its records: there the log ends.
@@ -170,23 +170,25 @@ class LogRecovery:
         self._shape = self._queue.look(may_lack=MAX_IN_A_ROW)
         self._queue.map_files(self._shape.offsets)
 
-    def look(self, clean: bool, checkpoint: Checkpoint, state: DispatchState | None, tell: Tell) -> None:
+    def inspect(
+        self, clean: bool, checkpoint: Checkpoint, state: DispatchState | None, on_progress: OnProgress
+    ) -> None:
         """Walks; changes nothing but what is known in memory. There must be a log."""
         noted = known_damage(self._io, self._layout.damaged)
         self._known, self._known_is_garbage = noted or [], noted is None
         start = 0 if self._known_is_garbage else self._start_file(clean, checkpoint, state)
-        walked = self._walk(start, tell)
+        walked = self._walk(start, on_progress)
         if not clean and start and checkpoint.min_timestamp > walked.newest_timestamp:
             start = self._file_of_note(state)  # times that lie ahead of the log vouch for nothing
-            walked = self._walk(start, tell)
+            walked = self._walk(start, on_progress)
         while start and walked.end == self._queue.files[start].from_offset:
             start -= 1  # nothing valid so far: the log ends in an earlier file
-            walked = self._walk(start, tell)
+            walked = self._walk(start, on_progress)
         self.walked_from = self._queue.files[start].from_offset
         self._log.newest_timestamp = walked.newest_timestamp or self._log.newest_timestamp
         self.end, damage = walked.end, list(walked.damage)
         if self._live:
-            self.end, damage = settle_log(self._queue, self.end, damage)
+            self.end, damage = recheck_live_log(self._queue, self.end, damage)
         whole = whole_batches(self._io, self._layout, self.end) if self._io.read_only else self.end
         if self._begun is not None:
             whole = min(whole, self._begun)  # it may have been taken back meanwhile
@@ -201,7 +203,7 @@ class LogRecovery:
         if not is_growing:
             self._find_torn()
 
-    def take_as_known(self, end: int, damage: list[DamagedRange]) -> None:
+    def assume(self, end: int, damage: list[DamagedRange]) -> None:
         """In place of a look, where the log's owner has told what it found: all before `end` is settled."""
         self.walked_from = self.end = end
         self.damage = [each for each in damage if each.physical_offset < end]
@@ -222,14 +224,14 @@ class LogRecovery:
         return 0
 
     def _file_of_note(self, state: DispatchState | None) -> int:
-        """The file up to which log, queues and index were on disk by the note, where the checkpoint does not tell."""
+        """The file up to which log, queues and index were on disk by the note, where the checkpoint does not on_progress."""
         file = None if state is None else self._queue.find(min(state.position, state.flushed))
         return 0 if file is None else self._queue.files.index(file)
 
-    def _walk(self, start: int, tell: Tell) -> Walked:
+    def _walk(self, start: int, on_progress: OnProgress) -> Walked:
         files = self._queue.files[start:]
         begin = files[0].from_offset
-        meter = Meter(tell, WALK, len(files) * self._queue.file_size)
+        meter = ProgressMeter(on_progress, WALK, len(files) * self._queue.file_size)
         walked = self._walk_note.find(begin, files, self._check_crc)
         if walked is not None:
             seen = (still_damaged(self._queue, each) for each in walked.damage)  # RocketMQ may have been here meanwhile
@@ -248,7 +250,7 @@ class LogRecovery:
             if position < file.size and (used := file.used(position)) > position:
                 self._torn.append((file, used))
 
-    def _goes_whole(self, file: MappedFile) -> bool:
+    def _is_removed_whole(self, file: MappedFile) -> bool:
         first = file is self._queue.first
         return file.from_offset > self.end or (file.from_offset == self.end and not first)
 
@@ -256,29 +258,29 @@ class LogRecovery:
     def room_needed(self) -> int:
         """Bytes that will be kept aside."""
         return sum(
-            self._io.allocated(file.path) if self._goes_whole(file) else file.from_offset + used - self.end
+            self._io.allocated(file.path) if self._is_removed_whole(file) else file.from_offset + used - self.end
             for file, used in self._torn
         )
 
     # -- acting ----------------------------------------------------------------------------------------------
 
-    def bring_in_order(self, quarantine: Quarantine, report: RecoveryReport) -> None:
+    def apply(self, quarantine: Quarantine, report: RecoveryReport) -> None:
         """Raises StoreFailed, and can be done again."""
         report.walked_from, report.log_end, report.damage = self.walked_from, self.end, self.damage
         if self._live:
             for file in self._queue.cut(self.end):
                 file.shut_down()
-            self._say_damage(report, self.damage)
+            self._report_damage(report, self.damage)
             return
         self._note_damage(quarantine, report)
         for file in self._queue.files:
             if is_stand_in(file) and file.from_offset < self.end:
                 put_on_disk(self._io, file)
                 report.notes.append(f"{file.path}: the file is missing; zeros stand in for it")
-        self._clear_torn(quarantine, report)
+        self._remove_torn(quarantine, report)
         self._cut(quarantine, report)
         self._queue.remove_unfinished(self._shape)
-        self._say_damage(report, self.damage)
+        self._report_damage(report, self.damage)
 
     def _note_damage(self, quarantine: Quarantine, report: RecoveryReport) -> None:
         """Before anything is changed: a stand-in whose range is not noted would look like a hole of its own."""
@@ -301,11 +303,11 @@ class LogRecovery:
         before = self.damage
         report.damage = self.damage = merged_by_file([*before, *found], self._queue.file_size)
         if self.damage != before:
-            self._say_damage(report, [each for each in self.damage if each not in before])
+            self._report_damage(report, [each for each in self.damage if each not in before])
             if not self._io.read_only:
                 write_damage(self._io, self._layout.damaged, self.damage)
 
-    def _clear_torn(self, quarantine: Quarantine, report: RecoveryReport) -> None:
+    def _remove_torn(self, quarantine: Quarantine, report: RecoveryReport) -> None:
         """Torn records with valid ones behind them go as a torn tail does: whoever walks the log would take them."""
         for each in self.damage:
             file = self._queue.find(each.physical_offset)
@@ -324,14 +326,14 @@ class LogRecovery:
         for file, used in self._torn:
             offset = max(self.end, file.from_offset)
             report.torn_bytes += file.from_offset + used - offset
-            if not self._goes_whole(file):
+            if not self._is_removed_whole(file):
                 with file.map.view[offset - file.from_offset : used] as rest:
                     kept = quarantine.keep(f"commitlog-{file_name(offset)}", rest)
-                self._say_torn(file, offset, used, str(kept), report)
+                self._report_torn(file, offset, used, str(kept), report)
         for file in self._queue.cut(self.end):
             if file.from_offset in torn:
                 kept = quarantine.take(file.path)
-                self._say_torn(file, file.from_offset, torn[file.from_offset], str(kept), report)
+                self._report_torn(file, file.from_offset, torn[file.from_offset], str(kept), report)
             file.shut_down()
             self._io.unlink(file.path)
         last = self._queue.last
@@ -339,14 +341,14 @@ class LogRecovery:
             last.zero(last.wrote)
 
     @staticmethod
-    def _say_torn(file: MappedFile, offset: int, used: int, kept: str, report: RecoveryReport) -> None:
+    def _report_torn(file: MappedFile, offset: int, used: int, kept: str, report: RecoveryReport) -> None:
         report.kept_aside.append(kept)
         report.notes.append(
             f"{file.path}: {file.from_offset + used - offset} bytes at {offset} behind the last valid record were cut "
             f"off and kept in {kept}"
         )
 
-    def _say_damage(self, report: RecoveryReport, damage: list[DamagedRange]) -> None:
+    def _report_damage(self, report: RecoveryReport, damage: list[DamagedRange]) -> None:
         for found in damage[:_NOTES_OF_A_KIND]:
             report.notes.append(
                 f"no valid record in {found.size} bytes at {found.physical_offset} ({found.reason}); everything after "

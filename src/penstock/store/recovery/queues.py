@@ -43,7 +43,7 @@ from penstock.store.mapped_file_queue import FolderShape, file_name, look_at
 from penstock.store.records import belongs_to
 from penstock.store.recovery.index import IndexRecovery
 from penstock.store.recovery.log import LogRecovery
-from penstock.store.recovery.report import DISPATCH, Meter, RecoveryReport, Tell
+from penstock.store.recovery.report import DISPATCH, OnProgress, ProgressMeter, RecoveryReport
 
 _MAX_RESTARTS = 8
 _WORTH_A_THREAD = 16 << 20
@@ -73,27 +73,31 @@ class Redispatch:
         index: IndexRecovery | None,
         behind: list[ConsumeQueue],
         report: RecoveryReport,
-        tell: Tell,
+        on_progress: OnProgress,
     ) -> None:
         """Raises StoreFailed, and can be done again."""
         lowest = max(self._log.min_offset, 0)
         report.queues_end = max(self._queues.max_physical_offset, lowest)
         units_before = sum(queue.max_offset for queue in self._queues)
         self._dispatcher.set_damage(log.damage)
-        starts = [self._base(log, report), *(self._end_of(queue, lowest) for queue in behind), *self._lost(lowest)]
+        starts = [
+            self._base(log, report),
+            *(self._end_of(queue, lowest) for queue in behind),
+            *self._shortened_ends(lowest),
+        ]
         if index is not None:
             clean = report.clean_exit and not self._external
             starts.append(index.complete_before(log, self._state, clean))
         start = max(min(starts), lowest)
         for attempt in range(_MAX_RESTARTS + 1):
             try:
-                self._dispatch_from(start, lowest, tell)
+                self._dispatch_from(start, lowest, on_progress)
                 break
             except GapInQueue as gap:
                 start = lowest if attempt == _MAX_RESTARTS - 1 else max(gap.queue_end, lowest)
                 report.notes.append(f"units are missing ({gap}): queues are completed from {start} on")
         report.dispatched_from = start
-        self._keep_numbers(log.end)
+        self._keep_queue_offsets(log.end)
         report.units_added = sum(queue.max_offset for queue in self._queues) - units_before
         for queue in self._queues:
             queue.correct_min_offset(lowest)
@@ -114,7 +118,7 @@ class Redispatch:
                 return state.position
         return min(report.queues_end, log.walked_from)
 
-    def _lost(self, lowest: int) -> list[int]:
+    def _shortened_ends(self, lowest: int) -> list[int]:
         """Where the queues end that have fewer units than were noted."""
         ends: list[int] = []
         for noted in self._noted():
@@ -139,12 +143,12 @@ class Redispatch:
 
     # -- dispatching -----------------------------------------------------------------------------------------
 
-    def _dispatch_from(self, start: int, lowest: int, tell: Tell) -> None:
+    def _dispatch_from(self, start: int, lowest: int, on_progress: OnProgress) -> None:
         dispatcher = self._dispatcher
         dispatcher.move_to(start)
         no_gap_before = start if start > lowest else -1
         goal = self._log.confirmed_offset
-        meter = Meter(tell, DISPATCH, goal - start)
+        meter = ProgressMeter(on_progress, DISPATCH, goal - start)
         ahead = dispatcher.looking_ahead() if goal - start >= _WORTH_A_THREAD else nullcontext()
         with ahead, dispatcher.refusing_gaps_before(no_gap_before):
             while dispatcher.position < goal:
@@ -154,7 +158,7 @@ class Redispatch:
                 meter.add(dispatcher.position - before)
         dispatcher.advance_timestamp(self._log.newest_timestamp)
 
-    def _keep_numbers(self, log_end: int) -> None:
+    def _keep_queue_offsets(self, log_end: int) -> None:
         """A queue whose last messages are damaged or gone goes on behind their numbers: a consumer is past them.
 
         One with less units and a younger last one begins anew: its topic was deleted, and made again, by RocketMQ.
@@ -169,7 +173,7 @@ class Redispatch:
                     queue.fill_up_to(noted.count, unit)
 
 
-class _Found(msgspec.Struct):
+class _InspectedQueue(msgspec.Struct):
     """One queue, and what is wrong with it."""
 
     queue: ConsumeQueue
@@ -204,7 +208,7 @@ class QueueRecovery:
         self._log = engine.log
         self._dispatcher = engine.dispatcher
         self._live = live
-        self._found: list[_Found] = []
+        self._found: list[_InspectedQueue] = []
         self.behind: list[ConsumeQueue] = []
         """Queues that lack units which they had."""
 
@@ -217,7 +221,7 @@ class QueueRecovery:
         self._refuse_other_size([shape for _, shape in shapes], noted)
         for queue, shape in shapes:
             queue.files.map_files(shape.sound_start)
-            self._found.append(_Found(queue, shape, queue.settle()))
+            self._found.append(_InspectedQueue(queue, shape, queue.settle()))
 
     def _refuse_other_size(self, shapes: list[FolderShape], noted: FileSizes | None) -> None:
         """All files of one other size: then the setting is wrong, unless a note says no."""
@@ -234,13 +238,13 @@ class QueueRecovery:
             found=f"{max(wrong)} bytes",
         )
 
-    def look(self, log: LogRecovery, clean: bool) -> None:
+    def inspect(self, log: LogRecovery, clean: bool) -> None:
         """Judges the units by the log; changes nothing but what is known in memory."""
         for found in self._found:
             queue = found.queue
             sound = queue.max_offset
             in_log = queue.count_before(log.end) if queue.max_physical_offset > log.end else sound
-            believed = self._believable(queue, in_log, log)
+            believed = self._count_trusted(queue, in_log, log)
             found.behind_log = sound - in_log
             found.torn = not clean and believed == sound and self._is_last_torn(queue, log.walked_from)
             found.distrusted = believed < in_log or bool(found.gone or found.files_aside)
@@ -252,23 +256,23 @@ class QueueRecovery:
                 if used > position and not (found.behind_log and not found.distrusted):
                     found.aside, found.distrusted = (last, position, used), True
 
-    def _believable(self, queue: ConsumeQueue, count: int, log: LogRecovery) -> int:
+    def _count_trusted(self, queue: ConsumeQueue, count: int, log: LogRecovery) -> int:
         """How many of the first `count` units are the queue's own, as far as the last one tells."""
         low = queue.files.files[0].from_offset // UNIT_SIZE if queue.files.files else 0
-        if count <= low or self._is_own(queue, count - 1, log):
+        if count <= low or self._may_be_own(queue, count - 1, log):
             return count
         high = count - 1
         while low < high:  # the own ones come first
             middle = (low + high) // 2
-            if self._is_own(queue, middle, log):
+            if self._may_be_own(queue, middle, log):
                 low = middle + 1
             else:
                 high = middle
         return low
 
-    def _is_own(self, queue: ConsumeQueue, number: int, log: LogRecovery) -> bool:
+    def _may_be_own(self, queue: ConsumeQueue, number: int, log: LogRecovery) -> bool:
         """Whether a unit may point to what it points to; False only if that is certainly not its record."""
-        found = self._ask(queue, number, log)
+        found = self._check_unit(queue, number, log)
         if isinstance(found, bool):
             return found
         home = self._queues.find(found.topic, found.queue_id)
@@ -277,9 +281,9 @@ class QueueRecovery:
         # Damage to one record's header spares the next: if that is another's, too, the units are not this queue's.
         first = queue.files.files[0].from_offset // UNIT_SIZE
         beside = number - 1 if number > first else number + 1
-        return beside >= queue.max_offset or isinstance(self._ask(queue, beside, log), bool)
+        return beside >= queue.max_offset or isinstance(self._check_unit(queue, beside, log), bool)
 
-    def _ask(self, queue: ConsumeQueue, number: int, log: LogRecovery) -> bool | Record:
+    def _check_unit(self, queue: ConsumeQueue, number: int, log: LogRecovery) -> bool | Record:
         """Whether a unit's record is its own, as far as can be told; the record if it says that it is another's."""
         offset, size, _ = queue.unit(number)
         if size == NO_RECORD_SIZE or offset < self._log.min_offset or _is_in(log.damage, offset):
@@ -321,7 +325,7 @@ class QueueRecovery:
 
     # -- acting ----------------------------------------------------------------------------------------------
 
-    def bring_in_order(self, quarantine: Quarantine, report: RecoveryReport, clean: bool) -> None:
+    def apply(self, quarantine: Quarantine, report: RecoveryReport, clean: bool) -> None:
         """Raises StoreFailed, and can be done again."""
         for found in self._found:
             kept = [] if self._live else self._keep_aside(found, quarantine)
@@ -345,7 +349,7 @@ class QueueRecovery:
             report.notes.append(f"{report.units_cut} queue units pointed behind the log's end and were cut off")
 
     @staticmethod
-    def _keep_aside(found: _Found, quarantine: Quarantine) -> list[Path]:
+    def _keep_aside(found: _InspectedQueue, quarantine: Quarantine) -> list[Path]:
         kept = [quarantine.take(path) for path in found.files_aside]
         if found.aside is not None:
             file, begin, end = found.aside

@@ -1,6 +1,6 @@
 """What every start works with, as one value.
 
-The order of a start: load, look, ask for room, act, sync.
+The order of a start: load, look, ask for room, apply, sync.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from penstock.store.records import Records
 from penstock.store.recovery.index import IndexRecovery
 from penstock.store.recovery.log import LogRecovery
 from penstock.store.recovery.queues import QueueRecovery, Redispatch
-from penstock.store.recovery.report import RecoveryReport, Tell
+from penstock.store.recovery.report import OnProgress, RecoveryReport
 from penstock.store.sink.journal import pending_start
 
 
@@ -30,7 +30,7 @@ class StartParts(msgspec.Struct, frozen=True, kw_only=True):
     checkpoint: Checkpoint
     may_exceed: MayExceed
     """Asked before more than quarantineMaxBytes is kept aside."""
-    tell: Tell
+    on_progress: OnProgress
     job_lock: StoreLock | None
     """That of external dispatch, from who holds it already; the start releases it if it was needed."""
 
@@ -63,53 +63,55 @@ class Recovery:
         locks = layout.lock, layout.dispatch_lock
         owned = files.read_only and any(files.lock_owner(lock) != 0 for lock in locks)
         self._live = live = begun is not None or owned
-        self._tell = parts.tell
+        self._on_progress = parts.on_progress
         self._state = read_state(files, layout.dispatched)
-        self._log_part = LogRecovery(engine, parts.records, live=live, begun=begun)
-        self._queue_part = QueueRecovery(engine, live=live)
-        self._index_part = None if index is None else IndexRecovery(files, index, parts.records, live=live, owned=owned)
+        self._log_recovery = LogRecovery(engine, parts.records, live=live, begun=begun)
+        self._queue_recovery = QueueRecovery(engine, live=live)
+        self._index_recovery = (
+            None if index is None else IndexRecovery(files, index, parts.records, live=live, owned=owned)
+        )
         garbage = self._state is None and files.exists(layout.dispatched)
-        self._dispatching = Redispatch(engine, self._state, state_is_garbage=garbage, external=external)
+        self._redispatch = Redispatch(engine, self._state, state_is_garbage=garbage, external=external)
 
-    def look(self, clean_exit: bool) -> None:
+    def inspect(self, clean_exit: bool) -> None:
         """Finds out what there is and what has to be done; everything stays as it is.
 
         Raises BadStore if something is not as it must be, StoreFailed if there is no room to keep things aside.
         """
         self._clean_exit = clean_exit
         sizes = None if self._state is None else self._state.sizes
-        self._log_part.load()
-        self._queue_part.load(sizes)
-        if self._index_part is not None:
-            self._index_part.load(sizes)
+        self._log_recovery.load()
+        self._queue_recovery.load(sizes)
+        if self._index_recovery is not None:
+            self._index_recovery.load(sizes)
         needed = 0
         if self._log.queue.files:
-            self._log_part.look(clean_exit, self._checkpoint, self._state, self._tell)
+            self._log_recovery.inspect(clean_exit, self._checkpoint, self._state, self._on_progress)
             if self._external:
-                self._log_part.walked_from = min(self._log_part.walked_from, self._noted)
-            self._queue_part.look(self._log_part, self._derived_clean)
-            if self._index_part is not None:
-                self._index_part.look(self._log_part, self._derived_clean)
-                needed += self._index_part.room_needed
-            needed += self._log_part.room_needed + self._queue_part.room_needed
+                self._log_recovery.walked_from = min(self._log_recovery.walked_from, self._noted)
+            self._queue_recovery.inspect(self._log_recovery, self._derived_clean)
+            if self._index_recovery is not None:
+                self._index_recovery.inspect(self._log_recovery, self._derived_clean)
+                needed += self._index_recovery.room_needed
+            needed += self._log_recovery.room_needed + self._queue_recovery.room_needed
         else:
             needed += sum(self._io.allocated(folder) for folder in self._derived_folders())
         self._quarantine.make_room(needed)
 
-    def act(self) -> RecoveryReport:
+    def apply(self) -> RecoveryReport:
         """Brings what was looked at in order. Raises StoreFailed or OSError, and then the next start goes on."""
         report = RecoveryReport(self._clean_exit)
         if not self._log.queue.files:
             self._forget_derived(report)
             return report
-        log, queues, index = self._log_part, self._queue_part, self._index_part
-        log.bring_in_order(self._quarantine, report)
-        queues.bring_in_order(self._quarantine, report, self._derived_clean)
+        log, queues, index = self._log_recovery, self._queue_recovery, self._index_recovery
+        log.apply(self._quarantine, report)
+        queues.apply(self._quarantine, report, self._derived_clean)
         if index is not None:
             noted_end = None if self._state is None else self._state.index_end
-            index.bring_in_order(log, self._quarantine, report, self._derived_clean, noted_end)
-        self._say_shrunk(report)
-        self._dispatching.run(log, index, queues.behind, report, self._tell)
+            index.apply(log, self._quarantine, report, self._derived_clean, noted_end)
+        self._report_shrunk(report)
+        self._redispatch.run(log, index, queues.behind, report, self._on_progress)
         log.add_damage(self._dispatcher.passed_over, report)
         if not self._clean_exit:
             log.sync()
@@ -129,7 +131,7 @@ class Recovery:
         """Up to where queues and index are on disk by the note."""
         return 0 if self._state is None else self._state.position
 
-    def _say_shrunk(self, report: RecoveryReport) -> None:
+    def _report_shrunk(self, report: RecoveryReport) -> None:
         noted = 0 if self._state is None else min(self._state.flushed, self._state.position)
         if noted > report.log_end and not self._live:
             report.notes.append(

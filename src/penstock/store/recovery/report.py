@@ -21,7 +21,7 @@ class Progress(msgspec.Struct, frozen=True):
     total: int
 
 
-Tell = Callable[[Progress], object]
+OnProgress = Callable[[Progress], object]
 
 
 class RecoveryReport(msgspec.Struct):
@@ -48,11 +48,11 @@ class RecoveryReport(msgspec.Struct):
     notes: list[str] = []
 
 
-class Meter:
+class ProgressMeter:
     """Counts bytes of one phase and tells how far it is. Safe for threads; who is told is told by one at a time."""
 
-    def __init__(self, tell: Tell, phase: str, total: int) -> None:
-        self._tell = tell
+    def __init__(self, on_progress: OnProgress, phase: str, total: int) -> None:
+        self._on_progress = on_progress
         self._phase = phase
         self._total = total
         self._done = 0
@@ -61,4 +61,4 @@ class Meter:
     def add(self, count: int) -> None:
         with self._gate:
             self._done += count
-            self._tell(Progress(self._phase, min(self._done, self._total), self._total))
+            self._on_progress(Progress(self._phase, min(self._done, self._total), self._total))

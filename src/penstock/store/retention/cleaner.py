@@ -52,7 +52,7 @@ from penstock.store.statistics import RetentionFigures
 from penstock.store.worker import Worker
 
 log = logging.getLogger("penstock.store")
-LOOK_SECONDS = 1.0
+MEASURE_SECONDS = 1.0
 
 
 class DiskGauge:
@@ -61,7 +61,7 @@ class DiskGauge:
     def __init__(self, files: Files, layout: Layout) -> None:
         self._io = files
         self._folders = (layout.commit_log, layout.consume_queue)
-        self._said: str | None = None
+        self._last_warning: str | None = None
 
     def measure(self) -> list[DiskUsage]:
         """The log's partition first; without those that cannot be measured."""
@@ -71,12 +71,12 @@ class DiskGauge:
                 partition = self._io.partition(folder)
                 if partition not in found:
                     found[partition] = DiskUsage(folder, *self._io.disk_usage(folder))
-            self._said = None
+            self._last_warning = None
         except OSError as error:
             why = f"{error.filename}: {error.strerror}"
-            if why != self._said:
+            if why != self._last_warning:
                 log.warning("the disk cannot be measured (%s); it is taken for a roomy one", why)
-            self._said = why
+            self._last_warning = why
         return list(found.values())
 
     def _nearest(self, folder: Path) -> Path:
@@ -90,13 +90,13 @@ class DiskWatcher(Worker):
     """Keeps the running flag DISK_FULL true, and tells when files should go."""
 
     def __init__(
-        self, gauge: DiskGauge, limits: RetentionLimits, flags: RunningFlags, pressed: Callable[[], object]
+        self, gauge: DiskGauge, limits: RetentionLimits, flags: RunningFlags, on_pressure: Callable[[], object]
     ) -> None:
-        super().__init__("penstock-disk", LOOK_SECONDS)
+        super().__init__("penstock-disk", MEASURE_SECONDS)
         self._gauge = gauge
         self._limits = limits
         self._flags = flags
-        self._pressed = pressed
+        self._on_pressure = on_pressure
         self.level = Level.ROOMY
 
     def work(self) -> None:
@@ -111,7 +111,7 @@ class DiskWatcher(Worker):
             log.warning("the disk has room again: puts are taken")
         risen, self.level = level > self.level, level
         if risen and level >= Level.YOUNG_FILES_GO:
-            self._pressed()
+            self._on_pressure()
 
     def finish(self) -> None:
         """Nothing is left to do at the end."""
@@ -121,7 +121,7 @@ FIRST_PASS_SECONDS = 60.0
 PASSES_ON_REQUEST = 20
 
 
-class Gone(msgspec.Struct, frozen=True):
+class DeletedFile(msgspec.Struct, frozen=True):
     """A file of the log that was deleted."""
 
     name: str
@@ -137,7 +137,7 @@ class Cleaner(Worker):
         engine: Engine,
         gauge: DiskGauge,
         gate: threading.Lock,
-        follower_type: type[DerivedCleaner],
+        derived_type: type[DerivedCleaner],
     ) -> None:
         """`gate` is held during a pass, and by whoever removes queues."""
         settings, clock = engine.settings, engine.clock
@@ -149,7 +149,7 @@ class Cleaner(Worker):
         self._gauge = gauge
         self._gate = gate
         self._dropper = Dropper(clock, settings.destroy_mapped_file_interval_forcibly)
-        self.follower = follower_type(engine, self._dropper, self._pause_in_queues)
+        self.derived = derived_type(engine, self._dropper, self._pause_in_queues)
         self._limits = RetentionLimits.of(settings)
         self._log_pause = settings.delete_commit_log_files_interval / 1000
         self._queue_pause = settings.delete_consume_queue_files_interval / 1000
@@ -183,17 +183,17 @@ class Cleaner(Worker):
     def _pause_in_queues(self) -> bool:
         return self._stopping.wait(self._queue_pause)
 
-    def run(self, *, on_request: bool = False) -> list[Gone]:
+    def run(self, *, on_request: bool = False) -> list[DeletedFile]:
         """One pass, if one is due; returns the log's files that went. Raises OSError or StoreFailed."""
         with self._gate:
-            gone: list[Gone] = []
+            gone: list[DeletedFile] = []
             try:
                 if self._is_due() or on_request:
                     self.passes += 1
                     self._delete_log_files(gone)
                 self._try_hung_file(gone)
             finally:
-                self.follower.follow()
+                self.derived.clean()
             return gone
 
     def _is_due(self) -> bool:
@@ -205,11 +205,11 @@ class Cleaner(Worker):
 
     # -- the log ---------------------------------------------------------------------------------------------
 
-    def _delete_log_files(self, gone: list[Gone]) -> None:
+    def _delete_log_files(self, gone: list[DeletedFile]) -> None:
         queue = self._log.queue
         while len(gone) < MAX_FILES_A_PASS and len(queue.files) > 1:
             if gone and gone[-1].cause is Cause.DISK:
-                self.follower.follow()
+                self.derived.clean()
             first = queue.files[0]
             safe = min(queue.flushed_where, self._dispatcher.position)
             cause = self._limits.cause(facts_of(self._io, first, safe_offset=safe), self._clock(), self._level())
@@ -219,7 +219,7 @@ class Cleaner(Worker):
             if self._stopping.wait(self._log_pause):
                 return
 
-    def _try_hung_file(self, gone: list[Gone]) -> None:
+    def _try_hung_file(self, gone: list[DeletedFile]) -> None:
         """A file that was held when its time came goes when it can, whether or not a pass is due."""
         queue = self._log.queue
         first = queue.first
@@ -229,27 +229,27 @@ class Cleaner(Worker):
         if self._dropper.drop_first(queue):
             gone.append(self._count(first, Cause.AGE))
 
-    def _count(self, file: MappedFile, cause: Cause) -> Gone:
+    def _count(self, file: MappedFile, cause: Cause) -> DeletedFile:
         self.files_deleted += 1
         self.bytes_freed += file.size
         log.info("%s is deleted (%s)", file.path, cause.value)
-        return Gone(file.path.name, file.size, cause)
+        return DeletedFile(file.path.name, file.size, cause)
 
 
 class Retention:
     """The cleaner, the disk's watcher and the deletion of topics."""
 
     def __init__(
-        self, engine: Engine, topics: TopicCleaner, follower_type: type[DerivedCleaner] = DerivedCleaner
+        self, engine: Engine, topics: TopicCleaner, derived_type: type[DerivedCleaner] = DerivedCleaner
     ) -> None:
-        """`follower_type` brings queues and index in line with the log's beginning."""
+        """`derived_type` brings queues and index in line with the log's beginning."""
         self._io = engine.io
         self._log = engine.log
         self.limits = RetentionLimits.of(engine.settings)
         self.gauge = DiskGauge(engine.io, engine.layout)
         self.topics = topics
-        self.cleaner = Cleaner(engine, self.gauge, topics.gate, follower_type)
-        self.follower = self.cleaner.follower
+        self.cleaner = Cleaner(engine, self.gauge, topics.gate, derived_type)
+        self.derived = self.cleaner.derived
         self.watcher = DiskWatcher(self.gauge, self.limits, engine.flags, self.cleaner.wake)
 
     def threads(self) -> list[Worker]:
@@ -263,8 +263,8 @@ class Retention:
             disk=[disk_figures(usage, self.limits) for usage in self.gauge.measure()],
             next_expiry_ms=self.limits.expires_ms(facts_of(self._io, files[0], safe_offset=0)) if files[1:] else -1,
             log_files_deleted=self.cleaner.files_deleted,
-            derived_files_deleted=self.follower.files_deleted,
-            bytes_freed=self.cleaner.bytes_freed + self.follower.bytes_freed,
+            derived_files_deleted=self.derived.files_deleted,
+            bytes_freed=self.cleaner.bytes_freed + self.derived.bytes_freed,
             problem=self.cleaner.problem,
         )
 

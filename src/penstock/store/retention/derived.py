@@ -70,7 +70,7 @@ class DerivedCleaner:
         self._done_up_to = -1
         self.files_deleted = self.bytes_freed = 0
 
-    def follow(self) -> None:
+    def clean(self) -> None:
         """Does what is left to do since the log's minimum grew; what readers hold is left for the next time.
 
         Raises OSError or StoreFailed; the next call goes on.
@@ -86,27 +86,27 @@ class DerivedCleaner:
             with self._standstill():
                 queue.correct_min_offset(readable)
             before = self.files_deleted
-            done &= self._shorten(queue, on_disk)
+            done &= self._delete_expired(queue, on_disk)
             if self.files_deleted > before and self._pause():
                 return
-        done &= self._shorten_index(on_disk)
-        self._forget(on_disk)
+        done &= self._delete_expired_index(on_disk)
+        self._forget_notes(on_disk)
         if done:
             self._done_up_to = on_disk
 
-    def _shorten(self, queue: ConsumeQueue, log_min_offset: int) -> bool:
+    def _delete_expired(self, queue: ConsumeQueue, log_min_offset: int) -> bool:
         """False if a reader keeps a file from going."""
         while queue.expired(log_min_offset):
             if not self._dropper.drop_first(queue.files):
                 return False
             self._count(queue.files.file_size)
-        self._shorten_extension(queue)
+        self._delete_expired_extension(queue)
         return True
 
-    def _shorten_extension(self, queue: ConsumeQueue) -> None:
+    def _delete_expired_extension(self, queue: ConsumeQueue) -> None:
         folder = self._layout.consume_queue_ext / queue.topic / str(queue.queue_id)
         names = self._io.names(folder)[:-1] if self._io.is_folder(folder) else []
-        lowest = self._first_address(queue) if names else 0
+        lowest = self._first_extension_offset(queue) if names else 0
         for name in names:
             size = self._io.size(folder / name)
             if not name.isdecimal() or int(name) + size > lowest:
@@ -114,7 +114,7 @@ class DerivedCleaner:
             self._io.unlink(folder / name)
             self._count(size)
 
-    def _first_address(self, queue: ConsumeQueue) -> int:
+    def _first_extension_offset(self, queue: ConsumeQueue) -> int:
         """The lowest offset in the extension files that a unit still points to, 0 if none does."""
         offset = queue.min_offset
         while (units := queue.page(offset, _UNITS_AT_ONCE)) is not None:
@@ -124,7 +124,7 @@ class DerivedCleaner:
             offset += len(units)
         return 0
 
-    def _shorten_index(self, log_min_offset: int) -> bool:
+    def _delete_expired_index(self, log_min_offset: int) -> bool:
         index = self._index
         while index is not None and index.expired(log_min_offset):
             if not self._dropper.drop_first(index):
@@ -132,7 +132,7 @@ class DerivedCleaner:
             self._count(index.geometry.file_size)
         return True
 
-    def _forget(self, log_min_offset: int) -> None:
+    def _forget_notes(self, log_min_offset: int) -> None:
         """Notes that speak only of what the log no longer has."""
         known = read_damage(self._io, self._layout.damaged)
         left = [found for found in known if found.end > log_min_offset]
@@ -145,8 +145,8 @@ class DerivedCleaner:
         self.bytes_freed += size
 
 
-class DerivedFollower(DerivedCleaner):
+class BuilderCleaner(DerivedCleaner):
     """In the process that builds queues and index: the notes are the store's."""
 
-    def _forget(self, log_min_offset: int) -> None:
+    def _forget_notes(self, log_min_offset: int) -> None:
         pass

@@ -45,7 +45,7 @@ class FileOutlook(msgspec.Struct, frozen=True):
     why: str
 
 
-class Going(msgspec.Struct, frozen=True):
+class PlannedDeletion(msgspec.Struct, frozen=True):
     """What would be deleted at one moment."""
 
     at_ms: int
@@ -64,9 +64,9 @@ class Outlook(msgspec.Struct, frozen=True):
     puts_refused: str
     """Why the disk's fullness has puts refused; empty if it does not."""
     files: list[FileOutlook]
-    now: Going
+    now: PlannedDeletion
     """What passes would delete now, at this hour or any other: what `penstock store retention` deletes."""
-    next_hour: Going
+    next_hour: PlannedDeletion
     """What passes would have deleted at the next hour of deleteWhen, what goes now included."""
 
 
@@ -85,7 +85,7 @@ class Explainer:
         end = self._log.queue.wrote_offset
         files = [facts_of(self._io, file, safe_offset=end) for file in self._log.queue.files]
         level, worst = limits.worst(usages)
-        causes = {file.from_offset: cause for file, cause in limits.going(files, now_ms, usages)}
+        causes = {file.from_offset: cause for file, cause in limits.files_to_delete(files, now_ms, usages)}
         return Outlook(
             now_ms=now_ms,
             disk=[disk_figures(usage, limits) for usage in usages],
@@ -120,12 +120,14 @@ class Explainer:
             )
         return found
 
-    def _going(self, files: list[LogFile], at_ms: int, usages: Sequence[DiskUsage], offsets: GroupOffsets) -> Going:
-        going = [file for file, _ in self._limits.going(files, at_ms, usages)]
+    def _going(
+        self, files: list[LogFile], at_ms: int, usages: Sequence[DiskUsage], offsets: GroupOffsets
+    ) -> PlannedDeletion:
+        going = [file for file, _ in self._limits.files_to_delete(files, at_ms, usages)]
         end = going[-1].from_offset + going[-1].size if going else max(self._log.min_offset, 0)
         unread = find_unread(self._queues, offsets, end) if going else []
         names = [f"{file.from_offset:020d}" for file in going]
-        return Going(at_ms, names, sum(file.size for file in going), end, unread)
+        return PlannedDeletion(at_ms, names, sum(file.size for file in going), end, unread)
 
 
 def _why(cause: Cause | None, last: bool, expires_ms: int, now_ms: int) -> str:

@@ -86,7 +86,7 @@ class LogFile:
     from_offset: int
     size: int
     modified_ms: int
-    settled: bool
+    safe: bool
     """Whether all of it is on disk and dispatched."""
 
 
@@ -170,13 +170,13 @@ class RetentionLimits:
 
     def cause(self, file: LogFile, now_ms: int, level: Level) -> Cause | None:
         """Why a file that is not the log's last would go in a pass now; None if it stays."""
-        if not file.settled:
+        if not file.safe:
             return None
         if self.expires_ms(file) <= now_ms:
             return Cause.AGE
         return Cause.DISK if level >= Level.YOUNG_FILES_GO and self.young_may_go else None
 
-    def going(
+    def files_to_delete(
         self, files: Sequence[LogFile], now_ms: int, usages: Sequence[DiskUsage]
     ) -> Iterator[tuple[LogFile, Cause]]:
         """The files that passes now would delete, one after the other, if nothing else happened on the disk.

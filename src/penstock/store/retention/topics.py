@@ -47,7 +47,7 @@ class TopicCleaner:
         ends = self._deleted_topics.load(None if self._external else self._layout)
         self._dispatcher.set_deleted(ends, self._deleted_topics.restarts)
         if self._is_slave and not self._external:
-            self._dispatcher.on_restart(self.begin_anew)
+            self._dispatcher.on_restart(self.restart_queue)
 
     def delete_topic(self, topic: str) -> bool:
         """See `MessageStore.delete_topic`."""
@@ -75,7 +75,7 @@ class TopicCleaner:
             if going:
                 self._deleted_topics.add(going, log_end)
 
-        with self._alone():
+        with self._exclusive():
             self._log.forget(pick, note)
             self._dispatcher.set_deleted(self._deleted_topics.ends)
             for queue in [queue for queue in self._queues if queue.topic in going]:
@@ -87,7 +87,7 @@ class TopicCleaner:
 
         Raises StoreFailed: then nothing was deleted, or the next start completes it.
         """
-        with self._alone():
+        with self._exclusive():
             known = self._deleted_topics.ends
             new = {topic: end for topic, end in ends.items() if end > known.get(topic, 0)}
             if new:
@@ -98,7 +98,7 @@ class TopicCleaner:
                     self._remove(queue)
         return sorted(new)
 
-    def begin_anew(self, queue: ConsumeQueue, begin: int) -> None:
+    def restart_queue(self, queue: ConsumeQueue, begin: int) -> None:
         """Has a queue go, as its messages begin at 0 again at `begin`. Called by dispatch; raises StoreFailed."""
         if not self.gate.acquire(blocking=False):  # whoever has it may wait for dispatch: nobody waits for the other
             raise StoreFailed(
@@ -118,7 +118,7 @@ class TopicCleaner:
     def delete_expired_queues(self) -> list[tuple[str, int]]:
         """Deletes the queues none of whose messages is in the log any more; returns topics and queue ids.
 
-        None where another process owns the queues: it could not tell such a deletion from a queue that goes on.
+        None where another process owns the queues: it could not on_progress such a deletion from a queue that goes on.
         """
         going: list[ConsumeQueue] = []
         if self._external:
@@ -129,7 +129,7 @@ class TopicCleaner:
             going.extend(queue for queue in self._queues if self._is_expired(queue, lowest))
             return ((queue.topic, queue.queue_id) for queue in going)
 
-        with self._alone():
+        with self._exclusive():
             self._log.forget(pick, lambda log_end: None)
             for queue in going:
                 while len(queue.files.files) > 1:
@@ -155,7 +155,7 @@ class TopicCleaner:
                 self._io.remove_folder(emptied)
 
     @contextlib.contextmanager
-    def _alone(self) -> Iterator[None]:
+    def _exclusive(self) -> Iterator[None]:
         try:
             with self.gate, self._dispatcher.standstill():
                 yield

@@ -47,7 +47,7 @@ from penstock.store.sink.journal import (
     Intent,
     Journal,
     WriterKind,
-    check_readable,
+    check_mark_readable,
     find_mark,
     read_journal,
     remove_mark,
@@ -55,13 +55,13 @@ from penstock.store.sink.journal import (
     write_journal,
     write_mark,
 )
-from penstock.store.sink.recovery import finish_batch
+from penstock.store.sink.recovery import resolve_pending_batch
 from penstock.store.store import MessageStore
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-FORGOTTEN_MS: Final = 7 * 24 * 3_600_000
+ABANDONED_MS: Final = 7 * 24 * 3_600_000
 
 
 class StagedFile(msgspec.Struct, frozen=True):
@@ -72,7 +72,7 @@ class StagedFile(msgspec.Struct, frozen=True):
     crc: int
 
 
-def folder_of(identity: Identity, run: str) -> str:
+def staging_folder(identity: Identity, run: str) -> str:
     """The name of a folder for what one run stages for a batch."""
     return f"{identity.key}-{run}"
 
@@ -116,7 +116,7 @@ def clear_staged(files: Files, layout: Layout, identity: Identity, now: int) -> 
     Raises OSError.
     """
     for folder in files.names(layout.sink_staged):
-        is_forgotten = files.modified_ms(layout.sink_staged / folder) < now - FORGOTTEN_MS
+        is_forgotten = files.modified_ms(layout.sink_staged / folder) < now - ABANDONED_MS
         if is_forgotten or folder.startswith(f"{identity.key}-"):
             remove_staged(files, layout, folder)
 
@@ -129,13 +129,13 @@ class TopicQueues(msgspec.Struct, frozen=True):
 
     known: dict[str, int]
     """Of the topics in the table; 0 for one that may not be written to."""
-    of_new_topics: int
+    new_topic_queues: int
 
     def count(self, topic: str) -> int:
         """The queues that may be written to. Raises BadMessage if none may."""
         found = self.known.get(topic)
         if found is None:
-            return 1 if topic.startswith((RETRY_PREFIX, DLQ_PREFIX)) else self.of_new_topics
+            return 1 if topic.startswith((RETRY_PREFIX, DLQ_PREFIX)) else self.new_topic_queues
         if not found:
             raise BadMessage(f"topic '{topic}' may not be written to: config/topics.json says so")
         return found
@@ -148,19 +148,19 @@ class TopicQueues(msgspec.Struct, frozen=True):
             raise BadMessage(f"topic '{topic}' has {count} queues{new}, and no queue {queue_id}")
 
 
-def read_topic_queues(files: Files, layout: Layout, of_new_topics: int) -> TopicQueues:
+def read_topic_queues(files: Files, layout: Layout, new_topic_queues: int) -> TopicQueues:
     """What the table says. Raises BadStore if it cannot be read."""
     topics = ConfigFiles(files, layout.config).topics.read().table.topics
     known = {topic.name: topic.write_queue_nums if topic.perm & _MAY_WRITE else 0 for topic in topics.values()}
-    return TopicQueues(known, of_new_topics)
+    return TopicQueues(known, new_topic_queues)
 
 
-def make_topics(files: Files, layout: Layout, used: Mapping[str, int], of_new_topics: int, now: int) -> None:
+def create_topics(files: Files, layout: Layout, used: Mapping[str, int], new_topic_queues: int, now: int) -> None:
     """Makes those of the topics that are new; `used` has the highest queue id of each.
 
     Raises BadMessage if a topic has no such queue, BadStore or StoreFailed if the table cannot be read or written.
     """
-    queues = read_topic_queues(files, layout, of_new_topics)
+    queues = read_topic_queues(files, layout, new_topic_queues)
     for topic, highest in used.items():
         queues.check(topic, highest)
     new = sorted(used.keys() - queues.known.keys())
@@ -178,7 +178,7 @@ WAIT_SECONDS: Final = 60.0
 """How long a commit waits for those of others."""
 _POLL_SECONDS: Final = 0.02
 _FOR_EVER_HOURS: Final = 2**31 - 1
-Read = Callable[[int], Iterable["pa.RecordBatch"]]
+ReadRows = Callable[[int], Iterable["pa.RecordBatch"]]
 """Gives the rows of a batch, as `MessageStore.put_arrow` takes them, all born at the time that it is called with."""
 
 
@@ -189,7 +189,7 @@ class SinkBatch(msgspec.Struct, frozen=True):
     rows: int
     queues: Mapping[str, int]
     """The topics that are written to, with the highest queue id of each."""
-    of_new_topics: int
+    new_topic_queues: int
     """How many queues a topic gets that is new."""
 
 
@@ -198,7 +198,7 @@ class CommitResult(msgspec.Struct, frozen=True):
 
     start: int
     end: int
-    was_there: bool
+    already_stored: bool
 
 
 def is_owned_by_others(files: Files, layout: Layout) -> bool:
@@ -211,7 +211,7 @@ def commit(
     root: Path,
     settings: Settings,
     batch: SinkBatch,
-    read: Read,
+    read: ReadRows,
     *,
     files: Files | None = None,
     clock: Callable[[], int] = now_ms,
@@ -224,16 +224,16 @@ def commit(
     files = files or Files()
     layout = Layout.of(root, settings)
     try:
-        with _owned(files, layout) as lock:
-            finish_batch(files, layout, settings.mapped_file_size_commit_log)
-            check_readable(files, layout, batch.identity)
+        with _store_locked(files, layout) as lock:
+            resolve_pending_batch(files, layout, settings.mapped_file_size_commit_log)
+            check_mark_readable(files, layout, batch.identity)
             mark = find_mark(files, layout, batch.identity)
             if mark is not None:
-                outcome = CommitResult(mark.start, mark.end, was_there=True)
+                outcome = CommitResult(mark.start, mark.end, already_stored=True)
             elif batch.rows:
                 outcome = _append(files, layout, settings, batch, read, clock, lock)
             else:
-                outcome = CommitResult(0, 0, was_there=False)
+                outcome = CommitResult(0, 0, already_stored=False)
                 if batch.identity.kind is WriterKind.WRITE:
                     write_mark(files, layout, BatchMark(batch.identity, 0, 0, 0))
             with contextlib.suppress(OSError):  # what stays is removed by a later commit
@@ -247,7 +247,7 @@ def commit(
 
 
 @contextlib.contextmanager
-def _owned(files: Files, layout: Layout) -> Iterator[StoreLock]:
+def _store_locked(files: Files, layout: Layout) -> Iterator[StoreLock]:
     """Takes the lock of those who commit, waiting for it, and then the store's own. Raises StoreInUse."""
     deadline = time.monotonic() + WAIT_SECONDS
     while True:
@@ -276,15 +276,15 @@ def _append(
     layout: Layout,
     settings: Settings,
     batch: SinkBatch,
-    read: Read,
+    read: ReadRows,
     clock: Callable[[], int],
     lock: StoreLock,
 ) -> CommitResult:
-    make_topics(files, layout, batch.queues, batch.of_new_topics, clock())
+    create_topics(files, layout, batch.queues, batch.new_topic_queues, clock())
 
     def open_store() -> MessageStore:
         locks = HeldLocks(store=lock.lend())
-        return MessageStore.open(layout.root, _for_batches(settings), files=files, clock=clock, locks=locks)
+        return MessageStore.open(layout.root, _batch_settings(settings), files=files, clock=clock, locks=locks)
 
     try:
         with open_store() as store:
@@ -296,7 +296,7 @@ def _append(
 
 
 def _append_all(
-    store: MessageStore, files: Files, layout: Layout, batch: SinkBatch, read: Read, now: int
+    store: MessageStore, files: Files, layout: Layout, batch: SinkBatch, read: ReadRows, now: int
 ) -> CommitResult:
     queue = store.log.queue
     start = queue.wrote_offset if queue.files else queue.flushed_where
@@ -316,11 +316,11 @@ def _append_all(
     if store.flushed_offset < end:
         raise StoreFailed(f"{batch.identity} was not stored: the log is not on disk; write it again", path=layout.root)
     write_mark(files, layout, BatchMark(batch.identity, start, end, batch.rows))
-    write_journal(files, layout, journal.ended(end))
-    return CommitResult(start, end, was_there=False)
+    write_journal(files, layout, journal.committed(end))
+    return CommitResult(start, end, already_stored=False)
 
 
-def _for_batches(settings: Settings) -> Settings:
+def _batch_settings(settings: Settings) -> Settings:
     """As little beside the append as can be: one sync at the end, no file ahead of need, and nothing is deleted."""
     return settings.with_changes(
         flush_disk_type=FlushDiskType.ASYNC_FLUSH,

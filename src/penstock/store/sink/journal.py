@@ -81,7 +81,7 @@ def find_mark(files: Files, layout: Layout, identity: Identity) -> BatchMark | N
     return found if found is not None and found.covers(identity) else None
 
 
-def check_readable(files: Files, layout: Layout, identity: Identity) -> None:
+def check_mark_readable(files: Files, layout: Layout, identity: Identity) -> None:
     """Raises BadStore if there is a mark that cannot be read: nobody knows then what is stored."""
     path = _path(layout, identity)
     if files.exists(path) and read_sealed(files, path, BatchMark) is None:
@@ -145,13 +145,13 @@ class Journal(msgspec.Struct, frozen=True):
     pending: Intent | None = None
     spans: tuple[BatchSpan, ...] = ()
 
-    def ended(self, end: int) -> Journal:
+    def committed(self, end: int) -> Journal:
         """After the pending batch was stored up to `end`."""
         assert self.pending is not None, "a batch ends that was begun"
         spans = (*self.spans, BatchSpan(self.pending.start, end))
         return Journal(None, spans[-MAX_SPANS:])
 
-    def given_up(self) -> Journal:
+    def rolled_back(self) -> Journal:
         """After nothing of the pending batch is in the log any more."""
         return Journal(None, self.spans)
 

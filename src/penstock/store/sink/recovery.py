@@ -34,7 +34,7 @@ from penstock.store.sink.journal import Intent, Journal, find_mark, read_journal
 _ROWS: Final = 65_536
 
 
-def finish_batch(files: Files, layout: Layout, file_size: int) -> str:
+def resolve_pending_batch(files: Files, layout: Layout, file_size: int) -> str:
     """Called by the owner of the store before anything else is read; returns a sentence if there was something to do.
 
     `file_size` is that of the log's files. Raises BadStore if there are others: then nothing was changed. Raises
@@ -44,27 +44,27 @@ def finish_batch(files: Files, layout: Layout, file_size: int) -> str:
         return ""
     journal = read_journal(files, layout)
     if journal is None:
-        return f"{layout.sink_journal} could not be read and was moved to {_set_aside(files, layout)}"
+        return f"{layout.sink_journal} could not be read and was moved to {_quarantine_journal(files, layout)}"
     pending = journal.pending
     if pending is None:
         return ""
     mark = find_mark(files, layout, pending.identity)
     if mark is not None:
-        write_journal(files, layout, journal.ended(mark.end))
+        write_journal(files, layout, journal.committed(mark.end))
         return ""
     shape = MappedFileQueue(files, layout.commit_log, file_size).look(may_lack=MAX_IN_A_ROW)
-    if not _is_alone(files, layout, pending, shape, file_size):
-        kept = _set_aside(files, layout)
+    if not _only_batch_follows(files, layout, pending, shape, file_size):
+        kept = _quarantine_journal(files, layout)
         return (
             f"{pending.identity} was half stored from {pending.start} on when its writer was killed, and since then "
             f"others have stored messages behind it: nothing was cut, and the journal was moved to {kept}"
         )
-    cut = _cut(files, layout, pending.start, shape, file_size)
-    write_journal(files, layout, journal.given_up())
+    cut = _truncate(files, layout, pending.start, shape, file_size)
+    write_journal(files, layout, journal.rolled_back())
     return f"{pending.identity} was not complete: {cut} bytes of it at {pending.start} were taken back" if cut else ""
 
 
-def forget_beyond(files: Files, layout: Layout, end: int) -> None:
+def drop_batches_beyond(files: Files, layout: Layout, end: int) -> None:
     """Forgets batches behind the log's end: the log was lost, and what is written there next is something else.
 
     Raises StoreFailed.
@@ -75,7 +75,7 @@ def forget_beyond(files: Files, layout: Layout, end: int) -> None:
         write_journal(files, layout, Journal(journal.pending, spans))
 
 
-def _set_aside(files: Files, layout: Layout) -> Path:
+def _quarantine_journal(files: Files, layout: Layout) -> Path:
     # Small, and in the way: no limit holds it up.
     return Quarantine(files, layout.quarantine, now_ms, may_exceed=lambda *_: True).take(layout.sink_journal)
 
@@ -92,7 +92,7 @@ def _mapped(files: Files, layout: Layout, offset: int) -> Iterator[MappedFile]:
         file.shut_down()
 
 
-def _is_alone(files: Files, layout: Layout, pending: Intent, shape: FolderShape, file_size: int) -> bool:
+def _only_batch_follows(files: Files, layout: Layout, pending: Intent, shape: FolderShape, file_size: int) -> bool:
     """Whether every record behind the start is the batch's."""
     for offset in shape.offsets:
         if offset + file_size <= pending.start:
@@ -118,14 +118,14 @@ def _holds_others(file: MappedFile, position: int, born_timestamp: int) -> bool:
 # -- cutting ---------------------------------------------------------------------------------------------------------
 
 
-def _cut(files: Files, layout: Layout, start: int, shape: FolderShape, file_size: int) -> int:
+def _truncate(files: Files, layout: Layout, start: int, shape: FolderShape, file_size: int) -> int:
     """Takes everything from `start` on out of the log; returns about how many bytes that were."""
     offsets = [*shape.offsets, *(() if shape.unfinished is None else (shape.unfinished,))]
     if not offsets:
         return 0
     if not files.exists(layout.abort):
         files.replace_bytes(layout.abort, b"")  # what the last close left is not what recovery will find
-    _take_back_note(files, layout, start)
+    _rewind_note(files, layout, start)
     cut = 0
     for offset in reversed(offsets):  # the last file first, so that a crash leaves no hole
         if offset > start or (offset == start and offset != offsets[0]):
@@ -140,7 +140,7 @@ def _cut(files: Files, layout: Layout, start: int, shape: FolderShape, file_size
     return cut
 
 
-def _take_back_note(files: Files, layout: Layout, start: int) -> None:
+def _rewind_note(files: Files, layout: Layout, start: int) -> None:
     """The note of what is dispatched must not speak of messages that go; else a start would miss them."""
     state = read_state(files, layout.dispatched)
     if state is not None and max(state.position, state.flushed) > start:
