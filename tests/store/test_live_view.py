@@ -16,7 +16,8 @@ from penstock.store.index import IndexFile
 from penstock.store.io import Files
 from penstock.store.mapped_file_queue import MappedFileQueue
 from penstock.store.overlay import OverlayFiles
-from penstock.store.recovery.log import freeze_index, recheck_live_log
+from penstock.store.recovery.index import freeze_index
+from penstock.store.recovery.log import recheck_live_log
 
 pytestmark = pytest.mark.usefixtures("kernels_name")
 

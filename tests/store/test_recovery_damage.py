@@ -74,7 +74,7 @@ def test_damage_is_remembered_and_warned_of_at_each_start_until_it_is_repaired(
             assert store.max_offset("T", 0) == 200
         (warning,) = [note for note in store.report.notes if "no valid record" in note]
         assert f"{bad.size} bytes at {bad.physical_offset}" in warning
-        assert "Java would cut the log here" in warning
+        assert "RocketMQ would truncate the log here" in warning
         assert f"`penstock store repair {home.path}`" in warning
     restore(home, bad, byte)
     with home.open(**SMALL) as store:
@@ -148,7 +148,7 @@ def test_damage_that_only_dispatch_meets_is_noted_too(home: StoreHome, records: 
         with home.open(**SMALL) as store:
             assert store.report.walked_from > bad.physical_offset
             assert store.report.damage == known(home) == [range_of(bad, "BAD_MAGIC")]
-            assert any("Java would cut the log here" in note for note in store.report.notes)
+            assert any("RocketMQ would truncate the log here" in note for note in store.report.notes)
             assert home.read_queue(store, "T") == records[:20] + records[21:]
 
 

@@ -121,7 +121,7 @@ def test_the_log_of_a_killed_writer_is_what_it_was_before(sound: Path) -> None:
     assert {path.name: path.read_bytes() for path in (sound / "commitlog").iterdir()} != before
     with MessageStore.open(sound, SETTINGS, files=UnsyncedFiles()) as store:
         assert store.report.notes[0].startswith(f"batch 1 of query {query_batch(1).name} was not complete")
-        assert len(store.report.notes) == 2, store.report.notes  # and that units pointed behind the log's end
+        assert len(store.report.notes) == 2, store.report.notes  # and that units pointed past the log's end
         assert store.report.torn_bytes == 0
         assert store.report.damage == []
     assert {path.name: path.read_bytes() for path in (sound / "commitlog").iterdir()} == before
@@ -137,7 +137,7 @@ def test_a_batch_is_taken_back_after_a_clean_close_as_well(sound: Path) -> None:
     write_mark(files, layout, BatchMark(query_batch(0), 0, outcome.start, 15))
     write_journal(files, layout, Journal(Intent(query_batch(1), outcome.start, born, ROWS)))
     with MessageStore.open(sound, SETTINGS, files=files) as store:
-        assert [" was not complete: " in note or "pointed behind" in note for note in store.report.notes] == [True] * 2
+        assert [" was not complete: " in note or "pointed past" in note for note in store.report.notes] == [True] * 2
     assert bodies(sound) == whole(0, 15)
     assert_sound(sound)
 

@@ -82,7 +82,7 @@ def recover_derived(engine: Engine, disk: Files) -> None:
         index_recovery.apply(part, quarantine, report, False, noted_end)
     if commit_log.queue.files:
         dispatching = Redispatch(engine, state, state_is_garbage=False, external=True)
-        dispatching.run(part, index_recovery, queue_recovery.behind, report, lambda told: None)
+        dispatching.run(part, index_recovery, queue_recovery.incomplete, report, lambda told: None)
     dispatcher.move_to(max(dispatcher.position, position))
     dispatcher.set_damage(damage)
     for note in report.notes:

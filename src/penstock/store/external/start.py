@@ -143,7 +143,7 @@ class AppendOnlyStart:
         report.queues_end = report.dispatched_from = state.position
         if not self._clean_exit:
             self._log_recovery.sync()
-        self._log_recovery.finish()
+        self._log_recovery.remove_walk_note()
 
     def close(self) -> None:
         """Lets go of what is the job's, if that was needed."""

@@ -1,4 +1,4 @@
-"""What a start found and did, and how far it is, as values."""
+"""Values that describe a recovery: its progress and its result."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ DISPATCH = "completing queues and index"
 
 
 class Progress(msgspec.Struct, frozen=True):
-    """How far a start is in one of its phases, in bytes of the log."""
+    """How far recovery is in one of its phases, in bytes of the log."""
 
     phase: str
     done: int
@@ -25,31 +25,31 @@ OnProgress = Callable[[Progress], object]
 
 
 class RecoveryReport(msgspec.Struct):
-    """What a start found and did."""
+    """What recovery found and changed."""
 
     clean_exit: bool
     walked_from: int = 0
     log_end: int = 0
     torn_bytes: int = 0
-    """Bytes behind the last valid record that were cut off and kept aside."""
+    """Bytes after the last valid record that were truncated and quarantined."""
     units_cut: int = 0
-    """Queue units that pointed behind the log's end."""
+    """Queue units that pointed past the log's end."""
     queues_end: int = 0
-    """Up to which position of the log the queues had units before this start dispatched."""
+    """The log position that the queues had reached before recovery dispatched."""
     dispatched_from: int = 0
     units_added: int = 0
     """Units that were missing in the queues."""
     damage: list[DamagedRange] = []
-    """Every range of the log that is known to hold no valid record, until it is repaired."""
+    """All known ranges of the log without a valid record; each stays listed until it is repaired."""
     repaired: list[DamagedRange] = []
-    """Ranges that were known as damaged and hold valid records now."""
+    """Ranges that were noted as damaged and now hold valid records."""
     kept_aside: list[str] = []
-    """What was moved or copied to the quarantine."""
+    """Paths in the quarantine that recovery created."""
     notes: list[str] = []
 
 
 class ProgressMeter:
-    """Counts bytes of one phase and tells how far it is. Safe for threads; who is told is told by one at a time."""
+    """Counts the bytes of one phase and reports progress. Thread-safe; calls the listener from one thread at a time."""
 
     def __init__(self, on_progress: OnProgress, phase: str, total: int) -> None:
         self._on_progress = on_progress
