@@ -209,7 +209,7 @@ def test_files_of_one_other_size_mean_that_the_settings_are_wrong(filled: StoreH
     if not noted:
         (filled.path / "penstock" / "dispatched.json").unlink()
     before = filled.listing()
-    with pytest.raises(BadStore, match="set those it was made with") as refused:
+    with pytest.raises(BadStore, match="set the values it was created with") as refused:
         filled.open(**{**SMALL, "max_index_num": 90})
     assert str(filled.index_files()[0]) in str(refused.value)
     assert filled.listing() == before
