@@ -119,8 +119,8 @@ def test_new_topics_are_in_the_table_and_known_ones_stay_as_they_are(path: Path)
 @pytest.mark.parametrize(
     ("known", "sentence"),
     [
-        ({"write_queue_nums": 2}, "topic 'orders' has 2 queues, and no queue 3"),
-        ({"perm": 4}, "topic 'orders' may not be written to: config/topics.json says so"),
+        ({"write_queue_nums": 2}, "topic 'orders' has 2 queues, not a queue 3"),
+        ({"perm": 4}, "topic 'orders' is not writable; change its perm in config/topics.json"),
     ],
 )
 def test_a_topic_that_cannot_take_the_rows_refuses_the_batch(path: Path, known: dict[str, int], sentence: str) -> None:
@@ -227,7 +227,7 @@ def test_a_mark_that_cannot_be_read_stops_its_query_with_a_sentence(path: Path) 
     commit_rows(path, query_batch(0), 10)
     (mark,) = layout_of(path).sink_marks.iterdir()
     mark.write_bytes(mark.read_bytes().replace(b'"rows": 10', b'"rows": 11'))
-    with pytest.raises(BadStore, match=r"cannot be told whether batch 1 of query .* is stored already; remove it"):
+    with pytest.raises(BadStore, match=r"it is unknown whether batch 1 of query .* is stored already; remove the mark"):
         commit_rows(path, query_batch(1), 10)
     mark.unlink()
     assert not commit_rows(path, query_batch(1), 10).already_stored
