@@ -114,11 +114,11 @@ def test_a_refusal_names_the_path_the_numbers_and_the_settings() -> None:
     by_ratio = rocketmq().refusal(usage(92))
     assert by_ratio == (
         "the disk of /data/commitlog is 92% full, 8192 MiB free; "
-        "puts are taken again at 90% (diskSpaceWarningLevelRatio)"
+        "puts are accepted again at 90% (diskSpaceWarningLevelRatio)"
     )
-    assert "or from 16384 MiB free on (diskEnoughFreeBytes)" in RetentionLimits.of(Settings()).refusal(usage(92))
+    assert "or with 16384 MiB free (diskEnoughFreeBytes)" in RetentionLimits.of(Settings()).refusal(usage(92))
     by_bytes = RetentionLimits.of(Settings(disk_min_free_bytes=50 * GIB)).refusal(usage(60))
-    assert "from 51200 MiB free on (diskMinFreeBytes)" in by_bytes
+    assert "with 51200 MiB free (diskMinFreeBytes)" in by_bytes
 
 
 # -- the clock -------------------------------------------------------------------------------------------------

@@ -119,7 +119,7 @@ def test_new_topics_are_in_the_table_and_known_ones_stay_as_they_are(path: Path)
 @pytest.mark.parametrize(
     ("known", "sentence"),
     [
-        ({"write_queue_nums": 2}, "topic 'orders' has 2 queues, not a queue 3"),
+        ({"write_queue_nums": 2}, "topic 'orders' has 2 queues; queue 3 does not exist"),
         ({"perm": 4}, "topic 'orders' is not writable; change its perm in config/topics.json"),
     ],
 )

@@ -202,7 +202,7 @@ def test_other_messages_behind_half_a_batch_are_never_cut(sound: Path) -> None:
         assert store.put(Message("orders", b"acknowledged")).ok
     write_journal(files, layout, journal)
     with MessageStore.open(sound, SETTINGS, files=files) as store:
-        assert "others have stored messages behind it: nothing was cut" in store.report.notes[0]
+        assert "messages were stored after it: nothing was truncated" in store.report.notes[0]
     found = bodies(sound)
     assert found == whole(0, 15) + whole(1, ROWS)[: (PUTS - 1) * 10] + [b"acknowledged"]
     assert_sound(sound)

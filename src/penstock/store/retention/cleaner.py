@@ -1,21 +1,15 @@
-"""How full the disk is, and the thread that refuses puts while it is full.
+"""Retention of an open store: the thread that deletes old files, and the thread that refuses puts on a full disk.
 
-The watcher looks once a second, whatever the cleaner is doing, and takes puts again by itself as soon as there is room,
-whoever made it. A disk that cannot be measured is taken for a roomy one: nothing is refused or deleted on a guess.
+`DiskWatcher` measures the disk once a second, independently of the cleaner, and accepts puts again as soon as there is
+room. A disk that cannot be measured counts as roomy: nothing is refused or deleted on a guess.
 
+`Cleaner` checks every `cleanResourceInterval` whether a pass is due: by the hour, by disk usage, or on request. A pass
+deletes at most ten log files, oldest first, with a pause after each, and stops at the first that must stay. Before it
+deletes another file that is not old, it cleans queues and index and measures the disk again, so that it deletes no more
+than necessary. Each pass ends with queues and index, which also removes what an earlier pass had to leave.
 
-The thread that deletes old files, a few at a time.
-
-Every `cleanResourceInterval` it asks whether a pass is due: by the hour, by the disk, or because somebody asked. A pass
-takes at most ten files of the log, oldest first, with a pause after each, and stops at the first that must stay. Before
-a file goes that is not old, queues and index have followed and the disk is measured again, so that no more goes than
-must. After a pass, or if a start or a reader left something to do, queues and index follow the log.
-
-Passes are made one at a time, by this thread or by whoever calls `run`. What the disk refuses ends a pass with a
-warning, and the next one tries again.
-
-
-Retention of one open store: its parts, put together, and what it would do.
+Passes run one at a time, on this thread or in callers of `run`. An error of the disk ends a pass with a warning; the
+next pass retries.
 """
 
 from __future__ import annotations
@@ -42,8 +36,8 @@ from penstock.store.retention.policy import (
     DiskUsage,
     GroupOffsets,
     Level,
+    LogFile,
     RetentionLimits,
-    facts_of,
     with_delivery,
 )
 from penstock.store.retention.topics import TopicCleaner
@@ -64,30 +58,32 @@ class DiskGauge:
         self._last_warning: str | None = None
 
     def measure(self) -> list[DiskUsage]:
-        """The log's partition first; without those that cannot be measured."""
-        found: dict[int, DiskUsage] = {}
+        """The log's partition first; partitions that cannot be measured are left out."""
+        usages: dict[int, DiskUsage] = {}
         try:
             for folder in map(self._nearest, self._folders):
                 partition = self._io.partition(folder)
-                if partition not in found:
-                    found[partition] = DiskUsage(folder, *self._io.disk_usage(folder))
+                if partition not in usages:
+                    usages[partition] = DiskUsage(folder, *self._io.disk_usage(folder))
             self._last_warning = None
         except OSError as error:
             why = f"{error.filename}: {error.strerror}"
             if why != self._last_warning:
-                log.warning("the disk cannot be measured (%s); it is taken for a roomy one", why)
+                log.warning(
+                    "the disk cannot be measured (%s); no puts are refused and no files deleted because of it", why
+                )
             self._last_warning = why
-        return list(found.values())
+        return list(usages.values())
 
     def _nearest(self, folder: Path) -> Path:
-        """The folder, or the one above it that exists: before the first message there is no log."""
+        """The folder or its nearest existing parent: before the first message the log's folder does not exist."""
         while not self._io.exists(folder) and folder != folder.parent:
             folder = folder.parent
         return folder
 
 
 class DiskWatcher(Worker):
-    """Keeps the running flag DISK_FULL true, and tells when files should go."""
+    """Sets and clears the running flag DISK_FULL; calls `on_pressure` when files that are not old should go."""
 
     def __init__(
         self, gauge: DiskGauge, limits: RetentionLimits, flags: RunningFlags, on_pressure: Callable[[], object]
@@ -108,7 +104,7 @@ class DiskWatcher(Worker):
             self._flags.raise_trouble(Trouble.DISK_FULL, reason)
         elif self.level is Level.FULL:
             self._flags.clear(Trouble.DISK_FULL)
-            log.warning("the disk has room again: puts are taken")
+            log.warning("the disk has room again: puts are accepted")
         risen, self.level = level > self.level, level
         if risen and level >= Level.YOUNG_FILES_GO:
             self._on_pressure()
@@ -122,7 +118,7 @@ PASSES_ON_REQUEST = 20
 
 
 class DeletedFile(msgspec.Struct, frozen=True):
-    """A file of the log that was deleted."""
+    """A log file that was deleted."""
 
     name: str
     size: int
@@ -130,7 +126,7 @@ class DeletedFile(msgspec.Struct, frozen=True):
 
 
 class Cleaner(Worker):
-    """Deletes; knows what it has deleted."""
+    """Deletes expired files, and counts them."""
 
     def __init__(
         self,
@@ -139,7 +135,7 @@ class Cleaner(Worker):
         gate: threading.Lock,
         derived_type: type[DerivedCleaner],
     ) -> None:
-        """`gate` is held during a pass, and by whoever removes queues."""
+        """`gate` is held during a pass, and while queues are removed."""
         settings, clock = engine.settings, engine.clock
         super().__init__("penstock-clean", settings.clean_resource_interval / 1000, first=FIRST_PASS_SECONDS)
         self._io = engine.io
@@ -158,10 +154,10 @@ class Cleaner(Worker):
         self._requested = 0
         self.files_deleted = self.bytes_freed = self.passes = 0
         self.problem = ""
-        """Why the last pass could not do all it should; empty if it could."""
+        """Why the last pass failed; empty if it did not."""
 
     def request(self) -> None:
-        """Has old files deleted at any hour: the next twenty passes are due, and the first comes now."""
+        """Makes the next twenty passes due at any hour, and starts the first one now."""
         self._requested = PASSES_ON_REQUEST
         self.wake()
 
@@ -174,7 +170,7 @@ class Cleaner(Worker):
                 error = disk_refused("cannot delete a file", Path(error.filename or self._log.queue.folder), 0, error)
             problem = str(error)
             if problem != self.problem:
-                log.warning("old files could not be deleted, it is tried again: %s", problem)
+                log.warning("old files could not be deleted, will retry: %s", problem)
         self.problem = problem
 
     def finish(self) -> None:
@@ -184,7 +180,7 @@ class Cleaner(Worker):
         return self._stopping.wait(self._queue_pause)
 
     def run(self, *, on_request: bool = False) -> list[DeletedFile]:
-        """One pass, if one is due; returns the log's files that went. Raises OSError or StoreFailed."""
+        """Runs a pass if one is due; returns the deleted log files. Raises OSError or StoreFailed."""
         with self._gate:
             gone: list[DeletedFile] = []
             try:
@@ -212,7 +208,7 @@ class Cleaner(Worker):
                 self.derived.clean()
             first = queue.files[0]
             safe = min(queue.flushed_where, self._dispatcher.position)
-            cause = self._limits.cause(facts_of(self._io, first, safe_offset=safe), self._clock(), self._level())
+            cause = self._limits.cause(LogFile.of(self._io, first, safe_offset=safe), self._clock(), self._level())
             if cause is None or not self._dropper.drop_first(queue):
                 return
             gone.append(self._count(first, cause))
@@ -220,7 +216,7 @@ class Cleaner(Worker):
                 return
 
     def _try_hung_file(self, gone: list[DeletedFile]) -> None:
-        """A file that was held when its time came goes when it can, whether or not a pass is due."""
+        """Retries the deletion of a file that readers held, whether or not a pass is due."""
         queue = self._log.queue
         first = queue.first
         if first is None or first.available or self._clock() - self._hung_tried_ms < self._hung_interval_ms:
@@ -232,17 +228,17 @@ class Cleaner(Worker):
     def _count(self, file: MappedFile, cause: Cause) -> DeletedFile:
         self.files_deleted += 1
         self.bytes_freed += file.size
-        log.info("%s is deleted (%s)", file.path, cause.value)
+        log.info("deleted %s (%s)", file.path, cause.value)
         return DeletedFile(file.path.name, file.size, cause)
 
 
 class Retention:
-    """The cleaner, the disk's watcher and the deletion of topics."""
+    """The cleaner, the disk watcher and the deletion of topics."""
 
     def __init__(
         self, engine: Engine, topics: TopicCleaner, derived_type: type[DerivedCleaner] = DerivedCleaner
     ) -> None:
-        """`derived_type` brings queues and index in line with the log's beginning."""
+        """`derived_type` cleans queues and index."""
         self._io = engine.io
         self._log = engine.log
         self.limits = RetentionLimits.of(engine.settings)
@@ -253,7 +249,7 @@ class Retention:
         self.watcher = DiskWatcher(self.gauge, self.limits, engine.flags, self.cleaner.wake)
 
     def threads(self) -> list[Worker]:
-        """What is to be started; the disk has been looked at once, so a full one refuses puts from the first on."""
+        """The threads to start. Measures the disk once, so that a full disk refuses even the first put."""
         self.watcher.work()
         return [self.watcher, self.cleaner]
 
@@ -261,7 +257,7 @@ class Retention:
         files = self._log.queue.files
         return RetentionFigures(
             disk=[disk_figures(usage, self.limits) for usage in self.gauge.measure()],
-            next_expiry_ms=self.limits.expires_ms(facts_of(self._io, files[0], safe_offset=0)) if files[1:] else -1,
+            next_expiry_ms=self.limits.expires_ms(LogFile.of(self._io, files[0], safe_offset=0)) if files[1:] else -1,
             log_files_deleted=self.cleaner.files_deleted,
             derived_files_deleted=self.derived.files_deleted,
             bytes_freed=self.cleaner.bytes_freed + self.derived.bytes_freed,

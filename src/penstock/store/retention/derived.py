@@ -1,14 +1,11 @@
-"""Deleting one file that somebody may be reading.
+"""Cleans what is derived from the log: deletes queue files, index files and notes that point before its beginning.
 
-A reader who holds the oldest file keeps it: it is tried again, and after `destroyMapedFileIntervalForcibly` it goes all
-the same. Its name and its place in the list go; its memory stays until the reader lets go, so nobody crashes.
+For each queue it raises the minimum offset first, so that readers see it before files disappear. Then it deletes
+leading files whose units all point before the log, and extension files that no unit refers to; then leading index
+files, and notes of damage and of deleted topics before the log. It never deletes the last file of a kind.
 
-
-Queues, index and notes follow the log: what points before its beginning goes.
-
-For each queue its minimum is corrected first, so that readers are told of it before files go; then leading files go
-whose units all point before the log, then extension files that no unit points into. Then leading index files, known
-damage and deleted topics that lie before the log. Never the last file of anything.
+A file that a reader holds stays and is retried. After `destroyMapedFileIntervalForcibly` it is deleted anyway: its name
+disappears, but its memory stays mapped until the reader releases it.
 """
 
 from __future__ import annotations
@@ -29,7 +26,7 @@ log = logging.getLogger("penstock.store")
 
 
 class Dropper:
-    """Remembers since when a file has been waiting for its readers. One thread at a time."""
+    """Deletes first files, and remembers how long readers have delayed each. One thread at a time."""
 
     def __init__(self, clock: Callable[[], int], patience_ms: int) -> None:
         self._clock = clock
@@ -37,14 +34,14 @@ class Dropper:
         self._since: dict[Path, int] = {}
 
     def drop_first(self, files: MappedFileQueue | Index) -> bool:
-        """Deletes the first file; False if its readers still have time. Raises OSError."""
+        """Deletes the first file; False if readers hold it and still have time. Raises OSError."""
         path = files.files[0].path
         now = self._clock()
         waited = now - self._since.setdefault(path, now)
         if not files.drop_first():
             if waited < self._patience_ms:
                 return False
-            log.warning("%s is deleted although it has been read for %d ms; its space is free later", path, waited)
+            log.warning("deleted %s although readers have held it for %d ms; its space is freed later", path, waited)
             files.drop_first(forced=True)
         del self._since[path]
         return True
@@ -54,10 +51,10 @@ _UNITS_AT_ONCE = 65_536
 
 
 class DerivedCleaner:
-    """Brings what is derived from the log in line with its beginning. One thread at a time."""
+    """Cleans queues, index and notes of a store with inline dispatch. One thread at a time."""
 
     def __init__(self, engine: Engine, dropper: Dropper, pause: Callable[[], bool]) -> None:
-        """`pause` is called after each queue that lost files; True: the store is closing."""
+        """`pause` is called after each queue that lost files; it returns True if the store is closing."""
         self._io = engine.io
         self._layout = engine.layout
         self._log = engine.log
@@ -71,9 +68,9 @@ class DerivedCleaner:
         self.files_deleted = self.bytes_freed = 0
 
     def clean(self) -> None:
-        """Does what is left to do since the log's minimum grew; what readers hold is left for the next time.
+        """Deletes what lies before the log's minimum; leaves files that readers hold to the next call.
 
-        Raises OSError or StoreFailed; the next call goes on.
+        Raises OSError or StoreFailed; the next call resumes.
         """
         files = self._log.queue.files
         if not files:
@@ -95,7 +92,7 @@ class DerivedCleaner:
             self._done_up_to = on_disk
 
     def _delete_expired(self, queue: ConsumeQueue, log_min_offset: int) -> bool:
-        """False if a reader keeps a file from going."""
+        """False if a reader holds an expired file."""
         while queue.expired(log_min_offset):
             if not self._dropper.drop_first(queue.files):
                 return False
@@ -115,7 +112,7 @@ class DerivedCleaner:
             self._count(size)
 
     def _first_extension_offset(self, queue: ConsumeQueue) -> int:
-        """The lowest offset in the extension files that a unit still points to, 0 if none does."""
+        """The lowest offset in the extension files that a unit points to, 0 if none does."""
         offset = queue.min_offset
         while (units := queue.page(offset, _UNITS_AT_ONCE)) is not None:
             codes = units["tags_code"][units["tags_code"] <= MAX_EXT_ADDRESS]
@@ -133,9 +130,9 @@ class DerivedCleaner:
         return True
 
     def _forget_notes(self, log_min_offset: int) -> None:
-        """Notes that speak only of what the log no longer has."""
+        """Removes notes about records that the log no longer holds."""
         known = read_damage(self._io, self._layout.damaged)
-        left = [found for found in known if found.end > log_min_offset]
+        left = [damage for damage in known if damage.end > log_min_offset]
         if len(left) < len(known):
             write_damage(self._io, self._layout.damaged, left)
         self._deleted_topics.forget_before(log_min_offset)
@@ -146,7 +143,7 @@ class DerivedCleaner:
 
 
 class BuilderCleaner(DerivedCleaner):
-    """In the process that builds queues and index: the notes are the store's."""
+    """Runs in the job of external dispatch; the notes belong to the store."""
 
     def _forget_notes(self, log_min_offset: int) -> None:
         pass

@@ -141,7 +141,7 @@ class TopicQueues(msgspec.Struct, frozen=True):
         count = self.count(topic)
         if not 0 <= queue_id < count:
             default = "" if topic in self.known else " (defaultTopicQueueNums)"
-            raise BadMessage(f"topic '{topic}' has {count} queues{default}, not a queue {queue_id}")
+            raise BadMessage(f"topic '{topic}' has {count} queues{default}; queue {queue_id} does not exist")
 
 
 def read_topic_queues(files: Files, layout: Layout, new_topic_queues: int) -> TopicQueues:

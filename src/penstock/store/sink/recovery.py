@@ -56,8 +56,8 @@ def resolve_pending_batch(files: Files, layout: Layout, file_size: int) -> str:
     if not _only_batch_follows(files, layout, pending, shape, file_size):
         kept = _quarantine_journal(files, layout)
         return (
-            f"{pending.identity} is incomplete from {pending.start} on, because its writer was killed, and other messages "
-            f"were stored after it: nothing was truncated, and the journal was moved to {kept}"
+            f"{pending.identity} is incomplete from {pending.start} on, because its writer was killed, and other "
+            f"messages were stored after it: nothing was truncated, and the journal was moved to {kept}"
         )
     cut = _truncate(files, layout, pending.start, shape, file_size)
     write_journal(files, layout, journal.rolled_back())
