@@ -142,7 +142,7 @@ def test_a_job_refuses_a_store_that_dispatches_itself(home: StoreHome) -> None:
 def test_a_job_waits_for_the_start_of_a_store_that_was_not_closed(home: StoreHome) -> None:
     home.open(**EXTERNAL).close()
     home.mark_crashed()
-    with pytest.raises(BadStore, match="start it first"):
+    with pytest.raises(BadStore, match="start the store first"):
         Builder.open(home.path)
     with home.open(**EXTERNAL):
         Builder.open(home.path).close()

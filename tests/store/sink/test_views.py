@@ -77,7 +77,7 @@ def test_positions_within_a_batch_are_taken_back_to_its_start(path: Path, layout
 def test_the_journal_keeps_the_places_of_the_last_batches_only() -> None:
     journal = Journal()
     for number in range(MAX_SPANS + 5):
-        journal = Journal(Intent(query_batch(number), number * 10, 0, 1), journal.spans).ended(number * 10 + 10)
+        journal = Journal(Intent(query_batch(number), number * 10, 0, 1), journal.spans).committed(number * 10 + 10)
     assert len(journal.spans) == MAX_SPANS
     assert journal.spans[0].start == 50
 

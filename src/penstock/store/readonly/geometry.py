@@ -173,5 +173,6 @@ def _index_misfit(geometry: IndexGeometry, sizes: dict[int, Path]) -> str:
     size, path = next((size, path) for size, path in sizes.items() if size != geometry.file_size)
     return (
         f"the index cannot be read: {path} has {size} bytes, and {geometry.slots} slots with {geometry.items} items "
-        f"make {geometry.file_size}; set the values it was created with (--set maxHashSlotNum=... --set maxIndexNum=...)"
+        f"make {geometry.file_size}; set the values it was created with "
+        "(--set maxHashSlotNum=... --set maxIndexNum=...)"
     )

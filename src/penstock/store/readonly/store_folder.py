@@ -92,7 +92,7 @@ class StoreFolder(NamedTuple):
 
 @contextlib.contextmanager
 def quiet_log() -> Iterator[None]:
-    """Silences the store's log: a view changes nothing, but would log repairs as done. Its report has the same notes."""
+    """Silences the store's log, which would report repairs that a view does not make; its report has the notes."""
     log = logging.getLogger("penstock.store")
     before = log.level
     log.setLevel(logging.CRITICAL)

@@ -287,8 +287,8 @@ class StoreTail:
         offsets = self._log.offsets()
         if offsets != list(range(self.log_min, max(end, self.log_min + len(offsets) * size), size)):
             return False
-        behind = (max(offset, end) for offset in offsets if offset + size > end)  # files may be preallocated
-        return not any(self._has_data_at(position) for position in behind)
+        tails = (max(offset, end) for offset in offsets if offset + size > end)  # files may be preallocated
+        return not any(self._has_data_at(position) for position in tails)
 
     def _has_data_at(self, position: int) -> bool:
         """Whether a record or a filler begins at a log position; True if the file is missing."""
