@@ -156,7 +156,7 @@ def test_damage_that_only_dispatch_meets_is_noted_too(home: StoreHome, records: 
 
 
 def test_dispatch_goes_on_exactly_behind_known_damage(home: StoreHome, records: list[Record]) -> None:
-    """The damaged bytes hold something that looks like a record: only a range that is known tells that it is none."""
+    """The damaged bytes look like a record: only the noted range shows that they are not one."""
     bad, after = records[20], records[21]
     path, position = home.log_files()[bad.physical_offset // 4096], bad.physical_offset % 4096
     home.write(path, position + 4, b"\0\0\0\0")

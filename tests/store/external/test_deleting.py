@@ -19,7 +19,7 @@ def aged(home: StoreHome) -> AgedStore:
 
 
 def dispatch_all(aged: AgedStore, builder: Builder) -> None:
-    eventually(lambda: builder.published == aged.store.log.max_offset, "the end is told")
+    eventually(lambda: builder.published == aged.store.log.max_offset, "the end is published")
     build_all(builder)
     aged.store.catch_up()
     assert aged.store.dispatcher.behind == 0

@@ -137,12 +137,12 @@ def test_what_was_staged_is_gone_after_a_commit(path: Path) -> None:
     files, layout = Files(), layout_of(path)
     stage(files, layout, f"{query_batch(0).key}-0", "1-0", b"a try that failed")
     stage(files, layout, f"{query_batch(0).key}-1", "1-0", b"a try that failed")
-    stage(files, layout, "write-of-somebody-else-0", "1-0", b"on its way")
+    stage(files, layout, "write-of-another-0", "1-0", b"on its way")
     stage(files, layout, "write-forgotten-0", "1-0", b"of a killed driver")
     old = files.modified_ms(layout.sink_staged) - ABANDONED_MS - 1000
     os.utime(layout.sink_staged / "write-forgotten-0", ns=(old * 10**6, old * 10**6))
     commit_rows(path, query_batch(1), 10)
-    assert sorted(each.name for each in layout.sink_staged.iterdir()) == ["write-of-somebody-else-0"]
+    assert sorted(each.name for each in layout.sink_staged.iterdir()) == ["write-of-another-0"]
 
 
 @pytest.mark.parametrize("harm", ["gone", "changed", "shorter"])

@@ -1,4 +1,4 @@
-"""Whoever looks at a store while a batch is appended sees all of it or nothing."""
+"""A reader of a store to which a batch is being appended sees all of it or nothing."""
 
 from __future__ import annotations
 

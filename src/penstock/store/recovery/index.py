@@ -55,16 +55,16 @@ class IndexRecovery:
     def _refuse_other_size(self, sizes: dict[str, int], noted: FileSizes | None) -> None:
         """If all files share another size, the settings are wrong, unless the dispatch note confirms them."""
         geometry = self._index.geometry
-        found = set(sizes.values())
+        other = set(sizes.values())
         same = noted is not None and (noted.hash_slots, noted.index_items) == tuple(geometry)
-        if len(found) != 1 or geometry.file_size in found or same or max(found) <= HEADER_SIZE or max(found) % 4:
+        if len(other) != 1 or geometry.file_size in other or same or max(other) <= HEADER_SIZE or max(other) % 4:
             return
         raise BadStore(
             "the size of the index file does not match maxHashSlotNum and maxIndexNum; set the values it was created "
             "with, or move the file elsewhere to have it rebuilt",
             path=self._index.folder / next(iter(sizes)),
             expected=f"{geometry.file_size} bytes",
-            found=f"{max(found)} bytes",
+            found=f"{max(other)} bytes",
         )
 
     def inspect(self, log: LogRecovery, clean: bool) -> None:

@@ -39,29 +39,10 @@ from penstock.store.sink.journal import whole_batches
 
 _MAX_UNPUBLISHED = 64 << 20
 """No record is larger, so a larger range is damage or a missing file."""
-
-
-def recheck_live_log(log: MappedFileQueue, end: int, damage: list[DamagedRange]) -> tuple[int, list[DamagedRange]]:
-    """Checks damaged ranges again and returns (end, damage) without those that the writer has filled since.
-
-    If the first record of a batch is not published yet, the whole batch is hidden: the log ends before it.
-    """
-    real: list[DamagedRange] = []
-    for each in damage:
-        file = log.find(each.physical_offset)
-        assert file is not None, "damage lies in a file of the log"
-        data, base, at = file.map.view, file.from_offset, each.physical_offset - file.from_offset
-        reason = kernels.check_record(data, at, base, True)
-        if reason in (Reason.STOP, Reason.BLANK):
-            continue
-        may_be_unpublished = reason == Reason.UNWRITTEN and each.size <= _MAX_UNPUBLISHED
-        if may_be_unpublished and is_unpublished(data, base, at, at + each.size):
-            return each.physical_offset, real
-        real.append(each)
-    return end, real
-
-
 EVERY_SECONDS = 2.0
+"""How often a walk saves its state."""
+_FILES_AFTER_CLEAN_EXIT = 3
+_NOTES_OF_A_KIND = 20
 
 
 class _Document(msgspec.Struct):
@@ -97,10 +78,6 @@ class WalkNote:
         """Call when the results of the walk are on disk."""
         if self._io.exists(self._path):
             self._io.unlink(self._path)
-
-
-_FILES_AFTER_CLEAN_EXIT = 3
-_NOTES_OF_A_KIND = 20
 
 
 class LogRecovery:
@@ -267,10 +244,10 @@ class LogRecovery:
         if self.damage != self._known and not self._io.read_only:
             write_damage(self._io, path, self.damage)
 
-    def add_damage(self, found: list[DamagedRange], report: RecoveryReport) -> None:
+    def add_damage(self, new: list[DamagedRange], report: RecoveryReport) -> None:
         """Notes damage that dispatch found in files that were not walked. Raises StoreFailed."""
         before = self.damage
-        report.damage = self.damage = merged_by_file([*before, *found], self._queue.file_size)
+        report.damage = self.damage = merged_by_file([*before, *new], self._queue.file_size)
         if self.damage != before:
             self._report_damage(report, [each for each in self.damage if each not in before])
             if not self._io.read_only:
@@ -337,3 +314,23 @@ class LogRecovery:
     def remove_walk_note(self) -> None:
         """Call last, when recovery is complete."""
         self._walk_note.remove()
+
+
+def recheck_live_log(log: MappedFileQueue, end: int, damage: list[DamagedRange]) -> tuple[int, list[DamagedRange]]:
+    """Checks damaged ranges again and returns (end, damage) without those that the writer has filled since.
+
+    If the first record of a batch is not published yet, the whole batch is hidden: the log ends before it.
+    """
+    real: list[DamagedRange] = []
+    for each in damage:
+        file = log.find(each.physical_offset)
+        assert file is not None, "damage lies in a file of the log"
+        data, base, at = file.map.view, file.from_offset, each.physical_offset - file.from_offset
+        reason = kernels.check_record(data, at, base, True)
+        if reason in (Reason.STOP, Reason.BLANK):
+            continue
+        may_be_unpublished = reason == Reason.UNWRITTEN and each.size <= _MAX_UNPUBLISHED
+        if may_be_unpublished and is_unpublished(data, base, at, at + each.size):
+            return each.physical_offset, real
+        real.append(each)
+    return end, real

@@ -102,7 +102,7 @@ class QueueRecovery:
     def _refuse_other_size(self, shapes: list[FolderShape], noted: FileSizes | None) -> None:
         """If all files share another size, the setting is wrong, unless the dispatch note confirms it."""
         size = self._queues.file_size
-        wrong = {found for shape in shapes for found in shape.wrong_sizes.values()}
+        wrong = {wrong_size for shape in shapes for wrong_size in shape.wrong_sizes.values()}
         fits = any(shape.offsets or shape.misplaced for shape in shapes) or (noted and noted.consume_queue == size)
         if len(wrong) != 1 or fits or max(wrong) % UNIT_SIZE or not max(wrong):
             return
