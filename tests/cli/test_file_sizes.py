@@ -159,7 +159,7 @@ def test_an_index_file_of_a_wrong_size_is_made_up_for_where_a_note_tells_the_rig
         data.truncate(1000)
     ran = run(*asked).done()
     assert ran.out == before
-    assert f"a start would report: {victim}: the index could not be believed" in ran.err
+    assert f"a start would report: {victim}: the index is not valid" in ran.err
 
 
 def test_an_index_file_of_a_wrong_size_is_named(run: Run, filled: Filled) -> None:

@@ -320,7 +320,7 @@ MISTAKES: dict[str, tuple[Typed, str, str]] = {
     "a comparison with nothing": (lambda p: ["pipeline", "diff", p.store], "compare with what?", "Give the folder"),
     "dispatch for a store that does it itself": (
         lambda p: ["pipeline", "dispatch", "--store", p.store],
-        "store: the queues of this store are built by the store itself",
+        "store: this store builds its queues itself",
         "start it with dispatch=external first",
     ),
     "dispatch for a store that is not there": (

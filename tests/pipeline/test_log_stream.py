@@ -12,7 +12,7 @@ pytest.importorskip("pyspark", reason="these tests need the extra `spark`")
 from penstock.cli.main import main
 from penstock.pipeline.stream import LogSlice, PublishedLogReader
 from penstock.store import Dispatch
-from penstock.store.external.agreement import Terms, read_terms
+from penstock.store.external.agreement import DispatchAgreement, read_agreement
 from penstock.store.io import Files
 from penstock.store.layout import Layout
 
@@ -60,9 +60,9 @@ def test_a_piece_is_a_row(tmp_path: Path) -> None:
 
 def test_the_job_needs_no_settings(tmp_path: Path) -> None:
     home, _ = made(tmp_path)
-    terms = read_terms(Files(), Layout(home.path, home.path / "commitlog"))
+    terms = read_agreement(Files(), Layout(home.path, home.path / "commitlog"))
     assert terms is not None
-    assert Terms.of(terms.settings(home.path)) == terms
+    assert DispatchAgreement.of(terms.settings(home.path)) == terms
     assert terms.sizes.commit_log == 16_384
 
 

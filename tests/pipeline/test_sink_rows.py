@@ -152,10 +152,10 @@ def test_a_queue_that_is_given_counts_and_null_is_not_given() -> None:
     [
         ({"topic": ["t", "a b"]}, "row 1 of partition 5: the topic 'a b' holds characters"),
         ({"topic": ["t", "RMQ_SYS_TRANS_HALF_TOPIC"]}, "row 1 of partition 5: topic 'RMQ_SYS_TRANS_HALF_TOPIC' is the"),
-        ({"topic": ["t", "closed"]}, "row 1 of partition 5: topic 'closed' may not be written to"),
-        ({"queue_id": [3, 4]}, "row 1 of partition 5: topic 't' has 4 queues, and no queue 4"),
-        ({"queue_id": [-1]}, "row 0 of partition 5: topic 't' has 4 queues, and no queue -1"),
-        ({"topic": ["new"], "queue_id": [8]}, "topic 'new' has 8 queues, as new topics have (defaultTopicQueueNums)"),
+        ({"topic": ["t", "closed"]}, "row 1 of partition 5: topic 'closed' is not writable"),
+        ({"queue_id": [3, 4]}, "row 1 of partition 5: topic 't' has 4 queues; queue 4 does not exist"),
+        ({"queue_id": [-1]}, "row 0 of partition 5: topic 't' has 4 queues; queue -1 does not exist"),
+        ({"topic": ["new"], "queue_id": [8]}, "topic 'new' has 8 queues (defaultTopicQueueNums)"),
         ({"delay_level": [18, 19]}, "row 1 of partition 5: there is no delay level 19; there are 1 to 18"),
         ({"delay_level": [None, -1]}, "row 1 of partition 5: there is no delay level -1"),
         ({"body": [b"", b"x" * (600 << 10)]}, "row 1 of partition 5: the body has 614400 bytes"),
@@ -252,12 +252,12 @@ def test_what_tasks_stage_is_committed_in_the_order_of_the_partitions(target: St
     stage(target, identity, 2, "a task that failed")
     outcome = target.commit(tasks)
     assert outcome is not None
-    assert not outcome.was_there
+    assert not outcome.already_stored
     assert stored(target) == [b"a", b"b", b"c"]
     assert list(target.layout.sink_staged.iterdir()) == []
     again = target.commit([stage(target, identity, 0, "other")])
     assert again is not None
-    assert again.was_there
+    assert again.already_stored
     assert stored(target) == [b"a", b"b", b"c"]
 
 

@@ -1,4 +1,4 @@
-"""A store that nobody has touched since it was closed is told from one that a start would have to look at."""
+"""A cleanly closed store is distinguished from one that a start would have to recover."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ def closed(home: StoreHome) -> StoreHome:
     return home
 
 
-def is_as_closed(home: StoreHome) -> bool:
+def is_cleanly_closed(home: StoreHome) -> bool:
     folder = StoreFolder.find(home.path)
     tail = StoreTail(folder.layout, folder.settings)
     try:
-        return tail.is_as_closed
+        return tail.is_cleanly_closed
     finally:
         tail.close()
 
@@ -53,7 +53,7 @@ def write(path: Path, position: int, data: bytes) -> None:
 
 
 def test_a_closed_store_is_as_it_was_closed_and_ends_where_a_view_does(closed: StoreHome) -> None:
-    assert is_as_closed(closed)
+    assert is_cleanly_closed(closed)
     folder = StoreFolder.find(closed.path)
     tail = StoreTail(folder.layout, folder.settings)
     view = closed.open(read_only=True, **SIZES)
@@ -66,7 +66,7 @@ def test_a_closed_store_is_as_it_was_closed_and_ends_where_a_view_does(closed: S
 def test_files_that_were_made_ahead_do_no_harm(closed: StoreHome) -> None:
     ahead = len(log_files(closed)) * LOG_FILE
     (closed.path / "commitlog" / f"{ahead:020}").write_bytes(bytes(LOG_FILE))
-    assert is_as_closed(closed)
+    assert is_cleanly_closed(closed)
 
 
 def say_that_it_was_not_closed(home: StoreHome) -> None:
@@ -123,9 +123,9 @@ def note_damage(home: StoreHome) -> None:
 )
 def test_a_store_that_was_touched_is_not(closed: StoreHome, touch: Callable[[StoreHome], None]) -> None:
     touch(closed)
-    assert not is_as_closed(closed)
+    assert not is_cleanly_closed(closed)
 
 
 def test_a_store_that_was_never_closed_is_not(home: StoreHome) -> None:
     home.put_numbered(home.open(**SIZES), 3)
-    assert not is_as_closed(home)
+    assert not is_cleanly_closed(home)

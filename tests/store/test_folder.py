@@ -61,7 +61,7 @@ def test_the_log_may_lie_elsewhere(home: StoreHome, tmp_path: Path) -> None:
     view.close()
 
 
-def test_an_owner_is_seen_whoever_it_is(home: StoreHome, run_python: Callable[..., Popen[str]]) -> None:
+def test_any_owner_is_seen(home: StoreHome, run_python: Callable[..., Popen[str]]) -> None:
     with home.open():
         assert StoreFolder.find(home.path).owner == os.getpid()
     assert StoreFolder.find(home.path).owner == 0
@@ -130,13 +130,13 @@ def test_what_an_owner_disturbs_is_tried_again(home: StoreHome) -> None:
 
     with home.open():
         folder = StoreFolder.find(home.path)
-        assert folder.settled(lambda: act(3)) == "done"
+        assert folder.retrying(lambda: act(3)) == "done"
         assert len(tried) == 4
         tried.clear()
         with pytest.raises(FileNotFoundError):
-            folder.settled(lambda: act(9))
+            folder.retrying(lambda: act(9))
         assert len(tried) == 4
     tried.clear()
     with pytest.raises(FileNotFoundError):
-        StoreFolder.find(home.path).settled(lambda: act(1))
+        StoreFolder.find(home.path).retrying(lambda: act(1))
     assert len(tried) == 1, "without an owner nothing changes by itself"

@@ -10,7 +10,7 @@ from support.stores import StoreHome
 from penstock.errors import BadStore
 from penstock.format.queue_unit import pack_unit
 from penstock.store.readonly import view as view_module
-from penstock.store.readonly.view import FilesView, GivenUnits, LogView, QueueView
+from penstock.store.readonly.view import FilesView, LogView, QueueView, ShippedUnits
 
 FILE_SIZE = 4096
 UNITS = 5
@@ -133,7 +133,7 @@ def test_units_come_from_one_file_at_a_time_and_end_where_the_view_does(home: St
 
 def test_units_that_are_sent_along_are_read_like_those_of_a_file() -> None:
     units = [(100 * number, 100, number) for number in range(6)]
-    view = GivenUnits("T", 3, 40, b"".join(pack_unit(*unit) for unit in units))
+    view = ShippedUnits("T", 3, 40, b"".join(pack_unit(*unit) for unit in units))
     assert (view.topic, view.queue_id, view.min_offset, view.max_offset) == ("T", 3, 40, 46)
     for first, most in ((40, 100), (42, 2), (45, 1)):
         page = view.page(first, most)

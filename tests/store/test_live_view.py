@@ -16,7 +16,8 @@ from penstock.store.index import IndexFile
 from penstock.store.io import Files
 from penstock.store.mapped_file_queue import MappedFileQueue
 from penstock.store.overlay import OverlayFiles
-from penstock.store.recovery.log import freeze_index, settle_log
+from penstock.store.recovery.index import freeze_index
+from penstock.store.recovery.log import recheck_live_log
 
 pytestmark = pytest.mark.usefixtures("kernels_name")
 
@@ -98,7 +99,7 @@ def test_what_was_written_meanwhile_is_no_damage(tmp_path: Path) -> None:
     data = make_log([b"one", b"two", b"three"])
     first = len(make_record(0, b"one"))
     log = log_with(tmp_path, data)
-    assert settle_log(log, len(data), [DamagedRange(first, first, "UNWRITTEN")]) == (len(data), [])
+    assert recheck_live_log(log, len(data), [DamagedRange(first, first, "UNWRITTEN")]) == (len(data), [])
 
 
 def test_a_batch_that_is_not_published_yet_is_the_end_of_the_log(tmp_path: Path) -> None:
@@ -106,7 +107,7 @@ def test_a_batch_that_is_not_published_yet_is_the_end_of_the_log(tmp_path: Path)
     size = len(make_record(0, b"one"))
     data[size : size + 8] = bytes(8)
     log = log_with(tmp_path, data)
-    assert settle_log(log, len(data), [DamagedRange(size, size, "UNWRITTEN")]) == (size, [])
+    assert recheck_live_log(log, len(data), [DamagedRange(size, size, "UNWRITTEN")]) == (size, [])
 
 
 def test_damage_stays_damage(tmp_path: Path) -> None:
@@ -114,7 +115,7 @@ def test_damage_stays_damage(tmp_path: Path) -> None:
     size = len(make_record(0, b"one"))
     data[size + 4] ^= 0xFF
     damage = [DamagedRange(size, size, "BAD_MAGIC")]
-    assert settle_log(log_with(tmp_path, data), len(data), damage) == (len(data), damage)
+    assert recheck_live_log(log_with(tmp_path, data), len(data), damage) == (len(data), damage)
 
 
 # -- the store -----------------------------------------------------------------------------------------------------

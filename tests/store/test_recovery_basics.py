@@ -104,7 +104,7 @@ def test_files_made_ahead_and_never_used_are_removed_after_a_crash(home: StoreHo
 
 
 @pytest.mark.parametrize("size", [0, 1000])
-def test_a_last_file_whose_making_was_cut_short_is_made_anew(home: StoreHome, size: int) -> None:
+def test_a_last_file_whose_creation_was_interrupted_is_created_again(home: StoreHome, size: int) -> None:
     with home.open(**SMALL) as store:
         home.put_numbered(store, 50)
         before = home.state(store)
@@ -186,7 +186,7 @@ def test_garbage_behind_the_log_is_kept_aside_and_zeroed(home: StoreHome) -> Non
 
 
 def test_stale_units_behind_a_cut_do_not_come_back(home: StoreHome) -> None:
-    """After RocketMQ cut a record, its unit was believed again once another topic's bytes lay there."""
+    """After RocketMQ truncated a record, its unit counted again once another topic's bytes took its place."""
     sizes = {"mapped_file_size_consume_queue": 10 * 20}
     with home.open(**sizes) as store:
         home.put_numbered(store, 25)

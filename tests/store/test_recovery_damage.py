@@ -74,7 +74,7 @@ def test_damage_is_remembered_and_warned_of_at_each_start_until_it_is_repaired(
             assert store.max_offset("T", 0) == 200
         (warning,) = [note for note in store.report.notes if "no valid record" in note]
         assert f"{bad.size} bytes at {bad.physical_offset}" in warning
-        assert "Java would cut the log here" in warning
+        assert "RocketMQ would truncate the log here" in warning
         assert f"`penstock store repair {home.path}`" in warning
     restore(home, bad, byte)
     with home.open(**SMALL) as store:
@@ -148,7 +148,7 @@ def test_damage_that_only_dispatch_meets_is_noted_too(home: StoreHome, records: 
         with home.open(**SMALL) as store:
             assert store.report.walked_from > bad.physical_offset
             assert store.report.damage == known(home) == [range_of(bad, "BAD_MAGIC")]
-            assert any("Java would cut the log here" in note for note in store.report.notes)
+            assert any("RocketMQ would truncate the log here" in note for note in store.report.notes)
             assert home.read_queue(store, "T") == records[:20] + records[21:]
 
 
@@ -156,7 +156,7 @@ def test_damage_that_only_dispatch_meets_is_noted_too(home: StoreHome, records: 
 
 
 def test_dispatch_goes_on_exactly_behind_known_damage(home: StoreHome, records: list[Record]) -> None:
-    """The damaged bytes hold something that looks like a record: only a range that is known tells that it is none."""
+    """The damaged bytes look like a record: only the noted range shows that they are not one."""
     bad, after = records[20], records[21]
     path, position = home.log_files()[bad.physical_offset // 4096], bad.physical_offset % 4096
     home.write(path, position + 4, b"\0\0\0\0")

@@ -1,4 +1,4 @@
-"""What a start makes of an index that is half written: every key is found again, and none twice."""
+"""Recovery of a torn index: a query finds every key, and none twice."""
 
 from __future__ import annotations
 

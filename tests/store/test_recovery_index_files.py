@@ -1,4 +1,4 @@
-"""What a start makes of index files that are not what they should be: each key is found once, and queries end."""
+"""Recovery of invalid index files: each key is found once, and queries end."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ HARMS: list[Harm] = [
 
 @CLEAN_OR_NOT
 @pytest.mark.parametrize("harm", HARMS, ids=[harm.__name__ for harm in HARMS])
-def test_an_index_that_cannot_be_believed_is_built_again(filled: StoreHome, harm: Harm, crashed: bool) -> None:
+def test_an_invalid_index_is_rebuilt(filled: StoreHome, harm: Harm, crashed: bool) -> None:
     """rocketmq#8007, #3868: the last index file was destroyed at a start, and keys were not found any more."""
     harm(filled)
     if crashed:
@@ -159,7 +159,7 @@ def test_the_files_before_the_bad_one_are_kept(filled: StoreHome) -> None:
 
 
 def test_an_index_ahead_of_the_log_does_not_stop_indexing(filled: StoreHome) -> None:
-    """rocketmq#8041: the log was reset, the index believed that it had all of it, and silently stopped."""
+    """rocketmq#8041: the log was reset, the index seemed complete, and indexing silently stopped."""
     for path in filled.log_files()[2:]:
         path.unlink()
     for crashed in (False, True):
@@ -209,7 +209,7 @@ def test_files_of_one_other_size_mean_that_the_settings_are_wrong(filled: StoreH
     if not noted:
         (filled.path / "penstock" / "dispatched.json").unlink()
     before = filled.listing()
-    with pytest.raises(BadStore, match="set those it was made with") as refused:
+    with pytest.raises(BadStore, match="set the values it was created with") as refused:
         filled.open(**{**SMALL, "max_index_num": 90})
     assert str(filled.index_files()[0]) in str(refused.value)
     assert filled.listing() == before

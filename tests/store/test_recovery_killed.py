@@ -147,7 +147,7 @@ def test_a_recovery_killed_at_any_step_ends_in_the_same_state_when_it_is_started
             last.append(str(killed))
             files.bury()
         except StoreFailed as error:
-            pytest.fail(f"step {step}: a kill is no refusal of the disk: {error}")
+            pytest.fail(f"step {step}: a kill must not look like a disk error: {error}")
         found = seen(place)
         place.close_all()
         assert found == expected, f"killed at step {step}: {last[-1:]}"
@@ -193,11 +193,11 @@ def test_a_walk_goes_on_where_the_one_before_was_killed(
     with pytest.raises(Killed):
         home.open(files=KilledWhenItActs(), **SMALL)
     assert note.exists()
-    told: list[int] = []
+    done: list[int] = []
     with MessageStore.open(
-        home.path, Settings.dev(**SMALL), clock=home.clock, progress=lambda told_now: told.append(told_now.done)
+        home.path, Settings.dev(**SMALL), clock=home.clock, progress=lambda progress: done.append(progress.done)
     ) as store:
-        assert told[0] > 2048, "it does not begin again"
+        assert done[0] > 2048, "it does not begin again"
         assert store.report.walked_from == 0
     assert not note.exists()
     assert seen(home) == seen(undisturbed)

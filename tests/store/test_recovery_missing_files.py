@@ -1,4 +1,4 @@
-"""Files of the log that are not there: in the middle zeros stand in for them, at either end the log is shorter."""
+"""Files of the log that are not there: in the middle they are replaced by zeros, at either end the log is shorter."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_a_log_file_that_vanished_from_the_middle_does_not_stop_consumption(
             assert all(len(store.query("T", key)) == 1 for key in ("k0", "k449"))
             assert store.query("T", without(records)[gone[0] * 39 + 20].properties["KEYS"]) == []
             assert store.max_offset("T", 0) == 450
-            assert any("Java would cut the log here" in note for note in store.report.notes)
+            assert any("RocketMQ would truncate the log here" in note for note in store.report.notes)
     for path in paths:
         assert path.stat().st_size == SIZE
     assert read_damage(Files(), home.path / "penstock" / "damaged.json") == missing(*gone)
@@ -82,8 +82,8 @@ def test_the_first_start_names_the_file_that_is_missing(home: StoreHome, records
     path = home.log_files()[4]
     path.unlink()
     with home.open(**SMALL) as store:
-        assert f"{path}: the file is missing; zeros stand in for it" in store.report.notes
-    assert not any("stand in" in note for note in home.open(**SMALL).report.notes)
+        assert f"{path}: the file is missing and was replaced by zeros" in store.report.notes
+    assert not any("replaced by zeros" in note for note in home.open(**SMALL).report.notes)
 
 
 def test_a_file_that_is_put_back_is_served_again(home: StoreHome, records: list[Record], tmp_path: Path) -> None:
@@ -163,7 +163,7 @@ def test_a_log_that_lost_its_last_file_says_how_much_is_not_there_any_more(
     assert home.read_queue(store, "T") == left
     assert store.report.units_cut == len(records) - len(left)
     end = records[-1].physical_offset + records[-1].size
-    assert any(f"{end - 11 * SIZE} bytes are not there any more" in note for note in store.report.notes)
+    assert any(f"{end - 11 * SIZE} bytes are missing" in note for note in store.report.notes)
     assert store.put(Message("T", b"next")).queue_offset == len(left)
     assert store.query("T", "k449") == []
 

@@ -1,4 +1,4 @@
-"""What a start makes of queues that are not what they should be: little is built again, and nothing is lost."""
+"""Recovery of invalid queues: little is rebuilt, and nothing is lost."""
 
 from __future__ import annotations
 
@@ -135,9 +135,7 @@ HARMS: list[Harm] = [
 
 @CLEAN_OR_NOT
 @pytest.mark.parametrize("harm", HARMS, ids=[harm.__name__ for harm in HARMS])
-def test_a_queue_that_cannot_be_believed_is_built_again(
-    home: StoreHome, before: dict[str, object], harm: Harm, crashed: bool
-) -> None:
+def test_an_invalid_queue_is_rebuilt(home: StoreHome, before: dict[str, object], harm: Harm, crashed: bool) -> None:
     """rocketmq#7355: "logic queue order maybe wrong", and the cure was to delete all queues."""
     whole = {path: path.read_bytes() for path in home.queue_files("T")}
     harm(home)
@@ -214,7 +212,7 @@ def test_units_of_another_queue_at_the_end_are_noticed(home: StoreHome, before: 
 def test_one_unit_of_nonsense_costs_at_most_that_message(
     home: StoreHome, before: dict[str, object], number: int, unit: tuple[int, int, int], crashed: bool
 ) -> None:
-    """Where a start does not look at each unit, a get notices it; the others are served."""
+    """Where a start does not check each unit, a get detects the bad one; the others are served."""
     path = home.queue_files("T")[number // UNITS]
     home.write(path, number % UNITS * UNIT_SIZE, pack_unit(*unit))
     if crashed:
@@ -225,7 +223,7 @@ def test_one_unit_of_nonsense_costs_at_most_that_message(
     assert found == sorted(found)
     assert store.max_offset("T", 0) == 110
     if number >= 3 * UNITS:
-        assert len(found) == 110, "of the last three files each unit is looked at"
+        assert len(found) == 110, "of the last three files each unit is checked"
     assert store.put(Message("T", b"next")).queue_offset == 110
 
 

@@ -1,4 +1,4 @@
-"""Where a start begins to look: in the log, in queues, and what it leaves if it is cut short itself."""
+"""Where recovery starts in log and queues, and what an interrupted recovery leaves."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_after_a_clean_exit_the_walk_begins_in_the_third_last_file(home: StoreHo
 
 @pytest.mark.parametrize("content", [b"", b"garbage"], ids=["zeros", "garbage"])
 def test_a_log_that_ends_before_the_third_last_file_ends_there(home: StoreHome, content: bytes) -> None:
-    """Files that hold no record, behind a clean exit: the log goes on where the last record ends."""
+    """Files without records after a clean exit: the log continues where the last record ends."""
     with home.open(**SMALL_LOG) as store:
         home.put_numbered(store, 100)
         before, end = home.state(store), store.log.max_offset

@@ -1,4 +1,4 @@
-"""Following a store in its files: what comes, what goes, and what is not believed."""
+"""Following a store in its files: new units, deleted files, and units that are not trusted."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SIZES = {"mapped_file_size_commit_log": 4096, "mapped_file_size_consume_queue": 
 
 @pytest.fixture(autouse=True)
 def _list_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each look lists the folders, so that no test waits."""
+    """Each refresh lists the folders, so that no test waits."""
     monkeypatch.setattr(tail, "_LIST_EVERY_S", 0.0)
 
 
@@ -50,7 +50,7 @@ def put(store: MessageStore, count: int, topic: str = "T", queue_id: int = 0) ->
 
 
 def bounds(seen: StoreTail) -> dict[tuple[str, int], tuple[int, int]]:
-    seen.look()
+    seen.refresh()
     return {name: (queue.min_offset, queue.max_offset) for name, queue in seen.queues.items()}
 
 
@@ -155,7 +155,7 @@ def test_a_topic_that_is_deleted_and_made_again_is_the_new_one(
     assert units(seen) == units_of(store)
 
 
-def test_a_queue_that_a_start_has_cut_is_read_anew(home: StoreHome, follow: Callable[[], StoreTail]) -> None:
+def test_a_queue_that_a_start_truncated_is_read_again(home: StoreHome, follow: Callable[[], StoreTail]) -> None:
     """After a power loss the log is shorter than the queue, and what comes then gets the same offsets."""
     with home.open(**SIZES) as store:
         put(store, 2 * UNITS + 3)
@@ -177,7 +177,7 @@ def test_a_queue_that_a_start_has_cut_is_read_anew(home: StoreHome, follow: Call
     assert units(seen) == units_of(store)
 
 
-# -- what is not believed ------------------------------------------------------------------------------------------
+# -- what is not trusted -------------------------------------------------------------------------------------------
 
 
 class Pen:
@@ -210,7 +210,7 @@ def unit_of_the_fourth(home: StoreHome) -> bytes:
 
 
 @pytest.mark.parametrize("part", range(1, 20))
-def test_a_unit_that_is_half_written_is_not_believed_until_it_is_whole(
+def test_a_torn_unit_is_not_trusted_until_it_is_whole(
     home: StoreHome, store: MessageStore, follow: Callable[[], StoreTail], part: int
 ) -> None:
     """In whichever order the halves arrive. The tags' hash is not needed to know that the unit is there."""
@@ -226,7 +226,7 @@ def test_a_unit_that_is_half_written_is_not_believed_until_it_is_whole(
         pen.write(3, bytes(20))
 
 
-def test_a_unit_whose_record_is_not_there_is_believed_once_it_is(
+def test_a_unit_whose_record_is_missing_is_trusted_once_it_exists(
     home: StoreHome, store: MessageStore, follow: Callable[[], StoreTail]
 ) -> None:
     whole = unit_of_the_fourth(home)
@@ -277,12 +277,12 @@ def test_an_idle_look_lists_nothing_and_opens_nothing(home: StoreHome, monkeypat
     assert len(seen.queues) == 200
     calls.clear()
     for _ in range(10):
-        seen.look()
-    assert len(calls) <= 10, "at most one look at the sink's journal each time"
+        seen.refresh()
+    assert len(calls) <= 10, "at most one read of the sink's journal each time"
     assert store.put(Message("topic7", b"x", queue_id=3)).ok
     store.catch_up()
     calls.clear()
-    seen.look()
+    seen.refresh()
     assert seen.queues["topic7", 3].max_offset == 2
     assert len(calls) <= 2
     seen.close()
@@ -323,4 +323,4 @@ def test_a_queue_whose_files_do_not_fit_is_said_and_not_hidden(
         follow()
     home.queue_files("T")[0].unlink()
     with pytest.raises(BadStore, match="the file has another size"):
-        seen.look()
+        seen.refresh()

@@ -39,7 +39,7 @@ class Tail:
         self._map: mmap.mmap | None = None
         self.offsets: list[int] = []
         self.total = 0
-        self.looks = 0
+        self.refreshes = 0
         """How often it looked and saw something new: how close it was on the writer's heels."""
 
     @property
@@ -70,7 +70,7 @@ class Tail:
         )
         self.offsets += rows["physical_offset"].tolist()
         self.total += int(rows["size"].sum())
-        self.looks += bool(len(rows))
+        self.refreshes += bool(len(rows))
         self._position = reached
         if reason in (Reason.BLANK, Reason.STOP):
             self._map.close()
@@ -124,7 +124,7 @@ def test_a_process_that_tails_the_log_sees_whole_records_in_order(
     assert tail.total == written["total"]
     assert tail.end == written["end"]
     assert len(tail.offsets) >= count
-    assert tail.looks > 100, "it must really have followed, not read everything at the end"
+    assert tail.refreshes > 100, "it must really have followed, not read everything at the end"
 
 
 @pytest.mark.parametrize("twin", BY_TWIN)

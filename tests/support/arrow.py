@@ -16,7 +16,7 @@ from penstock.store import GetStatus, Message, MessageStore, Record, Settings
 from penstock.store.audit import audit
 from penstock.store.io import Files
 from penstock.store.layout import Layout
-from penstock.store.sink.commit import CommitResult, SinkBatch, commit, folder_of, read_part, stage
+from penstock.store.sink.commit import CommitResult, SinkBatch, commit, read_part, stage, staging_folder
 from penstock.store.sink.journal import Identity, WriterKind
 from support.disks import UnsyncedFiles
 
@@ -159,7 +159,7 @@ def commit_rows(
 ) -> CommitResult:
     """Stages and commits `count` rows; `between` is called before each put, and after the last."""
     files, layout = files or Files(), Layout.of(path, SETTINGS)
-    folder = folder_of(identity, str(identity.batch_id))
+    folder = staging_folder(identity, str(identity.batch_id))
     parts = [
         stage(files, layout, folder, "0-0", b"%d %d" % (at, min(at + PIECE, count))) for at in range(0, count, PIECE)
     ]
@@ -172,7 +172,7 @@ def commit_rows(
         between(len(parts))
 
     queues = {"orders": QUEUES - 1, "results": QUEUES - 1} if count else {}
-    batch = SinkBatch(identity, rows=count, queues=queues, of_new_topics=QUEUES)
+    batch = SinkBatch(identity, rows=count, queues=queues, new_topic_queues=QUEUES)
     return commit(path, changes.pop("settings", SETTINGS), changes.pop("batch", batch), read, files=files)
 
 

@@ -28,7 +28,7 @@ from penstock.store import FlushDiskType, GetStatus, Message, MessageStore, PutR
 from penstock.store.external.builder import Builder
 from penstock.store.external.scan import DerivedRange, LogRange, cut_range, decode_piece, encode_piece, scan
 from penstock.store.io import Files
-from penstock.store.retention.cleaner import Gone
+from penstock.store.retention.cleaner import DeletedFile
 from support.disks import MeasuredFiles
 
 
@@ -253,12 +253,12 @@ class AgedStore:
 
     # -- deleting --------------------------------------------------------------------------------------------
 
-    def run(self) -> list[Gone]:
+    def run(self) -> list[DeletedFile]:
         """One pass."""
-        gone: list[Gone] = self.retention.cleaner.run()
+        gone: list[DeletedFile] = self.retention.cleaner.run()
         return gone
 
-    def run_on_request(self) -> list[Gone]:
+    def run_on_request(self) -> list[DeletedFile]:
         """One pass as if somebody had asked for it."""
         self.retention.cleaner._requested = 1
         return self.run()

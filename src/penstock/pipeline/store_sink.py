@@ -33,12 +33,12 @@ from penstock.store.sink.commit import (
     StagedFile,
     TopicQueues,
     commit,
-    folder_of,
     is_owned_by_others,
     read_part,
     read_topic_queues,
     remove_staged,
     stage,
+    staging_folder,
 )
 from penstock.store.sink.journal import Identity
 
@@ -98,7 +98,7 @@ class StoreTarget:
         return Layout.of(self.root, self.settings)
 
     @property
-    def of_new_topics(self) -> int:
+    def new_topic_queues(self) -> int:
         return BrokerSettings.of(self.settings).default_topic_queue_nums
 
     # -- on a worker -----------------------------------------------------------------------------------------
@@ -108,13 +108,13 @@ class StoreTarget:
     ) -> Staged:
         """Checks and stages the rows of one task. Raises BadMessage, BadStore or StoreFailed."""
         files, layout = Files(), self.layout
-        check = RowCheck(self.settings, read_topic_queues(files, layout, self.of_new_topics), partition)
+        check = RowCheck(self.settings, read_topic_queues(files, layout, self.new_topic_queues), partition)
         parts: list[StagedFile] = []
         waiting: list[pa.RecordBatch] = []
 
         def write() -> None:
             if waiting:
-                parts.append(stage(files, layout, folder_of(identity, run), str(partition), _encoded(waiting)))
+                parts.append(stage(files, layout, staging_folder(identity, run), str(partition), _encoded(waiting)))
                 waiting.clear()
 
         for batch in batches:
@@ -135,7 +135,7 @@ class StoreTarget:
         for each in staged:
             for topic, highest in each.queues.items():
                 queues[topic] = max(highest, queues.get(topic, 0))
-        batch = SinkBatch(staged[0].identity, sum(each.rows for each in staged), queues, self.of_new_topics)
+        batch = SinkBatch(staged[0].identity, sum(each.rows for each in staged), queues, self.new_topic_queues)
         try:
             return commit(self.root, self.settings, batch, lambda born: self._read(staged, born))
         except StoreInUse:
@@ -145,14 +145,14 @@ class StoreTarget:
         files, layout = Files(), self.layout
         for each in staged:
             for part in each.parts:
-                data = read_part(files, layout, folder_of(each.identity, each.run), part)
+                data = read_part(files, layout, staging_folder(each.identity, each.run), part)
                 for batch in pa.ipc.open_stream(data):
                     times = pa.array(np.full(batch.num_rows, born, np.int64))
                     yield batch.append_column("born_timestamp", times)
 
     def forget(self, identity: Identity, run: str) -> None:
         """Removes what was staged in vain. Raises OSError."""
-        remove_staged(Files(), self.layout, folder_of(identity, run))
+        remove_staged(Files(), self.layout, staging_folder(identity, run))
 
 
 class RowCheck:

@@ -59,7 +59,7 @@ class OneStore:
         """The ends of a store that was closed and not touched since; None if a start would have to look closer."""
         with contextlib.suppress(BadStore, FileNotFoundError):
             tail = StoreTail(self._folder.layout, self._folder.settings)
-            if tail.is_as_closed:
+            if tail.is_cleanly_closed:
                 return tail
             tail.close()
         return None
@@ -77,7 +77,7 @@ class OneStore:
 
     def refresh(self) -> None:
         if self._tail is not None:
-            self._tail.look()
+            self._tail.refresh()
 
     @property
     def view(self) -> MessageStore:

@@ -35,7 +35,7 @@ from penstock.pipeline.ranges import Flaw, RowPage
 from penstock.store.arrow import ArrowReader
 from penstock.store.mapped_file import MappedFile
 from penstock.store.message import MAX_BYTES, MAX_ROWS
-from penstock.store.readonly.view import FilesView, GivenUnits, LogView, QueueView
+from penstock.store.readonly.view import FilesView, LogView, QueueView, ShippedUnits
 
 _MAX_KEPT: Final = 2
 _lock = threading.Lock()
@@ -51,7 +51,7 @@ class KeptLog(LogView):
         with _lock:
             files = _kept.pop(self._key, None)
         if files is not None:
-            files.forget_changed()
+            files.unmap_changed()
         super().__init__(folder, file_size, min_offset, confirmed_offset, files)
 
     def close(self) -> None:
@@ -118,14 +118,14 @@ class QueueTask(msgspec.Struct, frozen=True):
                 with closing(self._units(span)) as queue:
                     yield from self._span(log, reader, queue, span)
 
-    def _units(self, span: QueueSpan) -> QueueView | GivenUnits:
+    def _units(self, span: QueueSpan) -> QueueView | ShippedUnits:
         if span.units:
-            return GivenUnits(span.topic, span.queue_id, span.start, span.units)
+            return ShippedUnits(span.topic, span.queue_id, span.start, span.units)
         folder = Path(self.files.consume_queue) / span.topic / str(span.queue_id)
         return QueueView(folder, span.topic, span.queue_id, self.files.queue_file_size, span.start, span.stop)
 
     def _span(
-        self, log: LogView, reader: ArrowReader, queue: QueueView | GivenUnits, span: QueueSpan
+        self, log: LogView, reader: ArrowReader, queue: QueueView | ShippedUnits, span: QueueSpan
     ) -> Iterator[RowPage]:
         at = span.start
         while at < span.stop:

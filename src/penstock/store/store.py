@@ -37,7 +37,7 @@ from penstock.store.derived_flush import CheckpointFlusher, DerivedFlusher
 from penstock.store.dispatch import Arrived
 from penstock.store.dispatch_state import DispatchNotes
 from penstock.store.engine import Engine, only_appends
-from penstock.store.external.follower import LogOnlyFollower, append_only_engine
+from penstock.store.external.follower import LogOnlyCleaner, append_only_engine
 from penstock.store.external.start import AppendOnlyStart, InlineStart
 from penstock.store.flush import FlushFailed, GroupCommit, Syncer, TimedCommit, TimedFlush
 from penstock.store.get import Getter
@@ -73,7 +73,7 @@ from penstock.store.retention.policy import GroupOffsets
 from penstock.store.retention.topics import TopicCleaner
 from penstock.store.running_flags import Trouble
 from penstock.store.settings import BrokerRole, FlushDiskType, Settings
-from penstock.store.sink.recovery import finish_batch, forget_beyond
+from penstock.store.sink.recovery import drop_batches_beyond, resolve_pending_batch
 from penstock.store.statistics import Snapshot, Statistics
 from penstock.store.worker import Listeners, Worker
 
@@ -170,7 +170,9 @@ class MessageStore:
             refuse_other_engines(files, layout)
             for note in self.settings.notes():
                 log.warning("%s", note)
-        taken_back = "" if files.read_only else finish_batch(files, layout, self.settings.mapped_file_size_commit_log)
+        taken_back = (
+            "" if files.read_only else resolve_pending_batch(files, layout, self.settings.mapped_file_size_commit_log)
+        )
         self._checkpoint.load()
         if files.is_folder(layout.abort):
             raise BadStore("this must be a file, and it is a folder; move it elsewhere", path=layout.abort)
@@ -180,23 +182,23 @@ class MessageStore:
             records=self.records,
             checkpoint=self._checkpoint.value,
             may_exceed=may_exceed,
-            tell=progress,
+            on_progress=progress,
             job_lock=job_lock,
         )
         start = AppendOnlyStart(parts) if self.engine.only_appends else InlineStart(parts)
         with contextlib.closing(start):
             self._topics.load()
-            start.look(clean)
+            start.inspect(clean)
             if clean:
                 files.replace_bytes(layout.abort, b"")
-            self.report = start.act()
+            self.report = start.apply()
         if taken_back:
             self.report.notes.insert(0, taken_back)
         for note in self.report.notes:
             log.warning("%s", note)
         if files.read_only:
             return
-        forget_beyond(files, layout, self.report.log_end)
+        drop_batches_beyond(files, layout, self.report.log_end)
         self._checkpoint.restart(self.log.newest_timestamp, log_only=self.engine.only_appends)
         self._checkpoint.write()
         self._start_threads()
@@ -211,7 +213,7 @@ class MessageStore:
         group_commit = self._add_flush_threads()
         keeper_type = CheckpointFlusher if engine.only_appends else DerivedFlusher
         self._threads.append(keeper_type(engine, self._checkpoint, self._notes, self.statistics, self._fail))
-        self.retention = Retention(engine, self._topics, LogOnlyFollower if engine.only_appends else DerivedCleaner)
+        self.retention = Retention(engine, self._topics, LogOnlyCleaner if engine.only_appends else DerivedCleaner)
         self._threads += self.retention.threads()
         replicas = self.replicas if settings.broker_role is BrokerRole.SYNC_MASTER else None
         self._threads += [] if replicas is None else [replicas]

@@ -42,7 +42,7 @@ def test_messages_are_seen_when_the_job_has_built_their_queues(home: StoreHome) 
         assert not store.query("T", "k7")
         assert not (home.path / "consumequeue").exists()
         with Builder.open(home.path) as builder:
-            eventually(lambda: builder.published == store.log.max_offset, "the end is told")
+            eventually(lambda: builder.published == store.log.max_offset, "the end is published")
             build_all(builder)
         assert home.bodies(store, "T") == [b"%04d" % number for number in range(50)]
         assert [hit.body for hit in store.query("T", "k7")] == [b"0007"]
@@ -50,26 +50,26 @@ def test_messages_are_seen_when_the_job_has_built_their_queues(home: StoreHome) 
         assert (store.min_offset("T", 0), store.max_offset("T", 0), store.topics()) == (0, 50, ["T"])
 
 
-def test_whoever_waits_is_told_as_queues_grow(home: StoreHome) -> None:
-    told: list[tuple[str, int, int, int]] = []
+def test_listeners_are_notified_as_queues_grow(home: StoreHome) -> None:
+    arrivals: list[tuple[str, int, int, int]] = []
     came = threading.Event()
 
     def arrived(topic: str, queue_id: int, max_offset: int, codes: Any) -> None:
-        told.append((topic, queue_id, max_offset, len(codes)))
+        arrivals.append((topic, queue_id, max_offset, len(codes)))
         came.set()
 
     with home.open(**EXTERNAL, mapped_file_size_consume_queue=400) as store, Builder.open(home.path) as builder:
         store.on_arrival(arrived)
         for number in range(50):  # more than two files of the queue hold
             store.put(Message("T", b"%d" % number))
-        eventually(lambda: builder.published == store.log.max_offset, "the end is told")
+        eventually(lambda: builder.published == store.log.max_offset, "the end is published")
         build_all(builder)
         assert came.wait(30)
         store.put(Message("T", b"one more", queue_id=3))
-        eventually(lambda: builder.published == store.log.max_offset, "the end is told")
+        eventually(lambda: builder.published == store.log.max_offset, "the end is published")
         build_all(builder)
-        eventually(lambda: len(told) == 2, "the second queue has come")
-    assert told == [("T", 0, 50, 50), ("T", 3, 1, 1)]
+        eventually(lambda: len(arrivals) == 2, "the second queue is visible")
+    assert arrivals == [("T", 0, 50, 50), ("T", 3, 1, 1)]
 
 
 def test_under_sync_flush_only_what_is_on_disk_is_published(home: StoreHome, disk: FaultyFiles) -> None:
@@ -77,7 +77,7 @@ def test_under_sync_flush_only_what_is_on_disk_is_published(home: StoreHome, dis
     with home.open(**EXTERNAL, sync=True, files=disk) as store:
         store.put(Message("T", b"on disk"))
         flushed = store.log.max_offset
-        eventually(lambda: published(home) == flushed, "what is on disk is told")
+        eventually(lambda: published(home) == flushed, "what is on disk is published")
 
         def wait(path: Any) -> None:
             if path.parent.name == "commitlog":
@@ -95,14 +95,14 @@ def test_under_sync_flush_only_what_is_on_disk_is_published(home: StoreHome, dis
         assert home.bodies(store, "T") == [b"on disk"]
         go_on.set()
         assert answer.result(30).ok
-        eventually(lambda: published(home) == store.log.max_offset, "what came to disk is told")
+        eventually(lambda: published(home) == store.log.max_offset, "what came to disk is published")
 
 
 def test_a_start_takes_the_next_offsets_from_the_log(home: StoreHome) -> None:
     with home.open(**EXTERNAL) as store:
         put_mixed(home, store, 100)
         with Builder.open(home.path) as builder:
-            eventually(lambda: builder.published == store.log.max_offset, "the end is told")
+            eventually(lambda: builder.published == store.log.max_offset, "the end is published")
             build_all(builder)
         put_mixed(home, store, 100, 100)
     before = derived_files(home.path)
@@ -173,7 +173,7 @@ def test_a_log_that_lost_its_end_is_settled_before_anything_is_appended(home: St
         for number in range(1, 40):
             store.put(Message("T", b"%04d" % number, keys=(f"k{number}",)))
         with Builder.open(home.path) as builder:
-            eventually(lambda: builder.published == store.log.max_offset, "the end is told")
+            eventually(lambda: builder.published == store.log.max_offset, "the end is published")
             build_all(builder)
         eventually(lambda: store.max_offset("T", 0) == 40, "the store sees what was built")
         lost = store.queues.find("T", 0).unit(30)[0]  # type: ignore[union-attr]
@@ -183,7 +183,7 @@ def test_a_log_that_lost_its_end_is_settled_before_anything_is_appended(home: St
         assert store.max_offset("T", 0) == 30
         assert store.put(Message("T", b"after", keys=("k35",))).queue_offset == 30
         with Builder.open(home.path) as builder:
-            eventually(lambda: builder.published == store.log.max_offset, "the end is told")
+            eventually(lambda: builder.published == store.log.max_offset, "the end is published")
             build_all(builder)
         assert home.bodies(store, "T") == [b"%04d" % number for number in range(30)] + [b"after"]
         assert [hit.body for hit in store.query("T", "k35")] == [b"after"]
@@ -195,7 +195,7 @@ def test_after_the_machine_failed_only_what_was_synced_is_shown(
     with home.open(**EXTERNAL) as store:
         for number in range(60):
             store.put(Message("T", b"%04d" % number))
-        eventually(lambda: published(home) == store.log.max_offset, "the end is told")
+        eventually(lambda: published(home) == store.log.max_offset, "the end is published")
         with Builder.open(home.path) as builder:
             builder.build(builder.published // 2)
             half = builder.position
@@ -210,7 +210,7 @@ def test_after_the_machine_failed_only_what_was_synced_is_shown(
         assert 0 < store.max_offset("T", 0) < 60
         with Builder.open(failed.path) as builder:
             assert builder.position == half
-            eventually(lambda: builder.published == store.log.max_offset, "the end is told")
+            eventually(lambda: builder.published == store.log.max_offset, "the end is published")
             build_all(builder)
         assert failed.bodies(store, "T") == [b"%04d" % number for number in range(60)]
     failed.close_all()

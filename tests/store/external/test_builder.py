@@ -10,7 +10,7 @@ from support.stores import StoreHome, build_all, derived_files, pieces_of, put_m
 from penstock.errors import BadStore, StoreInUse
 from penstock.store import Dispatch
 from penstock.store.external.builder import Builder
-from penstock.store.external.scan import FromPieces
+from penstock.store.external.scan import ScannedPieces
 
 SMALL = {"mapped_file_size_commit_log": 16_384, "max_hash_slot_num": 50, "max_index_num": 300}
 EXTERNAL = {**SMALL, "dispatch": Dispatch.EXTERNAL}
@@ -36,15 +36,15 @@ def test_batches_of_any_size_build_what_inline_dispatch_builds(home: StoreHome, 
 
 def test_what_workers_found_is_used(home: StoreHome, monkeypatch: pytest.MonkeyPatch) -> None:
     looked_itself = []
-    take = FromPieces.take
+    take = ScannedPieces.take
 
-    def counting(self: FromPieces, *place: object) -> object:
+    def counting(self: ScannedPieces, *place: object) -> object:
         before = self.used
-        found = take(self, *place)  # type: ignore[arg-type]
+        derived = take(self, *place)  # type: ignore[arg-type]
         looked_itself.append(self.used == before)
-        return found
+        return derived
 
-    monkeypatch.setattr(FromPieces, "take", counting)
+    monkeypatch.setattr(ScannedPieces, "take", counting)
     with home.open(**EXTERNAL) as store:
         put_mixed(home, store, 600)
     with Builder.open(home.path) as builder:
@@ -65,10 +65,10 @@ def test_the_same_batch_again_changes_nothing(home: StoreHome) -> None:
         put_mixed(home, store, 300)
     with Builder.open(home.path) as builder:
         end = builder.published
-        found = pieces_of(builder, end)
-        builder.build(end, found)
+        pieces = pieces_of(builder, end)
+        builder.build(end, pieces)
         before = derived_files(home.path)
-        builder.build(end, found)
+        builder.build(end, pieces)
         assert builder.position == end
     assert derived_files(home.path) == before == inline_twin(home, 300)
 
@@ -83,14 +83,14 @@ def test_a_killed_builder_is_followed_by_one_that_ends_with_the_same_files(home:
     step = builder._dispatcher.step
 
     def step_and_copy() -> None:
-        step()  # a part of the batch is in its queues, and nobody was told of it
+        step()  # a part of the batch is in its queues, and not published yet
         killed.append(home.copy_to(tmp_path / f"killed{len(killed)}"))
 
     builder._dispatcher.step = step_and_copy  # type: ignore[method-assign]
     while builder.position < builder.published:
         stop = min(builder.position + 4_000, builder.published)
-        found = pieces_of(builder, stop)
-        builder.build(stop, found)
+        pieces = pieces_of(builder, stop)
+        builder.build(stop, pieces)
     builder.close()
     assert len(killed) > 5
     for each in killed[:: max(len(killed) // 8, 1)]:
@@ -142,7 +142,7 @@ def test_a_job_refuses_a_store_that_dispatches_itself(home: StoreHome) -> None:
 def test_a_job_waits_for_the_start_of_a_store_that_was_not_closed(home: StoreHome) -> None:
     home.open(**EXTERNAL).close()
     home.mark_crashed()
-    with pytest.raises(BadStore, match="start it first"):
+    with pytest.raises(BadStore, match="start the store first"):
         Builder.open(home.path)
     with home.open(**EXTERNAL):
         Builder.open(home.path).close()

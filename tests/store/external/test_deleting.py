@@ -19,7 +19,7 @@ def aged(home: StoreHome) -> AgedStore:
 
 
 def dispatch_all(aged: AgedStore, builder: Builder) -> None:
-    eventually(lambda: builder.published == aged.store.log.max_offset, "the end is told")
+    eventually(lambda: builder.published == aged.store.log.max_offset, "the end is published")
     build_all(builder)
     aged.store.catch_up()
     assert aged.store.dispatcher.behind == 0
@@ -61,7 +61,7 @@ def test_the_store_deletes_the_log_and_the_job_what_was_derived_from_it(aged: Ag
     queues, indexes = names(aged)
     assert len(queues) < len(before[0])
     assert len(indexes) < len(before[1])
-    aged.retention.follower.follow()
+    aged.retention.derived.clean()
     assert aged.numbers() == list(range(8 * PER_FILE, 11 * PER_FILE))
     assert aged.found(range(8 * PER_FILE, 11 * PER_FILE)) == list(range(8 * PER_FILE, 11 * PER_FILE))
 

@@ -38,10 +38,10 @@ def test_the_job_is_refused_until_the_work_is_done(half_built: StoreHome, work: 
     with Builder.open(due.path) as builder:
         build_all(builder)
 
-    def try_to_dispatch(*told: object) -> None:
-        with pytest.raises(StoreInUse, match=r"or a repair .* has the queues and the index of this store in its hands"):
+    def try_to_dispatch(*progress: object) -> None:
+        with pytest.raises(StoreInUse, match=r"or a repair .* owns the queues and the index of this store"):
             Builder.open(path)
-        refused.append(told)
+        refused.append(progress)
 
     work(path, INLINE, clock=half_built.clock, progress=try_to_dispatch)
     assert refused

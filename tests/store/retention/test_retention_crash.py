@@ -1,4 +1,4 @@
-"""Whatever happens between two steps of a deletion, the next start serves a sound store, and the next pass goes on."""
+"""A crash between two steps of a deletion: the next start serves a sound store, and the next pass resumes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A full disk: puts are refused with a sentence, and taken again by themselves when there is room."""
+"""A full disk: puts are refused with a reason, and accepted again as soon as there is room."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def refused(store: MessageStore) -> str:
 def test_a_put_on_a_full_disk_is_refused_and_says_which_path_which_number_and_which_setting(aged: AgedStore) -> None:
     aged.disk.percent = 90
     aged.retention.watcher.work()
-    assert aged.store.put(Message("T", b"000001")).ok, "at the level itself puts are taken"
+    assert aged.store.put(Message("T", b"000001")).ok, "at the level itself puts are accepted"
     aged.disk.percent = 90.5
     aged.retention.watcher.work()
     reason = refused(aged.store)
@@ -43,7 +43,7 @@ def test_a_put_on_a_full_disk_is_refused_and_says_which_path_which_number_and_wh
     assert aged.store.put_many([Message("T", b"x")] * 2).status is PutStatus.SERVICE_NOT_AVAILABLE
     assert aged.store.put_async(Message("T", b"x")).result(5).status is PutStatus.SERVICE_NOT_AVAILABLE
     assert aged.store.figures().puts_refused in reason
-    assert aged.numbers() == [0, 1], "reading goes on"
+    assert aged.numbers() == [0, 1], "reads continue"
 
 
 def test_puts_are_taken_again_when_there_is_room_although_nothing_was_deleted(aged: AgedStore) -> None:

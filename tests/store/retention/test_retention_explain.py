@@ -1,4 +1,4 @@
-"""What would be deleted, when and why, and who has not read it: foretold exactly, without changing anything."""
+"""Predicts exactly what will be deleted, when and why, and which groups have not read it; changes nothing."""
 
 from __future__ import annotations
 
@@ -61,15 +61,15 @@ def test_it_says_when_a_file_goes_at_the_hours_of_delete_when(aged: AgedStore) -
 
 
 def test_what_goes_now_is_what_a_pass_deletes(aged: AgedStore) -> None:
-    foretold = aged.store.explain_retention().now
-    assert foretold.size == 2 * FILE_SIZE
-    assert foretold.log_offset == 2 * FILE_SIZE
-    assert [gone.name for gone in aged.run_on_request()] == foretold.files
-    assert aged.store.log.min_offset == foretold.log_offset
+    predicted = aged.store.explain_retention().now
+    assert predicted.size == 2 * FILE_SIZE
+    assert predicted.log_offset == 2 * FILE_SIZE
+    assert [gone.name for gone in aged.run_on_request()] == predicted.files
+    assert aged.store.log.min_offset == predicted.log_offset
     assert aged.store.explain_retention().now.files == []
 
 
-def test_young_files_that_the_disk_asks_for_are_foretold_too(aged: AgedStore) -> None:
+def test_young_files_that_the_disk_asks_for_are_predicted_too(aged: AgedStore) -> None:
     aged.disk.percent = 88
     outlook = aged.store.explain_retention()
     assert outlook.now.files == [path.name for path in aged.home.log_files()[:-1]]

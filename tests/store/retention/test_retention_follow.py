@@ -79,7 +79,7 @@ def test_nothing_follows_while_the_log_stays_where_it_is(aged: AgedStore) -> Non
     queue = aged.store.queues.find("T", 0)
     queue.min_offset = 3
     aged.run_on_request()
-    assert queue.min_offset == 3, "RocketMQ, too, looks only when the log's minimum grew"
+    assert queue.min_offset == 3, "as in RocketMQ, checked only when the log's minimum grew"
 
 
 def test_index_files_go_whose_records_all_lie_before_the_log(aged: AgedStore) -> None:
@@ -159,7 +159,7 @@ def test_units_of_a_log_file_that_cannot_go_yet_stay_on_disk(aged: AgedStore) ->
     assert first.hold()
     aged.age(80, files=3)
     assert aged.run_on_request() == []
-    assert aged.store.min_offset("T", 0) == PER_FILE, "readers are told already"
+    assert aged.store.min_offset("T", 0) == PER_FILE, "readers see the new minimum already"
     assert names(aged.home.queue_files("T")) == [0, 10, 20]
     copy = aged.home.copy_to(aged.home.path.with_name("copy"))
     copy.mark_crashed()

@@ -11,7 +11,7 @@ from support.disks import MeasuredFiles
 from support.stores import HOUR_MS, PER_FILE, AgedStore, StoreHome, eventually, is_one_sentence
 
 from penstock.store import Message
-from penstock.store.retention.cleaner import Gone
+from penstock.store.retention.cleaner import DeletedFile
 from penstock.store.retention.policy import Cause
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def test_old_files_go_at_the_hour_of_delete_when_and_at_no_other(aged: AgedStore
     assert aged.log_names == [5], "never the last"
     assert aged.numbers() == list(range(5 * PER_FILE, 6 * PER_FILE))
     aged.fill(1)
-    assert aged.numbers() == list(range(5 * PER_FILE, 7 * PER_FILE)), "and it goes on"
+    assert aged.numbers() == list(range(5 * PER_FILE, 7 * PER_FILE)), "and it resumes"
 
 
 def test_a_file_goes_when_it_was_last_changed_the_reserved_time_ago(home: StoreHome) -> None:
@@ -108,7 +108,7 @@ def test_above_the_second_level_young_files_go_too_but_only_as_many_as_must(aged
 def test_consumers_are_not_asked(aged: AgedStore) -> None:
     aged.age(1)
     aged.disk.percent = 95
-    assert len(aged.run()) == 5, "nobody has read anything, and it helps nothing"
+    assert len(aged.run()) == 5, "no group has read anything, and they are deleted anyway"
     assert aged.log_names == [5]
 
 
@@ -155,7 +155,7 @@ def test_what_is_not_on_disk_yet_is_not_deleted(home: StoreHome) -> None:
 def test_what_is_not_dispatched_yet_is_not_deleted(home: StoreHome) -> None:
     aged = AgedStore(home)
     aged.fill(3)
-    gone: list[Gone] = []
+    gone: list[DeletedFile] = []
     with aged.store.dispatcher.standstill():
         for number in range(3 * PER_FILE):
             assert aged.store.put(Message("T", b"%06d" % (number + 3 * PER_FILE) + bytes(900))).ok
@@ -192,7 +192,7 @@ def test_the_pause_between_queues_is_interrupted_too(home: StoreHome) -> None:
     aged.settings["delete_consume_queue_files_interval"] = 0
     aged.open()
     aged.run()
-    assert len(home.queue_files("T", 1)) == 1, "the first pass after a start goes on"
+    assert len(home.queue_files("T", 1)) == 1, "the first pass after a start resumes"
 
 
 class StubbornDisk(MeasuredFiles):
@@ -229,7 +229,7 @@ def test_a_disk_that_refuses_is_tried_again(home: StoreHome, caplog: pytest.LogC
     assert aged.numbers() == list(range(2 * PER_FILE, 4 * PER_FILE))
 
 
-def test_a_file_that_somebody_deleted_by_hand_is_let_go_of(aged: AgedStore) -> None:
+def test_a_file_deleted_by_hand_is_unmapped(aged: AgedStore) -> None:
     aged.age(1)
     aged.home.log_files()[0].unlink()
     assert len(aged.run_on_request()) == 1

@@ -27,8 +27,8 @@ def rocketmq(**changes: object) -> RetentionLimits:
     return RetentionLimits.of(Settings(disk_enough_free_bytes=0).with_changes(**changes))
 
 
-def file(number: int, age_hours: float, *, settled: bool = True) -> LogFile:
-    return LogFile(number * GIB, GIB, int(NOW - age_hours * HOUR_MS), settled)
+def file(number: int, age_hours: float, *, safe: bool = True) -> LogFile:
+    return LogFile(number * GIB, GIB, int(NOW - age_hours * HOUR_MS), safe)
 
 
 # -- the disk --------------------------------------------------------------------------------------------------
@@ -114,11 +114,11 @@ def test_a_refusal_names_the_path_the_numbers_and_the_settings() -> None:
     by_ratio = rocketmq().refusal(usage(92))
     assert by_ratio == (
         "the disk of /data/commitlog is 92% full, 8192 MiB free; "
-        "puts are taken again at 90% (diskSpaceWarningLevelRatio)"
+        "puts are accepted again at 90% (diskSpaceWarningLevelRatio)"
     )
-    assert "or from 16384 MiB free on (diskEnoughFreeBytes)" in RetentionLimits.of(Settings()).refusal(usage(92))
+    assert "or with 16384 MiB free (diskEnoughFreeBytes)" in RetentionLimits.of(Settings()).refusal(usage(92))
     by_bytes = RetentionLimits.of(Settings(disk_min_free_bytes=50 * GIB)).refusal(usage(60))
-    assert "from 51200 MiB free on (diskMinFreeBytes)" in by_bytes
+    assert "with 51200 MiB free (diskMinFreeBytes)" in by_bytes
 
 
 # -- the clock -------------------------------------------------------------------------------------------------
@@ -161,7 +161,7 @@ def test_a_young_file_goes_only_where_the_disk_asks_for_it(level: Level) -> None
 
 
 def test_what_is_not_on_disk_and_dispatched_stays_whatever_happens() -> None:
-    assert rocketmq().cause(file(0, 100, settled=False), NOW, Level.FULL) is None
+    assert rocketmq().cause(file(0, 100, safe=False), NOW, Level.FULL) is None
 
 
 def test_files_go_from_the_oldest_on_until_one_stays_and_never_the_last() -> None:
@@ -169,7 +169,7 @@ def test_files_go_from_the_oldest_on_until_one_stays_and_never_the_last() -> Non
     limits, roomy = rocketmq(), [usage(10)]
 
     def going(files: list[LogFile]) -> list[int]:
-        return [each.from_offset // GIB for each, _ in limits.going(files, NOW, roomy)]
+        return [each.from_offset // GIB for each, _ in limits.files_to_delete(files, NOW, roomy)]
 
     assert going([old(0), old(1), old(2)]) == [0, 1]
     assert going([old(0), young(1), old(2), old(3)]) == [0]
@@ -179,6 +179,6 @@ def test_files_go_from_the_oldest_on_until_one_stays_and_never_the_last() -> Non
 
 def test_no_more_young_files_go_than_the_disk_asks_for() -> None:
     files = [file(number, 3) for number in range(30)]
-    going = list(rocketmq().going(files, NOW, [usage(89, 100 * GIB)]))
+    going = list(rocketmq().files_to_delete(files, NOW, [usage(89, 100 * GIB)]))
     assert [each.from_offset // GIB for each, _ in going] == [0, 1, 2, 3], "down to 85 percent"
     assert {cause for _, cause in going} == {Cause.DISK}

@@ -1,4 +1,4 @@
-"""Deletion while somebody reads: nothing is pulled away, a hung reader holds nothing up for ever, nobody crashes."""
+"""Deletion during reads: a reader keeps its file, a hung reader does not block deletion for ever, nothing crashes."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def test_a_full_index_file_that_goes_before_it_was_synced_is_no_problem(aged: Ag
 
 
 class Reader(threading.Thread):
-    """Does something over and over until told to stop; remembers what went wrong."""
+    """Does something over and over until stopped; records errors."""
 
     def __init__(self, act: object) -> None:
         super().__init__(daemon=True)

@@ -29,7 +29,7 @@ from penstock.store.config_files import ConfigFiles
 from penstock.store.io import Files
 from penstock.store.layout import Layout
 from penstock.store.sink import pending_start
-from penstock.store.sink.commit import FORGOTTEN_MS, CommitResult, SinkBatch, is_owned_by_others, stage
+from penstock.store.sink.commit import ABANDONED_MS, CommitResult, SinkBatch, is_owned_by_others, stage
 from penstock.store.sink.journal import Identity, WriterKind, remove_old_marks
 
 
@@ -49,7 +49,7 @@ def names(folder: Path) -> list[str]:
 
 def test_a_batch_is_stored_whole_and_in_order(path: Path) -> None:
     outcome = commit_rows(path, query_batch(0), 50)
-    assert not outcome.was_there
+    assert not outcome.already_stored
     assert outcome.end > outcome.start > 0
     assert bodies(path) == whole(0, 50)
     assert pending_start(Files(), layout_of(path)) is None
@@ -68,7 +68,7 @@ def test_a_batch_that_comes_again_is_not_stored_again(path: Path) -> None:
     second = commit_rows(path, query_batch(1), 20)
     for number, before in ((1, second), (0, second), (1, second)):
         again = commit_rows(path, query_batch(number), 20)
-        assert again.was_there
+        assert again.already_stored
         assert (again.start, again.end) == (before.start, before.end)
     assert first.end == second.start
     assert bodies(path) == whole(0, 20) + whole(1, 20)
@@ -77,24 +77,24 @@ def test_a_batch_that_comes_again_is_not_stored_again(path: Path) -> None:
 def test_the_same_batch_of_another_query_is_another_batch(path: Path) -> None:
     commit_rows(path, query_batch(0), 10)
     other = Identity(WriterKind.QUERY, QUERY[:-1] + "2", 3)
-    assert not commit_rows(path, other, 10).was_there
+    assert not commit_rows(path, other, 10).already_stored
     assert bodies(path) == whole(0, 10) + whole(3, 10)
 
 
 def test_a_named_write_is_stored_once_whatever_its_rows(path: Path) -> None:
     name = Identity(WriterKind.WRITE, "the nightly results / 2026-04-01")
-    assert not commit_rows(path, name, 10).was_there
-    assert commit_rows(path, name, 30).was_there
+    assert not commit_rows(path, name, 10).already_stored
+    assert commit_rows(path, name, 30).already_stored
     assert bodies(path) == whole(0, 10)
 
 
 def test_an_empty_write_with_a_name_counts_and_an_empty_batch_leaves_nothing(path: Path) -> None:
-    assert not commit_rows(path, Identity(WriterKind.WRITE, "nothing"), 0).was_there
-    assert commit_rows(path, Identity(WriterKind.WRITE, "nothing"), 10).was_there
+    assert not commit_rows(path, Identity(WriterKind.WRITE, "nothing"), 0).already_stored
+    assert commit_rows(path, Identity(WriterKind.WRITE, "nothing"), 10).already_stored
     commit_rows(path, query_batch(4), 0)
     assert not layout_of(path).sink_journal.exists()
     assert [name.split("-")[0] for name in names(layout_of(path).sink_marks)] == ["write"]
-    assert not commit_rows(path, query_batch(4), 10).was_there
+    assert not commit_rows(path, query_batch(4), 10).already_stored
 
 
 def test_the_first_batch_makes_the_store(tmp_path: Path) -> None:
@@ -119,8 +119,8 @@ def test_new_topics_are_in_the_table_and_known_ones_stay_as_they_are(path: Path)
 @pytest.mark.parametrize(
     ("known", "sentence"),
     [
-        ({"write_queue_nums": 2}, "topic 'orders' has 2 queues, and no queue 3"),
-        ({"perm": 4}, "topic 'orders' may not be written to: config/topics.json says so"),
+        ({"write_queue_nums": 2}, "topic 'orders' has 2 queues; queue 3 does not exist"),
+        ({"perm": 4}, "topic 'orders' is not writable; change its perm in config/topics.json"),
     ],
 )
 def test_a_topic_that_cannot_take_the_rows_refuses_the_batch(path: Path, known: dict[str, int], sentence: str) -> None:
@@ -137,12 +137,12 @@ def test_what_was_staged_is_gone_after_a_commit(path: Path) -> None:
     files, layout = Files(), layout_of(path)
     stage(files, layout, f"{query_batch(0).key}-0", "1-0", b"a try that failed")
     stage(files, layout, f"{query_batch(0).key}-1", "1-0", b"a try that failed")
-    stage(files, layout, "write-of-somebody-else-0", "1-0", b"on its way")
+    stage(files, layout, "write-of-another-0", "1-0", b"on its way")
     stage(files, layout, "write-forgotten-0", "1-0", b"of a killed driver")
-    old = files.modified_ms(layout.sink_staged) - FORGOTTEN_MS - 1000
+    old = files.modified_ms(layout.sink_staged) - ABANDONED_MS - 1000
     os.utime(layout.sink_staged / "write-forgotten-0", ns=(old * 10**6, old * 10**6))
     commit_rows(path, query_batch(1), 10)
-    assert sorted(each.name for each in layout.sink_staged.iterdir()) == ["write-of-somebody-else-0"]
+    assert sorted(each.name for each in layout.sink_staged.iterdir()) == ["write-of-another-0"]
 
 
 @pytest.mark.parametrize("harm", ["gone", "changed", "shorter"])
@@ -166,7 +166,7 @@ def test_staged_rows_that_are_not_what_was_staged_store_nothing(path: Path, harm
 
 
 def test_fewer_rows_than_were_promised_store_nothing(path: Path) -> None:
-    batch = SinkBatch(query_batch(0), rows=51, queues={"orders": 0}, of_new_topics=1)
+    batch = SinkBatch(query_batch(0), rows=51, queues={"orders": 0}, new_topic_queues=1)
     with pytest.raises(CorruptData, match="staged rows are missing; expected 51, found 50"):
         commit_rows(path, query_batch(0), 50, batch=batch)
     assert bodies(path) == []
@@ -204,7 +204,7 @@ def write_by_name(path: Path, number: int) -> CommitResult:
 def test_several_writers_take_turns(path: Path) -> None:
     with ProcessPoolExecutor(4, multiprocessing.get_context("spawn")) as pool:
         outcomes = list(pool.map(write_by_name, [path] * 4, range(4)))
-    assert not any(outcome.was_there for outcome in outcomes)
+    assert not any(outcome.already_stored for outcome in outcomes)
     found = bodies(path)
     assert sorted(found) == sorted(body for number in range(4) for body in whole(number, 20))
     order = list(dict.fromkeys(int(body.split()[1]) for body in found))
@@ -220,17 +220,17 @@ def test_the_oldest_marks_go_when_there_are_many(path: Path) -> None:
     commit_rows(path, query_batch(0), 10)
     remove_old_marks(Files(), layout, most=2)
     assert [mark.exists() for mark in marks] == [False, False, True, True]
-    assert commit_rows(path, query_batch(0), 10).was_there
+    assert commit_rows(path, query_batch(0), 10).already_stored
 
 
 def test_a_mark_that_cannot_be_read_stops_its_query_with_a_sentence(path: Path) -> None:
     commit_rows(path, query_batch(0), 10)
     (mark,) = layout_of(path).sink_marks.iterdir()
     mark.write_bytes(mark.read_bytes().replace(b'"rows": 10', b'"rows": 11'))
-    with pytest.raises(BadStore, match=r"cannot be told whether batch 1 of query .* is stored already; remove it"):
+    with pytest.raises(BadStore, match=r"it is unknown whether batch 1 of query .* is stored already; remove the mark"):
         commit_rows(path, query_batch(1), 10)
     mark.unlink()
-    assert not commit_rows(path, query_batch(1), 10).was_there
+    assert not commit_rows(path, query_batch(1), 10).already_stored
 
 
 def test_a_journal_that_cannot_be_read_is_kept_and_the_store_opens(path: Path) -> None:
@@ -239,4 +239,4 @@ def test_a_journal_that_cannot_be_read_is_kept_and_the_store_opens(path: Path) -
     with MessageStore.open(path, SETTINGS) as store:
         assert "journal.json could not be read" in store.report.notes[0]
     assert [each.name for each in (path / "penstock" / "quarantine").rglob("*.json")] == ["journal.json"]
-    assert commit_rows(path, query_batch(0), 10).was_there
+    assert commit_rows(path, query_batch(0), 10).already_stored

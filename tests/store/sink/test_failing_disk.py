@@ -67,4 +67,4 @@ def test_a_log_that_cannot_be_synced_has_no_mark(sound: Path) -> None:
         commit_rows(sound, query_batch(1), ROWS, Refusing(-1, errno.EIO))
     assert not (sound / "penstock" / "sink" / "marks").exists()
     assert bodies(sound) == []
-    assert not commit_rows(sound, query_batch(1), ROWS, UnsyncedFiles()).was_there
+    assert not commit_rows(sound, query_batch(1), ROWS, UnsyncedFiles()).already_stored

@@ -78,8 +78,8 @@ def assert_all_or_nothing(path: Path) -> None:
     started = bodies(path)
     assert started == shown, "a view shows something else than a start"
     assert_sound(path)
-    was_there = commit_rows(path, query_batch(1), ROWS, UnsyncedFiles()).was_there
-    assert was_there == (len(started) > 15)
+    already_stored = commit_rows(path, query_batch(1), ROWS, UnsyncedFiles()).already_stored
+    assert already_stored == (len(started) > 15)
     assert bodies(path) == whole(0, 15) + whole(1, ROWS)
     assert_sound(path)
 
@@ -121,7 +121,7 @@ def test_the_log_of_a_killed_writer_is_what_it_was_before(sound: Path) -> None:
     assert {path.name: path.read_bytes() for path in (sound / "commitlog").iterdir()} != before
     with MessageStore.open(sound, SETTINGS, files=UnsyncedFiles()) as store:
         assert store.report.notes[0].startswith(f"batch 1 of query {query_batch(1).name} was not complete")
-        assert len(store.report.notes) == 2, store.report.notes  # and that units pointed behind the log's end
+        assert len(store.report.notes) == 2, store.report.notes  # and that units pointed past the log's end
         assert store.report.torn_bytes == 0
         assert store.report.damage == []
     assert {path.name: path.read_bytes() for path in (sound / "commitlog").iterdir()} == before
@@ -137,7 +137,7 @@ def test_a_batch_is_taken_back_after_a_clean_close_as_well(sound: Path) -> None:
     write_mark(files, layout, BatchMark(query_batch(0), 0, outcome.start, 15))
     write_journal(files, layout, Journal(Intent(query_batch(1), outcome.start, born, ROWS)))
     with MessageStore.open(sound, SETTINGS, files=files) as store:
-        assert [" was not complete: " in note or "pointed behind" in note for note in store.report.notes] == [True] * 2
+        assert [" was not complete: " in note or "pointed past" in note for note in store.report.notes] == [True] * 2
     assert bodies(sound) == whole(0, 15)
     assert_sound(sound)
 
@@ -187,7 +187,7 @@ def test_killed_in_the_first_batch_of_a_new_store(tmp_path: Path) -> None:
         with MessageStore.open(path, SETTINGS, read_only=read_only) as store:
             assert list(store.queues) == [] or all(queue.max_offset == 0 for queue in store.queues)
             assert store.log.max_offset == 0
-    assert not commit_rows(path, query_batch(1), ROWS, UnsyncedFiles()).was_there
+    assert not commit_rows(path, query_batch(1), ROWS, UnsyncedFiles()).already_stored
     assert_sound(path)
 
 
@@ -202,7 +202,7 @@ def test_other_messages_behind_half_a_batch_are_never_cut(sound: Path) -> None:
         assert store.put(Message("orders", b"acknowledged")).ok
     write_journal(files, layout, journal)
     with MessageStore.open(sound, SETTINGS, files=files) as store:
-        assert "others have stored messages behind it: nothing was cut" in store.report.notes[0]
+        assert "messages were stored after it: nothing was truncated" in store.report.notes[0]
     found = bodies(sound)
     assert found == whole(0, 15) + whole(1, ROWS)[: (PUTS - 1) * 10] + [b"acknowledged"]
     assert_sound(sound)

@@ -77,7 +77,7 @@ def test_what_was_committed_outlives_the_power(base: Path, tmp_path: Path, numbe
     _, after = cuts_of_commit(base, seed)
     path = opened(after, tmp_path / "image")
     assert bodies(path) == whole(1, ROWS)
-    assert commit_rows(path, query_batch(1), ROWS, UnsyncedFiles()).was_there
+    assert commit_rows(path, query_batch(1), ROWS, UnsyncedFiles()).already_stored
     assert_sound(path)
 
 

@@ -1,4 +1,4 @@
-"""Whoever looks at a store while a batch is appended sees all of it or nothing."""
+"""A reader of a store to which a batch is being appended sees all of it or nothing."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from penstock.store.sink.journal import (
     write_journal,
     write_mark,
 )
-from penstock.store.sink.recovery import finish_batch, forget_beyond
+from penstock.store.sink.recovery import drop_batches_beyond, resolve_pending_batch
 
 FILE_SIZE = SETTINGS.mapped_file_size_commit_log
 
@@ -68,7 +68,7 @@ def test_positions_within_a_batch_are_taken_back_to_its_start(path: Path, layout
     assert pending_start(files, layout) is None
     marked = {**ends, 301: 300, 399: 300, 400: 400, 9999: 9999}
     assert {end: whole_batches(files, layout, end) for end in marked} == marked
-    assert finish_batch(files, layout, FILE_SIZE) == ""
+    assert resolve_pending_batch(files, layout, FILE_SIZE) == ""
     journal = read_journal(files, layout)
     assert journal == Journal(None, (BatchSpan(100, 200), BatchSpan(200, 250), BatchSpan(300, 400)))
     assert {end: whole_batches(files, layout, end) for end in marked} == marked
@@ -77,7 +77,7 @@ def test_positions_within_a_batch_are_taken_back_to_its_start(path: Path, layout
 def test_the_journal_keeps_the_places_of_the_last_batches_only() -> None:
     journal = Journal()
     for number in range(MAX_SPANS + 5):
-        journal = Journal(Intent(query_batch(number), number * 10, 0, 1), journal.spans).ended(number * 10 + 10)
+        journal = Journal(Intent(query_batch(number), number * 10, 0, 1), journal.spans).committed(number * 10 + 10)
     assert len(journal.spans) == MAX_SPANS
     assert journal.spans[0].start == 50
 
@@ -86,7 +86,7 @@ def test_places_behind_the_end_of_a_log_that_was_lost_are_forgotten(path: Path, 
     write_journal(Files(), layout, Journal(None, (BatchSpan(100, 200), BatchSpan(10**6, 10**6 + 1))))
     MessageStore.open(path, SETTINGS).close()
     assert read_journal(Files(), layout) == Journal(None, (BatchSpan(100, 200),))
-    forget_beyond(Files(), layout, 150)
+    drop_batches_beyond(Files(), layout, 150)
     assert read_journal(Files(), layout) == Journal()
 
 

@@ -15,7 +15,7 @@ from penstock.cli.options import AsJson, option
 from penstock.cli.output import flush, in_units, say, write, write_json
 from penstock.cli.spark import Confs, Master, parse_confs
 from penstock.errors import BadSettings, PenstockError
-from penstock.store.external.agreement import needed_terms
+from penstock.store.external.agreement import require_agreement
 from penstock.store.io import Files
 from penstock.store.layout import Layout
 from penstock.store.readonly.store_folder import StoreFolder
@@ -57,7 +57,7 @@ def dispatch(
     if trigger < 0 or (once and trigger):
         raise BadSettings("--trigger takes a number of seconds from 0 on, and not together with --once")
     root = StoreFolder.find(store, None, None).layout.root
-    needed_terms(Files(), Layout(root, root / "commitlog"))  # Spark need not be started to be told so
+    require_agreement(Files(), Layout(root, root / "commitlog"))  # Spark need not be started to be told so
     stays = has_session()
     spark = start_session("penstock dispatch", master, parse_confs(conf))
     try:

@@ -55,7 +55,7 @@ class LogFilesReader:
     def __init__(self, place: StoreFolder) -> None:
         self._delay_levels = place.settings.delay_levels
         self._live = bool(place.owner)
-        self._queue = place.settled(lambda: _load(place))
+        self._queue = place.retrying(lambda: _load(place))
 
     def __iter__(self) -> Iterator[Found]:
         unfinished: list[tuple[MappedFile, int]] = []

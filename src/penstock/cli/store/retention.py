@@ -15,7 +15,7 @@ from penstock.cli.reports import DryRun
 from penstock.errors import BadStore, StoreInUse
 from penstock.store import MessageStore, Settings
 from penstock.store.readonly.store_folder import StoreFolder, quiet_log
-from penstock.store.retention.explain import Going, Outlook
+from penstock.store.retention.explain import Outlook, PlannedDeletion
 
 _UNREAD_SHOWN = 20
 
@@ -75,7 +75,7 @@ def _explain(view: View) -> Outlook:
         return view.store.explain_retention({})
 
 
-def _consented(yes: bool, going: Going) -> bool:
+def _consented(yes: bool, going: PlannedDeletion) -> bool:
     if yes or not sys.stdin.isatty():
         return yes
     unread = sum(each.messages for each in going.unread)
@@ -138,7 +138,7 @@ def _level(ratio: float, settings: Settings, times: int) -> str:
     return words + (f", or with less than {in_units(least)} free" if least else "")
 
 
-def _summary(going: Going) -> str:
+def _summary(going: PlannedDeletion) -> str:
     if not going.files:
         return "nothing goes"
     unread = sum(each.messages for each in going.unread)
@@ -147,7 +147,7 @@ def _summary(going: Going) -> str:
     return f"{len(going.files)} files go, {in_units(going.size)}{told}"
 
 
-def _show_unread(title: str, going: Going) -> None:
+def _show_unread(title: str, going: PlannedDeletion) -> None:
     numbers = ("queue", "reads on at", "messages", "bytes")
     made = table(title, "group", "topic", *numbers, right=numbers)
     for each in going.unread[:_UNREAD_SHOWN]:

@@ -23,7 +23,7 @@ from penstock.pipeline.errors import said
 from penstock.pipeline.store_tasks import LogTask
 from penstock.pipeline.store_tasks import StorePaths as StoreFiles
 from penstock.pipeline.stream import FORMAT, PublishedLog
-from penstock.store.external.agreement import Terms, read_mark, read_terms
+from penstock.store.external.agreement import DispatchAgreement, read_agreement, read_mark
 from penstock.store.io import Files
 from penstock.store.layout import Layout
 from penstock.store.readonly.view import FilesView
@@ -59,7 +59,7 @@ def property_index(
     """
     root, folder = Path(store).absolute(), Path(target).absolute()
     layout = Layout(root, root / "commitlog")
-    terms = read_terms(Files(), layout)
+    terms = read_agreement(Files(), layout)
     if terms is None:
         raise BadStore("this store dispatches for itself; start it with dispatch=external first", path=root)
     folder.mkdir(parents=True, exist_ok=True)
@@ -83,7 +83,7 @@ def property_index(
     return (writer.trigger(availableNow=True) if once else writer.trigger(processingTime=f"{trigger} seconds")).start()
 
 
-def _log_folder(root: Path, terms: Terms) -> Path:
+def _log_folder(root: Path, terms: DispatchAgreement) -> Path:
     return Path(terms.commit_log) if terms.commit_log else root / "commitlog"
 
 
@@ -97,7 +97,9 @@ def _clear(batch: DataFrame, folder: Path) -> None:
             path.unlink()
 
 
-def _work(root: Path, terms: Terms, folder: Path) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+def _work(
+    root: Path, terms: DispatchAgreement, folder: Path
+) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """What a worker does: a file for each range, and how many rows it has."""
 
     def work(ranges: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -110,7 +112,7 @@ def _work(root: Path, terms: Terms, folder: Path) -> Callable[[Iterator[pa.Recor
     return work
 
 
-def write_range(root: Path, terms: Terms, folder: Path, start: int, stop: int) -> int:
+def write_range(root: Path, terms: DispatchAgreement, folder: Path, start: int, stop: int) -> int:
     """Writes the file of one range of the log; the same range gives the same file. Returns how many rows it has."""
     tables = [SCHEMA.empty_table(), *properties_of(root, terms, start, stop)]
     table = pa.concat_tables(tables)
@@ -121,7 +123,7 @@ def write_range(root: Path, terms: Terms, folder: Path, start: int, stop: int) -
     return int(table.num_rows)
 
 
-def properties_of(root: Path, terms: Terms, start: int, stop: int) -> Iterator[pa.Table]:
+def properties_of(root: Path, terms: DispatchAgreement, start: int, stop: int) -> Iterator[pa.Table]:
     """The properties of the records that begin in a range of the log, a row each."""
     mark = read_mark(Files(), Layout(root, root / "commitlog").dispatch_end)
     end = stop if mark is None else max(mark.position, stop)

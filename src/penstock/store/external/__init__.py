@@ -1,18 +1,18 @@
-"""Dispatch by somebody else: a store that only appends, and the job that builds its queues and index.
+"""External dispatch: an append-only store, and a job in another process that builds its queues and index.
 
-With `dispatch=external` the two share a store as follows; `penstock/` is a folder of the store.
+With `dispatch=external` the two share these files in the store's folder `penstock/`:
 
-    dispatch.json    the store writes it at its start: dispatch is external, and the sizes that the job has to keep to
-    dispatch.end     the store, all the time: up to where the log may be dispatched; flushed, under SYNC_FLUSH
-    dispatch.done    the job, after each batch: up to where queues and index are complete
-    dispatch.lock    the job holds it: queues and index are the job's
-    dispatched.json  the job, after a sync: up to where they are complete on disk; inline dispatch writes the same
+    dispatch.json    the store writes it at start: dispatch is external, and the file sizes that the job must use
+    dispatch.end     the store updates it: the log position up to which the job may dispatch (SYNC_FLUSH: flushed)
+    dispatch.done    the job updates it after each batch: the position up to which queues and index are complete
+    dispatch.lock    held by the owner of queues and index
+    dispatched.json  the job writes it after a sync: the position up to which they are on disk; as in inline dispatch
 
-The store owns the log, the checkpoint and the notes of damage and of deleted topics; it maps queues and index and never
-changes them. The job owns queues and index, the deletion of their files included. Whoever holds the lock of the job may
-change them in its stead: a start does, when dispatch changes hands, or when the log has lost its end; and so does a
-repair or a rebuild, from its beginning to its end.
+The store owns the log, the checkpoint, and the notes of damage and of deleted topics. It maps queues and index
+read-only. The job owns queues and index, and deletes their files. Another holder of the job's lock may change them in
+its place: a start does so when dispatch switches between inline and external, or when the log has lost its end; a
+repair or a rebuild holds the lock from beginning to end.
 
-What `dispatch.done` says is believed by the store for units, so those before it never change; it is believed by the
-next job if the machine was not started anew since, because then all that was written is there. Else the note counts.
+The store serves units up to `dispatch.done`, so units before it never change. The next job trusts that mark if it is of
+this boot, because all writes before it still exist; otherwise the note counts.
 """

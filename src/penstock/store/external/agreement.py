@@ -1,23 +1,22 @@
-"""A mark: how far somebody has come, in a small file that others look at all the time.
+"""The files that a store and its dispatch job share: the agreement, two marks, and the job's lock.
+
+`dispatch.json`, the agreement, exists while dispatch is external. It holds the store's settings that the job needs.
+Only the holder of the job's lock creates or removes it, so a job that holds the lock and sees the file knows that no
+store dispatches for itself. An append-only store may replace it with the same or more. Written atomically: a crash
+leaves the old one or the new one.
+
+A mark (`dispatch.end`, `dispatch.done`) publishes a process's progress to other processes:
 
     OFFSET  SIZE  DESCRIPTION (big-endian)
     0       8     "PENMARK1"
     8       8     position: a physical offset
-    16      8     safe: of `dispatch.end` up to where the log is on disk; of `dispatch.done` the store time of the
-                  newest record up to which queues and index are on disk
-    24      8     boot: tells one run of the machine from the next
+    16      8     safe: in `dispatch.end` the log position that is on disk; in `dispatch.done` the store time of the
+                  newest record whose units and keys are on disk
+    24      8     boot: a number that identifies this boot of the machine
     32      4     CRC-32 of the bytes 8 to 31
 
-The file is written in place, by one process, and never synced: it tells the living. Whoever reads half a mark sees that
-by its CRC, and looks again. It is no longer true after the machine has failed, which `boot` tells.
-
-
-The terms of external dispatch: `penstock/dispatch.json`, and the lock of the job.
-
-The file is there while dispatch is external. It holds what the job needs to know of the store's settings, so that it
-needs none of its own. Only who holds the job's lock makes or removes it, so a job that has the lock and finds the file
-knows that no store dispatches for itself; the store that only appends merely replaces it with one that says the same
-or more. A crash leaves the old one or the new one.
+One process writes a mark in place and never syncs it. A reader that meets a torn write sees a wrong CRC and reads
+again. A mark of an earlier boot is not valid, because the writes before it may be lost.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 
 
 class DispatchMark(NamedTuple):
-    """What a mark says."""
+    """The content of a mark."""
 
     position: int
     safe: int = 0
@@ -54,13 +53,13 @@ class DispatchMark(NamedTuple):
 
     @property
     def is_of_this_boot(self) -> bool:
-        """Whether all that was written before it is still there, synced or not."""
+        """Whether everything that was written before the mark still exists, synced or not."""
         return self.boot == boot_number()
 
 
 @cache
 def boot_number() -> int:
-    """A number that changes when the machine is started anew; 0, which no mark has, where there is none."""
+    """A number that changes at each boot; 0, which no mark contains, where the system has no boot id."""
     try:
         return int(_BOOT_ID.read_text().replace("-", "")[:15], 16) or 1
     except (OSError, ValueError):
@@ -75,22 +74,22 @@ def _parsed(data: bytes) -> DispatchMark | None:
 
 
 def read_mark(files: Files, path: Path) -> DispatchMark | None:
-    """What a mark says now; None if there is none, or garbage."""
+    """None if the file is missing or invalid."""
     for _ in range(_TRIES):
         try:
-            found = _parsed(files.read_bytes(path))
+            mark = _parsed(files.read_bytes(path))
         except FileNotFoundError:
             return None
-        if found is not None:
-            return found
+        if mark is not None:
+            return mark
     return None
 
 
 class MarkFile:
-    """A mark that stays mapped: for who writes it, and for who looks often. One thread writes."""
+    """A mark that stays mapped, for its writer and for frequent readers. One thread may write."""
 
     def __init__(self, files: Files, path: Path) -> None:
-        """Makes the file if it is not there. Raises StoreFailed or OSError."""
+        """Creates the file if it is missing. Raises StoreFailed or OSError."""
         if files.exists(path) and files.size(path) != _SIZE:
             files.unlink(path)
         self._map: FileMap = files.open_map(path) if files.exists(path) else files.create_map(path, _SIZE)
@@ -101,28 +100,28 @@ class MarkFile:
         self._map.write(0, bytearray(_MAGIC + body + zlib.crc32(body).to_bytes(4, "big")))
 
     def read(self) -> DispatchMark | None:
-        """None if nothing, or garbage, stands there."""
+        """None if the file holds no valid mark."""
         for _ in range(_TRIES):
-            found = _parsed(bytes(self._map.view))
-            if found is not None:
-                return found
+            mark = _parsed(bytes(self._map.view))
+            if mark is not None:
+                return mark
         return None
 
     def close(self) -> None:
         self._map.close()
 
 
-class Terms(msgspec.Struct, frozen=True):
-    """What queues and index are built by."""
+class DispatchAgreement(msgspec.Struct, frozen=True):
+    """The settings that determine how queues and index are built."""
 
     sizes: FileSizes
     delay_levels: str
     index: bool
     commit_log: str
-    """The log's folder, empty if it is in the store's."""
+    """The log's folder; empty if it is the default one."""
 
     @classmethod
-    def of(cls, settings: Settings) -> Terms:
+    def of(cls, settings: Settings) -> DispatchAgreement:
         return cls(
             FileSizes.of(settings),
             settings.message_delay_level,
@@ -131,7 +130,7 @@ class Terms(msgspec.Struct, frozen=True):
         )
 
     def settings(self, root: Path) -> Settings:
-        """The settings of the job."""
+        """The settings for the job."""
         return Settings(
             store_path_root_dir=root,
             store_path_commit_log=Path(self.commit_log) if self.commit_log else None,
@@ -144,35 +143,35 @@ class Terms(msgspec.Struct, frozen=True):
         )
 
 
-def read_terms(files: Files, layout: Layout) -> Terms | None:
-    """None if dispatch is inline, or the file is garbage."""
-    return read_sealed(files, layout.dispatch_terms, Terms)
+def read_agreement(files: Files, layout: Layout) -> DispatchAgreement | None:
+    """None if dispatch is inline, or the file is invalid."""
+    return read_sealed(files, layout.dispatch_terms, DispatchAgreement)
 
 
-def needed_terms(files: Files, layout: Layout) -> Terms:
-    """Raises BadStore where there are none."""
-    terms = read_terms(files, layout)
-    if terms is None:
+def require_agreement(files: Files, layout: Layout) -> DispatchAgreement:
+    """Raises BadStore if dispatch is inline."""
+    agreement = read_agreement(files, layout)
+    if agreement is None:
         raise BadStore(
-            "the queues of this store are built by the store itself; start it with dispatch=external first",
+            "this store builds its queues itself; start it with dispatch=external first",
             path=layout.root,
         )
-    return terms
+    return agreement
 
 
 def is_external(files: Files, layout: Layout) -> bool:
-    """Whether queues and index were last in the hands of a job."""
+    """Whether a job was the last owner of queues and index."""
     return files.exists(layout.dispatch_terms)
 
 
-def agree(files: Files, layout: Layout, terms: Terms) -> None:
-    """Raises StoreFailed, and then the old file is still there."""
-    if read_terms(files, layout) != terms:
-        write_sealed(files, layout.dispatch_terms, terms)
+def write_agreement(files: Files, layout: Layout, agreement: DispatchAgreement) -> None:
+    """Idempotent. Raises StoreFailed; the old file then stays."""
+    if read_agreement(files, layout) != agreement:
+        write_sealed(files, layout.dispatch_terms, agreement)
 
 
-def end_terms(files: Files, layout: Layout) -> None:
-    """Dispatch is inline from now on: the marks go, and the terms last. Raises OSError, and can be done again."""
+def remove_agreement(files: Files, layout: Layout) -> None:
+    """Makes dispatch inline: removes the marks, then the agreement. Idempotent. Raises OSError."""
     for path in (layout.dispatch_end, layout.dispatch_done, layout.dispatch_terms):
         if files.exists(path):
             files.unlink(path)
@@ -180,32 +179,31 @@ def end_terms(files: Files, layout: Layout) -> None:
 
 
 def built_position(files: Files, layout: Layout) -> int:
-    """Up to where queues and index can be relied on: what the job told, if the machine runs on since; else its note."""
+    """The log position up to which queues and index are reliable: the job's mark of this boot, else its note."""
     state, done = read_state(files, layout.dispatched), read_mark(files, layout.dispatch_done)
     position = 0 if state is None else state.position
     return max(position, done.position) if done is not None and done.is_of_this_boot else position
 
 
-def take_job_lock(files: Files, layout: Layout) -> StoreLock:
-    """Makes queues and index this process's own. Raises StoreInUse with one sentence while somebody else has them."""
+def acquire_job_lock(files: Files, layout: Layout) -> StoreLock:
+    """Makes this process the owner of queues and index. Raises StoreInUse while another process owns them."""
     try:
         return files.lock(layout.dispatch_lock)
     except StoreInUse:
-        raise _has_job(files, layout) from None
+        raise _job_is_running(files, layout) from None
 
 
-def _has_job(files: Files, layout: Layout) -> StoreInUse:
+def _job_is_running(files: Files, layout: Layout) -> StoreInUse:
     owner = files.lock_owner(layout.dispatch_lock)
     who = f" (process {owner})" if owner > 0 else ""
     return StoreInUse(
-        f"a `penstock pipeline dispatch` job, or a repair{who}, "
-        "has the queues and the index of this store in its hands; "
+        f"a `penstock pipeline dispatch` job, or a repair{who}, owns the queues and the index of this store; "
         "wait for it, or stop it first",
         path=layout.root,
     )
 
 
 def refuse_while_job_runs(files: Files, layout: Layout) -> None:
-    """Raises StoreInUse if somebody has queues and index in its hands: for who only looks."""
+    """Raises StoreInUse if a job owns queues and index; takes no lock."""
     if files.exists(layout.dispatch_lock) and files.lock_owner(layout.dispatch_lock):
-        raise _has_job(files, layout)
+        raise _job_is_running(files, layout)

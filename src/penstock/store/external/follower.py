@@ -1,15 +1,13 @@
-"""Taking in what another process has added to queues and index, cheaply and without changing anything.
+"""The store's side of external dispatch: publishes the log's end, and follows the queues and index that the job builds.
 
-Only units whose records end at or before a limit are taken: those the job has told of. Files are mapped privately, so
-nothing on disk can change by what is done here. One thread at a time; readers of the queues may go on meanwhile.
+`ExternalDispatch` replaces the dispatcher in an append-only store. Its thread writes the mark `dispatch.end` whenever
+the confirmed end of the log moves. While the job lags behind, it polls `dispatch.done` every few milliseconds, maps new
+units and index files, and notifies listeners; after some seconds without a change it polls less often. `catch_up` does
+the same once, on the caller's thread.
 
-
-In place of the dispatcher, in a store that only appends: tells how far the log may be dispatched, and sees what was.
-
-One thread writes the mark `dispatch.end` whenever the confirmed end of the log has moved. While something of the log is
-not dispatched it looks every few milliseconds at the mark of the job, takes in what has come to queues and index, and
-tells whoever waits; after some seconds without a change it looks less often. A reader may look itself, and does not
-wait. Nothing here changes a queue or the index. A crash leaves marks that are true as long as the machine runs on.
+Only units whose records end at or before the job's mark become visible. Files are mapped privately, so nothing here can
+change a queue or the index. One thread at a time refreshes; readers of the queues continue meanwhile. After a crash the
+marks stay valid until the next boot.
 """
 
 from __future__ import annotations
@@ -47,11 +45,11 @@ _DATA_NAME = re.compile(r"[0-9]{20}")
 _INDEX_NAME = re.compile(r"[0-9]{17}")
 
 
-def load(queue: ConsumeQueue, limit: int, log_min: int, deleted: Mapping[str, int]) -> bool:
-    """Maps the files of a queue that has none so far; False if there are none, or only those of a deleted topic."""
+def load_queue(queue: ConsumeQueue, limit: int, log_min: int, deleted: Mapping[str, int]) -> bool:
+    """Maps the files of a queue for the first time; False if it has no units, or only those of a deleted topic."""
     try:
         queue.load()
-    except (BadStore, FileNotFoundError):  # files are being made or removed at this very moment
+    except (BadStore, FileNotFoundError):  # the job is creating or removing files right now
         queue.close()
         return False
     for file in queue.keep_first(queue.count_before(limit)):
@@ -64,10 +62,10 @@ def load(queue: ConsumeQueue, limit: int, log_min: int, deleted: Mapping[str, in
     return True
 
 
-def begun(
+def open_new_queue(
     files: Files, queues: ConsumeQueues, topic: str, queue_id: int, deleted: Mapping[str, int]
 ) -> ConsumeQueue | None:
-    """A queue that has come, with its first file and no unit yet; None if there is none, or of a deleted topic only."""
+    """A new queue with its first file mapped and no units; None if it has no file, or only one of a deleted topic."""
     folder = queues.folder / topic / str(queue_id)
     names = [name for name in files.names(folder) if _DATA_NAME.fullmatch(name)]
     if not names or files.size(folder / names[0]) != queues.file_size:
@@ -81,8 +79,8 @@ def begun(
     return queue
 
 
-def grow(files: Files, queue: ConsumeQueue, limit: int) -> kernels.Longs:
-    """Takes in what has come to a queue that has files; the tags codes of the new units."""
+def read_new_units(files: Files, queue: ConsumeQueue, limit: int) -> kernels.Longs:
+    """Makes new units of a mapped queue visible, up to log position `limit`; returns their tags codes."""
     codes = [np.empty(0, np.int64)]
     while (last := queue.files.last) is not None:
         if last.full:
@@ -108,14 +106,14 @@ def grow(files: Files, queue: ConsumeQueue, limit: int) -> kernels.Longs:
     return np.concatenate(codes)
 
 
-def let_go(files: Files, queue: ConsumeQueue) -> None:
-    """Lets go of leading files that are gone from the disk."""
+def unmap_deleted(files: Files, queue: ConsumeQueue) -> None:
+    """Unmaps leading files that the job has deleted."""
     while len(queue.files.files) > 1 and not files.exists(queue.files.files[0].path):
         queue.files.drop_first(forced=True)
 
 
-def follow_index(files: Files, index: Index) -> None:
-    """Takes in the index files that have come, and lets go of those that are gone."""
+def refresh_index(files: Files, index: Index) -> None:
+    """Maps new index files and unmaps deleted ones."""
     names = [name for name in files.names(index.folder) if _INDEX_NAME.fullmatch(name)]
     known = {file.path.name: file for file in index.files}
     if names == list(known):
@@ -132,13 +130,13 @@ def follow_index(files: Files, index: Index) -> None:
         file.shut_down()
 
 
-_LOOK_EVERY_S: Final = 0.005
-_LOOK_SELDOM_S: Final = 0.1
-_PATIENCE_S: Final = 5.0
+_POLL_S: Final = 0.005
+_IDLE_POLL_S: Final = 0.1
+_IDLE_AFTER_S: Final = 5.0
 
 
 class ExternalDispatch(Dispatcher):
-    """`position` is how far the job has come, as far as this store has taken it in."""
+    """`position` is the job's progress that this store has made visible."""
 
     def __init__(
         self,
@@ -160,16 +158,16 @@ class ExternalDispatch(Dispatcher):
     # -- running ---------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Takes in what is there, then runs. Raises StoreFailed."""
+        """Maps what the job has built, then starts the thread. Raises StoreFailed."""
         self._end = MarkFile(self._io, self._layout.dispatch_end)
         self._done = MarkFile(self._io, self._layout.dispatch_done)
         self._publish()
         with self.standstill():
             built = built_position(self._io, self._layout)
             for queue in self._queues.find_all():
-                if not load(queue, built, max(self._log.min_offset, 0), self.deleted):
+                if not load_queue(queue, built, max(self._log.min_offset, 0), self.deleted):
                     self._queues.forget(queue)
-            self._look(DispatchMark(built))
+            self._refresh(DispatchMark(built))
         super().start()
 
     def _run(self) -> None:
@@ -178,8 +176,8 @@ class ExternalDispatch(Dispatcher):
             self._log.set_follower_asleep(True)
             if self._published[0] >= self._log.confirmed_offset:
                 waiting = self.behind > 0
-                seldom = time.monotonic() - changed > _PATIENCE_S
-                self._wake.wait((_LOOK_SELDOM_S if seldom else _LOOK_EVERY_S) if waiting else None)
+                seldom = time.monotonic() - changed > _IDLE_AFTER_S
+                self._wake.wait((_IDLE_POLL_S if seldom else _POLL_S) if waiting else None)
                 self._wake.clear()
             self._log.set_follower_asleep(False)
             if self._gather_seconds:
@@ -194,7 +192,7 @@ class ExternalDispatch(Dispatcher):
                 changed = time.monotonic()
 
     def stop(self) -> None:
-        """Ends the thread; what was flushed at last may be dispatched."""
+        """Ends the thread and publishes the final end of the log."""
         self._closed = True
         self._ending.set()
         self._wake.set()
@@ -215,36 +213,36 @@ class ExternalDispatch(Dispatcher):
     # -- following -------------------------------------------------------------------------------------------
 
     def catch_up(self) -> None:
-        """Takes in what the job has built so far; does not wait for more."""
+        """Makes visible what the job has built so far; does not wait for more."""
         if self._closed or self._done is None:
             return
         mark = self._done.read()
         if mark is None or mark.position <= self.position or not mark.is_of_this_boot:
             return
         with self.standstill():
-            self._look(mark)
+            self._refresh(mark)
         self._advanced.notify()
 
-    def _look(self, mark: DispatchMark) -> None:
-        """At the queues that have had messages which are not seen yet, and at the index."""
+    def _refresh(self, mark: DispatchMark) -> None:
+        """Refreshes the index and the queues that have messages which are not visible yet."""
         for topic, queue_id, next_offset in self._log.next_offsets():
             queue = self._queues.find(topic, queue_id)
             if (0 if queue is None else queue.max_offset) < next_offset:
-                with contextlib.suppress(FileNotFoundError, BadStore):  # the job removed a file this very moment
-                    self._look_at(topic, queue_id, mark.position)
+                with contextlib.suppress(FileNotFoundError, BadStore):  # the job is removing a file right now
+                    self._refresh_queue(topic, queue_id, mark.position)
         if self._index is not None:
-            follow_index(self._disk, self._index)
-        self.timestamp = max(self.timestamp, mark.safe)  # of what is on disk
+            refresh_index(self._disk, self._index)
+        self.timestamp = max(self.timestamp, mark.safe)  # store time of what is on disk
         self.position = max(self.position, mark.position)
 
-    def _look_at(self, topic: str, queue_id: int, limit: int) -> None:
+    def _refresh_queue(self, topic: str, queue_id: int, limit: int) -> None:
         queue = self._queues.find(topic, queue_id)
         is_new = queue is None
         if queue is None:
-            queue = begun(self._disk, self._queues, topic, queue_id, self.deleted)
+            queue = open_new_queue(self._disk, self._queues, topic, queue_id, self.deleted)
         if queue is None:
             return
-        codes = grow(self._disk, queue, limit)
+        codes = read_new_units(self._disk, queue, limit)
         if is_new:
             queue.correct_min_offset(max(self._log.min_offset, 0))
             self._queues.add(queue)
@@ -252,23 +250,23 @@ class ExternalDispatch(Dispatcher):
             self._arrived.notify(topic, queue_id, queue.max_offset, codes)
 
 
-class LogOnlyFollower(DerivedCleaner):
-    """Retention in such a store: the files of queues and index are the job's to delete, and are only let go of."""
+class LogOnlyCleaner(DerivedCleaner):
+    """Retention in an append-only store: the job deletes files of queues and index, and the store only unmaps them."""
 
     def __init__(self, engine: Engine, dropper: Dropper, pause: Callable[[], bool]) -> None:
         super().__init__(engine, dropper, pause)
         self._disk = Files()
 
-    def _shorten(self, queue: ConsumeQueue, log_min_offset: int) -> bool:
-        let_go(self._disk, queue)
+    def _delete_expired(self, queue: ConsumeQueue, log_min_offset: int) -> bool:
+        unmap_deleted(self._disk, queue)
         return not queue.expired(log_min_offset)
 
-    def _shorten_index(self, log_min_offset: int) -> bool:
+    def _delete_expired_index(self, log_min_offset: int) -> bool:
         return True
 
 
 def append_only_engine(files: Files, layout: Layout, settings: Settings, clock: Callable[[], int]) -> Engine:
-    """The parts of a store that only appends; its queues and its index are mapped so that nothing on disk changes."""
+    """The engine of an append-only store; it maps queues and index privately."""
     flags = RunningFlags()
     log = CommitLog(files, layout.commit_log, settings, clock)
     derived = QueuesAndIndex.of(OverlayFiles(), layout, settings, clock)

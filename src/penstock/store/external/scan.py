@@ -1,8 +1,8 @@
-"""What dispatch has to know of the records in a range of the log, found out by whoever is told to.
+"""Scans ranges of the log in parallel for the builder of queues and index.
 
-A range is cut at any byte: its records are those that begin in it. What is found goes to the process that builds queues
-and index, as bytes. It need not be believed: where a piece does not begin exactly where the builder stands, the builder
-looks for itself. Nothing is owned or changed; safe in any number of processes.
+A range may begin and end at any byte; its records are those that begin in it. Workers send the results as bytes to the
+process that builds. The builder uses a piece only if it begins exactly at the builder's position, and scans the log
+itself otherwise. Read-only; any number of processes may scan.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ _BATCH_ROWS = 16_384
 
 
 class LogRange(NamedTuple):
-    """Bytes of a log."""
+    """A range of a log, and what is needed to scan it."""
 
     folder: Path
     file_size: int
     start: int
     stop: int
     exact: bool
-    """Whether a record, or a filler, begins at `start`; else the first one behind it is looked for."""
+    """Whether a record or a filler begins at `start`; if not, the scan searches for the first one after it."""
     delay_levels: tuple[int, ...]
 
 
 class DerivedRange(msgspec.Struct, frozen=True):
-    """Records that follow each other in one file of the log, as `kernels.derive` finds them."""
+    """Consecutive records of one log file, as `kernels.derive` returns them."""
 
     start: int
     """Physical offset of the first one."""
@@ -49,7 +49,7 @@ class DerivedRange(msgspec.Struct, frozen=True):
     topics: list[bytes]
 
     def derived(self, base: int, topics: kernels.Topics) -> Derived:
-        """The same as a step of dispatch takes it, with the numbers that topics have there."""
+        """The input of a dispatch step, with topic ids of that dispatcher."""
         rows = np.frombuffer(self.rows, ROW).copy()
         numbers = np.array([topics.intern(topic) for topic in self.topics], np.int32)
         rows["topic_id"] = numbers[rows["topic_id"]]
@@ -66,35 +66,37 @@ def decode_piece(data: bytes) -> DerivedRange:
 
 
 def cut_range(start: int, stop: int, most: int, least_size: int) -> list[tuple[int, int]]:
-    """A range of the log in pieces of one size: `most` of them, or fewer that have at least `least_size` bytes."""
+    """Splits a range into equal pieces: at most `most`, each of at least `least_size` bytes."""
     count = max(1, min(most, (stop - start) // max(least_size, 1)))
     borders = [start + (stop - start) * number // count for number in range(count + 1)]
     return list(pairwise(borders))
 
 
-def scan(place: LogRange) -> Iterator[DerivedRange]:
-    """The pieces of a range, in order; what is damaged is passed over, as dispatch does."""
-    with closing(FilesView(place.folder, place.file_size)) as files:
-        position = place.start
-        exact = place.exact
-        while position < place.stop:
+def scan(log_range: LogRange) -> Iterator[DerivedRange]:
+    """Yields the pieces of a range in order; skips damage, as dispatch does."""
+    with closing(FilesView(log_range.folder, log_range.file_size)) as files:
+        position = log_range.start
+        exact = log_range.exact
+        while position < log_range.stop:
             file = files.find(position)
-            if file is None:  # deleted meanwhile
-                position, exact = position + place.file_size - position % place.file_size, True
+            if file is None:  # deleted since
+                position, exact = position + log_range.file_size - position % log_range.file_size, True
                 continue
-            stop = min(place.stop - file.from_offset, file.size)
-            yield from _scan_file(file.map.view, file.from_offset, position - file.from_offset, stop, exact, place)
+            stop = min(log_range.stop - file.from_offset, file.size)
+            yield from _scan_file(file.map.view, file.from_offset, position - file.from_offset, stop, exact, log_range)
             position, exact = file.from_offset + file.size, True
 
 
 def _scan_file(
-    data: memoryview, base: int, start: int, stop: int, exact: bool, place: LogRange
+    data: memoryview, base: int, start: int, stop: int, exact: bool, log_range: LogRange
 ) -> Iterator[DerivedRange]:
     at = start if exact else kernels.find_record(data, base, start, stop, True)
     while 0 <= at < stop:
         topics = kernels.TopicTable()
         room = np.empty(_BATCH_ROWS, ROW)
-        rows, reached, reason, hashes, numbers = kernels.derive(data, base, at, stop, topics, place.delay_levels, room)
+        rows, reached, reason, hashes, numbers = kernels.derive(
+            data, base, at, stop, topics, log_range.delay_levels, room
+        )
         names = [topic.encode("utf-8", "surrogateescape") for topic in topics.names]
         parts = rows.tobytes(), hashes.tobytes(), numbers.tobytes()
         yield DerivedRange(base + at, base + reached, int(reason), *parts, names)
@@ -105,15 +107,15 @@ def _scan_file(
             at = kernels.find_record(data, base, reached + 1, stop, True)
 
 
-class FromPieces:
-    """What others have found, for the steps of a dispatcher; where they found nothing, it looks itself."""
+class ScannedPieces:
+    """Feeds scanned pieces to a dispatcher, which scans the log itself where no piece fits."""
 
     def __init__(self, dispatcher: Dispatcher, pieces: Sequence[DerivedRange]) -> None:
         self._dispatcher = dispatcher
         self._pieces = sorted(pieces, key=lambda piece: piece.start)
         self._next = 0
         self.used = 0
-        """How many pieces were of use."""
+        """How many pieces the dispatcher has used."""
 
     def take(self, data: memoryview, base: int, start: int, stop: int) -> Derived:
         pieces = self._pieces
@@ -126,7 +128,7 @@ class FromPieces:
             return self._dispatcher.derive_here(data, base, start, piece.start - base)
         derived = piece.derived(base, self._dispatcher.topics)
         rows = derived[0]
-        if len(rows) and int(rows["physical_offset"][-1]) >= base + stop:  # more than may be dispatched now
+        if len(rows) and int(rows["physical_offset"][-1]) >= base + stop:  # it goes past the end of this step
             return self._dispatcher.derive_here(data, base, start, stop)
         self._next += 1
         self.used += 1

@@ -1,1 +1,1 @@
-"""Read-only views of a store: reading its files without owning it, also while a broker writes to them."""
+"""Read-only access to a store, also while a broker writes to it: full views, a tail to poll, and light range views."""

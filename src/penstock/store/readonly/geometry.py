@@ -1,10 +1,9 @@
-"""File sizes, as the files themselves tell them.
+"""Derives the settings for file sizes from the files of a store.
 
-What was given by `--set` or `--config` is believed. Otherwise all files of the log must agree on their size; a file
-that a crash left unfinished, shorter than the others and all zero, is not asked. Of the queues' files the size that
-most have is taken: a start sets the others aside and builds them again. How many slots and items an index file has
-cannot be read from it: the note of the last close says it, and where there is none, its size decides between the two
-geometries that Penstock itself makes.
+Sizes given by `--set` or `--config` have precedence. Otherwise all log files must have the same size, except an
+unfinished last file that a crash left, shorter and all zero. For queue files the most common size counts: a start
+quarantines the others and rebuilds them. An index file does not store its number of slots and items: the dispatch note
+has them; without a note the file's size decides between Penstock's two own geometries.
 """
 
 from __future__ import annotations
@@ -32,15 +31,15 @@ _CHUNK = 1 << 20
 _KNOWN = (Settings(), Settings.dev())
 
 
-class Fitted(NamedTuple):
-    """Settings whose sizes fit the files, and why the index has to be left alone, if it has to be."""
+class FittedSettings(NamedTuple):
+    """Settings whose sizes match the files, and why the index cannot be used, if so."""
 
     settings: Settings
     index_problem: str = ""
 
 
 def fit_to_log(settings: Settings, files: Files, layout: Layout) -> Settings:
-    """The settings with the size that the commitlog's files have. Raises BadStore if they do not agree."""
+    """The settings with the size of the commit log's files. Raises BadStore if their sizes differ."""
     if "mapped_file_size_commit_log" in settings.given:
         return settings
     size = _common_size(files, [layout.commit_log], "mappedFileSizeCommitLog")
@@ -51,8 +50,8 @@ def fit_to_log(settings: Settings, files: Files, layout: Layout) -> Settings:
     return settings.with_changes(mapped_file_size_commit_log=size)
 
 
-def fit_to_files(settings: Settings, files: Files, layout: Layout) -> Fitted:
-    """The settings with all sizes that the store's files have. Raises BadStore if files of a kind do not agree."""
+def fit_to_files(settings: Settings, files: Files, layout: Layout) -> FittedSettings:
+    """The settings with all sizes of the store's files. Raises BadStore if log or extension files differ in size."""
     settings = fit_to_log(settings, files, layout)
     noted = read_state(files, layout.dispatched)
     if "mapped_file_size_consume_queue" not in settings.given:
@@ -79,13 +78,13 @@ def _common_size(files: Files, folders: list[Path] | Iterator[Path], setting: st
     for size in sorted(by_size):
         if size < largest or not size:
             by_size[size] = [path for path in by_size[size] if not _is_unfinished(files, path)]
-    found = sorted((size for size in by_size if by_size[size]), key=lambda size: (len(by_size[size]), size))
-    if not found:
+    sizes = sorted((size for size in by_size if by_size[size]), key=lambda size: (len(by_size[size]), size))
+    if not sizes:
         return None
-    usual, odd = found[-1], found[0]
-    if len(found) > 1:
+    usual, odd = sizes[-1], sizes[0]
+    if len(sizes) > 1:
         raise BadStore(
-            f"the files do not agree on one size ({len(by_size[odd])} of this, {len(by_size[usual])} of the other); "
+            f"the files differ in size ({len(by_size[odd])} of this size, {len(by_size[usual])} of the other); "
             f"restore this one from a copy, run `penstock store repair`, or set the right one with --set {setting}=...",
             path=by_size[odd][0],
             expected=f"{usual} bytes, as {by_size[usual][0].name} has",
@@ -95,7 +94,7 @@ def _common_size(files: Files, folders: list[Path] | Iterator[Path], setting: st
 
 
 def _usual_size(files: Files, folder: Path, noted: int) -> int:
-    """The size that was noted, if a file of the queues has it, else the one that most have; 0 if there are none."""
+    """The noted size if a queue file has it, else the most common one; 0 if there are no files and no note."""
     paths = chain.from_iterable(_data_files(files, queue) for queue in _queue_folders(files, folder))
     counts = Counter(files.size(path) for path in paths)
     del counts[0]
@@ -119,7 +118,7 @@ def _queue_folders(files: Files, folder: Path) -> Iterator[Path]:
 
 def _is_unfinished(files: Files, path: Path) -> bool:
     """Whether a file is the last of its folder and holds nothing but zeros."""
-    if path.name != max(found.name for found in _data_files(files, path.parent)):
+    if path.name != max(other.name for other in _data_files(files, path.parent)):
         return False
     if not files.size(path):
         return True
@@ -129,22 +128,22 @@ def _is_unfinished(files: Files, path: Path) -> bool:
 
 
 def _refuse_truncated_alone(files: Files, folder: Path) -> None:
-    """A single file has no other to disagree with; but a record that runs past its end shows that it was cut."""
+    """Raises BadStore if the only log file ends within a record, which shows that the file was truncated."""
     paths = list(_data_files(files, folder))
     if len(paths) != 1 or not files.size(paths[0]):
         return
     at, reason = where_records_end(files, paths[0])
     if reason == Reason.BEYOND_END:
         raise BadStore(
-            "the file was cut short: its last record runs past its end; restore it from a copy, or read what "
-            f"is there with --set mappedFileSizeCommitLog={files.size(paths[0])}",
+            "the file was cut short: its last record runs past its end; restore it from a copy, or read the "
+            f"rest with --set mappedFileSizeCommitLog={files.size(paths[0])}",
             path=paths[0],
             offset=at,
         )
 
 
 def where_records_end(files: Files, path: Path) -> tuple[int, int]:
-    """Up to which physical offset a log file holds one valid record behind the other, and the Reason why no more."""
+    """The physical offset at which the consecutive valid records of a log file end, and the Reason."""
     with contextlib.closing(files.open_map(path)) as data:
         base, at, reason = int(path.name), 0, int(Reason.FULL)
         while reason == Reason.FULL:
@@ -155,9 +154,9 @@ def where_records_end(files: Files, path: Path) -> tuple[int, int]:
 # -- the index -----------------------------------------------------------------------------------------------------
 
 
-def _fit_to_index(settings: Settings, files: Files, layout: Layout, noted: IndexGeometry | None) -> Fitted:
+def _fit_to_index(settings: Settings, files: Files, layout: Layout, noted: IndexGeometry | None) -> FittedSettings:
     if not settings.message_index_enable:
-        return Fitted(settings, "there is no index, because messageIndexEnable is false")
+        return FittedSettings(settings, "there is no index, because messageIndexEnable is false")
     paths = [layout.index / name for name in files.names(layout.index) if _INDEX_NAME.fullmatch(name)]
     sizes = {files.size(path): path for path in paths}
     known = [settings.index_geometry]
@@ -165,14 +164,15 @@ def _fit_to_index(settings: Settings, files: Files, layout: Layout, noted: Index
         known = [*([noted] if noted else []), settings.index_geometry, *(each.index_geometry for each in _KNOWN)]
     fitting = [geometry for geometry in known if not sizes or geometry.file_size in sizes]
     if not fitting and noted not in known:
-        return Fitted(settings, _unfit(settings.index_geometry, sizes))
+        return FittedSettings(settings, _index_misfit(settings.index_geometry, sizes))
     slots, items = (fitting or known)[0]
-    return Fitted(settings.with_changes(max_hash_slot_num=slots, max_index_num=items))
+    return FittedSettings(settings.with_changes(max_hash_slot_num=slots, max_index_num=items))
 
 
-def _unfit(geometry: IndexGeometry, sizes: dict[int, Path]) -> str:
+def _index_misfit(geometry: IndexGeometry, sizes: dict[int, Path]) -> str:
     size, path = next((size, path) for size, path in sizes.items() if size != geometry.file_size)
     return (
         f"the index cannot be read: {path} has {size} bytes, and {geometry.slots} slots with {geometry.items} items "
-        f"make {geometry.file_size}; say those it was made with (--set maxHashSlotNum=... --set maxIndexNum=...)"
+        f"make {geometry.file_size}; set the values it was created with "
+        "(--set maxHashSlotNum=... --set maxIndexNum=...)"
     )

@@ -1,6 +1,6 @@
-"""A store's folder before it is opened, and a view of it: nothing on disk changes, and the owner's lock is not touched.
+"""Opens read-only views of a store's folder: changes nothing on disk and takes no lock.
 
-A view shows what a start would serve: the store's own recovery runs on files that keep changes in memory.
+A view shows what a start would serve: it runs the store's own recovery on an overlay that keeps changes in memory.
 """
 
 from __future__ import annotations
@@ -26,30 +26,30 @@ _TRIES = 3
 T = TypeVar("T")
 
 
-class Viewed(NamedTuple):
-    """A store opened for reading only, and why its index cannot be read, if it cannot."""
+class StoreView(NamedTuple):
+    """A store opened read-only, and why its index cannot be used, if so."""
 
     store: MessageStore
     index_problem: str
 
 
 class StoreFolder(NamedTuple):
-    """A store's folder, before it is opened."""
+    """A store's folder that is not opened yet."""
 
     settings: Settings
     layout: Layout
     files: Files
     owner: int
-    """The process that has the store open, 0 if none has."""
+    """The process that has the store open, 0 if none."""
 
     @classmethod
     def find(cls, folder: Path, config: Path | None = None, pairs: Sequence[str] | None = None) -> StoreFolder:
-        """Raises BadStore if no store is there, BadSettings if the settings are no good."""
+        """Raises BadStore if the folder is not a store, BadSettings if the settings are invalid."""
         settings = Settings.load(config, pairs or ()).with_changes(store_path_root_dir=folder)
         layout, files = Layout.of(folder, settings), OverlayFiles()
         if not files.is_folder(folder):
-            found = "a store is a folder, and this is a file" if files.exists(folder) else "no such folder"
-            raise BadStore(f"there is no store here: {found}; check the path", path=folder)
+            why = "a store is a folder, and this is a file" if files.exists(folder) else "no such folder"
+            raise BadStore(f"there is no store here: {why}; check the path", path=folder)
         if not files.is_folder(layout.commit_log) and not any(files.exists(folder / sign) for sign in _SIGNS):
             raise BadStore(
                 f"there is no store here: none of {', '.join(_SIGNS)} is in the folder; check the path", path=folder
@@ -60,12 +60,12 @@ class StoreFolder(NamedTuple):
     def closed_cleanly(self) -> bool:
         return not self.files.exists(self.layout.abort)
 
-    def settled(self, act: Callable[[], T]) -> T:
-        """Does something with the files; once more if their owner added or removed some at the wrong moment."""
+    def retrying(self, operation: Callable[[], T]) -> T:
+        """Runs a read operation; retries it if the store's owner may have added or removed files meanwhile."""
         for _ in range(_TRIES if self.owner else 0):
             with contextlib.suppress(BadStore, FileNotFoundError):
-                return act()
-        return act()
+                return operation()
+        return operation()
 
     def view(
         self,
@@ -73,10 +73,10 @@ class StoreFolder(NamedTuple):
         needs_index: bool = False,
         progress: Callable[[Progress], object] = lambda progress: None,
         **defaults: Any,
-    ) -> Viewed:
-        """The store as a start would serve it. `defaults` change settings that were not given. Raises BadStore."""
+    ) -> StoreView:
+        """Opens the store as a start would serve it. `defaults` replace settings not given. Raises BadStore."""
 
-        def open_fitted() -> Viewed:
+        def open_fitted() -> StoreView:
             settings, problem = fit_to_files(self.settings, self.files, self.layout)
             if problem and needs_index:
                 raise BadStore(problem)
@@ -84,15 +84,15 @@ class StoreFolder(NamedTuple):
             if problem:
                 changes["message_index_enable"] = False
             fitted = settings.with_changes(**changes)
-            return Viewed(MessageStore.open(self.layout.root, fitted, read_only=True, progress=progress), problem)
+            return StoreView(MessageStore.open(self.layout.root, fitted, read_only=True, progress=progress), problem)
 
         with quiet_log():
-            return self.settled(open_fitted)
+            return self.retrying(open_fitted)
 
 
 @contextlib.contextmanager
 def quiet_log() -> Iterator[None]:
-    """The store's own log speaks of repairs as done; in a view none is done, and its report has the same notes."""
+    """Silences the store's log, which would report repairs that a view does not make; its report has the notes."""
     log = logging.getLogger("penstock.store")
     before = log.level
     log.setLevel(logging.CRITICAL)

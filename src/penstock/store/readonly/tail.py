@@ -1,19 +1,14 @@
-"""Follows one consume queue in its files: where it begins and ends, and its units. A part of `penstock.store.tail`.
+"""Follows the ends of a store's queues in its files, cheaply and without recovery: for readers that poll.
 
-Units are believed up to the last one whose record stands in the log: the last that is found may be half written. What
-was mapped is compared with what is on disk, because a start cuts queues, and topics are deleted and made again under
-the same names. Nothing on disk is changed. One thread.
+A writer adds a unit to a queue file once consumers may see the record; under SYNC_FLUSH, once it is on disk. So a tail
+reads what the queues refer to, and nothing else. The last unit may be a torn write: units count up to the last one
+whose record is valid in the log. A batch that a sink is still appending is hidden.
 
+Each refresh compares the mapped files with those on disk, because a start truncates queues, and topics are deleted and
+created again under the same names. Changes nothing on disk. Single-threaded.
 
-Follows the ends of a store's queues in its files, cheaply and without recovering: for readers that poll.
-
-What is on disk is what counts. A store that somebody is writing to puts a unit into its queue's file once the record
-may be seen by consumers, under SYNC_FLUSH only when it is on disk; so what the queues refer to may be read, and nothing
-else is. The last unit found is believed only if the record it points to stands in the log, because it may be half
-written. A batch that a sink is still appending is not there yet.
-
-A store that was not closed cleanly and is not in use shows what its queues held; a start would add what was not
-dispatched yet. `is_as_closed` tells whether it would. One thread.
+If the store is closed, but not cleanly, the tail shows what the queues held; a start would dispatch more.
+`is_cleanly_closed` distinguishes the two.
 """
 
 from __future__ import annotations
@@ -54,10 +49,10 @@ class QueueTail:
         self._checked = -1
         self._last = b""
         self._files: tuple[object, ...] = ()
-        """Which files the first and the last one were when they were mapped."""
+        """The identities of the first and the last file when they were mapped."""
         self.max_offset = 0
         self.record_end = 0
-        """Where the record of the last unit that points to one ends in the log, 0 if there is none."""
+        """The log position at which the last unit's record ends, 0 if no unit has a record."""
 
     @property
     def topic(self) -> str:
@@ -76,13 +71,13 @@ class QueueTail:
         return min(self._queue.min_offset, self.max_offset)
 
     def page(self, queue_offset: int, most: int) -> Units | None:
-        """A copy of the units from `queue_offset` on, within one file, at most `most`; None if there are none."""
+        """A copy of at most `most` units from `queue_offset` on, within one file; None if there are none."""
         return self._queue.page(queue_offset, min(most, self.max_offset - queue_offset))
 
-    def look(self, log_min: int, *, listing: bool) -> None:
-        """Moves the ends to where they are now. `listing`: files may have come or gone."""
+    def refresh(self, log_min: int, *, listing: bool) -> None:
+        """Updates both ends. `listing`: files may have been added or deleted."""
         last = self._queue.files.last
-        if last is None or not self._as_it_was(last) or (listing and self._ends_on_disk() != self._files):
+        if last is None or not self._is_unchanged(last) or (listing and self._ends_on_disk() != self._files):
             self._load()
         else:
             self._grow(last)
@@ -91,33 +86,33 @@ class QueueTail:
         if listing or self._checked < 0:
             self._queue.correct_min_offset(log_min)
         if self._queue.max_offset != self._checked:
-            self.max_offset = self._believed()
+            self.max_offset = self._count_confirmed()
             self.record_end = self._find_record_end()
             self._checked = self._queue.max_offset if self.max_offset == self._queue.max_offset else -1
 
     def cut(self, limit: int) -> None:
-        """Leaves out, until the next look, units that point at or behind a position of the log."""
+        """Hides units that point at or past a log position, until the next refresh."""
         self.max_offset = min(self.max_offset, self._queue.count_before(limit))
         self.record_end = self._find_record_end()
         self._checked = -1
 
     def _load(self) -> None:
-        """From the beginning. What is gone altogether is empty until it comes again."""
+        """Maps the queue from scratch. A queue whose folder is missing is empty."""
         self._queue.close()
         self._checked, self._last = -1, b""
         self._files = ()
         folder = self._queue.files.folder
         try:
-            there = {folder / name: self._io.identity(folder / name) for name in self._io.names(folder)}
+            identities = {folder / name: self._io.identity(folder / name) for name in self._io.names(folder)}
             self._queue = self._loaded()
-            self._files = tuple(there.get(path) for path in self._end_paths())
+            self._files = tuple(identities.get(path) for path in self._end_paths())
         except FileNotFoundError:
-            if self._io.exists(folder):  # a file of it went this very moment
+            if self._io.exists(folder):  # a file was deleted during the load
                 raise
         self._remember()
 
     def _loaded(self) -> ConsumeQueue:
-        """With new files each time: what a view has left out once, it does not see again."""
+        """Uses a new overlay each time, because an overlay never shows again what it has cut off."""
         queue = ConsumeQueue(OverlayFiles(), self._queue.files.folder, self.topic, self.queue_id, self._file_size)
         queue.load()
         return queue
@@ -127,11 +122,11 @@ class QueueTail:
         return tuple(file.path for file in (files.first, files.last) if file is not None)
 
     def _ends_on_disk(self) -> tuple[object, ...]:
-        """The first and the last file as they are on disk now: others may have come under the same names."""
+        """The identities of the first and the last file on disk, which may have been replaced."""
         return tuple(self._io.identity(path) for path in self._end_paths())
 
-    def _as_it_was(self, last: MappedFile) -> bool:
-        """Whether the last unit is still the one that was seen: a start may have cut the queue meanwhile."""
+    def _is_unchanged(self, last: MappedFile) -> bool:
+        """Whether the last unit is the one seen before; a start may have truncated the queue."""
         position = last.wrote - UNIT_SIZE
         return position < 0 or bytes(last.map.view[position : position + UNIT_SIZE]) == self._last
 
@@ -141,7 +136,7 @@ class QueueTail:
         self._last = b"" if last is None or position < 0 else bytes(last.map.view[position : position + UNIT_SIZE])
 
     def _grow(self, last: MappedFile) -> None:
-        """Takes the units that have come to the last file."""
+        """Adds the new units of the last file."""
         position = last.wrote
         seen: Units = np.frombuffer(self._last, UNIT)
         before = seen if (seen["size"] != NO_RECORD_SIZE).any() else None
@@ -156,12 +151,12 @@ class QueueTail:
             last.wrote = position
             self._remember()
 
-    def _believed(self) -> int:
-        """The end of the units up to the last one whose record stands in the log."""
+    def _count_confirmed(self) -> int:
+        """The queue offset after the last unit whose record is valid in the log."""
         count = self._queue.max_offset
         while count > self._queue.min_offset:
             offset, size, _ = self._queue.unit(count - 1)
-            if size == NO_RECORD_SIZE or self._stands(offset, size):
+            if size == NO_RECORD_SIZE or self._has_record(offset, size):
                 return count
             count -= 1
         return count
@@ -173,10 +168,10 @@ class QueueTail:
                 return offset + size
         return 0
 
-    def _stands(self, offset: int, size: int) -> bool:
+    def _has_record(self, offset: int, size: int) -> bool:
         file = self._log.find(offset)
         if file is None:
-            return True  # retention has removed it, or the file is missing: not a unit that was half written
+            return True  # deleted by retention, or missing: not a torn unit
         at, data = offset - file.from_offset, file.map.view
         if at + size > file.size or int.from_bytes(data[at : at + 4], "big") != size:
             return False
@@ -191,42 +186,42 @@ _TRIES: Final = 3
 
 
 class StoreTail:
-    """The queues of one store, as they are in its files at the last `look`."""
+    """The queues of one store, as its files were at the last `refresh`."""
 
     def __init__(self, layout: Layout, settings: Settings) -> None:
         self._layout = layout
         self._io = OverlayFiles()
         self._given = settings
         self.settings = settings
-        """With the sizes that the files have, as soon as there are some."""
+        """With the sizes of the files, as soon as files exist."""
         self._log = FilesView(layout.commit_log, settings.mapped_file_size_commit_log)
         self._listed = float("-inf")
         self._noted = 0
         self.queues: dict[tuple[str, int], QueueTail] = {}
         self.log_min = 0
         self.log_end = 0
-        """Up to where the log may be read: what consumers can see lies before it."""
-        self.look()
+        """The end of the readable log: records visible to consumers lie before it."""
+        self.refresh()
 
-    def look(self) -> None:
-        """Looks again. Cheap where nothing has come; folders are listed a few times a second at most.
+    def refresh(self) -> None:
+        """Updates all queues. Cheap if nothing is new; lists folders at most a few times a second.
 
-        Raises BadStore if files are not as they must be, and stay so.
+        Raises BadStore if files are invalid, and still are after some retries.
         """
         now = time.monotonic()
         listing = now - self._listed >= _LIST_EVERY_S
         if listing:
             self._listed = now
-        begun = pending_start(self._io, self._layout)
+        pending_before = pending_start(self._io, self._layout)
         for tries_left in reversed(range(_TRIES)):
             try:
-                self._look_at_queues(listing=listing or not self._knows_sizes)
+                self._refresh_queues(listing=listing or not self._knows_sizes)
                 break
-            except (BadStore, FileNotFoundError):  # files may have come or gone at the wrong moment
+            except (BadStore, FileNotFoundError):  # files may have been added or deleted meanwhile
                 if not tries_left:
                     raise
-        # Asked before the look too: a batch may have been taken back meanwhile, with units that were seen.
-        pending = [start for start in (begun, pending_start(self._io, self._layout)) if start is not None]
+        # Checked before and after: a batch may have been rolled back in between, with units that were seen.
+        pending = [start for start in (pending_before, pending_start(self._io, self._layout)) if start is not None]
         for queue in self.queues.values() if pending else ():
             queue.cut(min(pending))
         seen = max((queue.record_end for queue in self.queues.values()), default=0)
@@ -234,44 +229,44 @@ class StoreTail:
 
     @property
     def _knows_sizes(self) -> bool:
-        """Whether units were found: until then the files that told their sizes may not have been those that came."""
+        """Whether units were seen; until then, later files may have other sizes than the first ones."""
         return any(queue.max_offset for queue in self.queues.values())
 
-    def _look_at_queues(self, *, listing: bool) -> None:
+    def _refresh_queues(self, *, listing: bool) -> None:
         if listing:
             self._list()
         for queue in self.queues.values():
-            queue.look(self.log_min, listing=listing)
+            queue.refresh(self.log_min, listing=listing)
 
     def _list(self) -> None:
-        self._log.close()  # a store may have been made anew, with other files of the same names
+        self._log.close()  # a store may have been recreated, with other files of the same names
         if not self._knows_sizes:
-            self._fit()
+            self._adopt_file_sizes()
         self.log_min = next(iter(self._log.offsets()), 0)
-        found = ConsumeQueues(self._io, self._layout.consume_queue, self.settings.mapped_file_size_consume_queue)
-        there = {(queue.topic, queue.queue_id): queue for queue in found.find_all()}
-        for gone in self.queues.keys() - there.keys():
-            self.queues.pop(gone).close()
-        for new in there.keys() - self.queues.keys():
-            self.queues[new] = QueueTail(there[new], self._log)
+        folder = ConsumeQueues(self._io, self._layout.consume_queue, self.settings.mapped_file_size_consume_queue)
+        existing = {(queue.topic, queue.queue_id): queue for queue in folder.find_all()}
+        for deleted in self.queues.keys() - existing.keys():
+            self.queues.pop(deleted).close()
+        for new in existing.keys() - self.queues.keys():
+            self.queues[new] = QueueTail(existing[new], self._log)
         state = read_state(self._io, self._layout.dispatched)
         self._noted = 0 if state is None else min(state.position, state.flushed)  # prepared records have no units
 
-    def _fit(self) -> None:
-        """Takes the files' sizes: a store that was empty so far could not tell them."""
+    def _adopt_file_sizes(self) -> None:
+        """Adopts the sizes of the files, which an empty store does not have."""
         self.settings = fit_to_files(self._given, self._io, self._layout).settings
         for queue in self.queues.values():
             queue.close()
         self.queues.clear()
         self._log = FilesView(self._layout.commit_log, self.settings.mapped_file_size_commit_log)
 
-    # -- a store that nobody has open ------------------------------------------------------------------------
+    # -- a store that is not open ---------------------------------------------------------------------------
 
     @property
-    def is_as_closed(self) -> bool:
-        """Whether the files hold what a clean close left, and nothing else: then a start would serve just this.
+    def is_cleanly_closed(self) -> bool:
+        """Whether the files are exactly what a clean close left; then a start would serve the same.
 
-        By the note of that close: where log and queues end. Records before the end are not looked at.
+        Compares the ends of log and queues with the note of that close; does not check records before the end.
         """
         layout, state = self._layout, read_state(self._io, self._layout.dispatched)
         if state is None or any(map(self._io.exists, (layout.abort, layout.damaged))):
@@ -287,16 +282,16 @@ class StoreTail:
         )
 
     def _log_ends_here(self) -> bool:
-        """Whether every file of the log is there, and nothing was begun behind its end."""
+        """Whether no log file is missing and nothing was written after the log's end."""
         size, end = self._log.file_size, self.log_end
         offsets = self._log.offsets()
         if offsets != list(range(self.log_min, max(end, self.log_min + len(offsets) * size), size)):
             return False
-        behind = (max(offset, end) for offset in offsets if offset + size > end)  # files may have been made ahead
-        return not any(self._begins(position) for position in behind)
+        tails = (max(offset, end) for offset in offsets if offset + size > end)  # files may be preallocated
+        return not any(self._has_data_at(position) for position in tails)
 
-    def _begins(self, position: int) -> bool:
-        """Whether a record or a filler begins at a position."""
+    def _has_data_at(self, position: int) -> bool:
+        """Whether a record or a filler begins at a log position; True if the file is missing."""
         file = self._log.find(position)
         return file is None or any(file.map.view[position - file.from_offset :][:8])
 

@@ -1,11 +1,10 @@
-"""Reading a store's files without owning or recovering it: for workers that were told what to read.
+"""Light read-only views of a store's files, without ownership or recovery: for workers that read given ranges.
 
-Whoever opens a view knows, from a store that was opened properly, up to where log and queues are settled; nothing
-behind that is looked at. Files are mapped when they are needed, privately, so that nothing on disk can change, and let
-go when many are mapped. Each record is checked as always, by the readers that are given these views.
+The caller gets the valid ends of log and queues from an opened store; a view never reads past them. It maps files on
+demand and privately, so that nothing on disk can change, and unmaps the least recently used. The readers that use a
+view check each record, as always.
 
-Not safe for threads. A file that its owner deletes while it is mapped stays readable; one that is gone before reads as
-absent.
+Not thread-safe. A mapped file stays readable if its owner deletes it; a file that was deleted before counts as missing.
 """
 
 from __future__ import annotations
@@ -37,25 +36,25 @@ class FilesView:
         self._identities: dict[int, tuple[int, int] | None] = {}
 
     def offsets(self) -> list[int]:
-        """Where the files that are there now begin, in order."""
+        """The offsets of the existing files, in order."""
         return [int(name) for name in self._io.names(self._folder) if _NAME.fullmatch(name)]
 
     def find(self, offset: int) -> MappedFile | None:
-        """The file that covers an offset, None if there is none (any more). Raises BadStore if its size is wrong."""
+        """The file that covers an offset, None if it does not exist. Raises BadStore if its size is wrong."""
         first = offset - offset % self.file_size
         file = self._mapped.get(first)
         if file is not None:
             self._mapped.move_to_end(first)
             return file
         path = self._folder / file_name(first)
-        identity = self._io.identity(path)  # before it is mapped: if it is replaced right now, that will be noticed
+        identity = self._io.identity(path)  # read before mapping, so that a replacement is detected
         try:
-            made = self._io.open_map(path)
+            mapped = self._io.open_map(path)
         except FileNotFoundError:
             return None
-        if len(made) != self.file_size:
-            size = len(made)
-            made.close()
+        if len(mapped) != self.file_size:
+            size = len(mapped)
+            mapped.close()
             raise BadStore(
                 "the file has another size than the others; restore it from a copy, or run `penstock store repair`",
                 path=path,
@@ -63,13 +62,13 @@ class FilesView:
                 found=f"{size} bytes",
             )
         self._identities[first] = identity
-        file = self._mapped[first] = MappedFile(made, first, wrote=self.file_size)
+        file = self._mapped[first] = MappedFile(mapped, first, wrote=self.file_size)
         if len(self._mapped) > _MAX_MAPPED:
             self._mapped.popitem(last=False)[1].shut_down()
         return file
 
-    def forget_changed(self) -> None:
-        """Lets go of files that were deleted, replaced, or changed in size since they were mapped."""
+    def unmap_changed(self) -> None:
+        """Unmaps files that were deleted, replaced, or changed in size since they were mapped."""
         for first in list(self._mapped):
             if not self._is_as_mapped(first):
                 self._mapped.pop(first).shut_down()
@@ -92,13 +91,13 @@ class LogView:
     def __init__(
         self, folder: Path, file_size: int, min_offset: int, confirmed_offset: int, files: FilesView | None = None
     ) -> None:
-        """`files`: those of the folder, if somebody has them mapped already; they are closed with this view."""
+        """`files`: an existing view of the folder; it is closed with this one."""
         self.queue = FilesView(folder, file_size) if files is None else files
         self.min_offset = min_offset
         self.confirmed_offset = confirmed_offset
 
     def roll_next(self, offset: int) -> int:
-        """Where the next file begins."""
+        """The offset at which the next file begins."""
         return offset + self.queue.file_size - offset % self.queue.file_size
 
     def close(self) -> None:
@@ -133,8 +132,8 @@ class QueueView:
         self._files.close()
 
 
-class GivenUnits:
-    """Units that whoever opened the store has sent along, because the files do not hold them: from `start` on."""
+class ShippedUnits:
+    """Units from `start` on that the opener of the store sent to the worker, because the files lack them."""
 
     def __init__(self, topic: str, queue_id: int, start: int, units: bytes) -> None:
         self._units = np.frombuffer(units, UNIT)

@@ -1,21 +1,21 @@
-"""What a start does before anything is served: find the log's end, and bring queues and index in line with it.
+"""Recovery at open: finds the log's end, then makes the queues and the index match the log.
 
-The log decides. Behind its last valid record nothing is believed: torn bytes are kept aside and zeroed. Damage in its
-middle cuts nothing off; it is remembered (`penstock/damaged.json`), reported at each start, and passed over. Zeros
-stand in for a log file that is missing in between. Of queues and index what is sound is kept, the rest is kept aside
-and built again from the log.
+The log is the source of truth. Bytes after its last valid record are a torn tail: they are quarantined, then zeroed.
+Damage in the middle truncates nothing: recovery notes it in `penstock/damaged.json`, reports it at each start, and
+skips it. A missing file between two others is replaced by zeros. Valid queue units and index items stay; the rest is
+quarantined and rebuilt from the log.
 
-A start first looks, and changes nothing: what it cannot deal with, and what there is no room to keep aside, ends it
-with everything as it was. Then it acts, each step so that a process killed at any moment leaves what the next start
-brings to the same end:
+Recovery first inspects and changes nothing. It raises if it cannot handle what it sees, or if the quarantine lacks
+room. Then it applies its changes. Each step is idempotent: after a kill at any moment, the next start reaches the same
+result.
 
-1. `log_part`     damage is noted, stand-ins are made, the torn tail is kept aside and zeroed
-2. `queue_part`   queues are cut where they cannot be believed, and what is cut is kept aside
-3. `index_part`   the same for the index
-4. `dispatching`  what is missing in queues and index is built from the log
-5. everything is synced, and only then the checkpoint says so
+1. `LogRecovery`    notes damage, replaces missing files, truncates the torn tail
+2. `QueueRecovery`  truncates queues after their last trusted unit
+3. `IndexRecovery`  does the same for the index
+4. `Redispatch`     builds from the log what queues and index lack
+5. sync everything; only then does the checkpoint advance
 
-After a clean exit the last three log files are walked; after a crash, those that the checkpoint does not vouch for.
+After a clean exit, recovery walks the last three log files; after a crash, all that the checkpoint does not cover.
 """
 
 from penstock.store.recovery.recovery import Recovery, StartParts

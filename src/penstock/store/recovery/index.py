@@ -1,71 +1,74 @@
-"""The index's part of a start: which files and items can be believed.
+"""Recovery of the index: which files and items are valid.
 
-By names and sizes, and by their headers: an index file that cannot be what it says, and every later one, is kept aside
-and built again from the log. After a clean exit a header must agree with its first and last item. After a crash the
-items of records that the checkpoint vouches for are kept as far as they are whole, and chained anew; the rest is
-forgotten and built again. An index that is ahead of the log is taken back to it.
+Recovery checks names, sizes and headers. It quarantines the first invalid file and all later ones, and dispatch builds
+them again from the log. After a clean exit a header must match its file's first and last item. After a crash recovery
+keeps the intact items of records that the checkpoint covers, links their chains again, and drops the rest. An index
+that is ahead of the log is truncated to the log's end.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
+import numpy as np
+
 from penstock.errors import BadStore
-from penstock.format.index_layout import HEADER_SIZE
+from penstock.format.index_layout import HEADER_SIZE, SLOT_SIZE
 from penstock.store.damage import Quarantine
 from penstock.store.dispatch_state import DispatchState, FileSizes
 from penstock.store.index import Index, IndexFile
 from penstock.store.io import Files
 from penstock.store.records import Records
-from penstock.store.recovery.log import LogRecovery, freeze_index
+from penstock.store.recovery.log import LogRecovery
 from penstock.store.recovery.report import RecoveryReport
 
 
 class IndexRecovery:
-    """Looks at the index, then takes it back to what can be believed."""
+    """Inspects the index, then truncates it to its valid part."""
 
     def __init__(self, files: Files, index: Index, records: Records, *, live: bool, owned: bool) -> None:
-        """A view of half a batch is `live` also where nobody has the store open (`owned`): its writer was killed."""
+        """`owned`: a process has the store open. A view of an incomplete batch is `live` without that."""
         self._io = files
         self._index = index
         self._records = records
         self._live = live
         self._owned = owned
-        self._aside: list[Path] = []
-        """Files that cannot be used, oldest first."""
-        self._gone: list[IndexFile] = []
-        self._end_found = -1
-        self._nothing_lost = False
+        self._quarantined: list[Path] = []
+        """Invalid files, oldest first."""
+        self._removed: list[IndexFile] = []
+        self._end_inspected = -1
+        self._is_intact = False
 
-    # -- looking ---------------------------------------------------------------------------------------------
+    # -- inspecting ------------------------------------------------------------------------------------------
 
     def load(self, noted: FileSizes | None) -> None:
-        """Maps what can be used. Raises BadStore for what is foreign, or if the settings do not fit the files."""
+        """Maps the valid files. Raises BadStore for a foreign file, or if the settings do not match the files."""
         names = self._index.names()
         sizes = {name: self._io.size(self._index.folder / name) for name in names}
         self._refuse_other_size(sizes, noted)
         fitting = self._index.geometry.file_size
         first_wrong = next((name for name in names if sizes[name] != fitting), "~")
-        self._aside = [self._index.folder / name for name in names if name >= first_wrong]
+        self._quarantined = [self._index.folder / name for name in names if name >= first_wrong]
         self._index.load([name for name in names if name < first_wrong])
 
     def _refuse_other_size(self, sizes: dict[str, int], noted: FileSizes | None) -> None:
-        """All files of one other size: then the settings are wrong, unless a note says no."""
+        """If all files share another size, the settings are wrong, unless the dispatch note confirms them."""
         geometry = self._index.geometry
-        found = set(sizes.values())
+        other = set(sizes.values())
         same = noted is not None and (noted.hash_slots, noted.index_items) == tuple(geometry)
-        if len(found) != 1 or geometry.file_size in found or same or max(found) <= HEADER_SIZE or max(found) % 4:
+        if len(other) != 1 or geometry.file_size in other or same or max(other) <= HEADER_SIZE or max(other) % 4:
             return
         raise BadStore(
-            "the index file has another size than maxHashSlotNum and maxIndexNum say; set those it was made with, or "
-            "move the file elsewhere to have it rebuilt",
+            "the size of the index file does not match maxHashSlotNum and maxIndexNum; set the values it was created "
+            "with, or move the file elsewhere to have it rebuilt",
             path=self._index.folder / next(iter(sizes)),
             expected=f"{geometry.file_size} bytes",
-            found=f"{max(found)} bytes",
+            found=f"{max(other)} bytes",
         )
 
-    def look(self, log: LogRecovery, clean: bool) -> None:
-        """Judges headers; changes nothing but what is known in memory."""
+    def inspect(self, log: LogRecovery, clean: bool) -> None:
+        """Checks the headers and changes nothing on disk."""
         files = self._index.files
         sound = len(files)
         for number, file in enumerate(files):
@@ -83,10 +86,10 @@ class IndexRecovery:
             if not file.empty and file.header.begin_physical_offset >= log.end:
                 sound = number
                 break
-        self._gone = list(files[sound:])
-        self._aside = [*(file.path for file in self._gone), *self._aside]
+        self._removed = list(files[sound:])
+        self._quarantined = [*(file.path for file in self._removed), *self._quarantined]
         self._index.files = files[:sound]
-        self._end_found = self._index.end_offset
+        self._end_inspected = self._index.end_offset
         for file in self._index.files if self._live else ():
             freeze_index(file)
 
@@ -97,9 +100,9 @@ class IndexRecovery:
         return file.empty or 0 <= header.begin_physical_offset <= header.end_physical_offset
 
     def _in_order(self, file: IndexFile, earlier: tuple[IndexFile, ...]) -> int | None:
-        """None if a file begins where those before it end; else how many of them do not reach into it.
+        """None if the file begins after all earlier ones end; else how many of the earlier files are valid.
 
-        If its header is right, others have the wrong names: they are too early in the list.
+        If this file's header is right, earlier files have wrong names and sort too early.
         """
         ends = [each.header.end_physical_offset for each in earlier if not each.empty]
         begin = file.header.begin_physical_offset
@@ -108,7 +111,7 @@ class IndexRecovery:
         return sum(end <= begin for end in ends) if self._agrees(file) else len(earlier)
 
     def _agrees(self, file: IndexFile) -> bool:
-        """Whether the first and the last item are those that the header speaks of."""
+        """Whether the header matches the first and the last item."""
         if file.empty:
             return True
         header, last = file.header, file.item(file.count - 1)
@@ -117,45 +120,73 @@ class IndexRecovery:
 
     @property
     def room_needed(self) -> int:
-        """Bytes that will be kept aside."""
-        return sum(self._io.allocated(path) for path in self._aside)
+        """Bytes that will go to the quarantine."""
+        return sum(self._io.allocated(path) for path in self._quarantined)
 
-    # -- acting ----------------------------------------------------------------------------------------------
+    # -- applying --------------------------------------------------------------------------------------------
 
-    def bring_in_order(
+    def apply(
         self, log: LogRecovery, quarantine: Quarantine, report: RecoveryReport, clean: bool, noted_end: int | None
     ) -> None:
-        """`noted_end` is the last indexed record by the note. Raises StoreFailed, and can be done again."""
-        for file in self._gone:
+        """`noted_end` is the last indexed record according to the note. Idempotent. Raises StoreFailed."""
+        for file in self._removed:
             file.close()
-        kept = [quarantine.take(path) for path in reversed(self._aside)]
+        kept = [quarantine.take(path) for path in reversed(self._quarantined)]
         if kept and not self._live:
             report.kept_aside += map(str, kept)
             report.notes.append(
-                f"{self._aside[0]}: the index could not be believed from here on; {len(kept)} files were moved to "
-                f"{kept[0].parent}, and are built again from the log"
+                f"{self._quarantined[0]}: the index is not valid from here on; {len(kept)} files were moved to "
+                f"{kept[0].parent} and are rebuilt from the log"
             )
         index, last = self._index, self._index.end_offset
         if not clean and not self._owned:
             before = min(log.walked_from, log.end)
-            self._nothing_lost = index.keep_before(before, self._records.store_timestamp)
+            self._is_intact = index.keep_before(before, self._records.store_timestamp)
         elif last >= log.end:
             index.rewind(log.end, self._records.store_timestamp)
         elif last >= log.walked_from and (self._live or last != noted_end):
-            # The last record may be half indexed, should somebody have removed `abort`: all its keys are taken back,
-            # and dispatched again.
+            # If `abort` was removed by hand, the last record may be indexed in part: remove all its keys, and
+            # dispatch it again.
             index.rewind(last, self._records.store_timestamp)
 
     def complete_before(self, log: LogRecovery, state: DispatchState | None, clean: bool) -> int:
-        """The position before which no key is missing, as far as is known."""
+        """The log position before which no key is known to be missing."""
         end = self._index.end_offset
-        if state is None or state.index_end is None or state.position > log.end or self._end_found < state.index_end:
+        if (
+            state is None
+            or state.index_end is None
+            or state.position > log.end
+            or self._end_inspected < state.index_end
+        ):
             return end
         if clean:
             return max(end, state.position if end >= state.index_end else end)
-        return max(end, min(log.walked_from, state.position) if self._nothing_lost else end)
+        return max(end, min(log.walked_from, state.position) if self._is_intact else end)
 
     def sync(self) -> None:
-        """The checkpoint will say that the index is complete, so it must be on disk."""
+        """Must run before the checkpoint covers the index."""
         for table in self._index.files:
             table.sync()
+
+
+def freeze_index(file: IndexFile) -> None:
+    """Takes a snapshot of an index file in a live view: it keeps the items that its header counts now.
+
+    A writer changes slots and header in place, and unchanged pages of a private map show that. So both are copied, and
+    items beyond the count are unlinked from the slots.
+    """
+    header, count, slots = file.header, file.count, file.geometry.slots
+    view = file.map.view[HEADER_SIZE : HEADER_SIZE + SLOT_SIZE * slots]
+    newest = np.frombuffer(bytes(view), ">i4").copy()
+    late = newest >= count
+    while late.any():
+        for slot in np.flatnonzero(late).tolist():
+            number = int(newest[slot])
+            previous = file.item(number).previous
+            newest[slot] = previous if previous < number else 0
+        late = newest >= count
+    view[:] = newest.tobytes()
+    view.release()
+    if count > 1:
+        header = msgspec.structs.replace(header, end_physical_offset=file.item(count - 1).physical_offset)
+    file.set_header(header)

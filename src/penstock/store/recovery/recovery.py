@@ -1,7 +1,4 @@
-"""What every start works with, as one value.
-
-The order of a start: load, look, ask for room, act, sync.
-"""
+"""Runs a whole recovery in order: load, inspect, reserve room in the quarantine, apply, sync."""
 
 from __future__ import annotations
 
@@ -18,24 +15,23 @@ from penstock.store.records import Records
 from penstock.store.recovery.index import IndexRecovery
 from penstock.store.recovery.log import LogRecovery
 from penstock.store.recovery.queues import QueueRecovery, Redispatch
-from penstock.store.recovery.report import RecoveryReport, Tell
+from penstock.store.recovery.report import OnProgress, RecoveryReport
 from penstock.store.sink.journal import pending_start
 
 
 class StartParts(msgspec.Struct, frozen=True, kw_only=True):
-    """The store that is started, and who is asked and told meanwhile."""
+    """What every start needs: the engine of the store, its checkpoint, and the caller's callbacks."""
 
     engine: Engine
     records: Records
     checkpoint: Checkpoint
     may_exceed: MayExceed
-    """Asked before more than quarantineMaxBytes is kept aside."""
-    tell: Tell
+    """Called before the quarantine grows past quarantineMaxBytes."""
+    on_progress: OnProgress
     job_lock: StoreLock | None
-    """That of external dispatch, from who holds it already; the start releases it if it was needed."""
+    """The lock of external dispatch if the caller holds it already; a start that needs it releases it."""
 
     def quarantine(self) -> Quarantine:
-        """Where this start keeps things aside."""
         engine = self.engine
         most = engine.settings.quarantine_max_bytes
         return Quarantine(engine.io, engine.layout.quarantine, engine.clock, max_bytes=most, may_exceed=self.may_exceed)
@@ -44,12 +40,12 @@ class StartParts(msgspec.Struct, frozen=True, kw_only=True):
 class Recovery:
     """Runs once, at open, before any other thread exists.
 
-    For a view of a store that another process is writing to (`live`), what lies behind the end is not torn but on its
-    way: nothing is said of it, and it stays out of sight. So does a batch of which only a part is there.
+    In a read-only view of a store that another process writes to (`live`), bytes after the end are not torn but still
+    being written. The view hides them and reports nothing; it hides an incomplete batch, too.
     """
 
     def __init__(self, parts: StartParts, *, external: bool) -> None:
-        """`external`: another process built queues and index so far, and `abort` says nothing of how that ended."""
+        """`external`: another process built queues and index; `abort` does not show whether that process crashed."""
         engine = parts.engine
         files, layout, index = engine.io, engine.layout, engine.index
         self._io = files
@@ -59,57 +55,59 @@ class Recovery:
         self._dispatcher = engine.dispatcher
         self._quarantine = parts.quarantine()
         self._checkpoint = parts.checkpoint
-        begun = pending_start(files, layout) if files.read_only else None
+        pending_batch = pending_start(files, layout) if files.read_only else None
         locks = layout.lock, layout.dispatch_lock
         owned = files.read_only and any(files.lock_owner(lock) != 0 for lock in locks)
-        self._live = live = begun is not None or owned
-        self._tell = parts.tell
+        self._live = live = pending_batch is not None or owned
+        self._on_progress = parts.on_progress
         self._state = read_state(files, layout.dispatched)
-        self._log_part = LogRecovery(engine, parts.records, live=live, begun=begun)
-        self._queue_part = QueueRecovery(engine, live=live)
-        self._index_part = None if index is None else IndexRecovery(files, index, parts.records, live=live, owned=owned)
+        self._log_recovery = LogRecovery(engine, parts.records, live=live, pending_batch=pending_batch)
+        self._queue_recovery = QueueRecovery(engine, live=live)
+        self._index_recovery = (
+            None if index is None else IndexRecovery(files, index, parts.records, live=live, owned=owned)
+        )
         garbage = self._state is None and files.exists(layout.dispatched)
-        self._dispatching = Redispatch(engine, self._state, state_is_garbage=garbage, external=external)
+        self._redispatch = Redispatch(engine, self._state, state_is_garbage=garbage, external=external)
 
-    def look(self, clean_exit: bool) -> None:
-        """Finds out what there is and what has to be done; everything stays as it is.
+    def inspect(self, clean_exit: bool) -> None:
+        """Determines what to change, and changes nothing.
 
-        Raises BadStore if something is not as it must be, StoreFailed if there is no room to keep things aside.
+        Raises BadStore if the files are not usable, StoreFailed if the quarantine lacks room.
         """
         self._clean_exit = clean_exit
         sizes = None if self._state is None else self._state.sizes
-        self._log_part.load()
-        self._queue_part.load(sizes)
-        if self._index_part is not None:
-            self._index_part.load(sizes)
+        self._log_recovery.load()
+        self._queue_recovery.load(sizes)
+        if self._index_recovery is not None:
+            self._index_recovery.load(sizes)
         needed = 0
         if self._log.queue.files:
-            self._log_part.look(clean_exit, self._checkpoint, self._state, self._tell)
+            self._log_recovery.inspect(clean_exit, self._checkpoint, self._state, self._on_progress)
             if self._external:
-                self._log_part.walked_from = min(self._log_part.walked_from, self._noted)
-            self._queue_part.look(self._log_part, self._derived_clean)
-            if self._index_part is not None:
-                self._index_part.look(self._log_part, self._derived_clean)
-                needed += self._index_part.room_needed
-            needed += self._log_part.room_needed + self._queue_part.room_needed
+                self._log_recovery.walked_from = min(self._log_recovery.walked_from, self._noted)
+            self._queue_recovery.inspect(self._log_recovery, self._derived_clean)
+            if self._index_recovery is not None:
+                self._index_recovery.inspect(self._log_recovery, self._derived_clean)
+                needed += self._index_recovery.room_needed
+            needed += self._log_recovery.room_needed + self._queue_recovery.room_needed
         else:
             needed += sum(self._io.allocated(folder) for folder in self._derived_folders())
         self._quarantine.make_room(needed)
 
-    def act(self) -> RecoveryReport:
-        """Brings what was looked at in order. Raises StoreFailed or OSError, and then the next start goes on."""
+    def apply(self) -> RecoveryReport:
+        """Makes the changes that `inspect` determined. Raises StoreFailed or OSError; the next start then resumes."""
         report = RecoveryReport(self._clean_exit)
         if not self._log.queue.files:
             self._forget_derived(report)
             return report
-        log, queues, index = self._log_part, self._queue_part, self._index_part
-        log.bring_in_order(self._quarantine, report)
-        queues.bring_in_order(self._quarantine, report, self._derived_clean)
+        log, queues, index = self._log_recovery, self._queue_recovery, self._index_recovery
+        log.apply(self._quarantine, report)
+        queues.apply(self._quarantine, report, self._derived_clean)
         if index is not None:
             noted_end = None if self._state is None else self._state.index_end
-            index.bring_in_order(log, self._quarantine, report, self._derived_clean, noted_end)
-        self._say_shrunk(report)
-        self._dispatching.run(log, index, queues.behind, report, self._tell)
+            index.apply(log, self._quarantine, report, self._derived_clean, noted_end)
+        self._report_shrunk(report)
+        self._redispatch.run(log, index, queues.incomplete, report, self._on_progress)
         log.add_damage(self._dispatcher.passed_over, report)
         if not self._clean_exit:
             log.sync()
@@ -117,7 +115,7 @@ class Recovery:
             queues.sync()
             if index is not None:
                 index.sync()
-        log.finish()
+        log.remove_walk_note()
         return report
 
     @property
@@ -126,15 +124,15 @@ class Recovery:
 
     @property
     def _noted(self) -> int:
-        """Up to where queues and index are on disk by the note."""
+        """The log position up to which queues and index are on disk, according to the dispatch note."""
         return 0 if self._state is None else self._state.position
 
-    def _say_shrunk(self, report: RecoveryReport) -> None:
+    def _report_shrunk(self, report: RecoveryReport) -> None:
         noted = 0 if self._state is None else min(self._state.flushed, self._state.position)
         if noted > report.log_end and not self._live:
             report.notes.append(
-                f"the log ends at {report.log_end}, and it was on disk up to {noted}: {noted - report.log_end} bytes "
-                "are not there any more"
+                f"the log ends at {report.log_end}, but was on disk up to {noted}: {noted - report.log_end} bytes "
+                "are missing"
             )
 
     def _derived_folders(self) -> list[Path]:
@@ -143,7 +141,7 @@ class Recovery:
         return [folder for folder in folders if self._io.names(folder)]
 
     def _forget_derived(self, report: RecoveryReport) -> None:
-        """No log at all: queues and index describe nothing, and would hide what is written next."""
+        """Without a log, queues and index are meaningless, and their old offsets would hide new messages."""
         self._derived.close()
         for folder in self._derived_folders():
             kept = self._quarantine.take(folder)

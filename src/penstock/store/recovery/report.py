@@ -1,4 +1,4 @@
-"""What a start found and did, and how far it is, as values."""
+"""Values that describe a recovery: its progress and its result."""
 
 from __future__ import annotations
 
@@ -14,45 +14,45 @@ DISPATCH = "completing queues and index"
 
 
 class Progress(msgspec.Struct, frozen=True):
-    """How far a start is in one of its phases, in bytes of the log."""
+    """How far recovery is in one of its phases, in bytes of the log."""
 
     phase: str
     done: int
     total: int
 
 
-Tell = Callable[[Progress], object]
+OnProgress = Callable[[Progress], object]
 
 
 class RecoveryReport(msgspec.Struct):
-    """What a start found and did."""
+    """What recovery found and changed."""
 
     clean_exit: bool
     walked_from: int = 0
     log_end: int = 0
     torn_bytes: int = 0
-    """Bytes behind the last valid record that were cut off and kept aside."""
+    """Bytes after the last valid record that were truncated and quarantined."""
     units_cut: int = 0
-    """Queue units that pointed behind the log's end."""
+    """Queue units that pointed past the log's end."""
     queues_end: int = 0
-    """Up to which position of the log the queues had units before this start dispatched."""
+    """The log position that the queues had reached before recovery dispatched."""
     dispatched_from: int = 0
     units_added: int = 0
     """Units that were missing in the queues."""
     damage: list[DamagedRange] = []
-    """Every range of the log that is known to hold no valid record, until it is repaired."""
+    """All known ranges of the log without a valid record; each stays listed until it is repaired."""
     repaired: list[DamagedRange] = []
-    """Ranges that were known as damaged and hold valid records now."""
+    """Ranges that were noted as damaged and now hold valid records."""
     kept_aside: list[str] = []
-    """What was moved or copied to the quarantine."""
+    """Paths in the quarantine that recovery created."""
     notes: list[str] = []
 
 
-class Meter:
-    """Counts bytes of one phase and tells how far it is. Safe for threads; who is told is told by one at a time."""
+class ProgressMeter:
+    """Counts the bytes of one phase and reports progress. Thread-safe; calls the listener from one thread at a time."""
 
-    def __init__(self, tell: Tell, phase: str, total: int) -> None:
-        self._tell = tell
+    def __init__(self, on_progress: OnProgress, phase: str, total: int) -> None:
+        self._on_progress = on_progress
         self._phase = phase
         self._total = total
         self._done = 0
@@ -61,4 +61,4 @@ class Meter:
     def add(self, count: int) -> None:
         with self._gate:
             self._done += count
-            self._tell(Progress(self._phase, min(self._done, self._total), self._total))
+            self._on_progress(Progress(self._phase, min(self._done, self._total), self._total))

@@ -23,19 +23,19 @@ from penstock.store.audit import files as audit_files
 from penstock.store.audit.files import NumberedFile, list_store
 from penstock.store.damage import MayExceed, Quarantine
 from penstock.store.dispatch_state import read_state
-from penstock.store.external.agreement import is_external, refuse_while_job_runs, take_job_lock
+from penstock.store.external.agreement import acquire_job_lock, is_external, refuse_while_job_runs
 from penstock.store.io import Files
 from penstock.store.layout import Layout, allow_many_files
 from penstock.store.lock import HeldLocks, StoreLock
 from penstock.store.overlay import RehearsalFiles
-from penstock.store.readonly.geometry import Fitted, where_records_end
+from penstock.store.readonly.geometry import FittedSettings, where_records_end
 from penstock.store.repair.report import Progress
 from penstock.store.settings import Settings
-from penstock.store.sink.recovery import finish_batch
+from penstock.store.sink.recovery import resolve_pending_batch
 from penstock.store.store import MessageStore
 
 
-def fit_sizes(settings: Settings, files: Files, layout: Layout) -> Fitted:
+def fit_sizes(settings: Settings, files: Files, layout: Layout) -> FittedSettings:
     """Raises BadStore if the size of the log's files cannot be told."""
     found = list_store(files, layout)
     state = read_state(files, layout.dispatched)
@@ -46,12 +46,12 @@ def fit_sizes(settings: Settings, files: Files, layout: Layout) -> Fitted:
         if size:
             fitted = fitted.with_changes(mapped_file_size_commit_log=size)
     if geometry is not None:
-        return Fitted(fitted.with_changes(max_hash_slot_num=geometry.slots, max_index_num=geometry.items))
+        return FittedSettings(fitted.with_changes(max_hash_slot_num=geometry.slots, max_index_num=geometry.items))
     problem = (
         f"{layout.index} was left alone: its files have {found.index.files[0].size} bytes, which no geometry that is "
         "known makes; say the one they were made with (--set maxHashSlotNum=... --set maxIndexNum=...)"
     )
-    return Fitted(fitted.with_changes(message_index_enable=False), problem)
+    return FittedSettings(fitted.with_changes(message_index_enable=False), problem)
 
 
 def _size_of_only_file(files: Files, file: NumberedFile, noted: int | None) -> int | None:
@@ -151,11 +151,11 @@ def own(
         lock = real.lock(layout.lock)
     try:
         if lock is not None and is_external(real, layout):  # else a job refuses, and only a start changes that
-            job_lock = take_job_lock(real, layout)
+            job_lock = acquire_job_lock(real, layout)
         finish_swap(real, layout)
         fitted = fit_sizes(settings, real, layout)
         with contextlib.suppress(BadStore):  # the start at the end does it, when the log's files have their shape
-            finish_batch(real, layout, fitted.settings.mapped_file_size_commit_log)
+            resolve_pending_batch(real, layout, fitted.settings.mapped_file_size_commit_log)
         most = settings.quarantine_max_bytes
         quarantine = Quarantine(real, layout.quarantine, clock, max_bytes=most, may_exceed=may_exceed)
         yield RepairTarget(

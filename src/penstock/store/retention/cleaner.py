@@ -1,21 +1,15 @@
-"""How full the disk is, and the thread that refuses puts while it is full.
+"""Retention of an open store: the thread that deletes old files, and the thread that refuses puts on a full disk.
 
-The watcher looks once a second, whatever the cleaner is doing, and takes puts again by itself as soon as there is room,
-whoever made it. A disk that cannot be measured is taken for a roomy one: nothing is refused or deleted on a guess.
+`DiskWatcher` measures the disk once a second, independently of the cleaner, and accepts puts again as soon as there is
+room. A disk that cannot be measured counts as roomy: nothing is refused or deleted on a guess.
 
+`Cleaner` checks every `cleanResourceInterval` whether a pass is due: by the hour, by disk usage, or on request. A pass
+deletes at most ten log files, oldest first, with a pause after each, and stops at the first that must stay. Before it
+deletes another file that is not old, it cleans queues and index and measures the disk again, so that it deletes no more
+than necessary. Each pass ends with queues and index, which also removes what an earlier pass had to leave.
 
-The thread that deletes old files, a few at a time.
-
-Every `cleanResourceInterval` it asks whether a pass is due: by the hour, by the disk, or because somebody asked. A pass
-takes at most ten files of the log, oldest first, with a pause after each, and stops at the first that must stay. Before
-a file goes that is not old, queues and index have followed and the disk is measured again, so that no more goes than
-must. After a pass, or if a start or a reader left something to do, queues and index follow the log.
-
-Passes are made one at a time, by this thread or by whoever calls `run`. What the disk refuses ends a pass with a
-warning, and the next one tries again.
-
-
-Retention of one open store: its parts, put together, and what it would do.
+Passes run one at a time, on this thread or in callers of `run`. An error of the disk ends a pass with a warning; the
+next pass retries.
 """
 
 from __future__ import annotations
@@ -42,8 +36,8 @@ from penstock.store.retention.policy import (
     DiskUsage,
     GroupOffsets,
     Level,
+    LogFile,
     RetentionLimits,
-    facts_of,
     with_delivery,
 )
 from penstock.store.retention.topics import TopicCleaner
@@ -52,7 +46,7 @@ from penstock.store.statistics import RetentionFigures
 from penstock.store.worker import Worker
 
 log = logging.getLogger("penstock.store")
-LOOK_SECONDS = 1.0
+MEASURE_SECONDS = 1.0
 
 
 class DiskGauge:
@@ -61,42 +55,44 @@ class DiskGauge:
     def __init__(self, files: Files, layout: Layout) -> None:
         self._io = files
         self._folders = (layout.commit_log, layout.consume_queue)
-        self._said: str | None = None
+        self._last_warning: str | None = None
 
     def measure(self) -> list[DiskUsage]:
-        """The log's partition first; without those that cannot be measured."""
-        found: dict[int, DiskUsage] = {}
+        """The log's partition first; partitions that cannot be measured are left out."""
+        usages: dict[int, DiskUsage] = {}
         try:
             for folder in map(self._nearest, self._folders):
                 partition = self._io.partition(folder)
-                if partition not in found:
-                    found[partition] = DiskUsage(folder, *self._io.disk_usage(folder))
-            self._said = None
+                if partition not in usages:
+                    usages[partition] = DiskUsage(folder, *self._io.disk_usage(folder))
+            self._last_warning = None
         except OSError as error:
             why = f"{error.filename}: {error.strerror}"
-            if why != self._said:
-                log.warning("the disk cannot be measured (%s); it is taken for a roomy one", why)
-            self._said = why
-        return list(found.values())
+            if why != self._last_warning:
+                log.warning(
+                    "the disk cannot be measured (%s); no puts are refused and no files deleted because of it", why
+                )
+            self._last_warning = why
+        return list(usages.values())
 
     def _nearest(self, folder: Path) -> Path:
-        """The folder, or the one above it that exists: before the first message there is no log."""
+        """The folder or its nearest existing parent: before the first message the log's folder does not exist."""
         while not self._io.exists(folder) and folder != folder.parent:
             folder = folder.parent
         return folder
 
 
 class DiskWatcher(Worker):
-    """Keeps the running flag DISK_FULL true, and tells when files should go."""
+    """Sets and clears the running flag DISK_FULL; calls `on_pressure` when files that are not old should go."""
 
     def __init__(
-        self, gauge: DiskGauge, limits: RetentionLimits, flags: RunningFlags, pressed: Callable[[], object]
+        self, gauge: DiskGauge, limits: RetentionLimits, flags: RunningFlags, on_pressure: Callable[[], object]
     ) -> None:
-        super().__init__("penstock-disk", LOOK_SECONDS)
+        super().__init__("penstock-disk", MEASURE_SECONDS)
         self._gauge = gauge
         self._limits = limits
         self._flags = flags
-        self._pressed = pressed
+        self._on_pressure = on_pressure
         self.level = Level.ROOMY
 
     def work(self) -> None:
@@ -108,10 +104,10 @@ class DiskWatcher(Worker):
             self._flags.raise_trouble(Trouble.DISK_FULL, reason)
         elif self.level is Level.FULL:
             self._flags.clear(Trouble.DISK_FULL)
-            log.warning("the disk has room again: puts are taken")
+            log.warning("the disk has room again: puts are accepted")
         risen, self.level = level > self.level, level
         if risen and level >= Level.YOUNG_FILES_GO:
-            self._pressed()
+            self._on_pressure()
 
     def finish(self) -> None:
         """Nothing is left to do at the end."""
@@ -121,8 +117,8 @@ FIRST_PASS_SECONDS = 60.0
 PASSES_ON_REQUEST = 20
 
 
-class Gone(msgspec.Struct, frozen=True):
-    """A file of the log that was deleted."""
+class DeletedFile(msgspec.Struct, frozen=True):
+    """A log file that was deleted."""
 
     name: str
     size: int
@@ -130,16 +126,16 @@ class Gone(msgspec.Struct, frozen=True):
 
 
 class Cleaner(Worker):
-    """Deletes; knows what it has deleted."""
+    """Deletes expired files, and counts them."""
 
     def __init__(
         self,
         engine: Engine,
         gauge: DiskGauge,
         gate: threading.Lock,
-        follower_type: type[DerivedCleaner],
+        derived_type: type[DerivedCleaner],
     ) -> None:
-        """`gate` is held during a pass, and by whoever removes queues."""
+        """`gate` is held during a pass, and while queues are removed."""
         settings, clock = engine.settings, engine.clock
         super().__init__("penstock-clean", settings.clean_resource_interval / 1000, first=FIRST_PASS_SECONDS)
         self._io = engine.io
@@ -149,7 +145,7 @@ class Cleaner(Worker):
         self._gauge = gauge
         self._gate = gate
         self._dropper = Dropper(clock, settings.destroy_mapped_file_interval_forcibly)
-        self.follower = follower_type(engine, self._dropper, self._pause_in_queues)
+        self.derived = derived_type(engine, self._dropper, self._pause_in_queues)
         self._limits = RetentionLimits.of(settings)
         self._log_pause = settings.delete_commit_log_files_interval / 1000
         self._queue_pause = settings.delete_consume_queue_files_interval / 1000
@@ -158,10 +154,10 @@ class Cleaner(Worker):
         self._requested = 0
         self.files_deleted = self.bytes_freed = self.passes = 0
         self.problem = ""
-        """Why the last pass could not do all it should; empty if it could."""
+        """Why the last pass failed; empty if it did not."""
 
     def request(self) -> None:
-        """Has old files deleted at any hour: the next twenty passes are due, and the first comes now."""
+        """Makes the next twenty passes due at any hour, and starts the first one now."""
         self._requested = PASSES_ON_REQUEST
         self.wake()
 
@@ -174,7 +170,7 @@ class Cleaner(Worker):
                 error = disk_refused("cannot delete a file", Path(error.filename or self._log.queue.folder), 0, error)
             problem = str(error)
             if problem != self.problem:
-                log.warning("old files could not be deleted, it is tried again: %s", problem)
+                log.warning("old files could not be deleted, will retry: %s", problem)
         self.problem = problem
 
     def finish(self) -> None:
@@ -183,17 +179,17 @@ class Cleaner(Worker):
     def _pause_in_queues(self) -> bool:
         return self._stopping.wait(self._queue_pause)
 
-    def run(self, *, on_request: bool = False) -> list[Gone]:
-        """One pass, if one is due; returns the log's files that went. Raises OSError or StoreFailed."""
+    def run(self, *, on_request: bool = False) -> list[DeletedFile]:
+        """Runs a pass if one is due; returns the deleted log files. Raises OSError or StoreFailed."""
         with self._gate:
-            gone: list[Gone] = []
+            gone: list[DeletedFile] = []
             try:
                 if self._is_due() or on_request:
                     self.passes += 1
                     self._delete_log_files(gone)
                 self._try_hung_file(gone)
             finally:
-                self.follower.follow()
+                self.derived.clean()
             return gone
 
     def _is_due(self) -> bool:
@@ -205,22 +201,22 @@ class Cleaner(Worker):
 
     # -- the log ---------------------------------------------------------------------------------------------
 
-    def _delete_log_files(self, gone: list[Gone]) -> None:
+    def _delete_log_files(self, gone: list[DeletedFile]) -> None:
         queue = self._log.queue
         while len(gone) < MAX_FILES_A_PASS and len(queue.files) > 1:
             if gone and gone[-1].cause is Cause.DISK:
-                self.follower.follow()
+                self.derived.clean()
             first = queue.files[0]
             safe = min(queue.flushed_where, self._dispatcher.position)
-            cause = self._limits.cause(facts_of(self._io, first, safe_offset=safe), self._clock(), self._level())
+            cause = self._limits.cause(LogFile.of(self._io, first, safe_offset=safe), self._clock(), self._level())
             if cause is None or not self._dropper.drop_first(queue):
                 return
             gone.append(self._count(first, cause))
             if self._stopping.wait(self._log_pause):
                 return
 
-    def _try_hung_file(self, gone: list[Gone]) -> None:
-        """A file that was held when its time came goes when it can, whether or not a pass is due."""
+    def _try_hung_file(self, gone: list[DeletedFile]) -> None:
+        """Retries the deletion of a file that readers held, whether or not a pass is due."""
         queue = self._log.queue
         first = queue.first
         if first is None or first.available or self._clock() - self._hung_tried_ms < self._hung_interval_ms:
@@ -229,31 +225,31 @@ class Cleaner(Worker):
         if self._dropper.drop_first(queue):
             gone.append(self._count(first, Cause.AGE))
 
-    def _count(self, file: MappedFile, cause: Cause) -> Gone:
+    def _count(self, file: MappedFile, cause: Cause) -> DeletedFile:
         self.files_deleted += 1
         self.bytes_freed += file.size
-        log.info("%s is deleted (%s)", file.path, cause.value)
-        return Gone(file.path.name, file.size, cause)
+        log.info("deleted %s (%s)", file.path, cause.value)
+        return DeletedFile(file.path.name, file.size, cause)
 
 
 class Retention:
-    """The cleaner, the disk's watcher and the deletion of topics."""
+    """The cleaner, the disk watcher and the deletion of topics."""
 
     def __init__(
-        self, engine: Engine, topics: TopicCleaner, follower_type: type[DerivedCleaner] = DerivedCleaner
+        self, engine: Engine, topics: TopicCleaner, derived_type: type[DerivedCleaner] = DerivedCleaner
     ) -> None:
-        """`follower_type` brings queues and index in line with the log's beginning."""
+        """`derived_type` cleans queues and index."""
         self._io = engine.io
         self._log = engine.log
         self.limits = RetentionLimits.of(engine.settings)
         self.gauge = DiskGauge(engine.io, engine.layout)
         self.topics = topics
-        self.cleaner = Cleaner(engine, self.gauge, topics.gate, follower_type)
-        self.follower = self.cleaner.follower
+        self.cleaner = Cleaner(engine, self.gauge, topics.gate, derived_type)
+        self.derived = self.cleaner.derived
         self.watcher = DiskWatcher(self.gauge, self.limits, engine.flags, self.cleaner.wake)
 
     def threads(self) -> list[Worker]:
-        """What is to be started; the disk has been looked at once, so a full one refuses puts from the first on."""
+        """The threads to start. Measures the disk once, so that a full disk refuses even the first put."""
         self.watcher.work()
         return [self.watcher, self.cleaner]
 
@@ -261,10 +257,10 @@ class Retention:
         files = self._log.queue.files
         return RetentionFigures(
             disk=[disk_figures(usage, self.limits) for usage in self.gauge.measure()],
-            next_expiry_ms=self.limits.expires_ms(facts_of(self._io, files[0], safe_offset=0)) if files[1:] else -1,
+            next_expiry_ms=self.limits.expires_ms(LogFile.of(self._io, files[0], safe_offset=0)) if files[1:] else -1,
             log_files_deleted=self.cleaner.files_deleted,
-            derived_files_deleted=self.follower.files_deleted,
-            bytes_freed=self.cleaner.bytes_freed + self.follower.bytes_freed,
+            derived_files_deleted=self.derived.files_deleted,
+            bytes_freed=self.cleaner.bytes_freed + self.derived.bytes_freed,
             problem=self.cleaner.problem,
         )
 

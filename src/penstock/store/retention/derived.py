@@ -1,14 +1,11 @@
-"""Deleting one file that somebody may be reading.
+"""Cleans what is derived from the log: deletes queue files, index files and notes that point before its beginning.
 
-A reader who holds the oldest file keeps it: it is tried again, and after `destroyMapedFileIntervalForcibly` it goes all
-the same. Its name and its place in the list go; its memory stays until the reader lets go, so nobody crashes.
+For each queue it raises the minimum offset first, so that readers see it before files disappear. Then it deletes
+leading files whose units all point before the log, and extension files that no unit refers to; then leading index
+files, and notes of damage and of deleted topics before the log. It never deletes the last file of a kind.
 
-
-Queues, index and notes follow the log: what points before its beginning goes.
-
-For each queue its minimum is corrected first, so that readers are told of it before files go; then leading files go
-whose units all point before the log, then extension files that no unit points into. Then leading index files, known
-damage and deleted topics that lie before the log. Never the last file of anything.
+A file that a reader holds stays and is retried. After `destroyMapedFileIntervalForcibly` it is deleted anyway: its name
+disappears, but its memory stays mapped until the reader releases it.
 """
 
 from __future__ import annotations
@@ -29,7 +26,7 @@ log = logging.getLogger("penstock.store")
 
 
 class Dropper:
-    """Remembers since when a file has been waiting for its readers. One thread at a time."""
+    """Deletes first files, and remembers how long readers have delayed each. One thread at a time."""
 
     def __init__(self, clock: Callable[[], int], patience_ms: int) -> None:
         self._clock = clock
@@ -37,14 +34,14 @@ class Dropper:
         self._since: dict[Path, int] = {}
 
     def drop_first(self, files: MappedFileQueue | Index) -> bool:
-        """Deletes the first file; False if its readers still have time. Raises OSError."""
+        """Deletes the first file; False if readers hold it and still have time. Raises OSError."""
         path = files.files[0].path
         now = self._clock()
         waited = now - self._since.setdefault(path, now)
         if not files.drop_first():
             if waited < self._patience_ms:
                 return False
-            log.warning("%s is deleted although it has been read for %d ms; its space is free later", path, waited)
+            log.warning("deleted %s although readers have held it for %d ms; its space is freed later", path, waited)
             files.drop_first(forced=True)
         del self._since[path]
         return True
@@ -54,10 +51,10 @@ _UNITS_AT_ONCE = 65_536
 
 
 class DerivedCleaner:
-    """Brings what is derived from the log in line with its beginning. One thread at a time."""
+    """Cleans queues, index and notes of a store with inline dispatch. One thread at a time."""
 
     def __init__(self, engine: Engine, dropper: Dropper, pause: Callable[[], bool]) -> None:
-        """`pause` is called after each queue that lost files; True: the store is closing."""
+        """`pause` is called after each queue that lost files; it returns True if the store is closing."""
         self._io = engine.io
         self._layout = engine.layout
         self._log = engine.log
@@ -70,10 +67,10 @@ class DerivedCleaner:
         self._done_up_to = -1
         self.files_deleted = self.bytes_freed = 0
 
-    def follow(self) -> None:
-        """Does what is left to do since the log's minimum grew; what readers hold is left for the next time.
+    def clean(self) -> None:
+        """Deletes what lies before the log's minimum; leaves files that readers hold to the next call.
 
-        Raises OSError or StoreFailed; the next call goes on.
+        Raises OSError or StoreFailed; the next call resumes.
         """
         files = self._log.queue.files
         if not files:
@@ -86,27 +83,27 @@ class DerivedCleaner:
             with self._standstill():
                 queue.correct_min_offset(readable)
             before = self.files_deleted
-            done &= self._shorten(queue, on_disk)
+            done &= self._delete_expired(queue, on_disk)
             if self.files_deleted > before and self._pause():
                 return
-        done &= self._shorten_index(on_disk)
-        self._forget(on_disk)
+        done &= self._delete_expired_index(on_disk)
+        self._forget_notes(on_disk)
         if done:
             self._done_up_to = on_disk
 
-    def _shorten(self, queue: ConsumeQueue, log_min_offset: int) -> bool:
-        """False if a reader keeps a file from going."""
+    def _delete_expired(self, queue: ConsumeQueue, log_min_offset: int) -> bool:
+        """False if a reader holds an expired file."""
         while queue.expired(log_min_offset):
             if not self._dropper.drop_first(queue.files):
                 return False
             self._count(queue.files.file_size)
-        self._shorten_extension(queue)
+        self._delete_expired_extension(queue)
         return True
 
-    def _shorten_extension(self, queue: ConsumeQueue) -> None:
+    def _delete_expired_extension(self, queue: ConsumeQueue) -> None:
         folder = self._layout.consume_queue_ext / queue.topic / str(queue.queue_id)
         names = self._io.names(folder)[:-1] if self._io.is_folder(folder) else []
-        lowest = self._first_address(queue) if names else 0
+        lowest = self._first_extension_offset(queue) if names else 0
         for name in names:
             size = self._io.size(folder / name)
             if not name.isdecimal() or int(name) + size > lowest:
@@ -114,8 +111,8 @@ class DerivedCleaner:
             self._io.unlink(folder / name)
             self._count(size)
 
-    def _first_address(self, queue: ConsumeQueue) -> int:
-        """The lowest offset in the extension files that a unit still points to, 0 if none does."""
+    def _first_extension_offset(self, queue: ConsumeQueue) -> int:
+        """The lowest offset in the extension files that a unit points to, 0 if none does."""
         offset = queue.min_offset
         while (units := queue.page(offset, _UNITS_AT_ONCE)) is not None:
             codes = units["tags_code"][units["tags_code"] <= MAX_EXT_ADDRESS]
@@ -124,7 +121,7 @@ class DerivedCleaner:
             offset += len(units)
         return 0
 
-    def _shorten_index(self, log_min_offset: int) -> bool:
+    def _delete_expired_index(self, log_min_offset: int) -> bool:
         index = self._index
         while index is not None and index.expired(log_min_offset):
             if not self._dropper.drop_first(index):
@@ -132,10 +129,10 @@ class DerivedCleaner:
             self._count(index.geometry.file_size)
         return True
 
-    def _forget(self, log_min_offset: int) -> None:
-        """Notes that speak only of what the log no longer has."""
+    def _forget_notes(self, log_min_offset: int) -> None:
+        """Removes notes about records that the log no longer holds."""
         known = read_damage(self._io, self._layout.damaged)
-        left = [found for found in known if found.end > log_min_offset]
+        left = [damage for damage in known if damage.end > log_min_offset]
         if len(left) < len(known):
             write_damage(self._io, self._layout.damaged, left)
         self._deleted_topics.forget_before(log_min_offset)
@@ -145,8 +142,8 @@ class DerivedCleaner:
         self.bytes_freed += size
 
 
-class DerivedFollower(DerivedCleaner):
-    """In the process that builds queues and index: the notes are the store's."""
+class BuilderCleaner(DerivedCleaner):
+    """Runs in the job of external dispatch; the notes belong to the store."""
 
-    def _forget(self, log_min_offset: int) -> None:
+    def _forget_notes(self, log_min_offset: int) -> None:
         pass

@@ -1,7 +1,7 @@
-"""What deletion would do: which file goes when and why, how full the disk is, and who has not read it.
+"""Predicts deletion: which file is deleted when and why, how full the disk is, and which groups have unread messages.
 
-Changes nothing, and works on a read-only view of a store as on an open one. The decisions are those of `policy`, which
-the cleaner follows too; what is foretold holds if neither the store nor the disk changes before.
+Read-only; works on a read-only view and on an open store. It uses the decisions of `policy`, as the cleaner does. The
+prediction holds as long as neither the store nor the disk changes.
 """
 
 from __future__ import annotations
@@ -20,39 +20,38 @@ from penstock.store.retention.policy import (
     LogFile,
     RetentionLimits,
     Unread,
-    facts_of,
     find_unread,
 )
 from penstock.store.statistics import DiskFigures
 
 
 class FileOutlook(msgspec.Struct, frozen=True):
-    """One file of the log."""
+    """The prediction for one log file."""
 
     name: str
     size: int
     modified_ms: int
-    """Its last change, by which deletion goes."""
+    """Its last change, which determines its age."""
     stored_from_ms: int
     stored_until_ms: int
-    """No message in it is newer: this is the store time of the first one behind it. -1 if that is not known."""
+    """Store time of the first message after the file, so an upper bound; -1 if unknown."""
     expires_ms: int
-    """When it is old enough to go."""
+    """When it is old enough to be deleted."""
     goes_ms: int
-    """The first hour of deleteWhen at which it and all before it are old enough; -1 if it is the last file."""
+    """The first hour of deleteWhen at which it and all earlier files are old enough; -1 if it is the last file."""
     cause: Cause | None
-    """Why a pass now would delete it, None if it stays."""
+    """Why a pass would delete it now; None if it stays."""
     why: str
 
 
-class Going(msgspec.Struct, frozen=True):
-    """What would be deleted at one moment."""
+class PlannedDeletion(msgspec.Struct, frozen=True):
+    """What passes at one moment would delete."""
 
     at_ms: int
     files: list[str]
     size: int
     log_offset: int
-    """Everything before this physical offset would be gone."""
+    """Everything before this physical offset would be deleted."""
     unread: list[Unread]
 
 
@@ -62,16 +61,16 @@ class Outlook(msgspec.Struct, frozen=True):
     now_ms: int
     disk: list[DiskFigures]
     puts_refused: str
-    """Why the disk's fullness has puts refused; empty if it does not."""
+    """Why the disk is too full for puts; empty if it is not."""
     files: list[FileOutlook]
-    now: Going
-    """What passes would delete now, at this hour or any other: what `penstock store retention` deletes."""
-    next_hour: Going
-    """What passes would have deleted at the next hour of deleteWhen, what goes now included."""
+    now: PlannedDeletion
+    """What passes would delete now, regardless of the hour; `penstock store retention` deletes this."""
+    next_hour: PlannedDeletion
+    """What passes would have deleted by the next hour of deleteWhen, including `now`."""
 
 
 class Explainer:
-    """Looks at a store's parts; keeps nothing."""
+    """Computes the prediction for one engine. Stateless."""
 
     def __init__(self, engine: Engine, records: Records) -> None:
         self._io = engine.io
@@ -83,9 +82,9 @@ class Explainer:
     def explain(self, now_ms: int, usages: Sequence[DiskUsage], offsets: GroupOffsets) -> Outlook:
         limits = self._limits
         end = self._log.queue.wrote_offset
-        files = [facts_of(self._io, file, safe_offset=end) for file in self._log.queue.files]
+        files = [LogFile.of(self._io, file, safe_offset=end) for file in self._log.queue.files]
         level, worst = limits.worst(usages)
-        causes = {file.from_offset: cause for file, cause in limits.going(files, now_ms, usages)}
+        causes = {file.from_offset: cause for file, cause in limits.files_to_delete(files, now_ms, usages)}
         return Outlook(
             now_ms=now_ms,
             disk=[disk_figures(usage, limits) for usage in usages],
@@ -99,13 +98,13 @@ class Explainer:
         starts = [self._records.store_timestamp(file.from_offset) for file in files]
         ends = [*starts[1:], self._log.newest_timestamp or -1]
         oldest_ready = 0
-        found: list[FileOutlook] = []
+        outlooks: list[FileOutlook] = []
         for number, file in enumerate(files):
             expires = self._limits.expires_ms(file)
             oldest_ready = max(oldest_ready, expires)
             last = number == len(files) - 1
             cause = causes.get(file.from_offset)
-            found.append(
+            outlooks.append(
                 FileOutlook(
                     name=f"{file.from_offset:020d}",
                     size=file.size,
@@ -118,14 +117,16 @@ class Explainer:
                     why=_why(cause, last, expires, now_ms),
                 )
             )
-        return found
+        return outlooks
 
-    def _going(self, files: list[LogFile], at_ms: int, usages: Sequence[DiskUsage], offsets: GroupOffsets) -> Going:
-        going = [file for file, _ in self._limits.going(files, at_ms, usages)]
+    def _going(
+        self, files: list[LogFile], at_ms: int, usages: Sequence[DiskUsage], offsets: GroupOffsets
+    ) -> PlannedDeletion:
+        going = [file for file, _ in self._limits.files_to_delete(files, at_ms, usages)]
         end = going[-1].from_offset + going[-1].size if going else max(self._log.min_offset, 0)
         unread = find_unread(self._queues, offsets, end) if going else []
         names = [f"{file.from_offset:020d}" for file in going]
-        return Going(at_ms, names, sum(file.size for file in going), end, unread)
+        return PlannedDeletion(at_ms, names, sum(file.size for file in going), end, unread)
 
 
 def _why(cause: Cause | None, last: bool, expires_ms: int, now_ms: int) -> str:

@@ -1,12 +1,12 @@
-"""Deleting topics and queues, when somebody asks for it.
+"""Deletes topics and queues on request.
 
-A topic's records stay in the log until its files go; what is deleted are the queues, and a note says that they must not
-be built again (`store/deleted_topics.py`). The note is on disk before the first queue goes. A queue that is deleted
-begins at offset 0 when its next message comes, as in RocketMQ: consumers that remember an offset of the old one are
-beyond the end of the new one.
+The records of a topic stay in the log until retention deletes the log's files. Deletion removes the queues, and a note
+(`store/deleted_topics.py`) keeps dispatch from building them again; the note is on disk before the first queue is
+removed. A deleted queue restarts at offset 0 with its next message, as in RocketMQ: a consumer with an old offset is
+then beyond the end.
 
-While queues go nothing is dispatched, and while it is decided which, nothing is put; so a put belongs to the old queue
-or to the new one, never to both.
+Dispatch pauses while queues are removed, and puts pause while they are chosen. So each put belongs either to the old
+queue or to the new one.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from penstock.store.prepare import PutRefused
 from penstock.store.settings import BrokerRole
 
 ALWAYS_KEPT = frozenset({SCHEDULE_TOPIC, OP_HALF_TOPIC})
-"""Topics that no list of topics names and that are in use all the same."""
+"""Topics in use that no topic table lists."""
 
 
 class TopicCleaner:
-    """Safe to call from any thread; each call has the queues to itself."""
+    """Thread-safe; each call has exclusive access to the queues."""
 
     def __init__(self, engine: Engine) -> None:
         self._io = engine.io
@@ -37,17 +37,17 @@ class TopicCleaner:
         self._dispatcher = engine.dispatcher
         self._deleted_topics = engine.deleted_topics
         self._external = engine.only_appends
-        """Another process removes the files of queues."""
+        """Whether another process removes the queue files."""
         self._is_slave = engine.settings.broker_role is BrokerRole.SLAVE
         self.gate = Lock()
-        """Held by each call; also held, and so kept away, by the cleaner of old files."""
+        """Held by each call, and by the cleaner during a pass."""
 
     def load(self) -> None:
-        """Reads what was deleted, before the queues are loaded; a slave also notices by itself."""
+        """Reads the note of deletions; call it before the queues are loaded. A slave also detects restarted queues."""
         ends = self._deleted_topics.load(None if self._external else self._layout)
         self._dispatcher.set_deleted(ends, self._deleted_topics.restarts)
         if self._is_slave and not self._external:
-            self._dispatcher.on_restart(self.begin_anew)
+            self._dispatcher.on_restart(self.restart_queue)
 
     def delete_topic(self, topic: str) -> bool:
         """See `MessageStore.delete_topic`."""
@@ -59,9 +59,9 @@ class TopicCleaner:
         return self.delete(lambda known: known - kept)
 
     def delete(self, choose: Callable[[set[str]], Collection[str]]) -> list[str]:
-        """Deletes the topics that `choose` picks out of all that have a message or a queue; returns them, sorted.
+        """Deletes the topics that `choose` selects from all that have a message or a queue; returns them, sorted.
 
-        Raises StoreFailed: then nothing was deleted, or the next start completes it.
+        Raises StoreFailed; then nothing was deleted, or the next start completes the deletion.
         """
         going: list[str] = []
 
@@ -75,7 +75,7 @@ class TopicCleaner:
             if going:
                 self._deleted_topics.add(going, log_end)
 
-        with self._alone():
+        with self._exclusive():
             self._log.forget(pick, note)
             self._dispatcher.set_deleted(self._deleted_topics.ends)
             for queue in [queue for queue in self._queues if queue.topic in going]:
@@ -83,11 +83,11 @@ class TopicCleaner:
         return going
 
     def delete_before(self, ends: Mapping[str, int]) -> list[str]:
-        """Deletes what a master has deleted: of each topic what was stored before an offset. Returns what was new.
+        """Repeats a master's deletions: of each topic, what was stored before an offset. Returns the new ones.
 
-        Raises StoreFailed: then nothing was deleted, or the next start completes it.
+        Raises StoreFailed; then nothing was deleted, or the next start completes the deletion.
         """
-        with self._alone():
+        with self._exclusive():
             known = self._deleted_topics.ends
             new = {topic: end for topic, end in ends.items() if end > known.get(topic, 0)}
             if new:
@@ -98,11 +98,11 @@ class TopicCleaner:
                     self._remove(queue)
         return sorted(new)
 
-    def begin_anew(self, queue: ConsumeQueue, begin: int) -> None:
-        """Has a queue go, as its messages begin at 0 again at `begin`. Called by dispatch; raises StoreFailed."""
-        if not self.gate.acquire(blocking=False):  # whoever has it may wait for dispatch: nobody waits for the other
+    def restart_queue(self, queue: ConsumeQueue, begin: int) -> None:
+        """Removes a queue whose offsets restart at 0 at log position `begin`. Dispatch calls it. Raises StoreFailed."""
+        if not self.gate.acquire(blocking=False):  # its holder may wait for dispatch: waiting would be a deadlock
             raise StoreFailed(
-                "a queue begins anew, and files are being deleted just now; try again", path=queue.files.folder
+                "a queue restarts at offset 0 while files are being deleted; try again", path=queue.files.folder
             )
         try:
             self._deleted_topics.add_restart(queue.topic, queue.queue_id, begin)
@@ -116,9 +116,9 @@ class TopicCleaner:
             self.gate.release()
 
     def delete_expired_queues(self) -> list[tuple[str, int]]:
-        """Deletes the queues none of whose messages is in the log any more; returns topics and queue ids.
+        """Deletes the queues without any message left in the log; returns topics and queue ids.
 
-        None where another process owns the queues: it could not tell such a deletion from a queue that goes on.
+        Deletes nothing where another process owns the queues: it could not see such a deletion.
         """
         going: list[ConsumeQueue] = []
         if self._external:
@@ -129,7 +129,7 @@ class TopicCleaner:
             going.extend(queue for queue in self._queues if self._is_expired(queue, lowest))
             return ((queue.topic, queue.queue_id) for queue in going)
 
-        with self._alone():
+        with self._exclusive():
             self._log.forget(pick, lambda log_end: None)
             for queue in going:
                 while len(queue.files.files) > 1:
@@ -138,7 +138,7 @@ class TopicCleaner:
         return [(queue.topic, queue.queue_id) for queue in going]
 
     def _is_expired(self, queue: ConsumeQueue, log_min_offset: int) -> bool:
-        """A queue without any unit of a record may just have been made; one with a message on its way is alive."""
+        """False for a queue that is new and empty, or that has a message not dispatched yet."""
         dispatched = self._log.next_offset(queue.topic, queue.queue_id) == queue.max_offset
         return dispatched and 0 <= queue.max_physical_offset <= log_min_offset
 
@@ -155,7 +155,7 @@ class TopicCleaner:
                 self._io.remove_folder(emptied)
 
     @contextlib.contextmanager
-    def _alone(self) -> Iterator[None]:
+    def _exclusive(self) -> Iterator[None]:
         try:
             with self.gate, self._dispatcher.standstill():
                 yield

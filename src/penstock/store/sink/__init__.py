@@ -1,14 +1,11 @@
-"""Batches of rows from outside, each stored whole and once, whatever is killed when.
+"""Batches of rows from other processes, each stored completely and once, even if its writer is killed.
 
-    staged    rows that wait: files under `penstock/sink/staged/`, written by anybody, without owning the store
-    commit    what their writer's driver calls: owns the store, appends a whole batch, marks it as stored
-    marks     which batches are stored: one small file for each query or named write
-    journal   what is being appended now, and where the last batches lie: `penstock/sink/journal.json`
-    finish    what a start does about a batch that was being appended when its writer was killed
-    topics    how many queues a topic has, and making those that are new
+    commit    stages rows in files without owning the store; appends a whole batch and marks it as stored
+    journal   which batch is being appended, where the last ones lie, and which batches are stored
+    recovery  completes or rolls back a batch whose writer was killed
 
-The order is: journal with the batch as pending, append, sync, mark, journal without it. Whoever opens the store next
-and finds a pending batch without its mark cuts the log where the batch began; a read-only view ends there.
+A commit works in this order: journal with the batch as pending, append, sync, mark, journal without it. The next open
+that sees a pending batch without a mark truncates the log where the batch began; a read-only view ends there.
 """
 
 from penstock.store.sink.journal import pending_start, whole_batches

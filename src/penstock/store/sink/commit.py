@@ -1,23 +1,14 @@
-"""Rows that wait to be appended: files under `penstock/sink/staged/`, a folder for each run of a write.
+"""Stages rows in files, and commits a batch of them: the batch is appended to a store completely and once.
 
-Anybody may stage, any number of processes at a time, also while the store is in use: nothing else of the store is
-touched. A part is written whole and synced before its name is given away; the name has something random in it, so that
-whoever stages the same rows again does not meet the files of an earlier try. What the files hold is up to whoever
-writes and reads them. Parts that nobody commits are removed by a later commit of the same query or write, or after a
-week.
+Staging writes files under `penstock/sink/staged/`, one folder for each run of a write. Any number of processes may
+stage at a time, also while the store is in use; nothing else of the store changes. A part is complete and synced before
+its name is returned. Names are random, so a retry never meets the files of an earlier try. The caller defines what a
+part contains. Abandoned parts are removed by a later commit of the same query or write, or after a week.
 
-
-The topics that a batch is written to: how many queues they have, and `config/topics.json` for those that are new.
-
-The table is read by anybody and changed by the owner of the store only, who adds to it before the batch is appended: a
-topic without messages does no harm, messages without a topic would wait until a broker finds them at its next start.
-
-
-Appends a whole batch of staged rows to a store, once.
-
-Owns the store from the first look to the end; batches of several writers come one after the other. What is raised after
-the append was begun has the batch rolled back at once, as far as the disk allows, and by the next open otherwise.
-Threads: one commit at a time in a process.
+`commit` owns the store from beginning to end; writers commit one after the other. It creates new topics in
+`config/topics.json` before it appends: a topic without messages is harmless, but messages without a topic would stay
+invisible until a broker's next start. An error after the append began rolls the batch back at once if the disk allows
+it, else at the next open. One commit at a time in a process.
 """
 
 from __future__ import annotations
@@ -47,7 +38,7 @@ from penstock.store.sink.journal import (
     Intent,
     Journal,
     WriterKind,
-    check_readable,
+    check_mark_readable,
     find_mark,
     read_journal,
     remove_mark,
@@ -55,47 +46,50 @@ from penstock.store.sink.journal import (
     write_journal,
     write_mark,
 )
-from penstock.store.sink.recovery import finish_batch
+from penstock.store.sink.recovery import resolve_pending_batch
 from penstock.store.store import MessageStore
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-FORGOTTEN_MS: Final = 7 * 24 * 3_600_000
+ABANDONED_MS: Final = 7 * 24 * 3_600_000
+
+
+# -- staging ---------------------------------------------------------------------------------------------------------
 
 
 class StagedFile(msgspec.Struct, frozen=True):
-    """One staged file."""
+    """One staged file, and what identifies its content."""
 
     name: str
     size: int
     crc: int
 
 
-def folder_of(identity: Identity, run: str) -> str:
-    """The name of a folder for what one run stages for a batch."""
+def staging_folder(identity: Identity, run: str) -> str:
+    """The name of the folder in which one run stages a batch."""
     return f"{identity.key}-{run}"
 
 
 def stage(files: Files, layout: Layout, folder: str, name: str, data: bytes | memoryview) -> StagedFile:
-    """Writes a part and syncs it. Raises StoreFailed, and then there is no such part."""
+    """Writes a part and syncs it. Raises StoreFailed; the part then does not exist."""
     path = layout.sink_staged / folder / f"{name}-{secrets.token_hex(8)}"
     files.replace_bytes(path, data)
     return StagedFile(path.name, len(data), zlib.crc32(data))
 
 
 def read_part(files: Files, layout: Layout, folder: str, part: StagedFile) -> bytes:
-    """What was staged. Raises CorruptData if it is not what is there now, or not there at all."""
+    """The content of a part. Raises CorruptData if it has changed or is missing."""
     path = layout.sink_staged / folder / part.name
     try:
         data = files.read_bytes(path)
     except FileNotFoundError:
         raise CorruptData(
-            "staged rows are gone; driver and executors must see the store's folder under the same path", path=path
+            "staged rows are missing; driver and executors must see the store's folder under the same path", path=path
         ) from None
     if len(data) != part.size or zlib.crc32(data) != part.crc:
         raise CorruptData(
-            "staged rows are not what was written",
+            "staged rows have changed since they were written",
             path=path,
             expected=f"{part.size} bytes with checksum {part.crc}",
             found=f"{len(data)} bytes with checksum {zlib.crc32(data)}",
@@ -111,56 +105,58 @@ def remove_staged(files: Files, layout: Layout, folder: str) -> None:
 
 
 def clear_staged(files: Files, layout: Layout, identity: Identity, now: int) -> None:
-    """After a commit: removes what was staged for this query or write, by whatever run, and what is forgotten.
+    """Removes what any run staged for this query or write, and abandoned folders. Call it after a commit.
 
     Raises OSError.
     """
     for folder in files.names(layout.sink_staged):
-        is_forgotten = files.modified_ms(layout.sink_staged / folder) < now - FORGOTTEN_MS
-        if is_forgotten or folder.startswith(f"{identity.key}-"):
+        is_abandoned = files.modified_ms(layout.sink_staged / folder) < now - ABANDONED_MS
+        if is_abandoned or folder.startswith(f"{identity.key}-"):
             remove_staged(files, layout, folder)
 
+
+# -- topics ----------------------------------------------------------------------------------------------------------
 
 _MAY_WRITE: Final = 2
 
 
 class TopicQueues(msgspec.Struct, frozen=True):
-    """How many queues each topic has. May be pickled."""
+    """How many queues each topic has. Can be pickled."""
 
     known: dict[str, int]
-    """Of the topics in the table; 0 for one that may not be written to."""
-    of_new_topics: int
+    """By topic; 0 if the topic is not writable."""
+    new_topic_queues: int
 
     def count(self, topic: str) -> int:
-        """The queues that may be written to. Raises BadMessage if none may."""
-        found = self.known.get(topic)
-        if found is None:
-            return 1 if topic.startswith((RETRY_PREFIX, DLQ_PREFIX)) else self.of_new_topics
-        if not found:
-            raise BadMessage(f"topic '{topic}' may not be written to: config/topics.json says so")
-        return found
+        """The number of writable queues. Raises BadMessage if the topic is not writable."""
+        count = self.known.get(topic)
+        if count is None:
+            return 1 if topic.startswith((RETRY_PREFIX, DLQ_PREFIX)) else self.new_topic_queues
+        if not count:
+            raise BadMessage(f"topic '{topic}' is not writable; change its perm in config/topics.json")
+        return count
 
     def check(self, topic: str, queue_id: int) -> None:
-        """Raises BadMessage if a topic has no such queue."""
+        """Raises BadMessage if the topic does not have this queue."""
         count = self.count(topic)
         if not 0 <= queue_id < count:
-            new = "" if topic in self.known else ", as new topics have (defaultTopicQueueNums)"
-            raise BadMessage(f"topic '{topic}' has {count} queues{new}, and no queue {queue_id}")
+            default = "" if topic in self.known else " (defaultTopicQueueNums)"
+            raise BadMessage(f"topic '{topic}' has {count} queues{default}; queue {queue_id} does not exist")
 
 
-def read_topic_queues(files: Files, layout: Layout, of_new_topics: int) -> TopicQueues:
-    """What the table says. Raises BadStore if it cannot be read."""
+def read_topic_queues(files: Files, layout: Layout, new_topic_queues: int) -> TopicQueues:
+    """Reads `config/topics.json`. Raises BadStore if it cannot be read."""
     topics = ConfigFiles(files, layout.config).topics.read().table.topics
     known = {topic.name: topic.write_queue_nums if topic.perm & _MAY_WRITE else 0 for topic in topics.values()}
-    return TopicQueues(known, of_new_topics)
+    return TopicQueues(known, new_topic_queues)
 
 
-def make_topics(files: Files, layout: Layout, used: Mapping[str, int], of_new_topics: int, now: int) -> None:
-    """Makes those of the topics that are new; `used` has the highest queue id of each.
+def create_topics(files: Files, layout: Layout, used: Mapping[str, int], new_topic_queues: int, now: int) -> None:
+    """Creates the topics that do not exist; `used` has the highest queue id of each topic.
 
-    Raises BadMessage if a topic has no such queue, BadStore or StoreFailed if the table cannot be read or written.
+    Raises BadMessage if a topic has too few queues, BadStore or StoreFailed if the table cannot be read or written.
     """
-    queues = read_topic_queues(files, layout, of_new_topics)
+    queues = read_topic_queues(files, layout, new_topic_queues)
     for topic, highest in used.items():
         queues.check(topic, highest)
     new = sorted(used.keys() - queues.known.keys())
@@ -174,36 +170,38 @@ def make_topics(files: Files, layout: Layout, used: Mapping[str, int], of_new_to
         file.write(table)
 
 
+# -- committing ------------------------------------------------------------------------------------------------------
+
 WAIT_SECONDS: Final = 60.0
-"""How long a commit waits for those of others."""
+"""How long a commit waits for other writers."""
 _POLL_SECONDS: Final = 0.02
 _FOR_EVER_HOURS: Final = 2**31 - 1
-Read = Callable[[int], Iterable["pa.RecordBatch"]]
-"""Gives the rows of a batch, as `MessageStore.put_arrow` takes them, all born at the time that it is called with."""
+ReadRows = Callable[[int], Iterable["pa.RecordBatch"]]
+"""Returns the rows of a batch for `MessageStore.put_arrow`; its argument becomes the born timestamp of every row."""
 
 
 class SinkBatch(msgspec.Struct, frozen=True):
-    """What is to be stored."""
+    """Describes the batch to store."""
 
     identity: Identity
     rows: int
     queues: Mapping[str, int]
-    """The topics that are written to, with the highest queue id of each."""
-    of_new_topics: int
-    """How many queues a topic gets that is new."""
+    """The highest queue id used, by topic."""
+    new_topic_queues: int
+    """How many queues a new topic gets."""
 
 
 class CommitResult(msgspec.Struct, frozen=True):
-    """What became of a batch: where it lies, and whether that was so before."""
+    """Where the batch lies in the log, and whether an earlier commit had stored it."""
 
     start: int
     end: int
-    was_there: bool
+    already_stored: bool
 
 
 def is_owned_by_others(files: Files, layout: Layout) -> bool:
-    """Whether somebody has the store open who does not commit batches, as a broker has."""
-    # Asked twice: between two questions a commit may have ended.
+    """Whether a process other than a committing writer, for example a broker, has the store open."""
+    # Checked twice, because a commit may end between the two questions.
     return all(files.lock_owner(layout.lock) and not files.lock_owner(layout.sink_lock) for _ in range(2))
 
 
@@ -211,32 +209,32 @@ def commit(
     root: Path,
     settings: Settings,
     batch: SinkBatch,
-    read: Read,
+    read: ReadRows,
     *,
     files: Files | None = None,
     clock: Callable[[], int] = now_ms,
 ) -> CommitResult:
-    """Stores a batch, unless its mark says that it is stored; what was staged for it is removed.
+    """Stores a batch, unless its mark shows that it is stored, and removes its staged files.
 
-    `settings` must fit the store's files; a store that does not exist is made with them. Raises StoreInUse if somebody
-    else owns the store, BadMessage, CorruptData, BadStore or StoreFailed: nothing of the batch is stored then.
+    `settings` must match the store's files; a missing store is created with them. Raises StoreInUse if another process
+    owns the store, BadMessage, CorruptData, BadStore or StoreFailed; nothing of the batch is stored then.
     """
     files = files or Files()
     layout = Layout.of(root, settings)
     try:
-        with _owned(files, layout) as lock:
-            finish_batch(files, layout, settings.mapped_file_size_commit_log)
-            check_readable(files, layout, batch.identity)
+        with _store_locked(files, layout) as lock:
+            resolve_pending_batch(files, layout, settings.mapped_file_size_commit_log)
+            check_mark_readable(files, layout, batch.identity)
             mark = find_mark(files, layout, batch.identity)
             if mark is not None:
-                outcome = CommitResult(mark.start, mark.end, was_there=True)
+                outcome = CommitResult(mark.start, mark.end, already_stored=True)
             elif batch.rows:
                 outcome = _append(files, layout, settings, batch, read, clock, lock)
             else:
-                outcome = CommitResult(0, 0, was_there=False)
+                outcome = CommitResult(0, 0, already_stored=False)
                 if batch.identity.kind is WriterKind.WRITE:
                     write_mark(files, layout, BatchMark(batch.identity, 0, 0, 0))
-            with contextlib.suppress(OSError):  # what stays is removed by a later commit
+            with contextlib.suppress(OSError):  # a later commit removes what stays
                 if batch.identity.kind is WriterKind.ONCE:
                     remove_mark(files, layout, batch.identity)
                 clear_staged(files, layout, batch.identity, now_ms())
@@ -247,8 +245,8 @@ def commit(
 
 
 @contextlib.contextmanager
-def _owned(files: Files, layout: Layout) -> Iterator[StoreLock]:
-    """Takes the lock of those who commit, waiting for it, and then the store's own. Raises StoreInUse."""
+def _store_locked(files: Files, layout: Layout) -> Iterator[StoreLock]:
+    """Waits for the writers' lock, then acquires the store's. Raises StoreInUse."""
     deadline = time.monotonic() + WAIT_SECONDS
     while True:
         try:
@@ -257,7 +255,7 @@ def _owned(files: Files, layout: Layout) -> Iterator[StoreLock]:
         except StoreInUse:
             if time.monotonic() > deadline:
                 raise StoreInUse(
-                    f"other writers have kept the store for {WAIT_SECONDS:g} seconds; try again when they are done",
+                    f"other writers have held the store for {WAIT_SECONDS:g} seconds; try again when they are done",
                     path=layout.root,
                 ) from None
             time.sleep(_POLL_SECONDS)
@@ -276,27 +274,27 @@ def _append(
     layout: Layout,
     settings: Settings,
     batch: SinkBatch,
-    read: Read,
+    read: ReadRows,
     clock: Callable[[], int],
     lock: StoreLock,
 ) -> CommitResult:
-    make_topics(files, layout, batch.queues, batch.of_new_topics, clock())
+    create_topics(files, layout, batch.queues, batch.new_topic_queues, clock())
 
     def open_store() -> MessageStore:
         locks = HeldLocks(store=lock.lend())
-        return MessageStore.open(layout.root, _for_batches(settings), files=files, clock=clock, locks=locks)
+        return MessageStore.open(layout.root, _batch_settings(settings), files=files, clock=clock, locks=locks)
 
     try:
         with open_store() as store:
             return _append_all(store, files, layout, batch, read, clock())
     except BaseException:
         with contextlib.suppress(PenstockError):
-            open_store().close()  # which rolls back what is pending
+            open_store().close()  # rolls back the pending batch
         raise
 
 
 def _append_all(
-    store: MessageStore, files: Files, layout: Layout, batch: SinkBatch, read: Read, now: int
+    store: MessageStore, files: Files, layout: Layout, batch: SinkBatch, read: ReadRows, now: int
 ) -> CommitResult:
     queue = store.log.queue
     start = queue.wrote_offset if queue.files else queue.flushed_where
@@ -316,12 +314,12 @@ def _append_all(
     if store.flushed_offset < end:
         raise StoreFailed(f"{batch.identity} was not stored: the log is not on disk; write it again", path=layout.root)
     write_mark(files, layout, BatchMark(batch.identity, start, end, batch.rows))
-    write_journal(files, layout, journal.ended(end))
-    return CommitResult(start, end, was_there=False)
+    write_journal(files, layout, journal.committed(end))
+    return CommitResult(start, end, already_stored=False)
 
 
-def _for_batches(settings: Settings) -> Settings:
-    """As little beside the append as can be: one sync at the end, no file ahead of need, and nothing is deleted."""
+def _batch_settings(settings: Settings) -> Settings:
+    """Minimal background work: one sync at the end, no preallocation, no deletion."""
     return settings.with_changes(
         flush_disk_type=FlushDiskType.ASYNC_FLUSH,
         transient_store_pool_enable=False,

@@ -1,18 +1,15 @@
-"""Which batches are stored: a small file for each streaming query, and for each write that has a name.
+"""The files that make a batch atomic and idempotent: the journal, and a mark for each query or named write.
 
-    penstock/sink/marks/query-<hash>.json    the last batch of a query: those before it are stored, too
-    penstock/sink/marks/write-<hash>.json    a write that was given a name
+    penstock/sink/journal.json               the pending batch, and where the last batches lie in the log
+    penstock/sink/marks/query-<hash>.json    the last stored batch of a query; all earlier ones are stored, too
+    penstock/sink/marks/write-<hash>.json    a stored write that has a name
 
-Written by the owner of the store, after the batch is on disk. There are at most MAX_MARKS of a kind: then the oldest
-goes, and whoever comes back with its name after so many others is stored once more.
+Only the owner of the store writes them, atomically; any process may read them. A batch is pending from before its first
+byte is in the log until after its mark is on disk. A reader of a store in use must not end inside a batch:
+`whole_batches` returns where to end instead. The journal keeps the last MAX_SPANS batches, because a batch may begin
+and end while a reader scans. A store without batches has no journal.
 
-
-The batch that is being appended to the log, and where the last ones lie: `penstock/sink/journal.json`.
-
-Written by the owner of the store only, atomically; read by anybody. A batch is pending from before its first byte is in
-the log until after it was marked as stored. Readers of a store in use, which see the log grow, must not end within a
-batch: `whole_batches` says where to end instead. A batch may have come and gone while they looked, which is why the
-places of the last ones stay here. A store that no batch was ever written to has no journal.
+There are at most MAX_MARKS of a kind. The oldest is removed first; a batch that is repeated after that is stored again.
 """
 
 from __future__ import annotations
@@ -33,18 +30,18 @@ MAX_MARKS: Final = 10_000
 
 
 class WriterKind(StrEnum):
-    """What a batch belongs to."""
+    """The kind of writer that a batch belongs to."""
 
     QUERY = "query"
     """A streaming query, whose batches are numbered."""
     WRITE = "write"
-    """A write that was given a name."""
+    """A write that has a name."""
     ONCE = "once"
-    """A write without one, which nobody can bring again: its mark goes when it is done."""
+    """A write without a name, which cannot be repeated: its mark is removed at the end."""
 
 
 class Identity(msgspec.Struct, frozen=True):
-    """Names a batch: the same one is stored once."""
+    """Identifies a batch, which is stored at most once."""
 
     kind: WriterKind
     name: str
@@ -52,7 +49,7 @@ class Identity(msgspec.Struct, frozen=True):
 
     @property
     def key(self) -> str:
-        """The query or the write as a name for files."""
+        """A file name for the query or the write."""
         return f"{self.kind}-{hashlib.sha256(self.name.encode('utf-8', 'surrogatepass')).hexdigest()[:32]}"
 
     def __str__(self) -> str:
@@ -62,7 +59,7 @@ class Identity(msgspec.Struct, frozen=True):
 
 
 class BatchMark(msgspec.Struct, frozen=True):
-    """A batch that is stored."""
+    """Proof that a batch is stored."""
 
     identity: Identity
     start: int
@@ -76,24 +73,24 @@ class BatchMark(msgspec.Struct, frozen=True):
 
 
 def find_mark(files: Files, layout: Layout, identity: Identity) -> BatchMark | None:
-    """The mark that says that a batch is stored; None if there is none, or none that can be read."""
-    found = read_sealed(files, _path(layout, identity), BatchMark)
-    return found if found is not None and found.covers(identity) else None
+    """The mark of a stored batch; None if it is missing or invalid."""
+    mark = read_sealed(files, _path(layout, identity), BatchMark)
+    return mark if mark is not None and mark.covers(identity) else None
 
 
-def check_readable(files: Files, layout: Layout, identity: Identity) -> None:
-    """Raises BadStore if there is a mark that cannot be read: nobody knows then what is stored."""
+def check_mark_readable(files: Files, layout: Layout, identity: Identity) -> None:
+    """Raises BadStore if the mark is invalid, because then it is unknown what is stored."""
     path = _path(layout, identity)
     if files.exists(path) and read_sealed(files, path, BatchMark) is None:
         raise BadStore(
-            f"the mark cannot be read, so it cannot be told whether {identity} is stored already; remove it to have "
-            "the batch stored (again)",
+            f"the mark cannot be read, so it is unknown whether {identity} is stored already; remove the mark to store "
+            "the batch (again)",
             path=path,
         )
 
 
 def write_mark(files: Files, layout: Layout, mark: BatchMark) -> None:
-    """Raises StoreFailed, and then the batch does not count as stored."""
+    """Raises StoreFailed; the batch then does not count as stored."""
     write_sealed(files, _path(layout, mark.identity), mark)
 
 
@@ -103,7 +100,7 @@ def remove_mark(files: Files, layout: Layout, identity: Identity) -> None:
 
 
 def remove_old_marks(files: Files, layout: Layout, most: int = MAX_MARKS) -> None:
-    """Keeps the newest of each kind."""
+    """Keeps the newest `most` of each kind. Raises OSError."""
     names = files.names(layout.sink_marks)
     for kind in WriterKind:
         paths = [layout.sink_marks / name for name in names if name.startswith(f"{kind}-") and name.endswith(".json")]
@@ -126,50 +123,50 @@ class Intent(msgspec.Struct, frozen=True):
 
     identity: Identity
     start: int
-    """Where the log ended before."""
+    """Where the log ended before the batch."""
     born_timestamp: int
-    """Every record of the batch has it, so that the batch's records can be told from others behind the start."""
+    """Shared by all records of the batch; distinguishes them from other records after `start`."""
     rows: int
 
 
 class BatchSpan(msgspec.Struct, frozen=True, array_like=True):
-    """Where a whole batch lies in the log."""
+    """Where a complete batch lies in the log."""
 
     start: int
     end: int
 
 
 class Journal(msgspec.Struct, frozen=True):
-    """What is known of the batches of a store."""
+    """The pending batch, and the last complete ones, oldest first."""
 
     pending: Intent | None = None
     spans: tuple[BatchSpan, ...] = ()
 
-    def ended(self, end: int) -> Journal:
-        """After the pending batch was stored up to `end`."""
-        assert self.pending is not None, "a batch ends that was begun"
+    def committed(self, end: int) -> Journal:
+        """The journal after the pending batch is stored; it ends at `end`."""
+        assert self.pending is not None, "a batch is pending"
         spans = (*self.spans, BatchSpan(self.pending.start, end))
         return Journal(None, spans[-MAX_SPANS:])
 
-    def given_up(self) -> Journal:
-        """After nothing of the pending batch is in the log any more."""
+    def rolled_back(self) -> Journal:
+        """The journal after the pending batch is removed from the log."""
         return Journal(None, self.spans)
 
 
 def read_journal(files: Files, layout: Layout) -> Journal | None:
-    """None if there is none, or if it cannot be read, which `files.exists` tells apart."""
+    """None if the journal is missing or invalid; use `files.exists` to distinguish the two."""
     return read_sealed(files, layout.sink_journal, Journal)
 
 
 def write_journal(files: Files, layout: Layout, journal: Journal) -> None:
-    """Raises StoreFailed, and then the old one is still there."""
+    """Raises StoreFailed; the old journal then stays."""
     write_sealed(files, layout.sink_journal, journal)
 
 
 def pending_start(files: Files, layout: Layout) -> int | None:
-    """Where the batch begins that is being appended, or was when its writer was killed; None if there is none.
+    """Where the incomplete batch begins, whether its writer runs or was killed; None if no batch is incomplete.
 
-    A reader that has found the log's end wants `whole_batches`: batches may have come and gone while it looked.
+    A reader that has determined the log's end needs `whole_batches`: a batch may begin and end during its scan.
     """
     journal = read_journal(files, layout)
     if journal is None or journal.pending is None or find_mark(files, layout, journal.pending.identity) is not None:
@@ -178,7 +175,7 @@ def pending_start(files: Files, layout: Layout) -> int | None:
 
 
 def whole_batches(files: Files, layout: Layout, end: int) -> int:
-    """The highest position up to `end` that lies within no batch. To be asked after the log's end was found."""
+    """The highest position up to `end` that is not inside a batch. Call it after the log's end is determined."""
     journal = read_journal(files, layout)
     if journal is None:
         return end

@@ -1,12 +1,12 @@
-"""What a start does about a batch that was pending when its writer was killed: finishes it, or rolls it back.
+"""Recovery of a batch that was pending when its writer was killed: completes it or rolls it back.
 
-With its mark it is whole and on disk, and only the journal has to be brought up to date. Without, its writer was never
-told that it is stored, and will bring it again: the log is cut where the batch began, durably and before recovery looks
-at it, and recovery takes queues and index back to the log's end. Killed within, it begins again.
+A batch with a mark is complete and on disk; only the journal needs an update. A batch without a mark was never
+acknowledged, and its writer will repeat it: the log is truncated where the batch began, and synced, before the store's
+recovery inspects it. That recovery then truncates queues and index. All steps are idempotent.
 
-Everything behind the start is the batch's own, because its writer owned the store. RocketMQ knows nothing of that: if
-it was started on the store in between, it may have stored messages behind half a batch. They are told by when they were
-born, and then nothing is cut.
+Normally everything after the batch's start belongs to it, because its writer owned the store. But RocketMQ ignores the
+journal, and may have appended messages after an incomplete batch. Their born timestamps differ; then nothing is
+truncated.
 """
 
 from __future__ import annotations
@@ -34,38 +34,38 @@ from penstock.store.sink.journal import Intent, Journal, find_mark, read_journal
 _ROWS: Final = 65_536
 
 
-def finish_batch(files: Files, layout: Layout, file_size: int) -> str:
-    """Called by the owner of the store before anything else is read; returns a sentence if there was something to do.
+def resolve_pending_batch(files: Files, layout: Layout, file_size: int) -> str:
+    """Completes or rolls back a pending batch; returns a sentence if something happened that a user should know.
 
-    `file_size` is that of the log's files. Raises BadStore if there are others: then nothing was changed. Raises
-    StoreFailed or OSError, and can be called again.
+    The owner of the store calls it before it reads anything else. Idempotent. Raises BadStore, before any change, if
+    the log's files do not have `file_size`; StoreFailed or OSError.
     """
     if not files.exists(layout.sink_journal):
         return ""
     journal = read_journal(files, layout)
     if journal is None:
-        return f"{layout.sink_journal} could not be read and was moved to {_set_aside(files, layout)}"
+        return f"{layout.sink_journal} could not be read and was moved to {_quarantine_journal(files, layout)}"
     pending = journal.pending
     if pending is None:
         return ""
     mark = find_mark(files, layout, pending.identity)
     if mark is not None:
-        write_journal(files, layout, journal.ended(mark.end))
+        write_journal(files, layout, journal.committed(mark.end))
         return ""
     shape = MappedFileQueue(files, layout.commit_log, file_size).look(may_lack=MAX_IN_A_ROW)
-    if not _is_alone(files, layout, pending, shape, file_size):
-        kept = _set_aside(files, layout)
+    if not _only_batch_follows(files, layout, pending, shape, file_size):
+        kept = _quarantine_journal(files, layout)
         return (
-            f"{pending.identity} was half stored from {pending.start} on when its writer was killed, and since then "
-            f"others have stored messages behind it: nothing was cut, and the journal was moved to {kept}"
+            f"{pending.identity} is incomplete from {pending.start} on, because its writer was killed, and other "
+            f"messages were stored after it: nothing was truncated, and the journal was moved to {kept}"
         )
-    cut = _cut(files, layout, pending.start, shape, file_size)
-    write_journal(files, layout, journal.given_up())
-    return f"{pending.identity} was not complete: {cut} bytes of it at {pending.start} were taken back" if cut else ""
+    cut = _truncate(files, layout, pending.start, shape, file_size)
+    write_journal(files, layout, journal.rolled_back())
+    return f"{pending.identity} was not complete: {cut} bytes at {pending.start} were rolled back" if cut else ""
 
 
-def forget_beyond(files: Files, layout: Layout, end: int) -> None:
-    """Forgets batches behind the log's end: the log was lost, and what is written there next is something else.
+def drop_batches_beyond(files: Files, layout: Layout, end: int) -> None:
+    """Drops batches past the log's end: the log has lost them, and other records will take their place.
 
     Raises StoreFailed.
     """
@@ -75,12 +75,12 @@ def forget_beyond(files: Files, layout: Layout, end: int) -> None:
         write_journal(files, layout, Journal(journal.pending, spans))
 
 
-def _set_aside(files: Files, layout: Layout) -> Path:
-    # Small, and in the way: no limit holds it up.
+def _quarantine_journal(files: Files, layout: Layout) -> Path:
+    # The journal is small, so the quarantine's limit does not apply.
     return Quarantine(files, layout.quarantine, now_ms, may_exceed=lambda *_: True).take(layout.sink_journal)
 
 
-# -- looking ---------------------------------------------------------------------------------------------------------
+# -- inspecting ------------------------------------------------------------------------------------------------------
 
 
 @contextlib.contextmanager
@@ -92,8 +92,8 @@ def _mapped(files: Files, layout: Layout, offset: int) -> Iterator[MappedFile]:
         file.shut_down()
 
 
-def _is_alone(files: Files, layout: Layout, pending: Intent, shape: FolderShape, file_size: int) -> bool:
-    """Whether every record behind the start is the batch's."""
+def _only_batch_follows(files: Files, layout: Layout, pending: Intent, shape: FolderShape, file_size: int) -> bool:
+    """Whether all records after the start belong to the batch."""
     for offset in shape.offsets:
         if offset + file_size <= pending.start:
             continue
@@ -104,7 +104,7 @@ def _is_alone(files: Files, layout: Layout, pending: Intent, shape: FolderShape,
 
 
 def _holds_others(file: MappedFile, position: int, born_timestamp: int) -> bool:
-    """Whether there is a record from a position on that was born at another time."""
+    """Whether a record at or after a position has another born timestamp."""
     code: int = Reason.FULL
     while position < file.size and code != Reason.BLANK:
         rows, position, code = kernels.walk(file.map.view, file.from_offset, position, file.size, False, None, _ROWS)
@@ -115,19 +115,19 @@ def _holds_others(file: MappedFile, position: int, born_timestamp: int) -> bool:
     return False
 
 
-# -- cutting ---------------------------------------------------------------------------------------------------------
+# -- truncating ------------------------------------------------------------------------------------------------------
 
 
-def _cut(files: Files, layout: Layout, start: int, shape: FolderShape, file_size: int) -> int:
-    """Takes everything from `start` on out of the log; returns about how many bytes that were."""
+def _truncate(files: Files, layout: Layout, start: int, shape: FolderShape, file_size: int) -> int:
+    """Removes everything from `start` on from the log; returns about how many bytes that were."""
     offsets = [*shape.offsets, *(() if shape.unfinished is None else (shape.unfinished,))]
     if not offsets:
         return 0
     if not files.exists(layout.abort):
-        files.replace_bytes(layout.abort, b"")  # what the last close left is not what recovery will find
-    _take_back_note(files, layout, start)
+        files.replace_bytes(layout.abort, b"")  # the files no longer match the last clean close
+    _rewind_note(files, layout, start)
     cut = 0
-    for offset in reversed(offsets):  # the last file first, so that a crash leaves no hole
+    for offset in reversed(offsets):  # last file first, so that a crash leaves no hole
         if offset > start or (offset == start and offset != offsets[0]):
             cut += files.size(layout.commit_log / file_name(offset))
             files.unlink(layout.commit_log / file_name(offset))
@@ -140,16 +140,16 @@ def _cut(files: Files, layout: Layout, start: int, shape: FolderShape, file_size
     return cut
 
 
-def _take_back_note(files: Files, layout: Layout, start: int) -> None:
-    """The note of what is dispatched must not speak of messages that go; else a start would miss them."""
+def _rewind_note(files: Files, layout: Layout, start: int) -> None:
+    """The dispatch note must not cover the removed messages, or a start would report them as lost."""
     state = read_state(files, layout.dispatched)
     if state is not None and max(state.position, state.flushed) > start:
         index_end = None if state.index_end is None else min(state.index_end, start - 1)
-        taken_back = msgspec.structs.replace(
+        rewound = msgspec.structs.replace(
             state,
             position=min(state.position, start),
             flushed=min(state.flushed, start),
             queues=[queue for queue in state.queues if queue.end <= start],
             index_end=index_end,
         )
-        write_sealed(files, layout.dispatched, taken_back)
+        write_sealed(files, layout.dispatched, rewound)
