@@ -140,7 +140,7 @@ def test_names_from_the_store_cannot_steer_the_terminal(run: Run, filled: Filled
     ran = run("store", "verify", filled.path)
     assert ran.status == 1
     assert "\x1b" not in ran.out
-    assert "commitlog/\\x1b[2J: this is no data file" in ran.out
+    assert "commitlog/\\x1b[2J: this is not a data file" in ran.out
 
 
 def test_the_reference_page_is_the_table_of_kinds() -> None:

@@ -20,7 +20,7 @@ from support.stores import RANDOM_SETTINGS as RANDOM
 
 from penstock.errors import BadSettings, BadStore, StoreInUse
 from penstock.store import Message
-from penstock.store.rebuild import one_by_one
+from penstock.store.rebuild import run_serially
 from penstock.store.rebuild.plan import RebuildRange
 from penstock.store.repair import repair as repair_module
 
@@ -239,7 +239,7 @@ def test_ranges_that_do_not_fit_together_are_not_believed(home: DamagedHome) -> 
     expected = derived(home.path)
 
     def garbled(work: Callable[[Any], bytes], pieces: Sequence[Any]) -> list[bytes]:
-        told = one_by_one(work, pieces)
+        told = run_serially(work, pieces)
         if pieces and isinstance(pieces[0], RebuildRange):
             note = json.loads(told[1])
             note["survey"]["started"] += 1

@@ -13,7 +13,7 @@ from support.damage import NOW, SMALL_SETTINGS, DamagedHome, by_ranges, copy_of,
 from support.disks import CountedFiles, UnsyncedFiles, run_killed
 
 from penstock.store import Message, MessageStore
-from penstock.store.rebuild import one_by_one, rebuild_by_ranges
+from penstock.store.rebuild import run_serially, rebuild_by_ranges
 from penstock.store.rebuild.plan import RebuildRange
 
 
@@ -134,7 +134,7 @@ def test_a_host_that_does_not_see_the_store_says_so(home: DamagedHome, tmp_path:
 
     def elsewhere(work: Callable[[Any], bytes], pieces: Sequence[Any]) -> list[bytes]:
         (home.path / "penstock" / "staging").rename(tmp_path / "not mounted here")
-        return one_by_one(work, pieces)
+        return run_serially(work, pieces)
 
     with pytest.raises(Exception, match="all hosts of the cluster must see the store under one path"):
         by_ranges(home.path, 1000, run=elsewhere)

@@ -4,6 +4,6 @@
 `store/repair` does for one process; queues that do not come out of ranges alone are left to it.
 """
 
-from penstock.store.rebuild.job import InThreads, RangesReport, TaskRunner, is_soon_done, one_by_one, rebuild_by_ranges
+from penstock.store.rebuild.job import ThreadRunner, RangesReport, TaskRunner, is_small_job, run_serially, rebuild_by_ranges
 
-__all__ = ["InThreads", "RangesReport", "TaskRunner", "is_soon_done", "one_by_one", "rebuild_by_ranges"]
+__all__ = ["ThreadRunner", "RangesReport", "TaskRunner", "is_small_job", "run_serially", "rebuild_by_ranges"]

@@ -32,7 +32,7 @@ from penstock.store.audit.cover import QueueName
 from penstock.store.damage import MayExceed, never
 from penstock.store.deleted_topics import read_deleted_topics
 from penstock.store.io import Files
-from penstock.store.rebuild.finish import Finish, IndexFilePlan, QueueGroup
+from penstock.store.rebuild.finish import Assembler, IndexFilePlan, QueueGroup
 from penstock.store.rebuild.plan import (
     RebuildPlan,
     RebuildRange,
@@ -40,11 +40,11 @@ from penstock.store.rebuild.plan import (
     RebuildTask,
     cut_log,
     in_place,
-    into_folder,
+    open_into_folder,
     read_plan,
 )
-from penstock.store.rebuild.ranges import RangeNote, add_up, build_range, decode_note, noted
-from penstock.store.repair.report import Progress, RebuildReport, silent
+from penstock.store.rebuild.ranges import RangeNote, combine_notes, build_range, decode_note, noted
+from penstock.store.repair.report import Progress, RebuildReport, no_progress
 from penstock.store.settings import Settings
 
 _MAX_THREADS: Final = 4
@@ -52,10 +52,10 @@ _WORTH_HANDING_OUT: Final = 12_000_000
 _WALK: Final = "walk the log"
 
 
-class InThreads:
+class ThreadRunner:
     """A `Run`; tells how far it is in the log."""
 
-    def __init__(self, progress: Progress = silent) -> None:
+    def __init__(self, progress: Progress = no_progress) -> None:
         self._progress = progress
 
     def __call__(self, work: Callable[[Any], bytes], pieces: Sequence[Any]) -> list[bytes]:
@@ -71,7 +71,7 @@ class InThreads:
         return results
 
 
-def is_soon_done(pieces: Sequence[Any]) -> bool:
+def is_small_job(pieces: Sequence[Any]) -> bool:
     """Whether to finish these takes less time here than to hand them to others."""
     return all(isinstance(piece, IndexFilePlan | QueueGroup) for piece in pieces) and (
         sum(piece.items if isinstance(piece, IndexFilePlan) else piece.units for piece in pieces) < _WORTH_HANDING_OUT
@@ -84,7 +84,7 @@ class TaskRunner(Protocol):
     def __call__(self, work: Callable[[Any], bytes], pieces: Sequence[Any]) -> list[bytes]: ...
 
 
-def one_by_one(work: Callable[[Any], bytes], pieces: Sequence[Any]) -> list[bytes]:
+def run_serially(work: Callable[[Any], bytes], pieces: Sequence[Any]) -> list[bytes]:
     """Runs everything here, without anybody's help."""
     return [work(piece) for piece in pieces]
 
@@ -107,7 +107,7 @@ class RangesReport(RebuildReport, kw_only=True):
 def rebuild_by_ranges(
     folder: str | Path,
     settings: Settings | None = None,
-    run: TaskRunner = one_by_one,
+    run: TaskRunner = run_serially,
     *,
     topic: str | None = None,
     queue_id: int | None = None,
@@ -116,7 +116,7 @@ def rebuild_by_ranges(
     range_size: int | None = None,
     files: Files | None = None,
     clock: Callable[[], int] = now_ms,
-    progress: Progress = silent,
+    progress: Progress = no_progress,
     may_exceed: MayExceed = never,
 ) -> RangesReport:
     """Rebuilds queues, of one topic or with one queue id if that is given, or all of them and the index.
@@ -129,7 +129,7 @@ def rebuild_by_ranges(
     if into is None:
         opening = in_place(Path(folder).absolute(), settings, **common)
     else:
-        opening = into_folder(Path(folder).absolute(), Path(into), settings, **common)
+        opening = open_into_folder(Path(folder).absolute(), Path(into), settings, **common)
     with opening as source:
         wants_index = topic is None and queue_id is None
         if wants_index and source.index_problem:
@@ -215,18 +215,18 @@ class _Job:
         files = Files() if self._dry_run else self._io
         built = self._run(functools.partial(build_range, plan, files, self._dry_run), missing)
         everything = {**notes, **{note.number: note for note in map(decode_note, built)}}
-        sums = add_up(plan, (everything[piece.number] for piece in plan.ranges))
+        totals = combine_notes(plan, (everything[piece.number] for piece in plan.ranges))
         report = RangesReport(
             str(self._source.layout.root),
             self._dry_run,
-            sums.begin,
-            sums.end,
-            records=sums.records,
+            totals.begin,
+            totals.end,
+            records=totals.records,
             ranges=len(plan.ranges),
             resumed=len(notes),
-            damaged=len(sums.damage),
+            damaged=len(totals.damage),
         )
-        finish = Finish(self._source, plan, sums, self._run, self._progress)
+        finish = Assembler(self._source, plan, totals, self._run, self._progress)
         report.in_log_order = [_name(name) for name in sorted(finish.in_log_order)]
         if self._dry_run:
             report.rebuilt = finish.rehearse()
@@ -234,9 +234,9 @@ class _Job:
         bad = finish.build()
         if bad:
             return report, bad
-        report.rebuilt = finish.put_in_place()
+        report.rebuilt = finish.swap_in()
         if self._source.place is not None:
-            with self._source.place.open(self._progress, were_bodies_checked=sums.is_sound and not notes) as store:
+            with self._source.place.open(self._progress, bodies_checked=totals.is_sound and not notes) as store:
                 report.start = store.report.notes
         else:
             self._tidy()

@@ -116,7 +116,7 @@ class RebuildPlan(msgspec.Struct, frozen=True):
     def write(self, files: Files) -> None:
         write_sealed(files, self.folder / "plan.json", self)
 
-    def check_seen(self, files: Files) -> None:
+    def check_visible(self, files: Files) -> None:
         """Raises BadStore unless this host sees the folder that the plan was written to."""
         found = read_sealed(files, self.folder / "plan.json", RebuildPlan)
         if found is None or found.token != self.token:
@@ -179,7 +179,7 @@ def in_place(
         except StoreInUse:
             check_unused(Layout.of(folder, settings), files)
             raise  # it is a job of external dispatch
-        log = _look(place.layout, place.settings)
+        log = _log_facts(place.layout, place.settings)
         yield RebuildSource(
             place.files,
             place.layout,
@@ -194,7 +194,7 @@ def in_place(
 
 
 @contextlib.contextmanager
-def into_folder(
+def open_into_folder(
     folder: Path,
     into: Path,
     settings: Settings,
@@ -216,9 +216,9 @@ def into_folder(
         raise BadSettings(f"--into {into}: there are queues or an index already; name a folder without")
     fitted = fit_sizes(settings, OverlayFiles(), layout)
     if real.lock_owner(layout.lock):
-        log = _look_at_live(layout, fitted.settings)
+        log = _live_log_facts(layout, fitted.settings)
     else:
-        log = _look(layout, fitted.settings)
+        log = _log_facts(layout, fitted.settings)
     quarantine = Quarantine(real, target.quarantine, clock, may_exceed=may_exceed)
     lock = None if dry_run else real.lock(target.root / "penstock" / "lock")
     try:
@@ -230,7 +230,7 @@ def into_folder(
             lock.release()
 
 
-def _look(layout: Layout, settings: Settings) -> LogFacts:
+def _log_facts(layout: Layout, settings: Settings) -> LogFacts:
     """A log that nobody appends to. Raises BadStore if its files are not as they must be: that is left to `repair`."""
     files, size = OverlayFiles(), settings.mapped_file_size_commit_log
     queue = MappedFileQueue(files, layout.commit_log, size)
@@ -239,7 +239,7 @@ def _look(layout: Layout, settings: Settings) -> LogFacts:
     return _facts(layout, size, begin, begin + len(offsets) * size, list(offsets))
 
 
-def _look_at_live(layout: Layout, settings: Settings) -> LogFacts:
+def _live_log_facts(layout: Layout, settings: Settings) -> LogFacts:
     tail = StoreTail(layout, settings)
     with contextlib.closing(tail):
         size = tail.settings.mapped_file_size_commit_log

@@ -27,7 +27,7 @@ that is built twice comes out the same.
 
 What the notes of all ranges add up to: where the log ends, what is damaged, each queue from its first to its last.
 
-Pure. In a sound log the runs of a queue follow each other from range to range; gaps are told by the places left between
+Pure. In a sound log the runs of a queue follow each other from range to range; gaps are reported by the places left between
 them. A queue whose offsets ever go back (its topic was deleted and made again, a header is damaged) is decided by the
 order of the log, and is left to who builds in that order. So is everything, should ranges not fit together.
 """
@@ -59,7 +59,7 @@ from penstock.store.mapped_file_queue import file_name
 from penstock.store.overlay import OverlayFiles
 from penstock.store.rebuild.plan import RebuildPlan, RebuildRange, RebuildTask
 from penstock.store.records import most_offset
-from penstock.store.repair.survey import DamagedPlace, Survey, Unsure, is_unwritten, joined, survey_range
+from penstock.store.repair.scan_log import DamagedFileRange, LogScan, SuspectBytes, is_unwritten, joined, scan_log_range
 
 _MAX_RUNS: Final = 64
 _NEVER: Final = 2**63 - 1
@@ -72,7 +72,7 @@ class QueueRuns(msgspec.Struct):
     queue_id: int
     runs: list[CoveredRun] = []
     too_many: bool = False
-    """Whether there were so many that they are not told: the queue must be built in log order."""
+    """Whether there were so many that they are not reported: the queue must be built in log order."""
 
 
 def since(task: RebuildTask, topic: str, queue_id: int) -> int:
@@ -96,7 +96,7 @@ def runs_of(part: kernels.QueuePart) -> QueueRuns:
     return QueueRuns(topic, queue_id, [CoveredRun(*run) for run in runs], not runs)
 
 
-def place_units(files: Files, folder: Path, file_size: int, part: kernels.QueuePart) -> None:
+def store_units(files: Files, folder: Path, file_size: int, part: kernels.QueuePart) -> None:
     """Stores the units of a queue into its files below a folder. Raises StoreFailed."""
     topic, queue_id, runs, units = part
     for run in runs:
@@ -157,7 +157,7 @@ class RangeNote(msgspec.Struct):
     """What a range holds."""
 
     number: int
-    survey: Survey
+    scan_log: LogScan
     records: int
     keys: int
     placeholders: list[tuple[int, int]]
@@ -172,10 +172,10 @@ def build_range(plan: RebuildPlan, files: Files, dry_run: bool, piece: RebuildRa
     """
     task = plan.task
     if not dry_run:
-        plan.check_seen(files)
+        plan.check_visible(files)
     builder = unit_builder(task)
     with contextlib.closing(_open_log(Path(task.log.folder, file_name(piece.base)), task.log.file_size)) as log:
-        found = survey_range(
+        found = scan_log_range(
             log.view,
             piece.base,
             piece.start,
@@ -195,7 +195,7 @@ def build_range(plan: RebuildPlan, files: Files, dry_run: bool, piece: RebuildRa
     )
     if not dry_run:
         for part in parts:
-            place_units(files, plan.queues, task.queue_file_size, part)
+            store_units(files, plan.queues, task.queue_file_size, part)
         write_keys(files, plan.keys_of(piece.number), keys)
         files.write_unsynced(plan.note_of(piece.number), sealed(note))
     return json.dumps(msgspec.to_builtins(note)).encode()
@@ -235,7 +235,7 @@ def _open_log(path: Path, size: int) -> FileMap:
     return made
 
 
-class Fill(msgspec.Struct, frozen=True):
+class GapFill(msgspec.Struct, frozen=True):
     """Places of a queue, from `first` to `end`, whose messages are not in the log, and the unit that keeps them."""
 
     first: int
@@ -244,7 +244,7 @@ class Fill(msgspec.Struct, frozen=True):
     """In hexadecimal."""
 
 
-class WholeQueue(msgspec.Struct):
+class QueuePlan(msgspec.Struct):
     """A queue as it is to come out."""
 
     topic: str
@@ -252,7 +252,7 @@ class WholeQueue(msgspec.Struct):
     begin: int
     """The queue offset that its first file begins with."""
     records: list[CoveredRun]
-    fills: list[Fill]
+    fills: list[GapFill]
 
     @property
     def end(self) -> int:
@@ -263,7 +263,7 @@ class WholeQueue(msgspec.Struct):
         return self.end - self.begin
 
 
-class Sums(msgspec.Struct):
+class RangeTotals(msgspec.Struct):
     """See the module."""
 
     begin: int
@@ -280,9 +280,9 @@ class Sums(msgspec.Struct):
     fits: bool = True
     """Whether each range began where the one before it ended."""
     is_sound: bool = False
-    """As of a survey."""
+    """As of a scan_log."""
 
-    def whole_queues(self, queue_file_size: int) -> list[WholeQueue]:
+    def queue_plans(self, queue_file_size: int) -> list[QueuePlan]:
         """Those that the ranges have built."""
         known = Placeholders()
         known.log_is_whole = self.begin == 0
@@ -294,55 +294,55 @@ class Sums(msgspec.Struct):
         ]
 
 
-def add_up(plan: RebuildPlan, notes: Iterable[RangeNote]) -> Sums:
+def combine_notes(plan: RebuildPlan, notes: Iterable[RangeNote]) -> RangeTotals:
     """`notes` are those of all ranges, in order."""
     log = plan.task.log
-    sums = Sums(log.begin, log.begin)
-    found: list[DamagedPlace] = []
-    unsure: list[Unsure] = []
+    totals = RangeTotals(log.begin, log.begin)
+    found: list[DamagedFileRange] = []
+    suspects: list[SuspectBytes] = []
     file, reached, has_filler = -1, -1, False
     for piece, note in zip(plan.ranges, notes, strict=True):
         if piece.base != file:
             file, reached, has_filler = piece.base, -1, False
-        survey = note.survey
+        scan_log = note.scan_log
         if has_filler:  # what lies in a filler was cut off once: nobody who walks comes there
-            sums.in_log_order.update((each.topic, each.queue_id) for each in note.queues)
+            totals.in_log_order.update((each.topic, each.queue_id) for each in note.queues)
             continue
-        if survey.started >= 0:
-            sums.fits = sums.fits and reached in (-1, survey.started)
-        if survey.has_valid:
-            found += [DamagedPlace(each.file, each.begin, each.end - each.begin, each.reason, 0) for each in unsure]
-            found += survey.found
-            unsure = list(survey.unsure)
-            sums.end = survey.end
+        if scan_log.started >= 0:
+            totals.fits = totals.fits and reached in (-1, scan_log.started)
+        if scan_log.has_valid:
+            found += [DamagedFileRange(each.file, each.begin, each.end - each.begin, each.reason, 0) for each in suspects]
+            found += scan_log.found
+            suspects = list(scan_log.suspects)
+            totals.end = scan_log.end
         else:
-            unsure += survey.unsure
-        if survey.started >= 0 or not piece.resync:
-            reached = survey.reached
-        has_filler = survey.has_filler
-        _add_records(sums, note)
-    sums.damage = [DamagedRange(each.physical_offset, each.size, each.reason) for each in joined(found)]
-    sums.is_sound = not found and is_unwritten(unsure)
-    return sums
+            suspects += scan_log.suspects
+        if scan_log.started >= 0 or not piece.resync:
+            reached = scan_log.reached
+        has_filler = scan_log.has_filler
+        _add_records(totals, note)
+    totals.damage = [DamagedRange(each.physical_offset, each.size, each.reason) for each in joined(found)]
+    totals.is_sound = not found and is_unwritten(suspects)
+    return totals
 
 
-def _add_records(sums: Sums, note: RangeNote) -> None:
-    sums.records += note.records
-    sums.placeholders += note.placeholders
+def _add_records(totals: RangeTotals, note: RangeNote) -> None:
+    totals.records += note.records
+    totals.placeholders += note.placeholders
     if note.keys:
-        sums.keys.append((note.number, note.keys))
+        totals.keys.append((note.number, note.keys))
     for queue in note.queues:
         name = queue.topic, queue.queue_id
         if queue.too_many:
-            sums.in_log_order.add(name)
-        cover = sums.queues.setdefault(name, QueueCover())
+            totals.in_log_order.add(name)
+        cover = totals.queues.setdefault(name, QueueCover())
         for run in queue.runs:
             if cover.records and run.first < cover.records[-1].end:
-                sums.in_log_order.add(name)
+                totals.in_log_order.add(name)
             cover.add(run.first, run.end - run.first, run.physical_first, run.physical_end, matched=True)
 
 
-def _whole(name: QueueName, records: list[CoveredRun], units_in_file: int, placeholders: Placeholders) -> WholeQueue:
+def _whole(name: QueueName, records: list[CoveredRun], units_in_file: int, placeholders: Placeholders) -> QueuePlan:
     first = records[0].first
     begin, fills, end, physical_end = 0, [], 0, -1
     if first and placeholders.unit_for_gap(-1, records[0].physical_first) == PRE_BLANK:
@@ -350,6 +350,6 @@ def _whole(name: QueueName, records: list[CoveredRun], units_in_file: int, place
     for each in records:
         if each.first > end:
             unit = placeholders.unit_for_gap(physical_end, each.physical_first)
-            fills.append(Fill(end, each.first, unit.hex()))
+            fills.append(GapFill(end, each.first, unit.hex()))
         end, physical_end = each.end, each.physical_end
-    return WholeQueue(*name, begin, records, fills)
+    return QueuePlan(*name, begin, records, fills)

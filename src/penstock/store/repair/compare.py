@@ -131,7 +131,7 @@ def units_between(queue: ConsumeQueue, first: int, stop: int) -> Units:
     return np.concatenate(pieces)
 
 
-def lost_in(queue: ConsumeQueue, ranges: Sequence[tuple[int, int]]) -> list[tuple[int, LostMessages]]:
+def find_lost(queue: ConsumeQueue, ranges: Sequence[tuple[int, int]]) -> list[tuple[int, LostMessages]]:
     """The messages of a queue whose units point into ranges of the log, as runs, each with the number of its range.
 
     The ranges are (begin, end), in order, and do not overlap.
@@ -167,7 +167,7 @@ def index_offsets(files: Files, folder: Path, geometry: IndexGeometry) -> Iterat
                 yield table.raw(1, count)["offset"].astype(np.int64)
 
 
-def leads_into(offsets: Iterable[npt.NDArray[np.int64]], ranges: Sequence[tuple[int, int]]) -> bool:
+def any_within(offsets: Iterable[npt.NDArray[np.int64]], ranges: Sequence[tuple[int, int]]) -> bool:
     """Whether one of these positions in the log lies in one of the ranges, which are in order."""
     if not ranges:
         return False

@@ -31,7 +31,7 @@ from penstock.store.layout import Layout
 from penstock.store.repair.report import Change, within
 
 
-class Settler:
+class ConfigRepair:
     """Works on one store, whose owner calls it. What it raises is StoreFailed; it can be called again then."""
 
     def __init__(self, files: Files, layout: Layout, quarantine: Quarantine) -> None:
@@ -40,7 +40,7 @@ class Settler:
         self._quarantine = quarantine
         self._config = ConfigFiles(files, layout.config)
 
-    def settle_config(self) -> list[Change]:
+    def repair_config(self) -> list[Change]:
         """A file that does not exist, with or without a backup, is no fault."""
         every: tuple[ConfigFile[Any], ...] = (
             self._config.topics,
@@ -49,9 +49,9 @@ class Settler:
             self._config.delay_offsets,
             self._config.consumer_filters,
         )
-        return [change for file in every for change in self._settle(file)]
+        return [change for file in every for change in self._confirm_damage(file)]
 
-    def _settle(self, file: ConfigFile[Any]) -> list[Change]:
+    def _confirm_damage(self, file: ConfigFile[Any]) -> list[Change]:
         try:
             loaded = file.read()
         except BadStore:
@@ -59,13 +59,13 @@ class Settler:
             return [self._set_aside(path, what) for path in (file.path, file.backup) if self._io.exists(path)]
         if not loaded.note or not self._io.exists(file.path):
             return []
-        if not is_good(self._io, file.backup, type(loaded.table)):
+        if not is_readable(self._io, file.backup, type(loaded.table)):
             return [self._set_aside(file.path, "was empty, and was set aside")]
         return [
             self.replace(file.path, self._io.read_bytes(file.backup), "could not be read; its backup took its place")
         ]
 
-    def settle_checkpoint(self, newest: int) -> list[Change]:
+    def repair_checkpoint(self, newest: int) -> list[Change]:
         """`newest` is the store time of the log's newest record. A missing checkpoint is no fault."""
         path = self._layout.checkpoint
         if not self._io.exists(path):
@@ -91,7 +91,7 @@ class Settler:
         return within(self._layout.root, path)
 
 
-def is_good(files: Files, path: Path, kind: type[Any]) -> bool:
+def is_readable(files: Files, path: Path, kind: type[Any]) -> bool:
     """Whether a file is there, and by itself a config file of this kind."""
     try:
         return files.exists(path) and not ConfigFile(files, path, kind).read().note
@@ -103,8 +103,8 @@ _SYSTEM_TOPICS = {SCHEDULE_TOPIC, HALF_TOPIC, OP_HALF_TOPIC, DAMAGED_TOPIC}
 T = TypeVar("T", ConsumerOffsets, DelayOffsets)
 
 
-def settle_offsets(
-    files: Files, layout: Layout, queues: ConsumeQueues, delay_levels: int, settler: Settler
+def repair_offsets(
+    files: Files, layout: Layout, queues: ConsumeQueues, delay_levels: int, config_repair: ConfigRepair
 ) -> list[Change]:
     """Raises StoreFailed, and then can be called again."""
     config = ConfigFiles(files, layout.config)
@@ -117,23 +117,23 @@ def settle_offsets(
         return _mend_delays(table, queues, delay_levels)
 
     return [
-        *_mend(files, config.consumer_offsets, ConsumerOffsets, consumers, settler),
-        *_mend(files, config.delay_offsets, DelayOffsets, delays, settler),
+        *_mend(files, config.consumer_offsets, ConsumerOffsets, consumers, config_repair),
+        *_mend(files, config.delay_offsets, DelayOffsets, delays, config_repair),
     ]
 
 
 def _mend(
-    files: Files, file: ConfigFile[T], kind: type[T], mend: Callable[[T], list[str]], settler: Settler
+    files: Files, file: ConfigFile[T], kind: type[T], mend: Callable[[T], list[str]], config_repair: ConfigRepair
 ) -> list[Change]:
     table = file.read().table
     mended = mend(table)
     if not mended:
         return []
     what = f"had offsets that cannot be ({'; '.join(mended)})"
-    if is_good(files, file.backup, kind) and not mend(ConfigFile(files, file.backup, kind).read().table):
-        return [settler.replace(file.path, files.read_bytes(file.backup), f"{what}; its backup took its place")]
+    if is_readable(files, file.backup, kind) and not mend(ConfigFile(files, file.backup, kind).read().table):
+        return [config_repair.replace(file.path, files.read_bytes(file.backup), f"{what}; its backup took its place")]
     document: dict[str, Any] = table.to_json()
-    return [settler.replace(file.path, loose_json.dumps(document).encode(), f"{what}; they were put right")]
+    return [config_repair.replace(file.path, loose_json.dumps(document).encode(), f"{what}; they were put right")]
 
 
 def _mend_consumers(table: ConsumerOffsets, queues: ConsumeQueues, known: set[str]) -> list[str]:

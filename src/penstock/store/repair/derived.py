@@ -27,18 +27,18 @@ from penstock.store.repair.report import Progress, Rebuilt, within
 from penstock.store.repair.staging import Staging, StagingPlan
 from penstock.store.settings import Settings
 
-Wanted = Callable[[Staging], tuple[dict[QueueName, str], str]]
+Choose = Callable[[Staging], tuple[dict[QueueName, str], str]]
 """Looks at what was built; says which queues are to be swapped, and why, and why the index is, if it is."""
 
 
-class Renewed(NamedTuple):
+class Replacement(NamedTuple):
     """A queue or an index that is to be put in place: why, and how many units or items it has."""
 
     reason: str
     units: int
 
 
-class Derived:
+class DerivedRebuilder:
     """The queues and the index of one store, whose owner calls this."""
 
     def __init__(
@@ -50,10 +50,10 @@ class Derived:
         self._clock = clock
         self._quarantine = quarantine
 
-    def renew(
+    def rebuild(
         self,
         log_end: int,
-        wanted: Wanted,
+        choose: Choose,
         *,
         damage: Sequence[DamagedRange] = (),
         restarts: Mapping[QueueName, int],
@@ -61,7 +61,7 @@ class Derived:
         with_index: bool = True,
         progress: Progress,
     ) -> list[Rebuilt]:
-        """Builds what is selected, and swaps what is wanted.
+        """Builds what is selected, and swaps what is choose.
 
         Raises BadStore or StoreFailed; then the old ones are in their places, or the next start finishes the swap.
         """
@@ -69,24 +69,24 @@ class Derived:
         plan = StagingPlan(log_end=log_end, selects=selects, restarts=restarts, damage=damage, with_index=with_index)
         with Staging(self._io, self._layout, self._settings, self._clock, plan) as staging:
             staging.build(progress)
-            staging.keep_ends()
+            staging.keep_lost_tails()
             staging.sync()
-            queues, index_reason = wanted(staging)
-            built = {name: Renewed(reason, _units(staging, name)) for name, reason in queues.items()}
+            queues, index_reason = choose(staging)
+            built = {name: Replacement(reason, _units(staging, name)) for name, reason in queues.items()}
             index = None
             if index_reason:
                 items = 0 if staging.index is None else sum(file.count - 1 for file in staging.index.files)
-                index = Renewed(index_reason, items)
+                index = Replacement(index_reason, items)
             for topic, queue_id in queues:
                 self._read_back(staging.queues.find(topic, queue_id))
             if index_reason:
                 self._read_back_index(staging.index)
-        return self.put_in_place(built, index)
+        return self.swap_in(built, index)
 
-    def put_in_place(self, queues: Mapping[QueueName, Renewed], index: Renewed | None) -> list[Rebuilt]:
+    def swap_in(self, queues: Mapping[QueueName, Replacement], index: Replacement | None) -> list[Rebuilt]:
         """Swaps what lies in the staging folder, complete and synced, for what is in its place.
 
-        A queue that has nothing there only goes. Raises BadStore or StoreFailed, as `renew`.
+        A queue that has nothing there only goes. Raises BadStore or StoreFailed, as `rebuild`.
         """
         if queues or index is not None:
             self._refuse_other_disks()
@@ -154,9 +154,9 @@ def _units(staging: Staging, name: QueueName) -> int:
     return 0 if built is None else built.max_offset - max(built.files.min_offset, 0) // UNIT_SIZE
 
 
-def what_differs(staging: Staging, log_begin: int, damage: Sequence[DamagedRange]) -> dict[QueueName, str]:
+def differing_queues(staging: Staging, log_begin: int, damage: Sequence[DamagedRange]) -> dict[QueueName, str]:
     """The queues in the store that are not what was built, with what is wrong in a few words."""
-    wrong = what_is_left(staging.old, {(queue.topic, queue.queue_id) for queue in staging.queues}, log_begin)
+    wrong = obsolete_queues(staging.old, {(queue.topic, queue.queue_id) for queue in staging.queues}, log_begin)
     for queue in staging.queues:
         with staging.old.open(queue.topic, queue.queue_id) as old:
             reason = difference(old, queue, log_begin, damage)
@@ -165,7 +165,7 @@ def what_differs(staging: Staging, log_begin: int, damage: Sequence[DamagedRange
     return wrong
 
 
-def what_is_left(old_queues: OldQueues, built: Collection[QueueName], log_begin: int) -> dict[QueueName, str]:
+def obsolete_queues(old_queues: OldQueues, built: Collection[QueueName], log_begin: int) -> dict[QueueName, str]:
     """The queues in the store that were not built and should go, with the reason.
 
     Those of topics that dispatch makes no queue for are somebody else's.

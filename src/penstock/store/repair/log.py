@@ -46,27 +46,27 @@ from penstock.store.io import Files
 from penstock.store.layout import Layout
 from penstock.store.mapped_file import MappedFile
 from penstock.store.mapped_file_queue import FolderShape, MappedFileQueue, file_name, look_at
-from penstock.store.repair.compare import OldQueues, QueueName, lost_in
+from penstock.store.repair.compare import OldQueues, QueueName, find_lost
 from penstock.store.repair.report import Change, Progress, RepairedRange, within
-from penstock.store.repair.survey import (
-    DamagedPlace,
-    Hidden,
-    OddTime,
-    OddTimes,
-    Sequences,
-    Survey,
+from penstock.store.repair.scan_log import (
+    DamagedFileRange,
+    HiddenRecords,
+    WrongTime,
+    WrongTimes,
+    QueueSequences,
+    LogScan,
     joined,
     misplaced,
     restarts,
     set_time,
-    survey,
+    scan_log,
     with_reasons,
 )
 from penstock.store.repair.target import RepairTarget
 from penstock.store.settings import Settings
 
 
-class Shapes:
+class LogFileShapes:
     """The files of one store's log, as they were when this was made. Raises BadStore if nothing can be done."""
 
     def __init__(self, files: Files, layout: Layout, file_size: int, quarantine: Quarantine) -> None:
@@ -180,7 +180,7 @@ def plan(position: int, size: int, file_size: int, most: int) -> list[CoverRecor
     return pieces if not left else []
 
 
-class Cover:
+class DamageCover:
     """Saves and covers one range after the other."""
 
     def __init__(self, files: Files, root: Path, settings: Settings, quarantine: Quarantine, now: int) -> None:
@@ -193,11 +193,11 @@ class Cover:
         host = encode_host(settings.store_host)
         self._host = host if len(host) == IPV4_HOST_SIZE else encode_host(f"127.0.0.1:{settings.listen_port}")
 
-    def room(self, file: MappedFile, found: DamagedPlace) -> int:
+    def room(self, file: MappedFile, found: DamagedFileRange) -> int:
         """How many bytes will be kept aside for a range."""
         return _written(file, found.physical_offset - file.from_offset, found.size)
 
-    def cover(self, file: MappedFile, found: DamagedPlace) -> RepairedRange:
+    def cover(self, file: MappedFile, found: DamagedFileRange) -> RepairedRange:
         """Raises StoreFailed, and then the range can be covered again."""
         done = RepairedRange(within(self._root, file.path), found.physical_offset, found.size, found.reason)
         position = found.physical_offset - file.from_offset
@@ -226,7 +226,7 @@ class Cover:
 
     # -- other changes of a log file -------------------------------------------------------------------------
 
-    def clear(self, file: MappedFile, hidden: Hidden) -> Change:
+    def clear(self, file: MappedFile, hidden: HiddenRecords) -> Change:
         """Saves what lies hidden in a filler, and zeroes it. Raises StoreFailed."""
         saved = self._save(file, hidden.physical_offset, hidden.size)
         with self._changing(file):
@@ -234,7 +234,7 @@ class Cover:
         what = f"records lay hidden in its filler from {hidden.physical_offset} on, cut off once; they were zeroed"
         return Change(within(self._root, file.path), what, ", ".join(saved))
 
-    def correct(self, file: MappedFile, odd: OddTime) -> Change:
+    def correct(self, file: MappedFile, odd: WrongTime) -> Change:
         """Saves a record whose store time cannot be, and sets the time. Raises StoreFailed."""
         saved = self._save(file, odd.physical_offset, odd.size)
         with self._changing(file):
@@ -276,7 +276,7 @@ def _written(file: MappedFile, begin: int, size: int) -> int:
     return 0
 
 
-class MendedLog(msgspec.Struct):
+class RepairedLog(msgspec.Struct):
     """The log, walkable from its beginning to its end, and what had to be done."""
 
     begin: int = 0
@@ -306,14 +306,14 @@ class LogRepair:
         self._layout = place.layout
         self._progress = progress
         self._known = read_damage(place.files, place.layout.damaged)
-        self._mended = MendedLog()
-        self._sequences = Sequences()
-        self._times = OddTimes(place.clock())
+        self._mended = RepairedLog()
+        self._sequences = QueueSequences()
+        self._times = WrongTimes(place.clock())
         self._queues = OldQueues(place.files, place.layout, place.settings.mapped_file_size_consume_queue)
 
-    def mend(self) -> MendedLog:
+    def mend(self) -> RepairedLog:
         layout, size = self._layout, self._place.settings.mapped_file_size_commit_log
-        shapes = Shapes(self._io, layout, size, self._place.quarantine)
+        shapes = LogFileShapes(self._io, layout, size, self._place.quarantine)
         if not shapes.are_right:
             self._place.mark_unclean()
             self._note(shapes.missing)
@@ -342,13 +342,13 @@ class LogRepair:
 
     # -- looking ---------------------------------------------------------------------------------------------
 
-    def _walk(self, log: MappedFileQueue) -> Survey:
+    def _walk(self, log: MappedFileQueue) -> LogScan:
         """Damage is what the walk finds, and records whose headers are wrong."""
-        found = survey(
+        found = scan_log(
             log.files,
             topics=self._sequences.topics,
-            watch=self._watch,
-            is_served=lambda begin, end: any(lost_in(queue, [(begin, end)]) for queue in self._queues),
+            on_rows=self._on_rows,
+            has_units=lambda begin, end: any(find_lost(queue, [(begin, end)]) for queue in self._queues),
             cuts=[each.physical_offset for each in self._known if each.reason == MISSING],
             now=self._place.clock(),
             progress=self._progress,
@@ -357,9 +357,9 @@ class LogRepair:
         found.found = joined([*with_reasons(found.found, self._known), *misread])
         return found
 
-    def _watch(self, data: memoryview, rows: Rows) -> None:
-        self._sequences.watch(data, rows)
-        self._times.watch(data, rows)
+    def _on_rows(self, data: memoryview, rows: Rows) -> None:
+        self._sequences.on_rows(data, rows)
+        self._times.on_rows(data, rows)
         for offset, size in find_placeholders(rows, self._sequences.topics.name):
             self._mended.placeholders.append((offset, offset + size))
 
@@ -375,13 +375,13 @@ class LogRepair:
 
     # -- covering --------------------------------------------------------------------------------------------
 
-    def _cover(self, log: MappedFileQueue, found: Survey) -> None:
+    def _cover(self, log: MappedFileQueue, found: LogScan) -> None:
         covered = [(each.physical_offset, each.end) for each in found.found]
         odd = [each for each in self._times.found() if not any(a <= each.physical_offset < b for a, b in covered)]
         if not found.found and not found.hidden and not odd:
             return
         place, files = self._place, {file.from_offset: file for file in log.files}
-        cover = Cover(self._io, self._layout.root, place.settings, place.quarantine, place.clock())
+        cover = DamageCover(self._io, self._layout.root, place.settings, place.quarantine, place.clock())
         place.quarantine.make_room(sum(cover.room(files[each.file], each) for each in found.found))
         place.mark_unclean()
         self._note([DamagedRange(each.physical_offset, each.size, each.reason) for each in found.found])
@@ -399,7 +399,7 @@ class LogRepair:
         self._mended.changes += [self._correct(cover, log, each) for each in odd]
 
     @staticmethod
-    def _correct(cover: Cover, log: MappedFileQueue, odd: OddTime) -> Change:
+    def _correct(cover: DamageCover, log: MappedFileQueue, odd: WrongTime) -> Change:
         file = log.find(odd.physical_offset)
         assert file is not None, "the walk came from there"
         return cover.correct(file, odd)

@@ -31,13 +31,13 @@ from penstock.store.damage import DamagedRange, MayExceed, never
 from penstock.store.io import Files
 from penstock.store.mapped_file_queue import MappedFileQueue
 from penstock.store.overlay import OverlayFiles
-from penstock.store.repair.compare import OldQueues, QueueName, index_offsets, leads_into, lost_in
-from penstock.store.repair.config import Settler, settle_offsets
-from penstock.store.repair.derived import Derived, what_differs
-from penstock.store.repair.log import LogRepair, MendedLog
-from penstock.store.repair.report import LostMessages, Progress, RebuildReport, RepairReport, silent
+from penstock.store.repair.compare import OldQueues, QueueName, index_offsets, any_within, find_lost
+from penstock.store.repair.config import ConfigRepair, repair_offsets
+from penstock.store.repair.derived import DerivedRebuilder, differing_queues
+from penstock.store.repair.log import LogRepair, RepairedLog
+from penstock.store.repair.report import LostMessages, Progress, RebuildReport, RepairReport, no_progress
 from penstock.store.repair.staging import Staging
-from penstock.store.repair.survey import Sequences, Survey, restarts, survey
+from penstock.store.repair.scan_log import QueueSequences, LogScan, restarts, scan_log
 from penstock.store.repair.target import RepairTarget, own
 from penstock.store.settings import Settings
 
@@ -54,7 +54,7 @@ def rebuild(
     dry_run: bool = False,
     files: Files | None = None,
     clock: Callable[[], int] = now_ms,
-    progress: Progress = silent,
+    progress: Progress = no_progress,
     may_exceed: MayExceed = never,
 ) -> RebuildReport:
     """Rebuilds queues, of one topic or with one queue id if that is given, or all of them and the index.
@@ -76,41 +76,41 @@ def rebuild(
 def _rebuild(
     place: RepairTarget, selects: Callable[[str, int], bool], wants_index: bool, progress: Progress
 ) -> RebuildReport:
-    found, begun_anew = _walk(place, progress)
+    found, restarted = _walk(place, progress)
     report = RebuildReport(str(place.layout.root), place.dry_run, found.begin, found.end)
     damage = [DamagedRange(each.physical_offset, each.size, each.reason) for each in found.found]
     wants_index = wants_index and place.settings.message_index_enable
 
-    def wanted(staging: Staging) -> tuple[dict[QueueName, str], str]:
+    def choose(staging: Staging) -> tuple[dict[QueueName, str], str]:
         queues = dict.fromkeys(((queue.topic, queue.queue_id) for queue in staging.queues), _ASKED_FOR)
-        queues |= what_differs(staging, found.begin, damage)
+        queues |= differing_queues(staging, found.begin, damage)
         place.mark_unclean()
         return queues, _ASKED_FOR if wants_index else ""
 
-    derived = Derived(place.files, place.layout, place.settings, place.clock, place.quarantine)
-    report.rebuilt = derived.renew(
+    derived = DerivedRebuilder(place.files, place.layout, place.settings, place.clock, place.quarantine)
+    report.rebuilt = derived.rebuild(
         found.end,
-        wanted,
+        choose,
         damage=damage,
-        restarts=begun_anew,
+        restarts=restarted,
         selects=selects,
         with_index=wants_index,
         progress=progress,
     )
-    with place.open(progress, were_bodies_checked=found.is_sound) as store:
+    with place.open(progress, bodies_checked=found.is_sound) as store:
         report.start = store.report.notes
     return report
 
 
-def _walk(place: RepairTarget, progress: Progress) -> tuple[Survey, dict[QueueName, int]]:
+def _walk(place: RepairTarget, progress: Progress) -> tuple[LogScan, dict[QueueName, int]]:
     """Only looks; also where queues begin anew. A log that a start could not load is left to `repair`."""
     reading = place.files if place.dry_run else OverlayFiles()
     log = MappedFileQueue(reading, place.layout.commit_log, place.settings.mapped_file_size_commit_log)
-    sequences = Sequences()
+    sequences = QueueSequences()
     queues = OldQueues(place.files, place.layout, place.settings.mapped_file_size_consume_queue)
     log.load()
     try:
-        found = survey(log.files, topics=sequences.topics, watch=sequences.watch, progress=progress)
+        found = scan_log(log.files, topics=sequences.topics, on_rows=sequences.on_rows, progress=progress)
     finally:
         log.close()
     return found, restarts(sequences, queues)
@@ -123,7 +123,7 @@ def repair(
     dry_run: bool = False,
     files: Files | None = None,
     clock: Callable[[], int] = now_ms,
-    progress: Progress = silent,
+    progress: Progress = no_progress,
     may_exceed: MayExceed = never,
 ) -> RepairReport:
     """Repairs the store in a folder, which nobody may have open.
@@ -148,16 +148,16 @@ class _Repair:
     def run(self) -> RepairReport:
         place, report = self._place, self._report
         log_repair = LogRepair(place, self._progress)
-        settler = Settler(self._io, self._layout, place.quarantine)
+        config_repair = ConfigRepair(self._io, self._layout, place.quarantine)
         log = log_repair.mend()
         report.log_begin, report.log_end, report.ranges = log.begin, log.end, log.ranges
         report.changes += log.changes
-        report.changes += settler.settle_config()
-        report.changes += settler.settle_checkpoint(log.newest)
+        report.changes += config_repair.repair_config()
+        report.changes += config_repair.repair_checkpoint(log.newest)
         if log.end > log.begin:
             self._renew(log)
         log_repair.forget()
-        self._start(settler)
+        self._start(config_repair)
         report.problems += [f"{each.path}: {each.what}; {each.remedy}" for each in self._errors()]
         if place.index_problem:
             report.problems.append(place.index_problem)
@@ -165,32 +165,32 @@ class _Repair:
 
     # -- queues and index ------------------------------------------------------------------------------------
 
-    def _renew(self, log: MendedLog) -> None:
+    def _renew(self, log: RepairedLog) -> None:
         place, index = self._place, self._index_fault(log)
-        derived = Derived(place.files, place.layout, place.settings, place.clock, place.quarantine)
+        derived = DerivedRebuilder(place.files, place.layout, place.settings, place.clock, place.quarantine)
 
-        def wanted(staging: Staging) -> tuple[dict[QueueName, str], str]:
+        def choose(staging: Staging) -> tuple[dict[QueueName, str], str]:
             self._find_lost(staging)
-            queues = what_differs(staging, log.begin, log.damage)
+            queues = differing_queues(staging, log.begin, log.damage)
             if queues or index:
                 place.mark_unclean()
             return queues, index
 
-        self._report.rebuilt += derived.renew(
+        self._report.rebuilt += derived.rebuild(
             log.end,
-            wanted,
+            choose,
             damage=log.damage,
             restarts=log.restarts,
             with_index=bool(index),
             progress=self._progress,
         )
 
-    def _index_fault(self, log: MendedLog) -> str:
+    def _index_fault(self, log: RepairedLog) -> str:
         """What there is to say against the index, in a few words; empty if nothing."""
         settings = self._place.settings
         if not settings.message_index_enable:
             return ""
-        if leads_into(index_offsets(self._reading, self._layout.index, settings.index_geometry), log.placeholders):
+        if any_within(index_offsets(self._readable, self._layout.index, settings.index_geometry), log.placeholders):
             return "it led to messages that are lost"
         faults = [each for each in self._errors() if Path(each.path).is_relative_to(self._layout.index)]
         if not faults:
@@ -204,27 +204,27 @@ class _Repair:
         if not ranges:
             return
         bounds = [(each.physical_offset, each.end) for each in ranges]
-        told: dict[QueueName, list[tuple[int, int]]] = {}
+        reported: dict[QueueName, list[tuple[int, int]]] = {}
         for old in staging.old:
-            for number, lost in lost_in(old, bounds):
-                told.setdefault((old.topic, old.queue_id), []).append((lost.first_offset, lost.last_offset + 1))
+            for number, lost in find_lost(old, bounds):
+                reported.setdefault((old.topic, old.queue_id), []).append((lost.first_offset, lost.last_offset + 1))
                 ranges[number].lost.append(lost)
         for built in staging.queues:
-            known = sorted(told.get((built.topic, built.queue_id), []))
-            for number, lost in lost_in(built, bounds):
+            known = sorted(reported.get((built.topic, built.queue_id), []))
+            for number, lost in find_lost(built, bounds):
                 for first, end in without(lost.first_offset, lost.last_offset + 1, known):
                     ranges[number].lost.append(LostMessages(built.topic, built.queue_id, first, end - 1))
 
     # -- the end ---------------------------------------------------------------------------------------------
 
-    def _start(self, settler: Settler) -> None:
+    def _start(self, config_repair: ConfigRepair) -> None:
         with self._place.open(self._progress) as store:
             self._report.start += store.report.notes
             levels = len(self._place.settings.delay_levels)
-            self._report.changes += settle_offsets(self._io, self._layout, store.queues, levels, settler)
+            self._report.changes += repair_offsets(self._io, self._layout, store.queues, levels, config_repair)
 
     @property
-    def _reading(self) -> Files:
+    def _readable(self) -> Files:
         return self._io if self._io.read_only else OverlayFiles()
 
     def _errors(self) -> list[Finding]:
@@ -234,4 +234,4 @@ class _Repair:
             self._progress("audit the store", done, total)
 
         settings = self._place.settings
-        return audit(self._layout, settings, self._reading, in_use=False, check_crc=False, progress=progress).errors
+        return audit(self._layout, settings, self._readable, in_use=False, check_crc=False, progress=progress).errors

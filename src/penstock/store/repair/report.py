@@ -11,7 +11,7 @@ Progress = Callable[[str, int, int], None]
 """Called now and then with what is being done, and how many bytes of how many are done."""
 
 
-def silent(what: str, done: int, total: int) -> None:
+def no_progress(what: str, done: int, total: int) -> None:
     """A Progress for whoever does not want to know."""
 
 

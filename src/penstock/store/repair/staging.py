@@ -36,7 +36,7 @@ Selects = Callable[[str, int], bool]
 _FAR = 2**63 - 1
 
 
-class _Lost(NamedTuple):
+class _LostUnits(NamedTuple):
     """Places of a queue, next to each other, and the unit that they get."""
 
     first: int
@@ -124,7 +124,7 @@ class Staging:
             if queue is not None:
                 queue.load()
 
-    def keep_ends(self) -> None:
+    def keep_lost_tails(self) -> None:
         """Takes over the places at the old queues' ends whose messages are lost. Raises StoreFailed."""
         for old in self.old if self._damage or self.placeholders else ():
             lost = self._lost_end(old, self.queues.find(old.topic, old.queue_id))
@@ -136,15 +136,15 @@ class Staging:
             for each in lost:
                 built.fill_up_to(each.last + 1, each.unit)
 
-    def _lost_end(self, old: ConsumeQueue, built: ConsumeQueue | None) -> list[_Lost]:
+    def _lost_end(self, old: ConsumeQueue, built: ConsumeQueue | None) -> list[_LostUnits]:
         """The places behind a built queue's end that an old one has, and whose messages are lost."""
-        lost: list[_Lost] = []
+        lost: list[_LostUnits] = []
         end = -1 if built is None else built.max_physical_offset
         start = max(0 if built is None else built.max_offset, old.files.min_offset // UNIT_SIZE)
         for number in range(start, old.max_offset):
             unit = self._unit_of_lost(old.unit(number), max(end, 0))
             if unit is not None:
-                lost.append(_Lost(start, number, unit))
+                lost.append(_LostUnits(start, number, unit))
                 start = number + 1
         return lost
 

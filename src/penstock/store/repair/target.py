@@ -36,7 +36,7 @@ from penstock.store.store import MessageStore
 
 
 def fit_sizes(settings: Settings, files: Files, layout: Layout) -> Fitted:
-    """Raises BadStore if the size of the log's files cannot be told."""
+    """Raises BadStore if the size of the log's files cannot be reported."""
     found = list_store(files, layout)
     state = read_state(files, layout.dispatched)
     noted = None if state is None else state.sizes
@@ -100,13 +100,13 @@ class RepairTarget(msgspec.Struct, frozen=True):
         self.files.unlink(self.layout.abort)
         self.files.sync_folder(self.layout.root)
 
-    def open(self, progress: Progress, *, were_bodies_checked: bool = False) -> MessageStore:
+    def open(self, progress: Progress, *, bodies_checked: bool = False) -> MessageStore:
         """The store itself, by a start as any other; its recovery runs. Raises BadStore or StoreFailed.
 
         If all bodies were checked just now, up to an end behind which nothing was written, it does not check them once
         more; all else of each record it does.
         """
-        settings = self.settings.with_changes(check_crc_on_recover=False) if were_bodies_checked else self.settings
+        settings = self.settings.with_changes(check_crc_on_recover=False) if bodies_checked else self.settings
         return MessageStore.open(
             self.layout.root,
             settings,
@@ -114,7 +114,7 @@ class RepairTarget(msgspec.Struct, frozen=True):
             clock=self.clock,
             files=self.files,
             locks=self.locks.lend(),
-            progress=lambda told: progress(told.phase, told.done, told.total),
+            progress=lambda reported: progress(reported.phase, reported.done, reported.total),
             may_exceed=self.may_exceed,
         )
 

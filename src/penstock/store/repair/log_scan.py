@@ -12,7 +12,7 @@ follows, in the same file or in a later one; else it is the log's tail, which th
 
 Records that pass every check and still cannot be what was put: their headers have no checksum.
 
-A flipped bit in a topic, a queue id, a queue offset or a transaction type makes a record of another place. It is told
+A flipped bit in a topic, a queue id, a queue offset or a transaction type makes a record of another place. It is reported
 by three things together: a unit of some queue points exactly to it, that queue's place is empty in the log, and in the
 queue that the record names it fits nowhere. Nobody is served such a record, by Penstock at least; it counts as damaged.
 A record of which only some of this is true is left alone.
@@ -44,13 +44,13 @@ from penstock.store.damage import DamagedRange
 from penstock.store.mapped_file import MappedFile
 from penstock.store.mapped_file_queue import MappedFileQueue
 from penstock.store.repair.compare import OldQueues, QueueName, units_between
-from penstock.store.repair.report import Progress, silent
+from penstock.store.repair.report import Progress, no_progress
 
 _LONG = struct.Struct(">q")
 _BORN_HOST_AT = 48
 
 
-class OddTime(NamedTuple):
+class WrongTime(NamedTuple):
     """A record whose store time cannot be, and the time that it gets."""
 
     physical_offset: int
@@ -61,16 +61,16 @@ class OddTime(NamedTuple):
     right: int
 
 
-class OddTimes:
+class WrongTimes:
     """Fed by the walk, in log order; afterwards `found` has those that stand alone."""
 
     def __init__(self, now: int) -> None:
         self._latest = now + DAY_MS
-        self._run: list[OddTime] = []
+        self._run: list[WrongTime] = []
         self._before = 0
-        self._found: list[OddTime] = []
+        self._found: list[WrongTime] = []
 
-    def watch(self, data: memoryview, rows: Rows) -> None:
+    def on_rows(self, data: memoryview, rows: Rows) -> None:
         times = rows["store_timestamp"]
         odd = (times < EARLIEST_MS) | (times > self._latest)
         if not self._run and not odd.any():
@@ -80,12 +80,12 @@ class OddTimes:
             time = int(row["store_timestamp"])
             if is_odd:
                 at = _BORN_HOST_AT + host_sizes(int(row["sys_flag"]))[0]
-                self._run.append(OddTime(int(row["physical_offset"]), int(row["size"]), at, time, self._before))
+                self._run.append(WrongTime(int(row["physical_offset"]), int(row["size"]), at, time, self._before))
                 continue
             self._end_run(time)
             self._before = time
 
-    def found(self) -> list[OddTime]:
+    def found(self) -> list[WrongTime]:
         """After the walk."""
         self._end_run(0)
         return self._found
@@ -97,7 +97,7 @@ class OddTimes:
         self._run.clear()
 
 
-def set_time(file: MappedFile, odd: OddTime) -> None:
+def set_time(file: MappedFile, odd: WrongTime) -> None:
     """Stores the right time in the record's place."""
     _LONG.pack_into(file.map.view, odd.physical_offset - file.from_offset + odd.time_at, odd.right)
 
@@ -105,7 +105,7 @@ def set_time(file: MappedFile, odd: OddTime) -> None:
 _ROWS = 4096  # so few that their bytes are still in the cache when they are looked at again
 
 
-class DamagedPlace(msgspec.Struct, frozen=True):
+class DamagedFileRange(msgspec.Struct, frozen=True):
     """A damaged range of one file, and the store time that fits its place."""
 
     file: int
@@ -120,7 +120,7 @@ class DamagedPlace(msgspec.Struct, frozen=True):
         return self.physical_offset + self.size
 
 
-class Hidden(NamedTuple):
+class HiddenRecords(NamedTuple):
     """What lies in a filler, from its first valid record on to the end of the file: nobody who walks comes there."""
 
     file: int
@@ -128,7 +128,7 @@ class Hidden(NamedTuple):
     size: int
 
 
-class Unsure(NamedTuple):
+class SuspectBytes(NamedTuple):
     """Bytes that are no record: damage if something valid follows, the log's tail if nothing does."""
 
     file: int
@@ -137,7 +137,7 @@ class Unsure(NamedTuple):
     reason: str
 
 
-class Survey(msgspec.Struct):
+class LogScan(msgspec.Struct):
     """What a walk over the log found."""
 
     begin: int
@@ -145,9 +145,9 @@ class Survey(msgspec.Struct):
     """Behind the last valid record."""
     newest: int = 0
     """Store time of the last one whose time can be, 0 if there is none."""
-    found: list[DamagedPlace] = []
-    hidden: list[Hidden] = []
-    unsure: list[Unsure] = []
+    found: list[DamagedFileRange] = []
+    hidden: list[HiddenRecords] = []
+    suspects: list[SuspectBytes] = []
     """What lies behind that: damage only if something valid follows after all."""
     started: int = -1
     """Where the first thing that was not skipped begins, whether it is valid or not; -1 if there is none."""
@@ -159,31 +159,31 @@ class Survey(msgspec.Struct):
     @property
     def is_sound(self) -> bool:
         """Whether a walk that does not look at bodies finds the same: nothing is damaged, and the end is not torn."""
-        return not self.found and is_unwritten(self.unsure)
+        return not self.found and is_unwritten(self.suspects)
 
 
-def is_unwritten(rest: Iterable[Unsure]) -> bool:
+def is_unwritten(rest: Iterable[SuspectBytes]) -> bool:
     """Whether what lies behind a log's end was never written, as far as its first bytes tell."""
     return all(each.reason == Reason.UNWRITTEN.name for each in rest)
 
 
-Watch = Callable[[memoryview, Rows], None]
+OnRows = Callable[[memoryview, Rows], None]
 """Gets each file's bytes and the rows of its records, in log order."""
-IsServed = Callable[[int, int], bool]
+HasUnits = Callable[[int, int], bool]
 """Whether a queue has units that point between two positions of the log."""
 
 
-def survey(
+def scan_log(
     files: Sequence[MappedFile],
     *,
     topics: kernels.Topics | None = None,
-    watch: Watch = lambda data, rows: None,
-    is_served: IsServed = lambda begin, end: False,
+    on_rows: OnRows = lambda data, rows: None,
+    has_units: HasUnits = lambda begin, end: False,
     cuts: Sequence[int] = (),
     now: int = 2**62,
-    progress: Progress = silent,
-) -> Survey:
-    """One pass over all files. `topics` numbers the topics of the rows that `watch` gets.
+    progress: Progress = no_progress,
+) -> LogScan:
+    """One pass over all files. `topics` numbers the topics of the rows that `on_rows` gets.
 
     No record lies across one of the `cuts`, in order: that is where bytes are known to be missing.
     """
@@ -191,18 +191,18 @@ def survey(
     total = sum(file.size for file in files)
 
     def seen(data: memoryview, rows: Rows) -> None:
-        watch(data, rows)
+        on_rows(data, rows)
         progress("walk the log", int(rows["physical_offset"][-1]) - begin, total)
 
     known = kernels.TopicTable() if topics is None else topics
-    walk = _Walk(Survey(begin, begin), known, seen, is_served, cuts, now + DAY_MS)
+    walk = _Walk(LogScan(begin, begin), known, seen, has_units, cuts, now + DAY_MS)
     for file in files:
         walk.walk(file.map.view, file.from_offset, 0, file.size)
     walk.result.found = joined(walk.result.found)
     return walk.result
 
 
-def survey_range(
+def scan_log_range(
     view: memoryview,
     base: int,
     start: int,
@@ -211,13 +211,13 @@ def survey_range(
     resync: bool,
     overrun: bool,
     take: Take,
-) -> Survey:
+) -> LogScan:
     """What of a walk over all files falls into a range of one, which owns the records that begin in it.
 
-    Records go to `take`, and no times are told, for which nobody who joins ranges has a use. `resync` and `overrun` as
+    Records go to `take`, and no times are reported, for which nobody who joins ranges has a use. `resync` and `overrun` as
     in `format/scan.py`: whether a range lies before this one in the file, and behind it.
     """
-    result = Survey(base + start, base + start)
+    result = LogScan(base + start, base + start)
     walk = _Walk(result, kernels.TopicTable(), lambda data, rows: None, lambda begin, end: False, (), 2**62, take)
     walk.walk(view, base, start, stop, resync=resync, overrun=overrun)
     result.found = joined(result.found)
@@ -227,18 +227,18 @@ def survey_range(
 class _Walk:
     def __init__(
         self,
-        result: Survey,
+        result: LogScan,
         topics: kernels.Topics,
-        watch: Watch,
-        is_served: IsServed,
+        on_rows: OnRows,
+        has_units: HasUnits,
         cuts: Sequence[int],
         latest: int,
         take: Take | None = None,
     ) -> None:
         self.result = result
         self._topics = topics
-        self._watch = watch
-        self._is_served = is_served
+        self._on_rows = on_rows
+        self._has_units = has_units
         self._cuts = np.array(cuts, np.int64)
         self._latest = latest
         self._take_records = take
@@ -271,34 +271,34 @@ class _Walk:
                 at = int(item.rows["physical_offset"][0]) if isinstance(item, ScanBatch) else item.position
                 self.result.started = at
             if isinstance(item, Damage):
-                self._doubt(base, item.position, item.position + item.size, item.reason)
+                self._suspect(base, item.position, item.position + item.size, item.reason)
             elif isinstance(item, ScanBatch):
                 torn = self._first_torn(view, base, item.rows)
                 self._take(view, item.rows if torn < 0 else item.rows[:torn])
                 if torn >= 0:
                     begin = int(item.rows["physical_offset"][torn])
                     end = begin + int(item.rows["size"][torn])
-                    self._doubt(base, begin, end, Reason.UNWRITTEN)
+                    self._suspect(base, begin, end, Reason.UNWRITTEN)
                     return end - base
             elif isinstance(item, Taken):
                 end = item.position + item.size
                 if item.size:
-                    self._settle(0)
+                    self._confirm_damage(0)
                     self.result.end = end
                 if item.torn:
-                    self._doubt(base, end, end + item.torn, Reason.UNWRITTEN)
+                    self._suspect(base, end, end + item.torn, Reason.UNWRITTEN)
                     return end + item.torn - base
             else:
                 behind = self._behind_filler(view, base, item)
                 if behind is not None:
-                    self._doubt(base, item.position, base + behind, Reason.BLANK)
+                    self._suspect(base, item.position, base + behind, Reason.BLANK)
                     return behind
-                self._settle(0)
+                self._confirm_damage(0)
                 self.result.end = base + len(view)
                 self.result.has_filler = True
         self.result.reached = found.end
         if not is_empty and self._nothing_follows(view, base, found.end - base, stop, overrun):
-            self._doubt(base, found.end, base + (len(view) if overrun else stop), Reason.UNWRITTEN)
+            self._suspect(base, found.end, base + (len(view) if overrun else stop), Reason.UNWRITTEN)
         return None
 
     def _nothing_follows(self, view: memoryview, base: int, at: int, stop: int, overrun: bool) -> bool:
@@ -307,8 +307,8 @@ class _Walk:
             return at < stop
         return at < len(view) and kernels.check_record(view, at, base, True) not in (Reason.STOP, Reason.BLANK)
 
-    def _doubt(self, file: int, begin: int, end: int, reason: Reason) -> None:
-        self.result.unsure.append(Unsure(file, begin, end, reason.name))
+    def _suspect(self, file: int, begin: int, end: int, reason: Reason) -> None:
+        self.result.suspects.append(SuspectBytes(file, begin, end, reason.name))
 
     def _first_torn(self, view: memoryview, base: int, rows: Rows) -> int:
         """The number of the first record that passes for one and is none, -1 if there is none."""
@@ -326,11 +326,11 @@ class _Walk:
             return
         times = rows["store_timestamp"]
         times = times[(times >= EARLIEST_MS) & (times <= self._latest)]
-        self._settle(int(times[0]) if len(times) else 0)
+        self._confirm_damage(int(times[0]) if len(times) else 0)
         last = rows[-1]
         self.result.end = int(last["physical_offset"]) + int(last["size"])
         self.result.newest = int(times[-1]) if len(times) else self.result.newest
-        self._watch(view, rows)
+        self._on_rows(view, rows)
 
     def _behind_filler(self, view: memoryview, base: int, filler: Blank) -> int | None:
         """Where the log goes on in a filler that was written over records which a queue still serves; else None.
@@ -341,31 +341,31 @@ class _Walk:
         hidden = kernels.find_record(view, base, at, size, True)
         if hidden < 0:
             return None
-        if self._is_served(base + hidden, base + size):
+        if self._has_units(base + hidden, base + size):
             return hidden
-        self.result.hidden.append(Hidden(base, base + hidden, size - hidden))
+        self.result.hidden.append(HiddenRecords(base, base + hidden, size - hidden))
         return None
 
-    def _settle(self, timestamp: int) -> None:
+    def _confirm_damage(self, timestamp: int) -> None:
         """Something valid follows: what was not sure is damage."""
         self.result.has_valid = True
-        for file, begin, end, reason in self.result.unsure:
-            self.result.found.append(DamagedPlace(file, begin, end - begin, reason, self.result.newest or timestamp))
-        self.result.unsure.clear()
+        for file, begin, end, reason in self.result.suspects:
+            self.result.found.append(DamagedFileRange(file, begin, end - begin, reason, self.result.newest or timestamp))
+        self.result.suspects.clear()
 
 
-def with_reasons(found: list[DamagedPlace], known: list[DamagedRange]) -> list[DamagedPlace]:
+def with_reasons(found: list[DamagedFileRange], known: list[DamagedRange]) -> list[DamagedFileRange]:
     """The same ranges, with the reason that was noted for them before, where there is one."""
-    named: list[DamagedPlace] = []
+    named: list[DamagedFileRange] = []
     for each in found:
         reason = next((k.reason for k in known if k.physical_offset <= each.physical_offset < k.end), each.reason)
         named.append(msgspec.structs.replace(each, reason=reason))
     return named
 
 
-def joined(found: Iterable[DamagedPlace]) -> list[DamagedPlace]:
+def joined(found: Iterable[DamagedFileRange]) -> list[DamagedFileRange]:
     """The same bytes in order, each once: what touches or overlaps within a file is one, with the first's reason."""
-    result: list[DamagedPlace] = []
+    result: list[DamagedFileRange] = []
     for each in sorted(found, key=lambda one: one.physical_offset):
         last = result[-1] if result else None
         if last is not None and each.physical_offset <= last.end and last.file == each.file:
@@ -379,14 +379,14 @@ BAD_HEADER = "BAD_HEADER"
 _UNITS_AT_ONCE = 1 << 16
 
 
-class Sequences:
+class QueueSequences:
     """The queue offsets of a log, by queue, as stretches that follow each other. Fed by the walk."""
 
     def __init__(self) -> None:
         self.topics: kernels.Topics = kernels.TopicTable()
         self.queues: dict[QueueName, QueueCover] = {}
 
-    def watch(self, data: memoryview, rows: kernels.Rows) -> None:
+    def on_rows(self, data: memoryview, rows: kernels.Rows) -> None:
         for topic_id, queue_id, picks in kernels.group_rows(rows):
             cover = self.queues.setdefault((self.topics.name(topic_id), queue_id), QueueCover())
             offsets, positions = rows["queue_offset"][picks], rows["physical_offset"][picks]
@@ -408,7 +408,7 @@ class Sequences:
         return len(around) == 1 and around[0].end - around[0].first > 1
 
 
-def restarts(sequences: Sequences, queues: OldQueues) -> dict[QueueName, int]:
+def restarts(sequences: QueueSequences, queues: OldQueues) -> dict[QueueName, int]:
     """Queues that begin anew at 0 within the log, and where: their topic was deleted, and made again.
 
     The queue's own first unit tells, if there is one. Where there is no queue, a record with offset 0 must be followed
@@ -421,21 +421,21 @@ def restarts(sequences: Sequences, queues: OldQueues) -> dict[QueueName, int]:
             continue
         with queues.open(*name) as queue:
             first = None if queue is None else queue.unit(0)[0]
-        told = [each.physical_first for each in anew if each.physical_first == first]
+        reported = [each.physical_first for each in anew if each.physical_first == first]
         behind = cover.records[cover.records.index(anew[-1]) :]
         in_order = all(before.end <= after.first for before, after in pairwise(behind))
-        if told:
-            found[name] = told[-1]
+        if reported:
+            found[name] = reported[-1]
         elif first is None and anew[-1].end > 1 and in_order:
             found[name] = anew[-1].physical_first
     return found
 
 
 def misplaced(
-    sequences: Sequences, queues: Iterable[ConsumeQueue], log: MappedFileQueue, log_begin: int
-) -> list[DamagedPlace]:
+    sequences: QueueSequences, queues: Iterable[ConsumeQueue], log: MappedFileQueue, log_begin: int
+) -> list[DamagedFileRange]:
     """The records whose headers are damaged, in log order, as ranges."""
-    found: dict[int, DamagedPlace] = {}
+    found: dict[int, DamagedFileRange] = {}
     for queue in queues:
         name = (queue.topic, queue.queue_id)
         for begin, end in sequences.missing(name, max(queue.files.min_offset, 0) // UNIT_SIZE, queue.max_offset):
@@ -449,7 +449,7 @@ def misplaced(
     return [found[offset] for offset in sorted(found)]
 
 
-def _misplaced_at(sequences: Sequences, log: MappedFileQueue, offset: int, size: int) -> DamagedPlace | None:
+def _misplaced_at(sequences: QueueSequences, log: MappedFileQueue, offset: int, size: int) -> DamagedFileRange | None:
     file = log.find(offset)
     if file is None:
         return None
@@ -461,4 +461,4 @@ def _misplaced_at(sequences: Sequences, log: MappedFileQueue, offset: int, size:
     name = (sequences.topics.name(int(row["topic_id"])), int(row["queue_id"]))
     if enters_queue(int(row["sys_flag"])) and sequences.fits(name, int(row["queue_offset"])):
         return None
-    return DamagedPlace(file.from_offset, offset, size, BAD_HEADER, int(row["store_timestamp"]))
+    return DamagedFileRange(file.from_offset, offset, size, BAD_HEADER, int(row["store_timestamp"]))

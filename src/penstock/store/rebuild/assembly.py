@@ -16,7 +16,7 @@ From ranges that are built to queues and index that are in place.
 
 Queues and index files are finished at once, by whoever runs the ranges. Then comes what needs the order of the log or
 the old queues, in this process: queues whose offsets go back are dispatched as a start would, and places at the old
-queues' ends whose messages are lost stay kept. Nothing old is touched before `put_in_place`.
+queues' ends whose messages are lost stay kept. Nothing old is touched before `swap_in`.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ from penstock.store.mapped_file_queue import MappedFileQueue, file_name
 from penstock.store.overlay import OverlayFiles
 from penstock.store.readonly.view import FilesView
 from penstock.store.rebuild.plan import RebuildPlan, RebuildSource
-from penstock.store.rebuild.ranges import Keys, Sums, WholeQueue, open_sparse, read_keys
+from penstock.store.rebuild.ranges import Keys, RangeTotals, QueuePlan, open_sparse, read_keys
 from penstock.store.repair.compare import OldQueues
-from penstock.store.repair.derived import Derived, Renewed, what_is_left
+from penstock.store.repair.derived import DerivedRebuilder, Replacement, obsolete_queues
 from penstock.store.repair.report import Progress, Rebuilt
 from penstock.store.repair.staging import Staging, StagingPlan
-from penstock.store.repair.survey import Sequences, restarts, survey
+from penstock.store.repair.scan_log import QueueSequences, restarts, scan_log
 
 
 class KeySpan(msgspec.Struct, frozen=True):
@@ -96,7 +96,7 @@ def cut_keys(keys: list[tuple[int, int]], geometry: IndexGeometry, now_ms: int) 
 
 def build_index_file(plan: RebuildPlan, files: Files, part: IndexFilePlan) -> str:
     """Where something is not as it should be; empty if all is well. Raises BadStore, StoreFailed."""
-    plan.check_seen(files)
+    plan.check_visible(files)
     geometry, path = plan.task.geometry, plan.folder / f"{part.name}.{secrets.token_hex(4)}"
     items, end = bytearray(), -1
     with contextlib.closing(IndexFile(files.create_map(path, geometry.file_size), geometry)) as table:
@@ -144,14 +144,14 @@ _UNITS_AT_ONCE: Final = 1 << 14
 class QueueGroup(msgspec.Struct, frozen=True):
     """Queues that are finished together."""
 
-    queues: list[WholeQueue]
+    queues: list[QueuePlan]
 
     @property
     def units(self) -> int:
         return sum(queue.units for queue in self.queues)
 
 
-def grouped(queues: list[WholeQueue], most: int) -> list[QueueGroup]:
+def grouped(queues: list[QueuePlan], most: int) -> list[QueueGroup]:
     """At most about `most` groups, of about as many units each, and not so few that a task is not worth it."""
     share = max(sum(queue.units for queue in queues) // max(most, 1), _LEAST_UNITS)
     groups: list[QueueGroup] = []
@@ -167,7 +167,7 @@ def grouped(queues: list[WholeQueue], most: int) -> list[QueueGroup]:
 
 def finish_queues(plan: RebuildPlan, files: Files, group: QueueGroup) -> str:
     """Where something is not as it should be; empty if all is well. Raises BadStore, StoreFailed."""
-    plan.check_seen(files)
+    plan.check_visible(files)
     log = FilesView(Path(plan.task.log.folder), plan.task.log.file_size)
     with contextlib.closing(log):
         for queue in group.queues:
@@ -178,7 +178,7 @@ def finish_queues(plan: RebuildPlan, files: Files, group: QueueGroup) -> str:
 
 
 class _Finisher:
-    def __init__(self, plan: RebuildPlan, files: Files, log: FilesView, queue: WholeQueue) -> None:
+    def __init__(self, plan: RebuildPlan, files: Files, log: FilesView, queue: QueuePlan) -> None:
         self._io = files
         self._log = log
         self._queue = queue
@@ -263,38 +263,38 @@ _ASKED_FOR: Final = "it was asked for"
 _GROUPS: Final = 32
 
 
-class Finish:
+class Assembler:
     """One rebuild, whose ranges are all built."""
 
     def __init__(
         self,
         source: RebuildSource,
         plan: RebuildPlan,
-        sums: Sums,
+        totals: RangeTotals,
         run: Callable[[Callable[[Any], bytes], Sequence[Any]], list[bytes]],
         progress: Progress,
     ) -> None:
         self._source = source
         self._io = source.files
         self._plan = plan
-        self._sums = sums
+        self._totals = totals
         self._run = run
         self._progress = progress
-        self._whole = sums.whole_queues(plan.task.queue_file_size) if sums.fits else []
+        self._whole = totals.queue_plans(plan.task.queue_file_size) if totals.fits else []
         self._units = {(queue.topic, queue.queue_id): queue.units for queue in self._whole}
-        self.in_log_order: set[QueueName] = sums.in_log_order if sums.fits else set(sums.queues) | sums.in_log_order
+        self.in_log_order: set[QueueName] = totals.in_log_order if totals.fits else set(totals.queues) | totals.in_log_order
         """Queues that are built in the order of the log."""
-        self._index_in_order = plan.task.index is not None and not sums.fits
+        self._index_in_order = plan.task.index is not None and not totals.fits
         self._parts: list[IndexFilePlan] = []
-        if plan.task.index is not None and sums.fits:
-            self._parts = cut_keys(sums.keys, plan.task.geometry, source.clock())
+        if plan.task.index is not None and totals.fits:
+            self._parts = cut_keys(totals.keys, plan.task.geometry, source.clock())
         self._items = sum(part.items for part in self._parts)
 
     def rehearse(self) -> list[Rebuilt]:
         """What would be put in place."""
         if self.in_log_order or self._index_in_order:
             self._build_in_log_order()
-        queues, index = self._renewed()
+        queues, index = self._replacements()
         found = [Rebuilt(f"{name[0]} queue {name[1]}", *queues[name]) for name in sorted(queues)]
         return found if index is None else [*found, Rebuilt("index", *index)]
 
@@ -302,13 +302,13 @@ class Finish:
         """Where something that was built is not as it should be; empty if all is well. Raises BadStore, StoreFailed."""
         remove_all(self._io, self._plan.index)
         work = functools.partial(_finish, self._plan, self._io)
-        told = self._run(work, [*self._parts, *grouped(self._whole, _GROUPS)])
-        bad = next((each.decode() for each in told if each), "")
+        reported = self._run(work, [*self._parts, *grouped(self._whole, _GROUPS)])
+        bad = next((each.decode() for each in reported if each), "")
         if bad:
             return bad
         for topic, queue_id in self._left_in_staging():
             remove_all(self._io, self._plan.queues / topic / str(queue_id))
-        if self.in_log_order or self._index_in_order or self._sums.damage or self._sums.placeholders:
+        if self.in_log_order or self._index_in_order or self._totals.damage or self._totals.placeholders:
             self._build_in_log_order()
         return ""
 
@@ -325,11 +325,11 @@ class Finish:
             return (topic, queue_id) in self.in_log_order
 
         plan = StagingPlan(
-            log_end=self._sums.end,
+            log_end=self._totals.end,
             selects=builds if self._io.read_only else task.selects,
             builds=builds,
             restarts=self._restarts(),
-            damage=self._sums.damage,
+            damage=self._totals.damage,
             with_index=self._index_in_order,
             source=source.layout,
         )
@@ -337,8 +337,8 @@ class Finish:
             if self.in_log_order or self._index_in_order:
                 staging.build(self._progress)
             if not self._io.read_only:
-                staging.load(self._units, self._sums.placeholders)
-            staging.keep_ends()
+                staging.load(self._units, self._totals.placeholders)
+            staging.keep_lost_tails()
             staging.sync()
             for queue in staging.queues:
                 first = max(queue.files.min_offset, 0) // UNIT_SIZE
@@ -350,36 +350,36 @@ class Finish:
         """Where queues begin anew; only asked if there are some whose offsets go back."""
         if not self.in_log_order:
             return {}
-        task, sequences = self._plan.task, Sequences()
+        task, sequences = self._plan.task, QueueSequences()
         log = MappedFileQueue(OverlayFiles(), self._source.layout.commit_log, task.log.file_size)
         log.load()
         try:
-            survey(log.files, topics=sequences.topics, watch=sequences.watch, progress=self._progress)
+            scan_log(log.files, topics=sequences.topics, on_rows=sequences.on_rows, progress=self._progress)
         finally:
             log.close()
         return restarts(sequences, OldQueues(self._io, self._source.layout, task.queue_file_size))
 
-    def put_in_place(self) -> list[Rebuilt]:
+    def swap_in(self) -> list[Rebuilt]:
         """Swaps everything. Raises BadStore or StoreFailed; then the old files are in force, or a start ends it."""
-        queues, index = self._renewed()
+        queues, index = self._replacements()
         source, place = self._source, self._source.place
-        is_sound = place is not None and place.closed_cleanly and not self._sums.damage and not self.in_log_order
+        is_sound = place is not None and place.closed_cleanly and not self._totals.damage and not self.in_log_order
         if place is not None:
             place.mark_unclean()
-        derived = Derived(self._io, source.target, source.settings, source.clock, source.quarantine)
-        rebuilt = derived.put_in_place(queues, index)
+        derived = DerivedRebuilder(self._io, source.target, source.settings, source.clock, source.quarantine)
+        rebuilt = derived.swap_in(queues, index)
         if place is not None and is_sound:  # every record was checked just now: a start need not do it again
             place.mark_clean()
         return rebuilt
 
-    def _renewed(self) -> tuple[dict[QueueName, Renewed], Renewed | None]:
+    def _replacements(self) -> tuple[dict[QueueName, Replacement], Replacement | None]:
         task, source = self._plan.task, self._source
-        queues = {name: Renewed(_ASKED_FOR, units) for name, units in self._units.items()}
+        queues = {name: Replacement(_ASKED_FOR, units) for name, units in self._units.items()}
         if source.place is not None:
             old = OldQueues(self._io, source.layout, task.queue_file_size, task.selects)
-            left = what_is_left(old, queues, self._sums.begin)
-            queues |= {name: Renewed(reason, 0) for name, reason in left.items()}
-        return queues, None if task.index is None else Renewed(_ASKED_FOR, self._items)
+            left = obsolete_queues(old, queues, self._totals.begin)
+            queues |= {name: Replacement(reason, 0) for name, reason in left.items()}
+        return queues, None if task.index is None else Replacement(_ASKED_FOR, self._items)
 
 
 def _finish(plan: RebuildPlan, files: Files, piece: IndexFilePlan | QueueGroup) -> bytes:
