@@ -13,7 +13,7 @@ from support.damage import NOW, SMALL_SETTINGS, DamagedHome, by_ranges, copy_of,
 from support.disks import CountedFiles, UnsyncedFiles, run_killed
 
 from penstock.store import Message, MessageStore
-from penstock.store.rebuild import run_serially, rebuild_by_ranges
+from penstock.store.rebuild import rebuild_by_ranges, run_serially
 from penstock.store.rebuild.plan import RebuildRange
 
 

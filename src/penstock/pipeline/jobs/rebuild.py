@@ -18,7 +18,7 @@ from penstock.pipeline.jobs.common import Where
 from penstock.pipeline.session import gather, parallelism
 from penstock.store.damage import MayExceed, never
 from penstock.store.readonly.store_folder import quiet_log
-from penstock.store.rebuild import ThreadRunner, RangesReport, is_small_job, rebuild_by_ranges
+from penstock.store.rebuild import RangesReport, ThreadRunner, is_small_job, rebuild_by_ranges
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -413,8 +413,8 @@ class Items(NamedTuple):
 class ItemTable:
     """Items 1 … count - 1 of an index file, in log order, found by binary search.
 
-    Items are written in log order, so position p holds item p. If damage has put them out of order, they are sorted first,
-    which takes 20 bytes of memory per item.
+    Items are written in log order, so position p holds item p. If damage has put them out of order, they are sorted
+    first, which takes 20 bytes of memory per item.
     """
 
     def __init__(self, file: FileMap, geometry: IndexGeometry, count: int, *, in_order: bool) -> None:

@@ -1,21 +1,16 @@
-"""Store times that cannot be: of a single record among others whose times are right, a flipped bit.
+"""Scans the whole log, every CRC checked: where it ends, and which ranges in it hold no valid record.
 
-The message is whole, only nobody finds it by time; so the record stays, and gets the time of the record before it.
-Where several records in a row have such times the clock was wrong, and nothing is changed.
+A start judges the same way (`log_walk.py`) but reads less. Invalid bytes are damage if something valid follows, in the
+same file or in a later one; otherwise they are the log's tail, which a start truncates.
 
+Two faults pass every check of a single record, and are found here by comparing it with others:
 
-Walks the whole log, every CRC checked: where it ends, and which ranges in it hold no valid record.
-
-A start judges the same way (`log_walk.py`), and looks at less. What is not valid is damage if something valid
-follows, in the same file or in a later one; else it is the log's tail, which the start cuts off by itself.
-
-
-Records that pass every check and still cannot be what was put: their headers have no checksum.
-
-A flipped bit in a topic, a queue id, a queue offset or a transaction type makes a record of another place. It is reported
-by three things together: a unit of some queue points exactly to it, that queue's place is empty in the log, and in the
-queue that the record names it fits nowhere. Nobody is served such a record, by Penstock at least; it counts as damaged.
-A record of which only some of this is true is left alone.
+- A store time that is impossible. If only one record has it between records with good times, it is a flipped bit: the
+  record is kept and gets the time of the record before it. If several in a row have it, the clock was wrong, and
+  nothing is changed.
+- A header that is damaged: headers have no checksum, so a flipped bit in a topic, a queue id, a queue offset or a
+  transaction type makes the record belong elsewhere. The record counts as damaged if a unit of some queue points
+  exactly to it, that queue's offset is missing in the log, and the record does not fit the queue that it names.
 """
 
 from __future__ import annotations
@@ -51,62 +46,64 @@ _BORN_HOST_AT = 48
 
 
 class WrongTime(NamedTuple):
-    """A record whose store time cannot be, and the time that it gets."""
+    """A record with an impossible store time, and the time that replaces it."""
 
     physical_offset: int
     size: int
     time_at: int
-    """Where in the record its time is."""
-    said: int
-    right: int
+    """Position of the time in the record."""
+    stored: int
+    corrected: int
 
 
 class WrongTimes:
-    """Fed by the walk, in log order; afterwards `found` has those that stand alone."""
+    """Collects impossible store times during a scan; `isolated` returns those that can be corrected."""
 
     def __init__(self, now: int) -> None:
         self._latest = now + DAY_MS
         self._run: list[WrongTime] = []
         self._before = 0
-        self._found: list[WrongTime] = []
+        self._isolated: list[WrongTime] = []
 
     def on_rows(self, data: memoryview, rows: Rows) -> None:
         times = rows["store_timestamp"]
-        odd = (times < EARLIEST_MS) | (times > self._latest)
-        if not self._run and not odd.any():
+        wrong = (times < EARLIEST_MS) | (times > self._latest)
+        if not self._run and not wrong.any():
             self._before = int(times[-1])
             return
-        for row, is_odd in zip(rows, odd.tolist(), strict=True):
+        for row, is_wrong in zip(rows, wrong.tolist(), strict=True):
             time = int(row["store_timestamp"])
-            if is_odd:
+            if is_wrong:
                 at = _BORN_HOST_AT + host_sizes(int(row["sys_flag"]))[0]
                 self._run.append(WrongTime(int(row["physical_offset"]), int(row["size"]), at, time, self._before))
                 continue
             self._end_run(time)
             self._before = time
 
-    def found(self) -> list[WrongTime]:
-        """After the walk."""
+    def isolated(self) -> list[WrongTime]:
+        """Call it after the scan."""
         self._end_run(0)
-        return self._found
+        return self._isolated
 
     def _end_run(self, after: int) -> None:
         if len(self._run) == 1 and (self._before or after):
             (alone,) = self._run
-            self._found.append(alone._replace(right=alone.right or after))
+            self._isolated.append(alone._replace(corrected=alone.corrected or after))
         self._run.clear()
 
 
-def set_time(file: MappedFile, odd: WrongTime) -> None:
-    """Stores the right time in the record's place."""
-    _LONG.pack_into(file.map.view, odd.physical_offset - file.from_offset + odd.time_at, odd.right)
+def set_time(file: MappedFile, wrong: WrongTime) -> None:
+    """Writes the corrected time into the record."""
+    _LONG.pack_into(file.map.view, wrong.physical_offset - file.from_offset + wrong.time_at, wrong.corrected)
 
 
-_ROWS = 4096  # so few that their bytes are still in the cache when they are looked at again
+# -- the scan -----------------------------------------------------------------------------------------------------
+
+_ROWS = 4096  # few enough that their bytes are still in the CPU cache when they are read again
 
 
 class DamagedFileRange(msgspec.Struct, frozen=True):
-    """A damaged range of one file, and the store time that fits its place."""
+    """A damaged range of one log file, and the store time for the record that covers it."""
 
     file: int
     """Where the file begins."""
@@ -121,7 +118,7 @@ class DamagedFileRange(msgspec.Struct, frozen=True):
 
 
 class HiddenRecords(NamedTuple):
-    """What lies in a filler, from its first valid record on to the end of the file: nobody who walks comes there."""
+    """Records inside a filler, from the first valid one to the end of the file; a walk never reaches them."""
 
     file: int
     physical_offset: int
@@ -129,7 +126,7 @@ class HiddenRecords(NamedTuple):
 
 
 class SuspectBytes(NamedTuple):
-    """Bytes that are no record: damage if something valid follows, the log's tail if nothing does."""
+    """Bytes that are not a record: damage if something valid follows, otherwise the log's tail."""
 
     file: int
     begin: int
@@ -138,37 +135,37 @@ class SuspectBytes(NamedTuple):
 
 
 class LogScan(msgspec.Struct):
-    """What a walk over the log found."""
+    """The result of a scan. The names in JSON are those of the notes that a rebuild keeps on disk."""
 
     begin: int
     end: int
-    """Behind the last valid record."""
+    """The offset after the last valid record."""
     newest: int = 0
-    """Store time of the last one whose time can be, 0 if there is none."""
-    found: list[DamagedFileRange] = []
+    """Store time of the last record with a possible time, or 0."""
+    damage: list[DamagedFileRange] = msgspec.field(default_factory=list, name="found")
     hidden: list[HiddenRecords] = []
-    suspects: list[SuspectBytes] = []
-    """What lies behind that: damage only if something valid follows after all."""
+    suspects: list[SuspectBytes] = msgspec.field(default_factory=list, name="unsure")
+    """Bytes after `end`: damage only if something valid follows in a later range."""
     started: int = -1
-    """Where the first thing that was not skipped begins, whether it is valid or not; -1 if there is none."""
+    """Where the first item that was not skipped begins, valid or not; -1 if the range has none."""
     has_valid: bool = False
     reached: int = 0
-    """Up to where everything was accounted for."""
+    """Up to where the range was scanned."""
     has_filler: bool = False
 
     @property
     def is_sound(self) -> bool:
-        """Whether a walk that does not look at bodies finds the same: nothing is damaged, and the end is not torn."""
-        return not self.found and is_unwritten(self.suspects)
+        """Whether nothing is damaged and the tail is not torn, so that a walk without CRC checks finds the same."""
+        return not self.damage and is_unwritten(self.suspects)
 
 
 def is_unwritten(rest: Iterable[SuspectBytes]) -> bool:
-    """Whether what lies behind a log's end was never written, as far as its first bytes tell."""
+    """Whether the bytes after the log's end were never written, as far as the first of them show."""
     return all(each.reason == Reason.UNWRITTEN.name for each in rest)
 
 
 OnRows = Callable[[memoryview, Rows], None]
-"""Gets each file's bytes and the rows of its records, in log order."""
+"""Called with a file's bytes and rows of its records, in log order."""
 HasUnits = Callable[[int, int], bool]
 """Whether a queue has units that point between two positions of the log."""
 
@@ -183,22 +180,22 @@ def scan_log(
     now: int = 2**62,
     progress: Progress = no_progress,
 ) -> LogScan:
-    """One pass over all files. `topics` numbers the topics of the rows that `on_rows` gets.
+    """Scans all files once. `topics` numbers the topics of the rows that `on_rows` gets.
 
-    No record lies across one of the `cuts`, in order: that is where bytes are known to be missing.
+    `cuts`: sorted positions where bytes are known to be missing, so a record across one is not valid.
     """
     begin = files[0].from_offset if files else 0
     total = sum(file.size for file in files)
 
-    def seen(data: memoryview, rows: Rows) -> None:
+    def report_rows(data: memoryview, rows: Rows) -> None:
         on_rows(data, rows)
         progress("walk the log", int(rows["physical_offset"][-1]) - begin, total)
 
     known = kernels.TopicTable() if topics is None else topics
-    walk = _Walk(LogScan(begin, begin), known, seen, has_units, cuts, now + DAY_MS)
+    walk = _Walk(LogScan(begin, begin), known, report_rows, has_units, cuts, now + DAY_MS)
     for file in files:
         walk.walk(file.map.view, file.from_offset, 0, file.size)
-    walk.result.found = joined(walk.result.found)
+    walk.result.damage = merged(walk.result.damage)
     return walk.result
 
 
@@ -212,15 +209,15 @@ def scan_log_range(
     overrun: bool,
     take: Take,
 ) -> LogScan:
-    """What of a walk over all files falls into a range of one, which owns the records that begin in it.
+    """Scans a range of one file; the range owns the records that begin in it.
 
-    Records go to `take`, and no times are reported, for which nobody who joins ranges has a use. `resync` and `overrun` as
-    in `format/scan.py`: whether a range lies before this one in the file, and behind it.
+    Records go to `take`; times are not collected. `resync` and `overrun` as in `format/scan.py`: whether the file has
+    a range before this one, and one after it.
     """
     result = LogScan(base + start, base + start)
     walk = _Walk(result, kernels.TopicTable(), lambda data, rows: None, lambda begin, end: False, (), 2**62, take)
     walk.walk(view, base, start, stop, resync=resync, overrun=overrun)
-    result.found = joined(result.found)
+    result.damage = merged(result.damage)
     return result
 
 
@@ -246,14 +243,14 @@ class _Walk:
     def walk(
         self, view: memoryview, base: int, start: int, stop: int, *, resync: bool = False, overrun: bool = False
     ) -> None:
-        going_on: int | None = start
-        while going_on is not None:
-            going_on = self._walk_from(view, base, going_on, stop, resync, overrun)
+        position: int | None = start
+        while position is not None:
+            position = self._walk_from(view, base, position, stop, resync, overrun)
             resync = False
 
     def _walk_from(self, view: memoryview, base: int, start: int, stop: int, resync: bool, overrun: bool) -> int | None:
-        """Walks to the end of the range; where a record or a filler turns out to be none, returns where to go on."""
-        found = scan(
+        """Walks to the end of the range; at an invalid record or filler, returns where to continue."""
+        items = scan(
             view,
             base,
             start,
@@ -265,7 +262,7 @@ class _Walk:
             rows_per_batch=_ROWS,
         )
         is_empty = resync
-        for item in found if self._take_records is None else found.giving(self._take_records):
+        for item in items if self._take_records is None else items.giving(self._take_records):
             is_empty = False
             if self.result.started < 0:
                 at = int(item.rows["physical_offset"][0]) if isinstance(item, ScanBatch) else item.position
@@ -274,7 +271,7 @@ class _Walk:
                 self._suspect(base, item.position, item.position + item.size, item.reason)
             elif isinstance(item, ScanBatch):
                 torn = self._first_torn(view, base, item.rows)
-                self._take(view, item.rows if torn < 0 else item.rows[:torn])
+                self._add_rows(view, item.rows if torn < 0 else item.rows[:torn])
                 if torn >= 0:
                     begin = int(item.rows["physical_offset"][torn])
                     end = begin + int(item.rows["size"][torn])
@@ -289,20 +286,20 @@ class _Walk:
                     self._suspect(base, end, end + item.torn, Reason.UNWRITTEN)
                     return end + item.torn - base
             else:
-                behind = self._behind_filler(view, base, item)
-                if behind is not None:
-                    self._suspect(base, item.position, base + behind, Reason.BLANK)
-                    return behind
+                resume = self._records_after_filler(view, base, item)
+                if resume is not None:
+                    self._suspect(base, item.position, base + resume, Reason.BLANK)
+                    return resume
                 self._confirm_damage(0)
                 self.result.end = base + len(view)
                 self.result.has_filler = True
-        self.result.reached = found.end
-        if not is_empty and self._nothing_follows(view, base, found.end - base, stop, overrun):
-            self._suspect(base, found.end, base + (len(view) if overrun else stop), Reason.UNWRITTEN)
+        self.result.reached = items.end
+        if not is_empty and self._nothing_follows(view, base, items.end - base, stop, overrun):
+            self._suspect(base, items.end, base + (len(view) if overrun else stop), Reason.UNWRITTEN)
         return None
 
     def _nothing_follows(self, view: memoryview, base: int, at: int, stop: int, overrun: bool) -> bool:
-        """Whether a scan ended because no record is left in the file, and not because it came to its stop."""
+        """Whether the scan ended because the file has no more records, not because it reached `stop`."""
         if at < stop or not overrun:
             return at < stop
         return at < len(view) and kernels.check_record(view, at, base, True) not in (Reason.STOP, Reason.BLANK)
@@ -311,7 +308,7 @@ class _Walk:
         self.result.suspects.append(SuspectBytes(file, begin, end, reason.name))
 
     def _first_torn(self, view: memoryview, base: int, rows: Rows) -> int:
-        """The number of the first record that passes for one and is none, -1 if there is none."""
+        """The number of the first row that is not a whole record, or -1."""
         torn = kernels.first_torn(view, base, rows)
         starts, ends = rows["physical_offset"], rows["physical_offset"] + rows["size"]
         for cut in self._cuts[(self._cuts > starts[0]) & (self._cuts < ends[-1])].tolist():
@@ -321,7 +318,7 @@ class _Walk:
                 torn = number
         return torn
 
-    def _take(self, view: memoryview, rows: Rows) -> None:
+    def _add_rows(self, view: memoryview, rows: Rows) -> None:
         if not len(rows):
             return
         times = rows["store_timestamp"]
@@ -332,10 +329,10 @@ class _Walk:
         self.result.newest = int(times[-1]) if len(times) else self.result.newest
         self._on_rows(view, rows)
 
-    def _behind_filler(self, view: memoryview, base: int, filler: Blank) -> int | None:
-        """Where the log goes on in a filler that was written over records which a queue still serves; else None.
+    def _records_after_filler(self, view: memoryview, base: int, filler: Blank) -> int | None:
+        """Where the records continue after a filler that overwrote records with units; None for a valid filler.
 
-        RocketMQ leaves records in its fillers that it once cut off: nobody should find those again.
+        RocketMQ leaves truncated records in its fillers; they must not come back.
         """
         at, size = filler.position - base + BLANK_HEADER_SIZE, len(view)
         hidden = kernels.find_record(view, base, at, size, True)
@@ -347,26 +344,28 @@ class _Walk:
         return None
 
     def _confirm_damage(self, timestamp: int) -> None:
-        """Something valid follows: what was not sure is damage."""
+        """Turns suspects into damage, because something valid follows them."""
         self.result.has_valid = True
         for file, begin, end, reason in self.result.suspects:
-            self.result.found.append(DamagedFileRange(file, begin, end - begin, reason, self.result.newest or timestamp))
+            self.result.damage.append(
+                DamagedFileRange(file, begin, end - begin, reason, self.result.newest or timestamp)
+            )
         self.result.suspects.clear()
 
 
-def with_reasons(found: list[DamagedFileRange], known: list[DamagedRange]) -> list[DamagedFileRange]:
-    """The same ranges, with the reason that was noted for them before, where there is one."""
+def with_reasons(damage: list[DamagedFileRange], known: list[DamagedRange]) -> list[DamagedFileRange]:
+    """The same ranges, with the reasons that were noted before, if any."""
     named: list[DamagedFileRange] = []
-    for each in found:
+    for each in damage:
         reason = next((k.reason for k in known if k.physical_offset <= each.physical_offset < k.end), each.reason)
         named.append(msgspec.structs.replace(each, reason=reason))
     return named
 
 
-def joined(found: Iterable[DamagedFileRange]) -> list[DamagedFileRange]:
-    """The same bytes in order, each once: what touches or overlaps within a file is one, with the first's reason."""
+def merged(damage: Iterable[DamagedFileRange]) -> list[DamagedFileRange]:
+    """Sorted ranges; those that touch or overlap within a file become one, with the first one's reason."""
     result: list[DamagedFileRange] = []
-    for each in sorted(found, key=lambda one: one.physical_offset):
+    for each in sorted(damage, key=lambda one: one.physical_offset):
         last = result[-1] if result else None
         if last is not None and each.physical_offset <= last.end and last.file == each.file:
             result[-1] = msgspec.structs.replace(last, size=max(each.end, last.end) - last.physical_offset)
@@ -375,12 +374,14 @@ def joined(found: Iterable[DamagedFileRange]) -> list[DamagedFileRange]:
     return result
 
 
+# -- damaged headers ----------------------------------------------------------------------------------------------
+
 BAD_HEADER = "BAD_HEADER"
 _UNITS_AT_ONCE = 1 << 16
 
 
 class QueueSequences:
-    """The queue offsets of a log, by queue, as stretches that follow each other. Fed by the walk."""
+    """The queue offsets in a log, by queue, as runs. Collected during a scan."""
 
     def __init__(self) -> None:
         self.topics: kernels.Topics = kernels.TopicTable()
@@ -397,45 +398,45 @@ class QueueSequences:
                 cover.add(first, stop - start, int(positions[start]), int(ends[stop - 1]), matched=True)
 
     def missing(self, name: QueueName, begin: int, end: int) -> list[tuple[int, int]]:
-        """What of the queue offsets from `begin` to `end` no record of the log has."""
+        """The queue offsets in [begin, end) that no record has."""
         return without(begin, end, union(self.queues.get(name, QueueCover()).records))
 
     def fits(self, name: QueueName, queue_offset: int) -> bool:
-        """Whether one record has this place, and a neighbour of it in the log has the place before or behind it."""
+        """Whether exactly one record has this queue offset, and a neighbour has the one before or after it."""
         if name[1] < 0 or not is_readable_topic(name[0]) or name not in self.queues:
             return False
         around = [each for each in self.queues[name].records if each.first <= queue_offset < each.end]
         return len(around) == 1 and around[0].end - around[0].first > 1
 
 
-def restarts(sequences: QueueSequences, queues: OldQueues) -> dict[QueueName, int]:
-    """Queues that begin anew at 0 within the log, and where: their topic was deleted, and made again.
+def find_restarts(sequences: QueueSequences, queues: OldQueues) -> dict[QueueName, int]:
+    """Queues that restart at 0 within the log, and where: their topic was deleted and created again.
 
-    The queue's own first unit tells, if there is one. Where there is no queue, a record with offset 0 must be followed
-    by one with offset 1, and no older offset may come after it.
+    The queue's first unit decides. If the queue does not exist, a record with offset 0 must be followed by one with
+    offset 1, and offsets must not go back after it.
     """
-    found: dict[QueueName, int] = {}
+    restarts: dict[QueueName, int] = {}
     for name, cover in sequences.queues.items():
-        anew = [later for _, later in pairwise(cover.records) if later.first == 0]
-        if not anew:
+        zeros = [later for _, later in pairwise(cover.records) if later.first == 0]
+        if not zeros:
             continue
         with queues.open(*name) as queue:
             first = None if queue is None else queue.unit(0)[0]
-        reported = [each.physical_first for each in anew if each.physical_first == first]
-        behind = cover.records[cover.records.index(anew[-1]) :]
-        in_order = all(before.end <= after.first for before, after in pairwise(behind))
-        if reported:
-            found[name] = reported[-1]
-        elif first is None and anew[-1].end > 1 and in_order:
-            found[name] = anew[-1].physical_first
-    return found
+        confirmed = [each.physical_first for each in zeros if each.physical_first == first]
+        newest = cover.records[cover.records.index(zeros[-1]) :]
+        in_order = all(before.end <= after.first for before, after in pairwise(newest))
+        if confirmed:
+            restarts[name] = confirmed[-1]
+        elif first is None and zeros[-1].end > 1 and in_order:
+            restarts[name] = zeros[-1].physical_first
+    return restarts
 
 
-def misplaced(
+def find_misplaced(
     sequences: QueueSequences, queues: Iterable[ConsumeQueue], log: MappedFileQueue, log_begin: int
 ) -> list[DamagedFileRange]:
-    """The records whose headers are damaged, in log order, as ranges."""
-    found: dict[int, DamagedFileRange] = {}
+    """The ranges of records with damaged headers, in log order."""
+    misplaced: dict[int, DamagedFileRange] = {}
     for queue in queues:
         name = (queue.topic, queue.queue_id)
         for begin, end in sequences.missing(name, max(queue.files.min_offset, 0) // UNIT_SIZE, queue.max_offset):
@@ -445,8 +446,8 @@ def misplaced(
                 for offset, size, _ in real.tolist():
                     record = _misplaced_at(sequences, log, offset, size)
                     if record is not None:
-                        found[offset] = record
-    return [found[offset] for offset in sorted(found)]
+                        misplaced[offset] = record
+    return [misplaced[offset] for offset in sorted(misplaced)]
 
 
 def _misplaced_at(sequences: QueueSequences, log: MappedFileQueue, offset: int, size: int) -> DamagedFileRange | None:
