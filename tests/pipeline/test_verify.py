@@ -247,7 +247,7 @@ def test_what_the_system_refuses_a_worker_is_an_answer(store: SoundStore, monkey
         return in_process(tasks)
 
     audit_stores(stores_at(store.folder), run)
-    monkeypatch.setattr("penstock.pipeline.jobs.audit_tasks.audit_range", refuse)
+    monkeypatch.setattr("penstock.pipeline.jobs.verify.audit_range", refuse)
     assert answer(taken[-1]) == AuditAnswer(problem="a file: Permission denied")
 
 

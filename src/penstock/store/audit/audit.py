@@ -72,7 +72,7 @@ class AuditPasses:
         if self._started > _MAX_PASSES:
             return AuditPass(True, ())
         owned = self._in_use
-        if owned is None:  # a job may be building the queues of a store that only appends, or be going to
+        if owned is None:  # in a store with external dispatch, a job may be building the queues
             owned = bool(self._files.lock_owner(self._layout.lock)) or is_external(self._files, self._layout)
         return AuditPass(owned, self._state())
 

@@ -359,7 +359,7 @@ class _QueueAudit:
             yield self._at(kind, run.first, what, run.count)
 
     def _judge_blank(self, run: UnitRun, lowest: int, explained: list[tuple[int, int, int]]) -> FindingKind | None:
-        """A pre-blank unit is right below the minimum and in place of a lost message."""
+        """A pre-blank unit is correct below the minimum and in place of a lost message."""
         if run.has_record:
             below = all(end <= run.first or first >= run.end for first, end in self._matched)
             starts = not self._matched or run.end <= self._matched[0][0]

@@ -223,7 +223,7 @@ class _QueueCompletion:
         return end, self._time_of_last(file, stop - first)
 
     def _time_of_last(self, file: FileMap, count: int) -> int:
-        """RocketMQ searches a time in the first queue file that was modified after it."""
+        """To search by time, RocketMQ opens the first queue file that was modified after that time."""
         offset, size, _ = copy_units(file.view, (count - 1) * UNIT_SIZE, UNIT_SIZE)[0].item()
         log = None if size == NO_RECORD_SIZE else self._log.find(offset)
         if log is None:
@@ -362,7 +362,7 @@ class Assembler:
         return find_restarts(sequences, OldQueues(self._io, self._source.layout, task.queue_file_size))
 
     def swap_in(self) -> list[Rebuilt]:
-        """Swaps everything in. Raises BadStore or StoreFailed; then the old files are in place, or a start finishes."""
+        """Swaps everything in. Raises BadStore or StoreFailed; then the old files are in place, or a start finishes it."""
         queues, index = self._replacements()
         source, owned = self._source, self._source.owned
         is_sound = owned is not None and owned.closed_cleanly and not self._totals.damage and not self.in_log_order

@@ -39,7 +39,7 @@ class OldQueues:
         selects: Callable[[str, int], bool] | None = None,
         folder: Path | None = None,
     ) -> None:
-        """`folder`: where the queues are, if not in the layout's place."""
+        """`folder`: where the queues are, if not at the layout's path."""
         self._io = files if files.read_only else OverlayFiles()
         self._folder = folder or layout.consume_queue
         self._file_size = file_size

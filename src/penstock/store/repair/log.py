@@ -60,7 +60,7 @@ from penstock.store.settings import Settings
 
 
 class LogFileShapes:
-    """Fixes the names and sizes of one log's files. Raises BadStore if that is impossible."""
+    """Gives one log's files their full size and creates missing ones. Raises BadStore for wrong names."""
 
     def __init__(self, files: Files, layout: Layout, file_size: int, quarantine: Quarantine) -> None:
         self._io = files

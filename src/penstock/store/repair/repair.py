@@ -2,7 +2,7 @@
 
 `repair` makes a store whole again: for Penstock, which skips damage anyway, and for RocketMQ, which does not.
 
-    1  log files get the right names and sizes
+    1  log files get their full size, and missing ones are created
     2  the whole log is scanned, and every damaged range is saved and covered by a valid record
     3  config files and a checkpoint that cannot be read go to the quarantine
     4  queues and index are built, and swapped in where they differ from the log

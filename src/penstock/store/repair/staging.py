@@ -184,7 +184,7 @@ class Staging:
             raise disk_refused("cannot sync the new files", self._layout.staging, 0, error) from error
 
     def _set_time(self, queue: ConsumeQueue, file: MappedFile) -> None:
-        """RocketMQ searches a time in the first queue file that was modified after it."""
+        """To search by time, RocketMQ opens the first queue file that was modified after that time."""
         offset, size, _ = queue.unit((file.from_offset + file.wrote) // UNIT_SIZE - 1)
         timestamp = self.records.store_timestamp(offset) if size != NO_RECORD_SIZE else -1
         if timestamp > 0:
