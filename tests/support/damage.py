@@ -38,8 +38,7 @@ from penstock.store.audit import audit
 from penstock.store.config_files import ConfigFiles
 from penstock.store.io import Files
 from penstock.store.rebuild import RangesReport, rebuild_by_ranges
-from penstock.store.repair import RebuildReport, RepairReport, repair
-from penstock.store.repair import repair as repair_module
+from penstock.store.repair import RebuildReport, RepairReport, rebuild, repair
 from support.disks import UnsyncedFiles
 from support.stores import StoreHome
 
@@ -283,7 +282,7 @@ class DamagedHome(StoreHome):
 
     def rebuild(self, **arguments: Any) -> RebuildReport:
         arguments = {"settings": SMALL_SETTINGS, "clock": self.clock, "files": UnsyncedFiles(), **arguments}
-        return repair_module(self.path, **arguments)
+        return rebuild(self.path, **arguments)
 
     def errors(self) -> list[str]:
         return [f"{each.kind}: {each.path}: {each.what}" for each in audit(self.path, SMALL_SETTINGS).errors]
@@ -351,7 +350,7 @@ def assert_same(path: Path, *sizes: int, settings: Settings = SMALL_SETTINGS, **
     """Rebuilds copies of a store, by ranges of these sizes and by one process; returns what the first rebuild said."""
     reports = []
     expected = copy_of(path)
-    one = repair_module(expected, settings, clock=lambda: NOW, files=UnsyncedFiles(), **arguments)
+    one = rebuild(expected, settings, clock=lambda: NOW, files=UnsyncedFiles(), **arguments)
     for size in sizes:
         copy = copy_of(path)
         report = by_ranges(copy, size, settings=settings, **arguments)

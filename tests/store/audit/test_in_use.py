@@ -1,9 +1,10 @@
-"""A store in use is checked as far as its owner had come, and its owner's work is never taken for an error."""
+"""A store in use is checked as far as its owner had come, and its owner's changes are never reported as errors."""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -67,7 +68,7 @@ def test_a_wrong_unit_of_a_record_that_was_dispatched_long_ago_is_found(owned: M
 def test_a_record_that_may_still_be_dispatched_is_only_a_note(
     owned: MessageStore, seen: SoundStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("penstock.store.audit.audit._WAITS", 2)
+    monkeypatch.setattr(import_module("penstock.store.audit.audit"), "_WAITS", 2)
     last = [spot for spot in seen.records() if spot.topic == "orders"][-1]
     seen.write_unit(last.queue_offset, bytes(20), "orders", last.queue_id)
     report = audit(seen.folder, SETTINGS)
@@ -98,7 +99,7 @@ def test_a_unit_that_comes_while_it_is_waited_for_is_not_even_a_note(owned: Mess
     assert files.opened >= 5
 
 
-def test_what_was_appended_and_not_dispatched_is_not_looked_at(owned: MessageStore, seen: SoundStore) -> None:
+def test_records_that_are_not_dispatched_yet_are_not_checked(owned: MessageStore, seen: SoundStore) -> None:
     end, torn = seen.end(), seen.read_log(0, 90)
     seen.write_log(end, torn)
     report = audit(seen.folder, SETTINGS)
@@ -107,7 +108,7 @@ def test_what_was_appended_and_not_dispatched_is_not_looked_at(owned: MessageSto
     assert report.figures.log_end == end
 
 
-def test_files_that_retention_takes_meanwhile_are_no_error(owned: MessageStore, seen: SoundStore) -> None:
+def test_files_that_retention_deletes_meanwhile_are_not_errors(owned: MessageStore, seen: SoundStore) -> None:
     class Retention(OverlayFiles):
         """Deletes the oldest files once the log is being walked."""
 
@@ -127,9 +128,9 @@ def test_files_that_retention_takes_meanwhile_are_no_error(owned: MessageStore, 
     assert not files.is_due
 
 
-def test_an_error_that_is_gone_at_a_second_look_was_the_owner_at_work(owned: MessageStore, seen: SoundStore) -> None:
+def test_an_error_that_a_second_pass_does_not_find_is_not_reported(owned: MessageStore, seen: SoundStore) -> None:
     class Briefly(OverlayFiles):
-        """Shows a file that is being made, once."""
+        """Shows a file that is being created, once."""
 
         def __init__(self) -> None:
             super().__init__()
@@ -153,7 +154,7 @@ def test_a_store_that_is_opened_while_it_is_checked_is_checked_again(tmp_path: P
     opened: list[MessageStore] = []
 
     class Opened(OverlayFiles):
-        """Somebody opens the store and puts a message when the index is looked at."""
+        """Another process opens the store and puts a message while the index is audited."""
 
         def open_map(self, path: Path) -> FileMap:
             if path.parent.name == "index" and not opened:

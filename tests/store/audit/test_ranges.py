@@ -56,8 +56,8 @@ def test_threads_share_the_ranges(store: SoundStore) -> None:
     assert audit(store.folder, SETTINGS, workers=4, piece_size=1000) == audit(store.folder, SETTINGS)
 
 
-def test_records_that_rocketmq_cut_off_and_left_in_a_filler_are_no_part_of_the_log(store: SoundStore) -> None:
-    """Its cuts move positions only; if a filler comes to lie there, old records stay behind it, whole and in place."""
+def test_truncated_records_that_rocketmq_left_in_a_filler_are_not_part_of_the_log(store: SoundStore) -> None:
+    """It truncates by moving positions only; behind a filler written there, the old records stay whole."""
     spots = [spot for spot in store.records() if spot.offset // LOG_SIZE == 1]
     last, cut = spots[-1], spots[-4:]
     end = last.offset + last.size

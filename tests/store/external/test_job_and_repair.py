@@ -12,12 +12,11 @@ from penstock.errors import BadStore, StoreInUse
 from penstock.store import Dispatch, Settings
 from penstock.store.external.builder import Builder
 from penstock.store.rebuild import rebuild_by_ranges
-from penstock.store.repair import repair
-from penstock.store.repair import repair as repair_module
+from penstock.store.repair import rebuild, repair
 
 SMALL: dict[str, Any] = {"mapped_file_size_commit_log": 16_384, "max_hash_slot_num": 50, "max_index_num": 300}
 INLINE = Settings.dev(**SMALL)
-WORKS: dict[str, Callable[..., object]] = {"repair": repair, "rebuild": repair_module, "by ranges": rebuild_by_ranges}
+WORKS: dict[str, Callable[..., object]] = {"repair": repair, "rebuild": rebuild, "by ranges": rebuild_by_ranges}
 
 
 @pytest.fixture

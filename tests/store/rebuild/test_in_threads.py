@@ -1,4 +1,4 @@
-"""A rebuild on threads of one process, and what of it is worth handing to others."""
+"""A rebuild on threads of one process, and which parts of it are worth sending to workers."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from penstock.store.rebuild.plan import RebuildRange
 from penstock.store.rebuild.ranges import QueuePlan
 
 
-def test_threads_build_what_one_by_one_is_built(home: DamagedHome) -> None:
+def test_threads_build_the_same_as_a_serial_run(home: DamagedHome) -> None:
     put_all_kinds(home)
     other = copy_of(home.path)
-    told: list[tuple[str, int, int]] = []
-    report = by_ranges(home.path, 1000, run=ThreadRunner(lambda *progress: told.append(progress)))
+    reported: list[tuple[str, int, int]] = []
+    report = by_ranges(home.path, 1000, run=ThreadRunner(lambda *progress: reported.append(progress)))
     by_ranges(other, 1000)
     assert derived(home.path) == derived(other)
-    assert len(told) == report.ranges
-    assert told[-1] == ("walk the log", told[-1][2], told[-1][2])
-    assert [done for _, done, _ in told] == sorted(done for _, done, _ in told)
+    assert len(reported) == report.ranges
+    assert reported[-1] == ("walk the log", reported[-1][2], reported[-1][2])
+    assert [done for _, done, _ in reported] == sorted(done for _, done, _ in reported)
 
 
 def test_pieces_run_side_by_side_and_answers_come_in_their_order(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -39,7 +39,7 @@ def test_pieces_run_side_by_side_and_answers_come_in_their_order(monkeypatch: py
     assert ThreadRunner()(work, [3, 1, 2, 0]) == [b"\x03", b"\x01", b"\x02", b"\x00"]
 
 
-def test_what_one_piece_meets_is_told() -> None:
+def test_the_error_of_a_piece_is_raised() -> None:
     def work(piece: int) -> bytes:
         raise LookupError(piece)
 
@@ -47,7 +47,7 @@ def test_what_one_piece_meets_is_told() -> None:
         ThreadRunner()(work, [1, 2])
 
 
-def test_only_ranges_and_much_to_finish_are_handed_out() -> None:
+def test_only_ranges_and_large_jobs_go_to_workers() -> None:
     few, many = KeySpan(0, 0, 10), KeySpan(0, 0, 12_000_000)
     queue = QueuePlan("T", 0, 0, [CoveredRun(0, 11_999_995, 0, 10**9)], [])
     assert is_small_job([])

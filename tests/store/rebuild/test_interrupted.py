@@ -1,4 +1,4 @@
-"""A rebuild by ranges that is cut short: the old files are in force, and the next run goes on where it can."""
+"""An interrupted rebuild by ranges: the old files stay in place, and the next run resumes where it can."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ class Runner:
         self.ranges: list[int] = []
 
     def __call__(self, work: Callable[[Any], bytes], pieces: Sequence[Any]) -> list[bytes]:
-        told = []
+        results = []
         for piece in pieces:
             if not self._left:
                 raise Stopped
             self._left -= 1
-            told.append(work(piece))
+            results.append(work(piece))
             if isinstance(piece, RebuildRange):
                 self.ranges.append(piece.number)
-        return told
+        return results
 
 
 def served(path: Path, home: DamagedHome) -> list[list[bytes]]:
@@ -97,7 +97,7 @@ LOG_CHANGED = pytest.param("a message", marks=pytest.mark.rest)
 
 
 @pytest.mark.parametrize("change", [LOG_CHANGED, "a setting", "another selection"])
-def test_another_log_or_task_is_begun_anew(home: DamagedHome, change: str) -> None:
+def test_a_different_log_or_task_starts_over(home: DamagedHome, change: str) -> None:
     home.fill()
     with pytest.raises(Stopped):
         by_ranges(home.path, 1000, run=Runner(5))

@@ -13,8 +13,7 @@ from support.effort import in_parts
 
 from penstock.format.record import Record
 from penstock.store import MessageStore
-from penstock.store.repair import repair
-from penstock.store.repair import repair as repair_module
+from penstock.store.repair import rebuild, repair
 
 PARTS = 4
 
@@ -73,7 +72,7 @@ def run_repair(path: Path, home: DamagedHome, files: UnsyncedFiles) -> None:
 
 
 def run_rebuild(path: Path, home: DamagedHome, files: UnsyncedFiles) -> None:
-    repair_module(path, SMALL_SETTINGS, files=files, clock=home.clock)
+    rebuild(path, SMALL_SETTINGS, files=files, clock=home.clock)
 
 
 Run = Callable[[Path, DamagedHome, UnsyncedFiles], None]
@@ -98,7 +97,7 @@ def assert_killed_at_any_call(scene: Scene, run: Run, tmp_path: Path, part: int)
 
 
 def can_start(path: Path) -> bool:
-    """A start refuses a log file of the wrong size; what comes before a repair has dealt with it is not our matter."""
+    """A start refuses a log file of the wrong size, so kills before the repair fixed it do not count."""
     return all(file.stat().st_size == 4096 for file in (path / "commitlog").iterdir())
 
 
