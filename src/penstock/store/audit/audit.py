@@ -43,7 +43,12 @@ from penstock.store.layout import Layout
 from penstock.store.overlay import OverlayFiles
 from penstock.store.settings import Settings
 
+MAX_PER_KIND = 100_000
+"""How many findings of one kind are listed; the rest are only counted."""
 _MAX_PASSES = 4
+_WAITS, _WAIT_SECONDS = 40, 0.05
+Progress = Callable[[int, int], None]
+"""Called with the bytes of the log that are done, and their total."""
 
 
 class AuditPass(msgspec.Struct, frozen=True):
@@ -109,13 +114,6 @@ def _confirmed(first: AuditReport, second: AuditReport) -> AuditReport:
     known = {(finding.kind, finding.path, finding.offset) for finding in first.errors}
     real = [each for each in second.findings if each.severity == "note" or (each.kind, each.path, each.offset) in known]
     return msgspec.structs.replace(second, findings=real)
-
-
-MAX_PER_KIND = 100_000
-"""How many findings of one kind are listed; the rest are only counted."""
-_WAITS, _WAIT_SECONDS = 40, 0.05
-Progress = Callable[[int, int], None]
-"""Called with the bytes of the log that are done, and their total."""
 
 
 def audit(

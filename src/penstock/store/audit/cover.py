@@ -45,6 +45,8 @@ class RangeTable:
         self.messages[number] += messages
 
 
+# -- records of a queue -------------------------------------------------------------------------------------------
+
 QueueName = tuple[str, int]
 """Topic and queue id."""
 

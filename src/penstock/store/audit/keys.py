@@ -151,6 +151,8 @@ class _IndexFile:
                 yield finding_kinds.INDEX_OFFSETS.at(self._path, what, offset=at)
 
 
+# -- keys of a range ----------------------------------------------------------------------------------------------
+
 _MAX_INT = 2**31 - 1
 
 

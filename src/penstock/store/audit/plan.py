@@ -160,6 +160,8 @@ def split_log(plan: AuditPlan, files: Files, size: int = PIECE_SIZE) -> list[Aud
     return ranges
 
 
+# -- bounds of a store in use -------------------------------------------------------------------------------------
+
 _UNITS_TRIED = 4
 """How many of a queue's last units are tried; the very last may be half written."""
 _ROWS = 16_384

@@ -153,6 +153,8 @@ class UnitJudge:
             self.runs.append(run)
 
 
+# -- the queue ----------------------------------------------------------------------------------------------------
+
 _UNITS_AT_ONCE = 1 << 16
 _QUEUE_FILES_OPEN = 64
 _ALWAYS = {

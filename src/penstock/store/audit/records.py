@@ -129,6 +129,8 @@ def join_run(runs: list[FaultRun], new: FaultRun) -> None:
         runs.append(new)
 
 
+# -- damaged bytes ------------------------------------------------------------------------------------------------
+
 _INT = struct.Struct(">i")
 _LONG = struct.Struct(">q")
 _BY_REASON = {

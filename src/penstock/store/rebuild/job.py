@@ -46,6 +46,17 @@ _MIN_UNITS_FOR_WORKERS: Final = 12_000_000
 _WALK: Final = "walk the log"
 
 
+class TaskRunner(Protocol):
+    """Calls `work` for each piece, anywhere; returns the results in the order of the pieces."""
+
+    def __call__(self, work: Callable[[Any], bytes], pieces: Sequence[Any]) -> list[bytes]: ...
+
+
+def run_serially(work: Callable[[Any], bytes], pieces: Sequence[Any]) -> list[bytes]:
+    """A TaskRunner without concurrency."""
+    return [work(piece) for piece in pieces]
+
+
 class ThreadRunner:
     """A TaskRunner with one thread per core, at most four; reports progress in the log.
 
@@ -75,17 +86,6 @@ def is_small_job(pieces: Sequence[Any]) -> bool:
         sum(piece.items if isinstance(piece, IndexFilePlan) else piece.units for piece in pieces)
         < _MIN_UNITS_FOR_WORKERS
     )
-
-
-class TaskRunner(Protocol):
-    """Calls `work` for each piece, anywhere; returns the results in the order of the pieces."""
-
-    def __call__(self, work: Callable[[Any], bytes], pieces: Sequence[Any]) -> list[bytes]: ...
-
-
-def run_serially(work: Callable[[Any], bytes], pieces: Sequence[Any]) -> list[bytes]:
-    """A TaskRunner without concurrency."""
-    return [work(piece) for piece in pieces]
 
 
 class RangesReport(RebuildReport, kw_only=True):

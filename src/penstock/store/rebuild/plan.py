@@ -143,6 +143,9 @@ def cut_log(log: LogFacts, size: int | None = None) -> list[RebuildRange]:
     return ranges
 
 
+# -- where a rebuild reads and writes -----------------------------------------------------------------------------
+
+
 class RebuildSource(msgspec.Struct, frozen=True):
     """A store, its log, and the folder for the new files."""
 

@@ -114,6 +114,8 @@ def open_sparse(files: Files, path: Path, size: int) -> FileMap:
     return files.open_map(path)
 
 
+# -- keys ---------------------------------------------------------------------------------------------------------
+
 KEY: Final = np.dtype([("hash", "<i4"), ("offset", "<i8"), ("time", "<i8")])
 _AT_ONCE: Final = 1 << 15
 
@@ -139,6 +141,9 @@ def read_keys(files: Files, path: Path, first: int, stop: int) -> Iterator[Keys]
             table = np.frombuffer(file.view, KEY, min(stop - start, _AT_ONCE), start * KEY.itemsize)
             hashes, offsets, times = (np.ascontiguousarray(table[name]) for name in ("hash", "offset", "time"))
             yield Keys(hashes, offsets, times)
+
+
+# -- building -----------------------------------------------------------------------------------------------------
 
 
 class RangeNote(msgspec.Struct):
@@ -221,6 +226,9 @@ def _open_log(path: Path, size: int) -> FileMap:
             found=f"{len(log)} bytes",
         )
     return log
+
+
+# -- combining ----------------------------------------------------------------------------------------------------
 
 
 class GapFill(msgspec.Struct, frozen=True):

@@ -74,6 +74,8 @@ class OldQueues:
             yield queue if usable else None
 
 
+# -- comparing ----------------------------------------------------------------------------------------------------
+
 _UNITS_AT_ONCE = 1 << 16
 
 

@@ -99,6 +99,8 @@ def is_readable(files: Files, path: Path, kind: type[Any]) -> bool:
         return False
 
 
+# -- offsets ------------------------------------------------------------------------------------------------------
+
 _SYSTEM_TOPICS = {SCHEDULE_TOPIC, HALF_TOPIC, OP_HALF_TOPIC, DAMAGED_TOPIC}
 T = TypeVar("T", ConsumerOffsets, DelayOffsets)
 

@@ -139,6 +139,8 @@ class LogFileShapes:
         self._io.sync_folder(path.parent)
 
 
+# -- covering damage ----------------------------------------------------------------------------------------------
+
 _PLACEHOLDER_AT_FILE_END = 1024
 """Long enough for the text."""
 _MIN_RECORD_LIMIT = 4096
@@ -266,6 +268,9 @@ def _written(file: MappedFile, begin: int, size: int) -> int:
         if written:
             return start + written - begin
     return 0
+
+
+# -- the whole repair ---------------------------------------------------------------------------------------------
 
 
 class RepairedLog(msgspec.Struct):
