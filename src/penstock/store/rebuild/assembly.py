@@ -362,7 +362,7 @@ class Assembler:
         return find_restarts(sequences, OldQueues(self._io, self._source.layout, task.queue_file_size))
 
     def swap_in(self) -> list[Rebuilt]:
-        """Swaps everything in. Raises BadStore or StoreFailed; then the old files are in place or a start finishes it."""
+        """Swaps all of it in. Raises BadStore or StoreFailed; then the old files are in place or a start finishes."""
         queues, index = self._replacements()
         source, owned = self._source, self._source.owned
         is_sound = owned is not None and owned.closed_cleanly and not self._totals.damage and not self.in_log_order
