@@ -91,7 +91,7 @@ def test_what_cannot_be_repaired_is_status_1_and_a_sentence(run: Run, tmp_path: 
     said = run("store", "repair", tmp_path / "s")
     assert said.status == 1
     assert said.err.count("not repaired: ") == 1
-    assert "others have" in said.err
+    assert "have others' queue offsets" in said.err
 
 
 def test_a_store_in_use_is_refused(run: Run, start_writer: StartWriter, tmp_path: Path) -> None:

@@ -108,7 +108,7 @@ def test_a_crashed_store_says_so_and_what_a_start_will_do(run: Run, store: Sound
     ran = run("store", "verify", store.folder)
     assert ran.status == 1
     assert ran.err == f"penstock: {store.folder} was not closed cleanly: what follows is what the files say.\n"
-    assert "a start cuts it off and keeps it" in ran.out
+    assert "a start truncates it and saves the bytes" in ran.out
 
 
 def test_a_store_in_use_is_checked_and_stays_as_it_is(run: Run, start_writer: StartWriter, tmp_path: Path) -> None:
@@ -140,7 +140,7 @@ def test_names_from_the_store_cannot_steer_the_terminal(run: Run, filled: Filled
     ran = run("store", "verify", filled.path)
     assert ran.status == 1
     assert "\x1b" not in ran.out
-    assert "commitlog/\\x1b[2J: this is no data file" in ran.out
+    assert "commitlog/\\x1b[2J: this is not a data file" in ran.out
 
 
 def test_the_reference_page_is_the_table_of_kinds() -> None:

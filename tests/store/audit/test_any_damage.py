@@ -1,4 +1,4 @@
-"""Whatever the files hold, an audit ends, and says so where a message is lost or cannot be found."""
+"""Whatever the files hold, an audit ends, and reports messages that are lost or cannot be found."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def data_files(folder: Path) -> list[Path]:
 
 
 def damage(path: Path, chance: random.Random) -> str:
-    """Does one thing to a file; says what."""
+    """Damages a file once; returns how."""
     data = bytearray(path.read_bytes())
     place = chance.randrange(len(data)) if data else 0
     size = min(chance.choice((1, 4, 20, 300, 5000)), len(data) - place)

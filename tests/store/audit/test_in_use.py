@@ -1,4 +1,4 @@
-"""A store in use is checked as far as its owner had come, and its owner's work is never taken for an error."""
+"""A store in use is checked as far as its owner had come, and its owner's changes are never reported as errors."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_a_unit_that_comes_while_it_is_waited_for_is_not_even_a_note(owned: Mess
     assert files.opened >= 5
 
 
-def test_what_was_appended_and_not_dispatched_is_not_looked_at(owned: MessageStore, seen: SoundStore) -> None:
+def test_records_that_are_not_dispatched_yet_are_not_checked(owned: MessageStore, seen: SoundStore) -> None:
     end, torn = seen.end(), seen.read_log(0, 90)
     seen.write_log(end, torn)
     report = audit(seen.folder, SETTINGS)
@@ -108,7 +108,7 @@ def test_what_was_appended_and_not_dispatched_is_not_looked_at(owned: MessageSto
     assert report.figures.log_end == end
 
 
-def test_files_that_retention_takes_meanwhile_are_no_error(owned: MessageStore, seen: SoundStore) -> None:
+def test_files_that_retention_deletes_meanwhile_are_not_errors(owned: MessageStore, seen: SoundStore) -> None:
     class Retention(OverlayFiles):
         """Deletes the oldest files once the log is being walked."""
 
@@ -128,9 +128,9 @@ def test_files_that_retention_takes_meanwhile_are_no_error(owned: MessageStore, 
     assert not files.is_due
 
 
-def test_an_error_that_is_gone_at_a_second_look_was_the_owner_at_work(owned: MessageStore, seen: SoundStore) -> None:
+def test_an_error_that_a_second_pass_does_not_find_is_not_reported(owned: MessageStore, seen: SoundStore) -> None:
     class Briefly(OverlayFiles):
-        """Shows a file that is being made, once."""
+        """Shows a file that is being created, once."""
 
         def __init__(self) -> None:
             super().__init__()
@@ -154,7 +154,7 @@ def test_a_store_that_is_opened_while_it_is_checked_is_checked_again(tmp_path: P
     opened: list[MessageStore] = []
 
     class Opened(OverlayFiles):
-        """Somebody opens the store and puts a message when the index is looked at."""
+        """Another process opens the store and puts a message while the index is audited."""
 
         def open_map(self, path: Path) -> FileMap:
             if path.parent.name == "index" and not opened:

@@ -13,10 +13,10 @@ from support.faults import ALL
 
 from penstock.format import kernels
 from penstock.store.audit import AuditReport, audit
-from penstock.store.audit.audit import finish
+from penstock.store.audit.audit import build_report
 from penstock.store.audit.config import read_config
 from penstock.store.audit.keys import audit_index_file
-from penstock.store.audit.plan import pieces, survey
+from penstock.store.audit.plan import make_plan, split_log
 from penstock.store.audit.ranges import RangeResult, audit_range
 from penstock.store.layout import Layout
 from penstock.store.overlay import OverlayFiles
@@ -35,14 +35,14 @@ def store(model: Path, tmp_path: Path) -> SoundStore:
 def audit_in_pieces(folder: Path, size: int) -> AuditReport:
     """As workers elsewhere would: everything goes there and comes back as bytes."""
     files = OverlayFiles()
-    plan = pickle.loads(pickle.dumps(survey(files, Layout.of(folder, SETTINGS), SETTINGS, is_live=False)))
+    plan = pickle.loads(pickle.dumps(make_plan(files, Layout.of(folder, SETTINGS), SETTINGS, is_live=False)))
     found = [audit_index_file(plan, files, number) for number in range(len(plan.index_files))]
     index = tuple(facts for facts in found if facts is not None)
-    results = [audit_range(plan, files, piece, index) for piece in pieces(plan, files, size)]
+    results = [audit_range(plan, files, piece, index) for piece in split_log(plan, files, size)]
     joined = RangeResult()
     for result in pickle.loads(pickle.dumps(results)):
         joined.join(result)
-    return finish(plan, files, read_config(files, plan), index, joined)
+    return build_report(plan, files, read_config(files, plan), index, joined)
 
 
 @pytest.mark.parametrize("name", in_parts(sorted(ALL, key=lambda name: name[::-1]), 10))
@@ -56,8 +56,8 @@ def test_threads_share_the_ranges(store: SoundStore) -> None:
     assert audit(store.folder, SETTINGS, workers=4, piece_size=1000) == audit(store.folder, SETTINGS)
 
 
-def test_records_that_rocketmq_cut_off_and_left_in_a_filler_are_no_part_of_the_log(store: SoundStore) -> None:
-    """Its cuts move positions only; if a filler comes to lie there, old records stay behind it, whole and in place."""
+def test_truncated_records_that_rocketmq_left_in_a_filler_are_not_part_of_the_log(store: SoundStore) -> None:
+    """It truncates by moving positions only; behind a filler written there, the old records stay whole."""
     spots = [spot for spot in store.records() if spot.offset // LOG_SIZE == 1]
     last, cut = spots[-1], spots[-4:]
     end = last.offset + last.size

@@ -20,7 +20,7 @@ from support.stores import RANDOM_SETTINGS as RANDOM
 
 from penstock.errors import BadSettings, BadStore, StoreInUse
 from penstock.store import Message
-from penstock.store.rebuild import one_by_one
+from penstock.store.rebuild import run_serially
 from penstock.store.rebuild.plan import RebuildRange
 from penstock.store.repair import rebuild
 
@@ -91,7 +91,7 @@ def test_after_retention_queues_begin_where_their_records_do(home: DamagedHome) 
 
 
 def test_files_get_the_times_of_their_messages(home: DamagedHome) -> None:
-    """RocketMQ looks for a time in the first queue file that was modified after it."""
+    """To search by time, RocketMQ opens the first queue file that was modified after that time."""
     home.fill()
     expected = copy_of(home.path)
     rebuild(expected, SMALL_SETTINGS, clock=home.clock, files=UnsyncedFiles())
@@ -127,18 +127,18 @@ def test_a_topic_that_was_deleted_does_not_come_back(home: DamagedHome) -> None:
     home.fill()
     with home.open_small() as store:
         assert store.delete_topic("U")
-        assert store.put(Message("U", b"anew", queue_id=1)).queue_offset == 0
+        assert store.put(Message("U", b"next", queue_id=1)).queue_offset == 0
     assert assert_same(home.path, *SIZES).in_log_order == []
 
 
 @pytest.mark.parametrize("has_queues", [True, False])
-def test_a_queue_that_begins_anew_is_built_in_the_order_of_the_log(home: DamagedHome, has_queues: bool) -> None:
-    """As RocketMQ leaves it, which takes no note of a topic that was deleted."""
+def test_a_queue_that_restarts_is_built_in_log_order(home: DamagedHome, has_queues: bool) -> None:
+    """As RocketMQ leaves it, which does not note a topic's deletion."""
     home.fill()
     with home.open_small() as store:
         assert store.delete_topic("U")
         for _ in range(5):
-            assert store.put(Message("U", b"anew", queue_id=1)).ok
+            assert store.put(Message("U", b"next", queue_id=1)).ok
     (home.path / "penstock" / "deleted_topics.json").unlink()
     if not has_queues:
         shutil.rmtree(home.path / "consumequeue")
@@ -178,7 +178,7 @@ def test_no_log_and_an_empty_one(home: DamagedHome) -> None:
 
 
 def test_records_in_a_filler_stay_hidden(home: DamagedHome) -> None:
-    """RocketMQ leaves records in its fillers that it once cut off."""
+    """RocketMQ leaves truncated records in its fillers."""
     home.fill()
     record = next(each for each in home.records.values() if 1000 < each.physical_offset % 4096 < 2000)
     rest = 4096 - record.physical_offset % 4096
@@ -223,7 +223,7 @@ def test_a_dry_run_says_the_same_and_changes_nothing(home: DamagedHome) -> None:
     home.damage(home.record("U", 1, 30))
     with home.open_small() as store:
         assert store.delete_topic("T")
-        assert store.put_many([Message("T", b"anew")] * 2).ok
+        assert store.put_many([Message("T", b"next")] * 2).ok
     (home.path / "penstock" / "deleted_topics.json").unlink()
     before = home.listing()
     said = by_ranges(home.path, 700, dry_run=True)
@@ -233,18 +233,18 @@ def test_a_dry_run_says_the_same_and_changes_nothing(home: DamagedHome) -> None:
     assert said.in_log_order == done.in_log_order == ["T queue 0"]
 
 
-def test_ranges_that_do_not_fit_together_are_not_believed(home: DamagedHome) -> None:
-    """Whatever the reason: then everything is built in the order of the log."""
+def test_ranges_that_do_not_fit_together_are_not_used(home: DamagedHome) -> None:
+    """Whatever the reason: then everything is built in log order."""
     home.fill()
     expected = derived(home.path)
 
     def garbled(work: Callable[[Any], bytes], pieces: Sequence[Any]) -> list[bytes]:
-        told = one_by_one(work, pieces)
+        notes = run_serially(work, pieces)
         if pieces and isinstance(pieces[0], RebuildRange):
-            note = json.loads(told[1])
+            note = json.loads(notes[1])
             note["survey"]["started"] += 1
-            told[1] = json.dumps(note).encode()
-        return told
+            notes[1] = json.dumps(note).encode()
+        return notes
 
     report = by_ranges(home.path, 700, run=garbled)
     assert report.in_log_order == ["T queue 0", "U queue 0", "U queue 1"]

@@ -1,4 +1,4 @@
-"""A rebuild on threads of one process, and what of it is worth handing to others."""
+"""A rebuild on threads of one process, and which parts of it are worth sending to workers."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from support.damage import DamagedHome, by_ranges, copy_of, derived
 
 from penstock.format import kernels
 from penstock.store.audit.cover import CoveredRun
-from penstock.store.rebuild import InThreads, is_soon_done
-from penstock.store.rebuild.finish import IndexFilePlan, KeySpan, QueueGroup
+from penstock.store.rebuild import ThreadRunner, is_small_job
+from penstock.store.rebuild.assembly import IndexFilePlan, KeySpan, QueueGroup
 from penstock.store.rebuild.plan import RebuildRange
-from penstock.store.rebuild.ranges import WholeQueue
+from penstock.store.rebuild.ranges import QueuePlan
 
 
-def test_threads_build_what_one_by_one_is_built(home: DamagedHome) -> None:
+def test_threads_build_the_same_as_a_serial_run(home: DamagedHome) -> None:
     put_all_kinds(home)
     other = copy_of(home.path)
-    told: list[tuple[str, int, int]] = []
-    report = by_ranges(home.path, 1000, run=InThreads(lambda *progress: told.append(progress)))
+    reported: list[tuple[str, int, int]] = []
+    report = by_ranges(home.path, 1000, run=ThreadRunner(lambda *progress: reported.append(progress)))
     by_ranges(other, 1000)
     assert derived(home.path) == derived(other)
-    assert len(told) == report.ranges
-    assert told[-1] == ("walk the log", told[-1][2], told[-1][2])
-    assert [done for _, done, _ in told] == sorted(done for _, done, _ in told)
+    assert len(reported) == report.ranges
+    assert reported[-1] == ("walk the log", reported[-1][2], reported[-1][2])
+    assert [done for _, done, _ in reported] == sorted(done for _, done, _ in reported)
 
 
 def test_pieces_run_side_by_side_and_answers_come_in_their_order(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -36,26 +36,26 @@ def test_pieces_run_side_by_side_and_answers_come_in_their_order(monkeypatch: py
         both.wait()
         return bytes([piece])
 
-    assert InThreads()(work, [3, 1, 2, 0]) == [b"\x03", b"\x01", b"\x02", b"\x00"]
+    assert ThreadRunner()(work, [3, 1, 2, 0]) == [b"\x03", b"\x01", b"\x02", b"\x00"]
 
 
-def test_what_one_piece_meets_is_told() -> None:
+def test_the_error_of_a_piece_is_raised() -> None:
     def work(piece: int) -> bytes:
         raise LookupError(piece)
 
     with pytest.raises(LookupError):
-        InThreads()(work, [1, 2])
+        ThreadRunner()(work, [1, 2])
 
 
-def test_only_ranges_and_much_to_finish_are_handed_out() -> None:
+def test_only_ranges_and_large_jobs_go_to_workers() -> None:
     few, many = KeySpan(0, 0, 10), KeySpan(0, 0, 12_000_000)
-    queue = WholeQueue("T", 0, 0, [CoveredRun(0, 11_999_995, 0, 10**9)], [])
-    assert is_soon_done([])
-    assert is_soon_done([IndexFilePlan("a", [few], None), QueueGroup([])])
-    assert is_soon_done([QueueGroup([queue])])
-    assert not is_soon_done([QueueGroup([queue]), IndexFilePlan("a", [few], None)])
-    assert not is_soon_done([IndexFilePlan("a", [many], None)])
-    assert not is_soon_done([RebuildRange(0, 0, 0, 10, False, False)])
+    queue = QueuePlan("T", 0, 0, [CoveredRun(0, 11_999_995, 0, 10**9)], [])
+    assert is_small_job([])
+    assert is_small_job([IndexFilePlan("a", [few], None), QueueGroup([])])
+    assert is_small_job([QueueGroup([queue])])
+    assert not is_small_job([QueueGroup([queue]), IndexFilePlan("a", [few], None)])
+    assert not is_small_job([IndexFilePlan("a", [many], None)])
+    assert not is_small_job([RebuildRange(0, 0, 0, 10, False, False)])
 
 
 @pytest.mark.parametrize("is_damaged", [False, True])

@@ -1,4 +1,4 @@
-"""A rebuild by ranges that is cut short: the old files are in force, and the next run goes on where it can."""
+"""An interrupted rebuild by ranges: the old files stay in place, and the next run resumes where it can."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from support.damage import NOW, SMALL_SETTINGS, DamagedHome, by_ranges, copy_of,
 from support.disks import CountedFiles, UnsyncedFiles, run_killed
 
 from penstock.store import Message, MessageStore
-from penstock.store.rebuild import one_by_one, rebuild_by_ranges
+from penstock.store.rebuild import rebuild_by_ranges, run_serially
 from penstock.store.rebuild.plan import RebuildRange
 
 
@@ -29,15 +29,15 @@ class Runner:
         self.ranges: list[int] = []
 
     def __call__(self, work: Callable[[Any], bytes], pieces: Sequence[Any]) -> list[bytes]:
-        told = []
+        results = []
         for piece in pieces:
             if not self._left:
                 raise Stopped
             self._left -= 1
-            told.append(work(piece))
+            results.append(work(piece))
             if isinstance(piece, RebuildRange):
                 self.ranges.append(piece.number)
-        return told
+        return results
 
 
 def served(path: Path, home: DamagedHome) -> list[list[bytes]]:
@@ -97,7 +97,7 @@ LOG_CHANGED = pytest.param("a message", marks=pytest.mark.rest)
 
 
 @pytest.mark.parametrize("change", [LOG_CHANGED, "a setting", "another selection"])
-def test_another_log_or_task_is_begun_anew(home: DamagedHome, change: str) -> None:
+def test_a_different_log_or_task_starts_over(home: DamagedHome, change: str) -> None:
     home.fill()
     with pytest.raises(Stopped):
         by_ranges(home.path, 1000, run=Runner(5))
@@ -134,7 +134,7 @@ def test_a_host_that_does_not_see_the_store_says_so(home: DamagedHome, tmp_path:
 
     def elsewhere(work: Callable[[Any], bytes], pieces: Sequence[Any]) -> list[bytes]:
         (home.path / "penstock" / "staging").rename(tmp_path / "not mounted here")
-        return one_by_one(work, pieces)
+        return run_serially(work, pieces)
 
     with pytest.raises(Exception, match="all hosts of the cluster must see the store under one path"):
         by_ranges(home.path, 1000, run=elsewhere)

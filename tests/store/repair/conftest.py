@@ -19,5 +19,5 @@ def home(tmp_path: Path) -> Iterator[DamagedHome]:
 
 @pytest.fixture(autouse=True)
 def nothing_is_logged(caplog: pytest.LogCaptureFixture) -> None:
-    """Starts and builds tell what they come past; what matters is asserted."""
+    """Starts and builds log what they skip; the tests assert what matters."""
     caplog.set_level(logging.CRITICAL, logger="penstock.store")

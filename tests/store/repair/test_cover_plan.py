@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.store.repair.log import CoverRecord, plan
+from penstock.store.repair.log import CoverRecord, plan_cover
 
 FILE = 1 << 20
 LEAST = 92
@@ -16,7 +16,7 @@ LEAST = 92
 def test_the_pieces_cover_the_range_and_nothing_else(position: int, size: int, most: int) -> None:
     size = min(size, FILE - position)
     at_the_end = position + size == FILE
-    pieces = plan(position, size, FILE, most)
+    pieces = plan_cover(position, size, FILE, most)
     if not pieces:
         assert size < (8 if at_the_end else LEAST)
         return
@@ -40,8 +40,8 @@ def test_the_pieces_cover_the_range_and_nothing_else(position: int, size: int, m
     ],
 )
 def test_at_a_files_end_there_is_always_a_filler(size: int, expected: list[CoverRecord]) -> None:
-    assert plan(FILE - size, size, FILE, 4096) == expected
+    assert plan_cover(FILE - size, size, FILE, 4096) == expected
 
 
 def test_a_rest_too_short_for_a_record_of_its_own_is_avoided() -> None:
-    assert plan(0, 4096 + 91, FILE, 4096) == [CoverRecord(0, 4095), CoverRecord(4095, 92)]
+    assert plan_cover(0, 4096 + 91, FILE, 4096) == [CoverRecord(0, 4095), CoverRecord(4095, 92)]

@@ -1,4 +1,4 @@
-"""Queues and index that are not what the log says are built anew beside the old ones, and swapped."""
+"""Queues and index that differ from the log are rebuilt beside the old ones and swapped in."""
 
 from __future__ import annotations
 
@@ -85,9 +85,7 @@ HARMS = [
 
 
 @pytest.mark.parametrize("harm", HARMS, ids=[harm.__name__ for harm in HARMS])
-def test_one_wrong_queue_is_built_anew_and_only_that_one(
-    home: DamagedHome, harm: Callable[[DamagedHome], None]
-) -> None:
+def test_one_wrong_queue_is_rebuilt_and_only_that_one(home: DamagedHome, harm: Callable[[DamagedHome], None]) -> None:
     home.fill()
     harm(home)
     wrong = {path.name: path.read_bytes() for path in home.queue_files("U", 1)}
@@ -118,7 +116,7 @@ def test_all_queues_and_the_index_are_built_when_they_are_gone(home: DamagedHome
 
 
 def test_a_queue_whose_records_are_all_gone_is_left_alone(home: DamagedHome) -> None:
-    """Retention deletes the log first; that is no fault."""
+    """Retention deletes the log first; that is not a fault."""
     home.fill(60)
     with home.open_small() as store:
         home.put_numbered(store, 100, topic="later")
@@ -183,7 +181,7 @@ def test_places_that_a_start_kept_for_lost_messages_stay_kept(home: DamagedHome)
 
 
 @pytest.mark.parametrize("position", [0, 24, 36, 41, 40 + 4 * 50 + 25, 40 + 4 * 50 + 20 * 39 + 3])
-def test_a_wrong_byte_in_an_index_file_has_it_built_anew(home: DamagedHome, position: int) -> None:
+def test_an_index_with_a_wrong_byte_is_rebuilt(home: DamagedHome, position: int) -> None:
     home.fill()
     home.flip(home.index_files()[1], position)
     report = home.repair()
@@ -212,7 +210,7 @@ def test_an_index_of_unknown_geometry_is_left_alone_and_said_so(home: DamagedHom
 
 
 def test_rebuilt_queue_files_have_the_times_of_their_messages(home: DamagedHome) -> None:
-    """RocketMQ looks for a time in the first queue file that was modified after it."""
+    """To search by time, RocketMQ opens the first queue file that was modified after that time."""
     home.fill()
     garbage_in_a_unit(home)
     home.repair()

@@ -1,4 +1,4 @@
-"""A header has no checksum: what is wrong in it shows only beside the queues and the neighbours in the log."""
+"""A header has no checksum: only queues and neighbours in the log reveal its damage."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ def test_a_record_that_names_another_place_than_its_unit_is_damaged(home: Damage
     home.assert_whole(record)
 
 
-def test_a_record_without_its_unit_is_believed(home: DamagedHome) -> None:
-    """A queue that is lost is built from the records; what a stale unit of another queue points to plays no part."""
+def test_a_record_without_its_unit_is_accepted(home: DamagedHome) -> None:
+    """A lost queue is built from the records; a stale unit of another queue does not matter."""
     home.fill()
     for path in home.queue_files("U", 1):
         path.unlink()
@@ -56,7 +56,7 @@ def test_a_record_without_its_unit_is_believed(home: DamagedHome) -> None:
 
 
 def test_a_stale_unit_does_not_make_a_record_of_another_queue_damaged(home: DamagedHome) -> None:
-    """RocketMQ leaves units behind a cut, which then point into another topic's records."""
+    """RocketMQ leaves units after a truncation, which then point to another topic's records."""
     home.fill()
     other = home.record("U", 0, 59)
     with home.open_small() as store:
@@ -109,7 +109,7 @@ def test_store_times_of_a_clock_that_was_wrong_are_left_alone(home: DamagedHome)
 
 
 def test_a_topic_that_was_deleted_and_made_again_keeps_its_new_queue(home: DamagedHome) -> None:
-    """Its old records are still in the log, and RocketMQ leaves no word about it."""
+    """Its old records are still in the log, and RocketMQ does not note the deletion."""
     home.fill(10)
     with home.open_small() as store:
         store.delete_topic("T")
@@ -126,7 +126,7 @@ def test_a_topic_that_was_deleted_and_made_again_keeps_its_new_queue(home: Damag
 
 @pytest.mark.parametrize("served", [True, False], ids=["served", "cut off long ago"])
 def test_records_hidden_by_a_filler_come_back_only_if_a_queue_serves_them(home: DamagedHome, served: bool) -> None:
-    """RocketMQ cuts a log without zeroing it, so its fillers may hold records that are gone for good."""
+    """RocketMQ truncates a log without zeroing it, so its fillers may hold truncated records."""
     home.fill(20)
     record = home.record("U", 0, 15)
     left = SMALL_LOG_SIZE - record.physical_offset % SMALL_LOG_SIZE

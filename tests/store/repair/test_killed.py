@@ -97,7 +97,7 @@ def assert_killed_at_any_call(scene: Scene, run: Run, tmp_path: Path, part: int)
 
 
 def can_start(path: Path) -> bool:
-    """A start refuses a log file of the wrong size; what comes before a repair has dealt with it is not our matter."""
+    """A start refuses a log file of the wrong size, so kills before the repair fixed it do not count."""
     return all(file.stat().st_size == 4096 for file in (path / "commitlog").iterdir())
 
 

@@ -1,4 +1,4 @@
-"""Damaged ranges of the log are kept aside and covered by records that every reader walks past."""
+"""Damaged ranges of the log are saved and covered by records that every reader skips."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def test_a_range_that_reaches_its_files_end_gets_a_record_and_a_filler(home: Dam
 
 @pytest.mark.parametrize("left", [8, 9, 50, 92, 99, 100, 101, 200])
 def test_the_filler_of_a_file_may_be_all_that_is_damaged(home: DamagedHome, left: int) -> None:
-    """Whatever room it took: the log goes on in the next file."""
+    """Whatever its size: the log continues in the next file."""
     with home.open_small() as store:
         first = store.put(Message("T", b"x", keys=("k",)))
         store.put(Message("T", b"x" * (SMALL_LOG_SIZE - left - 2 * first.size + 1), keys=("k",)))
@@ -171,7 +171,7 @@ def test_a_range_longer_than_the_largest_message_takes_several_records(home: Dam
 
 
 def test_bytes_too_few_for_a_record_are_left_alone_and_said_so(home: DamagedHome) -> None:
-    """No writer leaves such a gap; so nobody knows what belongs there, and the record behind it is not touched."""
+    """No writer leaves such a gap, so its content is unknown; the record after it is not touched."""
     home.fill(20)
     first, second = (home.records[each] for each in sorted(home.records)[5:7])
     shorter = encode_record(msgspec.structs.replace(first, body=first.body[:-5]))

@@ -1,4 +1,4 @@
-"""Queues and index built anew from the log: what comes out is what dispatch built, to the byte."""
+"""Queues and index rebuilt from the log are what dispatch built, to the byte."""
 
 from __future__ import annotations
 
@@ -110,10 +110,10 @@ def test_a_topic_that_was_deleted_does_not_come_back(home: DamagedHome) -> None:
     home.fill()
     with home.open_small() as store:
         assert store.delete_topic("U")
-        assert store.put(Message("U", b"anew", queue_id=1)).queue_offset == 0
+        assert store.put(Message("U", b"next", queue_id=1)).queue_offset == 0
     home.rebuild()
     with home.open_small() as store:
-        assert home.bodies(store, "U", 1) == [b"anew"]
+        assert home.bodies(store, "U", 1) == [b"next"]
         assert store.max_offset("U", 0) == 0
 
 
@@ -137,7 +137,7 @@ def test_a_dry_run_says_the_same_and_changes_nothing(home: DamagedHome) -> None:
     assert said.rebuilt == home.rebuild().rebuilt
 
 
-def test_nothing_is_rebuilt_for_a_topic_that_nobody_knows(home: DamagedHome) -> None:
+def test_nothing_is_rebuilt_for_an_unknown_topic(home: DamagedHome) -> None:
     home.fill()
     before = derived(home)
     assert home.rebuild(topic="nobody").rebuilt == []

@@ -123,7 +123,9 @@ def test_sizes_are_those_that_most_files_have(home: DamagedHome) -> None:
     ("name", "words"),
     [("notes.txt", "foreign"), ("00000000000000000100", "multiple"), ("00000000000099999744", "files are missing")],
 )
-def test_a_file_that_nobody_can_place_is_refused_and_nothing_changes(home: DamagedHome, name: str, words: str) -> None:
+def test_a_file_with_an_impossible_name_is_refused_and_nothing_changes(
+    home: DamagedHome, name: str, words: str
+) -> None:
     home.fill()
     (home.path / "commitlog" / name).write_bytes(bytes(SMALL_LOG_SIZE))
     before = home.listing()
@@ -149,7 +151,7 @@ def test_a_log_in_another_folder_is_repaired_there(home: DamagedHome, tmp_path: 
 
 
 def test_the_last_messages_of_a_queue_are_known_by_its_units_when_they_are_lost(home: DamagedHome) -> None:
-    """No later record tells that they were; without their units their numbers would be given again."""
+    """No later record shows that they existed; without their units their offsets would be assigned again."""
     home.fill(20)
     with home.open_small() as store:
         for _ in range(40):
@@ -183,7 +185,7 @@ def under_a_filler(home: DamagedHome) -> list[Record]:
 def test_the_last_messages_of_a_queue_keep_their_numbers_also_where_only_a_filler_covers_them(
     home: DamagedHome, under_a_filler: list[Record]
 ) -> None:
-    """Who lay in the filler has a unit that leads to the record before it."""
+    """A message inside the filler has a unit that points to the record before it."""
     (home.path / "penstock" / "dispatched.json").unlink()
     home.assert_whole(*under_a_filler)
 
@@ -191,7 +193,7 @@ def test_the_last_messages_of_a_queue_keep_their_numbers_also_where_only_a_fille
 def test_a_start_completes_the_units_that_lead_to_the_record_before_a_filler(
     home: DamagedHome, under_a_filler: list[Record]
 ) -> None:
-    """Also if those that are left begin behind that record; the note is of no use, so all of the log is dispatched."""
+    """Also if the remaining units begin after that record; the note is useless, so the whole log is dispatched."""
     assert home.record("T", 0, 27) in under_a_filler
     with home.open_small() as store:
         home.put_numbered(store, 3)

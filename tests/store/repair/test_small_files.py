@@ -1,4 +1,4 @@
-"""Config files and a checkpoint that cannot be read, and offsets that cannot be."""
+"""Config files and a checkpoint that cannot be read, and offsets that are out of bounds."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_config_files_that_are_missing_or_sound_are_left_alone(home: DamagedHome
     assert {path.name: path.read_bytes() for path in (home.path / "config").iterdir()} == before
 
 
-def test_an_offset_behind_its_queues_end_is_taken_from_the_backup(home: DamagedHome, config: ConfigFiles) -> None:
+def test_an_offset_past_its_queues_end_is_taken_from_the_backup(home: DamagedHome, config: ConfigFiles) -> None:
     text = config.consumer_offsets.path.read_bytes()
     config.consumer_offsets.path.write_bytes(text.replace(b"0:5", b"0:955"))
     (change,) = home.repair().changes
@@ -78,9 +78,7 @@ def test_an_offset_behind_its_queues_end_is_taken_from_the_backup(home: DamagedH
     home.assert_whole()
 
 
-def test_an_offset_that_the_backup_does_not_tell_either_becomes_the_queues_end(
-    home: DamagedHome, config: ConfigFiles
-) -> None:
+def test_an_offset_without_a_good_backup_becomes_the_queues_end(home: DamagedHome, config: ConfigFiles) -> None:
     table = ConsumerOffsets(offsets={("T", "group"): {0: 955}, ("U", "group"): {0: -3, 1: 7}, ("nobody", "x"): {0: 1}})
     for _ in range(2):
         config.consumer_offsets.write(table)
@@ -90,7 +88,7 @@ def test_an_offset_that_the_backup_does_not_tell_either_becomes_the_queues_end(
     home.assert_whole()
 
 
-def test_delay_offsets_behind_their_queue_or_of_no_level_are_put_right(home: DamagedHome, config: ConfigFiles) -> None:
+def test_delay_offsets_past_their_queue_or_of_no_level_are_corrected(home: DamagedHome, config: ConfigFiles) -> None:
     for _ in range(2):
         config.delay_offsets.write(DelayOffsets(offsets={1: 77, 3: 0, 99: 1}))
     home.repair()
@@ -99,7 +97,7 @@ def test_delay_offsets_behind_their_queue_or_of_no_level_are_put_right(home: Dam
 
 
 @pytest.mark.parametrize("content", [b"", b"x" * 100, bytes(8192)], ids=["empty", "short", "long"])
-def test_a_checkpoint_of_another_size_is_kept_aside_and_written_anew(home: DamagedHome, content: bytes) -> None:
+def test_a_checkpoint_of_the_wrong_size_is_saved_and_written_again(home: DamagedHome, content: bytes) -> None:
     home.fill(20)
     (home.path / "checkpoint").write_bytes(content)
     (change,) = home.repair().changes
@@ -110,7 +108,7 @@ def test_a_checkpoint_of_another_size_is_kept_aside_and_written_anew(home: Damag
 
 
 @pytest.mark.parametrize("said", [2**62, -1])
-def test_a_checkpoint_with_times_that_no_record_has_is_written_anew(home: DamagedHome, said: int) -> None:
+def test_a_checkpoint_with_times_that_no_record_has_is_written_again(home: DamagedHome, said: int) -> None:
     home.fill(20)
     page = Checkpoint.unpack((home.path / "checkpoint").read_bytes())
     (home.path / "checkpoint").write_bytes(Checkpoint(page.physic, page.logics, said).pack())

@@ -1,4 +1,4 @@
-"""New folders take the place of old ones, and a start finishes what was begun."""
+"""New folders replace old ones, and a start finishes an interrupted swap."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_old_folders_go_to_the_quarantine_and_new_ones_to_their_places(layout: L
     assert listing(layout.root) == DONE
 
 
-def test_a_swap_killed_at_any_call_is_finished_by_whoever_comes_next(layout: Layout, tmp_path: Path) -> None:
+def test_a_swap_killed_at_any_call_is_finished_by_the_next_start(layout: Layout, tmp_path: Path) -> None:
     before = tmp_path / "before"
     shutil.copytree(layout.root, before)
     counted = CountedFiles()
@@ -130,7 +130,7 @@ def test_a_note_that_would_move_anything_else_is_not_followed(layout: Layout, mo
 def test_a_start_and_a_view_find_the_new_queue_when_a_rebuild_was_killed_between_two_renames(
     home: DamagedHome, tmp_path: Path
 ) -> None:
-    """In the worst place: the old queue is in the quarantine, the new one not yet in its place."""
+    """At the worst moment: the old queue is in the quarantine, the new one not yet in place."""
     home.fill()
     counted = CountedFiles()
     shutil.copytree(home.path, tmp_path / "counted")

@@ -20,7 +20,7 @@ from penstock.store import MessageStore, RecoveryReport, Settings
 from penstock.store import repair as mending
 from penstock.store.readonly.geometry import fit_to_files
 from penstock.store.readonly.store_folder import StoreFolder, quiet_log
-from penstock.store.rebuild import InThreads, rebuild_by_ranges
+from penstock.store.rebuild import ThreadRunner, rebuild_by_ranges
 from penstock.store.repair import LostMessages, RebuildReport, RepairReport
 
 
@@ -159,7 +159,7 @@ def rebuild(
         if index:
             report = mending.rebuild(folder, settings, index_only=True, **how)
         else:
-            report = rebuild_by_ranges(folder, settings, InThreads(progress), topic=topic, queue_id=queue, **how)
+            report = rebuild_by_ranges(folder, settings, ThreadRunner(progress), topic=topic, queue_id=queue, **how)
     if as_json:
         write_json(msgspec.to_builtins(report))
     else:

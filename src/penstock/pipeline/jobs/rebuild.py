@@ -18,7 +18,7 @@ from penstock.pipeline.jobs.common import Where
 from penstock.pipeline.session import gather, parallelism
 from penstock.store.damage import MayExceed, never
 from penstock.store.readonly.store_folder import quiet_log
-from penstock.store.rebuild import InThreads, RangesReport, is_soon_done, rebuild_by_ranges
+from penstock.store.rebuild import RangesReport, ThreadRunner, is_small_job, rebuild_by_ranges
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -71,8 +71,8 @@ def _run_on(spark: SparkSession, work: Callable[[Any], bytes], pieces: Sequence[
     Neighbours go to different tasks, because the index files, which take longest, are neighbours. A job costs a tenth
     of a second: what takes no longer than that is done here.
     """
-    if is_soon_done(pieces):
-        return InThreads()(work, pieces)
+    if is_small_job(pieces):
+        return ThreadRunner()(work, pieces)
     together = max(min(len(pieces) // (_TASKS_EACH * parallelism(spark)), _MAX_TOGETHER), 1)
     count = -(-len(pieces) // together)
     told = gather(spark, [pieces[number::count] for number in range(count)], partial(_each, work))

@@ -39,11 +39,11 @@ from penstock.pipeline.ranges import size_of_pieces
 from penstock.pipeline.session import gather, parallelism
 from penstock.pipeline.store_source import find_paths, name_stores
 from penstock.store.audit import AuditReport
-from penstock.store.audit.audit import Look, Looks, finish, plan_look, settle
+from penstock.store.audit.audit import AuditPass, AuditPasses, build_report, plan_pass, wait_for_dispatch
 from penstock.store.audit.config import ConfigState
 from penstock.store.audit.files import NumberedFile
 from penstock.store.audit.keys import IndexFacts, audit_index_file
-from penstock.store.audit.plan import AuditPlan, AuditRange, pieces
+from penstock.store.audit.plan import AuditPlan, AuditRange, split_log
 from penstock.store.audit.ranges import RangeResult, audit_range
 from penstock.store.overlay import OverlayFiles
 from penstock.store.readonly.store_folder import StoreFolder, quiet_log
@@ -173,8 +173,8 @@ class AuditCase:
         self._check_crc = check_crc
         self._workers = workers
         self._piece_size = piece_size
-        self._looks = Looks(folder.files, folder.layout)
-        self._look: Look | None = None
+        self._looks = AuditPasses(folder.files, folder.layout)
+        self._look: AuditPass | None = None
         self._plan: AuditPlan | None = None
         self._config = ConfigState()
         self._index: tuple[IndexFacts, ...] = ()
@@ -194,7 +194,7 @@ class AuditCase:
         """Begins a look."""
         with self._trying():
             self._look = self._looks.begin()
-            self._plan, self._config = plan_look(
+            self._plan, self._config = plan_pass(
                 self._files,
                 self._folder.layout,
                 self._folder.settings,
@@ -220,7 +220,7 @@ class AuditCase:
                 self._index = tuple(facts for facts in self._results(plan, asked, answers) if facts is not None)
                 size = self._piece_size or size_of_pieces(sum(file.size for file in plan.log.files), self._workers)
                 packed = Packed.of(plan, self._index)
-                self._asked += [LogPiece(packed, piece) for piece in pieces(plan, self._files, size)]
+                self._asked += [LogPiece(packed, piece) for piece in split_log(plan, self._files, size)]
         return self._asked
 
     def end(self, answers: Sequence[AuditAnswer]) -> None:
@@ -232,8 +232,8 @@ class AuditCase:
             joined = RangeResult()
             for result in self._results(plan, self._asked, answers):
                 joined.join(result or RangeResult())
-            settle(plan, self._files, self._index, joined)
-            self._looks.take(look, finish(plan, self._files, self._config, self._index, joined))
+            wait_for_dispatch(plan, self._files, self._index, joined)
+            self._looks.add(look, build_report(plan, self._files, self._config, self._index, joined))
 
     def _results(self, plan: AuditPlan, asked: Sequence[AuditPiece], answers: Sequence[AuditAnswer]) -> Iterator[Any]:
         """What the workers found, None for a file that retention has taken. Raises BadStore, FileNotFoundError."""
@@ -257,7 +257,7 @@ class AuditCase:
                 self._plan = None
                 if self._look is None:
                     raise
-                self._looks.lost(self._look, error)
+                self._looks.file_missing(self._look, error)
         except PenstockError as error:
             self._fail(str(error))
         except OSError as error:

@@ -1,16 +1,15 @@
-"""The audit of a store: is every record sound, in its queue and in the index, and is nothing else there?
+"""The audit of a store: checks that every record is valid, is in its queue and in the index, and that nothing else is.
 
     from penstock.store.audit import audit
     report = audit(Path("data/store"))
 
-Files are read as they lie on disk, also those that a store would refuse to load. Nothing is changed.
+It reads the files as they are on disk, including files that a store would refuse to load, and changes nothing.
 
-    plan.py         what there is and how far it is settled     (listing.py, sizes.py, live.py)
-    range_audit.py  one range of the log                        (record_checks.py, unit_check.py, key_check.py, harm.py)
-    index_files.py  one index file
-    log_audit.py, queue_audit.py, index_audit.py, config_audit.py   what follows once the log is known
-    looks.py        how often a store is looked at
-    auditor.py      all of it, on one machine
+    plan.py       what is audited, and up to where
+    ranges.py     one range of the log: records, units, keys     (records.py, keys.py, cover.py)
+    keys.py       one index file
+    log.py, queues.py, index.py, config.py    what the whole log decides
+    audit.py      runs all of it in one process
 """
 
 from penstock.store.audit.audit import audit

@@ -1,22 +1,20 @@
-"""How often a store is looked at before a report of it can be believed, whoever does the looking.
-
-    looks = Looks(files, layout)
-    while looks.report is None:
-        look = looks.begin()
-        ...audit; then looks.take(look, report), or looks.lost(look, error) if a file was gone
-
-A closed store is looked at once. Of a store in use an error counts if two looks have it: else it was the owner at work.
-A store that somebody opened while it was taken for closed is looked at again, as one in use.
-
-
-The whole audit on one machine: plans, audits every range of the log, and puts the results together.
+"""Audits a store in one process: plans, audits every range of the log, and joins the results into a report.
 
     report = audit(folder, settings)
 
-Nothing on disk is changed, and no lock is taken. Memory is proportional to what one batch of records takes, to the
-number of queues, and to the slots of one index file (four bytes each); not to the size of the log. Ranges are
-independent of each other, so a cluster can audit them as well: `plan_look` there, `audit_index_file` and `audit_range`
-anywhere, `settle` and `finish` with the joined results (`penstock.pipeline.jobs.verify`).
+Changes nothing on disk and takes no lock. Memory is proportional to one batch of records, to the number of queues and
+to the slots of one index file (four bytes each), not to the size of the log. Ranges are independent, so a cluster can
+audit them too (`penstock.pipeline.jobs.verify`): `plan_pass` on the driver, `audit_index_file` and `audit_range`
+anywhere, `wait_for_dispatch` and `build_report` with the joined results.
+
+A closed store is audited in one pass. For a store in use an error counts only if two passes find it; otherwise its
+owner was changing files. A store that was opened during a pass is audited again, as a store in use. `AuditPasses`
+decides this:
+
+    passes = AuditPasses(files, layout)
+    while passes.report is None:
+        current = passes.begin()
+        ...audit; then passes.add(current, report), or passes.file_missing(current, error)
 """
 
 from __future__ import annotations
@@ -36,7 +34,7 @@ from penstock.store.audit.findings import AuditReport, Collector, Figures, Findi
 from penstock.store.audit.index import audit_index
 from penstock.store.audit.keys import IndexFacts, audit_index_file
 from penstock.store.audit.log import LogState
-from penstock.store.audit.plan import PIECE_SIZE, AuditPlan, AuditRange, bounded, pieces, survey
+from penstock.store.audit.plan import PIECE_SIZE, AuditPlan, AuditRange, make_plan, split_log, with_live_bounds
 from penstock.store.audit.queues import QueueFacts, audit_queue
 from penstock.store.audit.ranges import RangeResult, audit_range
 from penstock.store.external.agreement import is_external
@@ -45,61 +43,65 @@ from penstock.store.layout import Layout
 from penstock.store.overlay import OverlayFiles
 from penstock.store.settings import Settings
 
-_TRIES = 4
+MAX_PER_KIND = 100_000
+"""How many findings of one kind are listed; the rest are only counted."""
+_MAX_PASSES = 4
+_WAITS, _WAIT_SECONDS = 40, 0.05
+Progress = Callable[[int, int], None]
+"""Called with the bytes of the log that are done, and their total."""
 
 
-class Look(msgspec.Struct, frozen=True):
-    """One look at a store, as it begins."""
+class AuditPass(msgspec.Struct, frozen=True):
+    """The state of a store when a pass begins."""
 
     is_live: bool
     """Whether another process may be writing."""
     before: tuple[object, ...]
-    """What no process can open and close a store without changing."""
+    """Facts that change whenever a process opens or closes the store."""
 
 
-class Looks:
-    """All looks at one store; `report` is there once the last is done."""
+class AuditPasses:
+    """The passes over one store; `report` is set after the last one."""
 
     def __init__(self, files: Files, layout: Layout, *, in_use: bool | None = None) -> None:
         """`in_use` says whether another process may be writing; None asks the store's lock each time."""
         self._files = files
         self._layout = layout
         self._in_use = in_use
-        self._begun = 0
-        self._doubted: AuditReport | None = None
+        self._started = 0
+        self._unconfirmed: AuditReport | None = None
         self.report: AuditReport | None = None
 
-    def begin(self) -> Look:
-        """Begins one more look."""
-        self._begun += 1
-        if self._begun > _TRIES:
-            return Look(True, ())
+    def begin(self) -> AuditPass:
+        self._started += 1
+        if self._started > _MAX_PASSES:
+            return AuditPass(True, ())
         owned = self._in_use
-        if owned is None:  # a job may be building the queues of a store that only appends, or be going to
+        if owned is None:  # in a store with external dispatch, a job may be building the queues
             owned = bool(self._files.lock_owner(self._layout.lock)) or is_external(self._files, self._layout)
-        return Look(owned, self._state())
+        return AuditPass(owned, self._state())
 
-    def take(self, look: Look, seen: AuditReport) -> None:
-        """Takes what a look has seen."""
-        if self._begun > _TRIES:
-            self.report = seen
-        elif look.is_live and seen.errors:
-            if self._doubted is not None:
-                self.report = _confirmed(self._doubted, seen)
-            self._doubted = seen
-        elif look.is_live or self._in_use is False or self._state() == look.before:
-            self.report = seen  # else somebody opened the store while it was taken for closed
-        self._end_of_look()
+    def add(self, current: AuditPass, report: AuditReport) -> None:
+        """Adds the report of a pass."""
+        if self._started > _MAX_PASSES:
+            self.report = report
+        elif current.is_live and report.errors:
+            if self._unconfirmed is not None:
+                self.report = _confirmed(self._unconfirmed, report)
+            self._unconfirmed = report
+        elif current.is_live or self._in_use is False or self._state() == current.before:
+            self.report = report  # else another process opened the store during the pass
+        self._end_pass()
 
-    def lost(self, look: Look, error: FileNotFoundError) -> None:
-        """Takes that a file was gone; raises the error unless an owner may have removed it."""
-        if self._begun > _TRIES or (not look.is_live and self._state() == look.before):
+    def file_missing(self, current: AuditPass, error: FileNotFoundError) -> None:
+        """Ends a pass that missed a file; raises the error unless an owner may have removed the file."""
+        if self._started > _MAX_PASSES or (not current.is_live and self._state() == current.before):
             raise error
-        self._end_of_look()
+        self._end_pass()
 
-    def _end_of_look(self) -> None:
-        if self.report is None and self._begun == _TRIES:
-            self.report = self._doubted
+    def _end_pass(self) -> None:
+        if self.report is None and self._started == _MAX_PASSES:
+            self.report = self._unconfirmed
 
     def _state(self) -> tuple[object, ...]:
         files, layout = self._files, self._layout
@@ -108,17 +110,10 @@ class Looks:
 
 
 def _confirmed(first: AuditReport, second: AuditReport) -> AuditReport:
-    """The second report with those of its errors that the first has too: the others were the owner at work."""
+    """The second report, without errors that the first does not have: its owner was changing those files."""
     known = {(finding.kind, finding.path, finding.offset) for finding in first.errors}
     real = [each for each in second.findings if each.severity == "note" or (each.kind, each.path, each.offset) in known]
     return msgspec.structs.replace(second, findings=real)
-
-
-MAX_OF_A_KIND = 100_000
-"""How many findings of one kind are kept; the rest is counted."""
-_WAITS, _WAIT_SECONDS = 40, 0.05
-Progress = Callable[[int, int], None]
-"""Called with the bytes of the log that are done, and all of them."""
 
 
 def audit(
@@ -135,31 +130,31 @@ def audit(
     """Audits a store that is closed, has crashed, or is in use.
 
     `in_use` says whether another process may be writing; None asks the store's lock. A caller that owns the lock and
-    leaves the files alone meanwhile says False. `workers` threads share the log, `piece_size` bytes at a time.
+    does not write passes False. `workers` threads share the log, `piece_size` bytes at a time.
     """
     settings = settings or Settings()
     files = files or OverlayFiles()
     layout = store if isinstance(store, Layout) else Layout.of(store, settings)
     auditor = _Auditor(files, layout, settings, check_crc, workers, piece_size, progress)
-    looks = Looks(files, layout, in_use=in_use)
-    while looks.report is None:
-        look = looks.begin()
+    passes = AuditPasses(files, layout, in_use=in_use)
+    while passes.report is None:
+        current = passes.begin()
         try:
-            seen = auditor.look(look.is_live)
+            report = auditor.run_pass(current.is_live)
         except FileNotFoundError as error:
-            looks.lost(look, error)
+            passes.file_missing(current, error)
         else:
-            looks.take(look, seen)
-    return looks.report
+            passes.add(current, report)
+    return passes.report
 
 
-def plan_look(
+def plan_pass(
     files: Files, layout: Layout, settings: Settings, *, is_live: bool, check_crc: bool = True
 ) -> tuple[AuditPlan, ConfigState]:
-    """What one look will go over; the config of a store in use is read before anything else of it."""
-    plan = survey(files, layout, settings, is_live=is_live, check_crc=check_crc)
+    """Plans one pass. Reads the config of a store in use before its log and queues, which move on."""
+    plan = make_plan(files, layout, settings, is_live=is_live, check_crc=check_crc)
     config = read_config(files, plan)
-    return (bounded(plan, files) if is_live else plan), config
+    return (with_live_bounds(plan, files) if is_live else plan), config
 
 
 class _Auditor:
@@ -181,70 +176,69 @@ class _Auditor:
         self._piece_size = piece_size
         self._progress = progress
 
-    def look(self, is_live: bool) -> AuditReport:
-        """One audit."""
-        plan, config = plan_look(self._files, self._layout, self._settings, is_live=is_live, check_crc=self._check_crc)
-        found = (audit_index_file(plan, self._files, number) for number in range(len(plan.index_files)))
-        index = tuple(facts for facts in found if facts is not None)
+    def run_pass(self, is_live: bool) -> AuditReport:
+        plan, config = plan_pass(self._files, self._layout, self._settings, is_live=is_live, check_crc=self._check_crc)
+        audited = (audit_index_file(plan, self._files, number) for number in range(len(plan.index_files)))
+        index = tuple(facts for facts in audited if facts is not None)
         result = RangeResult()
         topics = kernels.TopicTable()
         for part in self._ranges(plan, index, topics):
             result.join(part)
-        settle(plan, self._files, index, result, topics)
-        return finish(plan, self._files, config, index, result)
+        wait_for_dispatch(plan, self._files, index, result, topics)
+        return build_report(plan, self._files, config, index, result)
 
     def _ranges(self, plan: AuditPlan, index: tuple[IndexFacts, ...], topics: kernels.Topics) -> Iterator[RangeResult]:
-        cut = pieces(plan, self._files, self._piece_size)
-        total = sum(piece.stop - piece.start for piece in cut)
+        pieces = split_log(plan, self._files, self._piece_size)
+        total = sum(piece.stop - piece.start for piece in pieces)
         done = 0
         self._progress(0, total)
 
-        def work(piece: AuditRange) -> RangeResult:
+        def audit_piece(piece: AuditRange) -> RangeResult:
             return audit_range(plan, self._files, piece, index, topics)
 
         with ThreadPoolExecutor(self._workers) as pool:
-            results = pool.map(work, cut) if self._workers > 1 else map(work, cut)
-            for piece, result in zip(cut, results, strict=True):
+            results = pool.map(audit_piece, pieces) if self._workers > 1 else map(audit_piece, pieces)
+            for piece, result in zip(pieces, results, strict=True):
                 done += piece.stop - piece.start
                 self._progress(done, total)
                 yield result
 
 
-def settle(
+def wait_for_dispatch(
     plan: AuditPlan,
     files: Files,
     index: tuple[IndexFacts, ...],
     result: RangeResult,
     topics: kernels.Topics | None = None,
 ) -> None:
-    """Looks again at the newest records that have no units, until the owner of a store in use has made them."""
+    """Audits the newest records of a store in use again, until its owner has dispatched them or time is up."""
     for _ in range(_WAITS if plan.is_live else 0):
-        behind = [
+        missing = [
             missed
             for cover in result.queues.values()
             for missed in cover.missed
-            if missed.physical_first >= plan.settled
+            if missed.physical_first >= plan.dispatched_to
         ]
-        file = next((file for file in plan.log.files if 0 <= plan.settled - file.base < plan.log_file_size), None)
-        if not behind or file is None:
+        file = next((file for file in plan.log.files if 0 <= plan.dispatched_to - file.base < plan.log_file_size), None)
+        if not missing or file is None:
             return
         time.sleep(_WAIT_SECONDS)
-        newest = AuditRange(file, plan.settled - file.base, plan.log_limit - file.base, True)
+        newest = AuditRange(file, plan.dispatched_to - file.base, plan.log_limit - file.base, True)
         again = audit_range(plan, files, newest, index, topics)
         for name, cover in result.queues.items():
-            seen = again.queues.get(name, QueueCover())
-            cover.missed = [each for each in cover.missed if each.physical_first < plan.settled] + seen.missed
-            cover.matched += seen.matched
+            newer = again.queues.get(name, QueueCover())
+            cover.missed = [each for each in cover.missed if each.physical_first < plan.dispatched_to] + newer.missed
+            cover.matched += newer.matched
 
 
-def finish(
+def build_report(
     plan: AuditPlan, files: Files, config: ConfigState, index: tuple[IndexFacts, ...], result: RangeResult
 ) -> AuditReport:
-    """Puts the results of all ranges together; `result` is their join, in log order."""
+    """Builds the report; `result` is the join of all ranges, in log order."""
     log = LogState(plan, files, result)
-    collector = Collector(MAX_OF_A_KIND)
+    collector = Collector(MAX_PER_KIND)
     bounds: dict[QueueName, QueueBounds] = {}
-    units = unsettled = 0
+    units = undispatched = 0
     for name in sorted({*plan.queues, *result.queues}):
         facts = audit_queue(
             plan,
@@ -254,17 +248,17 @@ def finish(
             log,
             is_configured=not config.topics or name[0] in config.topics,
         )
-        _charge(log, facts)
+        _count_lost(log, facts)
         collector.add(facts.findings)
         units += facts.maximum - facts.minimum
-        unsettled += facts.unsettled
+        undispatched += facts.undispatched
         if name in plan.queues:
             bounds[name] = QueueBounds(facts.minimum, facts.maximum)
     collector.add(plan.shape_findings())
     collector.add(log.findings())
     collector.add(audit_index(plan, files, index, result.keys, log))
     collector.add(audit_config(plan, config, log, bounds))
-    collector.add(_state_notes(plan, result, unsettled))
+    collector.add(_state_notes(plan, result, undispatched))
     figures = Figures(
         log.begin,
         log.end,
@@ -284,21 +278,21 @@ def finish(
     return AuditReport(collector.findings(), figures, log.damage())
 
 
-def _charge(log: LogState, facts: QueueFacts) -> None:
+def _count_lost(log: LogState, facts: QueueFacts) -> None:
     for number, count in facts.lost.items():
-        log.places.add(number, count)
+        log.damaged.add(number, count)
     for number, count in facts.repaired.items():
         log.repaired.add(number, count)
 
 
-def _state_notes(plan: AuditPlan, result: RangeResult, unsettled: int) -> Iterator[Finding]:
+def _state_notes(plan: AuditPlan, result: RangeResult, undispatched: int) -> Iterator[Finding]:
     if plan.crashed:
         yield finding_kinds.NOT_CLOSED.at(
-            plan.layout.abort, "the file is there, so the last process did not end cleanly"
+            plan.layout.abort, "the file exists, so the last process did not exit cleanly"
         )
-    if unsettled:
-        what = f"{unsettled} of the newest records were not in their queues yet"
-        yield finding_kinds.UNSETTLED.at(plan.layout.root, what, messages=unsettled)
+    if undispatched:
+        what = f"{undispatched} of the newest records were not in their queues yet"
+        yield finding_kinds.UNSETTLED.at(plan.layout.root, what, messages=undispatched)
     for (topic, queue_id), count in result.deleted_messages.items():
         if count:
             what = f"{count} records of queue {queue_id} of {topic} were deleted with their topic"

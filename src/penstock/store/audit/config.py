@@ -1,4 +1,4 @@
-"""The audit of checkpoint and config files against what the log and the queues have."""
+"""Audits the checkpoint and the config files against the log and the queues."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from penstock.store.io import Files
 
 _SYSTEM_TOPICS = {SCHEDULE_TOPIC, HALF_TOPIC, OP_HALF_TOPIC, DAMAGED_TOPIC}
 _TRIES = 5
-"""How often a file that its owner may just be replacing is looked at."""
+"""How often a file is read whose owner may be replacing it."""
 
 
 class ConfigState(msgspec.Struct, frozen=True):
-    """What the config files and the checkpoint say, read before anything else of a store in use."""
+    """The content of the config files and the checkpoint."""
 
     topics: frozenset[str] | None = None
-    """The topics of topics.json, None if there is no such file."""
+    """The topics in topics.json; None if the file does not exist."""
     consumer_offsets: dict[tuple[str, str], dict[int, int]] = {}
     delay_offsets: dict[int, int] = {}
     checkpoint: Checkpoint | None = None
@@ -42,43 +42,41 @@ class ConfigState(msgspec.Struct, frozen=True):
 
 
 class QueueBounds(msgspec.Struct, frozen=True):
-    """Where a queue begins and ends."""
-
     minimum: int
     maximum: int
 
 
 def read_config(files: Files, plan: AuditPlan) -> ConfigState:
-    """Reads every file; one that cannot be read is a finding, and counts as empty."""
-    every = ConfigFiles(files, plan.layout.config)
+    """Reads every file. A file that cannot be read becomes a finding and counts as empty."""
+    config_files = ConfigFiles(files, plan.layout.config)
     findings: list[Finding] = []
     tables: dict[str, Any] = {}
     for file in (
-        every.topics,
-        every.consumer_offsets,
-        every.delay_offsets,
-        every.subscription_groups,
-        every.consumer_filters,
+        config_files.topics,
+        config_files.consumer_offsets,
+        config_files.delay_offsets,
+        config_files.subscription_groups,
+        config_files.consumer_filters,
     ):
-        tables[file.path.name], found = _read(files, file, _TRIES if plan.is_live else 1)
-        findings += found
+        tables[file.path.name], file_findings = _read(files, file, _TRIES if plan.is_live else 1)
+        findings += file_findings
     if not files.is_folder(plan.layout.config):
         findings = [finding_kinds.CONFIG_MISSING.at(plan.layout.config, "there are no config files")]
-    checkpoint, found = _read_checkpoint(files, plan)
+    checkpoint, checkpoint_findings = _read_checkpoint(files, plan)
     topics, offsets, delays = (tables[name] for name in ("topics.json", "consumerOffset.json", "delayOffset.json"))
     return ConfigState(
         None if topics is None else frozenset(topics.topics),
         {} if offsets is None else offsets.offsets,
         {} if delays is None else delays.offsets,
         checkpoint,
-        (*findings, *found),
+        (*findings, *checkpoint_findings),
     )
 
 
 def _read(files: Files, file: ConfigFile[Any], tries: int) -> tuple[Any, list[Finding]]:
-    """The table, None if there is none."""
+    """The table, None if the file does not exist or cannot be read; and the findings."""
     exists, note, table = False, "", None
-    for _ in range(tries):  # RocketMQ removes a file before it renames the new one
+    for _ in range(tries):  # RocketMQ removes the old file before it renames the new one
         exists = files.exists(file.path)
         try:
             loaded = file.read()
@@ -100,7 +98,7 @@ def _read_checkpoint(files: Files, plan: AuditPlan) -> tuple[Checkpoint | None, 
     data = files.read_bytes(path)
     if len(data) != CHECKPOINT_SIZE:
         return None, [
-            finding_kinds.CHECKPOINT_SIZE.at(path, f"the file has {len(data)} bytes, and must have {CHECKPOINT_SIZE}")
+            finding_kinds.CHECKPOINT_SIZE.at(path, f"the file has {len(data)} bytes instead of {CHECKPOINT_SIZE}")
         ]
     return Checkpoint.unpack(data), []
 
@@ -108,26 +106,26 @@ def _read_checkpoint(files: Files, plan: AuditPlan) -> tuple[Checkpoint | None, 
 def audit_config(
     plan: AuditPlan, state: ConfigState, log: LogState, queues: Mapping[QueueName, QueueBounds]
 ) -> Iterator[Finding]:
-    """Compares the config with the queues, and the checkpoint with the log."""
+    """Compares the config with the queues and the checkpoint with the log."""
     yield from state.findings
     yield from _checkpoint(plan, state, log)
     yield from _consumer_offsets(plan, state, queues)
     yield from _delay_offsets(plan, state, queues)
     stored = {topic for topic, _ in queues}
     for topic in sorted(stored - (state.topics or stored) - _SYSTEM_TOPICS):
-        what = f"the topic {topic} has queues and is not in topics.json"
+        what = f"topic {topic} has queues but is not in topics.json"
         yield finding_kinds.TOPIC_NOT_CONFIGURED.at(plan.layout.config / "topics.json", what)
 
 
 def _checkpoint(plan: AuditPlan, state: ConfigState, log: LogState) -> Iterator[Finding]:
-    """A checkpoint of a store in use moves on, and one beside a damaged end has lost what it speaks of."""
-    tail_is_lost = any(trouble.end >= log.end for trouble in log.troubles)
+    """Skipped for a store in use, whose checkpoint moves, and for a log whose end is damaged."""
+    tail_is_lost = any(fault.end >= log.end for fault in log.faults)
     if state.checkpoint is None or plan.is_live or not log.newest_time or tail_is_lost:
         return
     for name in ("physic", "logics", "index"):
-        said = getattr(state.checkpoint, name)
-        if said > log.newest_time:
-            what = f"its {name} time is {said}, and the newest record was stored at {log.newest_time}"
+        time = getattr(state.checkpoint, name)
+        if time > log.newest_time:
+            what = f"its {name} time is {time}, but the newest record was stored at {log.newest_time}"
             at = 8 * ("physic", "logics", "index").index(name)
             yield finding_kinds.CHECKPOINT_AHEAD.at(plan.layout.checkpoint, what, offset=at)
 
@@ -139,13 +137,11 @@ def _consumer_offsets(
     stored = {topic for topic, _ in queues}
     for (topic, group), offsets in sorted(state.consumer_offsets.items()):
         if not (topic in stored or topic in (state.topics or ()) or _is_system(topic)):
-            yield finding_kinds.UNKNOWN_TOPIC.at(
-                path, f"group {group} has offsets in topic {topic}, which nobody knows"
-            )
+            yield finding_kinds.UNKNOWN_TOPIC.at(path, f"group {group} has offsets in unknown topic {topic}")
             continue
         for queue_id, offset in sorted(offsets.items()):
             bounds = queues.get((topic, queue_id))
-            where = f"group {group} goes on at {offset} in queue {queue_id} of {topic}"
+            where = f"group {group} is at offset {offset} in queue {queue_id} of {topic}"
             if bounds is None:
                 if offset > 0:
                     yield finding_kinds.CONSUMER_OFFSET_QUEUE_GONE.at(path, f"{where}, which has no files")
@@ -167,13 +163,13 @@ def _delay_offsets(plan: AuditPlan, state: ConfigState, queues: Mapping[QueueNam
     for level, offset in sorted(state.delay_offsets.items()):
         if not 1 <= level <= levels:
             yield finding_kinds.DELAY_LEVEL_UNKNOWN.at(
-                path, f"there is an offset for level {level}, and {levels} levels"
+                path, f"level {level} has an offset, but there are {levels} levels"
             )
             continue
         bounds = queues.get((SCHEDULE_TOPIC, level - 1), QueueBounds(0, 0))
         if offset > bounds.maximum or offset < 0:
-            what = f"level {level} goes on at {offset}, and its queue ends at {bounds.maximum}"
+            what = f"level {level} is at offset {offset}, but its queue ends at {bounds.maximum}"
             yield finding_kinds.DELAY_OFFSET_PAST_END.at(path, what)
         elif offset < bounds.minimum:
-            what = f"level {level} goes on at {offset}, and its queue begins at {bounds.minimum}"
+            what = f"level {level} is at offset {offset}, but its queue begins at {bounds.minimum}"
             yield finding_kinds.DELAY_OFFSET_BELOW_MINIMUM.at(path, what, messages=bounds.minimum - offset)

@@ -1,28 +1,10 @@
-"""Which data files a store has, as they lie there: names, sizes, what is foreign and what is missing.
+"""Reads a store's files for an audit, as they are on disk: names, sizes, and the records, units and items in them.
 
-Nothing is opened for its content. A file that goes away while this looks (retention, a rename) is left out.
+Files that a store would refuse to load do not stop an audit: sizes are inferred from the settings, from the sizes that
+the store noted and from the files themselves, and a file that differs is a finding. A file that disappears during the
+listing (retention, a rename) is left out. Nothing is changed if `Files` is an `OverlayFiles`, which maps privately.
 
-
-Files opened for looking, each once, and what of them was written.
-
-A `Maps` belongs to one thread. It never changes a byte if its `Files` are an `OverlayFiles`, which maps privately.
-
-
-Which sizes a store's files should have: what the settings were given, what the store noted, what most files have.
-
-An audit looks at stores that do not start, so files that disagree do not stop it: the others decide, and the odd one
-is a finding. How many slots and items an index file has cannot be read from it: the store's note says it, and where
-there is none, its size decides between the geometries that are known.
-
-
-Single records of the log by their physical offset, for what a bulk comparison leaves over.
-
-The units of one queue by their number, as they lie in its files, whatever those look like.
-
-The items of one index file in the order of the records they point to.
-
-Items are put in log order, so the items of any range of the log stand next to each other and are found by halving.
-Where a file's items are out of order, which only damage does, they are sorted first: 20 bytes of memory for each.
+`MapCache` and the readers on top of it (`AuditLogReader`, `QueueUnits`, `ItemTable`) belong to one thread.
 """
 
 from __future__ import annotations
@@ -54,13 +36,14 @@ from penstock.store.layout import Layout
 from penstock.store.mapped_file_queue import file_name
 from penstock.store.settings import Settings
 
+_LONG = struct.Struct(">q")
 _DATA_NAME = re.compile(r"[0-9]{20}")
 _INDEX_NAME = re.compile(r"[0-9]{17}")
 _MAX_OFFSET = 2**63 - 1
 
 
 class NumberedFile(msgspec.Struct, frozen=True, order=True):
-    """A file whose name is a number: the offset of its first byte, or of an index file the time it was made."""
+    """A file named by a number: the offset of its first byte, or an index file's creation time."""
 
     base: int
     size: int
@@ -68,7 +51,7 @@ class NumberedFile(msgspec.Struct, frozen=True, order=True):
 
 
 class DataFolder(msgspec.Struct, frozen=True):
-    """The data files of one folder in the order of their names, and what else lies there."""
+    """The data files of one folder, sorted by name, and everything else in it."""
 
     path: Path
     files: tuple[NumberedFile, ...] = ()
@@ -76,8 +59,6 @@ class DataFolder(msgspec.Struct, frozen=True):
 
 
 class StoreFiles(msgspec.Struct, frozen=True):
-    """Every data file of a store."""
-
     log: DataFolder
     queues: dict[tuple[str, int], DataFolder]
     index: DataFolder
@@ -85,7 +66,7 @@ class StoreFiles(msgspec.Struct, frozen=True):
 
 
 def list_store(files: Files, layout: Layout) -> StoreFiles:
-    """Looks at all folders once."""
+    """Lists the data files of a store."""
     queues: dict[tuple[str, int], DataFolder] = {}
     foreign: list[Path] = []
     for topic in _names(files, layout.consume_queue):
@@ -102,26 +83,29 @@ def list_store(files: Files, layout: Layout) -> StoreFiles:
 
 
 def list_folder(files: Files, folder: Path, pattern: re.Pattern[str] = _DATA_NAME) -> DataFolder:
-    found, foreign = [], []
+    numbered, foreign = [], []
     for name in _names(files, folder):
         path = folder / name
         if pattern.fullmatch(name) and not files.is_folder(path) and int(name) <= _MAX_OFFSET:
             with suppress(FileNotFoundError):
-                found.append(NumberedFile(int(name), files.size(path), path))
+                numbered.append(NumberedFile(int(name), files.size(path), path))
         else:
             foreign.append(path)
-    return DataFolder(folder, tuple(found), tuple(foreign))
+    return DataFolder(folder, tuple(numbered), tuple(foreign))
 
 
 def _names(files: Files, folder: Path) -> list[str]:
     try:
         return files.names(folder)
-    except BadStore:  # it is a file, which whoever lists the folder above it reports
+    except BadStore:  # it is a file; the listing of its parent folder reports it
         return []
 
 
+# -- names and sizes ----------------------------------------------------------------------------------------------
+
+
 class FileRun(msgspec.Struct, frozen=True):
-    """A run of files of one size: those that lie where they should, and the ranges where none does."""
+    """The files of a folder that have a valid name, and the ranges without a file."""
 
     files: tuple[NumberedFile, ...]
     missing: tuple[tuple[int, int], ...]
@@ -129,7 +113,7 @@ class FileRun(msgspec.Struct, frozen=True):
 
 
 class ShapeKinds(msgspec.Struct, frozen=True):
-    """What the findings about a folder are called."""
+    """The kinds of findings about a folder."""
 
     missing: FindingKind
     empty: FindingKind
@@ -151,15 +135,15 @@ QUEUE_KINDS = ShapeKinds(
 )
 
 
-def shape_of(folder: DataFolder, size: int, names: ShapeKinds, *, live: bool) -> FileRun:
-    """Judges names and sizes. The last file of a store in use may just be in the making."""
+def check_shape(folder: DataFolder, size: int, names: ShapeKinds, *, live: bool) -> FileRun:
+    """Checks names and sizes. The last file of a store in use may be shorter: its owner may be creating it."""
     placed = [file for file in folder.files if file.base % size == 0]
     findings = [
         names.name.at(file.path, f"the name is not a multiple of the file size, {size}")
         for file in folder.files
         if file.base % size
     ]
-    findings += [finding_kinds.FOREIGN_FILE.at(path, "this is no data file") for path in folder.foreign]
+    findings += [finding_kinds.FOREIGN_FILE.at(path, "this is not a data file") for path in folder.foreign]
     missing: list[tuple[int, int]] = []
     for before, after in pairwise(placed):
         if after.base > before.base + size:
@@ -179,42 +163,44 @@ def _missing(folder: Path, begin: int, end: int, size: int, kind: FindingKind) -
 
 def _wrong_size(file: NumberedFile, size: int, names: ShapeKinds) -> Finding:
     if not file.size:
-        return names.empty.at(file.path, f"the file is empty, and must have {size} bytes")
-    return names.size.at(file.path, f"the file has {file.size} bytes, and must have {size}")
+        return names.empty.at(file.path, f"the file is empty instead of {size} bytes long")
+    return names.size.at(file.path, f"the file has {file.size} bytes instead of {size}")
 
 
-def foreign_findings(found: StoreFiles) -> Iterator[Finding]:
-    """What lies among the topics' folders, and in the index folder, and is no data."""
-    for path in (*found.foreign, *found.index.foreign):
-        yield finding_kinds.FOREIGN_FILE.at(path, "this is no data file")
+def foreign_findings(store_files: StoreFiles) -> Iterator[Finding]:
+    """Foreign files among the topics' folders and in the index folder."""
+    for path in (*store_files.foreign, *store_files.index.foreign):
+        yield finding_kinds.FOREIGN_FILE.at(path, "this is not a data file")
 
+
+# -- open files ---------------------------------------------------------------------------------------------------
 
 _CHUNK = 1 << 20
 _ZEROS = bytes(_CHUNK)
 
 
-class Maps:
-    """Maps by path; of more than `most`, those that were asked for longest ago are closed."""
+class MapCache:
+    """Maps files once each; keeps the `max_open` most recently used ones open."""
 
-    def __init__(self, files: Files, most: int = 2**31) -> None:
+    def __init__(self, files: Files, max_open: int = 2**31) -> None:
         self._io = files
-        self._most = most
+        self._max_open = max_open
         self._open: OrderedDict[Path, FileMap] = OrderedDict()
 
     def get(self, path: Path) -> FileMap | None:
-        """The map of a file; None if the file is gone or empty."""
-        found = self._open.get(path)
-        if found is not None:
+        """The map of a file; None if the file does not exist or is empty."""
+        file = self._open.get(path)
+        if file is not None:
             self._open.move_to_end(path)
-            return found
+            return file
         try:
-            found = self._io.open_map(path)
+            file = self._io.open_map(path)
         except (FileNotFoundError, BadStore, ValueError):  # ValueError: an empty file cannot be mapped
             return None
-        self._open[path] = found
-        while len(self._open) > self._most:
+        self._open[path] = file
+        while len(self._open) > self._max_open:
             self._open.popitem(last=False)[1].close()
-        return found
+        return file
 
     def close(self) -> None:
         while self._open:
@@ -230,7 +216,7 @@ class Maps:
 
 
 def last_written(file: FileMap, start: int, stop: int | None = None) -> int:
-    """The position behind the last byte from `start` on, and before `stop`, that is not zero; `start` if all are."""
+    """The position after the last byte in [start, stop) that is not zero; `start` if all are zero."""
     stop = len(file) if stop is None else min(stop, len(file))
     ranges = [(begin, min(end, stop)) for begin, end in file.written_ranges(start) if begin < stop]
     for begin, end in reversed(ranges):
@@ -244,20 +230,26 @@ def last_written(file: FileMap, start: int, stop: int | None = None) -> int:
 
 
 def is_zero(file: FileMap, start: int, stop: int) -> bool:
-    """Whether nothing was written between two positions."""
+    """Whether all bytes between two positions are zero."""
     return last_written(file, start, stop) == start
 
 
-def fit_sizes(
-    settings: Settings, found: StoreFiles, noted: FileSizes | None = None
+# -- sizes --------------------------------------------------------------------------------------------------------
+
+
+def infer_sizes(
+    settings: Settings, store_files: StoreFiles, noted: FileSizes | None = None
 ) -> tuple[Settings, IndexGeometry | None]:
     """The settings with the sizes of these files, and the index's geometry if it is known.
 
-    `noted` is what the store wrote down at its last close.
+    `noted` is what the store wrote at its last close. The number of slots and items of an index file cannot be read
+    from it: without a note, its size selects one of the known geometries.
     """
-    queue_files = [file for folder in found.queues.values() for file in folder.files if file.size % UNIT_SIZE == 0]
+    queue_files = [
+        file for folder in store_files.queues.values() for file in folder.files if file.size % UNIT_SIZE == 0
+    ]
     for attribute, files, was in (
-        ("mapped_file_size_commit_log", found.log.files, 0 if noted is None else noted.commit_log),
+        ("mapped_file_size_commit_log", store_files.log.files, 0 if noted is None else noted.commit_log),
         ("mapped_file_size_consume_queue", tuple(queue_files), 0 if noted is None else noted.consume_queue),
     ):
         size = was if was and any(file.size == was for file in files) else usual_size(files)
@@ -267,30 +259,33 @@ def fit_sizes(
     if not {"max_hash_slot_num", "max_index_num"} & settings.given:
         known = [] if noted is None else [IndexGeometry(noted.hash_slots, noted.index_items)]
         known += [settings.index_geometry, Settings().index_geometry, Settings.dev().index_geometry]
-    return settings, _geometry(known, noted is not None, {file.size for file in found.index.files})
+    return settings, _geometry(known, noted is not None, {file.size for file in store_files.index.files})
 
 
 def usual_size(files: Iterable[NumberedFile]) -> int | None:
-    """The size that most names are multiples of; of several, the one that most files have, or the larger one."""
+    """The size that most names are multiples of; in a tie the most frequent one, then the larger one."""
     files = [file for file in files if file.size]
     count = Counter(file.size for file in files)
 
-    def standing(size: int) -> tuple[int, int, int]:
+    def rank(size: int) -> tuple[int, int, int]:
         return sum(file.base % size == 0 for file in files), count[size], size
 
-    return max(count, key=standing, default=None)
+    return max(count, key=rank, default=None)
 
 
 def _geometry(known: list[IndexGeometry], is_sure: bool, sizes: set[int]) -> IndexGeometry | None:
-    """The first that fits a file. Where none does, the first if it was given or noted, else nothing is known."""
+    """The first geometry that fits a file; if none fits, the first if it was given or noted, else None."""
     for geometry in known:
         if geometry.file_size in sizes:
             return geometry
     return known[0] if len(known) == 1 or is_sure or not sizes - {0} else None
 
 
+# -- records, units, items ----------------------------------------------------------------------------------------
+
+
 class RecordHeader(NamedTuple):
-    """What a record says of itself."""
+    """The fields of a record that a unit or an item depends on."""
 
     topic: str
     queue_id: int
@@ -302,10 +297,10 @@ class RecordHeader(NamedTuple):
 
 
 class AuditLogReader:
-    """Reads with every check but the CRC."""
+    """Reads single records by physical offset, with every check except the CRC."""
 
     def __init__(
-        self, maps: Maps, files: tuple[NumberedFile, ...], file_size: int, delay_levels: tuple[int, ...]
+        self, maps: MapCache, files: tuple[NumberedFile, ...], file_size: int, delay_levels: tuple[int, ...]
     ) -> None:
         self._maps = maps
         self._files = {file.base: file for file in files}
@@ -313,14 +308,14 @@ class AuditLogReader:
         self._delay_levels = delay_levels
 
     def view(self, offset: int) -> tuple[memoryview, int] | None:
-        """The bytes of the file that covers an offset, and where it begins."""
+        """The bytes of the file that contains an offset, and the offset of its first byte."""
         base = offset - offset % self._file_size
         file = self._files.get(base)
-        found = None if file is None else self._maps.get(file.path)
-        return None if found is None else (found.view[: self._file_size], base)
+        mapped = None if file is None else self._maps.get(file.path)
+        return None if mapped is None else (mapped.view[: self._file_size], base)
 
     def record_at(self, offset: int) -> RecordHeader | None:
-        """The record that begins there, None if none does."""
+        """The record that begins at an offset, or None."""
         covering = self.view(offset) if offset >= 0 else None
         if covering is None:
             return None
@@ -345,55 +340,55 @@ class AuditLogReader:
 
 
 class QueueUnits:
-    """Looks units up. Files that are missing or too short have no units; what a file has too much is left alone."""
+    """The units of one queue by number. Missing or short files have no units; excess bytes are ignored."""
 
-    def __init__(self, maps: Maps, shape: FileRun, file_size: int) -> None:
+    def __init__(self, maps: MapCache, shape: FileRun, file_size: int) -> None:
         self._maps = maps
         self._per_file = file_size // UNIT_SIZE
         self._files = {file.base // UNIT_SIZE: file for file in shape.files}
 
     @property
     def first(self) -> int:
-        """The number of the first unit that there is a file for, 0 if there are no files."""
+        """The number of the first unit that has a file; 0 if there are no files."""
         return min(self._files, default=0)
 
     def data_at(self, number: int) -> tuple[memoryview, int] | None:
-        """The bytes of the file that has this unit, and the number of its first; None if no file has it."""
+        """The bytes of the file that has this unit, and the number of the file's first unit; None if no file has it."""
         first = number - number % self._per_file
         file = self._files.get(first)
         if file is None or number - first >= self._count(file):
             return None
-        found = self._maps.get(file.path)
-        return None if found is None else (found.view[: self._per_file * UNIT_SIZE], first)
+        mapped = self._maps.get(file.path)
+        return None if mapped is None else (mapped.view[: self._per_file * UNIT_SIZE], first)
 
-    def next_known(self, number: int) -> int | None:
-        """The number of the first unit behind `number` that begins a file."""
+    def next_file_start(self, number: int) -> int | None:
+        """The number of the first unit of the next file after `number`."""
         return min((first for first in self._files if first > number), default=None)
 
     def read(self, start: int, stop: int) -> Units:
-        """A copy of units that lie in one file, fewer if the file has fewer."""
-        found = self.data_at(start)
-        if found is None:
+        """A copy of units of one file; fewer if the file has fewer."""
+        located = self.data_at(start)
+        if located is None:
             return np.empty(0, UNIT)
-        data, first = found
+        data, first = located
         part = bytes(data[(start - first) * UNIT_SIZE : (stop - first) * UNIT_SIZE])
         return np.frombuffer(part[: len(part) - len(part) % UNIT_SIZE], UNIT)
 
     def spans(self) -> Iterator[tuple[int, int]]:
-        """The unit numbers that there are bytes for, file by file."""
+        """The ranges of unit numbers that the files hold, file by file."""
         for first in sorted(self._files):
             count = self._count(self._files[first])
             if count:
                 yield first, first + count
 
     def end(self, known: int = 0) -> int:
-        """The number behind the last unit that is not zero; all before `known` are taken for such."""
+        """The number after the last unit that is not zero; units before `known` are not checked."""
         for first in sorted(self._files, reverse=True):
             file = self._files[first]
             start = min(max(known - first, 0), self._count(file)) * UNIT_SIZE
-            found = self._maps.get(file.path)
-            if found is not None:
-                used = last_written(found, start, self._count(file) * UNIT_SIZE)
+            mapped = self._maps.get(file.path)
+            if mapped is not None:
+                used = last_written(mapped, start, self._count(file) * UNIT_SIZE)
                 if used > start or first < known:
                     return max(known, first + -(-used // UNIT_SIZE))
         return known
@@ -407,7 +402,7 @@ Longs = npt.NDArray[np.int64]
 
 
 class Items(NamedTuple):
-    """Some items, as columns."""
+    """Index items as columns."""
 
     numbers: Longs
     hashes: Longs
@@ -416,7 +411,11 @@ class Items(NamedTuple):
 
 
 class ItemTable:
-    """Items 1 … count - 1 of a file, by place: place p is item p where the file is in order."""
+    """Items 1 … count - 1 of an index file, in log order, found by binary search.
+
+    Items are written in log order, so position p holds item p. If damage has put them out of order, they are sorted
+    first, which takes 20 bytes of memory per item.
+    """
 
     def __init__(self, file: FileMap, geometry: IndexGeometry, count: int, *, in_order: bool) -> None:
         self.file = file
@@ -432,12 +431,12 @@ class ItemTable:
         count = max(stop - start, 0)
         return np.frombuffer(self.file.view, ITEM, count, self.geometry.item_position(start)).copy()
 
-    def offset_at(self, place: int) -> int:
-        number = place if self._order is None else int(self._order[place - 1])
+    def offset_at(self, position: int) -> int:
+        number = position if self._order is None else int(self._order[position - 1])
         return int(_LONG.unpack_from(self.file.view, self.geometry.item_position(number) + 4)[0])
 
     def find(self, offset: int, start: int = 1) -> int:
-        """The first place from `start` on whose item points to `offset` or behind it."""
+        """The first position from `start` on whose item points to `offset` or a later record."""
         low, high = start, self.count
         while low < high:
             middle = (low + high) // 2
@@ -448,22 +447,19 @@ class ItemTable:
         return low
 
     def items(self, start: int, stop: int) -> Items:
-        """The items at the places start … stop - 1."""
+        """The items at the positions start … stop - 1."""
         if self._order is None:
             numbers = np.arange(start, max(start, stop), dtype=np.int64)
-            found = self.raw(start, stop)
+            items = self.raw(start, stop)
         else:
             numbers = self._order[start - 1 : max(start, stop) - 1]
             every = np.frombuffer(self.file.view, ITEM, self.count, self.geometry.item_position(0))
-            found = every[numbers]
-        columns = (found[name].astype(np.int64) for name in ("key_hash", "offset", "seconds"))
+            items = every[numbers]
+        columns = (items[name].astype(np.int64) for name in ("key_hash", "offset", "seconds"))
         return Items(numbers, *columns)
 
-    def match(self, place: int, hashes: kernels.Ints, offsets: Longs, times: Longs) -> int:
-        """How many items from a place on are those of these keys, in this order; 0 where the file is out of order."""
+    def match(self, position: int, hashes: kernels.Ints, offsets: Longs, times: Longs) -> int:
+        """How many items from a position on match these keys in this order; 0 if the file is out of order."""
         if self._order is not None:
             return 0
-        return kernels.match_items(self.file.view, *self.geometry, place, hashes, offsets, times)
-
-
-_LONG = struct.Struct(">q")
+        return kernels.match_items(self.file.view, *self.geometry, position, hashes, offsets, times)

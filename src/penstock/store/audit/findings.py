@@ -1,11 +1,8 @@
-"""One thing that an audit found, and how many of them become one.
+"""The result of an audit: findings, figures, and the damaged ranges of the log.
 
-A finding is a value: it may be pickled, sent to another process, written as JSON. Its kind is a short stable name from
-`kinds.py`. Findings of one kind that follow each other are one finding with a count, so that a store whose every unit
-is wrong does not fill the memory.
-
-
-What an audit says in the end: findings, figures, and the ranges of the log that are damaged.
+A finding is a plain value that can be pickled, sent to another process or written as JSON. Its kind is a stable name
+from `finding_kinds.py`. Adjacent findings of one kind are combined into one with a count, so that a store with only
+wrong units does not fill the memory.
 """
 
 from __future__ import annotations
@@ -23,23 +20,23 @@ Severity = Literal["error", "note"]
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """What is wrong, or worth knowing, where, and what to do about it."""
+    """A problem or a note: where it is, and what to do about it."""
 
     severity: Severity
     kind: str
     path: str
     """The file or folder."""
     offset: int | None
-    """Byte position in the file, where there is one."""
+    """Byte position in the file, if it has one."""
     what: str
     """One sentence."""
     messages: int | None
-    """How many messages it concerns, if that is known."""
+    """Number of affected messages, if known."""
     remedy: str
 
 
 class FindingKind(msgspec.Struct, frozen=True):
-    """A kind of finding: its name, how bad it is, what it means and what helps."""
+    """A kind of finding: name, severity, meaning and remedy."""
 
     name: str
     severity: Severity
@@ -52,8 +49,8 @@ class FindingKind(msgspec.Struct, frozen=True):
         return Finding(self.severity, self.name, str(path), offset, what, messages, remedy or self.remedy)
 
 
-def in_order(findings: Iterable[Finding]) -> list[Finding]:
-    """Errors first, then by place; what was found twice is there once."""
+def sorted_findings(findings: Iterable[Finding]) -> list[Finding]:
+    """Errors first, then by path and offset; without duplicates."""
     return sorted(
         dict.fromkeys(findings),
         key=lambda each: (each.severity, each.path, -1 if each.offset is None else each.offset, each.kind, each.what),
@@ -61,11 +58,11 @@ def in_order(findings: Iterable[Finding]) -> list[Finding]:
 
 
 class Collector:
-    """Takes findings up to a limit for each kind; the rest is counted, and said in one finding of that kind."""
+    """Collects findings up to a limit per kind; one more finding of that kind counts the rest."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
-        self._taken: list[Finding] = []
+        self._kept: list[Finding] = []
         self._count: Counter[str] = Counter()
         self._last: dict[str, Finding] = {}
 
@@ -74,29 +71,27 @@ class Collector:
             self._count[finding.kind] += 1
             self._last[finding.kind] = finding
             if self._count[finding.kind] <= self._limit:
-                self._taken.append(finding)
+                self._kept.append(finding)
 
     def findings(self) -> list[Finding]:
-        return in_order([*self._taken, *self._rest()])
+        return sorted_findings([*self._kept, *self._rest()])
 
     def _rest(self) -> Iterable[Finding]:
         for kind, count in self._count.items():
             if count > self._limit:
-                more = (
-                    f"{count - self._limit} more of this kind were found and are not listed; this is where the last is"
-                )
+                more = f"{count - self._limit} more findings of this kind are not listed; this is the last of them"
                 yield msgspec.structs.replace(self._last[kind], what=more, messages=None)
 
 
 class Figures(msgspec.Struct, frozen=True):
-    """What was looked at."""
+    """What the audit covered."""
 
     log_begin: int = 0
     log_end: int = 0
     log_files: int = 0
     records: int = 0
     messages: int = 0
-    """Records that belong into a queue."""
+    """Records that belong to a queue."""
     record_bytes: int = 0
     queues: int = 0
     units: int = 0
@@ -109,12 +104,10 @@ class Figures(msgspec.Struct, frozen=True):
 
 
 class AuditReport(msgspec.Struct, frozen=True):
-    """The outcome of an audit."""
-
     findings: list[Finding]
     figures: Figures
     damage: list[DamagedRange]
-    """Ranges in the middle of the log without a valid record: what a repair puts records over."""
+    """Ranges in the middle of the log without a valid record; a repair covers them with records."""
 
     @property
     def errors(self) -> list[Finding]:

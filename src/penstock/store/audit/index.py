@@ -1,4 +1,4 @@
-"""The index as a whole: what the ranges of the log found missing or too much, and what the headers say of the log."""
+"""Audits the index as a whole, once every range of the log has been compared with it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from penstock.store.audit import finding_kinds
-from penstock.store.audit.files import AuditLogReader, ItemTable, Maps
+from penstock.store.audit.files import AuditLogReader, ItemTable, MapCache
 from penstock.store.audit.findings import Finding, FindingKind
 from penstock.store.audit.keys import IndexFacts, KeyCover, open_tables
 from penstock.store.audit.log import LogState
@@ -21,13 +21,13 @@ _ITEMS_AT_ONCE = 1 << 16
 def audit_index(
     plan: AuditPlan, files: Files, index: Sequence[IndexFacts], cover: KeyCover, log: LogState
 ) -> Iterator[Finding]:
-    """What is wrong with the index; `cover` is what all ranges of the log said together."""
+    """The findings about the index; `cover` is the join of all ranges of the log."""
     yield from _unreadable(plan)
     if not plan.settings.message_index_enable:
         return
     for facts in index:
         yield from facts.findings
-    with Maps(files) as maps:
+    with MapCache(files) as maps:
         reader = AuditLogReader(maps, plan.log.files, plan.log_file_size, plan.settings.delay_levels)
         tables = open_tables(plan, maps, index)
         for facts in index:
@@ -35,7 +35,7 @@ def audit_index(
         for facts, table in zip(index, tables, strict=True):
             below = table.find(log.begin)
             if below > 1:
-                what = f"{below - 1} items point to records that were deleted"
+                what = f"{below - 1} items point to deleted records"
                 yield finding_kinds.INDEX_BELOW_MINIMUM.at(facts.path, what)
             yield from _unwanted(finding_kinds.INDEX_PAST_LOG, facts, table, table.find(log.end), table.count, log)
         for run in cover.extra:
@@ -44,18 +44,18 @@ def audit_index(
             yield from _unwanted(finding_kinds.INDEX_DANGLING, index[run.table], table, start, stop, log)
     yield from _missing(plan, cover, log)
     for wrong in cover.wrong_seconds:
-        what = f"the seconds of a key of the record at {wrong.first} are not its store time"
+        what = f"the item time of a key of the record at {wrong.first} is not the record's store time"
         yield finding_kinds.INDEX_ITEM_TIME.at(plan.layout.index, what, messages=1)
     if cover.repeated:
         count, first = len(cover.repeated), cover.repeated[0].first
-        what = f"keys of {count} records are there more than once, first of the one at {first}"
+        what = f"keys of {count} records are indexed more than once; the first record is at {first}"
         yield finding_kinds.INDEX_REPEATED.at(plan.layout.index, what, messages=count)
 
 
 def _unreadable(plan: AuditPlan) -> Iterator[Finding]:
-    """Files whose size alone says that they cannot be read."""
-    size = "" if plan.geometry is None else f", and must have {plan.geometry.file_size}"
-    for file in plan.found.index.files if plan.settings.message_index_enable else ():
+    """Files that cannot be read because of their size."""
+    size = "" if plan.geometry is None else f" instead of {plan.geometry.file_size}"
+    for file in plan.store_files.index.files if plan.settings.message_index_enable else ():
         if not file.size:
             yield finding_kinds.INDEX_FILE_EMPTY.at(file.path, "the file is empty")
         elif file not in plan.index_files:
@@ -63,34 +63,34 @@ def _unreadable(plan: AuditPlan) -> Iterator[Finding]:
 
 
 def _times(plan: AuditPlan, facts: IndexFacts, log: LogState, reader: AuditLogReader) -> Iterator[Finding]:
-    """A header's times are those of its first and last record, if they are still there to ask."""
+    """Compares a header's times with its first and last record, if these still exist."""
     header = facts.header
     if facts.count <= 1 or (plan.is_live and facts.path == plan.index_files[-1].path):
         return
-    for name, offset, said, at in (
+    for name, offset, stated, at in (
         ("first", header.begin_physical_offset, header.begin_timestamp, 0),
         ("last", header.end_physical_offset, header.end_timestamp, 8),
     ):
-        found = reader.record_at(offset) if log.begin <= offset < log.end else None
-        damaged = int(log.places.find(np.array([offset], np.int64))[0]) >= 0
-        if found is not None and not damaged and offset not in log.placeholders and found.store_timestamp != said:
-            what = f"the header says that its {name} record was stored at {said}, and it was at {found.store_timestamp}"
+        record = reader.record_at(offset) if log.begin <= offset < log.end else None
+        damaged = int(log.damaged.find(np.array([offset], np.int64))[0]) >= 0
+        if record is not None and not damaged and offset not in log.placeholders and record.store_timestamp != stated:
+            what = f"the header's {name} store time is {stated}, but its {name} record has {record.store_timestamp}"
             yield finding_kinds.INDEX_TIMES.at(facts.path, what, offset=at)
 
 
 def _unwanted(
     kind: FindingKind, facts: IndexFacts, table: ItemTable, start: int, stop: int, log: LogState
 ) -> Iterator[Finding]:
-    """Items that belong to no key, unless they point into damage."""
+    """Items without a key, except those that point into damage."""
     for begin in range(start, stop, _ITEMS_AT_ONCE):
         items = table.items(begin, min(begin + _ITEMS_AT_ONCE, stop))
-        real = (log.places.find(items.offsets) < 0) & (log.repaired.find(items.offsets) < 0)
+        real = (log.damaged.find(items.offsets) < 0) & (log.repaired.find(items.offsets) < 0)
         numbers, offsets = items.numbers[real], items.offsets[real]
         parts = np.split(np.arange(len(numbers)), np.flatnonzero(np.diff(numbers) != 1) + 1)
         for part in parts if len(numbers) else ():
             first, last = int(numbers[part[0]]), int(numbers[part[-1]])
-            which = f"item {first} points" if first == last else f"items {first} to {last} point"
-            what = f"{which} to no record with such a key, the first to {offsets[part[0]]}"
+            items_text = f"item {first} has" if first == last else f"items {first} to {last} have"
+            what = f"{items_text} no record with such a key; the first points to {offsets[part[0]]}"
             yield kind.at(facts.path, what, offset=table.geometry.item_position(first), messages=len(part))
 
 
@@ -104,5 +104,5 @@ def _missing(plan: AuditPlan, cover: KeyCover, log: LogState) -> Iterator[Findin
 
 def _missing_keys(run: FaultRun) -> str:
     if run.count == 1:
-        return f"a key of the record at {run.first} is not there"
-    return f"keys of {run.count} records are not there, of the one at {run.first} up to the one at {run.end}"
+        return f"a key of the record at {run.first} is missing"
+    return f"keys of {run.count} records are missing, from the record at {run.first} to the one at {run.end}"

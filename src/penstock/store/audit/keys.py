@@ -1,14 +1,11 @@
-"""The audit of one index file by itself: header, slots and chains. What its items point to is the log's to say.
+"""Audits index files: each file by itself, and its items against the keys of a range of the log.
 
-The chains are followed as they were put: each item must point to the item before it in its slot, which takes one pass
-over the items and four bytes of memory for each slot.
+A file's chains are followed in the order in which they were written: each item must point to the previous item of its
+slot. That takes one pass over the items and four bytes of memory per slot.
 
-
-Compares the keys of a range of the log with the index items of that range.
-
-Both are in log order, so as a rule they are equal item by item, and one kernel call says so for a whole batch. Where
-they are not, the two are compared as sets. What is left over, keys without an item and items without a key, is kept as
-runs: whether an item points into damage is known only when the whole log has been walked.
+Keys and items are both in log order, so they are normally equal item by item, which one kernel call checks for a whole
+batch. Where they differ, they are compared as sets, and the keys without an item and the items without a key are kept
+as runs: whether an item points into damage is known only after the whole log has been walked.
 """
 
 from __future__ import annotations
@@ -24,7 +21,7 @@ import numpy as np
 from penstock.format import kernels
 from penstock.format.index_layout import HEADER_SIZE, ITEM_SIZE, SLOT_SIZE, IndexGeometry, IndexHeader
 from penstock.store.audit import finding_kinds
-from penstock.store.audit.files import ITEM, Items, ItemTable, Longs, Maps, last_written
+from penstock.store.audit.files import ITEM, Items, ItemTable, Longs, MapCache, last_written
 from penstock.store.audit.findings import Finding
 from penstock.store.audit.plan import AuditPlan
 from penstock.store.audit.records import FaultRun, join_run
@@ -34,28 +31,28 @@ _AT_ONCE = 1 << 20
 
 
 class IndexFacts(msgspec.Struct, frozen=True):
-    """What is known of an index file once it was looked at."""
+    """The result of auditing one index file."""
 
     path: Path
     count: int
-    """One more than the number of its last item."""
+    """The number of its last item plus one."""
     in_order: bool
     header: IndexHeader
     findings: tuple[Finding, ...]
 
 
 def audit_index_file(plan: AuditPlan, files: Files, number: int) -> IndexFacts | None:
-    """Looks at one of `plan.index_files`; None if it is gone."""
+    """Audits one of `plan.index_files`; None if it no longer exists."""
     path = plan.index_files[number].path
-    with Maps(files) as maps:
+    with MapCache(files) as maps:
         file = maps.get(path)
         if file is None or plan.geometry is None:
             return None
         return _IndexFile(plan, path, file, plan.geometry, number).audit()
 
 
-def open_tables(plan: AuditPlan, maps: Maps, index: Sequence[IndexFacts]) -> list[ItemTable]:
-    """The items of these files, those of records that may not be indexed yet left out. Raises FileNotFoundError."""
+def open_tables(plan: AuditPlan, maps: MapCache, index: Sequence[IndexFacts]) -> list[ItemTable]:
+    """The items of these files, without those past `plan.index_limit`. Raises FileNotFoundError."""
     tables: list[ItemTable] = []
     if plan.geometry is None:
         return []
@@ -95,15 +92,15 @@ class _IndexFile:
         return IndexFacts(self._path, count, in_order, self._header, tuple(self._findings))
 
     def _count(self) -> int:
-        """The number behind the last item; where the header says another, what is there decides."""
-        geometry, said = self._geometry, max(self._header.index_count, 1)
+        """The number after the last item; if the header disagrees, the items decide."""
+        geometry, counted = self._geometry, max(self._header.index_count, 1)
         used = last_written(self._file, geometry.item_position(1), geometry.item_position(geometry.items))
         there = 1 + -(-(used - geometry.item_position(1)) // ITEM_SIZE)
-        # The first key may be nothing but zeros: its hash, and the offset of the log's first record.
-        if said == there or (said, there) == (2, 1):
-            return said
-        what = f"the header counts {said - 1} items, and there are {there - 1}"
-        remedy = "a start mends it: `penstock store recover`" if self._plan.crashed else ""
+        # The first item may be all zeros: the key's hash, and the offset of the log's first record.
+        if counted == there or (counted, there) == (2, 1):
+            return counted
+        what = f"the header counts {counted - 1} items, but there are {there - 1}"
+        remedy = "a start fixes it: `penstock store recover`" if self._plan.crashed else ""
         self._findings.append(finding_kinds.INDEX_COUNT.at(self._path, what, offset=36, remedy=remedy))
         return there
 
@@ -114,17 +111,17 @@ class _IndexFile:
             if number <= previous:
                 yield finding_kinds.INDEX_CYCLE.at(self._path, f"item {number} points to item {previous}", offset=at)
             else:
-                what = f"item {number} points to item {previous}, which is not the one before it in its slot"
+                what = f"item {number} points to item {previous}, which is not the previous one in its slot"
                 yield finding_kinds.INDEX_CHAIN.at(self._path, what, offset=at)
 
     def _slot_findings(self, newest: kernels.Ints, count: int) -> Iterator[Finding]:
         slots = self._slots(count)
         for slot in np.flatnonzero(slots != newest).tolist():
-            what = f"slot {slot} points to item {slots[slot]}, and its newest is {newest[slot]}"
+            what = f"slot {slot} points to item {slots[slot]}, but its newest item is {newest[slot]}"
             yield finding_kinds.INDEX_SLOT.at(self._path, what, offset=self._geometry.slot_position(slot))
 
     def _slots(self, count: int) -> kernels.Ints:
-        """The slots; of a file that grows, as they were when it had `count` items."""
+        """The slots; those of a growing file as they were when it had `count` items."""
         size = SLOT_SIZE * self._geometry.slots
         slots = np.frombuffer(bytes(self._file.view[HEADER_SIZE : HEADER_SIZE + size]), ">i4").astype(np.int32)
         for slot in np.flatnonzero(slots >= count).tolist() if self._is_growing else ():
@@ -141,24 +138,26 @@ class _IndexFile:
             kind = (
                 finding_kinds.INDEX_OLD_COUNT if header.hash_slot_count == count - 1 else finding_kinds.INDEX_SLOT_COUNT
             )
-            what = f"the header counts {header.hash_slot_count} slots in use, and there are {used}"
+            what = f"the header counts {header.hash_slot_count} used slots, but there are {used}"
             yield kind.at(self._path, what, offset=32)
         table = ItemTable(self._file, self._geometry, count, in_order=True)
-        for name, said, number, at in (
+        for name, stated, number, at in (
             ("first", header.begin_physical_offset, 1, 16),
             ("last", header.end_physical_offset, count - 1, 24),
         ):
             offset = table.offset_at(number)
-            if said != offset:
-                what = f"the header says that its {name} record lies at {said}, and its {name} item says {offset}"
+            if stated != offset:
+                what = f"the header's {name} offset is {stated}, but its {name} item points to {offset}"
                 yield finding_kinds.INDEX_OFFSETS.at(self._path, what, offset=at)
 
+
+# -- keys of a range ----------------------------------------------------------------------------------------------
 
 _MAX_INT = 2**31 - 1
 
 
 class ItemRun(msgspec.Struct, frozen=True):
-    """Items of one index file at places that follow each other."""
+    """Consecutive items of one index file."""
 
     table: int
     """The number of the file."""
@@ -167,22 +166,22 @@ class ItemRun(msgspec.Struct, frozen=True):
 
 
 class KeyCover(msgspec.Struct):
-    """What a range of the log says about the index."""
+    """How the index covers the keys of a range of the log."""
 
     keys: int = 0
     missing: list[FaultRun] = []
-    """From the first to the last record whose keys have no item, with no other key in between; it counts records."""
+    """Runs of records whose keys have no item; `first` and `end` are their first and last record."""
     begins_missing: bool | None = None
     """Whether the first key of the range has no item; None if the range has no keys."""
     ends_missing: bool | None = None
     extra: list[ItemRun] = []
-    """Items that belong to no key of the range."""
+    """Items that belong to none of the range's keys."""
     repeated: list[FaultRun] = []
-    """Where keys have more items than they should."""
+    """Records whose keys have more than one item each."""
     wrong_seconds: list[FaultRun] = []
 
     def extend(self, later: KeyCover) -> None:
-        """Adds what a later range says."""
+        """Adds the cover of a later range."""
         self.keys += later.keys
         self.extra += later.extra
         if self.ends_missing and later.begins_missing:
@@ -204,66 +203,66 @@ class KeyCover(msgspec.Struct):
 
 
 class KeyCheck:
-    """Follows the items while the log is walked from `start` on. Records from `limit` on may have no items yet."""
+    """Follows the items while the log is walked from `start` on; records from `limit` on are not compared."""
 
     def __init__(self, tables: Sequence[ItemTable], start: int, limit: int) -> None:
         self._tables = tables
         self._limit = limit
-        self._places = [table.find(start) for table in tables]
+        self._cursors = [table.find(start) for table in tables]
         self._reached = start
         self.cover = KeyCover()
 
     def check(self, hashes: kernels.Ints, offsets: Longs, times: Longs, end: int) -> None:
-        """Takes the keys of the next records, up to the position `end`."""
+        """Compares the keys of the next records, up to the position `end`."""
         if end > self._limit:
             keep = int(np.searchsorted(offsets, self._limit))
             hashes, offsets, times = hashes[:keep], offsets[:keep], times[:keep]
-        begun = [number for number, table in enumerate(self._tables) if self._has_items(number, table, end)]
-        if not (len(begun) == 1 and self._match(begun[0], hashes, offsets, times, end)) and (begun or len(hashes)):
-            self._compare(begun, hashes, offsets, times, end)
+        active = [number for number, table in enumerate(self._tables) if self._has_items(number, table, end)]
+        if not (len(active) == 1 and self._match(active[0], hashes, offsets, times, end)) and (active or len(hashes)):
+            self._compare(active, hashes, offsets, times, end)
         self._reached = end
 
-    def finish(self, end: int) -> None:
-        """Takes the items up to the position `end`, behind the last record of the range."""
+    def check_rest(self, end: int) -> None:
+        """Adds the items between the last record and `end`, the end of the range: they have no key."""
         for number, table in enumerate(self._tables):
-            self._take_extra(number, self._places[number], table.find(end, self._places[number]))
+            self._add_extra(number, self._cursors[number], table.find(end, self._cursors[number]))
 
     def _has_items(self, number: int, table: ItemTable, end: int) -> bool:
-        place = self._places[number]
-        return place < table.count and table.offset_at(place) < end
+        position = self._cursors[number]
+        return position < table.count and table.offset_at(position) < end
 
     def _match(self, number: int, hashes: kernels.Ints, offsets: Longs, times: Longs, end: int) -> bool:
-        table, place = self._tables[number], self._places[number]
-        stop = place + len(hashes)
+        table, position = self._tables[number], self._cursors[number]
+        stop = position + len(hashes)
         if stop > table.count or (stop < table.count and table.offset_at(stop) < end):
             return False
-        if table.match(place, hashes, offsets, times) < len(hashes):
+        if table.match(position, hashes, offsets, times) < len(hashes):
             return False
-        self._places[number] = stop
-        self._take_missing(np.zeros(len(hashes), np.bool_), offsets)
+        self._cursors[number] = stop
+        self._add_missing(np.zeros(len(hashes), np.bool_), offsets)
         return True
 
     # -- as sets ---------------------------------------------------------------------------------------------
 
-    def _compare(self, begun: list[int], hashes: kernels.Ints, offsets: Longs, times: Longs, end: int) -> None:
+    def _compare(self, active: list[int], hashes: kernels.Ints, offsets: Longs, times: Longs, end: int) -> None:
         due = _pairs(hashes.astype(np.int64), offsets, self._reached)
-        found: list[Longs] = []
-        for number in begun:
-            table, place = self._tables[number], self._places[number]
-            stop = table.find(end, place)
-            items = table.items(place, stop)
+        matched: list[Longs] = []
+        for number in active:
+            table, position = self._tables[number], self._cursors[number]
+            stop = table.find(end, position)
+            items = table.items(position, stop)
             have = _pairs(items.hashes, items.offsets, self._reached)
             wanted = np.isin(have, due)
-            self._take_extras(number, place, ~wanted)
+            self._add_extras(number, position, ~wanted)
             self._check_seconds(table, items, have, wanted, due, times)
-            found.append(have[wanted])
-            self._places[number] = stop
-        having = np.concatenate(found) if found else np.empty(0, np.int64)
-        self._take_missing(~np.isin(due, having), offsets)
-        self._take_repeated(due, having)
+            matched.append(have[wanted])
+            self._cursors[number] = stop
+        having = np.concatenate(matched) if matched else np.empty(0, np.int64)
+        self._add_missing(~np.isin(due, having), offsets)
+        self._add_repeated(due, having)
 
-    def _take_missing(self, missing: kernels.Bools, offsets: Longs) -> None:
-        """Takes one answer for each key."""
+    def _add_missing(self, missing: kernels.Bools, offsets: Longs) -> None:
+        """Adds one flag per key: whether it has no item."""
         if not len(missing):
             return
         edges = np.flatnonzero(np.diff(np.concatenate(([False], missing, [False])).astype(np.int8)))
@@ -273,13 +272,13 @@ class KeyCheck:
         ]
         self.cover.extend(KeyCover(len(missing), runs, bool(missing[0]), bool(missing[-1])))
 
-    def _take_repeated(self, due: Longs, having: Longs) -> None:
+    def _add_repeated(self, due: Longs, having: Longs) -> None:
         if len(having) <= len(np.unique(having)):
             return
         wanted, often = np.unique(due, return_counts=True)
-        found, count = np.unique(having, return_counts=True)
-        more = count - often[np.searchsorted(wanted, found)]
-        for distance in np.unique(found[more > 0] >> 31).tolist():
+        present, count = np.unique(having, return_counts=True)
+        more = count - often[np.searchsorted(wanted, present)]
+        for distance in np.unique(present[more > 0] >> 31).tolist():
             offset = self._reached + distance
             join_run(self.cover.repeated, FaultRun(offset, offset, 1, ""))
 
@@ -288,19 +287,19 @@ class KeyCheck:
     ) -> None:
         begin = int.from_bytes(table.file.view[:8], "big", signed=True)
         order = np.argsort(due, kind="stable")
-        places = order[np.searchsorted(due, have[wanted], sorter=order)]
-        stored = times[places]
+        positions = order[np.searchsorted(due, have[wanted], sorter=order)]
+        stored = times[positions]
         seconds = np.clip((stored - begin) // 1000, 0, _MAX_INT) if begin > 0 else np.zeros(len(stored), np.int64)
         wrong = (items.seconds[wanted] != seconds) & (items.numbers[wanted] > 1)
         for offset in items.offsets[wanted][wrong].tolist():
             join_run(self.cover.wrong_seconds, FaultRun(offset, offset, 1, ""))
 
-    def _take_extras(self, number: int, place: int, extra: kernels.Bools) -> None:
+    def _add_extras(self, number: int, position: int, extra: kernels.Bools) -> None:
         edges = np.flatnonzero(np.diff(np.concatenate(([False], extra, [False])).astype(np.int8)))
         for first, stop in edges.reshape(-1, 2).tolist():
-            self._take_extra(number, place + first, place + stop)
+            self._add_extra(number, position + first, position + stop)
 
-    def _take_extra(self, number: int, start: int, stop: int) -> None:
+    def _add_extra(self, number: int, start: int, stop: int) -> None:
         if start >= stop:
             return
         last = self.cover.extra[-1] if self.cover.extra else None
@@ -311,7 +310,7 @@ class KeyCheck:
 
 
 def _pairs(hashes: Longs, offsets: Longs, origin: int) -> Longs:
-    """Offset and hash as one number; a hash has 31 bits, and a batch lies in one file. What does not fit is -1."""
+    """Offset and hash as one number: a hash has 31 bits, and a batch is within one file. -1 if it does not fit."""
     distance = offsets - origin
     pairs = (distance << 31) | hashes
     return np.where((distance >= 0) & (distance < 2**31) & (hashes >= 0), pairs, -1)

@@ -1,14 +1,11 @@
-"""What an audit will look at: the files as listed, the sizes they should have, and how far a store in use is settled.
+"""What an audit covers: the files, the sizes they should have, and the bounds of a store in use.
 
-Made once, then only read: it can be pickled and sent to other processes, each of which audits some ranges of the log.
+A plan is immutable and can be pickled, so other processes can audit ranges of the log with it.
 
-A store in use is looked at as far as its owner had come when the plan was made. The log is read up to the end of the
-newest record that a queue or the index knew: nothing before it changes any more. Queues are complete up to `settled`: a
-dispatcher works in log order, in steps of at most `ROWS_IN_FLIGHT` records of one file, so what lies further back than
-that has its units. The index is complete up to its own last item.
-
-
-How far a store in use is settled: see `plan.py` for what that means and why it can be relied on.
+A store in use is audited as far as its owner had come when the plan was created. The log is read up to the end of the
+newest record that a queue or the index points to: nothing before it changes any more. Queues are complete up to
+`dispatched_to`: a dispatcher works in log order, in steps of at most `ROWS_IN_FLIGHT` records of one file, so all
+records further back have their units. The index is complete up to its last item.
 """
 
 from __future__ import annotations
@@ -31,14 +28,14 @@ from penstock.store.audit.files import (
     AuditLogReader,
     FileRun,
     ItemTable,
-    Maps,
+    MapCache,
     NumberedFile,
     QueueUnits,
     StoreFiles,
-    fit_sizes,
+    check_shape,
     foreign_findings,
+    infer_sizes,
     list_store,
-    shape_of,
 )
 from penstock.store.audit.findings import Finding
 from penstock.store.damage import DamagedRange, read_damage
@@ -50,28 +47,28 @@ from penstock.store.settings import Settings
 
 PIECE_SIZE = 64 << 20
 ROWS_IN_FLIGHT = 32_768
-"""As many records as a dispatcher takes in one step, or more."""
+"""At least as many records as a dispatcher takes in one step."""
 FOREVER = 2**63 - 1
 NO_FILES = FileRun((), (), ())
 
 
 class AuditRange(msgspec.Struct, frozen=True):
-    """A range of one log file, by position: it owns the records that start in it."""
+    """A range of one log file, by position; it owns the records that begin in it."""
 
     file: NumberedFile
     start: int
     stop: int
     is_last: bool
-    """Whether it reaches to the end of what is looked at in its file."""
+    """Whether it is the last range of its file."""
 
 
 class AuditPlan(msgspec.Struct, frozen=True):
-    """A store, as an audit sees it."""
+    """A store's files, settings and bounds for one pass."""
 
     layout: Layout
     settings: Settings
     geometry: IndexGeometry | None
-    found: StoreFiles
+    store_files: StoreFiles
     log: FileRun
     queues: dict[QueueName, FileRun]
     deleted_topics: dict[str, int]
@@ -81,13 +78,13 @@ class AuditPlan(msgspec.Struct, frozen=True):
     is_live: bool = False
     crashed: bool = False
     log_limit: int = FOREVER
-    """How far the log is looked at."""
-    settled: int = FOREVER
-    """Up to where every record must be in its queue."""
+    """Up to where the log is audited."""
+    dispatched_to: int = FOREVER
+    """Up to where every record must have its unit."""
     index_limit: int = FOREVER
     """Up to where every key must be in the index."""
     index_counts: tuple[int, ...] | None = None
-    """How many items count in each index file; None: what the headers say."""
+    """The item count of each index file; None to take it from the headers."""
 
     @property
     def log_file_size(self) -> int:
@@ -99,38 +96,41 @@ class AuditPlan(msgspec.Struct, frozen=True):
 
     @property
     def index_files(self) -> tuple[NumberedFile, ...]:
-        """The index files that can be read."""
+        """The index files of the right size."""
         if self.geometry is None or not self.settings.message_index_enable:
             return ()
-        return tuple(file for file in self.found.index.files if file.size == self.geometry.file_size)
+        return tuple(file for file in self.store_files.index.files if file.size == self.geometry.file_size)
 
     @property
     def log_min(self) -> int:
         return self.log.files[0].base if self.log.files else 0
 
     def shape_findings(self) -> Iterator[Finding]:
-        """What lies where no data belongs; what is wrong with data files is said where they are audited."""
-        yield from foreign_findings(self.found)
+        """Foreign files; faults of data files are reported where those are audited."""
+        yield from foreign_findings(self.store_files)
 
     def log_path(self, offset: int) -> Path:
-        """The file that covers a physical offset."""
+        """The file that contains a physical offset."""
         base = offset - offset % self.log_file_size
         return self.layout.commit_log / f"{base:020d}"
 
 
-def survey(files: Files, layout: Layout, settings: Settings, *, is_live: bool, check_crc: bool = True) -> AuditPlan:
-    """Lists a store's files and decides their sizes; a store in use is still to be bounded (see `live_bounds`)."""
-    found = list_store(files, layout)
+def make_plan(files: Files, layout: Layout, settings: Settings, *, is_live: bool, check_crc: bool = True) -> AuditPlan:
+    """Lists a store's files and infers their sizes; for a store in use, `with_live_bounds` adds the bounds."""
+    store_files = list_store(files, layout)
     noted = read_state(files, layout.dispatched)
-    settings, geometry = fit_sizes(settings, found, None if noted is None else noted.sizes)
+    settings, geometry = infer_sizes(settings, store_files, None if noted is None else noted.sizes)
     queue_size = settings.mapped_file_size_consume_queue
     return AuditPlan(
         layout,
         settings,
         geometry,
-        found,
-        shape_of(found.log, settings.mapped_file_size_commit_log, LOG_KINDS, live=is_live),
-        {name: shape_of(folder, queue_size, QUEUE_KINDS, live=is_live) for name, folder in found.queues.items()},
+        store_files,
+        check_shape(store_files.log, settings.mapped_file_size_commit_log, LOG_KINDS, live=is_live),
+        {
+            name: check_shape(folder, queue_size, QUEUE_KINDS, live=is_live)
+            for name, folder in store_files.queues.items()
+        },
         read_deleted_topics(files, layout.deleted_topics),
         tuple(read_damage(files, layout.damaged)),
         now_ms(),
@@ -140,13 +140,13 @@ def survey(files: Files, layout: Layout, settings: Settings, *, is_live: bool, c
     )
 
 
-def pieces(plan: AuditPlan, files: Files, size: int = PIECE_SIZE) -> list[AuditRange]:
-    """The log cut into ranges, in log order; what was never written at the end of a file is left out.
+def split_log(plan: AuditPlan, files: Files, size: int = PIECE_SIZE) -> list[AuditRange]:
+    """Splits the log into ranges, in log order, without the unwritten ends of files.
 
-    Raises FileNotFoundError for a file that is gone, unless the store is in use: retention may have taken it.
+    Raises FileNotFoundError if a file is missing, unless the store is in use: retention may have deleted it.
     """
-    made: list[AuditRange] = []
-    with Maps(files) as maps:
+    ranges: list[AuditRange] = []
+    with MapCache(files) as maps:
         for file in plan.log.files:
             data = maps.get(file.path)
             if data is None and not plan.is_live and not files.exists(file.path):
@@ -156,18 +156,20 @@ def pieces(plan: AuditPlan, files: Files, size: int = PIECE_SIZE) -> list[AuditR
             written = max((end for _, end in data.written_ranges(0)), default=0)
             end = min(written, file.size, plan.log_file_size, plan.log_limit - file.base)
             for start in range(0, end, size):
-                made.append(AuditRange(file, start, min(start + size, end), start + size >= end))
-    return made
+                ranges.append(AuditRange(file, start, min(start + size, end), start + size >= end))
+    return ranges
 
+
+# -- bounds of a store in use -------------------------------------------------------------------------------------
 
 _UNITS_TRIED = 4
-"""How many of a queue's last units are asked; the very last may be half written."""
+"""How many of a queue's last units are tried; the very last may be half written."""
 _ROWS = 16_384
 
 
-def bounded(plan: AuditPlan, files: Files) -> AuditPlan:
-    """The plan of a store in use with its bounds, as they are now."""
-    with Maps(files) as maps:
+def with_live_bounds(plan: AuditPlan, files: Files) -> AuditPlan:
+    """The plan with the current bounds of a store in use."""
+    with MapCache(files) as maps:
         reader = AuditLogReader(maps, plan.log.files, plan.log_file_size, plan.settings.delay_levels)
         counts, index_limit = _index_bounds(plan, maps)
         ends = [_queue_end(plan, maps, reader, name) for name in plan.queues]
@@ -176,14 +178,14 @@ def bounded(plan: AuditPlan, files: Files) -> AuditPlan:
         return msgspec.structs.replace(
             plan,
             log_limit=limit,
-            settled=_settled(reader, limit, plan),
+            dispatched_to=_dispatched_to(reader, limit, plan),
             index_limit=index_limit,
             index_counts=counts,
         )
 
 
-def _index_bounds(plan: AuditPlan, maps: Maps) -> tuple[tuple[int, ...], int]:
-    """How many items each file has, and the offset of the newest one's record: other keys of it may be on their way."""
+def _index_bounds(plan: AuditPlan, maps: MapCache) -> tuple[tuple[int, ...], int]:
+    """Each file's item count, and the offset of the newest item's record, whose other keys may not be indexed yet."""
     counts: list[int] = []
     limit = plan.log_min
     for each in plan.index_files:
@@ -198,20 +200,20 @@ def _index_bounds(plan: AuditPlan, maps: Maps) -> tuple[tuple[int, ...], int]:
     return tuple(counts), limit
 
 
-def _queue_end(plan: AuditPlan, maps: Maps, reader: AuditLogReader, name: tuple[str, int]) -> int:
-    """Where the newest record that a queue knows ends in the log, -1 if it knows none."""
+def _queue_end(plan: AuditPlan, maps: MapCache, reader: AuditLogReader, name: tuple[str, int]) -> int:
+    """Where the newest record of a queue ends in the log; -1 if it has none."""
     units = QueueUnits(maps, plan.queues[name], plan.queue_file_size)
     end = units.end()
     for number in range(end - 1, max(end - 1 - _UNITS_TRIED, units.first - 1), -1):
         for unit in units.read(number, number + 1):
-            found = reader.record_at(int(unit["offset"]))
-            if found is not None and found.size == unit["size"]:
-                return int(unit["offset"]) + found.size
+            record = reader.record_at(int(unit["offset"]))
+            if record is not None and record.size == unit["size"]:
+                return int(unit["offset"]) + record.size
     return -1
 
 
-def _settled(reader: AuditLogReader, limit: int, plan: AuditPlan) -> int:
-    """The record so many records before `limit` that no dispatcher can be at work on it any more."""
+def _dispatched_to(reader: AuditLogReader, limit: int, plan: AuditPlan) -> int:
+    """The offset of the record `ROWS_IN_FLIGHT` before `limit`: a dispatcher has finished all before it."""
     covering = reader.view(limit - 1) if limit > plan.log_min else None
     if covering is None:
         return limit

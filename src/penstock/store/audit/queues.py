@@ -1,13 +1,8 @@
-"""What units hold that no record matched: each is judged by itself, and neighbours with the same answer become a run.
+"""Audits one queue against the log, after the whole log has been walked.
 
-Most are harmless: they point below the log's minimum, or keep the place of a message that is lost. Only what is left
-then is looked up in the log.
-
-
-The audit of one queue: what its units say and the log does not, and the other way round.
-
-Runs when the whole log has been walked, for each queue by itself. Units that a record matched are not looked at again;
-in a sound store nothing else is left, and this costs next to nothing.
+Units that a record matched are not checked again, so a sound queue costs next to nothing. Each remaining unit gets a
+verdict, and neighbours with the same verdict become a run. Most are harmless: they point below the log's minimum, or
+keep the place of a lost message. Only the others are looked up in the log.
 """
 
 from __future__ import annotations
@@ -22,8 +17,8 @@ import numpy as np
 
 from penstock.format.queue_unit import NO_RECORD_SIZE, UNIT_SIZE, Units, is_ext_address
 from penstock.store.audit import finding_kinds
-from penstock.store.audit.cover import CoveredRun, Longs, Places, QueueCover, QueueName, union, without
-from penstock.store.audit.files import AuditLogReader, Maps, QueueUnits
+from penstock.store.audit.cover import CoveredRun, Longs, QueueCover, QueueName, RangeTable, union, without
+from penstock.store.audit.files import AuditLogReader, MapCache, QueueUnits
 from penstock.store.audit.findings import Finding, FindingKind
 from penstock.store.audit.log import LogState
 from penstock.store.audit.plan import FOREVER, NO_FILES, AuditPlan
@@ -32,11 +27,9 @@ from penstock.store.mapped_file_queue import file_name
 
 
 class UnitVerdict(IntEnum):
-    """What a unit is."""
-
     FINE = 0
     ZERO = 1
-    BLANK = 2  # keeps a place, and points to nothing
+    BLANK = 2  # pre-blank: keeps a place, points to no record
     GARBAGE = 3
     BELOW = 4
     PAST_LOG = 5
@@ -46,17 +39,17 @@ class UnitVerdict(IntEnum):
     OTHER_TOPIC = 9
     OTHER_QUEUE = 10
     OTHER_OFFSET = 11
-    WITHOUT_UNIT = 12  # a prepared or rolled back record
+    WITHOUT_UNIT = 12  # points to a prepared or rolled-back record
     SIZE = 13
     TAGS = 14
 
 
 class UnitRun(msgspec.Struct):
-    """Units with the same answer."""
+    """Consecutive units with the same verdict."""
 
-    answer: UnitVerdict
+    verdict: UnitVerdict
     has_record: bool
-    """Whether records with these queue offsets are in the log."""
+    """Whether the log has records with these queue offsets."""
     first: int
     end: int
     detail: str = ""
@@ -67,54 +60,52 @@ class UnitRun(msgspec.Struct):
 
 
 class UnitJudge:
-    """Judges the units of one queue."""
-
     def __init__(
-        self, name: QueueName, log: LogState, reader: AuditLogReader, settled: int, missed: list[tuple[int, int]]
+        self, name: QueueName, log: LogState, reader: AuditLogReader, dispatched_to: int, missed: list[tuple[int, int]]
     ) -> None:
         self._name = name
         self._log = log
         self._reader = reader
-        self._settled = settled
-        self._missed = Places(missed)
+        self._dispatched_to = dispatched_to
+        self._missed = RangeTable(missed)
         self.runs: list[UnitRun] = []
         self.lost: dict[int, int] = {}
-        """How many units point into each place of the log without records."""
+        """How many units point into each damaged range of the log."""
         self.repaired: dict[int, int] = {}
 
     def judge(self, first: int, units: Units) -> None:
-        """Takes units that no record matched, from number `first` on."""
+        """Adds units that no record matched, from number `first` on."""
         offsets, sizes, codes = (units[name].astype(np.int64) for name in ("offset", "size", "tags_code"))
         numbers = np.arange(first, first + len(units), dtype=np.int64)
         expected = self._missed.find(numbers) >= 0
-        answers = self._answers(offsets, sizes, codes)
+        verdicts = self._bulk_verdicts(offsets, sizes, codes)
         details: dict[int, str] = {}
-        for place in np.flatnonzero(answers < 0).tolist():
-            unit = (int(offsets[place]), int(sizes[place]), int(codes[place]))
-            answers[place], details[place] = self._look_up(first + place, *unit)
-        self._count(self.lost, self._log.places, offsets[(answers == UnitVerdict.LOST) & ~expected])
-        self._count(self.repaired, self._log.repaired, offsets[(answers == UnitVerdict.REPAIRED) & ~expected])
-        combined = answers * 2 + expected
+        for at in np.flatnonzero(verdicts < 0).tolist():
+            unit = (int(offsets[at]), int(sizes[at]), int(codes[at]))
+            verdicts[at], details[at] = self._look_up(first + at, *unit)
+        self._count(self.lost, self._log.damaged, offsets[(verdicts == UnitVerdict.LOST) & ~expected])
+        self._count(self.repaired, self._log.repaired, offsets[(verdicts == UnitVerdict.REPAIRED) & ~expected])
+        combined = verdicts * 2 + expected
         edges = np.concatenate(([0], np.flatnonzero(np.diff(combined)) + 1, [len(combined)]))
         for begin, stop in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True):
-            run = UnitRun(UnitVerdict(int(answers[begin])), bool(expected[begin]), first + begin, first + stop)
+            run = UnitRun(UnitVerdict(int(verdicts[begin])), bool(expected[begin]), first + begin, first + stop)
             run.detail = details.get(begin, f"points to {offsets[begin]} with size {sizes[begin]}")
             self._add(run)
 
-    def _answers(self, offsets: Longs, sizes: Longs, codes: Longs) -> Longs:
-        """The answers that need no look at the log; -1 where one is needed."""
+    def _bulk_verdicts(self, offsets: Longs, sizes: Longs, codes: Longs) -> Longs:
+        """The verdicts that do not need the record; -1 where the record must be read."""
         log = self._log
         ends = offsets + np.clip(sizes, 0, None)
         placeholder_sizes = np.zeros(len(offsets), np.int64)
         in_repair = log.repaired.find(offsets) >= 0
-        for place in np.flatnonzero(in_repair).tolist():
-            placeholder_sizes[place] = log.placeholders.get(int(offsets[place]), 0)
+        for at in np.flatnonzero(in_repair).tolist():
+            placeholder_sizes[at] = log.placeholders.get(int(offsets[at]), 0)
         conditions = [
             (offsets == 0) & (sizes == 0) & (codes == 0),
             (offsets == 0) & (sizes == NO_RECORD_SIZE),
             (offsets < 0) | (sizes <= 0),
             in_repair & (placeholder_sizes == sizes) & (codes == 0),
-            log.places.find(offsets) >= 0,
+            log.damaged.find(offsets) >= 0,
             offsets < log.begin,
             (ends > log.end) | (ends < offsets),
         ]
@@ -127,40 +118,42 @@ class UnitJudge:
             UnitVerdict.BELOW,
             UnitVerdict.PAST_LOG,
         ]
-        answers = np.select(conditions, [int(each) for each in known], -1)
+        verdicts = np.select(conditions, [int(each) for each in known], -1)
         return np.asarray(
-            np.where((offsets >= self._settled) & (answers != UnitVerdict.ZERO), UnitVerdict.FINE, answers)
+            np.where((offsets >= self._dispatched_to) & (verdicts != UnitVerdict.ZERO), UnitVerdict.FINE, verdicts)
         )
 
     def _look_up(self, number: int, offset: int, size: int, code: int) -> tuple[UnitVerdict, str]:
-        found = self._reader.record_at(offset)
-        if found is None or offset in self._log.placeholders:
+        record = self._reader.record_at(offset)
+        if record is None or offset in self._log.placeholders:
             return UnitVerdict.NO_RECORD, f"points to {offset}, where no message begins"
-        if not found.has_unit:
-            return UnitVerdict.WITHOUT_UNIT, f"points to a prepared or rolled back record, at {offset}"
-        if found.topic != self._name[0]:
-            return UnitVerdict.OTHER_TOPIC, f"points to a record of topic {found.topic}, at {offset}"
-        if found.queue_id != self._name[1]:
-            return UnitVerdict.OTHER_QUEUE, f"points to a record of queue {found.queue_id}, at {offset}"
-        if found.queue_offset != number:
-            return UnitVerdict.OTHER_OFFSET, f"points to the record of unit {found.queue_offset}, at {offset}"
-        if found.size != size:
-            return UnitVerdict.SIZE, f"gives {size} bytes, and its record at {offset} has {found.size}"
-        if found.tags_code != code and not is_ext_address(code):
-            return UnitVerdict.TAGS, f"has tags code {code}, and its record at {offset} has {found.tags_code}"
+        if not record.has_unit:
+            return UnitVerdict.WITHOUT_UNIT, f"points to a prepared or rolled-back record, at {offset}"
+        if record.topic != self._name[0]:
+            return UnitVerdict.OTHER_TOPIC, f"points to a record of topic {record.topic}, at {offset}"
+        if record.queue_id != self._name[1]:
+            return UnitVerdict.OTHER_QUEUE, f"points to a record of queue {record.queue_id}, at {offset}"
+        if record.queue_offset != number:
+            return UnitVerdict.OTHER_OFFSET, f"points to the record of unit {record.queue_offset}, at {offset}"
+        if record.size != size:
+            return UnitVerdict.SIZE, f"has size {size}, but its record at {offset} has {record.size} bytes"
+        if record.tags_code != code and not is_ext_address(code):
+            return UnitVerdict.TAGS, f"has tags code {code}, but its record at {offset} has {record.tags_code}"
         return UnitVerdict.FINE, ""
 
-    def _count(self, into: dict[int, int], places: Places, offsets: Longs) -> None:
-        for place, count in zip(*np.unique(places.find(offsets), return_counts=True), strict=True):
-            into[int(place)] = into.get(int(place), 0) + int(count)
+    def _count(self, into: dict[int, int], ranges: RangeTable, offsets: Longs) -> None:
+        for number, count in zip(*np.unique(ranges.find(offsets), return_counts=True), strict=True):
+            into[int(number)] = into.get(int(number), 0) + int(count)
 
     def _add(self, run: UnitRun) -> None:
         last = self.runs[-1] if self.runs else None
-        if last is not None and (last.answer, last.has_record, last.end) == (run.answer, run.has_record, run.first):
+        if last is not None and (last.verdict, last.has_record, last.end) == (run.verdict, run.has_record, run.first):
             last.end = run.end
         else:
             self.runs.append(run)
 
+
+# -- the queue ----------------------------------------------------------------------------------------------------
 
 _UNITS_AT_ONCE = 1 << 16
 _QUEUE_FILES_OPEN = 64
@@ -176,35 +169,35 @@ _ALWAYS = {
     UnitVerdict.SIZE: finding_kinds.UNIT_SIZE,
     UnitVerdict.TAGS: finding_kinds.UNIT_TAGS,
 }
-"""What is wrong wherever it stands."""
+"""Wrong in any case."""
 _IF_EXPECTED = {
     UnitVerdict.LOST: finding_kinds.UNIT_OFFSET,
     UnitVerdict.BELOW: finding_kinds.UNIT_OFFSET,
     UnitVerdict.REPAIRED: finding_kinds.UNIT_OFFSET,
 }
-"""What is wrong where the log has a record for the unit."""
-_DETAILS = {UnitVerdict.ZERO: "holds zeros", UnitVerdict.BLANK: "keeps a place and points to nothing"}
+"""Wrong if the log has a record for the unit."""
+_DETAILS = {UnitVerdict.ZERO: "holds zeros", UnitVerdict.BLANK: "is pre-blank, without a record"}
 
 
 class QueueFacts(msgspec.Struct, frozen=True):
-    """What is known of a queue once it was looked at."""
+    """The result of auditing one queue."""
 
     name: QueueName
     minimum: int
     maximum: int
     findings: list[Finding]
     lost: dict[int, int]
-    """How many messages of it lay in each place of the log without records, by the place's number."""
+    """How many of its messages were lost in each damaged range of the log, by the range's number."""
     repaired: dict[int, int]
-    unsettled: int
-    """Records that its owner may not have got to yet."""
+    undispatched: int
+    """Records that the owner may not have dispatched yet."""
 
 
 def audit_queue(
     plan: AuditPlan, files: Files, name: QueueName, cover: QueueCover, log: LogState, *, is_configured: bool = True
 ) -> QueueFacts:
-    """Looks at one queue. `is_configured`: whether topics.json, where there is one, has its topic."""
-    with Maps(files) as maps, Maps(files, _QUEUE_FILES_OPEN) as queue_maps:
+    """Audits one queue. `is_configured`: whether topics.json, if it exists, has its topic."""
+    with MapCache(files) as maps, MapCache(files, _QUEUE_FILES_OPEN) as queue_maps:
         reader = AuditLogReader(maps, plan.log.files, plan.log_file_size, plan.settings.delay_levels)
         return _QueueAudit(plan, name, cover, log, reader, queue_maps, is_configured).facts()
 
@@ -217,7 +210,7 @@ class _QueueAudit:
         cover: QueueCover,
         log: LogState,
         reader: AuditLogReader,
-        maps: Maps,
+        maps: MapCache,
         is_configured: bool,
     ) -> None:
         self._plan = plan
@@ -229,31 +222,31 @@ class _QueueAudit:
         self._folder = plan.layout.consume_queue / name[0] / str(name[1])
         self._units = QueueUnits(maps, self._shape, plan.queue_file_size)
         self._findings: list[Finding] = []
-        self._records, missed = self._current(cover)
-        self._missed = [each for each in missed if each.physical_first < plan.settled and self._is_in_log(each)]
-        self._unsettled = sum(each.end - each.first for each in missed if each.physical_first >= plan.settled)
+        self._records, missed = self._current_records(cover)
+        self._missed = [each for each in missed if each.physical_first < plan.dispatched_to and self._is_in_log(each)]
+        self._undispatched = sum(each.end - each.first for each in missed if each.physical_first >= plan.dispatched_to)
         self._matched = union(cover.matched)
         self._end = self._units.end(max((end for _, end in self._matched), default=0))
-        self._judge = UnitJudge(name, log, reader, plan.settled, union(self._missed))
+        self._judge = UnitJudge(name, log, reader, plan.dispatched_to, union(self._missed))
 
     def _is_in_log(self, missed: CoveredRun) -> bool:
-        """Retention may have taken the records, and their units, while this store in use was looked at."""
+        """False if retention deleted the records, and their units, during the audit of a store in use."""
         return missed.physical_first >= self._log.begin
 
-    def _current(self, cover: QueueCover) -> tuple[list[CoveredRun], list[CoveredRun]]:
-        """The records and the missed ones, without those of a topic that was deleted and made again."""
-        anew = [
+    def _current_records(self, cover: QueueCover) -> tuple[list[CoveredRun], list[CoveredRun]]:
+        """The records and the missed ones, without those from before their topic was deleted and created again."""
+        restarts = [
             later
             for before, later in pairwise(cover.records)
             if later.first == 0 and later.physical_first > before.physical_first
         ]
-        if not anew:
+        if not restarts:
             return cover.records, cover.missed
-        since = anew[-1].physical_first
+        since = restarts[-1].physical_first
         older = [each for each in cover.missed if each.physical_first < since]
         if older:
             count = sum(each.end - each.first for each in older)
-            what = f"{self._title} begins anew at 0 with the record at {since}; {count} older records have no units"
+            what = f"{self._label} restarts at 0 with the record at {since}; {count} older records have no units"
             self._findings.append(finding_kinds.QUEUE_RESTARTED.at(self._folder, what, messages=count))
         return (
             [each for each in cover.records if each.physical_first >= since],
@@ -261,10 +254,8 @@ class _QueueAudit:
         )
 
     @property
-    def _title(self) -> str:
+    def _label(self) -> str:
         return f"queue {self._name[1]} of {self._name[0]}"
-
-    # -- all of it -------------------------------------------------------------------------------------------
 
     def facts(self) -> QueueFacts:
         for start, stop in self._uncovered():
@@ -286,18 +277,18 @@ class _QueueAudit:
             self._findings,
             self._judge.lost,
             self._judge.repaired,
-            self._unsettled,
+            self._undispatched,
         )
 
     def _uncovered(self) -> Iterator[tuple[int, int]]:
-        """The units that no record matched, each range within one file."""
+        """The ranges of units that no record matched, each within one file."""
         for start, stop in self._units.spans():
             yield from without(start, min(stop, self._end), self._matched)
 
-    # -- the log's side --------------------------------------------------------------------------------------
+    # -- records without units -------------------------------------------------------------------------------
 
     def _explained_gaps(self) -> Iterator[tuple[int, int, int]]:
-        """Queue offsets that no record has, with the place in the log where they were; what has none is a finding."""
+        """Gaps in the queue offsets, each with the damaged range that explains it; others become findings."""
         records = sorted(self._records, key=lambda each: each.first)
         gaps = [(a.end, b.first, a.physical_end, b.physical_first) for a, b in pairwise(records)]
         if records and self._log.begin == 0:
@@ -307,29 +298,27 @@ class _QueueAudit:
         for first, end, begin, until in gaps:
             if first >= end:
                 continue
-            place = self._log.places.between(begin, until)
-            if place is not None:
-                yield first, end, place
-            elif until != FOREVER and self._log.repaired.between(begin, until) is None:
-                what = f"{self._title} has no record with {_numbers('queue offset', first, end)}"
+            damaged = self._log.damaged.first_overlap(begin, until)
+            if damaged is not None:
+                yield first, end, damaged
+            elif until != FOREVER and self._log.repaired.first_overlap(begin, until) is None:
+                what = f"{self._label} has no record with {_numbers('queue offset', first, end)}"
                 self._findings.append(self._at(finding_kinds.QUEUE_OFFSET_GAP, first, what, end - first))
 
     def _missing_findings(self) -> Iterator[Finding]:
-        """Records whose unit is nowhere: behind the queue's end, before its beginning, or taken by another record."""
+        """Records without a unit: past the queue's end, before its beginning, or the unit is another record's."""
         spans = [(start, min(stop, self._end)) for start, stop in self._units.spans()]
         remedy = "a start adds them: `penstock store recover`" if self._plan.crashed else ""
         for missed in self._missed:
-            repeated = _length(missed, self._matched)
+            repeated = _overlap(missed, self._matched)
             if repeated:
-                what = (
-                    f"{repeated} records of {self._title}, from {missed.physical_first} on: others have their offsets"
-                )
+                what = f"{repeated} records of {self._label} from {missed.physical_first} on have others' queue offsets"
                 yield self._at(finding_kinds.QUEUE_OFFSET_REPEATED, missed.first, what, repeated)
             for first, end in without(missed.first, missed.end, _merged(self._matched, spans)):
-                if self._has_odd_file(first):
+                if self._file_is_faulty(first):
                     continue
                 what = (
-                    f"{self._title} has no {_numbers('unit', first, end)} for records from {missed.physical_first} on"
+                    f"{self._label} has no {_numbers('unit', first, end)} for records from {missed.physical_first} on"
                 )
                 if not self._shape.files and not self._is_configured:
                     yield self._at(finding_kinds.TOPIC_DELETED, first, what, end - first)
@@ -338,7 +327,7 @@ class _QueueAudit:
                 else:
                     yield self._at(finding_kinds.UNIT_MISSING, first, what, end - first, remedy)
 
-    def _has_odd_file(self, number: int) -> bool:
+    def _file_is_faulty(self, number: int) -> bool:
         """Whether the file that should have this unit has a finding of its own."""
         at = number * UNIT_SIZE
         size = self._plan.queue_file_size
@@ -346,59 +335,59 @@ class _QueueAudit:
         return any(begin <= at < end for begin, end in (*odd, *self._shape.missing))
 
     def _shape_findings(self) -> Iterator[Finding]:
-        """The findings about the files themselves, with what they cost where one says it all."""
+        """The findings about the queue's files; a single one carries the count of lost messages."""
         lost = sum(
             end - first
             for missed in self._missed
             for first, end in [(missed.first, missed.end)]
-            if self._has_odd_file(first)
+            if self._file_is_faulty(first)
         )
         for finding in self._shape.findings:
             sole = len(self._shape.findings) == 1 and finding.kind != finding_kinds.FOREIGN_FILE.name
             yield msgspec.structs.replace(finding, messages=lost) if sole else finding
 
-    # -- the queue's side ------------------------------------------------------------------------------------
+    # -- units without records -------------------------------------------------------------------------------
 
     def _run_findings(self, run: UnitRun, lowest: int, explained: list[tuple[int, int, int]]) -> Iterator[Finding]:
-        kind = _ALWAYS.get(run.answer)
+        kind = _ALWAYS.get(run.verdict)
         if run.has_record:
-            kind = _IF_EXPECTED.get(run.answer, kind)
-        if run.answer is UnitVerdict.BLANK:
+            kind = _IF_EXPECTED.get(run.verdict, kind)
+        if run.verdict is UnitVerdict.BLANK:
             kind = self._judge_blank(run, lowest, explained)
         if kind is not None:
-            detail = _DETAILS.get(run.answer, run.detail)
-            several = "" if run.count == 1 else ": each" if run.answer in _DETAILS else ": the first"
-            what = f"{_numbers('unit', run.first, run.end)} of {self._title}{several} {detail}"
+            detail = _DETAILS.get(run.verdict, run.detail)
+            several = "" if run.count == 1 else ": each" if run.verdict in _DETAILS else ": the first"
+            what = f"{_numbers('unit', run.first, run.end)} of {self._label}{several} {detail}"
             yield self._at(kind, run.first, what, run.count)
 
     def _judge_blank(self, run: UnitRun, lowest: int, explained: list[tuple[int, int, int]]) -> FindingKind | None:
-        """A unit that keeps a place is right below the minimum and where the message was lost."""
+        """A pre-blank unit is correct below the minimum and in place of a lost message."""
         if run.has_record:
             below = all(end <= run.first or first >= run.end for first, end in self._matched)
             starts = not self._matched or run.end <= self._matched[0][0]
             return finding_kinds.QUEUE_MINIMUM if below and starts else finding_kinds.UNIT_MISSING
-        for first, end, place in explained:
+        for first, end, damaged in explained:
             common = min(end, run.end) - max(first, run.first)
             if common > 0:
-                self._judge.lost[place] = self._judge.lost.get(place, 0) + common
+                self._judge.lost[damaged] = self._judge.lost.get(damaged, 0) + common
                 return None
         highest = max((each.end for each in self._records), default=FOREVER)
         return finding_kinds.UNIT_BLANK if run.first >= highest else None
 
     def _notes(self) -> Iterator[Finding]:
-        below = sum(run.count for run in self._judge.runs if run.answer is UnitVerdict.BELOW and not run.has_record)
+        below = sum(run.count for run in self._judge.runs if run.verdict is UnitVerdict.BELOW and not run.has_record)
         if self._end and not self._records and not self._plan.is_live:
-            what = f"{self._title} has {self._end - self._units.first} units and no record in the log"
+            what = f"{self._label} has {self._end - self._units.first} units but no record in the log"
             yield finding_kinds.QUEUE_GONE.at(self._folder, what)
         elif below:
-            what = f"{below} units of {self._title} point to records that were deleted"
+            what = f"{below} units of {self._label} point to deleted records"
             yield finding_kinds.UNITS_BELOW_MINIMUM.at(self._folder, what)
         if self._cover.unresolved:
-            what = f"{self._cover.unresolved} units of {self._title} point to an extension file that is not there"
+            what = f"{self._cover.unresolved} units of {self._label} point to a missing extension file"
             yield finding_kinds.UNIT_EXTENSION.at(self._folder, what, messages=self._cover.unresolved)
 
     def _at(self, kind: FindingKind, number: int, what: str, messages: int, remedy: str = "") -> Finding:
-        """A finding at the place of a unit, whether its file is there or not."""
+        """A finding at the position of a unit, whether or not its file exists."""
         at = number * UNIT_SIZE
         size = self._plan.queue_file_size
         path: Path = self._folder / file_name(at - at % size)
@@ -409,9 +398,9 @@ def _numbers(noun: str, first: int, end: int) -> str:
     return f"{noun} {first}" if end - first == 1 else f"{noun}s {first} to {end - 1}"
 
 
-def _length(stretch: CoveredRun, ranges: list[tuple[int, int]]) -> int:
-    """How many numbers of a stretch the ranges have."""
-    return sum(max(0, min(end, stretch.end) - max(first, stretch.first)) for first, end in ranges)
+def _overlap(run: CoveredRun, ranges: list[tuple[int, int]]) -> int:
+    """How many queue offsets of a run are in the ranges."""
+    return sum(max(0, min(end, run.end) - max(first, run.first)) for first, end in ranges)
 
 
 def _merged(*several: list[tuple[int, int]]) -> list[tuple[int, int]]:

@@ -1,13 +1,10 @@
-"""Compares the records of a range of the log with the units of their queues, in bulk.
+"""Audits one range of the log: its records, their units in the queues, and their keys in the index.
 
-For each record the unit at its own queue offset is compared, so nothing is sorted and nothing is searched. What is left
-over, records without their unit, is kept as stretches; what those units hold instead is looked at later.
+A pure function of the files: any process may audit any range in any order, and `RangeResult.join` joins the results of
+adjacent ranges. Memory: the rows of one batch, and one run per queue.
 
-
-The audit of one range of the log: its records, their units in the queues, their keys in the index.
-
-A pure function of the files: any process may audit any range, in any order, and the results of neighbouring ranges are
-joined by `join`. Memory: the rows of one batch, and one stretch for each queue.
+Units are compared in bulk: for each record the unit at its own queue offset, so nothing is sorted or searched. Records
+without their unit are kept as runs; `queues.py` looks at what those units hold instead.
 """
 
 from __future__ import annotations
@@ -26,16 +23,16 @@ from penstock.format.scan import Blank, Damage, ScanBatch, scan
 from penstock.format.topics import is_readable_topic
 from penstock.store.audit import finding_kinds
 from penstock.store.audit.cover import QueueCover, QueueName
-from penstock.store.audit.files import Maps, QueueUnits
+from penstock.store.audit.files import MapCache, QueueUnits
 from penstock.store.audit.keys import IndexFacts, KeyCheck, KeyCover, open_tables
 from penstock.store.audit.plan import NO_FILES, AuditPlan, AuditRange
-from penstock.store.audit.records import MINUTE_MS, FaultRun, Harm, RecordChecks, diagnose, join_run
+from penstock.store.audit.records import MINUTE_MS, Diagnosis, FaultRun, RecordChecks, diagnose, join_run
 from penstock.store.consume_queue import QueueExtensions
 from penstock.store.io import FileMap, Files
 
 
 class UnitCheck:
-    """The covers of all queues that a range has records of."""
+    """Compares the records of a range with their units; `covers` holds the result by queue."""
 
     def __init__(
         self,
@@ -48,12 +45,12 @@ class UnitCheck:
         self._open_queue = open_queue
         self._extensions = extensions
         self._deleted = deleted
-        self._known: dict[tuple[int, int], _Queue | None] = {}
+        self._known: dict[tuple[int, int], _QueueMatcher | None] = {}
         self.covers: dict[QueueName, QueueCover] = {}
         self.deleted_messages: dict[QueueName, int] = {}
 
     def check(self, rows: Rows) -> None:
-        """Takes the next rows of the range, with their tags codes."""
+        """Compares the next rows of the range; they must have their tags codes."""
         for topic_id, queue_id, picks in kernels.group_rows(rows):
             if (topic_id, queue_id) not in self._known:
                 self._known[topic_id, queue_id] = self._queue(self._topics.name(topic_id), queue_id)
@@ -68,15 +65,15 @@ class UnitCheck:
                 picks = picks[kept]
             queue.match(rows, picks[rows["queue_offset"][picks] >= 0])
 
-    def _queue(self, topic: str, queue_id: int) -> _Queue | None:
-        """None if no queue can have this name."""
+    def _queue(self, topic: str, queue_id: int) -> _QueueMatcher | None:
+        """None if the name is not valid for a queue."""
         if queue_id < 0 or not is_readable_topic(topic):
             return None
         name = (topic, queue_id)
-        return _Queue(name, self._open_queue(name), self._extensions, self.covers.setdefault(name, QueueCover()))
+        return _QueueMatcher(name, self._open_queue(name), self._extensions, self.covers.setdefault(name, QueueCover()))
 
 
-class _Queue:
+class _QueueMatcher:
     def __init__(self, name: QueueName, units: QueueUnits, extensions: QueueExtensions, cover: QueueCover) -> None:
         self.name = name
         self._units = units
@@ -87,27 +84,27 @@ class _Queue:
         done = 0
         while done < len(picks):
             queue_offset = int(rows["queue_offset"][picks[done]])
-            found = self._units.data_at(queue_offset)
-            stop = done if found is None else kernels.match_units(*found, rows, picks, done)
+            data = self._units.data_at(queue_offset)
+            stop = done if data is None else kernels.match_units(*data, rows, picks, done)
             if stop > done:
                 self._add(rows, picks[done:stop], matched=True)
             else:
-                stop = done + self._leave(rows, picks[done:], found)
+                stop = done + self._add_run(rows, picks[done:], data)
             done = stop
 
-    def _leave(self, rows: Rows, picks: Longs, found: tuple[memoryview, int] | None) -> int:
-        """Takes the first of these and what follows with the same answer; returns how many."""
+    def _add_run(self, rows: Rows, picks: Longs, located: tuple[memoryview, int] | None) -> int:
+        """Adds the first record and those after it with the same result; returns how many."""
         offsets = rows["queue_offset"][picks]
         jumps = np.flatnonzero(np.diff(offsets) != 1)
         count = int(jumps[0]) + 1 if len(jumps) else len(picks)
         first = int(offsets[0])
-        if found is None:
-            known = self._units.next_known(first)
-            if known is not None:
-                count = min(count, known - first)
+        if located is None:
+            next_file = self._units.next_file_start(first)
+            if next_file is not None:
+                count = min(count, next_file - first)
             self._add(rows, picks[:count], matched=False)
             return count
-        data, base = found
+        data, base = located
         count = min(count, len(data) // UNIT_SIZE - (first - base))
         units = np.frombuffer(bytes(data[(first - base) * UNIT_SIZE :][: count * UNIT_SIZE]), UNIT)
         right = self._compare(rows[picks[:count]], units)
@@ -117,7 +114,7 @@ class _Queue:
         return count
 
     def _compare(self, rows: Rows, units: np.ndarray) -> kernels.Bools:
-        """Which units are right; an address of the extension file stands for the tags code that is there."""
+        """Which units are right; an extension address is replaced by the tags code in the extension file."""
         codes = units["tags_code"].astype(np.int64)
         if (codes <= MAX_EXT_ADDRESS).any():
             codes = self._extensions.resolve(*self.name, codes)
@@ -137,16 +134,18 @@ class _Queue:
         )
 
 
+# -- the range ----------------------------------------------------------------------------------------------------
+
 _ROWS = 4096
 _ROWS_TO_MATCH = 1 << 16
 _QUEUE_FILES_OPEN = 512
 
 
 class RangeResult(msgspec.Struct):
-    """What a range of the log, or several that follow each other, are like."""
+    """The result of one range of the log, or of several adjacent ones."""
 
     base: int = -1
-    """Where the file of the range begins, of several ranges that of the last."""
+    """Where the file of the (last) range begins."""
     records: int = 0
     messages: int = 0
     bytes: int = 0
@@ -155,12 +154,12 @@ class RangeResult(msgspec.Struct):
     last_time: int | None = None
     newest_time: int = 0
     ends: dict[int, int] = {}
-    """For each log file, by its base: the physical offset behind its last valid record or filler."""
+    """For each log file, by its base: the physical offset after its last valid record or filler."""
     closed: set[int] = set()
-    """The log files that a filler ends."""
-    harm: list[Harm] = []
-    odd: dict[str, list[FaultRun]] = {}
-    """Valid records with something wrong, by kind."""
+    """The log files that end with a filler."""
+    diagnoses: list[Diagnosis] = []
+    record_faults: dict[str, list[FaultRun]] = {}
+    """Valid records with a wrong field, by kind of finding."""
     placeholders: list[tuple[int, int]] = []
     queues: dict[QueueName, QueueCover] = {}
     deleted_messages: dict[QueueName, int] = {}
@@ -169,14 +168,14 @@ class RangeResult(msgspec.Struct):
     def join(self, later: RangeResult) -> None:
         """Adds the result of a later range."""
         if later.base in self.closed:
-            return  # it lies in the filler, and whatever is there is no part of the log
+            return  # the range is inside a filler, so it is not part of the log
         if (
             self.last_time is not None
             and later.first_time is not None
             and later.first_time < self.last_time - MINUTE_MS
         ):
             step = FaultRun(later.first_offset, later.first_offset, 1, f"stored at {later.first_time} ms")
-            self.odd.setdefault(finding_kinds.TIME_STEP_BACK.name, []).append(step)
+            self.record_faults.setdefault(finding_kinds.TIME_STEP_BACK.name, []).append(step)
         if self.first_offset < 0:
             self.first_offset, self.first_time = later.first_offset, later.first_time
         self.last_time = self.last_time if later.last_time is None else later.last_time
@@ -188,11 +187,11 @@ class RangeResult(msgspec.Struct):
         self.bytes += later.bytes
         for base, end in later.ends.items():
             self.ends[base] = max(end, self.ends.get(base, -1))
-        self.harm += later.harm
+        self.diagnoses += later.diagnoses
         self.placeholders += later.placeholders
-        for kind, runs in later.odd.items():
+        for kind, runs in later.record_faults.items():
             for run in runs:
-                join_run(self.odd.setdefault(kind, []), run)
+                join_run(self.record_faults.setdefault(kind, []), run)
         for name, cover in later.queues.items():
             self.queues.setdefault(name, QueueCover()).extend(cover)
         for name, count in later.deleted_messages.items():
@@ -208,9 +207,9 @@ def audit_range(
     topics: kernels.Topics | None = None,
 ) -> RangeResult:
     """Audits one piece of the log. `topics` may be shared by all pieces of a process."""
-    with Maps(files) as maps, Maps(files, _QUEUE_FILES_OPEN) as queue_maps:
+    with MapCache(files) as maps, MapCache(files, _QUEUE_FILES_OPEN) as queue_maps:
         file = maps.get(piece.file.path)
-        if file is None:  # retention has taken it meanwhile
+        if file is None:  # retention deleted it
             return RangeResult()
         return _RangeAudit(plan, files, piece, file, maps, queue_maps, index, topics or kernels.TopicTable()).run()
 
@@ -222,8 +221,8 @@ class _RangeAudit:
         files: Files,
         piece: AuditRange,
         file: FileMap,
-        maps: Maps,
-        queue_maps: Maps,
+        maps: MapCache,
+        queue_maps: MapCache,
         index: tuple[IndexFacts, ...],
         topics: kernels.Topics,
     ) -> None:
@@ -240,8 +239,8 @@ class _RangeAudit:
             files, plan.layout.consume_queue_ext, plan.settings.mapped_file_size_consume_queue_ext
         )
         self._units = self._unit_check()
-        self._waiting: list[kernels.Rows] = []
-        """Records that are still to be compared with their queues."""
+        self._pending: list[kernels.Rows] = []
+        """Records not yet compared with their queues."""
         self._keys: KeyCheck | None = None
         if plan.settings.message_index_enable:
             tables = open_tables(plan, maps, index)
@@ -263,14 +262,14 @@ class _RangeAudit:
             start = self._scan_from(start)
         self._match_units()
         if self._keys is not None:
-            self._keys.finish(self._base + piece.stop)
+            self._keys.check_rest(self._base + piece.stop)
             result.keys = self._keys.cover
         return self._with_records()
 
     def _scan_from(self, start: int) -> int | None:
-        """Scans until the range ends; where a filler hides records, returns the position of the first of them."""
+        """Scans to the end of the range; if a filler hides records, returns the position of the first one."""
         piece, plan = self._piece, self._plan
-        found = scan(
+        items = scan(
             self._data,
             self._base,
             start,
@@ -281,11 +280,11 @@ class _RangeAudit:
             overrun=not piece.is_last,
             rows_per_batch=_ROWS,
         )
-        for item in found:
+        for item in items:
             if isinstance(item, ScanBatch):
-                self._take_rows(item.rows)
+                self._add_rows(item.rows)
             elif isinstance(item, Damage):
-                self._result.harm.append(diagnose(self._file, self._base, item))
+                self._result.diagnoses.append(diagnose(self._file, self._base, item))
             elif (hidden := self._hidden_in(item)) is not None:
                 return hidden
             else:
@@ -293,30 +292,30 @@ class _RangeAudit:
                 self._result.closed.add(self._base)
         return None
 
-    def _take_rows(self, rows: kernels.Rows) -> None:
+    def _add_rows(self, rows: kernels.Rows) -> None:
         kernels.tag_codes(self._data, self._base, rows, self._delay_levels)
         if self._result.first_offset < 0:
             self._result.first_offset = int(rows["physical_offset"][0])
         end = int(rows["physical_offset"][-1]) + int(rows["size"][-1])
         self._result.ends[self._base] = end
         self._records.check(rows)
-        self._waiting.append(rows)
-        if len(self._waiting) * _ROWS >= _ROWS_TO_MATCH:
+        self._pending.append(rows)
+        if len(self._pending) * _ROWS >= _ROWS_TO_MATCH:
             self._match_units()
         if self._keys is not None:
             hashes, numbers = kernels.index_keys(self._data, self._base, rows)
             self._keys.check(hashes, rows["physical_offset"][numbers], rows["store_timestamp"][numbers], end)
 
     def _match_units(self) -> None:
-        """Many records at a time, so that of each of many queues there are some."""
-        if self._waiting:
-            self._units.check(self._waiting[0] if len(self._waiting) == 1 else np.concatenate(self._waiting))
-            self._waiting.clear()
+        """Compares many records at once, so that each of many queues has several."""
+        if self._pending:
+            self._units.check(self._pending[0] if len(self._pending) == 1 else np.concatenate(self._pending))
+            self._pending.clear()
 
     def _hidden_in(self, filler: Blank) -> int | None:
-        """Where records lie in a filler that queues still point to, though nobody who walks the log finds them.
+        """The position of the first record inside a filler, if queues still point to records there; else None.
 
-        Records that no queue points to are what RocketMQ once cut off and never overwrote: they are gone on purpose.
+        Records in a filler without units were truncated by RocketMQ and never overwritten: they are not messages.
         """
         at = filler.position - self._base + BLANK_HEADER_SIZE
         hidden = kernels.find_record(self._data, self._base, at, len(self._data), True)
@@ -324,12 +323,12 @@ class _RangeAudit:
             return None
         size = self._base + hidden - filler.position
         what = f"a filler of {filler.size} bytes hides valid records from {self._base + hidden} on"
-        harm = Harm(filler.position, size, Reason.BLANK.name, finding_kinds.FILLER_IN_MIDDLE.name, what)
-        self._result.harm.append(harm)
+        diagnosis = Diagnosis(filler.position, size, Reason.BLANK.name, finding_kinds.FILLER_IN_MIDDLE.name, what)
+        self._result.diagnoses.append(diagnosis)
         return hidden
 
     def _has_units(self, position: int) -> bool:
-        """Whether some record from a position on is in its queue."""
+        """Whether any record from a position on has its unit."""
         rows, _, _ = kernels.walk(self._data, self._base, position, len(self._data), False, self._topics, _ROWS)
         kernels.tag_codes(self._data, self._base, rows, self._delay_levels)
         check = self._unit_check()
@@ -341,6 +340,6 @@ class _RangeAudit:
         result.records, result.messages, result.bytes = records.records, records.messages, records.bytes
         result.first_time, result.last_time = records.first_time, records.last_time
         result.newest_time = records.newest_time
-        result.odd, result.placeholders = records.runs, records.placeholders
+        result.record_faults, result.placeholders = records.runs, records.placeholders
         result.queues, result.deleted_messages = self._units.covers, self._units.deleted_messages
         return result

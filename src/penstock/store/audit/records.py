@@ -1,9 +1,8 @@
-"""What a walk does not check of valid records: topic, queue id, store time. Notes what a repair put into the log.
+"""Checks single records of the log: the fields of valid records, and what is wrong with bytes that are not a record.
 
-What is wrong with bytes of the log that are no record: the reason of a scan, made into a kind of finding.
-
-A scan tells at which check a record failed. A wrong size and wrong lengths fail the same check: what lies between this
-place and the next valid record decides which of them it is.
+`RecordChecks` checks what a walk does not (topic, queue id, store time) and notes the placeholders that a repair wrote.
+`diagnose` turns the reason at which a scan stopped into a kind of finding. A wrong size and wrong lengths fail the same
+check; the distance to the next valid record decides between them.
 """
 
 from __future__ import annotations
@@ -34,17 +33,17 @@ MINUTE_MS = 60_000
 
 
 class FaultRun(msgspec.Struct):
-    """Records next to each other with the same fault."""
+    """Adjacent records with the same fault."""
 
     first: int
-    """Physical offset of the first."""
+    """Physical offset of the first record."""
     end: int
     count: int
     detail: str
 
 
 class RecordChecks:
-    """Goes over the rows of a range, batch after batch; afterwards `runs` has what was odd, by kind."""
+    """Checks the rows of a range, batch by batch; `runs` holds the faults by kind."""
 
     def __init__(self, topics: Topics, now_ms: int) -> None:
         self._topics = topics
@@ -63,7 +62,6 @@ class RecordChecks:
         return self._previous
 
     def check(self, rows: Rows) -> None:
-        """Takes the next rows of the range."""
         types = rows["sys_flag"] & TRANSACTION_MASK
         has_unit = (types != TRANSACTION_PREPARED) & (types != TRANSACTION_ROLLBACK)
         self.records += len(rows)
@@ -113,9 +111,9 @@ class RecordChecks:
                     lambda row: f"topic {self._topics.name(row['topic_id'])!r}",
                 )
 
-    def _add(self, kind: FindingKind, rows: Rows, odd: Bools, detail: Describe) -> None:
+    def _add(self, kind: FindingKind, rows: Rows, faulty: Bools, detail: Describe) -> None:
         runs = self.runs.setdefault(kind.name, [])
-        edges = np.flatnonzero(np.diff(np.concatenate(([False], odd, [False])).astype(np.int8)))
+        edges = np.flatnonzero(np.diff(np.concatenate(([False], faulty, [False])).astype(np.int8)))
         for first, stop in edges.reshape(-1, 2).tolist():
             last = rows[stop - 1]
             begin = int(rows["physical_offset"][first])
@@ -124,12 +122,14 @@ class RecordChecks:
 
 
 def join_run(runs: list[FaultRun], new: FaultRun) -> None:
-    """Adds a run behind those that are there, to the last one if it goes on where that ended."""
+    """Appends a run, or extends the last one if the new one follows it directly."""
     if runs and runs[-1].end == new.first:
         runs[-1].end, runs[-1].count = new.end, runs[-1].count + new.count
     else:
         runs.append(new)
 
+
+# -- damaged bytes ------------------------------------------------------------------------------------------------
 
 _INT = struct.Struct(">i")
 _LONG = struct.Struct(">q")
@@ -144,8 +144,8 @@ _BY_REASON = {
 }
 
 
-class Harm(msgspec.Struct, frozen=True):
-    """A range of the log without a valid record, and why its first record is none."""
+class Diagnosis(msgspec.Struct, frozen=True):
+    """A range of the log without a valid record, and why its first bytes are not one."""
 
     physical_offset: int
     size: int
@@ -159,51 +159,51 @@ class Harm(msgspec.Struct, frozen=True):
         return self.physical_offset + self.size
 
 
-def diagnose(file: FileMap, base: int, damage: Damage) -> Harm:
-    """Looks at damage that lies in a file which begins at `base`."""
+def diagnose(file: FileMap, base: int, damage: Damage) -> Diagnosis:
+    """Diagnoses damage in a file that begins at `base`."""
     at = damage.position - base
-    kind, what = _judge(file, at, damage)
-    return Harm(damage.position, damage.size, damage.reason.name, kind.name, what)
+    kind, what = _classify(file, at, damage)
+    return Diagnosis(damage.position, damage.size, damage.reason.name, kind.name, what)
 
 
-def _judge(file: FileMap, at: int, damage: Damage) -> tuple[FindingKind, str]:
+def _classify(file: FileMap, at: int, damage: Damage) -> tuple[FindingKind, str]:
     data, reason = file.view, damage.reason
     magic = int.from_bytes(data[at + 4 : at + 8], "big")
     stored = _INT.unpack_from(data, at)[0] if at + 4 <= len(data) else 0
     if reason is Reason.UNWRITTEN and is_zero(file, at, at + damage.size):
-        return finding_kinds.LOG_HOLE, "nothing was written here, and records follow"
+        return finding_kinds.LOG_HOLE, "nothing was written here, but records follow"
     if magic == BLANK_MAGIC:
         return (
             finding_kinds.FILLER_IN_MIDDLE,
-            f"a filler says {stored} bytes, and {len(data) - at} are left in the file",
+            f"a filler claims {stored} bytes, but {len(data) - at} are left in the file",
         )
     if reason in (Reason.BAD_SIZE, Reason.BEYOND_END):
-        return finding_kinds.RECORD_SIZE, f"the record says that it has {stored} bytes, and {len(data) - at} are left"
+        return finding_kinds.RECORD_SIZE, f"the record claims {stored} bytes, but {len(data) - at} are left in the file"
     if reason is Reason.BAD_POSITION:
         (position,) = _LONG.unpack_from(data, at + 28)
-        return finding_kinds.RECORD_POSITION, f"the record says that it lies at {position}"
+        return finding_kinds.RECORD_POSITION, f"the record claims to be at {position}"
     if reason is Reason.BAD_LENGTHS:
         parts = _length_of_parts(data, at)
         if parts is not None and parts == damage.size != stored:
-            return finding_kinds.RECORD_SIZE, f"the record says that it has {stored} bytes, and its parts make {parts}"
-        return finding_kinds.RECORD_LENGTHS, f"the parts of the record do not make its {stored} bytes"
+            return finding_kinds.RECORD_SIZE, f"the record claims {stored} bytes, but its parts add up to {parts}"
+        return finding_kinds.RECORD_LENGTHS, f"the parts of the record do not add up to its {stored} bytes"
     if reason is Reason.BAD_CRC:
-        return finding_kinds.RECORD_CRC, "the body does not have the CRC that the record says"
+        return finding_kinds.RECORD_CRC, "the body does not match the CRC in its record"
     return _BY_REASON[reason], f"0x{magic:08x} is not a record's magic"
 
 
 def _length_of_parts(data: memoryview, at: int) -> int | None:
-    """The size that a record's own lengths add up to, None if they lead out of the file."""
+    """The size that a record's lengths add up to; None if they exceed the file."""
     fixed, digits = MIN_RECORD_SIZE, 1
     if int.from_bytes(data[at + 4 : at + 8], "big") == MESSAGE_MAGIC_V2:
         fixed, digits = MIN_RECORD_SIZE_V2, 2
     born_size, store_size = host_sizes(_INT.unpack_from(data, at + 36)[0])
-    length, place = born_size + store_size - 16, at + 68 + born_size + store_size
+    length, position = born_size + store_size - 16, at + 68 + born_size + store_size
     for size in (4, digits, 2):
-        if not at <= place <= len(data) - size:
+        if not at <= position <= len(data) - size:
             return None
-        part = int.from_bytes(data[place : place + size], "big", signed=True)
+        part = int.from_bytes(data[position : position + size], "big", signed=True)
         if part < 0:
             return None
-        length, place = length + part, place + size + part
+        length, position = length + part, position + size + part
     return fixed + length

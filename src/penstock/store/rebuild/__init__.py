@@ -1,9 +1,16 @@
-"""Queues and index built anew from ranges of the log, each by itself: in one process, or by many on many hosts.
+"""Rebuilds queues and index from independent ranges of the log, in one process or on many hosts.
 
-`job.py` has the order of it, and takes whoever runs the ranges as an argument. What it puts in place, and how, is what
-`store/repair` does for one process; queues that do not come out of ranges alone are left to it.
+`job.py` has the order of the steps; the runner of the ranges is an argument. The swap, and queues that cannot be built
+from ranges alone, are left to `store/repair`.
 """
 
-from penstock.store.rebuild.job import InThreads, RangesReport, TaskRunner, is_soon_done, one_by_one, rebuild_by_ranges
+from penstock.store.rebuild.job import (
+    RangesReport,
+    TaskRunner,
+    ThreadRunner,
+    is_small_job,
+    rebuild_by_ranges,
+    run_serially,
+)
 
-__all__ = ["InThreads", "RangesReport", "TaskRunner", "is_soon_done", "one_by_one", "rebuild_by_ranges"]
+__all__ = ["RangesReport", "TaskRunner", "ThreadRunner", "is_small_job", "rebuild_by_ranges", "run_serially"]

@@ -1,15 +1,9 @@
-"""Runs the pieces of a rebuild in this process, on a thread for each core.
+"""The order of a rebuild by ranges: plan, build the ranges, combine their notes, complete queues and index, swap.
 
-Kernels, writes and syncs let go of the interpreter's lock, so that two threads take little more than half the time of
-one. A piece that fails ends the run when those that were begun are done.
-
-
-The order of a rebuild by ranges: plan, build the ranges, add up, finish queues and index, swap.
-
-Whoever runs the ranges is an argument: one after the other in this process, or Spark's workers. What is built lies in
-the staging folder until it is whole, checked and synced; then it is swapped as `repair` does it, and the old files go
-to the quarantine. Killed at any moment before that, the old files are in force, and a later run with the same log and
-settings goes on with the ranges that are not done. Memory here is a few numbers for each range and queue.
+A `TaskRunner` runs the tasks: serially, on threads (`ThreadRunner`), or on Spark's workers. The new files are in the
+staging folder until they are complete, checked and synced; then they are swapped in as by `repair`, and the old files
+go to the quarantine. If the process is killed before that, the old files stay in force, and a later run with the same
+log and settings resumes with the ranges that are not done. Memory is a few numbers per range and queue.
 """
 
 from __future__ import annotations
@@ -32,30 +26,45 @@ from penstock.store.audit.cover import QueueName
 from penstock.store.damage import MayExceed, never
 from penstock.store.deleted_topics import read_deleted_topics
 from penstock.store.io import Files
-from penstock.store.rebuild.finish import Finish, IndexFilePlan, QueueGroup
+from penstock.store.rebuild.assembly import Assembler, IndexFilePlan, QueueGroup
 from penstock.store.rebuild.plan import (
     RebuildPlan,
     RebuildRange,
     RebuildSource,
     RebuildTask,
     cut_log,
-    in_place,
-    into_folder,
+    open_in_place,
+    open_into_folder,
     read_plan,
 )
-from penstock.store.rebuild.ranges import RangeNote, add_up, build_range, decode_note, noted
-from penstock.store.repair.report import Progress, RebuildReport, silent
+from penstock.store.rebuild.ranges import RangeNote, build_range, combine_notes, decode_note, read_note
+from penstock.store.repair.report import Progress, RebuildReport, no_progress
 from penstock.store.settings import Settings
 
 _MAX_THREADS: Final = 4
-_WORTH_HANDING_OUT: Final = 12_000_000
+_MIN_UNITS_FOR_WORKERS: Final = 12_000_000
 _WALK: Final = "walk the log"
 
 
-class InThreads:
-    """A `Run`; tells how far it is in the log."""
+class TaskRunner(Protocol):
+    """Calls `work` for each piece, anywhere; returns the results in the order of the pieces."""
 
-    def __init__(self, progress: Progress = silent) -> None:
+    def __call__(self, work: Callable[[Any], bytes], pieces: Sequence[Any]) -> list[bytes]: ...
+
+
+def run_serially(work: Callable[[Any], bytes], pieces: Sequence[Any]) -> list[bytes]:
+    """A TaskRunner without concurrency."""
+    return [work(piece) for piece in pieces]
+
+
+class ThreadRunner:
+    """A TaskRunner with one thread per core, at most four; reports progress in the log.
+
+    Kernels, writes and syncs release the interpreter's lock. A task that fails ends the run once the started tasks have
+    ended.
+    """
+
+    def __init__(self, progress: Progress = no_progress) -> None:
         self._progress = progress
 
     def __call__(self, work: Callable[[Any], bytes], pieces: Sequence[Any]) -> list[bytes]:
@@ -71,43 +80,33 @@ class InThreads:
         return results
 
 
-def is_soon_done(pieces: Sequence[Any]) -> bool:
-    """Whether to finish these takes less time here than to hand them to others."""
+def is_small_job(pieces: Sequence[Any]) -> bool:
+    """Whether completing these takes less time here than sending them to workers."""
     return all(isinstance(piece, IndexFilePlan | QueueGroup) for piece in pieces) and (
-        sum(piece.items if isinstance(piece, IndexFilePlan) else piece.units for piece in pieces) < _WORTH_HANDING_OUT
+        sum(piece.items if isinstance(piece, IndexFilePlan) else piece.units for piece in pieces)
+        < _MIN_UNITS_FOR_WORKERS
     )
-
-
-class TaskRunner(Protocol):
-    """Does some work for each of some pieces, wherever; returns what came out, in the order of the pieces."""
-
-    def __call__(self, work: Callable[[Any], bytes], pieces: Sequence[Any]) -> list[bytes]: ...
-
-
-def one_by_one(work: Callable[[Any], bytes], pieces: Sequence[Any]) -> list[bytes]:
-    """Runs everything here, without anybody's help."""
-    return [work(piece) for piece in pieces]
 
 
 class RangesReport(RebuildReport, kw_only=True):
     """What a rebuild by ranges did; with `dry_run`, would do."""
 
     into: str = ""
-    """The folder that has the new files, if the store's own were left alone."""
+    """The folder with the new files, if the store itself was not changed."""
     records: int = 0
     ranges: int = 0
     resumed: int = 0
-    """Ranges that an earlier run had built already."""
+    """Ranges that an earlier run had built."""
     damaged: int = 0
-    """Ranges of the log without a valid record, which were passed over."""
+    """Ranges of the log without a valid record, which were skipped."""
     in_log_order: list[str] = msgspec.field(default_factory=list)
-    """Queues whose offsets go back somewhere, so that they were built by one process."""
+    """Queues that one process built in log order, because their offsets go back somewhere."""
 
 
 def rebuild_by_ranges(
     folder: str | Path,
     settings: Settings | None = None,
-    run: TaskRunner = one_by_one,
+    run: TaskRunner = run_serially,
     *,
     topic: str | None = None,
     queue_id: int | None = None,
@@ -116,27 +115,27 @@ def rebuild_by_ranges(
     range_size: int | None = None,
     files: Files | None = None,
     clock: Callable[[], int] = now_ms,
-    progress: Progress = silent,
+    progress: Progress = no_progress,
     may_exceed: MayExceed = never,
 ) -> RangesReport:
-    """Rebuilds queues, of one topic or with one queue id if that is given, or all of them and the index.
+    """Rebuilds the queues of one topic or with one queue id, or all queues and the index.
 
-    Nobody may have the store open, unless it goes `into` another folder. Raises BadStore, StoreInUse, BadSettings or
-    StoreFailed; then the old files are in their places.
+    No process may have the store open, unless the new files go `into` another folder. Raises BadStore, StoreInUse,
+    BadSettings or StoreFailed; then the old files are in place.
     """
     settings = settings or Settings()
     common: dict[str, Any] = {"dry_run": dry_run, "files": files, "clock": clock, "may_exceed": may_exceed}
     if into is None:
-        opening = in_place(Path(folder).absolute(), settings, **common)
+        opening = open_in_place(Path(folder).absolute(), settings, **common)
     else:
-        opening = into_folder(Path(folder).absolute(), Path(into), settings, **common)
+        opening = open_into_folder(Path(folder).absolute(), Path(into), settings, **common)
     with opening as source:
         wants_index = topic is None and queue_id is None
         if wants_index and source.index_problem:
             raise BadStore(source.index_problem)
         task = _task(source, topic, queue_id, wants_index and source.settings.message_index_enable)
         job = _Job(source, task, run, dry_run, range_size, progress)
-        report = job.do()
+        report = job.run()
         report.into = "" if into is None else str(into)
         return report
 
@@ -146,7 +145,7 @@ def _task(source: RebuildSource, topic: str | None, queue_id: int | None, with_i
     geometry = settings.index_geometry
     return RebuildTask(
         source.log,
-        str(source.target.staging.absolute()),
+        str(source.output.staging.absolute()),
         settings.mapped_file_size_consume_queue,
         (geometry.slots, geometry.items) if with_index else None,
         settings.delay_levels,
@@ -174,77 +173,79 @@ class _Job:
         self._range_size = range_size
         self._progress = progress
 
-    def do(self) -> RangesReport:
+    def run(self) -> RangesReport:
         plan = self._plan()
-        notes = {} if self._dry_run else self._noted(plan)
-        report, bad = self._do(plan, notes)
-        if bad and notes:  # what an earlier run left is not all there: a crash of the whole host took some of it
-            clear_staging(self._io, self._source.target)
-            report, bad = self._do(self._plan(), {})
+        notes = {} if self._dry_run else self._read_notes(plan)
+        report, bad = self._attempt(plan, notes)
+        if bad and notes:  # a crash of the host took some of what an earlier run left
+            clear_staging(self._io, self._source.output)
+            report, bad = self._attempt(self._plan(), {})
         if bad:
-            raise StoreFailed("what was built reads back differently; nothing was replaced, check the disk", path=bad)
+            raise StoreFailed(
+                "the new files read back differently than written; nothing was replaced, check the disk", path=bad
+            )
         return report
 
     def _plan(self) -> RebuildPlan:
-        """The one of an earlier run that had the same to do, or a new one in an empty staging folder."""
-        left = None if self._dry_run else read_plan(self._io, self._source.target.staging)
+        """The plan of an earlier run with the same task, or a new one in an empty staging folder."""
+        left = None if self._dry_run else read_plan(self._io, self._source.output.staging)
         if left is not None and left.task == self._task and self._range_size is None:
             return self._resumed(left)
         plan = RebuildPlan(secrets.token_hex(8), self._task, cut_log(self._task.log, self._range_size))
         if left is not None and left.task == self._task and left.ranges == plan.ranges:
             return self._resumed(left)
         if not self._dry_run:
-            clear_staging(self._io, self._source.target)
+            clear_staging(self._io, self._source.output)
             plan.write(self._io)
         return plan
 
     def _resumed(self, plan: RebuildPlan) -> RebuildPlan:
-        """Removes what a power cut has left of a queue's file that had its name and not yet its size."""
+        """Removes queue files without their full size, which a power failure can leave."""
         for path, facts in list(self._io.under(plan.queues)):
             if facts.st_size != self._task.queue_file_size:
                 self._io.unlink(path)
         return plan
 
-    def _noted(self, plan: RebuildPlan) -> dict[int, RangeNote]:
-        found = (noted(plan, self._io, piece) for piece in plan.ranges)
-        return {note.number: note for note in found if note is not None}
+    def _read_notes(self, plan: RebuildPlan) -> dict[int, RangeNote]:
+        notes = (read_note(plan, self._io, piece) for piece in plan.ranges)
+        return {note.number: note for note in notes if note is not None}
 
-    def _do(self, plan: RebuildPlan, notes: dict[int, RangeNote]) -> tuple[RangesReport, str]:
-        """The report; and where something that was built is not as it should be, before anything was replaced."""
+    def _attempt(self, plan: RebuildPlan, notes: dict[int, RangeNote]) -> tuple[RangesReport, str]:
+        """The report; or the path of a bad file, before anything was replaced."""
         missing = [piece for piece in plan.ranges if piece.number not in notes]
         files = Files() if self._dry_run else self._io
         built = self._run(functools.partial(build_range, plan, files, self._dry_run), missing)
-        everything = {**notes, **{note.number: note for note in map(decode_note, built)}}
-        sums = add_up(plan, (everything[piece.number] for piece in plan.ranges))
+        all_notes = {**notes, **{note.number: note for note in map(decode_note, built)}}
+        totals = combine_notes(plan, (all_notes[piece.number] for piece in plan.ranges))
         report = RangesReport(
             str(self._source.layout.root),
             self._dry_run,
-            sums.begin,
-            sums.end,
-            records=sums.records,
+            totals.begin,
+            totals.end,
+            records=totals.records,
             ranges=len(plan.ranges),
             resumed=len(notes),
-            damaged=len(sums.damage),
+            damaged=len(totals.damage),
         )
-        finish = Finish(self._source, plan, sums, self._run, self._progress)
-        report.in_log_order = [_name(name) for name in sorted(finish.in_log_order)]
+        assembler = Assembler(self._source, plan, totals, self._run, self._progress)
+        report.in_log_order = [_name(name) for name in sorted(assembler.in_log_order)]
         if self._dry_run:
-            report.rebuilt = finish.rehearse()
+            report.rebuilt = assembler.preview()
             return report, ""
-        bad = finish.build()
+        bad = assembler.assemble()
         if bad:
             return report, bad
-        report.rebuilt = finish.put_in_place()
-        if self._source.place is not None:
-            with self._source.place.open(self._progress, were_bodies_checked=sums.is_sound and not notes) as store:
+        report.rebuilt = assembler.swap_in()
+        if self._source.owned is not None:
+            with self._source.owned.open(self._progress, bodies_checked=totals.is_sound and not notes) as store:
                 report.start = store.report.notes
         else:
-            self._tidy()
+            self._remove_scratch()
         return report, ""
 
-    def _tidy(self) -> None:
-        """Leaves nothing but queues and index in another folder."""
-        own = self._source.target.root / "penstock"
+    def _remove_scratch(self) -> None:
+        """Leaves only queues and index in the output folder."""
+        own = self._source.output.root / "penstock"
         for folder in self._io.names(own / "quarantine"):
             self._io.remove_folder(own / "quarantine" / folder)
         for name in ("quarantine", "staging"):

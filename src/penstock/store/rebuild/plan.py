@@ -1,14 +1,11 @@
-"""What a rebuild is to do, and how the log is cut for it: values that travel to whoever builds a range.
+"""What a rebuild builds, where it reads and writes, and how it splits the log.
 
-The plan lies in the staging folder as `rebuild/plan.json`. Whoever builds looks for it first, which tells whether this
-host sees the store's folder at all; and a later run that has the same to do finds there which ranges are done. Ranges
-are cut without regard to records: each owns those that begin in it.
+Plan and task are plain values that travel to the processes that build ranges. The plan is in the staging folder as
+`rebuild/plan.json`. Every task reads it first, which shows whether its host sees the store's folder; a later run with
+the same task finds there which ranges are done. Ranges are cut at any byte: each owns the records that begin in it.
 
-
-Where a rebuild reads and where it writes: the store itself, which it then owns; or another folder.
-
-With another folder the store is only read, also while a broker appends to it: up to the end that consumers may see. The
-new folder gets queues and index where a store has them, and nothing else stays in it.
+A rebuild in place owns the store. A rebuild into another folder only reads the store, up to the end that consumers may
+see, so a broker may be appending to it; the new folder gets queues and index and nothing else.
 """
 
 from __future__ import annotations
@@ -30,12 +27,12 @@ from penstock.store.layout import Layout
 from penstock.store.mapped_file_queue import MappedFileQueue
 from penstock.store.overlay import OverlayFiles
 from penstock.store.readonly.tail import StoreTail
-from penstock.store.repair.target import RepairTarget, fit_sizes, own
+from penstock.store.repair.target import RepairTarget, fit_sizes, open_target
 from penstock.store.settings import Settings
 
 _RANGES: Final = 8
-_LEAST: Final = 4 << 20
-_MOST: Final = 128 << 20
+_MIN_RANGE: Final = 4 << 20
+_MAX_RANGE: Final = 128 << 20
 
 
 class RebuildRange(msgspec.Struct, frozen=True):
@@ -47,26 +44,26 @@ class RebuildRange(msgspec.Struct, frozen=True):
     start: int
     stop: int
     resync: bool
-    """Whether another range lies before it in the file: then it begins with the first record that is found."""
+    """Whether the file has an earlier range; if so, this one begins at the first record in it."""
     overrun: bool
-    """Whether another one lies behind it."""
+    """Whether the file has a later range."""
 
 
 class LogFacts(msgspec.Struct, frozen=True):
-    """The log as it was when a plan was made: what is built from another one is of no use."""
+    """The log at the time of the plan; ranges built from a log that differs are not reused."""
 
     folder: str
     file_size: int
     begin: int
     end: int
     files: list[tuple[int, int]]
-    """Where each file begins, and when it was modified last."""
+    """Each file's base offset and modification time."""
     is_live: bool = False
-    """Whether somebody appends to it: then its files change, and what lies before `end` does not."""
+    """Whether a broker appends to it: its files change, but not the bytes before `end`."""
 
 
 class RebuildTask(msgspec.Struct, frozen=True):
-    """What is to be built from the log."""
+    """What to build from the log."""
 
     log: LogFacts
     staging: str
@@ -77,7 +74,7 @@ class RebuildTask(msgspec.Struct, frozen=True):
     topic: str | None
     queue_id: int | None
     deleted: dict[str, int]
-    """Topics that were deleted: their records before this physical offset get no units."""
+    """Deleted topics: their records before this physical offset get no units."""
 
     @property
     def geometry(self) -> IndexGeometry:
@@ -88,7 +85,7 @@ class RebuildTask(msgspec.Struct, frozen=True):
 
 
 class RebuildPlan(msgspec.Struct, frozen=True):
-    """A task, and the ranges it is cut into. `token` is its own: a folder with another one is another folder."""
+    """A task and its ranges. `token` is unique, so it identifies the folder that the plan was written to."""
 
     token: str
     task: RebuildTask
@@ -96,7 +93,7 @@ class RebuildPlan(msgspec.Struct, frozen=True):
 
     @property
     def folder(self) -> Path:
-        """Where notes and keys of the ranges are."""
+        """The folder of the ranges' notes and keys."""
         return Path(self.task.staging, "rebuild")
 
     @property
@@ -116,10 +113,10 @@ class RebuildPlan(msgspec.Struct, frozen=True):
     def write(self, files: Files) -> None:
         write_sealed(files, self.folder / "plan.json", self)
 
-    def check_seen(self, files: Files) -> None:
+    def check_visible(self, files: Files) -> None:
         """Raises BadStore unless this host sees the folder that the plan was written to."""
-        found = read_sealed(files, self.folder / "plan.json", RebuildPlan)
-        if found is None or found.token != self.token:
+        plan = read_sealed(files, self.folder / "plan.json", RebuildPlan)
+        if plan is None or plan.token != self.token:
             raise BadStore(
                 f"the host {socket.gethostname()} does not see the folder that is being rebuilt; all hosts of the "
                 "cluster must see the store under one path",
@@ -128,17 +125,17 @@ class RebuildPlan(msgspec.Struct, frozen=True):
 
 
 def read_plan(files: Files, staging: Path) -> RebuildPlan | None:
-    """The plan that an earlier run left, None if it left none."""
+    """The plan of an earlier run, or None."""
     return read_sealed(files, staging / "rebuild" / "plan.json", RebuildPlan)
 
 
 def cut_log(log: LogFacts, size: int | None = None) -> list[RebuildRange]:
-    """The log in ranges of about `size` bytes."""
-    least = size or min(max((log.end - log.begin) // _RANGES, _LEAST), _MOST)
+    """Splits the log into ranges of about `size` bytes."""
+    target_size = size or min(max((log.end - log.begin) // _RANGES, _MIN_RANGE), _MAX_RANGE)
     ranges: list[RebuildRange] = []
     for base, _ in log.files:
         end = min(log.end - base, log.file_size)
-        count = max(round(end / least), 1) if end > 0 else 0
+        count = max(round(end / target_size), 1) if end > 0 else 0
         borders = [end * number // count for number in range(count + 1)] if count else []
         for number in range(count):
             resync, overrun = number > 0, number < count - 1
@@ -146,23 +143,26 @@ def cut_log(log: LogFacts, size: int | None = None) -> list[RebuildRange]:
     return ranges
 
 
+# -- where a rebuild reads and writes -----------------------------------------------------------------------------
+
+
 class RebuildSource(msgspec.Struct, frozen=True):
-    """A log, the store that it is of, and the folder that gets what is built."""
+    """A store, its log, and the folder for the new files."""
 
     files: Files
     layout: Layout
-    target: Layout
+    output: Layout
     settings: Settings
     index_problem: str
     clock: Callable[[], int]
     quarantine: Quarantine
     log: LogFacts
-    place: RepairTarget | None
-    """The store, if it is rebuilt itself."""
+    owned: RepairTarget | None
+    """The store, if it is rebuilt in place."""
 
 
 @contextlib.contextmanager
-def in_place(
+def open_in_place(
     folder: Path,
     settings: Settings,
     *,
@@ -171,30 +171,30 @@ def in_place(
     clock: Callable[[], int],
     may_exceed: MayExceed,
 ) -> Iterator[RebuildSource]:
-    """Owns the store until the end. Raises BadStore, StoreInUse, StoreFailed."""
-    owning = own(folder, settings, dry_run=dry_run, files=files, clock=clock, may_exceed=may_exceed)
+    """Holds the store's lock. Raises BadStore, StoreInUse, StoreFailed."""
+    opening = open_target(folder, settings, dry_run=dry_run, files=files, clock=clock, may_exceed=may_exceed)
     with contextlib.ExitStack() as stack:
         try:
-            place = stack.enter_context(owning)
+            owned = stack.enter_context(opening)
         except StoreInUse:
             check_unused(Layout.of(folder, settings), files)
-            raise  # it is a job of external dispatch
-        log = _look(place.layout, place.settings)
+            raise  # a job of external dispatch has it
+        log = _log_facts(owned.layout, owned.settings)
         yield RebuildSource(
-            place.files,
-            place.layout,
-            place.layout,
-            place.settings,
-            place.index_problem,
+            owned.files,
+            owned.layout,
+            owned.layout,
+            owned.settings,
+            owned.index_problem,
             clock,
-            place.quarantine,
+            owned.quarantine,
             log,
-            place,
+            owned,
         )
 
 
 @contextlib.contextmanager
-def into_folder(
+def open_into_folder(
     folder: Path,
     into: Path,
     settings: Settings,
@@ -204,50 +204,52 @@ def into_folder(
     clock: Callable[[], int],
     may_exceed: MayExceed,
 ) -> Iterator[RebuildSource]:
-    """Owns only the new folder, which must have no queues and no index. Raises BadStore, BadSettings, StoreInUse."""
+    """Locks only the new folder, which must have no queues and no index. Raises BadStore, BadSettings, StoreInUse."""
     layout = Layout.of(folder, settings)
     if not folder.is_dir() or not layout.commit_log.is_dir():
         raise BadStore("there is no store here; check the path", path=folder)
-    target = Layout(into.absolute(), layout.commit_log)
-    if target.root.resolve() == folder.resolve() or folder.resolve() in target.root.resolve().parents:
-        raise BadSettings(f"--into {into}: that is the store itself, or lies in it; name a folder elsewhere")
+    output = Layout(into.absolute(), layout.commit_log)
+    if output.root.resolve() == folder.resolve() or folder.resolve() in output.root.resolve().parents:
+        raise BadSettings(f"--into {into}: this is the store itself or a folder in it; give a folder elsewhere")
     real = files or Files()
-    if any(real.names(each) for each in (target.consume_queue, target.index)):
-        raise BadSettings(f"--into {into}: there are queues or an index already; name a folder without")
+    if any(real.names(each) for each in (output.consume_queue, output.index)):
+        raise BadSettings(f"--into {into}: the folder already has queues or an index; give another one")
     fitted = fit_sizes(settings, OverlayFiles(), layout)
     if real.lock_owner(layout.lock):
-        log = _look_at_live(layout, fitted.settings)
+        log = _live_log_facts(layout, fitted.settings)
     else:
-        log = _look(layout, fitted.settings)
-    quarantine = Quarantine(real, target.quarantine, clock, may_exceed=may_exceed)
-    lock = None if dry_run else real.lock(target.root / "penstock" / "lock")
+        log = _log_facts(layout, fitted.settings)
+    quarantine = Quarantine(real, output.quarantine, clock, may_exceed=may_exceed)
+    lock = None if dry_run else real.lock(output.root / "penstock" / "lock")
     try:
-        using = OverlayFiles() if dry_run else real
+        used = OverlayFiles() if dry_run else real
         problem = fitted.index_problem
-        yield RebuildSource(using, layout, target, fitted.settings, problem, clock, quarantine, log, None)
+        yield RebuildSource(used, layout, output, fitted.settings, problem, clock, quarantine, log, None)
     finally:
         if lock is not None:
             lock.release()
 
 
-def _look(layout: Layout, settings: Settings) -> LogFacts:
-    """A log that nobody appends to. Raises BadStore if its files are not as they must be: that is left to `repair`."""
+def _log_facts(layout: Layout, settings: Settings) -> LogFacts:
+    """The facts of a log that does not grow. Raises BadStore if its files need a `repair` first."""
     files, size = OverlayFiles(), settings.mapped_file_size_commit_log
     queue = MappedFileQueue(files, layout.commit_log, size)
     offsets = queue.look().offsets
     begin = offsets[0] if offsets else 0
-    return _facts(layout, size, begin, begin + len(offsets) * size, list(offsets))
+    return _facts_of(layout, size, begin, begin + len(offsets) * size, list(offsets))
 
 
-def _look_at_live(layout: Layout, settings: Settings) -> LogFacts:
+def _live_log_facts(layout: Layout, settings: Settings) -> LogFacts:
     tail = StoreTail(layout, settings)
     with contextlib.closing(tail):
         size = tail.settings.mapped_file_size_commit_log
         offsets = list(range(tail.log_min - tail.log_min % size, tail.log_end, size))
-        return _facts(layout, size, tail.log_min, tail.log_end, offsets, is_live=True)
+        return _facts_of(layout, size, tail.log_min, tail.log_end, offsets, is_live=True)
 
 
-def _facts(layout: Layout, size: int, begin: int, end: int, offsets: list[int], *, is_live: bool = False) -> LogFacts:
+def _facts_of(
+    layout: Layout, size: int, begin: int, end: int, offsets: list[int], *, is_live: bool = False
+) -> LogFacts:
     files = OverlayFiles()
     times = [0 if is_live else files.modified_ms(layout.commit_log / f"{offset:020d}") for offset in offsets]
     folder = str(layout.commit_log.absolute())
@@ -255,7 +257,7 @@ def _facts(layout: Layout, size: int, begin: int, end: int, offsets: list[int], 
 
 
 def check_unused(layout: Layout, files: Files | None = None) -> None:
-    """Raises StoreInUse if somebody has the store open; takes nothing."""
+    """Raises StoreInUse if another process has the store open; takes no lock."""
     if (files or Files()).lock_owner(layout.lock):
         raise StoreInUse(
             "the store is in use; stop its broker first, or build into another folder with `penstock pipeline rebuild "

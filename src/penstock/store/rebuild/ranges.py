@@ -1,35 +1,23 @@
-"""The units of one range, by queue, on their way into the staged queue files.
+"""Builds one range of the log, and combines the notes of all ranges.
 
-A unit's file and its place in it follow from its own queue offset, so ranges need not know of each other and nothing is
-sorted. Files are made as they are needed, sparse, by whichever range comes first; several processes may store into one,
-each its own units. A range that is built again stores the same bytes. A kill leaves a file with holes, which nobody
-looks into before all ranges are done.
+Building walks the range with every check of a repair, CRC included, writes its units into the staged queue files and
+its keys into a file, and then its note. So a range that has a note is complete. A unit's file and position follow from
+its queue offset: ranges are independent, several processes may write into one file, and building a range twice writes
+the same bytes. Nothing is synced: what a power failure takes of notes, keys and units is noticed when a later run reads
+the notes, and when queues and index are completed. Staged files are sparse and are not read before all ranges are done.
 
+Combining is pure. In a sound log the runs of a queue follow each other from range to range. A queue whose offsets go
+back (its topic was deleted and created again, a header is damaged) depends on the order of the log and is left to
+`Staging`. So is everything, if the ranges do not fit together.
 
-The keys of a range, in log order: 20 bytes each, in a file of the staging folder.
+The keys of a range, in log order, 20 bytes each, little-endian, in a file of the staging folder:
 
     OFFSET  SIZE  DESCRIPTION
     0       4     hash of the key
     4       8     physical offset of its record
     12      8     store time of its record
 
-Little-endian, and gone when the rebuild is. Not checksummed: whoever reads checks that the offsets lie in the range, in
-order, which zeros that a crash left in place of bytes do not.
-
-
-Builds one range: walks it, stores its units into the staged queues and its keys into a file, and notes what it saw.
-
-Every record is checked as a repair checks it, CRC included. The note is written last, so a range whose note is there
-was built to its end. Nothing is synced: what a power cut took of notes, keys and units is found out when a later run
-looks for them and when queues and index are finished. Any number of ranges may be built at once, by any process; one
-that is built twice comes out the same.
-
-
-What the notes of all ranges add up to: where the log ends, what is damaged, each queue from its first to its last.
-
-Pure. In a sound log the runs of a queue follow each other from range to range; gaps are told by the places left between
-them. A queue whose offsets ever go back (its topic was deleted and made again, a header is damaged) is decided by the
-order of the log, and is left to who builds in that order. So is everything, should ranges not fit together.
+Not checksummed: the reader checks that the offsets are in the range and in order, which zeros left by a crash are not.
 """
 
 from __future__ import annotations
@@ -59,35 +47,35 @@ from penstock.store.mapped_file_queue import file_name
 from penstock.store.overlay import OverlayFiles
 from penstock.store.rebuild.plan import RebuildPlan, RebuildRange, RebuildTask
 from penstock.store.records import most_offset
-from penstock.store.repair.survey import DamagedPlace, Survey, Unsure, is_unwritten, joined, survey_range
+from penstock.store.repair.log_scan import DamagedFileRange, LogScan, SuspectBytes, is_unwritten, merged, scan_log_range
 
 _MAX_RUNS: Final = 64
 _NEVER: Final = 2**63 - 1
 
 
 class QueueRuns(msgspec.Struct):
-    """The records of one queue in a range, in log order, as runs of queue offsets that follow each other."""
+    """The records of one queue in a range, in log order, as runs of consecutive queue offsets."""
 
     topic: str
     queue_id: int
     runs: list[CoveredRun] = []
     too_many: bool = False
-    """Whether there were so many that they are not told: the queue must be built in log order."""
+    """Whether there were more than `_MAX_RUNS`, so that none are noted: the queue must be built in log order."""
 
 
-def since(task: RebuildTask, topic: str, queue_id: int) -> int:
-    """From which position on the records of a queue get units; behind every log if they get none."""
+def units_begin(task: RebuildTask, topic: str, queue_id: int) -> int:
+    """The log position from which on a queue's records get units; past every log if they get none."""
     if not task.selects(topic, queue_id) or queue_id < 0 or not is_readable_topic(topic):
         return _NEVER
     return task.deleted.get(topic, 0)
 
 
 def unit_builder(task: RebuildTask) -> kernels.RangeBuilder:
-    """What makes units and keys for a task while it walks the log."""
+    """Builds units and keys for a task during a walk."""
     slack = most_offset(0)
-    asked = partial(since, task)
+    begin = partial(units_begin, task)
     return kernels.RangeBuilder(
-        kernels.TopicTable(), task.delay_levels, task.index is not None, asked, slack, _MAX_RUNS
+        kernels.TopicTable(), task.delay_levels, task.index is not None, begin, slack, _MAX_RUNS
     )
 
 
@@ -96,16 +84,16 @@ def runs_of(part: kernels.QueuePart) -> QueueRuns:
     return QueueRuns(topic, queue_id, [CoveredRun(*run) for run in runs], not runs)
 
 
-def place_units(files: Files, folder: Path, file_size: int, part: kernels.QueuePart) -> None:
-    """Stores the units of a queue into its files below a folder. Raises StoreFailed."""
+def store_units(files: Files, folder: Path, file_size: int, part: kernels.QueuePart) -> None:
+    """Writes the units of a queue into its files below a folder. Raises StoreFailed."""
     topic, queue_id, runs, units = part
     for run in runs:
         size = (run[1] - run[0]) * UNIT_SIZE
-        _store(files, folder / topic / str(queue_id), file_size, run[0] * UNIT_SIZE, units[:size])
+        _write_units(files, folder / topic / str(queue_id), file_size, run[0] * UNIT_SIZE, units[:size])
         units = units[size:]
 
 
-def _store(files: Files, folder: Path, file_size: int, position: int, left: memoryview) -> None:
+def _write_units(files: Files, folder: Path, file_size: int, position: int, left: memoryview) -> None:
     while left:
         base = position - position % file_size
         count = min(base + file_size - position, len(left))
@@ -115,23 +103,25 @@ def _store(files: Files, folder: Path, file_size: int, position: int, left: memo
 
 
 def open_sparse(files: Files, path: Path, size: int) -> FileMap:
-    """A file, made if it is not there, perhaps by others meanwhile. Only to `write` into. Raises StoreFailed."""
+    """Opens a file to `write` into; creates it unless another process does. Raises StoreFailed."""
     if not files.exists(path):
         files.make_folder(path.parent)
         try:
-            files.create_sparse(path, size, synced=False)  # it is when it is finished
+            files.create_sparse(path, size, synced=False)  # synced when it is completed
         except StoreFailed:
             if not files.exists(path):
                 raise
     return files.open_map(path)
 
 
+# -- keys ---------------------------------------------------------------------------------------------------------
+
 KEY: Final = np.dtype([("hash", "<i4"), ("offset", "<i8"), ("time", "<i8")])
 _AT_ONCE: Final = 1 << 15
 
 
 class Keys(NamedTuple):
-    """Some keys, by column."""
+    """Keys as columns."""
 
     hashes: kernels.Ints
     offsets: kernels.Longs
@@ -139,7 +129,7 @@ class Keys(NamedTuple):
 
 
 def write_keys(files: Files, path: Path, table: memoryview) -> None:
-    """No file is made for none. Raises StoreFailed."""
+    """Writes no file if there are no keys. Raises StoreFailed."""
     if table:
         files.write_unsynced(path, table)
 
@@ -153,29 +143,32 @@ def read_keys(files: Files, path: Path, first: int, stop: int) -> Iterator[Keys]
             yield Keys(hashes, offsets, times)
 
 
+# -- building -----------------------------------------------------------------------------------------------------
+
+
 class RangeNote(msgspec.Struct):
-    """What a range holds."""
+    """What a range holds; on disk as `range-*.json`, so the names in JSON stay."""
 
     number: int
-    survey: Survey
+    scan: LogScan = msgspec.field(name="survey")
     records: int
     keys: int
     placeholders: list[tuple[int, int]]
-    """Offset and size of each."""
+    """Offset and size of each placeholder."""
     queues: list[QueueRuns]
 
 
 def build_range(plan: RebuildPlan, files: Files, dry_run: bool, piece: RebuildRange) -> bytes:
-    """The note of a range as JSON, which it has in the staging folder too, unless it is a dry run.
+    """Builds a range; returns its note as JSON. A dry run writes nothing.
 
-    Raises BadStore if this host does not see the store, StoreFailed if the disk refuses.
+    Raises BadStore if this host does not see the store, StoreFailed if the disk fails.
     """
     task = plan.task
     if not dry_run:
-        plan.check_seen(files)
+        plan.check_visible(files)
     builder = unit_builder(task)
     with contextlib.closing(_open_log(Path(task.log.folder, file_name(piece.base)), task.log.file_size)) as log:
-        found = survey_range(
+        scan = scan_log_range(
             log.view,
             piece.base,
             piece.start,
@@ -187,7 +180,7 @@ def build_range(plan: RebuildPlan, files: Files, dry_run: bool, piece: RebuildRa
     keys, parts = builder.key_table(), builder.queues()
     note = RangeNote(
         piece.number,
-        found,
+        scan,
         builder.records,
         len(keys) // KEY.itemsize,
         [(offset, size) for offset, size, topic in builder.rolled_back if is_placeholder(topic, size)],
@@ -195,7 +188,7 @@ def build_range(plan: RebuildPlan, files: Files, dry_run: bool, piece: RebuildRa
     )
     if not dry_run:
         for part in parts:
-            place_units(files, plan.queues, task.queue_file_size, part)
+            store_units(files, plan.queues, task.queue_file_size, part)
         write_keys(files, plan.keys_of(piece.number), keys)
         files.write_unsynced(plan.note_of(piece.number), sealed(note))
     return json.dumps(msgspec.to_builtins(note)).encode()
@@ -205,38 +198,41 @@ def decode_note(data: bytes) -> RangeNote:
     return msgspec.convert(json.loads(data), RangeNote)
 
 
-def noted(plan: RebuildPlan, files: Files, piece: RebuildRange) -> RangeNote | None:
-    """The note of a range that was built to its end, None if there is none."""
-    found = read_sealed(files, plan.note_of(piece.number), RangeNote)
-    if found is None or not found.keys:
-        return found
+def read_note(plan: RebuildPlan, files: Files, piece: RebuildRange) -> RangeNote | None:
+    """The note of a range that was completely built, or None."""
+    note = read_sealed(files, plan.note_of(piece.number), RangeNote)
+    if note is None or not note.keys:
+        return note
     keys = plan.keys_of(piece.number)
-    return found if files.exists(keys) and files.size(keys) == found.keys * KEY.itemsize else None
+    return note if files.exists(keys) and files.size(keys) == note.keys * KEY.itemsize else None
 
 
 def _open_log(path: Path, size: int) -> FileMap:
-    """A file of the log, mapped privately: whatever happens, it is only read."""
+    """Maps a log file privately, so that it cannot be changed."""
     try:
-        made = OverlayFiles().open_map(path)
+        log = OverlayFiles().open_map(path)
     except FileNotFoundError:
         raise BadStore(
             f"the host {socket.gethostname()} does not see this file; all hosts of the cluster must see the store "
             "under one path",
             path=path,
         ) from None
-    if len(made) != size:
-        made.close()
+    if len(log) != size:
+        log.close()
         raise BadStore(
-            "the file has changed its size; run it again when nobody writes here",
+            "the file's size has changed; run the rebuild again when no process writes to it",
             path=path,
             expected=f"{size} bytes",
-            found=f"{len(made)} bytes",
+            found=f"{len(log)} bytes",
         )
-    return made
+    return log
 
 
-class Fill(msgspec.Struct, frozen=True):
-    """Places of a queue, from `first` to `end`, whose messages are not in the log, and the unit that keeps them."""
+# -- combining ----------------------------------------------------------------------------------------------------
+
+
+class GapFill(msgspec.Struct, frozen=True):
+    """Queue offsets [first, end) without messages in the log, and the unit that fills them."""
 
     first: int
     end: int
@@ -244,15 +240,15 @@ class Fill(msgspec.Struct, frozen=True):
     """In hexadecimal."""
 
 
-class WholeQueue(msgspec.Struct):
-    """A queue as it is to come out."""
+class QueuePlan(msgspec.Struct):
+    """The units that a complete queue has."""
 
     topic: str
     queue_id: int
     begin: int
-    """The queue offset that its first file begins with."""
+    """The queue offset at which its first file begins."""
     records: list[CoveredRun]
-    fills: list[Fill]
+    fills: list[GapFill]
 
     @property
     def end(self) -> int:
@@ -263,93 +259,97 @@ class WholeQueue(msgspec.Struct):
         return self.end - self.begin
 
 
-class Sums(msgspec.Struct):
-    """See the module."""
+class RangeTotals(msgspec.Struct):
+    """All ranges combined: the log's bounds, its damage, and the runs of each queue."""
 
     begin: int
     end: int
-    """Behind the last valid record."""
+    """The offset after the last valid record."""
     records: int = 0
     damage: list[DamagedRange] = []
     placeholders: list[tuple[int, int]] = []
     queues: dict[QueueName, QueueCover] = {}
     in_log_order: set[QueueName] = set()
-    """The queues that must be built in the order of the log."""
+    """The queues that must be built in log order."""
     keys: list[tuple[int, int]] = []
-    """Numbers of ranges, and how many keys each has."""
+    """Numbers of ranges and their key counts."""
     fits: bool = True
-    """Whether each range began where the one before it ended."""
+    """Whether each range began where the previous one ended."""
     is_sound: bool = False
-    """As of a survey."""
+    """As in `LogScan`."""
 
-    def whole_queues(self, queue_file_size: int) -> list[WholeQueue]:
-        """Those that the ranges have built."""
-        known = Placeholders()
-        known.log_is_whole = self.begin == 0
-        known.add(self.placeholders)
+    def queue_plans(self, queue_file_size: int) -> list[QueuePlan]:
+        """The queues that the ranges have built."""
+        placeholders = Placeholders()
+        placeholders.log_is_whole = self.begin == 0
+        placeholders.add(self.placeholders)
         return [
-            _whole(name, cover.records, queue_file_size // UNIT_SIZE, known)
+            _queue_plan(name, cover.records, queue_file_size // UNIT_SIZE, placeholders)
             for name, cover in sorted(self.queues.items())
             if name not in self.in_log_order
         ]
 
 
-def add_up(plan: RebuildPlan, notes: Iterable[RangeNote]) -> Sums:
-    """`notes` are those of all ranges, in order."""
+def combine_notes(plan: RebuildPlan, notes: Iterable[RangeNote]) -> RangeTotals:
+    """`notes`: the notes of all ranges, in order."""
     log = plan.task.log
-    sums = Sums(log.begin, log.begin)
-    found: list[DamagedPlace] = []
-    unsure: list[Unsure] = []
+    totals = RangeTotals(log.begin, log.begin)
+    damage: list[DamagedFileRange] = []
+    suspects: list[SuspectBytes] = []
     file, reached, has_filler = -1, -1, False
     for piece, note in zip(plan.ranges, notes, strict=True):
         if piece.base != file:
             file, reached, has_filler = piece.base, -1, False
-        survey = note.survey
-        if has_filler:  # what lies in a filler was cut off once: nobody who walks comes there
-            sums.in_log_order.update((each.topic, each.queue_id) for each in note.queues)
+        scan = note.scan
+        if has_filler:  # records in a filler were truncated; a walk never reaches them
+            totals.in_log_order.update((each.topic, each.queue_id) for each in note.queues)
             continue
-        if survey.started >= 0:
-            sums.fits = sums.fits and reached in (-1, survey.started)
-        if survey.has_valid:
-            found += [DamagedPlace(each.file, each.begin, each.end - each.begin, each.reason, 0) for each in unsure]
-            found += survey.found
-            unsure = list(survey.unsure)
-            sums.end = survey.end
+        if scan.started >= 0:
+            totals.fits = totals.fits and reached in (-1, scan.started)
+        if scan.has_valid:
+            damage += [
+                DamagedFileRange(each.file, each.begin, each.end - each.begin, each.reason, 0) for each in suspects
+            ]
+            damage += scan.damage
+            suspects = list(scan.suspects)
+            totals.end = scan.end
         else:
-            unsure += survey.unsure
-        if survey.started >= 0 or not piece.resync:
-            reached = survey.reached
-        has_filler = survey.has_filler
-        _add_records(sums, note)
-    sums.damage = [DamagedRange(each.physical_offset, each.size, each.reason) for each in joined(found)]
-    sums.is_sound = not found and is_unwritten(unsure)
-    return sums
+            suspects += scan.suspects
+        if scan.started >= 0 or not piece.resync:
+            reached = scan.reached
+        has_filler = scan.has_filler
+        _add_records(totals, note)
+    totals.damage = [DamagedRange(each.physical_offset, each.size, each.reason) for each in merged(damage)]
+    totals.is_sound = not damage and is_unwritten(suspects)
+    return totals
 
 
-def _add_records(sums: Sums, note: RangeNote) -> None:
-    sums.records += note.records
-    sums.placeholders += note.placeholders
+def _add_records(totals: RangeTotals, note: RangeNote) -> None:
+    totals.records += note.records
+    totals.placeholders += note.placeholders
     if note.keys:
-        sums.keys.append((note.number, note.keys))
+        totals.keys.append((note.number, note.keys))
     for queue in note.queues:
         name = queue.topic, queue.queue_id
         if queue.too_many:
-            sums.in_log_order.add(name)
-        cover = sums.queues.setdefault(name, QueueCover())
+            totals.in_log_order.add(name)
+        cover = totals.queues.setdefault(name, QueueCover())
         for run in queue.runs:
             if cover.records and run.first < cover.records[-1].end:
-                sums.in_log_order.add(name)
+                totals.in_log_order.add(name)
             cover.add(run.first, run.end - run.first, run.physical_first, run.physical_end, matched=True)
 
 
-def _whole(name: QueueName, records: list[CoveredRun], units_in_file: int, placeholders: Placeholders) -> WholeQueue:
+def _queue_plan(
+    name: QueueName, records: list[CoveredRun], units_in_file: int, placeholders: Placeholders
+) -> QueuePlan:
     first = records[0].first
     begin, fills, end, physical_end = 0, [], 0, -1
     if first and placeholders.unit_for_gap(-1, records[0].physical_first) == PRE_BLANK:
-        begin = end = first - first % units_in_file  # retention took what was before
+        begin = end = first - first % units_in_file  # retention deleted the earlier records
     for each in records:
         if each.first > end:
             unit = placeholders.unit_for_gap(physical_end, each.physical_first)
-            fills.append(Fill(end, each.first, unit.hex()))
+            fills.append(GapFill(end, each.first, unit.hex()))
         end, physical_end = each.end, each.physical_end
-    return WholeQueue(*name, begin, records, fills)
+    return QueuePlan(*name, begin, records, fills)

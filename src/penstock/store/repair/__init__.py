@@ -1,12 +1,12 @@
-"""Repair and rebuild of a store that nobody has open.
+"""Repair and rebuild of a store that no process has open.
 
     from penstock.store.repair import rebuild, repair
 
     report = repair("data/store", dry_run=True)
-    for found in report.ranges:
-        print(found.file, found.physical_offset, found.size, found.reason, found.lost)
+    for each in report.ranges:
+        print(each.file, each.physical_offset, each.size, each.reason, each.lost)
 
-`repair` puts everything right that can be; `rebuild` makes queues and index anew from the log, all or some.
+`repair` fixes everything that can be fixed; `rebuild` builds all or some queues and the index again from the log.
 """
 
 from penstock.store.repair.repair import rebuild, repair

@@ -1,9 +1,7 @@
-"""The queues that are in the store, as far as they can be read: only looked at, through a view that changes nothing.
+"""Compares a store's queues and index with what dispatch builds from the log, and finds messages in damaged ranges.
 
-Whether a queue is what dispatch builds from the log, as far as anybody who reads it can tell. Where units lead.
-
-Units of records that retention has deleted are not looked at, nor what lies behind the queue's end, nor the address in
-an extension file that a unit may have in place of its tag's hash.
+The queues in the store are opened read-only, one at a time. Not compared: units of records that retention deleted,
+bytes past the queue's end, and extension addresses that a unit has in place of its tags code.
 """
 
 from __future__ import annotations
@@ -31,7 +29,7 @@ QueueName = tuple[str, int]
 
 
 class OldQueues:
-    """Opens one queue after the other; thousands of them are never open at once."""
+    """The queues in a store, as far as they can be read; never opens more than one at a time."""
 
     def __init__(
         self,
@@ -41,24 +39,24 @@ class OldQueues:
         selects: Callable[[str, int], bool] | None = None,
         folder: Path | None = None,
     ) -> None:
-        """`folder`: where they are, if not in their place."""
+        """`folder`: where the queues are, if not at the layout's path."""
         self._io = files if files.read_only else OverlayFiles()
         self._folder = folder or layout.consume_queue
         self._file_size = file_size
         self._selects = selects
 
     def names(self) -> list[QueueName]:
-        """Those that are selected, also if their files are of no use."""
-        found: list[QueueName] = []
+        """The selected queues, including those whose files cannot be read."""
+        names: list[QueueName] = []
         for topic in self._io.names(self._folder) if self._io.is_folder(self._folder) else ():
             folder = self._folder / topic
             for name in self._io.names(folder) if self._io.is_folder(folder) else ():
                 if name.isascii() and name.isdecimal() and self._io.is_folder(folder / name):
-                    found.append((topic, int(name)))
-        return [name for name in found if self._selects is None or self._selects(*name)]
+                    names.append((topic, int(name)))
+        return [name for name in names if self._selects is None or self._selects(*name)]
 
     def __iter__(self) -> Iterator[ConsumeQueue]:
-        """Those that can be read, each closed when the next one comes."""
+        """The readable queues; each is closed before the next one opens."""
         for name in self.names():
             with self.open(*name) as queue:
                 if queue is not None:
@@ -66,7 +64,7 @@ class OldQueues:
 
     @contextlib.contextmanager
     def open(self, topic: str, queue_id: int) -> Iterator[ConsumeQueue | None]:
-        """One queue, None if there is none or its files are of no use."""
+        """One queue; None if it does not exist or its files cannot be read."""
         queue = ConsumeQueue(self._io, self._folder / topic / str(queue_id), topic, queue_id, self._file_size)
         with contextlib.closing(queue):
             usable = False
@@ -76,17 +74,19 @@ class OldQueues:
             yield queue if usable else None
 
 
+# -- comparing ----------------------------------------------------------------------------------------------------
+
 _UNITS_AT_ONCE = 1 << 16
 
 
 def difference(
     old: ConsumeQueue | None, built: ConsumeQueue | None, log_begin: int, damage: Sequence[DamagedRange] = ()
 ) -> str:
-    """What is wrong with the old queue, in a few words; empty if it can stay. `damage` is what a build passes over."""
+    """What is wrong with the old queue, in a few words; empty if it can stay. `damage`: ranges that a build skips."""
     if old is None:
         return "" if built is None else "it was missing, or its files could not be read"
     if built is None:
-        return "" if not _points_behind(old, log_begin) else "its units point to records that are not its own"
+        return "" if not _points_into_log(old, log_begin) else "its units point to records of other queues"
     if old.max_offset != built.max_offset:
         return f"it ended at {old.max_offset} instead of {built.max_offset}"
     first = max(built.files.min_offset, 0) // UNIT_SIZE
@@ -98,7 +98,7 @@ def difference(
     return ""
 
 
-def _points_behind(queue: ConsumeQueue, log_begin: int) -> bool:
+def _points_into_log(queue: ConsumeQueue, log_begin: int) -> bool:
     low = max(queue.files.min_offset, 0) // UNIT_SIZE
     for number in range(low, queue.max_offset, _UNITS_AT_ONCE):
         units = units_between(queue, number, min(number + _UNITS_AT_ONCE, queue.max_offset))
@@ -108,17 +108,17 @@ def _points_behind(queue: ConsumeQueue, log_begin: int) -> bool:
 
 
 def _wrong(old: Units, built: Units, log_begin: int, damage: Sequence[DamagedRange]) -> npt.NDArray[np.int64]:
-    """The places where the old unit will not do."""
+    """The positions of wrong old units."""
     same = (old["offset"] == built["offset"]) & (old["size"] == built["size"])
     same &= (old["tags_code"] == built["tags_code"]) | (old["tags_code"] <= MAX_EXT_ADDRESS)
-    nothing = (old["size"] == NO_RECORD_SIZE) | (old["offset"] < log_begin)
+    no_record = (old["size"] == NO_RECORD_SIZE) | (old["offset"] < log_begin)
     for each in damage:
-        nothing |= (old["offset"] >= each.physical_offset) & (old["offset"] < each.end)
-    return np.flatnonzero(~same & ~((built["size"] == NO_RECORD_SIZE) & nothing))
+        no_record |= (old["offset"] >= each.physical_offset) & (old["offset"] < each.end)
+    return np.flatnonzero(~same & ~((built["size"] == NO_RECORD_SIZE) & no_record))
 
 
 def units_between(queue: ConsumeQueue, first: int, stop: int) -> Units:
-    """A copy of the units, with such that point to no record where the queue has no file."""
+    """A copy of the units; pre-blank ones where the queue has no file."""
     pieces: list[Units] = []
     while first < stop:
         page = queue.page(first, stop - first)
@@ -131,10 +131,10 @@ def units_between(queue: ConsumeQueue, first: int, stop: int) -> Units:
     return np.concatenate(pieces)
 
 
-def lost_in(queue: ConsumeQueue, ranges: Sequence[tuple[int, int]]) -> list[tuple[int, LostMessages]]:
-    """The messages of a queue whose units point into ranges of the log, as runs, each with the number of its range.
+def find_lost(queue: ConsumeQueue, ranges: Sequence[tuple[int, int]]) -> list[tuple[int, LostMessages]]:
+    """The messages of a queue whose units point into ranges of the log, as runs with the number of their range.
 
-    The ranges are (begin, end), in order, and do not overlap.
+    The ranges are (begin, end), sorted, and do not overlap.
     """
     runs: list[tuple[int, LostMessages]] = []
     begins, ends = (np.array(column, np.int64) for column in zip(*ranges, strict=True))
@@ -144,21 +144,21 @@ def lost_in(queue: ConsumeQueue, ranges: Sequence[tuple[int, int]]) -> list[tupl
         offsets = units["offset"].astype(np.int64)
         within = np.searchsorted(begins, offsets, side="right") - 1
         inside = (units["size"] != NO_RECORD_SIZE) & (within >= 0) & (offsets < ends[within])
-        for place in np.flatnonzero(inside).tolist():
-            _join(runs, int(within[place]), number + place, queue)
+        for at in np.flatnonzero(inside).tolist():
+            _join(runs, int(within[at]), number + at, queue)
     return runs
 
 
-def _join(runs: list[tuple[int, LostMessages]], number: int, place: int, queue: ConsumeQueue) -> None:
-    if runs and runs[-1][0] == number and runs[-1][1].last_offset == place - 1:
+def _join(runs: list[tuple[int, LostMessages]], number: int, offset: int, queue: ConsumeQueue) -> None:
+    if runs and runs[-1][0] == number and runs[-1][1].last_offset == offset - 1:
         first = runs.pop()[1].first_offset
     else:
-        first = place
-    runs.append((number, LostMessages(queue.topic, queue.queue_id, first, place)))
+        first = offset
+    runs.append((number, LostMessages(queue.topic, queue.queue_id, first, offset)))
 
 
 def index_offsets(files: Files, folder: Path, geometry: IndexGeometry) -> Iterator[npt.NDArray[np.int64]]:
-    """Where the items of an index lead, file by file; files of another size are left out."""
+    """The record offsets of an index's items, file by file; skips files of the wrong size."""
     for name in files.names(folder) if files.is_folder(folder) else ():
         if not files.is_folder(folder / name) and files.size(folder / name) == geometry.file_size:
             with contextlib.closing(files.open_map(folder / name)) as file:
@@ -167,8 +167,8 @@ def index_offsets(files: Files, folder: Path, geometry: IndexGeometry) -> Iterat
                 yield table.raw(1, count)["offset"].astype(np.int64)
 
 
-def leads_into(offsets: Iterable[npt.NDArray[np.int64]], ranges: Sequence[tuple[int, int]]) -> bool:
-    """Whether one of these positions in the log lies in one of the ranges, which are in order."""
+def any_within(offsets: Iterable[npt.NDArray[np.int64]], ranges: Sequence[tuple[int, int]]) -> bool:
+    """Whether any of these offsets is in one of the sorted ranges."""
     if not ranges:
         return False
     begins, ends = (np.array(column, np.int64) for column in zip(*ranges, strict=True))

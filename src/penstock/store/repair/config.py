@@ -1,15 +1,14 @@
-"""The small files: config and checkpoint that cannot be read are set aside, and their backups put in their place.
+"""Repairs the small files: the config tables, the checkpoint, and offsets that are out of bounds.
 
-A config file that is garbage is replaced by its backup; if that is garbage too, both go to the quarantine and the table
-starts empty, as after an installation. A checkpoint of the wrong size, or with times that no record has, goes, and the
-start writes a new one. Each is a rename or an atomic replacement, after a copy was kept.
+A config file that cannot be parsed is replaced by its backup; if the backup cannot be parsed either, both go to the
+quarantine and the table starts empty. A checkpoint of the wrong size, or with times that no record has, goes to the
+quarantine, and the start at the end of the repair writes a new one.
 
+Offsets of consumer groups and delay levels are checked against the queues. If the backup has no wrong offset, it
+replaces the file. Otherwise offsets past a queue's end are set to the end, where a broker would send the consumer too,
+negative ones to 0, and those of unknown topics and delay levels are removed.
 
-Offsets of consumer groups and delay levels that cannot be: behind the end of their queue, or of what nobody knows.
-
-If the backup of the file has no such offset, it takes the place of the file. Otherwise offsets behind a queue's end are
-set to the end, where a broker would send the consumer too, those below 0 to 0, and those of an unknown topic or delay
-level go. The old file is kept aside.
+Each change is a rename or an atomic replacement, after a copy was saved.
 """
 
 from __future__ import annotations
@@ -31,8 +30,11 @@ from penstock.store.layout import Layout
 from penstock.store.repair.report import Change, within
 
 
-class Settler:
-    """Works on one store, whose owner calls it. What it raises is StoreFailed; it can be called again then."""
+class ConfigRepair:
+    """Repairs the config files and the checkpoint of one store; its owner calls it.
+
+    Raises StoreFailed, and can then be called again.
+    """
 
     def __init__(self, files: Files, layout: Layout, quarantine: Quarantine) -> None:
         self._io = files
@@ -40,46 +42,44 @@ class Settler:
         self._quarantine = quarantine
         self._config = ConfigFiles(files, layout.config)
 
-    def settle_config(self) -> list[Change]:
-        """A file that does not exist, with or without a backup, is no fault."""
-        every: tuple[ConfigFile[Any], ...] = (
+    def repair_config(self) -> list[Change]:
+        """A missing file is not a fault, with or without a backup."""
+        config_files: tuple[ConfigFile[Any], ...] = (
             self._config.topics,
             self._config.subscription_groups,
             self._config.consumer_offsets,
             self._config.delay_offsets,
             self._config.consumer_filters,
         )
-        return [change for file in every for change in self._settle(file)]
+        return [change for file in config_files for change in self._repair_file(file)]
 
-    def _settle(self, file: ConfigFile[Any]) -> list[Change]:
+    def _repair_file(self, file: ConfigFile[Any]) -> list[Change]:
         try:
             loaded = file.read()
         except BadStore:
-            what = "neither it nor its backup could be read; it was set aside, and the table starts empty"
+            what = "neither it nor its backup could be read; moved to the quarantine, the table starts empty"
             return [self._set_aside(path, what) for path in (file.path, file.backup) if self._io.exists(path)]
         if not loaded.note or not self._io.exists(file.path):
             return []
-        if not is_good(self._io, file.backup, type(loaded.table)):
-            return [self._set_aside(file.path, "was empty, and was set aside")]
-        return [
-            self.replace(file.path, self._io.read_bytes(file.backup), "could not be read; its backup took its place")
-        ]
+        if not is_readable(self._io, file.backup, type(loaded.table)):
+            return [self._set_aside(file.path, "was empty; moved to the quarantine")]
+        return [self.replace(file.path, self._io.read_bytes(file.backup), "could not be read; replaced by its backup")]
 
-    def settle_checkpoint(self, newest: int) -> list[Change]:
-        """`newest` is the store time of the log's newest record. A missing checkpoint is no fault."""
+    def repair_checkpoint(self, newest: int) -> list[Change]:
+        """`newest` is the store time of the log's newest record. A missing checkpoint is not a fault."""
         path = self._layout.checkpoint
         if not self._io.exists(path):
             return []
         size = self._io.size(path)
         if size != CHECKPOINT_SIZE:
-            return [self._set_aside(path, f"had {size} bytes instead of {CHECKPOINT_SIZE}, and was written anew")]
+            return [self._set_aside(path, f"had {size} bytes instead of {CHECKPOINT_SIZE}; written again")]
         page = Checkpoint.unpack(self._io.read_bytes(path))
         if all(0 <= time <= newest for time in (page.physic, page.logics, page.index)):
             return []
-        return [self._set_aside(path, "had times that no record has, and was written anew")]
+        return [self._set_aside(path, "had times that no record has; written again")]
 
     def replace(self, path: Path, data: bytes, what: str) -> Change:
-        """Puts other content in place of a file, after a copy was kept."""
+        """Saves a copy of a file, then replaces its content."""
         kept = self._quarantine.keep(f"config-{path.name}", self._io.read_bytes(path))
         self._io.replace_bytes(path, data)
         return Change(self._name(path), what, self._name(kept))
@@ -91,77 +91,79 @@ class Settler:
         return within(self._layout.root, path)
 
 
-def is_good(files: Files, path: Path, kind: type[Any]) -> bool:
-    """Whether a file is there, and by itself a config file of this kind."""
+def is_readable(files: Files, path: Path, kind: type[Any]) -> bool:
+    """Whether a file exists and is a valid config file of this kind, without its backup."""
     try:
         return files.exists(path) and not ConfigFile(files, path, kind).read().note
     except BadStore:
         return False
 
 
+# -- offsets ------------------------------------------------------------------------------------------------------
+
 _SYSTEM_TOPICS = {SCHEDULE_TOPIC, HALF_TOPIC, OP_HALF_TOPIC, DAMAGED_TOPIC}
 T = TypeVar("T", ConsumerOffsets, DelayOffsets)
 
 
-def settle_offsets(
-    files: Files, layout: Layout, queues: ConsumeQueues, delay_levels: int, settler: Settler
+def repair_offsets(
+    files: Files, layout: Layout, queues: ConsumeQueues, delay_levels: int, config_repair: ConfigRepair
 ) -> list[Change]:
-    """Raises StoreFailed, and then can be called again."""
+    """Repairs offsets that are out of bounds. Raises StoreFailed, and can then be called again."""
     config = ConfigFiles(files, layout.config)
     known = {*config.topics.read().table.topics, *queues.topics()}
 
-    def consumers(table: ConsumerOffsets) -> list[str]:
-        return _mend_consumers(table, queues, known)
+    def fix_consumers(table: ConsumerOffsets) -> list[str]:
+        return _fix_consumers(table, queues, known)
 
-    def delays(table: DelayOffsets) -> list[str]:
-        return _mend_delays(table, queues, delay_levels)
+    def fix_delays(table: DelayOffsets) -> list[str]:
+        return _fix_delays(table, queues, delay_levels)
 
     return [
-        *_mend(files, config.consumer_offsets, ConsumerOffsets, consumers, settler),
-        *_mend(files, config.delay_offsets, DelayOffsets, delays, settler),
+        *_fix(files, config.consumer_offsets, ConsumerOffsets, fix_consumers, config_repair),
+        *_fix(files, config.delay_offsets, DelayOffsets, fix_delays, config_repair),
     ]
 
 
-def _mend(
-    files: Files, file: ConfigFile[T], kind: type[T], mend: Callable[[T], list[str]], settler: Settler
+def _fix(
+    files: Files, file: ConfigFile[T], kind: type[T], fix: Callable[[T], list[str]], config_repair: ConfigRepair
 ) -> list[Change]:
     table = file.read().table
-    mended = mend(table)
-    if not mended:
+    fixes = fix(table)
+    if not fixes:
         return []
-    what = f"had offsets that cannot be ({'; '.join(mended)})"
-    if is_good(files, file.backup, kind) and not mend(ConfigFile(files, file.backup, kind).read().table):
-        return [settler.replace(file.path, files.read_bytes(file.backup), f"{what}; its backup took its place")]
+    what = f"had wrong offsets ({'; '.join(fixes)})"
+    if is_readable(files, file.backup, kind) and not fix(ConfigFile(files, file.backup, kind).read().table):
+        return [config_repair.replace(file.path, files.read_bytes(file.backup), f"{what}; replaced by its backup")]
     document: dict[str, Any] = table.to_json()
-    return [settler.replace(file.path, loose_json.dumps(document).encode(), f"{what}; they were put right")]
+    return [config_repair.replace(file.path, loose_json.dumps(document).encode(), f"{what}; corrected")]
 
 
-def _mend_consumers(table: ConsumerOffsets, queues: ConsumeQueues, known: set[str]) -> list[str]:
-    """Puts the table right; says what had to be."""
-    mended: list[str] = []
+def _fix_consumers(table: ConsumerOffsets, queues: ConsumeQueues, known: set[str]) -> list[str]:
+    """Corrects the table; returns what was corrected."""
+    fixes: list[str] = []
     for (topic, group), offsets in list(table.offsets.items()):
         if not (topic in known or topic in _SYSTEM_TOPICS or topic.startswith((RETRY_PREFIX, DLQ_PREFIX))):
             del table.offsets[topic, group]
-            mended.append(f"group {group} in topic {topic}, which nobody knows")
+            fixes.append(f"group {group} in unknown topic {topic}")
             continue
         for queue_id, offset in offsets.items():
             queue = queues.find(topic, queue_id)
-            right = max(offset, 0) if queue is None else min(max(offset, 0), queue.max_offset)
-            if right != offset:
-                offsets[queue_id] = right
-                mended.append(f"group {group} in queue {queue_id} of {topic}: {offset}, and {right} is the most")
-    return mended
+            correct = max(offset, 0) if queue is None else min(max(offset, 0), queue.max_offset)
+            if correct != offset:
+                offsets[queue_id] = correct
+                fixes.append(f"group {group} in queue {queue_id} of {topic}: {offset} is now {correct}")
+    return fixes
 
 
-def _mend_delays(table: DelayOffsets, queues: ConsumeQueues, levels: int) -> list[str]:
-    mended: list[str] = []
+def _fix_delays(table: DelayOffsets, queues: ConsumeQueues, levels: int) -> list[str]:
+    fixes: list[str] = []
     for level, offset in list(table.offsets.items()):
         queue = queues.find(SCHEDULE_TOPIC, level - 1)
-        right = min(max(offset, 0), 0 if queue is None else queue.max_offset)
+        correct = min(max(offset, 0), 0 if queue is None else queue.max_offset)
         if not 1 <= level <= levels:
             del table.offsets[level]
-            mended.append(f"delay level {level} of {levels}")
-        elif right != offset:
-            table.offsets[level] = right
-            mended.append(f"delay level {level}: {offset}, and {right} is the most")
-    return mended
+            fixes.append(f"delay level {level}, but there are {levels} levels")
+        elif correct != offset:
+            table.offsets[level] = correct
+            fixes.append(f"delay level {level}: {offset} is now {correct}")
+    return fixes

@@ -1,8 +1,8 @@
-"""Queues and index in line with the log: built anew beside the old ones, and swapped where they should be.
+"""Rebuilds queues and index from the log beside the old ones, and swaps those that differ.
 
-Everything is built, synced and read back before the first old file moves; then the swap is written down, so that a
-start finds the old or the new ones whenever the process was killed, and never neither. What was built and is not needed
-goes.
+Everything is built, synced and read back before the first old file moves. Then the swap is journaled, so a start finds
+either the old or the new files whenever the process is killed. What was built and is not needed is deleted. The owner
+of the store calls this.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ from penstock.store.repair.report import Progress, Rebuilt, within
 from penstock.store.repair.staging import Staging, StagingPlan
 from penstock.store.settings import Settings
 
-Wanted = Callable[[Staging], tuple[dict[QueueName, str], str]]
-"""Looks at what was built; says which queues are to be swapped, and why, and why the index is, if it is."""
+ChooseReplacements = Callable[[Staging], tuple[dict[QueueName, str], str]]
+"""Returns which built queues to swap in, with the reason, and the reason for the index; empty to keep the old one."""
 
 
-class Renewed(NamedTuple):
-    """A queue or an index that is to be put in place: why, and how many units or items it has."""
+class Replacement(NamedTuple):
+    """A queue or an index to swap in: the reason, and how many units or items it has."""
 
     reason: str
     units: int
 
 
-class Derived:
-    """The queues and the index of one store, whose owner calls this."""
+class DerivedRebuilder:
+    """Rebuilds the queues and the index of one store."""
 
     def __init__(
         self, files: Files, layout: Layout, settings: Settings, clock: Callable[[], int], quarantine: Quarantine
@@ -50,10 +50,10 @@ class Derived:
         self._clock = clock
         self._quarantine = quarantine
 
-    def renew(
+    def rebuild(
         self,
         log_end: int,
-        wanted: Wanted,
+        choose: ChooseReplacements,
         *,
         damage: Sequence[DamagedRange] = (),
         restarts: Mapping[QueueName, int],
@@ -61,32 +61,32 @@ class Derived:
         with_index: bool = True,
         progress: Progress,
     ) -> list[Rebuilt]:
-        """Builds what is selected, and swaps what is wanted.
+        """Builds what `selects` selects and swaps in what `choose` returns.
 
-        Raises BadStore or StoreFailed; then the old ones are in their places, or the next start finishes the swap.
+        Raises BadStore or StoreFailed; then the old files are in place, or the next start finishes the swap.
         """
         clear_staging(self._io, self._layout)
         plan = StagingPlan(log_end=log_end, selects=selects, restarts=restarts, damage=damage, with_index=with_index)
         with Staging(self._io, self._layout, self._settings, self._clock, plan) as staging:
             staging.build(progress)
-            staging.keep_ends()
+            staging.keep_lost_tails()
             staging.sync()
-            queues, index_reason = wanted(staging)
-            built = {name: Renewed(reason, _units(staging, name)) for name, reason in queues.items()}
+            queues, index_reason = choose(staging)
+            built = {name: Replacement(reason, _units(staging, name)) for name, reason in queues.items()}
             index = None
             if index_reason:
                 items = 0 if staging.index is None else sum(file.count - 1 for file in staging.index.files)
-                index = Renewed(index_reason, items)
+                index = Replacement(index_reason, items)
             for topic, queue_id in queues:
                 self._read_back(staging.queues.find(topic, queue_id))
             if index_reason:
                 self._read_back_index(staging.index)
-        return self.put_in_place(built, index)
+        return self.swap_in(built, index)
 
-    def put_in_place(self, queues: Mapping[QueueName, Renewed], index: Renewed | None) -> list[Rebuilt]:
-        """Swaps what lies in the staging folder, complete and synced, for what is in its place.
+    def swap_in(self, queues: Mapping[QueueName, Replacement], index: Replacement | None) -> list[Rebuilt]:
+        """Swaps complete and synced folders from the staging folder for the old ones.
 
-        A queue that has nothing there only goes. Raises BadStore or StoreFailed, as `renew`.
+        A queue that is not in the staging folder is only removed. Raises BadStore or StoreFailed, as `rebuild`.
         """
         if queues or index is not None:
             self._refuse_other_disks()
@@ -105,20 +105,20 @@ class Derived:
         ]
 
     def _refuse_other_disks(self) -> None:
-        """A folder is moved by a rename, which must not fail halfway: no start could finish it."""
+        """The swap renames folders, which fails across disks; no start could finish such a swap."""
         for folder in (self._layout.consume_queue, self._layout.index):
             with contextlib.suppress(FileNotFoundError):
                 if self._io.partition(folder) != self._io.partition(self._layout.root):
                     raise BadStore(
-                        "the folder lies on another disk than the store, so that nothing in it can be swapped; move it "
+                        "the folder is on another disk than the store, so nothing in it can be swapped; move it "
                         "elsewhere and start the store, which builds it again",
                         path=folder,
                     )
 
-    def _move(self, place: Path) -> Move:
+    def _move(self, folder: Path) -> Move:
         root = self._layout.root
-        kept = self._quarantine.place_for(root / place)
-        return Move(str(place), self._io.is_folder(self._layout.staging / place), within(root, kept))
+        kept = self._quarantine.place_for(root / folder)
+        return Move(str(folder), self._io.is_folder(self._layout.staging / folder), within(root, kept))
 
     def _path(self, name: str) -> Path:
         return self._layout.root / name
@@ -126,7 +126,7 @@ class Derived:
     # -- reading back ----------------------------------------------------------------------------------------
 
     def _read_back(self, built: ConsumeQueue | None) -> None:
-        """What the disk holds must be what was built, before it takes the place of anything."""
+        """Checks that the disk holds what was built before anything is replaced."""
         if built is None:
             return
         reading = self._io if self._io.read_only else OverlayFiles()
@@ -146,7 +146,9 @@ class Derived:
                 raise self._not_as_built(built.folder)
 
     def _not_as_built(self, folder: Path) -> StoreFailed:
-        return StoreFailed("what was built reads back differently; nothing was replaced, check the disk", path=folder)
+        return StoreFailed(
+            "the new files read back differently than written; nothing was replaced, check the disk", path=folder
+        )
 
 
 def _units(staging: Staging, name: QueueName) -> int:
@@ -154,9 +156,9 @@ def _units(staging: Staging, name: QueueName) -> int:
     return 0 if built is None else built.max_offset - max(built.files.min_offset, 0) // UNIT_SIZE
 
 
-def what_differs(staging: Staging, log_begin: int, damage: Sequence[DamagedRange]) -> dict[QueueName, str]:
-    """The queues in the store that are not what was built, with what is wrong in a few words."""
-    wrong = what_is_left(staging.old, {(queue.topic, queue.queue_id) for queue in staging.queues}, log_begin)
+def differing_queues(staging: Staging, log_begin: int, damage: Sequence[DamagedRange]) -> dict[QueueName, str]:
+    """The queues in the store that differ from the built ones, with the reason in a few words."""
+    wrong = obsolete_queues(staging.old, {(queue.topic, queue.queue_id) for queue in staging.queues}, log_begin)
     for queue in staging.queues:
         with staging.old.open(queue.topic, queue.queue_id) as old:
             reason = difference(old, queue, log_begin, damage)
@@ -165,10 +167,10 @@ def what_differs(staging: Staging, log_begin: int, damage: Sequence[DamagedRange
     return wrong
 
 
-def what_is_left(old_queues: OldQueues, built: Collection[QueueName], log_begin: int) -> dict[QueueName, str]:
-    """The queues in the store that were not built and should go, with the reason.
+def obsolete_queues(old_queues: OldQueues, built: Collection[QueueName], log_begin: int) -> dict[QueueName, str]:
+    """The queues in the store that were not built and should be removed, with the reason.
 
-    Those of topics that dispatch makes no queue for are somebody else's.
+    Queues of topics that dispatch would not create are left alone.
     """
     wrong: dict[QueueName, str] = {}
     for name in old_queues.names():
@@ -177,7 +179,7 @@ def what_is_left(old_queues: OldQueues, built: Collection[QueueName], log_begin:
         with old_queues.open(*name) as old:
             reason = difference(old, None, log_begin)
             if old is None:
-                reason = "its files could not be read, and the log has no record of it"
+                reason = "its files could not be read, and the log has no records for it"
         if reason:
             wrong[name] = reason
     return wrong

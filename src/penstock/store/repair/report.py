@@ -1,4 +1,4 @@
-"""What a repair or a rebuild found and did, as values. Paths are relative to the store's folder if they lie in it."""
+"""The reports of a repair and a rebuild. Paths inside the store's folder are relative to it."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from pathlib import Path
 import msgspec
 
 Progress = Callable[[str, int, int], None]
-"""Called now and then with what is being done, and how many bytes of how many are done."""
+"""Called with the current step, the bytes that are done, and their total."""
 
 
-def silent(what: str, done: int, total: int) -> None:
-    """A Progress for whoever does not want to know."""
+def no_progress(what: str, done: int, total: int) -> None:
+    """A Progress that does nothing."""
 
 
 class LostMessages(msgspec.Struct, frozen=True):
-    """Messages of one queue that lay in a damaged range."""
+    """Messages of one queue that were in a damaged range."""
 
     topic: str
     queue_id: int
@@ -29,18 +29,18 @@ class LostMessages(msgspec.Struct, frozen=True):
 
 
 class RepairedRange(msgspec.Struct):
-    """Bytes of one log file that held no valid record, and what became of them."""
+    """A range of one log file without a valid record, and what was done about it."""
 
     file: str
     physical_offset: int
     size: int
     reason: str
     lost: list[LostMessages] = []
-    """As far as queue units, or gaps in the queues' offsets, tell."""
+    """As far as queue units, or gaps in queue offsets, show."""
     saved: list[str] = []
-    """Where the bytes are kept; nothing if they were all zero."""
+    """Where the bytes were saved; empty if they were all zero."""
     not_repaired: str = ""
-    """Why the range could not be covered; empty if it was."""
+    """Why the range could not be covered; empty if it was covered."""
 
     @property
     def end(self) -> int:
@@ -48,7 +48,7 @@ class RepairedRange(msgspec.Struct):
 
 
 class Change(msgspec.Struct, frozen=True):
-    """Something else that was put right: a file's size, a config file, the checkpoint."""
+    """Another fix: a file's size, a config file, the checkpoint."""
 
     path: str
     what: str
@@ -56,18 +56,18 @@ class Change(msgspec.Struct, frozen=True):
 
 
 class Rebuilt(msgspec.Struct, frozen=True):
-    """A queue, or the index, that was built anew from the log."""
+    """A queue, or the index, that was rebuilt from the log."""
 
     what: str
     reason: str
     units: int
-    """How many units or items it has now."""
+    """Its number of units or items."""
     kept: str = ""
-    """Where the old files are; empty if there were none."""
+    """Where the old files are; empty if there were no old files."""
 
 
 class RepairReport(msgspec.Struct):
-    """All that a repair found and did; with `dry_run`, would do."""
+    """What a repair found and did; with `dry_run`, would do."""
 
     path: str
     dry_run: bool
@@ -77,9 +77,9 @@ class RepairReport(msgspec.Struct):
     changes: list[Change] = []
     rebuilt: list[Rebuilt] = []
     start: list[str] = []
-    """What the start that ends every repair reported."""
+    """Notes from the start at the end of the repair."""
     problems: list[str] = []
-    """What could not be put right, a sentence each."""
+    """What could not be fixed, one sentence each."""
 
     @property
     def found_nothing(self) -> bool:
@@ -102,5 +102,5 @@ class RebuildReport(msgspec.Struct):
 
 
 def within(root: Path, path: Path) -> str:
-    """A path as reports name it."""
+    """A path as reports show it."""
     return str(path.relative_to(root) if path.is_relative_to(root) else path)

@@ -1,9 +1,9 @@
-"""Builds queues and index anew from the log, beside the old ones: under `penstock/staging/`.
+"""Builds queues and index from the log under `penstock/staging/`, beside the old ones.
 
-The store's own dispatch builds them, so what comes out is what a start would build. The log and the old queues are only
-read, through views that keep every change in memory. Of an old queue one thing is taken: the places at its end whose
-messages lay in bytes that are damaged or covered by now. No later record tells that they ever were, and without them
-their offsets would be given a second time. A crash leaves a folder that nobody looks into and the next build removes.
+The store's own dispatch builds them, so the result is what a start would build. The log and the old queues are read
+through views that keep every change in memory. One thing is taken from an old queue: the units at its end whose
+messages were in bytes that are damaged or covered. No later record shows that they existed, and without them their
+offsets would be assigned a second time. A crash leaves a folder that is never read and that the next build removes.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ Selects = Callable[[str, int], bool]
 _FAR = 2**63 - 1
 
 
-class _Lost(NamedTuple):
-    """Places of a queue, next to each other, and the unit that they get."""
+class _LostUnits(NamedTuple):
+    """Consecutive queue offsets of lost messages, and the unit that they get."""
 
     first: int
     last: int
@@ -46,23 +46,23 @@ class _Lost(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StagingPlan:
-    """What is to be built, and from which part of the log."""
+    """What to build, and from which part of the log."""
 
     log_end: int
     restarts: Mapping[QueueName, int]
-    """Where queues begin again at offset 0."""
+    """Where queues restart at offset 0."""
     damage: Sequence[DamagedRange]
     selects: Selects | None = None
-    """Which queues it is about; None: all."""
+    """Which queues are concerned; None for all."""
     builds: Selects | None = None
-    """Which of them are not built elsewhere and `load`ed; None: all."""
+    """Which of them are built here and not loaded with `load`; None for all."""
     with_index: bool = True
     source: Layout | None = None
-    """The store that the log belongs to, if that is another one than the new queues are for."""
+    """The store that owns the log, if the new queues are for another folder."""
 
 
 class Staging:
-    """Queues and index under construction. Use it in a `with` block, which closes them."""
+    """Queues and index under construction; a context manager that closes them."""
 
     def __init__(
         self, files: Files, layout: Layout, settings: Settings, clock: Callable[[], int], plan: StagingPlan
@@ -73,8 +73,8 @@ class Staging:
         source = plan.source or layout
         queue_size = settings.mapped_file_size_consume_queue
         self.old = OldQueues(files, source, queue_size, plan.selects)
-        reading = files if files.read_only else OverlayFiles()
-        self.log = CommitLog(reading, layout.commit_log, settings, clock)
+        view = files if files.read_only else OverlayFiles()
+        self.log = CommitLog(view, layout.commit_log, settings, clock)
         self.records = Records(self.log, verify_crc=False)
         self.queues = ConsumeQueues(files, layout.staging / "consumequeue", queue_size)
         self.index: Index | None = None
@@ -102,7 +102,7 @@ class Staging:
 
     @property
     def placeholders(self) -> Placeholders:
-        """Those in the part of the log that was dispatched."""
+        """The placeholders in the dispatched part of the log."""
         return self._dispatcher.placeholders
 
     # -- building --------------------------------------------------------------------------------------------
@@ -117,15 +117,15 @@ class Staging:
             progress("build queues and index", dispatcher.position - begin, self._log_end - begin)
 
     def load(self, names: Iterable[QueueName], placeholders: list[tuple[int, int]]) -> None:
-        """Takes in queues that lie in the staging folder already, and the placeholders that their builder came past."""
+        """Loads queues that are already in the staging folder, and the placeholders that their builder found."""
         self.placeholders.add(placeholders)
         for name in names:
             queue = self.queues.find_or_add(*name)
             if queue is not None:
                 queue.load()
 
-    def keep_ends(self) -> None:
-        """Takes over the places at the old queues' ends whose messages are lost. Raises StoreFailed."""
+    def keep_lost_tails(self) -> None:
+        """Appends units for lost messages at the old queues' ends. Raises StoreFailed."""
         for old in self.old if self._damage or self.placeholders else ():
             lost = self._lost_end(old, self.queues.find(old.topic, old.queue_id))
             built = self.queues.find_or_add(old.topic, old.queue_id) if lost else None
@@ -136,22 +136,22 @@ class Staging:
             for each in lost:
                 built.fill_up_to(each.last + 1, each.unit)
 
-    def _lost_end(self, old: ConsumeQueue, built: ConsumeQueue | None) -> list[_Lost]:
-        """The places behind a built queue's end that an old one has, and whose messages are lost."""
-        lost: list[_Lost] = []
+    def _lost_end(self, old: ConsumeQueue, built: ConsumeQueue | None) -> list[_LostUnits]:
+        """Lost messages that an old queue has after the end of the built one."""
+        lost: list[_LostUnits] = []
         end = -1 if built is None else built.max_physical_offset
         start = max(0 if built is None else built.max_offset, old.files.min_offset // UNIT_SIZE)
         for number in range(start, old.max_offset):
             unit = self._unit_of_lost(old.unit(number), max(end, 0))
             if unit is not None:
-                lost.append(_Lost(start, number, unit))
+                lost.append(_LostUnits(start, number, unit))
                 start = number + 1
         return lost
 
     def _unit_of_lost(self, unit: tuple[int, int, int], begin: int) -> bytes | None:
-        """What stands for a message that lay behind `begin` and is lost; None if it is not known to be."""
+        """The unit for a lost message that was after `begin`; None if it is not known to be lost."""
         offset, size, tags_code = unit
-        if size == NO_RECORD_SIZE:  # a start has kept the place already
+        if size == NO_RECORD_SIZE:  # a start has replaced the unit already
             covered = self.placeholders.first_between(begin, _FAR)
             if covered is None and any(each.physical_offset >= begin for each in self._damage):
                 return PRE_BLANK
@@ -162,17 +162,17 @@ class Staging:
         return None if covered is None else pack_unit(*covered, 0)
 
     def _covering(self, offset: int) -> tuple[int, int] | None:
-        """The placeholder over a position of the log, or before the filler that covers it, at a file's end."""
-        found = self.placeholders.last_before(offset)
-        if found is None or offset < sum(found):
-            return found
+        """The placeholder at a log position, or before the filler at the end of the file that covers it."""
+        placeholder = self.placeholders.last_before(offset)
+        if placeholder is None or offset < sum(placeholder):
+            return placeholder
         size = self.log.queue.file_size
-        filler = self.log.read(sum(found), BLANK_HEADER_SIZE) or bytes(BLANK_HEADER_SIZE)
+        filler = self.log.read(sum(placeholder), BLANK_HEADER_SIZE) or bytes(BLANK_HEADER_SIZE)
         is_filler = int.from_bytes(filler[4:], "big") == BLANK_MAGIC
-        return found if is_filler and sum(found) // size == offset // size else None
+        return placeholder if is_filler and sum(placeholder) // size == offset // size else None
 
     def sync(self) -> None:
-        """Brings all that was built to disk. Raises StoreFailed."""
+        """Syncs everything that was built. Raises StoreFailed."""
         try:
             for queue in self.queues:
                 for file in queue.files.files:
@@ -181,10 +181,10 @@ class Staging:
             for table in () if self.index is None else self.index.files:
                 table.sync()
         except OSError as error:
-            raise disk_refused("cannot sync what was built", self._layout.staging, 0, error) from error
+            raise disk_refused("cannot sync the new files", self._layout.staging, 0, error) from error
 
     def _set_time(self, queue: ConsumeQueue, file: MappedFile) -> None:
-        """RocketMQ looks for a time in the first queue file that was modified after it."""
+        """To search by time, RocketMQ opens the first queue file that was modified after that time."""
         offset, size, _ = queue.unit((file.from_offset + file.wrote) // UNIT_SIZE - 1)
         timestamp = self.records.store_timestamp(offset) if size != NO_RECORD_SIZE else -1
         if timestamp > 0:

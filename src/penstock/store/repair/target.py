@@ -1,11 +1,8 @@
-"""Which sizes a store's files should have, when some of them may have wrong ones: as an audit judges them.
+"""The store that a repair or a rebuild works on: locked, with sizes that fit its files, or a view for a dry run.
 
-One log file alone has no other to agree with: unless a filler ends it, the size is the one that the store noted at its
-last close. Without a note it is believed, if its last record does not run past its end. Where the geometry of the index
-files is not known, the index is left alone.
-
-
-The store that a repair or a rebuild works on: owned, with sizes that fit its files, or rehearsed on a view.
+File sizes are inferred as an audit does. A single log file has no other to compare with: unless it ends with a filler,
+its size is the one that the store noted at its last close. Without a note the size is accepted if the last record does
+not run past the end of the file. If the geometry of the index files is unknown, the index is left alone.
 """
 
 from __future__ import annotations
@@ -19,8 +16,7 @@ import msgspec
 from penstock.errors import BadStore, StoreInUse, disk_refused
 from penstock.format.rows import Reason
 from penstock.store.atomic_files import finish_swap
-from penstock.store.audit import files as audit_files
-from penstock.store.audit.files import NumberedFile, list_store
+from penstock.store.audit.files import NumberedFile, infer_sizes, list_store
 from penstock.store.damage import MayExceed, Quarantine
 from penstock.store.dispatch_state import read_state
 from penstock.store.external.agreement import acquire_job_lock, is_external, refuse_while_job_runs
@@ -35,21 +31,21 @@ from penstock.store.sink.recovery import resolve_pending_batch
 from penstock.store.store import MessageStore
 
 
-def fit_sizes(settings: Settings, files: Files, layout: Layout) -> FittedSettings:
-    """Raises BadStore if the size of the log's files cannot be told."""
-    found = list_store(files, layout)
+def fit_sizes(settings: Settings, files: Files, layout: Layout) -> Fitted:
+    """Settings that fit the store's files. Raises BadStore if the size of the log files is unknown."""
+    store_files = list_store(files, layout)
     state = read_state(files, layout.dispatched)
     noted = None if state is None else state.sizes
-    fitted, geometry = audit_files.fit_sizes(settings, found, noted)
-    if len(found.log.files) == 1 and "mapped_file_size_commit_log" not in settings.given:
-        size = _size_of_only_file(files, found.log.files[0], None if noted is None else noted.commit_log)
+    fitted, geometry = infer_sizes(settings, store_files, noted)
+    if len(store_files.log.files) == 1 and "mapped_file_size_commit_log" not in settings.given:
+        size = _size_of_only_file(files, store_files.log.files[0], None if noted is None else noted.commit_log)
         if size:
             fitted = fitted.with_changes(mapped_file_size_commit_log=size)
     if geometry is not None:
         return FittedSettings(fitted.with_changes(max_hash_slot_num=geometry.slots, max_index_num=geometry.items))
     problem = (
-        f"{layout.index} was left alone: its files have {found.index.files[0].size} bytes, which no geometry that is "
-        "known makes; say the one they were made with (--set maxHashSlotNum=... --set maxIndexNum=...)"
+        f"{layout.index} was left alone: its files have {store_files.index.files[0].size} bytes, which fits no known "
+        "geometry; give the one they were created with (--set maxHashSlotNum=... --set maxIndexNum=...)"
     )
     return FittedSettings(fitted.with_changes(message_index_enable=False), problem)
 
@@ -62,7 +58,7 @@ def _size_of_only_file(files: Files, file: NumberedFile, noted: int | None) -> i
         return file.size
     if noted is None:
         raise BadStore(
-            "the file was cut short: its last record runs past its end, and nothing tells how long it was; say it with "
+            "the file was cut short: its last record runs past its end, and its full size is unknown; give it with "
             "--set mappedFileSizeCommitLog=...",
             path=file.path,
             offset=at,
@@ -71,7 +67,7 @@ def _size_of_only_file(files: Files, file: NumberedFile, noted: int | None) -> i
 
 
 class RepairTarget(msgspec.Struct, frozen=True):
-    """A store's folder, and what is needed to work on it."""
+    """A store's folder, and everything needed to work on it."""
 
     files: Files
     layout: Layout
@@ -81,14 +77,14 @@ class RepairTarget(msgspec.Struct, frozen=True):
     quarantine: Quarantine
     may_exceed: MayExceed
     locks: HeldLocks
-    """None in a rehearsal; that of external dispatch only if queues and index were in the hands of a job so far."""
+    """Empty in a dry run; has the lock of external dispatch only if a job builds queues and index."""
 
     @property
     def dry_run(self) -> bool:
         return self.files.read_only
 
     def mark_unclean(self) -> None:
-        """From now on the store is not what the last close left: a start that comes in between recovers it."""
+        """Marks the store as not cleanly closed, so that a start in between recovers it."""
         self.files.replace_bytes(self.layout.abort, b"")
 
     @property
@@ -96,17 +92,17 @@ class RepairTarget(msgspec.Struct, frozen=True):
         return not self.files.exists(self.layout.abort)
 
     def mark_clean(self) -> None:
-        """The store is what a clean close leaves, as it was before `mark_unclean`."""
+        """Undoes `mark_unclean`: the store is as after a clean close."""
         self.files.unlink(self.layout.abort)
         self.files.sync_folder(self.layout.root)
 
-    def open(self, progress: Progress, *, were_bodies_checked: bool = False) -> MessageStore:
-        """The store itself, by a start as any other; its recovery runs. Raises BadStore or StoreFailed.
+    def open(self, progress: Progress, *, bodies_checked: bool = False) -> MessageStore:
+        """Starts the store, including its recovery. Raises BadStore or StoreFailed.
 
-        If all bodies were checked just now, up to an end behind which nothing was written, it does not check them once
-        more; all else of each record it does.
+        With `bodies_checked`, recovery does not check the CRCs again: the caller has just checked all of them, and
+        nothing was written after the end of the log.
         """
-        settings = self.settings.with_changes(check_crc_on_recover=False) if were_bodies_checked else self.settings
+        settings = self.settings.with_changes(check_crc_on_recover=False) if bodies_checked else self.settings
         return MessageStore.open(
             self.layout.root,
             settings,
@@ -114,13 +110,13 @@ class RepairTarget(msgspec.Struct, frozen=True):
             clock=self.clock,
             files=self.files,
             locks=self.locks.lend(),
-            progress=lambda told: progress(told.phase, told.done, told.total),
+            progress=lambda step: progress(step.phase, step.done, step.total),
             may_exceed=self.may_exceed,
         )
 
 
 @contextlib.contextmanager
-def own(
+def open_target(
     folder: str | Path,
     settings: Settings | None,
     *,
@@ -129,9 +125,9 @@ def own(
     clock: Callable[[], int],
     may_exceed: MayExceed,
 ) -> Iterator[RepairTarget]:
-    """Takes the store's lock until the end; and that of external dispatch, so that no job starts meanwhile.
+    """Holds the store's lock, and that of external dispatch, so that no job starts meanwhile.
 
-    Raises BadStore if there is no store, StoreInUse if somebody has it, StoreFailed if the disk refuses what is done.
+    Raises BadStore if there is no store, StoreInUse if another process has it open, StoreFailed if the disk fails.
     """
     root = Path(folder)
     settings = settings or Settings()
@@ -150,14 +146,14 @@ def own(
     else:
         lock = real.lock(layout.lock)
     try:
-        if lock is not None and is_external(real, layout):  # else a job refuses, and only a start changes that
-            job_lock = acquire_job_lock(real, layout)
+        if lock is not None and is_external(real, layout):  # otherwise a job refuses to start
+            job_lock = take_job_lock(real, layout)
         finish_swap(real, layout)
         fitted = fit_sizes(settings, real, layout)
-        with contextlib.suppress(BadStore):  # the start at the end does it, when the log's files have their shape
-            resolve_pending_batch(real, layout, fitted.settings.mapped_file_size_commit_log)
-        most = settings.quarantine_max_bytes
-        quarantine = Quarantine(real, layout.quarantine, clock, max_bytes=most, may_exceed=may_exceed)
+        with contextlib.suppress(BadStore):  # the start at the end does it, once the log files have the right sizes
+            finish_batch(real, layout, fitted.settings.mapped_file_size_commit_log)
+        max_bytes = settings.quarantine_max_bytes
+        quarantine = Quarantine(real, layout.quarantine, clock, max_bytes=max_bytes, may_exceed=may_exceed)
         yield RepairTarget(
             real,
             layout,
@@ -169,7 +165,7 @@ def own(
             HeldLocks(lock, job_lock),
         )
     except OSError as error:
-        raise disk_refused("cannot go on", Path(error.filename or root), 0, error) from error
+        raise disk_refused("cannot continue", Path(error.filename or root), 0, error) from error
     finally:
         for held in (job_lock, lock):
             if held is not None:

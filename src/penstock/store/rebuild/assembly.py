@@ -1,22 +1,16 @@
-"""Builds one index file from the keys of the ranges that hold its items: one task a file, any number of them at once.
+"""Assembles the built ranges into complete queues and index files, and swaps them in.
 
-Items are numbered by counting, so which keys go into which file is known before any is made, and so is what a file
-begins with: the range of the one before it. A file gets its place when it is whole, so a second attempt at the same
-task, as Spark may make one, takes nothing away from the first. A crash leaves a file that nobody looks into.
+Index files are built from the keys of the ranges, one task per file. Items are numbered by counting, so it is known
+beforehand which keys go into which file and what its header begins with. A file is renamed into place when it is
+complete, so a second attempt at the same task, as Spark may make one, is harmless.
 
+Queues whose units are all in place are completed, in groups: gaps are filled, every unit is checked against the one
+before it, and the first and last of each run against the notes; then the files are allocated and synced. Files that an
+earlier run left are removed.
 
-Finishes staged queues whose units all lie in their places: keeps the places between, checks, allocates and syncs.
-
-Each file is looked through once: every unit must be there, and point behind the one before it; the first and the last
-of each stretch must point where the log's walk said. Whatever else an earlier run left in the folder goes. A crash
-leaves the staging folder as it was or a part of it finished; doing it again does no harm.
-
-
-From ranges that are built to queues and index that are in place.
-
-Queues and index files are finished at once, by whoever runs the ranges. Then comes what needs the order of the log or
-the old queues, in this process: queues whose offsets go back are dispatched as a start would, and places at the old
-queues' ends whose messages are lost stay kept. Nothing old is touched before `put_in_place`.
+Then this process does what needs the order of the log or the old queues: queues whose offsets go back are dispatched as
+by a start, and lost messages at the old queues' ends keep their units. Old files are not touched before `swap_in`. A
+crash leaves only unfinished staged files; all steps are idempotent.
 """
 
 from __future__ import annotations
@@ -44,16 +38,18 @@ from penstock.store.mapped_file_queue import MappedFileQueue, file_name
 from penstock.store.overlay import OverlayFiles
 from penstock.store.readonly.view import FilesView
 from penstock.store.rebuild.plan import RebuildPlan, RebuildSource
-from penstock.store.rebuild.ranges import Keys, Sums, WholeQueue, open_sparse, read_keys
+from penstock.store.rebuild.ranges import Keys, QueuePlan, RangeTotals, open_sparse, read_keys
 from penstock.store.repair.compare import OldQueues
-from penstock.store.repair.derived import Derived, Renewed, what_is_left
+from penstock.store.repair.derived import DerivedRebuilder, Replacement, obsolete_queues
+from penstock.store.repair.log_scan import QueueSequences, find_restarts, scan_log
 from penstock.store.repair.report import Progress, Rebuilt
 from penstock.store.repair.staging import Staging, StagingPlan
-from penstock.store.repair.survey import Sequences, restarts, survey
+
+# -- index files --------------------------------------------------------------------------------------------------
 
 
 class KeySpan(msgspec.Struct, frozen=True):
-    """Keys of one range, by their numbers in its file."""
+    """Keys of one range, by their numbers in the range's file."""
 
     number: int
     first: int
@@ -61,7 +57,7 @@ class KeySpan(msgspec.Struct, frozen=True):
 
 
 class IndexFilePlan(msgspec.Struct, frozen=True):
-    """One index file: its name, its keys, and the key before them, if there is one."""
+    """One index file: its name, its keys, and the key before them, if any."""
 
     name: str
     spans: list[KeySpan]
@@ -73,9 +69,9 @@ class IndexFilePlan(msgspec.Struct, frozen=True):
 
 
 def cut_keys(keys: list[tuple[int, int]], geometry: IndexGeometry, now_ms: int) -> list[IndexFilePlan]:
-    """The files of an index; `keys` are the numbers of ranges, and how many each has, in order.
+    """Splits the keys over index files; `keys` are the numbers of ranges and their key counts, in order.
 
-    Files are named by local time to the millisecond, each behind the one before.
+    Files are named by local time in milliseconds, each one later than the one before.
     """
     moment = datetime.fromtimestamp(now_ms / 1000)
     name = int(f"{moment:%Y%m%d%H%M%S}{moment.microsecond // 1000:03d}")
@@ -95,8 +91,8 @@ def cut_keys(keys: list[tuple[int, int]], geometry: IndexGeometry, now_ms: int) 
 
 
 def build_index_file(plan: RebuildPlan, files: Files, part: IndexFilePlan) -> str:
-    """Where something is not as it should be; empty if all is well. Raises BadStore, StoreFailed."""
-    plan.check_seen(files)
+    """Returns the path of a bad file, or an empty string. Raises BadStore, StoreFailed."""
+    plan.check_visible(files)
     geometry, path = plan.task.geometry, plan.folder / f"{part.name}.{secrets.token_hex(4)}"
     items, end = bytearray(), -1
     with contextlib.closing(IndexFile(files.create_map(path, geometry.file_size), geometry)) as table:
@@ -119,16 +115,16 @@ def build_index_file(plan: RebuildPlan, files: Files, part: IndexFilePlan) -> st
             files.rename(path, plan.index / part.name)
             files.sync_folder(plan.index)
         except OSError as error:
-            raise disk_refused("cannot finish an index file", path, 0, error) from error
+            raise disk_refused("cannot complete an index file", path, 0, error) from error
     return ""
 
 
 def _in_order(plan: RebuildPlan, number: int, keys: Keys, end: int) -> bool:
-    """Whether keys are what their range wrote: a crash may have left zeros in their place."""
+    """Whether keys are what their range wrote: a crash may have left zeros instead."""
     piece, offsets = plan.ranges[number], keys.offsets
     begin = piece.base + piece.start
     if begin == 0 and not (offsets[0] or keys.hashes[0] or keys.times[0]):
-        return False  # where a log begins at 0, zeros are in order
+        return False  # in a log that begins at 0, zeros would be in order
     return bool(
         int(offsets[0]) >= max(end, begin)
         and int(offsets[-1]) < piece.base + plan.task.log.file_size
@@ -137,23 +133,25 @@ def _in_order(plan: RebuildPlan, number: int, keys: Keys, end: int) -> bool:
     )
 
 
-_LEAST_UNITS: Final = 1 << 19
+# -- queues -------------------------------------------------------------------------------------------------------
+
+_MIN_UNITS: Final = 1 << 19
 _UNITS_AT_ONCE: Final = 1 << 14
 
 
 class QueueGroup(msgspec.Struct, frozen=True):
-    """Queues that are finished together."""
+    """Queues that one task completes."""
 
-    queues: list[WholeQueue]
+    queues: list[QueuePlan]
 
     @property
     def units(self) -> int:
         return sum(queue.units for queue in self.queues)
 
 
-def grouped(queues: list[WholeQueue], most: int) -> list[QueueGroup]:
-    """At most about `most` groups, of about as many units each, and not so few that a task is not worth it."""
-    share = max(sum(queue.units for queue in queues) // max(most, 1), _LEAST_UNITS)
+def grouped(queues: list[QueuePlan], max_groups: int) -> list[QueueGroup]:
+    """About `max_groups` groups at most, with about the same number of units, enough to be worth a task."""
+    share = max(sum(queue.units for queue in queues) // max(max_groups, 1), _MIN_UNITS)
     groups: list[QueueGroup] = []
     held = share
     for queue in queues:
@@ -165,36 +163,36 @@ def grouped(queues: list[WholeQueue], most: int) -> list[QueueGroup]:
     return groups
 
 
-def finish_queues(plan: RebuildPlan, files: Files, group: QueueGroup) -> str:
-    """Where something is not as it should be; empty if all is well. Raises BadStore, StoreFailed."""
-    plan.check_seen(files)
+def complete_queues(plan: RebuildPlan, files: Files, group: QueueGroup) -> str:
+    """Returns the path of a bad file, or an empty string. Raises BadStore, StoreFailed."""
+    plan.check_visible(files)
     log = FilesView(Path(plan.task.log.folder), plan.task.log.file_size)
     with contextlib.closing(log):
         for queue in group.queues:
-            bad = _Finisher(plan, files, log, queue).finish()
+            bad = _QueueCompletion(plan, files, log, queue).run()
             if bad is not None:
                 return str(bad)
     return ""
 
 
-class _Finisher:
-    def __init__(self, plan: RebuildPlan, files: Files, log: FilesView, queue: WholeQueue) -> None:
+class _QueueCompletion:
+    def __init__(self, plan: RebuildPlan, files: Files, log: FilesView, queue: QueuePlan) -> None:
         self._io = files
         self._log = log
         self._queue = queue
         self._folder = plan.queues / queue.topic / str(queue.queue_id)
         self._file_size = plan.task.queue_file_size
 
-    def finish(self) -> Path | None:
-        """Where something is wrong."""
+    def run(self) -> Path | None:
+        """Returns the path of a bad file."""
         first, stop = self._queue.begin * UNIT_SIZE, self._queue.end * UNIT_SIZE
-        due = [self._folder / file_name(base) for base in range(first, stop, self._file_size)]
-        for name in set(self._io.names(self._folder)) - {path.name for path in due}:
+        paths = [self._folder / file_name(base) for base in range(first, stop, self._file_size)]
+        for name in set(self._io.names(self._folder)) - {path.name for path in paths}:
             self._io.unlink(self._folder / name)
         end = -1
-        for path in due:
+        for path in paths:
             with contextlib.closing(open_sparse(self._io, path, self._file_size)) as file:
-                checked = self._finish_file(file, int(path.name) // UNIT_SIZE, end)
+                checked = self._complete_file(file, int(path.name) // UNIT_SIZE, end)
             if checked is None:
                 return path
             end, newest = checked
@@ -203,8 +201,8 @@ class _Finisher:
         self._io.sync_folder(self._folder)
         return None
 
-    def _finish_file(self, file: FileMap, first: int, end: int) -> tuple[int, int] | None:
-        """Where the record of its last unit ends, and that one's store time, 0 if there is none; None if it is bad."""
+    def _complete_file(self, file: FileMap, first: int, end: int) -> tuple[int, int] | None:
+        """Where the last unit's record ends, and its store time or 0; None if the file is bad."""
         stop = min(first + self._file_size // UNIT_SIZE, self._queue.end)
         try:
             file.allocate(0, len(file))
@@ -213,19 +211,19 @@ class _Finisher:
                 if low < high:
                     file.write((low - first) * UNIT_SIZE, bytearray(bytes.fromhex(fill.unit) * (high - low)))
             zero_from(file, (stop - first) * UNIT_SIZE)
-            for stretch in self._queue.records:
-                if stretch.first < stop and stretch.end > first:
-                    checked = _end_of(file, first, stop, stretch, end)
+            for run in self._queue.records:
+                if run.first < stop and run.end > first:
+                    checked = _end_of(file, first, stop, run, end)
                     if checked is None:
                         return None
                     end = checked
             file.sync()
         except OSError as error:
-            raise disk_refused("cannot finish a queue", file.path, len(file), error) from error
+            raise disk_refused("cannot complete a queue", file.path, len(file), error) from error
         return end, self._time_of_last(file, stop - first)
 
     def _time_of_last(self, file: FileMap, count: int) -> int:
-        """RocketMQ looks for a time in the first queue file that was modified after it."""
+        """To search by time, RocketMQ opens the first queue file that was modified after that time."""
         offset, size, _ = copy_units(file.view, (count - 1) * UNIT_SIZE, UNIT_SIZE)[0].item()
         log = None if size == NO_RECORD_SIZE else self._log.find(offset)
         if log is None:
@@ -235,12 +233,12 @@ class _Finisher:
         return int(rows["store_timestamp"][0]) if len(rows) else 0
 
 
-def _end_of(file: FileMap, first: int, stop: int, stretch: CoveredRun, end: int) -> int | None:
-    """Where the last record of a stretch's part in a file ends in the log; None if a unit of it is wrong.
+def _end_of(file: FileMap, first: int, stop: int, run: CoveredRun, end: int) -> int | None:
+    """Where the last record of a run's part in this file ends in the log; None if a unit is wrong.
 
-    `first` and `stop` are the queue offsets of the file, `end` is where the record before ends.
+    `first` and `stop` are the queue offsets of the file; `end` is where the previous record ends.
     """
-    low, high = max(stretch.first, first), min(stretch.end, stop)
+    low, high = max(run.first, first), min(run.end, stop)
     for start in range(low, high, _UNITS_AT_ONCE):
         count = min(high - start, _UNITS_AT_ONCE)
         units = copy_units(file.view, (start - first) * UNIT_SIZE, count * UNIT_SIZE)
@@ -251,71 +249,75 @@ def _end_of(file: FileMap, first: int, stop: int, stretch: CoveredRun, end: int)
             and sizes.max() != NO_RECORD_SIZE
             and int(offsets[0]) >= end
             and bool((offsets[1:] >= ends[:-1]).all())
-            and (start > stretch.first or int(offsets[0]) == stretch.physical_first)
+            and (start > run.first or int(offsets[0]) == run.physical_first)
         )
         if not is_sound:
             return None
         end = int(ends[-1])
-    return end if high < stretch.end or end == stretch.physical_end else None
+    return end if high < run.end or end == run.physical_end else None
 
 
-_ASKED_FOR: Final = "it was asked for"
+# -- assembly -----------------------------------------------------------------------------------------------------
+
+_REQUESTED: Final = "requested"
 _GROUPS: Final = 32
 
 
-class Finish:
-    """One rebuild, whose ranges are all built."""
+class Assembler:
+    """One rebuild whose ranges are all built."""
 
     def __init__(
         self,
         source: RebuildSource,
         plan: RebuildPlan,
-        sums: Sums,
+        totals: RangeTotals,
         run: Callable[[Callable[[Any], bytes], Sequence[Any]], list[bytes]],
         progress: Progress,
     ) -> None:
         self._source = source
         self._io = source.files
         self._plan = plan
-        self._sums = sums
+        self._totals = totals
         self._run = run
         self._progress = progress
-        self._whole = sums.whole_queues(plan.task.queue_file_size) if sums.fits else []
-        self._units = {(queue.topic, queue.queue_id): queue.units for queue in self._whole}
-        self.in_log_order: set[QueueName] = sums.in_log_order if sums.fits else set(sums.queues) | sums.in_log_order
-        """Queues that are built in the order of the log."""
-        self._index_in_order = plan.task.index is not None and not sums.fits
+        self._queue_plans = totals.queue_plans(plan.task.queue_file_size) if totals.fits else []
+        self._units = {(queue.topic, queue.queue_id): queue.units for queue in self._queue_plans}
+        self.in_log_order: set[QueueName] = (
+            totals.in_log_order if totals.fits else set(totals.queues) | totals.in_log_order
+        )
+        """Queues that are built in log order."""
+        self._index_in_order = plan.task.index is not None and not totals.fits
         self._parts: list[IndexFilePlan] = []
-        if plan.task.index is not None and sums.fits:
-            self._parts = cut_keys(sums.keys, plan.task.geometry, source.clock())
+        if plan.task.index is not None and totals.fits:
+            self._parts = cut_keys(totals.keys, plan.task.geometry, source.clock())
         self._items = sum(part.items for part in self._parts)
 
-    def rehearse(self) -> list[Rebuilt]:
-        """What would be put in place."""
+    def preview(self) -> list[Rebuilt]:
+        """What `swap_in` would replace, for a dry run."""
         if self.in_log_order or self._index_in_order:
             self._build_in_log_order()
-        queues, index = self._renewed()
-        found = [Rebuilt(f"{name[0]} queue {name[1]}", *queues[name]) for name in sorted(queues)]
-        return found if index is None else [*found, Rebuilt("index", *index)]
+        queues, index = self._replacements()
+        rebuilt = [Rebuilt(f"{name[0]} queue {name[1]}", *queues[name]) for name in sorted(queues)]
+        return rebuilt if index is None else [*rebuilt, Rebuilt("index", *index)]
 
-    def build(self) -> str:
-        """Where something that was built is not as it should be; empty if all is well. Raises BadStore, StoreFailed."""
+    def assemble(self) -> str:
+        """Returns the path of a bad file, or an empty string. Raises BadStore, StoreFailed."""
         remove_all(self._io, self._plan.index)
-        work = functools.partial(_finish, self._plan, self._io)
-        told = self._run(work, [*self._parts, *grouped(self._whole, _GROUPS)])
-        bad = next((each.decode() for each in told if each), "")
+        work = functools.partial(_complete, self._plan, self._io)
+        bad_paths = self._run(work, [*self._parts, *grouped(self._queue_plans, _GROUPS)])
+        bad = next((each.decode() for each in bad_paths if each), "")
         if bad:
             return bad
-        for topic, queue_id in self._left_in_staging():
+        for topic, queue_id in self._incomplete():
             remove_all(self._io, self._plan.queues / topic / str(queue_id))
-        if self.in_log_order or self._index_in_order or self._sums.damage or self._sums.placeholders:
+        if self.in_log_order or self._index_in_order or self._totals.damage or self._totals.placeholders:
             self._build_in_log_order()
         return ""
 
-    def _left_in_staging(self) -> list[QueueName]:
-        """Folders of queues that no range alone can build."""
+    def _incomplete(self) -> list[QueueName]:
+        """Staged queues that ranges alone cannot build."""
         files, size = self._io, self._plan.task.queue_file_size
-        there = OldQueues(files, self._source.target, size, folder=self._plan.queues).names()
+        there = OldQueues(files, self._source.output, size, folder=self._plan.queues).names()
         return [name for name in there if name not in self._units]
 
     def _build_in_log_order(self) -> None:
@@ -325,20 +327,20 @@ class Finish:
             return (topic, queue_id) in self.in_log_order
 
         plan = StagingPlan(
-            log_end=self._sums.end,
+            log_end=self._totals.end,
             selects=builds if self._io.read_only else task.selects,
             builds=builds,
             restarts=self._restarts(),
-            damage=self._sums.damage,
+            damage=self._totals.damage,
             with_index=self._index_in_order,
             source=source.layout,
         )
-        with Staging(self._io, source.target, source.settings, source.clock, plan) as staging:
+        with Staging(self._io, source.output, source.settings, source.clock, plan) as staging:
             if self.in_log_order or self._index_in_order:
                 staging.build(self._progress)
             if not self._io.read_only:
-                staging.load(self._units, self._sums.placeholders)
-            staging.keep_ends()
+                staging.load(self._units, self._totals.placeholders)
+            staging.keep_lost_tails()
             staging.sync()
             for queue in staging.queues:
                 first = max(queue.files.min_offset, 0) // UNIT_SIZE
@@ -347,42 +349,42 @@ class Finish:
                 self._items = sum(file.count - 1 for file in staging.index.files)
 
     def _restarts(self) -> dict[QueueName, int]:
-        """Where queues begin anew; only asked if there are some whose offsets go back."""
+        """Where queues restart; scanned only if a queue's offsets go back."""
         if not self.in_log_order:
             return {}
-        task, sequences = self._plan.task, Sequences()
+        task, sequences = self._plan.task, QueueSequences()
         log = MappedFileQueue(OverlayFiles(), self._source.layout.commit_log, task.log.file_size)
         log.load()
         try:
-            survey(log.files, topics=sequences.topics, watch=sequences.watch, progress=self._progress)
+            scan_log(log.files, topics=sequences.topics, on_rows=sequences.on_rows, progress=self._progress)
         finally:
             log.close()
-        return restarts(sequences, OldQueues(self._io, self._source.layout, task.queue_file_size))
+        return find_restarts(sequences, OldQueues(self._io, self._source.layout, task.queue_file_size))
 
-    def put_in_place(self) -> list[Rebuilt]:
-        """Swaps everything. Raises BadStore or StoreFailed; then the old files are in force, or a start ends it."""
-        queues, index = self._renewed()
-        source, place = self._source, self._source.place
-        is_sound = place is not None and place.closed_cleanly and not self._sums.damage and not self.in_log_order
-        if place is not None:
-            place.mark_unclean()
-        derived = Derived(self._io, source.target, source.settings, source.clock, source.quarantine)
-        rebuilt = derived.put_in_place(queues, index)
-        if place is not None and is_sound:  # every record was checked just now: a start need not do it again
-            place.mark_clean()
+    def swap_in(self) -> list[Rebuilt]:
+        """Swaps all of it in. Raises BadStore or StoreFailed; then the old files are in place or a start finishes."""
+        queues, index = self._replacements()
+        source, owned = self._source, self._source.owned
+        is_sound = owned is not None and owned.closed_cleanly and not self._totals.damage and not self.in_log_order
+        if owned is not None:
+            owned.mark_unclean()
+        derived = DerivedRebuilder(self._io, source.output, source.settings, source.clock, source.quarantine)
+        rebuilt = derived.swap_in(queues, index)
+        if owned is not None and is_sound:  # every record was just checked, so a start need not do it again
+            owned.mark_clean()
         return rebuilt
 
-    def _renewed(self) -> tuple[dict[QueueName, Renewed], Renewed | None]:
+    def _replacements(self) -> tuple[dict[QueueName, Replacement], Replacement | None]:
         task, source = self._plan.task, self._source
-        queues = {name: Renewed(_ASKED_FOR, units) for name, units in self._units.items()}
-        if source.place is not None:
+        queues = {name: Replacement(_REQUESTED, units) for name, units in self._units.items()}
+        if source.owned is not None:
             old = OldQueues(self._io, source.layout, task.queue_file_size, task.selects)
-            left = what_is_left(old, queues, self._sums.begin)
-            queues |= {name: Renewed(reason, 0) for name, reason in left.items()}
-        return queues, None if task.index is None else Renewed(_ASKED_FOR, self._items)
+            obsolete = obsolete_queues(old, queues, self._totals.begin)
+            queues |= {name: Replacement(reason, 0) for name, reason in obsolete.items()}
+        return queues, None if task.index is None else Replacement(_REQUESTED, self._items)
 
 
-def _finish(plan: RebuildPlan, files: Files, piece: IndexFilePlan | QueueGroup) -> bytes:
+def _complete(plan: RebuildPlan, files: Files, piece: IndexFilePlan | QueueGroup) -> bytes:
     if isinstance(piece, IndexFilePlan):
         return build_index_file(plan, files, piece).encode()
-    return finish_queues(plan, files, piece).encode()
+    return complete_queues(plan, files, piece).encode()
