@@ -57,7 +57,7 @@ class PendingAcks:
         if self._needs_disk:
             store.on_flush(self._synced)
         if self._needs_slave:
-            store.replicas.on_acknowledge(self._acknowledged)
+            store.slave_acks.on_acknowledge(self._acknowledged)
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -68,7 +68,7 @@ class PendingAcks:
     def add(self, connection: Connection, end_offset: int, reply: Command) -> None:
         """Sends `reply` once the log is safe up to `end_offset`, or says what else became of it."""
         needs_slave = self._needs_slave
-        if needs_slave and not self._store.replicas.is_available(end_offset):
+        if needs_slave and not self._store.slave_acks.is_available(end_offset):
             needs_slave = False
             reply.code = ResponseCode.SLAVE_NOT_AVAILABLE
             reply.remark = replica_reason(PutStatus.SLAVE_NOT_AVAILABLE, self._wait_s)
@@ -82,14 +82,14 @@ class PendingAcks:
         if self._timer is None:
             self._timer = self._loop.call_later(self._wait_s, self._expire)
         if needs_slave:
-            self._store.replicas.hurry()
+            self._store.slave_acks.request_send()
         if self._is_done(self._waiting[0]) or self._store.flush_failure:
             self._look_soon()  # the sync was faster than we were
 
     def _is_done(self, waiting: Waiting) -> bool:
         if self._needs_disk and self._store.flushed_offset < waiting.end_offset:
             return False
-        return not waiting.needs_slave or self._store.replicas.acknowledged >= waiting.end_offset
+        return not waiting.needs_slave or self._store.slave_acks.acknowledged >= waiting.end_offset
 
     async def drained(self) -> None:
         """Returns when nothing waits any more."""

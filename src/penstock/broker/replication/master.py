@@ -90,7 +90,7 @@ def frames(queue: MappedFileQueue, start: int, end: int, batch: int) -> Iterator
     The buffers may be used inside only. No frame has more than `batch` bytes. Raises LogIsGone.
     """
     file = queue.find(start)
-    if file is None or not file.hold():
+    if file is None or not file.acquire():
         raise LogIsGone(f"the log at {start}, which it needs next, was deleted")
     parts: list[Buffer] = []
     try:
@@ -111,7 +111,7 @@ def frames(queue: MappedFileQueue, start: int, end: int, batch: int) -> Iterator
 def read_ahead(queue: MappedFileQueue, start: int) -> None:
     """Has the system read what is sent soon, where it is not in memory."""
     file = queue.find(start)
-    if file is not None and file.hold():
+    if file is not None and file.acquire():
         try:
             file.map.will_need(start - file.from_offset, _AHEAD)
         finally:
@@ -273,7 +273,7 @@ class SlaveConnection(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         if self.follows:
-            self._store.replicas.left()
+            self._store.slave_acks.slave_disconnected()
             log.info("%s has gone", self)
         self._next = _NOT_STARTED
         if self._laggard is not None:
@@ -302,7 +302,7 @@ class SlaveConnection(asyncio.Protocol):
         self.acknowledged_ms = time.time_ns() // 1_000_000
         if offset > self.acknowledged:
             self.acknowledged = offset
-            self._store.replicas.acknowledge(offset)
+            self._store.slave_acks.acknowledge(offset)
 
     def _begin(self, offset: int) -> bool:
         """Where to begin, from a slave's first report; false if there is no such place."""
@@ -325,7 +325,7 @@ class SlaveConnection(asyncio.Protocol):
         else:
             start = offset
         self._next = start
-        self._store.replicas.joined()
+        self._store.slave_acks.slave_connected()
         log.info("%s follows from %d on", self, start)
         self.send_more()
         return True
@@ -436,7 +436,7 @@ class SlaveListener:
         where: Address = listener.getsockname()[:2]
         tls = self._tls.context if self._tls.mode is TlsMode.ENFORCING else None
         self._server = await self._loop.create_server(self._slave, sock=listener, ssl=tls)
-        self._store.replicas.on_wait(self.hurry)
+        self._store.slave_acks.on_wait(self.hurry)
         puts_wait = self._store.settings.broker_role is BrokerRole.SYNC_MASTER
         self._store.on_flush(self.hurry if puts_wait else self.gather)
         self._store.dispatcher.on_advance(self.gather)
@@ -444,7 +444,7 @@ class SlaveListener:
 
     async def stop(self) -> None:
         """Takes no more slaves, and lets go of those that are there."""
-        self._store.replicas.remove_wait_listener(self.hurry)
+        self._store.slave_acks.remove_wait_listener(self.hurry)
         self._store.dispatcher.remove_advance_listener(self.gather)
         if self._timer is not None:
             self._timer.cancel()

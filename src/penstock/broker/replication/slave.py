@@ -1,6 +1,6 @@
 """One connection to a master, served by a thread of its own: takes frames apart, hands their bytes on, and reports.
 
-Whole records only reach the store's log (`store.master_bytes`); under SYNC_FLUSH what is reported as taken is on disk.
+Whole records only reach the store's log (`store.replica_log`); under SYNC_FLUSH what is reported as taken is on disk.
 What came together is appended together, however many frames it came in. The thread that calls `run` does all that is
 done with the socket, so that it may be an encrypted one; `wake` and `end` may be called from any other.
 
@@ -51,12 +51,12 @@ class Incoming:
         self, store: MessageStore, connected: socket.socket, tls: ssl.SSLContext | None, master: Master
     ) -> None:
         """`master` is as the one that is asked as clients do has told of itself."""
-        assert store.master_bytes is not None
+        assert store.replica_log is not None
         self._store = store
         self._socket = connected
         self._tls = tls
         self._master = master
-        self._taken: ReplicaLog = store.master_bytes
+        self._taken: ReplicaLog = store.replica_log
         self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._is_closed = False
         self._gate = threading.Lock()
@@ -111,7 +111,7 @@ class Incoming:
         except OSError as error:
             self.why = self.why or f"the connection to the master broke: {error.strerror or error}"
         finally:
-            self._taken.forget_rest()
+            self._taken.drop_partial()
 
     def _encrypt(self) -> None:
         if self._tls is not None:
@@ -229,7 +229,7 @@ class Incoming:
 
     def _hand_on(self, offset: int, pieces: list[memoryview]) -> None:
         if pieces:
-            self._taken.take(offset, *pieces)
+            self._taken.append(offset, *pieces)
 
     # -- reporting -------------------------------------------------------------------------------------------
 
@@ -274,7 +274,7 @@ class MasterFollower:
     """Follows a master as long as it runs."""
 
     def __init__(self, store: MessageStore, link: MasterLink) -> None:
-        assert store.master_bytes is not None, "only a slave follows"
+        assert store.replica_log is not None, "only a slave follows"
         self._store = store
         self._link = link
         self._loop = asyncio.get_running_loop()

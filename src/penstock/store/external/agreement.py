@@ -31,7 +31,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from penstock.errors import BadStore, StoreInUse
-from penstock.store.atomic_files import read_sealed, write_sealed
+from penstock.store.atomic_files import read_checksummed, write_checksummed
 from penstock.store.dispatch_state import FileSizes, read_state
 from penstock.store.io import FileMap, Files
 from penstock.store.layout import Layout
@@ -146,7 +146,7 @@ class Terms(msgspec.Struct, frozen=True):
 
 def read_terms(files: Files, layout: Layout) -> Terms | None:
     """None if dispatch is inline, or the file is garbage."""
-    return read_sealed(files, layout.dispatch_terms, Terms)
+    return read_checksummed(files, layout.dispatch_terms, Terms)
 
 
 def needed_terms(files: Files, layout: Layout) -> Terms:
@@ -168,7 +168,7 @@ def is_external(files: Files, layout: Layout) -> bool:
 def agree(files: Files, layout: Layout, terms: Terms) -> None:
     """Raises StoreFailed, and then the old file is still there."""
     if read_terms(files, layout) != terms:
-        write_sealed(files, layout.dispatch_terms, terms)
+        write_checksummed(files, layout.dispatch_terms, terms)
 
 
 def end_terms(files: Files, layout: Layout) -> None:

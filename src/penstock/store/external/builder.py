@@ -40,7 +40,7 @@ from penstock.store.lock import StoreLock
 from penstock.store.mapped_file import MappedFile
 from penstock.store.mapped_file_queue import file_name
 from penstock.store.overlay import OverlayFiles
-from penstock.store.records import Records
+from penstock.store.records import RecordReader
 from penstock.store.recovery.index import IndexRecovery
 from penstock.store.recovery.log import LogRecovery
 from penstock.store.recovery.queues import QueueRecovery, Redispatch
@@ -58,7 +58,7 @@ def start_at(engine: Engine, disk: Files) -> None:
     files, layout, settings, index = engine.io, engine.layout, engine.settings, engine.index
     commit_log, dispatcher = engine.log, engine.dispatcher
     state, position = read_state(files, layout.dispatched), built_position(files, layout)
-    records = Records(commit_log, verify_crc=settings.verify_crc_on_read)
+    records = RecordReader(commit_log, verify_crc=settings.verify_crc_on_read)
     part = LogRecovery(replace(engine, io=disk), records, live=True)
     part.load()
     damage = read_damage(files, layout.damaged)
@@ -74,7 +74,7 @@ def start_at(engine: Engine, disk: Files) -> None:
     queue_part.look(part, False)
     if index_part is not None:
         index_part.look(part, False)
-    quarantine.make_room(queue_part.room_needed + (0 if index_part is None else index_part.room_needed))
+    quarantine.reserve(queue_part.room_needed + (0 if index_part is None else index_part.room_needed))
     part.bring_in_order(quarantine, report)
     queue_part.bring_in_order(quarantine, report, False)
     if index_part is not None:
@@ -148,7 +148,7 @@ class Builder:
     def _start(self) -> None:
         self._dispatcher.set_deleted(self._engine.deleted_topics.load(self.layout))
         start_at(self._engine, self._disk)
-        self._dispatcher.end_start()
+        self._dispatcher.end_recovery()
         self._sync()
         self._done.write(self.position, self._safe)
 
@@ -170,7 +170,7 @@ class Builder:
         self._forget_deleted()
         self._show_log(stop)
         dispatcher = self._dispatcher
-        with dispatcher.taking_from(FromPieces(dispatcher, pieces)):
+        with dispatcher.deriving_from(FromPieces(dispatcher, pieces)):
             while dispatcher.position < stop:
                 dispatcher.step()
         if time.monotonic() - self._synced >= _SYNC_EVERY_S:
@@ -209,7 +209,7 @@ class Builder:
 
     def _sync(self) -> None:
         """Everything so far is on disk afterwards, and the note says so; old files go."""
-        timestamp, state = self._dispatcher.timestamp, self._notes.take()
+        timestamp, state = self._dispatcher.timestamp, self._notes.snapshot()
         self._derived.sync()
         self._notes.write(state)
         self._safe = timestamp

@@ -27,7 +27,7 @@ from penstock.format import kernels
 from penstock.format.queue_unit import NO_RECORD_SIZE, UNIT_SIZE
 from penstock.store.commit_log import CommitLog
 from penstock.store.consume_queue import ConsumeQueue, view_units
-from penstock.store.consume_queues import ConsumeQueues, QueuesAndIndex
+from penstock.store.consume_queues import ConsumeQueues, DerivedFiles
 from penstock.store.deleted_topics import DeletedTopics
 from penstock.store.dispatch import Dispatcher
 from penstock.store.engine import Engine
@@ -39,7 +39,7 @@ from penstock.store.mapped_file import MappedFile
 from penstock.store.mapped_file_queue import file_name
 from penstock.store.overlay import OverlayFiles
 from penstock.store.retention.derived import DerivedCleaner, Dropper
-from penstock.store.running_flags import RunningFlags, Trouble
+from penstock.store.running_flags import RunningFlags, StoreFault
 from penstock.store.settings import Settings
 
 _UNITS_AT_ONCE = 65_536
@@ -145,7 +145,7 @@ class ExternalDispatch(Dispatcher):
         files: Files,
         layout: Layout,
         commit_log: CommitLog,
-        derived: QueuesAndIndex,
+        derived: DerivedFiles,
         delay_levels: tuple[int, ...],
         flags: RunningFlags,
     ) -> None:
@@ -164,7 +164,7 @@ class ExternalDispatch(Dispatcher):
         self._end = MarkFile(self._io, self._layout.dispatch_end)
         self._done = MarkFile(self._io, self._layout.dispatch_done)
         self._publish()
-        with self.standstill():
+        with self.paused():
             built = built_position(self._io, self._layout)
             for queue in self._queues.find_all():
                 if not load(queue, built, max(self._log.min_offset, 0), self.deleted):
@@ -188,7 +188,7 @@ class ExternalDispatch(Dispatcher):
             try:
                 self._publish()
             except StoreFailed as error:
-                self._flags.raise_trouble(Trouble.LOGICS_QUEUE_ERROR, f"messages cannot be dispatched: {error}")
+                self._flags.raise_fault(StoreFault.LOGICS_QUEUE_ERROR, f"messages cannot be dispatched: {error}")
             self.catch_up()
             if (self.position, self._published) != before:
                 changed = time.monotonic()
@@ -221,7 +221,7 @@ class ExternalDispatch(Dispatcher):
         mark = self._done.read()
         if mark is None or mark.position <= self.position or not mark.is_of_this_boot:
             return
-        with self.standstill():
+        with self.paused():
             self._look(mark)
         self._advanced.notify()
 
@@ -271,7 +271,7 @@ def append_only_engine(files: Files, layout: Layout, settings: Settings, clock: 
     """The parts of a store that only appends; its queues and its index are mapped so that nothing on disk changes."""
     flags = RunningFlags()
     log = CommitLog(files, layout.commit_log, settings, clock)
-    derived = QueuesAndIndex.of(OverlayFiles(), layout, settings, clock)
+    derived = DerivedFiles.of(OverlayFiles(), layout, settings, clock)
     dispatcher = ExternalDispatch(files, layout, log, derived, settings.delay_levels, flags)
     deleted_topics = DeletedTopics(files, layout.deleted_topics)
     return Engine(files, layout, settings, clock, flags, log, derived, dispatcher, deleted_topics)

@@ -44,7 +44,7 @@ from penstock.store.external.agreement import (
 from penstock.store.io import Files
 from penstock.store.layout import Layout
 from penstock.store.lock import StoreLock
-from penstock.store.records import most_offset
+from penstock.store.records import max_queue_offset
 from penstock.store.recovery import Recovery, RecoveryReport, StartParts
 from penstock.store.recovery.log import LogRecovery
 from penstock.store.recovery.report import DISPATCH, Meter, Tell
@@ -82,7 +82,7 @@ def _count(log: CommitLog, rows: kernels.Rows, topics: kernels.Topics, deleted: 
         topic = topics.name(topic_id)
         offsets, positions = rows["queue_offset"][picks], rows["physical_offset"][picks]
         # A queue offset that the log had no room for is damage; one of a deleted topic counts no more.
-        sound = (offsets >= 0) & (offsets <= most_offset(positions)) & (positions >= deleted.get(topic, 0))
+        sound = (offsets >= 0) & (offsets <= max_queue_offset(positions)) & (positions >= deleted.get(topic, 0))
         if sound.any():
             known = log.next_offset(topic, queue_id)
             log.set_next_offset(topic, queue_id, max(known, int(np.max(offsets[sound])) + 1))
@@ -106,7 +106,7 @@ class AppendOnlyStart:
         in its hands what must be changed."""
         self._clean_exit = clean_exit
         if self._may_do_with_log(clean_exit):
-            self._quarantine.make_room(self._log_part.room_needed)
+            self._quarantine.reserve(self._log_part.room_needed)
             return
         self._log.queue.close()
         self._whole = _WholeStart(self._parts)
@@ -181,7 +181,7 @@ class _WholeStart:
         try:
             report = self._recovery.act()
             self._derived.sync()
-            self._notes.write(self._notes.take())
+            self._notes.write(self._notes.snapshot())
             done = MarkFile(self._io, self._layout.dispatch_done)
             done.write(self._dispatcher.position, self._dispatcher.timestamp)
             done.close()

@@ -23,7 +23,7 @@ import msgspec
 
 from penstock.errors import BadSettings, BadStore, StoreInUse
 from penstock.format.index_layout import IndexGeometry
-from penstock.store.atomic_files import read_sealed, write_sealed
+from penstock.store.atomic_files import read_checksummed, write_checksummed
 from penstock.store.damage import MayExceed, Quarantine
 from penstock.store.io import Files
 from penstock.store.layout import Layout
@@ -114,11 +114,11 @@ class RebuildPlan(msgspec.Struct, frozen=True):
         return self.folder / f"range-{number:06d}.json"
 
     def write(self, files: Files) -> None:
-        write_sealed(files, self.folder / "plan.json", self)
+        write_checksummed(files, self.folder / "plan.json", self)
 
     def check_seen(self, files: Files) -> None:
         """Raises BadStore unless this host sees the folder that the plan was written to."""
-        found = read_sealed(files, self.folder / "plan.json", RebuildPlan)
+        found = read_checksummed(files, self.folder / "plan.json", RebuildPlan)
         if found is None or found.token != self.token:
             raise BadStore(
                 f"the host {socket.gethostname()} does not see the folder that is being rebuilt; all hosts of the "
@@ -129,7 +129,7 @@ class RebuildPlan(msgspec.Struct, frozen=True):
 
 def read_plan(files: Files, staging: Path) -> RebuildPlan | None:
     """The plan that an earlier run left, None if it left none."""
-    return read_sealed(files, staging / "rebuild" / "plan.json", RebuildPlan)
+    return read_checksummed(files, staging / "rebuild" / "plan.json", RebuildPlan)
 
 
 def cut_log(log: LogFacts, size: int | None = None) -> list[RebuildRange]:
@@ -234,7 +234,7 @@ def _look(layout: Layout, settings: Settings) -> LogFacts:
     """A log that nobody appends to. Raises BadStore if its files are not as they must be: that is left to `repair`."""
     files, size = OverlayFiles(), settings.mapped_file_size_commit_log
     queue = MappedFileQueue(files, layout.commit_log, size)
-    offsets = queue.look().offsets
+    offsets = queue.listing().offsets
     begin = offsets[0] if offsets else 0
     return _facts(layout, size, begin, begin + len(offsets) * size, list(offsets))
 

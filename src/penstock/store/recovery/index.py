@@ -16,7 +16,7 @@ from penstock.store.damage import Quarantine
 from penstock.store.dispatch_state import DispatchState, FileSizes
 from penstock.store.index import Index, IndexFile
 from penstock.store.io import Files
-from penstock.store.records import Records
+from penstock.store.records import RecordReader
 from penstock.store.recovery.log import LogRecovery, freeze_index
 from penstock.store.recovery.report import RecoveryReport
 
@@ -24,7 +24,7 @@ from penstock.store.recovery.report import RecoveryReport
 class IndexRecovery:
     """Looks at the index, then takes it back to what can be believed."""
 
-    def __init__(self, files: Files, index: Index, records: Records, *, live: bool, owned: bool) -> None:
+    def __init__(self, files: Files, index: Index, records: RecordReader, *, live: bool, owned: bool) -> None:
         """A view of half a batch is `live` also where nobody has the store open (`owned`): its writer was killed."""
         self._io = files
         self._index = index
@@ -128,7 +128,7 @@ class IndexRecovery:
         """`noted_end` is the last indexed record by the note. Raises StoreFailed, and can be done again."""
         for file in self._gone:
             file.close()
-        kept = [quarantine.take(path) for path in reversed(self._aside)]
+        kept = [quarantine.move_in(path) for path in reversed(self._aside)]
         if kept and not self._live:
             report.kept_aside += map(str, kept)
             report.notes.append(

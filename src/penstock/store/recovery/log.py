@@ -36,7 +36,7 @@ from penstock.format.constants import MESSAGE_MAGIC, MESSAGE_MAGIC_V2
 from penstock.format.index_layout import HEADER_SIZE, SLOT_SIZE
 from penstock.format.rows import Reason
 from penstock.format.scan import is_unpublished
-from penstock.store.atomic_files import read_sealed, write_sealed
+from penstock.store.atomic_files import read_checksummed, write_checksummed
 from penstock.store.damage import MISSING, DamagedRange, Quarantine, known_damage, merged_by_file, write_damage
 from penstock.store.dispatch_state import DispatchState
 from penstock.store.engine import Engine
@@ -44,8 +44,14 @@ from penstock.store.index import IndexFile
 from penstock.store.io import Files
 from penstock.store.log_walk import Walked, still_damaged, torn_records, walk_files
 from penstock.store.mapped_file import MappedFile
-from penstock.store.mapped_file_queue import MAX_IN_A_ROW, MappedFileQueue, file_name, is_stand_in, put_on_disk
-from penstock.store.records import Records
+from penstock.store.mapped_file_queue import (
+    MAX_MISSING_IN_A_ROW,
+    MappedFileQueue,
+    create_missing_file,
+    file_name,
+    is_missing_file,
+)
+from penstock.store.records import RecordReader
 from penstock.store.recovery.report import WALK, Meter, RecoveryReport, Tell
 from penstock.store.sink.journal import whole_batches
 
@@ -111,7 +117,7 @@ class WalkNote:
 
     def find(self, begin: int, files: Sequence[MappedFile], check_crc: bool) -> Walked | None:
         """What an earlier walk found that began at `begin` or before and came to the start of one of the files."""
-        found = read_sealed(self._io, self._path, _Document)
+        found = read_checksummed(self._io, self._path, _Document)
         if found is None or found.check_crc != check_crc or found.begin > begin:
             return None
         starts = {file.from_offset for file in files[1:]}
@@ -121,7 +127,7 @@ class WalkNote:
         """Notes it if the last time is long enough ago. Raises StoreFailed."""
         if self._io.read_only or walked.unsure or time.monotonic() - self._last < EVERY_SECONDS:
             return
-        write_sealed(self._io, self._path, _Document(begin, check_crc, walked))
+        write_checksummed(self._io, self._path, _Document(begin, check_crc, walked))
         self._last = time.monotonic()
 
     def remove(self) -> None:
@@ -140,7 +146,7 @@ class LogRecovery:
     def __init__(
         self,
         engine: Engine,
-        records: Records,
+        records: RecordReader,
         *,
         live: bool,
         begun: int | None = None,
@@ -167,7 +173,7 @@ class LogRecovery:
 
     def load(self) -> None:
         """Maps what is there. Raises BadStore if something is not as it must be."""
-        self._shape = self._queue.look(may_lack=MAX_IN_A_ROW)
+        self._shape = self._queue.listing(max_missing=MAX_MISSING_IN_A_ROW)
         self._queue.map_files(self._shape.offsets)
 
     def look(self, clean: bool, checkpoint: Checkpoint, state: DispatchState | None, tell: Tell) -> None:
@@ -191,7 +197,7 @@ class LogRecovery:
         if self._begun is not None:
             whole = min(whole, self._begun)  # it may have been taken back meanwhile
         is_growing, self.end = self._live or whole < self.end, whole
-        stand_ins = [file for file in self._queue.files if is_stand_in(file)]
+        stand_ins = [file for file in self._queue.files if is_missing_file(file)]
         damage += [DamagedRange(file.from_offset, file.size, MISSING) for file in stand_ins]
         for known in merged_by_file(self._known, self._queue.file_size):
             damage += still_damaged(self._queue, known)
@@ -245,7 +251,7 @@ class LogRecovery:
     def _find_torn(self) -> None:
         for file in self._queue.files:
             position = max(self.end - file.from_offset, 0)
-            if position < file.size and (used := file.used(position)) > position:
+            if position < file.size and (used := file.nonzero_end(position)) > position:
                 self._torn.append((file, used))
 
     def _goes_whole(self, file: MappedFile) -> bool:
@@ -272,8 +278,8 @@ class LogRecovery:
             return
         self._note_damage(quarantine, report)
         for file in self._queue.files:
-            if is_stand_in(file) and file.from_offset < self.end:
-                put_on_disk(self._io, file)
+            if is_missing_file(file) and file.from_offset < self.end:
+                create_missing_file(self._io, file)
                 report.notes.append(f"{file.path}: the file is missing; zeros stand in for it")
         self._clear_torn(quarantine, report)
         self._cut(quarantine, report)
@@ -284,7 +290,7 @@ class LogRecovery:
         """Before anything is changed: a stand-in whose range is not noted would look like a hole of its own."""
         path = self._layout.damaged
         if self._known_is_garbage:
-            kept = quarantine.take(path)
+            kept = quarantine.move_in(path)
             report.kept_aside.append(str(kept))
             report.notes.append(f"{path} could not be read and was moved to {kept}: the whole log was walked")
         report.repaired = [
@@ -309,7 +315,7 @@ class LogRecovery:
         """Torn records with valid ones behind them go as a torn tail does: whoever walks the log would take them."""
         for each in self.damage:
             file = self._queue.find(each.physical_offset)
-            if file is None or is_stand_in(file) or each in self._known:
+            if file is None or is_missing_file(file) or each in self._known:
                 continue
             for begin, end in torn_records(file, each):
                 with file.map.view[begin:end] as record:
@@ -330,7 +336,7 @@ class LogRecovery:
                 self._say_torn(file, offset, used, str(kept), report)
         for file in self._queue.cut(self.end):
             if file.from_offset in torn:
-                kept = quarantine.take(file.path)
+                kept = quarantine.move_in(file.path)
                 self._say_torn(file, file.from_offset, torn[file.from_offset], str(kept), report)
             file.shut_down()
             self._io.unlink(file.path)

@@ -39,7 +39,7 @@ from penstock.store.damage import DamagedRange, Quarantine
 from penstock.store.dispatch_state import DispatchState, FileSizes, QueueNote
 from penstock.store.engine import Engine
 from penstock.store.mapped_file import MappedFile
-from penstock.store.mapped_file_queue import FolderShape, file_name, look_at
+from penstock.store.mapped_file_queue import FolderListing, file_name, list_data_files
 from penstock.store.records import belongs_to
 from penstock.store.recovery.index import IndexRecovery
 from penstock.store.recovery.log import LogRecovery
@@ -145,11 +145,11 @@ class Redispatch:
         no_gap_before = start if start > lowest else -1
         goal = self._log.confirmed_offset
         meter = Meter(tell, DISPATCH, goal - start)
-        ahead = dispatcher.looking_ahead() if goal - start >= _WORTH_A_THREAD else nullcontext()
+        ahead = dispatcher.prefetching() if goal - start >= _WORTH_A_THREAD else nullcontext()
         with ahead, dispatcher.refusing_gaps_before(no_gap_before):
             while dispatcher.position < goal:
                 before = dispatcher.position
-                with dispatcher.standstill():
+                with dispatcher.paused():
                     dispatcher.step()
                 meter.add(dispatcher.position - before)
         dispatcher.advance_timestamp(self._log.newest_timestamp)
@@ -173,7 +173,7 @@ class _Found(msgspec.Struct):
     """One queue, and what is wrong with it."""
 
     queue: ConsumeQueue
-    shape: FolderShape
+    shape: FolderListing
     gone: list[MappedFile]
     """Mapped files behind the units that stay, last first."""
     behind_log: int = 0
@@ -188,8 +188,8 @@ class _Found(msgspec.Struct):
     @property
     def files_aside(self) -> list[Path]:
         """Files that hold something and do not stay, last first."""
-        mapped = [file.path for file in self.gone if file.used(0)]
-        stay = {*self.shape.sound_start, self.shape.unfinished}
+        mapped = [file.path for file in self.gone if file.nonzero_end(0)]
+        stay = {*self.shape.valid_start, self.shape.unfinished}
         found = {*self.shape.offsets, *self.shape.wrong_sizes, *self.shape.misplaced}
         others = sorted(found - stay, reverse=True)
         return [*(self.queue.files.folder / file_name(offset) for offset in others), *mapped]
@@ -213,13 +213,13 @@ class QueueRecovery:
     def load(self, noted: FileSizes | None) -> None:
         """Maps what can be used. Raises BadStore for what is foreign, or if the settings do not fit the files."""
         size = self._queues.file_size
-        shapes = [(queue, look_at(self._io, queue.files.folder, size)) for queue in self._queues.find_all()]
+        shapes = [(queue, list_data_files(self._io, queue.files.folder, size)) for queue in self._queues.find_all()]
         self._refuse_other_size([shape for _, shape in shapes], noted)
         for queue, shape in shapes:
-            queue.files.map_files(shape.sound_start)
-            self._found.append(_Found(queue, shape, queue.settle()))
+            queue.files.map_files(shape.valid_start)
+            self._found.append(_Found(queue, shape, queue.cut_to_valid()))
 
-    def _refuse_other_size(self, shapes: list[FolderShape], noted: FileSizes | None) -> None:
+    def _refuse_other_size(self, shapes: list[FolderListing], noted: FileSizes | None) -> None:
         """All files of one other size: then the setting is wrong, unless a note says no."""
         size = self._queues.file_size
         wrong = {found for shape in shapes for found in shape.wrong_sizes.values()}
@@ -248,7 +248,7 @@ class QueueRecovery:
             last = queue.files.last
             if last is not None and not self._live:
                 position = min(last.wrote + found.torn * UNIT_SIZE, last.size)
-                used = last.used(position) if position < last.size else position
+                used = last.nonzero_end(position) if position < last.size else position
                 if used > position and not (found.behind_log and not found.distrusted):
                     found.aside, found.distrusted = (last, position, used), True
 
@@ -346,7 +346,7 @@ class QueueRecovery:
 
     @staticmethod
     def _keep_aside(found: _Found, quarantine: Quarantine) -> list[Path]:
-        kept = [quarantine.take(path) for path in found.files_aside]
+        kept = [quarantine.move_in(path) for path in found.files_aside]
         if found.aside is not None:
             file, begin, end = found.aside
             name = f"consumequeue-{found.queue.topic}-{found.queue.queue_id}-{file_name(file.from_offset + begin)}"

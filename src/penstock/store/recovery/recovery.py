@@ -14,7 +14,7 @@ from penstock.store.damage import MayExceed, Quarantine
 from penstock.store.dispatch_state import read_state
 from penstock.store.engine import Engine
 from penstock.store.lock import StoreLock
-from penstock.store.records import Records
+from penstock.store.records import RecordReader
 from penstock.store.recovery.index import IndexRecovery
 from penstock.store.recovery.log import LogRecovery
 from penstock.store.recovery.queues import QueueRecovery, Redispatch
@@ -26,7 +26,7 @@ class StartParts(msgspec.Struct, frozen=True, kw_only=True):
     """The store that is started, and who is asked and told meanwhile."""
 
     engine: Engine
-    records: Records
+    records: RecordReader
     checkpoint: Checkpoint
     may_exceed: MayExceed
     """Asked before more than quarantineMaxBytes is kept aside."""
@@ -94,7 +94,7 @@ class Recovery:
             needed += self._log_part.room_needed + self._queue_part.room_needed
         else:
             needed += sum(self._io.allocated(folder) for folder in self._derived_folders())
-        self._quarantine.make_room(needed)
+        self._quarantine.reserve(needed)
 
     def act(self) -> RecoveryReport:
         """Brings what was looked at in order. Raises StoreFailed or OSError, and then the next start goes on."""
@@ -110,7 +110,7 @@ class Recovery:
             index.bring_in_order(log, self._quarantine, report, self._derived_clean, noted_end)
         self._say_shrunk(report)
         self._dispatching.run(log, index, queues.behind, report, self._tell)
-        log.add_damage(self._dispatcher.passed_over, report)
+        log.add_damage(self._dispatcher.skipped_ranges, report)
         if not self._clean_exit:
             log.sync()
         if not self._clean_exit or report.dispatched_from < report.log_end:
@@ -146,6 +146,6 @@ class Recovery:
         """No log at all: queues and index describe nothing, and would hide what is written next."""
         self._derived.close()
         for folder in self._derived_folders():
-            kept = self._quarantine.take(folder)
+            kept = self._quarantine.move_in(folder)
             report.kept_aside.append(str(kept))
             report.notes.append(f"there is no commit log: {folder} was moved to {kept}")

@@ -117,7 +117,7 @@ class Derived:
 
     def _move(self, place: Path) -> Move:
         root = self._layout.root
-        kept = self._quarantine.place_for(root / place)
+        kept = self._quarantine.target_for(root / place)
         return Move(str(place), self._io.is_folder(self._layout.staging / place), within(root, kept))
 
     def _path(self, name: str) -> Path:

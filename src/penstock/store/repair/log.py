@@ -45,7 +45,7 @@ from penstock.store.damage import MISSING, DamagedRange, Quarantine, merged_by_f
 from penstock.store.io import Files
 from penstock.store.layout import Layout
 from penstock.store.mapped_file import MappedFile
-from penstock.store.mapped_file_queue import FolderShape, MappedFileQueue, file_name, look_at
+from penstock.store.mapped_file_queue import FolderListing, MappedFileQueue, file_name, list_data_files
 from penstock.store.repair.compare import OldQueues, QueueName, lost_in
 from penstock.store.repair.report import Change, Progress, RepairedRange, within
 from penstock.store.repair.survey import (
@@ -78,7 +78,7 @@ class Shapes:
         inside = layout.commit_log.is_relative_to(layout.root)
         self._spare = layout.staging if inside else layout.commit_log.with_name(f"{layout.commit_log.name}.mending")
         """A folder on the same disk, where a copy is made before it takes the place of the file."""
-        self._shape = look_at(files, layout.commit_log, file_size)
+        self._shape = list_data_files(files, layout.commit_log, file_size)
         self._refuse(self._shape)
 
     @property
@@ -105,7 +105,7 @@ class Shapes:
         self._io.remove_folder(self._spare)
         return changes
 
-    def _refuse(self, shape: FolderShape) -> None:
+    def _refuse(self, shape: FolderListing) -> None:
         for offset in (*shape.misplaced, *(each for each in shape.wrong_sizes if each % self._file_size)):
             raise BadStore(
                 "the file's name is not a multiple of the file size; move it elsewhere, or say the size that the files "
@@ -382,7 +382,7 @@ class LogRepair:
             return
         place, files = self._place, {file.from_offset: file for file in log.files}
         cover = Cover(self._io, self._layout.root, place.settings, place.quarantine, place.clock())
-        place.quarantine.make_room(sum(cover.room(files[each.file], each) for each in found.found))
+        place.quarantine.reserve(sum(cover.room(files[each.file], each) for each in found.found))
         place.mark_unclean()
         self._note([DamagedRange(each.physical_offset, each.size, each.reason) for each in found.found])
         done_bytes, total = 0, sum(each.size for each in found.found)

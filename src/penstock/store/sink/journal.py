@@ -25,7 +25,7 @@ from typing import Final
 import msgspec
 
 from penstock.errors import BadStore
-from penstock.store.atomic_files import read_sealed, write_sealed
+from penstock.store.atomic_files import read_checksummed, write_checksummed
 from penstock.store.io import Files
 from penstock.store.layout import Layout
 
@@ -77,14 +77,14 @@ class BatchMark(msgspec.Struct, frozen=True):
 
 def find_mark(files: Files, layout: Layout, identity: Identity) -> BatchMark | None:
     """The mark that says that a batch is stored; None if there is none, or none that can be read."""
-    found = read_sealed(files, _path(layout, identity), BatchMark)
+    found = read_checksummed(files, _path(layout, identity), BatchMark)
     return found if found is not None and found.covers(identity) else None
 
 
 def check_readable(files: Files, layout: Layout, identity: Identity) -> None:
     """Raises BadStore if there is a mark that cannot be read: nobody knows then what is stored."""
     path = _path(layout, identity)
-    if files.exists(path) and read_sealed(files, path, BatchMark) is None:
+    if files.exists(path) and read_checksummed(files, path, BatchMark) is None:
         raise BadStore(
             f"the mark cannot be read, so it cannot be told whether {identity} is stored already; remove it to have "
             "the batch stored (again)",
@@ -94,7 +94,7 @@ def check_readable(files: Files, layout: Layout, identity: Identity) -> None:
 
 def write_mark(files: Files, layout: Layout, mark: BatchMark) -> None:
     """Raises StoreFailed, and then the batch does not count as stored."""
-    write_sealed(files, _path(layout, mark.identity), mark)
+    write_checksummed(files, _path(layout, mark.identity), mark)
 
 
 def remove_mark(files: Files, layout: Layout, identity: Identity) -> None:
@@ -158,12 +158,12 @@ class Journal(msgspec.Struct, frozen=True):
 
 def read_journal(files: Files, layout: Layout) -> Journal | None:
     """None if there is none, or if it cannot be read, which `files.exists` tells apart."""
-    return read_sealed(files, layout.sink_journal, Journal)
+    return read_checksummed(files, layout.sink_journal, Journal)
 
 
 def write_journal(files: Files, layout: Layout, journal: Journal) -> None:
     """Raises StoreFailed, and then the old one is still there."""
-    write_sealed(files, layout.sink_journal, journal)
+    write_checksummed(files, layout.sink_journal, journal)
 
 
 def pending_start(files: Files, layout: Layout) -> int | None:
