@@ -32,7 +32,7 @@ from penstock.format.index_layout import IndexGeometry
 from penstock.format.kernels import Longs
 from penstock.format.scan import Scan, ScanBatch
 from penstock.store import Message, MessageStore, PutResult, Settings
-from penstock.store.consume_queues import ConsumeQueues, QueuesAndIndex
+from penstock.store.consume_queues import ConsumeQueues, DerivedFiles
 from penstock.store.dispatch import Dispatcher
 from penstock.store.index import Index
 from penstock.store.io import Files
@@ -452,7 +452,7 @@ class Stores:
             files, settings = Files(), store.settings
             queues = ConsumeQueues(files, folder / "consumequeue", settings.mapped_file_size_consume_queue)
             index = Index(files, folder / "index", settings.index_geometry, now_ms)
-            dispatcher = Dispatcher(store.log, QueuesAndIndex(queues, index), settings.delay_levels, RunningFlags())
+            dispatcher = Dispatcher(store.log, DerivedFiles(queues, index), settings.delay_levels, RunningFlags())
             with Stopwatch() as alone:
                 dispatcher.catch_up()
             messages = sum(queue.max_offset for queue in queues)

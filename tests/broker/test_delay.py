@@ -12,7 +12,7 @@ from support.loopback import until
 from penstock.format.record import Record
 from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.store import Message
-from penstock.store.running_flags import Trouble
+from penstock.store.running_flags import StoreFault
 
 if TYPE_CHECKING:
     from broker.conftest import Run
@@ -136,11 +136,11 @@ def test_a_store_that_takes_nothing_delays_delivery_and_loses_nothing(home: Brok
             broker.state.delayed.stop()
             await send_delayed(client, 1, b"one")
             await send_delayed(client, 1, b"two")
-            broker.store.flags.raise_trouble(Trouble.DISK_FULL, "the disk is full")
+            broker.store.flags.raise_fault(StoreFault.DISK_FULL, "the disk is full")
             broker.state.delayed.start()
             await until(lambda: broker.store.statistics.put_failed > 0)
             assert broker.store.max_offset("orders", 0) == 0
-            broker.store.flags.clear(Trouble.DISK_FULL)
+            broker.store.flags.clear(StoreFault.DISK_FULL)
             assert [record.body for record in await delivered(broker, 2)] == [b"one", b"two"]
 
     run(check())

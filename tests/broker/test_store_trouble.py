@@ -15,7 +15,7 @@ from penstock.broker.replies import code_of
 from penstock.broker.stats import StoreWatch
 from penstock.protocol.codes import ResponseCode
 from penstock.store.message import PutResult, PutStatus
-from penstock.store.running_flags import Trouble
+from penstock.store.running_flags import StoreFault
 
 if TYPE_CHECKING:
     from broker.conftest import Run
@@ -76,12 +76,12 @@ def test_reading_goes_on_while_writing_is_refused(home: BrokerHome, run: Run) ->
         async with home.running() as broker:
             client = await broker.client()
             ok(await client.send("orders"))
-            broker.store.flags.raise_trouble(Trouble.DISK_FULL, "the disk is full")
+            broker.store.flags.raise_fault(StoreFault.DISK_FULL, "the disk is full")
             reply = await client.send("orders")
             assert reply.code == ResponseCode.SERVICE_NOT_AVAILABLE
             assert "the disk is full" in (reply.remark or "")
             ok(await client.pull("orders"))
-            broker.store.flags.clear(Trouble.DISK_FULL)
+            broker.store.flags.clear(StoreFault.DISK_FULL)
             ok(await client.send("orders"))
 
     run(check())
@@ -94,10 +94,10 @@ def test_the_log_says_when_the_store_takes_no_messages_and_when_it_does_again(
         async with home.running() as broker:
             watch = StoreWatch(broker.store)
             watch.check()
-            broker.store.flags.raise_trouble(Trouble.DISK_FULL, "the disk is full")
+            broker.store.flags.raise_fault(StoreFault.DISK_FULL, "the disk is full")
             watch.check()
             watch.check()
-            broker.store.flags.clear(Trouble.DISK_FULL)
+            broker.store.flags.clear(StoreFault.DISK_FULL)
             watch.check()
 
     with caplog.at_level(logging.WARNING, "penstock.broker"):

@@ -30,7 +30,7 @@ from support.loopback import until
 from penstock.format.message_id import decode_message_id
 from penstock.format.record import decode_record
 from penstock.protocol.codes import RequestCode, ResponseCode
-from penstock.store.running_flags import Trouble
+from penstock.store.running_flags import StoreFault
 
 if TYPE_CHECKING:
     from broker.conftest import Run
@@ -244,11 +244,11 @@ def test_while_the_disk_is_full_half_messages_wait(home: BrokerHome, run: Run) -
             client = await broker.client()
             ok(await client.heartbeat("p", produces=("PID_test",)))
             half = await send_half(client)
-            broker.store.flags.raise_trouble(Trouble.DISK_FULL, "the disk is full")
+            broker.store.flags.raise_fault(StoreFault.DISK_FULL, "the disk is full")
             assert (await end(client, half, COMMIT)).code == ResponseCode.SERVICE_NOT_AVAILABLE
             assert await make_round(broker) == 0
             assert broker.state.offsets.query(SYSTEM_GROUP, HALF, 0) == 0
-            broker.store.flags.clear(Trouble.DISK_FULL)
+            broker.store.flags.clear(StoreFault.DISK_FULL)
             assert await make_round(broker) == 1
             await answer(client, await asked(client), COMMIT)
             assert bodies(await pulled(broker, client, "orders")) == [b"paid"]

@@ -69,7 +69,7 @@ class Bench:
 
     def take(self, number: int) -> FileMap:
         offset = number * SIZE
-        self.taken.append(self.allocator.take(self.folder / file_name(offset), offset).map)
+        self.taken.append(self.allocator.allocate(self.folder / file_name(offset), offset).map)
         return self.taken[-1]
 
     def names(self) -> list[int]:

@@ -52,10 +52,10 @@ def test_a_flush_brings_to_disk_what_was_put_so_far(home: StoreHome) -> None:
 
 def test_a_get_of_what_is_dispatched_waits_for_nothing(home: StoreHome) -> None:
     store = home.open()
-    store.dispatcher.gather(3600)  # the thread does not get to it in this test
+    store.dispatcher.set_batch_delay(3600)  # the thread does not get to it in this test
     assert store.append(Message("T", b"one")).ok
     page = store.get_dispatched("T", 0, 0, 32, TagFilter("*"))
     assert (page.status, page.count) == (GetStatus.NO_MESSAGE_IN_QUEUE, 0)
     assert store.get("T", 0, 0).count == 1
     assert store.get_dispatched("T", 0, 0, 32, TagFilter("*")).count == 1
-    store.dispatcher.gather(0.0)
+    store.dispatcher.set_batch_delay(0.0)

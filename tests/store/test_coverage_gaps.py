@@ -25,7 +25,7 @@ from penstock.format.record import Record, encode_record
 from penstock.store import GetStatus, Message, MessageStore, PutStatus, Settings
 from penstock.store.consume_queue import NO_UNIT, QueueExtensions
 from penstock.store.io import Files
-from penstock.store.running_flags import Trouble
+from penstock.store.running_flags import StoreFault
 
 pytestmark = pytest.mark.usefixtures("kernels_name")
 
@@ -218,17 +218,17 @@ def test_store_times_do_not_fall_along_the_log_however_many_put(home: StoreHome)
 @pytest.mark.parametrize(
     ("trouble", "refused"),
     [
-        (Trouble.NOT_READABLE, False),
-        (Trouble.NOT_WRITEABLE, True),
-        (Trouble.INDEX_FILE_ERROR, True),
-        (Trouble.DISK_FULL, True),
+        (StoreFault.NOT_READABLE, False),
+        (StoreFault.NOT_WRITEABLE, True),
+        (StoreFault.INDEX_FILE_ERROR, True),
+        (StoreFault.DISK_FULL, True),
     ],
 )
-def test_every_trouble_but_that_of_reading_refuses_puts(home: StoreHome, trouble: Trouble, refused: bool) -> None:
+def test_every_trouble_but_that_of_reading_refuses_puts(home: StoreHome, trouble: StoreFault, refused: bool) -> None:
     store = home.open()
     assert store.put(Message("T", b"before")).ok
     store.catch_up()
-    store.flags.raise_trouble(trouble, "the disk is not well")
+    store.flags.raise_fault(trouble, "the disk is not well")
     answer = store.put(Message("T", b"meanwhile"))
     if refused:
         assert answer.status is PutStatus.SERVICE_NOT_AVAILABLE
@@ -242,7 +242,7 @@ def test_every_trouble_but_that_of_reading_refuses_puts(home: StoreHome, trouble
 def test_queues_are_built_also_while_the_disk_counts_as_full(home: StoreHome) -> None:
     store = home.open(transient_store_pool_enable=True, commit_interval_commit_log=HOUR_MS)
     store.put(Message("T", b"before"))
-    store.flags.raise_trouble(Trouble.DISK_FULL, "the disk is full")
+    store.flags.raise_fault(StoreFault.DISK_FULL, "the disk is full")
     assert home.bodies(store, "T") == []
     store.log.queue.commit_all()  # only now may it be dispatched
     assert home.bodies(store, "T") == [b"before"]

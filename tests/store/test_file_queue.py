@@ -227,7 +227,7 @@ def test_what_was_cut_does_not_come_back_when_the_queue_grows_again(queue: Mappe
 def test_the_first_file_is_not_deleted_while_somebody_reads_it(queue: MappedFileQueue) -> None:
     fill(queue, 2 * SIZE)
     first = queue.files[0]
-    assert first.hold()
+    assert first.acquire()
     assert queue.drop_first() is False
     assert first.path.exists()
     assert bytes(first.map.view[:4]) == b"\xab" * 4

@@ -15,7 +15,7 @@ from support.disks import WAIT_SECONDS, FaultyFiles, Gate, WatchedFiles
 
 from penstock.store import FlushDiskType, GetStatus, Message, MessageStore, PutStatus, Settings
 from penstock.store import flush as flush_module
-from penstock.store.flush import Syncer, TimedFlush
+from penstock.store.flush import LogSyncer, TimedFlush
 from penstock.store.mapped_file_queue import MappedFileQueue
 
 PAGE = 4096
@@ -289,7 +289,7 @@ def append(log: MappedFileQueue, count: int) -> None:
 
 def test_the_timed_flush_waits_for_its_pages(log: MappedFileQueue, seconds: HandClock) -> None:
     reported: list[int] = []
-    flush = TimedFlush(Settings(), Syncer(log, reported.append, print))
+    flush = TimedFlush(Settings(), LogSyncer(log, reported.append, print))
     append(log, 4 * PAGE - 1)
     flush.work()
     assert log.flushed_where == 0
@@ -299,7 +299,7 @@ def test_the_timed_flush_waits_for_its_pages(log: MappedFileQueue, seconds: Hand
 
 
 def test_the_timed_flush_is_thorough_now_and_then(log: MappedFileQueue, seconds: HandClock) -> None:
-    flush = TimedFlush(Settings(), Syncer(log, lambda timestamp: None, print))
+    flush = TimedFlush(Settings(), LogSyncer(log, lambda timestamp: None, print))
     append(log, 10)
     seconds.seconds += 9.9
     flush.work()
@@ -314,7 +314,7 @@ def test_the_timed_flush_is_thorough_now_and_then(log: MappedFileQueue, seconds:
 
 
 def test_the_last_round_of_the_timed_flush_is_thorough(log: MappedFileQueue) -> None:
-    flush = TimedFlush(Settings(), Syncer(log, lambda timestamp: None, print))
+    flush = TimedFlush(Settings(), LogSyncer(log, lambda timestamp: None, print))
     append(log, 10)
     flush.finish()
     assert log.flushed_where == 10

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from penstock.store import BrokerRole, Message, MessageStore, Settings
-from penstock.store.running_flags import RunningFlags, Trouble
+from penstock.store.running_flags import RunningFlags, StoreFault
 from penstock.store.worker import Listeners
 
 
@@ -54,17 +54,17 @@ def test_whoever_follows_dispatch_can_leave_and_the_others_still_hear(tmp_path: 
 def test_flags_say_whether_puts_are_taken_at_every_change() -> None:
     flags, heard = RunningFlags(), []
     flags.on_change(heard.append)
-    flags.raise_trouble(Trouble.DISK_FULL, "the disk is full")
-    flags.raise_trouble(Trouble.NOT_READABLE, "it cannot be read")
-    flags.clear(Trouble.DISK_FULL)
-    flags.clear(Trouble.DISK_FULL)
+    flags.raise_fault(StoreFault.DISK_FULL, "the disk is full")
+    flags.raise_fault(StoreFault.NOT_READABLE, "it cannot be read")
+    flags.clear(StoreFault.DISK_FULL)
+    flags.clear(StoreFault.DISK_FULL)
     assert heard == [False, False, True]
 
 
 def test_a_replica_takes_no_puts_even_when_its_troubles_are_over(tmp_path: Path) -> None:
     with MessageStore.open(tmp_path / "store", Settings.dev(broker_role=BrokerRole.SLAVE)) as store:
-        store.flags.raise_trouble(Trouble.DISK_FULL, "the disk is full")
-        store.flags.clear(Trouble.DISK_FULL)
+        store.flags.raise_fault(StoreFault.DISK_FULL, "the disk is full")
+        store.flags.clear(StoreFault.DISK_FULL)
         assert not store.log.appender.is_open
         assert not store.put(Message("orders", b"one")).stored
 

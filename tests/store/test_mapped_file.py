@@ -204,12 +204,12 @@ def test_zeroing_starts_at_the_position_and_says_how_much_was_there(make: Make) 
 
 def test_used_is_behind_the_last_byte_that_is_not_zero(make: Make) -> None:
     file = make()
-    assert file.used(10) == 10
+    assert file.nonzero_end(10) == 10
     file.map.view[5000] = 1
-    assert file.used(10) == 5001
-    assert file.used(5001) == 5001
+    assert file.nonzero_end(10) == 5001
+    assert file.nonzero_end(5001) == 5001
     file.map.view[SIZE - 1] = 1
-    assert file.used(10) == SIZE
+    assert file.nonzero_end(10) == SIZE
 
 
 # -- readers -------------------------------------------------------------------------------------------------
@@ -218,7 +218,7 @@ def test_used_is_behind_the_last_byte_that_is_not_zero(make: Make) -> None:
 def test_a_held_file_stays_mapped_until_its_reader_lets_go(make: Make) -> None:
     file = make()
     write(file, RECORD)
-    assert file.hold()
+    assert file.acquire()
     assert not file.shut_down(), "a reader is still there"
     assert bytes(file.map.view[: len(RECORD)]) == RECORD
     file.release()
@@ -230,18 +230,18 @@ def test_a_held_file_stays_mapped_until_its_reader_lets_go(make: Make) -> None:
 def test_a_file_that_was_shut_down_takes_no_new_readers(make: Make) -> None:
     file = make()
     write(file, RECORD)
-    assert file.hold()
+    assert file.acquire()
     file.shut_down()
     assert not file.available
-    assert not file.hold()
+    assert not file.acquire()
     assert file.read(0, len(RECORD)) is None
     file.release()
 
 
 def test_shutting_down_twice_takes_only_one_reference(make: Make) -> None:
     file = make()
-    assert file.hold()
-    assert file.hold()
+    assert file.acquire()
+    assert file.acquire()
     assert not file.shut_down()
     assert not file.shut_down()
     file.release()

@@ -17,7 +17,7 @@ from support.disks import FaultyFiles, refuse
 from support.stores import StoreHome, assert_nothing_stored, eventually, is_one_sentence
 
 from penstock.store import GetStatus, Message, PutResult, PutStatus
-from penstock.store.flush import FlushFailed, GroupCommit, Syncer
+from penstock.store.flush import FlushFailed, GroupCommit, LogSyncer
 
 pytestmark = pytest.mark.usefixtures("kernels_name")
 
@@ -234,7 +234,7 @@ def test_whoever_asks_for_the_disk_after_its_last_sync_is_answered_at_once(home:
     """A put may be appended before the store closes and come to wait for its sync after the last one."""
     store = home.open()
     end = store.put(Message("orders", b"x")).end_offset
-    commit = GroupCommit(store.log.queue, Syncer(store.log.queue, lambda timestamp: None, lambda reason: None))
+    commit = GroupCommit(store.log.queue, LogSyncer(store.log.queue, lambda timestamp: None, lambda reason: None))
     commit.start()
     commit.stop()
     assert commit.submit(end).result(0) is None

@@ -13,7 +13,7 @@ from support.stores import Clock, StoreHome, is_one_sentence
 
 from penstock.errors import StoreFailed
 from penstock.store import MessageStore, Settings
-from penstock.store.damage import Held, Quarantine, held_folders
+from penstock.store.damage import Quarantine, QuarantinedFolder, quarantined_folders
 from penstock.store.io import Files
 from penstock.store.overlay import OverlayFiles
 
@@ -66,9 +66,9 @@ def test_files_and_folders_are_moved_under_the_path_they_had(root: Path) -> None
         (store / "consumequeue" / queue).mkdir(parents=True)
         (store / "consumequeue" / queue / "file").write_text(queue)
     here = quarantine(root)
-    here.take(store / "consumequeue" / "T" / "0")
-    here.take(store / "consumequeue" / "T" / "1" / "file")
-    here.take(store / "consumequeue" / "U" / "0")
+    here.move_in(store / "consumequeue" / "T" / "0")
+    here.move_in(store / "consumequeue" / "T" / "1" / "file")
+    here.move_in(store / "consumequeue" / "U" / "0")
     (folder,) = root.iterdir()
     assert contents(folder) == {f"consumequeue/{queue}/file": queue.encode() for queue in ("T/0", "T/1", "U/0")}
     assert contents(store / "consumequeue") == {}
@@ -85,7 +85,7 @@ def test_a_log_on_another_disk_is_copied(root: Path, tmp_path: Path) -> None:
         path = tmp_path / "log" / "00000000000000004096"
         path.parent.mkdir(exist_ok=True)
         path.write_bytes(content)
-        kept = quarantine(root, TwoDisks()).take(path)
+        kept = quarantine(root, TwoDisks()).move_in(path)
         assert kept.read_bytes() == content
         assert kept.parent.name == "log"
         assert not path.exists()
@@ -100,7 +100,7 @@ def test_what_cannot_be_moved_stays(root: Path) -> None:
     path.parent.mkdir(parents=True)
     path.write_bytes(b"x")
     with pytest.raises(StoreFailed) as refused:
-        quarantine(root, Stubborn()).take(path)
+        quarantine(root, Stubborn()).move_in(path)
     assert is_one_sentence(str(refused.value))
     assert path.read_bytes() == b"x"
 
@@ -130,7 +130,7 @@ def test_a_view_keeps_nothing(root: Path) -> None:
     view = OverlayFiles()
     here = quarantine(root, view, max_bytes=0)
     here.keep("torn", b"torn")
-    here.take(store / "index" / "1")
+    here.move_in(store / "index" / "1")
     assert not view.exists(store / "index" / "1")
     assert contents(store) == before
     assert not root.exists()
@@ -169,7 +169,7 @@ def test_room_that_was_asked_for_is_not_asked_for_again(root: Path) -> None:
         return True
 
     here = quarantine(root, max_bytes=100, may_exceed=agree)
-    here.make_room(3000)
+    here.reserve(3000)
     here.keep("a", b"x" * 1000)
     here.keep("b", b"x" * 2000)
     here.keep("c", b"x" * 2000)
@@ -181,11 +181,11 @@ def test_what_is_held_is_listed_by_folder(root: Path) -> None:
     second = quarantine(root)
     second.keep("b", b"x")
     second.keep("c", b"x")
-    assert held_folders(Files(), root) == [
-        Held(folder.name, files, Files().allocated(folder))
+    assert quarantined_folders(Files(), root) == [
+        QuarantinedFolder(folder.name, files, Files().allocated(folder))
         for folder, files in zip(sorted(root.iterdir()), (1, 2), strict=True)
     ]
-    assert held_folders(Files(), root / "nowhere") == []
+    assert quarantined_folders(Files(), root / "nowhere") == []
 
 
 # -- a start -------------------------------------------------------------------------------------------------------

@@ -198,7 +198,7 @@ def make_log(bodies: list[bytes], base: int = 0, **fields: object) -> bytearray:
 
 
 def make_file(bodies: list[bytes], base: int = 0, blank: int = 0, tail: int = 0) -> bytearray:
-    """Records, then a filler of `blank` bytes or `tail` bytes that were never written."""
+    """RecordReader, then a filler of `blank` bytes or `tail` bytes that were never written."""
     log = make_log(bodies, base)
     log += bytes(blank + tail)
     if blank:

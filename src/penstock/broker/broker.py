@@ -107,7 +107,7 @@ class Broker:
         self.state = state = BrokerState(store, settings or BrokerSettings.of(store.settings), clock)
         self.store = store
         is_slave = store.settings.broker_role is BrokerRole.SLAVE
-        store.dispatcher.gather(_SLAVE_GATHER_S if is_slave else _GATHER_S)
+        store.dispatcher.set_batch_delay(_SLAVE_GATHER_S if is_slave else _GATHER_S)
         self.held = HeldPulls(store)
         tracing = start_tracing()
         create_acks = PendingAcks if tracing is None else tracing.pending_acks

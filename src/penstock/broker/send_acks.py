@@ -59,7 +59,7 @@ class PendingAcks:
         if self._needs_disk:
             store.on_flush(self._on_flushed)
         if self._needs_slave:
-            store.replicas.on_acknowledge(self._on_slave_ack)
+            store.slave_acks.on_acknowledge(self._on_slave_ack)
 
     def __len__(self) -> int:
         return len(self._pending)
@@ -70,7 +70,7 @@ class PendingAcks:
     def add(self, connection: Connection, end_offset: int, reply: Command) -> None:
         """Sends `reply` once the log is safe up to `end_offset`, or after the timeout with a code that says so."""
         needs_slave = self._needs_slave
-        if needs_slave and not self._store.replicas.is_available(end_offset):
+        if needs_slave and not self._store.slave_acks.is_available(end_offset):
             needs_slave = False
             reply.code = ResponseCode.SLAVE_NOT_AVAILABLE
             reply.remark = replica_reason(PutStatus.SLAVE_NOT_AVAILABLE, self._wait_s)
@@ -84,14 +84,14 @@ class PendingAcks:
         if self._timer is None:
             self._timer = self._loop.call_later(self._wait_s, self._expire)
         if needs_slave:
-            self._store.replicas.hurry()
+            self._store.slave_acks.request_send()
         if self._is_done(self._pending[0]) or self._store.flush_failure:
             self._poll_soon()  # the sync was faster than this call
 
     def _is_done(self, pending: PendingAck) -> bool:
         if self._needs_disk and self._store.flushed_offset < pending.end_offset:
             return False
-        return not pending.needs_slave or self._store.replicas.acknowledged >= pending.end_offset
+        return not pending.needs_slave or self._store.slave_acks.acknowledged >= pending.end_offset
 
     async def drained(self) -> None:
         """Returns when no ack is pending."""

@@ -28,7 +28,7 @@ from penstock.format.queue_unit import NO_RECORD_SIZE, PRE_BLANK, UNIT_SIZE
 from penstock.pipeline.options import Options
 from penstock.pipeline.ranges import OffsetRange, Queue, ReadTask
 from penstock.pipeline.store_tasks import LogTask, QueueSpan, QueueTask, RecordTask, StorePaths
-from penstock.store.arrow import ArrowReader, QueueToRead
+from penstock.store.arrow import ArrowReader, ReadableQueue
 from penstock.store.config_files import ConfigFiles
 from penstock.store.query import Boundary
 from penstock.store.readonly.store_folder import StoreFolder
@@ -102,7 +102,7 @@ class OneStore:
             return iter(sorted(self._tail.queues))
         return ((queue.topic, queue.queue_id) for queue in self.view.queues)
 
-    def queue(self, topic: str, queue_id: int) -> QueueToRead | None:
+    def queue(self, topic: str, queue_id: int) -> ReadableQueue | None:
         if self._tail is not None:
             return self._tail.queues.get((topic, queue_id))
         return self.view.queues.find(topic, queue_id)
@@ -218,7 +218,7 @@ class OneStore:
         return RecordTask(self._files(), tuple(positions), ranges, fail_on_data_loss)
 
 
-def _sizes(queue: QueueToRead, start: int, stop: int) -> Iterator[int]:
+def _sizes(queue: ReadableQueue, start: int, stop: int) -> Iterator[int]:
     """Bytes of the records from one queue offset to another, page by page."""
     at = start
     while at < stop:
@@ -231,7 +231,7 @@ def _sizes(queue: QueueToRead, start: int, stop: int) -> Iterator[int]:
         at += len(units)
 
 
-def _pages(queue: QueueToRead, start: int, stop: int) -> Iterator[bytes]:
+def _pages(queue: ReadableQueue, start: int, stop: int) -> Iterator[bytes]:
     """The units from one queue offset to another, in pages; those that are not there point to nothing."""
     at = start
     while at < stop:

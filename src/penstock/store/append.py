@@ -1,9 +1,11 @@
-"""Putting: from a Message to an answer.
+"""The put path: from a Message to its PutResult.
 
-The order of the checks is RocketMQ's. Under SYNC_FLUSH an answer of PUT_OK means that the record is on disk; a put
-that waited too long says FLUSH_DISK_TIMEOUT and the record is stored; one whose sync failed says UNKNOWN_ERROR, and
-what becomes of the record is up to the disk. A SYNC_MASTER's puts wait for a slave as well; what becomes of that wait
-counts more than the disk's time-out, as in RocketMQ.
+`put`: append to the log (fast path, else check, prepare and append), then wait for group commit and slaves, as
+flushDiskType and brokerRole require. The order of the checks is RocketMQ's.
+
+Under SYNC_FLUSH, PUT_OK means that the record is on disk. FLUSH_DISK_TIMEOUT means that it is stored, but was not
+synced in time. UNKNOWN_ERROR means that the sync failed; a restart decides whether the record survives. On a
+SYNC_MASTER puts also wait for a slave's ack; a failed ack outranks a disk time-out, as in RocketMQ.
 """
 
 from __future__ import annotations
@@ -27,30 +29,30 @@ from penstock.store.settings import BrokerRole
 from penstock.store.statistics import Statistics
 
 
-class _Wait(NamedTuple):
-    """What an answer waits for: the disk, a slave, or both."""
+class _PendingAcks(NamedTuple):
+    """The acks a put waits for: of the disk, of a slave, or both."""
 
     flushed: Future[None] | None
-    copied: Future[PutStatus] | None
+    replicated: Future[PutStatus] | None
 
 
-class Putter:
-    """Takes messages from any thread."""
+class PutPath:
+    """Appends messages and waits for their acks. Thread-safe."""
 
     def __init__(
         self,
         engine: Engine,
         statistics: Statistics,
         group_commit: GroupCommit | None,
-        replicas: SlaveAcks | None = None,
+        slave_acks: SlaveAcks | None = None,
     ) -> None:
         self._settings = settings = engine.settings
         self._log = engine.log
         self._flags = engine.flags
         self._statistics = statistics
         self._group_commit = group_commit
-        self._replicas = replicas
-        self._answers_at_once = group_commit is None and replicas is None
+        self._slave_acks = slave_acks
+        self._needs_no_ack = group_commit is None and slave_acks is None
         self._is_slave = settings.broker_role is BrokerRole.SLAVE
         self._append_ordinary = engine.log.append_ordinary
         self._append_ordinary_batch = engine.log.append_ordinary_batch
@@ -60,11 +62,11 @@ class Putter:
 
     def put(self, message: Message) -> PutResult:
         ordinary = self._append_ordinary(message)
-        if ordinary is not None and self._answers_at_once:
+        if ordinary is not None and self._needs_no_ack:
             return ordinary
         started = time.perf_counter()
-        results, wait = self._go_on(message, ordinary)
-        result = self._after_wait(results, wait)[0]
+        results, acks = self._resume(message, ordinary)
+        result = self._acked(results, acks)[0]
         self._statistics.count_put(result, time.perf_counter() - started, appended=ordinary is not None)
         return result
 
@@ -74,28 +76,28 @@ class Putter:
             return BatchResult(PutStatus.MESSAGE_ILLEGAL, reason="the batch is empty")
         ordinary = self._append_ordinary_batch(messages)
         if ordinary is None:
-            results, pending = self._append(messages, batch=True, wait=wait)
+            results, acks = self._append(messages, batch=True, wait=wait)
         else:
-            results, pending = ordinary, self._submit(ordinary, wait=wait)
-        results = self._after_wait(results, pending)
+            results, acks = ordinary, self._submit(ordinary, wait=wait)
+        results = self._acked(results, acks)
         took = time.perf_counter() - started
-        if ordinary is None or not self._answers_at_once:
+        if ordinary is None or not self._needs_no_ack:
             for result in results:
                 self._statistics.count_put(result, took, appended=ordinary is not None)
         first = results[0]
         return BatchResult(first.status, tuple(results) if first.stored else (), first.reason)
 
     def append(self, message: Message) -> PutResult:
-        """As `put`, without waiting for disk or slaves; the time that is counted is that of the append."""
+        """Like `put`, without waiting for acks; statistics count the time of the append."""
         ordinary = self._append_ordinary(message)
-        if ordinary is not None and self._answers_at_once:
+        if ordinary is not None and self._needs_no_ack:
             return ordinary
         started = time.perf_counter()
         if ordinary is None:
             result = self._append([message], wait=False)[0][0]
         else:
             result = ordinary
-            self._wake_disk()
+            self._wake_flush()
         self._statistics.count_put(result, time.perf_counter() - started, appended=ordinary is not None)
         return result
 
@@ -103,30 +105,30 @@ class Putter:
         started = time.perf_counter()
         answer: Future[PutResult] = Future()
         ordinary = self._append_ordinary(message)
-        if ordinary is not None and self._answers_at_once:
+        if ordinary is not None and self._needs_no_ack:
             answer.set_result(ordinary)
             return answer
-        results, wait = self._go_on(message, ordinary)
+        results, acks = self._resume(message, ordinary)
 
-        def answer_now() -> None:
-            result = self._after_wait(results, wait)[0]
+        def complete() -> None:
+            result = self._acked(results, acks)[0]
             self._statistics.count_put(result, time.perf_counter() - started, appended=ordinary is not None)
             answer.set_result(result)
 
-        def then_copied() -> None:
-            if wait is None or wait.copied is None:
-                answer_now()
+        def await_slave() -> None:
+            if acks is None or acks.replicated is None:
+                complete()
             else:
-                wait.copied.add_done_callback(lambda _: answer_now())
+                acks.replicated.add_done_callback(lambda _: complete())
 
-        if wait is None or wait.flushed is None:
-            then_copied()
+        if acks is None or acks.flushed is None:
+            await_slave()
         else:
-            wait.flushed.add_done_callback(lambda _: then_copied())
+            acks.flushed.add_done_callback(lambda _: await_slave())
         return answer
 
     def put_rows(self, plan: Callable[[], PutRows]) -> ArrowResult:
-        """Stores the rows that `plan` makes, which may raise PutRefused; it is called once the store can take them."""
+        """Stores the rows of `plan()`, which may raise PutRefused and is called only if the store accepts puts."""
         started = time.perf_counter()
         try:
             self._check_state()
@@ -151,34 +153,34 @@ class Putter:
 
     # -- steps -----------------------------------------------------------------------------------------------
 
-    def _go_on(self, message: Message, ordinary: PutResult | None) -> tuple[list[PutResult], _Wait | None]:
-        """After the short way was tried: its result, or that of the general path, and what it waits for."""
+    def _resume(self, message: Message, ordinary: PutResult | None) -> tuple[list[PutResult], _PendingAcks | None]:
+        """After the fast path was tried: its result, or that of the general path, and the acks to wait for."""
         if ordinary is None:
             return self._append([message])
         return [ordinary], self._submit([ordinary])
 
-    def _wake_disk(self) -> None:
+    def _wake_flush(self) -> None:
         if self._group_commit is not None:
             self._group_commit.wake()
 
-    def _submit(self, results: Sequence[PutResult], *, wait: bool = True) -> _Wait | None:
-        if self._answers_at_once:
+    def _submit(self, results: Sequence[PutResult], *, wait: bool = True) -> _PendingAcks | None:
+        if self._needs_no_ack:
             return None
         if not wait:
-            self._wake_disk()
+            self._wake_flush()
             return None
-        return self._wait_for(results[-1].end_offset)
+        return self._request_acks(results[-1].end_offset)
 
-    def _wait_for(self, end_offset: int) -> _Wait:
-        return _Wait(
+    def _request_acks(self, end_offset: int) -> _PendingAcks:
+        return _PendingAcks(
             None if self._group_commit is None else self._group_commit.submit(end_offset),
-            None if self._replicas is None else self._replicas.submit(end_offset),
+            None if self._slave_acks is None else self._slave_acks.submit(end_offset),
         )
 
     def _append(
         self, messages: Sequence[Message], *, batch: bool = False, wait: bool = True
-    ) -> tuple[list[PutResult], _Wait | None]:
-        """Results as appended, and what the answer must wait for, if anything."""
+    ) -> tuple[list[PutResult], _PendingAcks | None]:
+        """The general path: results as appended, and the acks to wait for, if any."""
         try:
             self._check_state()
             prepared = [self._prepare(message, batch=batch) for message in messages]
@@ -214,34 +216,35 @@ class Putter:
         return prepared
 
     def _flush_rows(self, end_offset: int, wait: bool) -> tuple[PutStatus, str]:
-        if self._answers_at_once:
+        if self._needs_no_ack:
             return PutStatus.PUT_OK, ""
         if wait:
-            return self._outcome(self._wait_for(end_offset))
-        self._wake_disk()
+            return self._await_acks(self._request_acks(end_offset))
+        self._wake_flush()
         return PutStatus.PUT_OK, ""
 
-    def _outcome(self, wait: _Wait) -> tuple[PutStatus, str]:
-        """Waits for disk and slave; the status of what was appended, and the sentence that goes with it."""
+    def _await_acks(self, acks: _PendingAcks) -> tuple[PutStatus, str]:
+        """Waits for disk and slave; returns the final status and its reason."""
         status, reason = PutStatus.PUT_OK, ""
-        if wait.flushed is not None:
+        if acks.flushed is not None:
             try:
-                wait.flushed.result(self._wait_seconds)
+                acks.flushed.result(self._wait_seconds)
             except TimeoutError:
                 status = PutStatus.FLUSH_DISK_TIMEOUT
                 reason = f"stored, but not on disk after {self._wait_seconds:g} seconds"
             except FlushFailed as error:
                 return PutStatus.UNKNOWN_ERROR, str(error)
-        if wait.copied is not None and self._replicas is not None:
-            copied = wait.copied.result()
-            if copied is not PutStatus.PUT_OK:
-                return copied, replica_reason(copied, self._replicas.wait_s)
+        if acks.replicated is not None and self._slave_acks is not None:
+            replicated = acks.replicated.result()
+            if replicated is not PutStatus.PUT_OK:
+                return replicated, replica_reason(replicated, self._slave_acks.wait_s)
         return status, reason
 
-    def _after_wait(self, results: list[PutResult], wait: _Wait | None) -> list[PutResult]:
-        if wait is None:
+    def _acked(self, results: list[PutResult], acks: _PendingAcks | None) -> list[PutResult]:
+        """The results with their final status, once all acks are in."""
+        if acks is None:
             return results
-        status, reason = self._outcome(wait)
+        status, reason = self._await_acks(acks)
         if status is PutStatus.PUT_OK:
             return results
         if status is PutStatus.UNKNOWN_ERROR:

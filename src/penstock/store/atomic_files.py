@@ -1,18 +1,16 @@
-"""Small files of Penstock's own: JSON with a checksum, replaced atomically.
+"""Penstock's own small files, as JSON with a checksum, and the atomic swap of rebuilt folders.
 
     {"crc32": 305419896, "content": {...}}
 
-What they hold is believed blindly, so a flipped digit must not pass: a file whose checksum does not fit is garbage, and
-whoever reads it does without. The text is ASCII; names that are not UTF-8 survive as escaped surrogates.
+Checksummed files are trusted without further checks, so a file with a wrong checksum counts as garbage, and its reader
+does without it. They are replaced atomically. The text is ASCII; names that are not UTF-8 survive as escaped
+surrogates.
 
-
-Puts files that were built anew in place of the old ones, so that a crash at any moment leaves the one or the other.
-
-What is new lies complete and synced under `penstock/staging/`, at the path that it will have in the store; then the
-moves are written down in `penstock/swap.json`, the old files go to the quarantine, the new ones to their places, and
-the note goes. Whoever finds the note (a start, a repair) makes the moves that are still to be made, before it reads
-anything: each is one rename, so what is done shows. Only the owner of the store calls this; a view makes the moves for
-itself.
+`swap` replaces queue and index folders by rebuilt ones, so that a crash leaves the old or the new ones. The new folders
+lie complete and synced under `penstock/staging/`. The moves are noted in `penstock/swap.json`; then old folders are
+renamed into the quarantine, new ones to their places, and the note is deleted. `finish_swap` resumes an interrupted
+swap before anything else is read: each move is one rename, so what is done can be seen. Only the store's owner calls
+it; a read-only view makes the moves in its overlay.
 """
 
 from __future__ import annotations
@@ -32,8 +30,8 @@ from penstock.store.layout import Layout
 T = TypeVar("T")
 
 
-def read_sealed(files: Files, path: Path, kind: type[T]) -> T | None:
-    """The content; None if the file is missing or garbage, which `files.exists` tells apart."""
+def read_checksummed(files: Files, path: Path, kind: type[T]) -> T | None:
+    """The content; None if the file is missing or garbage (`files.exists` tells which)."""
     try:
         document = json.loads(files.read_bytes(path))
         if document["crc32"] != _checksum(document["content"]):
@@ -45,13 +43,13 @@ def read_sealed(files: Files, path: Path, kind: type[T]) -> T | None:
         return None
 
 
-def write_sealed(files: Files, path: Path, content: object) -> None:
-    """Raises StoreFailed, and then the old file is still there."""
-    files.replace_bytes(path, sealed(content))
+def write_checksummed(files: Files, path: Path, content: object) -> None:
+    """Replaces the file atomically. Raises StoreFailed."""
+    files.replace_bytes(path, checksummed(content))
 
 
-def sealed(content: object) -> bytes:
-    """What such a file holds."""
+def checksummed(content: object) -> bytes:
+    """The bytes of a checksummed file."""
     plain = msgspec.to_builtins(content)
     return json.dumps({"crc32": _checksum(plain), "content": plain}).encode()
 
@@ -65,15 +63,15 @@ _KEPT = re.compile(r"penstock/quarantine(/(?!\.\.?(/|$))[^/]+)+")
 
 
 class Move(msgspec.Struct, frozen=True):
-    """One folder: where it belongs in the store, whether a new one is staged, and where the old one is to be kept."""
+    """One folder: its path in the store, whether a new one is staged, and the quarantine path of the old one."""
 
     place: str
     is_new: bool
     kept: str
 
     @property
-    def is_sound(self) -> bool:
-        """Whether it moves nothing but queues and index: a note is a file, and files can be wrong."""
+    def is_valid(self) -> bool:
+        """Whether it moves only queues or the index: the note is read from disk and may be wrong."""
         place = _PLACE.fullmatch(self.place)
         topic = None if place is None else place[1]
         return place is not None and (topic is None or is_readable_topic(topic)) and bool(_KEPT.fullmatch(self.kept))
@@ -84,18 +82,18 @@ class _Document(msgspec.Struct):
 
 
 def swap(files: Files, layout: Layout, moves: list[Move]) -> None:
-    """Makes all moves. If it raises OSError or StoreFailed, `finish_swap` goes on."""
+    """Makes all moves. If it raises OSError or StoreFailed, `finish_swap` resumes it."""
     if moves:
-        write_sealed(files, layout.swap, _Document(moves))
+        write_checksummed(files, layout.swap, _Document(moves))
         finish_swap(files, layout)
 
 
 def finish_swap(files: Files, layout: Layout) -> int:
-    """Makes the moves of a swap that was begun; returns how many there were. Does nothing without a note."""
-    found = read_sealed(files, layout.swap, _Document)
-    moves = [] if found is None else [move for move in found.moves if move.is_sound]
+    """Resumes an interrupted swap; returns the number of its moves. Does nothing without a note."""
+    note = read_checksummed(files, layout.swap, _Document)
+    moves = [] if note is None else [move for move in note.moves if move.is_valid]
     _make_all(files, layout, [move for move in moves if not _is_made(files, layout, move)])
-    if found is not None:
+    if note is not None:
         files.unlink(layout.swap)
         files.sync_folder(layout.swap.parent)
     return len(moves)
@@ -106,23 +104,23 @@ def _is_made(files: Files, layout: Layout, move: Move) -> bool:
 
 
 def _make_all(files: Files, layout: Layout, moves: list[Move]) -> None:
-    """First all old folders go, then all new ones come: a folder above many of them is synced once for each half."""
-    left: list[Path] = []
+    """Moves all old folders out, then all new ones in: a common parent is synced only twice."""
+    touched: list[Path] = []
     for move in moves:
         place, kept = layout.root / move.place, layout.root / move.kept
         if files.is_folder(place) and not files.exists(kept):
             files.make_folder(kept.parent)
             files.rename(place, kept)
-            left += kept.parent, place.parent
-    _sync_each(files, left)
-    reached: list[Path] = []
+            touched += kept.parent, place.parent
+    _sync_each(files, touched)
+    touched = []
     for move in moves:
         if move.is_new:
             place, new = layout.root / move.place, layout.staging / move.place
             files.make_folder(place.parent)
             files.rename(new, place)
-            reached += place.parent, new.parent
-    _sync_each(files, reached)
+            touched += place.parent, new.parent
+    _sync_each(files, touched)
 
 
 def _sync_each(files: Files, folders: list[Path]) -> None:
@@ -131,12 +129,12 @@ def _sync_each(files: Files, folders: list[Path]) -> None:
 
 
 def clear_staging(files: Files, layout: Layout) -> None:
-    """Removes what an earlier build left behind; only what no note speaks of is there."""
+    """Removes what an earlier rebuild left; no swap may be pending."""
     remove_all(files, layout.staging)
 
 
 def remove_all(files: Files, path: Path) -> None:
-    """Removes a file, or a folder with all that is in it; nothing if there is nothing."""
+    """Removes a file, or a folder with its content; does nothing if the path does not exist."""
     if files.is_folder(path):
         for name in files.names(path):
             remove_all(files, path / name)

@@ -1,8 +1,8 @@
-"""The file `checkpoint`: up to which store time the log, the queues and the index are on disk.
+"""The file `checkpoint`: the store times up to which log, queues and index are on disk.
 
-Each field has one owner, who sets it after its own sync: the flusher the log's, the keeper of derived files the
-queues' and the index's. `write` brings the page to disk. A missing or misshapen file counts as all zero, which only
-makes recovery start earlier.
+Each field is set by the thread that synced it: the log's by the log flush, those of queues and index by the
+derived-files flush. `write` syncs the page. A missing file, or one of a wrong size, counts as all zero, which only
+makes recovery start earlier. Thread-safe.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class CheckpointFile:
         self.value = Checkpoint()
 
     def load(self) -> None:
-        """Reads what is there. Raises BadStore or OSError."""
+        """Reads the file. Raises BadStore or OSError."""
         if self._io.is_folder(self._path):
             raise BadStore("this must be a file, and it is a folder; move it elsewhere", path=self._path)
         if self._io.exists(self._path) and self._io.size(self._path) == CHECKPOINT_SIZE:
@@ -42,9 +42,9 @@ class CheckpointFile:
         self._set(index=timestamp)
 
     def restart(self, timestamp: int, *, log_only: bool = False) -> None:
-        """After recovery, which synced everything: all three are where the log ends, also if they were ahead.
+        """After recovery, which synced everything: sets all fields to the log's end, even if they were ahead.
 
-        With `log_only` it left queues and index alone: those stay where they were, if that is not ahead of the log.
+        With `log_only`, recovery did not touch queues and index: their fields stay, unless they are ahead of the log.
         """
         with self._gate:
             queues = min(self.value.logics, timestamp) if log_only else timestamp
@@ -56,7 +56,7 @@ class CheckpointFile:
             self.value = Checkpoint(max(physic, now.physic), max(logics, now.logics), max(index, now.index), now.rest)
 
     def write(self) -> None:
-        """Raises OSError or StoreFailed when the disk refuses."""
+        """Writes and syncs the values. Raises OSError or StoreFailed."""
         with self._gate:
             if self._map is None:
                 if self._io.exists(self._path) and self._io.size(self._path) != CHECKPOINT_SIZE:

@@ -1,10 +1,12 @@
-"""The commit log: every message of every topic, in the order of arrival.
+"""The commit log: every message of every topic, in order of arrival.
 
-Owns the folder `commitlog`, the put lock and the table of next queue offsets, which it lends to the kernels' appender.
-An ordinary message is appended by that one in one step (`append_ordinary`); whatever it declines, and every batch,
-takes the general path (`append`), which holds the lock and closes the appender meanwhile. Reading needs no lock. A
-record's size and magic are stored last, so another process that follows the file sees nothing or a whole record. A
-crash leaves whole records and perhaps one torn one behind them, which recovery cuts off.
+Owns the folder `commitlog`, the put lock, and the table of next queue offsets, which it lends to the compiled appender.
+`append_ordinary` is the fast path: the appender appends one ordinary message in one step. A message that the appender
+declines, and every batch, takes the general path, `append`, which holds the put lock and closes the appender meanwhile.
+
+Any thread may append or read; reading takes no lock. A record's size and magic are stored last, so a process that
+follows the file sees nothing or a whole record. A crash leaves whole records and at most one torn record at the tail,
+which recovery truncates.
 """
 
 from __future__ import annotations
@@ -33,10 +35,10 @@ from penstock.store.settings import FlushDiskType, Settings
 from penstock.store.worker import noop
 
 _BUSY_LIMIT_MS = 10_000_000
-_MAX_HOSTS_KNOWN = 10_000
-_WORTH_A_WRITE = 64 << 10
-_PAGES_EVERY = 8 << 20
-"""After so many bytes of a master's the next pages are asked for, as the appender does after its own."""
+_MAX_CACHED_HOSTS = 10_000
+_MIN_BULK_WRITE = 64 << 10
+_PREFAULT_STEP = 8 << 20
+"""A replica requests the next pages after this many bytes, as the appender does in a master."""
 
 
 class CommitLog:
@@ -45,7 +47,7 @@ class CommitLog:
     def __init__(self, files: Files, folder: Path, settings: Settings, clock: Callable[[], int]) -> None:
         self.queue = MappedFileQueue(files, folder, settings.mapped_file_size_commit_log)
         self._next_offsets: dict[str, dict[int, int]] = {}
-        """Topics known to be legal, with the next queue offset of each of their queues."""
+        """Next queue offset by topic and queue id. A topic in it has a legal name."""
         self.appender = kernels.Appender(
             Message,
             PutResult,
@@ -56,13 +58,13 @@ class CommitLog:
             settings.max_message_size,
             settings.max_record_size,
         )
-        """The short way into the log; others only read its counters."""
+        """The fast path into the log; other modules only read its counters."""
         self.appender.queues = self._next_offsets
         self.appender.wake = self.appender.page_need = noop
         self.append_ordinary: Callable[[Message], PutResult | None] = self.appender.append
-        """Appends one ordinary message; None, and nothing changed, if it has to take the general path."""
+        """Appends one ordinary message; returns None and changes nothing if it must take the general path."""
         self.append_ordinary_batch: Callable[[Sequence[Message]], list[PutResult] | None] = self.appender.append_many
-        """The same for several messages, visible at once."""
+        """The same for a batch, which becomes visible atomically."""
         self._open = False
         self._is_replica = False
         self._settings = settings
@@ -83,30 +85,30 @@ class CommitLog:
         self.set_open(True)
 
     def set_open(self, is_open: bool) -> None:
-        """Opens or closes the short way, which stays closed in a replica; the general path then says why."""
+        """Opens or closes the fast path. It stays closed in a replica; the general path then refuses with a reason."""
         self._open = is_open and not self._is_replica
         if not self._open:
             self.appender.is_open = False
-        elif self._lock.acquire(blocking=False):  # else the general path opens it when it is done
+        elif self._lock.acquire(blocking=False):  # else the general path opens it when it ends
             self.appender.is_open = self._open
             self._lock.release()
 
     def become_replica(self) -> None:
-        """From now on the log takes a master's bytes, and nothing else."""
+        """From now on the log accepts only a master's bytes."""
         self._is_replica = True
         self.set_open(False)
         self.appender.detach()
 
     def on_append(self, wake: Callable[[], object]) -> None:
-        """Calls `wake` after an append if the thread that follows the log is asleep."""
+        """Calls `wake` after an append if the dispatch thread is asleep."""
         self.appender.wake = wake
 
     def on_page_need(self, page_need: Callable[[], object]) -> None:
-        """Calls back after every 8 MiB: the pages that follow should be made ready."""
+        """Calls `page_need` after every 8 MiB: the next pages should be prefaulted."""
         self.appender.page_need = page_need
 
     def set_follower_asleep(self, is_asleep: bool) -> None:
-        """Whether the thread that follows the log waits to be woken by the next append."""
+        """Sets whether the next append must wake the dispatch thread."""
         self.appender.is_follower_asleep = is_asleep
 
     # -- positions -------------------------------------------------------------------------------------------
@@ -117,18 +119,18 @@ class CommitLog:
 
     @property
     def max_offset(self) -> int:
-        """How far records may be read."""
+        """End of the readable records."""
         return self.queue.max_offset
 
     def next_offset(self, topic: str, queue_id: int) -> int:
-        """The queue offset that the next message of a queue gets."""
+        """Queue offset of the queue's next message."""
         return self._next_offsets.get(topic, {}).get(queue_id, 0)
 
     def set_next_offset(self, topic: str, queue_id: int, offset: int) -> None:
         self._next_offsets.setdefault(topic, {})[queue_id] = offset
 
     def next_offsets(self) -> Iterator[tuple[str, int, int]]:
-        """(topic, queue id, next queue offset) of every queue that has one; appends may go on meanwhile."""
+        """(topic, queue id, next queue offset) of every known queue; appends may run meanwhile."""
         for topic, queues in list(self._next_offsets.items()):
             for queue_id, offset in list(queues.items()):
                 yield topic, queue_id, offset
@@ -144,30 +146,31 @@ class CommitLog:
 
     @property
     def confirmed_offset(self) -> int:
-        """How far records may be shown to consumers: under SYNC_FLUSH only what is on disk."""
+        """End of the records that consumers may see: under SYNC_FLUSH the flushed offset."""
         return self.queue.flushed_where if self._sync_flush else self.queue.max_offset
 
     def roll_next(self, offset: int) -> int:
-        """The start of the file after the one that holds `offset`."""
+        """Start of the file after the one that contains `offset`."""
         return offset + self.queue.file_size - offset % self.queue.file_size
 
     # -- appending -------------------------------------------------------------------------------------------
 
     def locked_for(self) -> float:
-        """Seconds for which somebody has held the put lock, 0 if nobody does."""
+        """Seconds for which the put lock has been held, 0 if it is free."""
         since = self._locked_at
         return time.monotonic() - since if since else 0.0
 
     def busy(self) -> bool:
+        """Whether the put lock has been held for longer than osPageCacheBusyTimeOutMills."""
         return self._busy_after < self.locked_for() < _BUSY_LIMIT_MS / 1000
 
     def stop_appends(self) -> None:
-        """Returns when no append is under way; later ones are refused."""
+        """Refuses appends from now on; returns when none is running."""
         with self._lock:
             self._stopped = True
 
     @contextlib.contextmanager
-    def _alone(self) -> Iterator[None]:
+    def _exclusive(self) -> Iterator[None]:
         """Holds the put lock, with the appender closed. Raises PutRefused once appends are stopped."""
         with self._lock:
             if self._stopped:
@@ -180,22 +183,22 @@ class CommitLog:
                 self._locked_at = 0.0
                 self.appender.is_open = self._open
 
-    def forget(self, queues: Callable[[], Iterable[tuple[str, int]]], note: Callable[[int], None]) -> None:
-        """Lets queues begin at offset 0 again. Nothing is put while `queues` says which and `note` takes the log's end.
+    def restart_queues(self, select: Callable[[], Iterable[tuple[str, int]]], note: Callable[[int], None]) -> None:
+        """Resets queues to offset 0, holding the put lock: `select` names them, `note` is called with the log's end.
 
-        What `note` raises leaves everything as it was. Raises PutRefused once appends are stopped.
+        If `note` raises, nothing changes. Raises PutRefused once appends are stopped.
         """
-        with self._alone():
-            going = list(queues())
+        with self._exclusive():
+            restarted = list(select())
             note(self.queue.wrote_offset)
-            for topic, queue_id in going:
+            for topic, queue_id in restarted:
                 self._next_offsets.get(topic, {}).pop(queue_id, None)
 
     def append(self, messages: Sequence[Prepared]) -> list[PutResult]:
-        """Appends all or none, in one file, visible at once. Raises PutRefused; nothing is stored then."""
+        """Appends all messages or none, in one file, visible atomically. Raises PutRefused; then nothing is stored."""
         total = sum(message.size for message in messages)
-        with self._alone():
-            file = self._room_for(total)
+        with self._exclusive():
+            file = self._file_for(total)
             now = self._clock()
             results = self._encode(file, messages, now)
             first = file.wrote
@@ -203,23 +206,23 @@ class CommitLog:
                 kernels.publish(file.target, first, messages[0].size)
             file.store_timestamp = self.newest_timestamp = now
             file.wrote = first + total
-            self._remember(file, messages, results)
+            self._advance_queues(file, messages, results)
         self.wake_follower()
         return results
 
     def append_rows(self, batch: PutRows) -> tuple[int, int, str]:
-        """Appends planned rows: in one file if they fit one, else in pieces that end where files do.
+        """Appends planned rows: in one file if they fit, else in pieces split at file boundaries.
 
-        Each piece is visible at once. Returns how many rows were stored, their store time and, if no file could be
-        made for the others, why not. Raises PutRefused; nothing is stored then.
+        Each piece becomes visible atomically. Returns the number of rows stored, their store time, and why no file
+        could be created for the rest (empty if all are stored). Raises PutRefused; then nothing is stored.
         """
         done, failure = 0, ""
-        with self._alone():
+        with self._exclusive():
             now = self._clock()
             next_offsets = np.array([self.next_offset(*queue) for queue in batch.queues], np.int64)
             while done < len(batch) and not failure:
                 try:
-                    file, stop = self._room_for_rows(batch, done)
+                    file, stop = self._file_for_rows(batch, done)
                 except PutRefused as refused:
                     if not done:
                         raise
@@ -232,34 +235,34 @@ class CommitLog:
         return done, now, failure
 
     def append_bytes(self, offset: int, data: memoryview, *, whole: bool, newest: int) -> None:
-        """Appends bytes of a master's log, all within one file; an empty log begins at `offset`.
+        """Appends bytes of a master's log, all within one file; an empty log starts at `offset`.
 
-        `whole` ones are records, the newest of which was stored at `newest`. Raises StoreFailed, or PutRefused once
+        `whole` bytes are whole records, the last one stored at time `newest`. Raises StoreFailed, and PutRefused once
         appends are stopped.
         """
         assert self._allocator is not None, "the log was not started"
-        with self._alone():
-            file = self.queue.writable(offset, self._allocator.take)
-            is_much = len(data) >= _WORTH_A_WRITE
-            if is_much:  # the page faults of stores into new pages take longer than this; the head is stored last
+        with self._exclusive():
+            file = self.queue.writable(offset, self._allocator.allocate)
+            bulk = len(data) >= _MIN_BULK_WRITE
+            if bulk:  # a write is cheaper than the page faults of new pages; the header is stored last
                 file.map.write(file.wrote + BLANK_HEADER_SIZE, data[BLANK_HEADER_SIZE:])
             if whole:
-                kernels.copy_published(file.target, file.wrote, data[:BLANK_HEADER_SIZE] if is_much else data)
+                kernels.copy_published(file.target, file.wrote, data[:BLANK_HEADER_SIZE] if bulk else data)
                 file.store_timestamp = self.newest_timestamp = newest
             else:
-                rest = data[:BLANK_HEADER_SIZE] if is_much else data
+                rest = data[:BLANK_HEADER_SIZE] if bulk else data
                 file.target[file.wrote : file.wrote + len(rest)] = rest
             file.wrote += len(data)
         self.wake_follower()
         end = offset + len(data)
-        if not is_much and end >= self._pages_needed_at:
-            self._pages_needed_at = end + _PAGES_EVERY
+        if not bulk and end >= self._pages_needed_at:
+            self._pages_needed_at = end + _PREFAULT_STEP
             self.appender.page_need()
 
     def _append_piece(
         self, file: MappedFile, batch: PutRows, start: int, stop: int, next_offsets: kernels.Longs, now: int
     ) -> None:
-        """Writes rows behind `file.wrote`, publishes the first one last, and moves the queues on."""
+        """Writes rows at `file.wrote`, publishes the first one last, and advances the queue offsets."""
         first = file.wrote
         batch.encode(file.target, first, file.from_offset + first, start, stop, next_offsets, now)
         kernels.publish(file.target, first, int(batch.rows["size"][start]))
@@ -269,13 +272,12 @@ class CommitLog:
             self.set_next_offset(topic, queue_id, offset)
         self.appender.attach(file.target, file.marks, file.from_offset)
 
-    def _room_for_rows(self, batch: PutRows, start: int) -> tuple[MappedFile, int]:
-        """The file for the rows from `start` on, and the row before which it ends."""
-        most = self.queue.file_size - BLANK_HEADER_SIZE
-        if batch.size(0, len(batch)) <= most:
-            return self._room_for(batch.size(start, len(batch))), len(batch)
-        room = self._room_for(batch.size(start, start + 1))
-        return room, batch.fitting(start, room.size - room.wrote - BLANK_HEADER_SIZE)
+    def _file_for_rows(self, batch: PutRows, start: int) -> tuple[MappedFile, int]:
+        """The file for the rows from `start` on, and the first row that no longer fits."""
+        if batch.size(0, len(batch)) <= self.queue.file_size - BLANK_HEADER_SIZE:
+            return self._file_for(batch.size(start, len(batch))), len(batch)
+        file = self._file_for(batch.size(start, start + 1))
+        return file, batch.fitting(start, file.size - file.wrote - BLANK_HEADER_SIZE)
 
     def wake_follower(self) -> None:
         if self.appender.is_follower_asleep:
@@ -283,7 +285,7 @@ class CommitLog:
             self.appender.wake()
 
     def _encode(self, file: MappedFile, messages: Sequence[Prepared], now: int) -> list[PutResult]:
-        """Writes the records behind `file.wrote`; of several, the first is left unpublished, which hides them all."""
+        """Writes the records at `file.wrote`. The first of a batch stays unpublished, which hides the whole batch."""
         target, position = file.target, file.wrote
         later: dict[tuple[str, int], int] = {}
         results: list[PutResult] = []
@@ -322,11 +324,11 @@ class CommitLog:
             position += size
         return results
 
-    def _remember(self, file: MappedFile, messages: Sequence[Prepared], results: Sequence[PutResult]) -> None:
-        """Moves the queues on, and tells the appender where to go on and what it may take from now on."""
+    def _advance_queues(self, file: MappedFile, messages: Sequence[Prepared], results: Sequence[PutResult]) -> None:
+        """Advances the queue offsets, and hands the file and the encoded hosts to the appender."""
         appender = self.appender
         appender.attach(file.target, file.marks, file.from_offset)
-        if len(appender.hosts) > _MAX_HOSTS_KNOWN:
+        if len(appender.hosts) > _MAX_CACHED_HOSTS:
             appender.hosts.clear()
         for message, result in zip(messages, results, strict=True):
             if message.queued:
@@ -334,8 +336,8 @@ class CommitLog:
             appender.hosts[message.born_host_text] = message.born_host
             appender.hosts[message.store_host_text] = message.store_host
 
-    def _room_for(self, size: int) -> MappedFile:
-        """The file that takes `size` more bytes and still has room for a filler."""
+    def _file_for(self, size: int) -> MappedFile:
+        """The file with room for `size` more bytes and a filler record; fills up and rolls the last one if needed."""
         if size + BLANK_HEADER_SIZE > self.queue.file_size:
             raise PutRefused(
                 PutStatus.MESSAGE_ILLEGAL,
@@ -352,10 +354,10 @@ class CommitLog:
 
     def _writable(self) -> MappedFile:
         assert self._allocator is not None, "the log was not started"
-        return self.queue.writable(self.queue.flushed_where, self._allocator.take)
+        return self.queue.writable(self.queue.flushed_where, self._allocator.allocate)
 
     def _fill(self, file: MappedFile) -> None:
-        """Closes a file with the filler record; a borrowed buffer's old bytes must not reach the disk."""
+        """Ends a file with the filler record; zeroes a pool buffer's old bytes, which must not reach the disk."""
         self.appender.detach()
         left = file.size - file.wrote
         if file.buffer is not None:
@@ -368,7 +370,7 @@ class CommitLog:
     # -- reading ---------------------------------------------------------------------------------------------
 
     def read(self, offset: int, size: int) -> bytes | None:
-        """`size` bytes at `offset`, None if they are not there (any more)."""
+        """`size` bytes at `offset`, None if the log does not have them (any more)."""
         return self.queue.read(offset, size)
 
     def close(self) -> None:

@@ -1,11 +1,11 @@
-"""The JSON files under `config/`: topics, offsets of consumers and of delay levels, groups, filters.
+"""The JSON files under `config/`: topics, consumer offsets, delay offsets, subscription groups, filters.
 
-A file X is read; if it is missing, empty or garbage, its backup X.bak is, and a note says so. If both are
-garbage that is an error, never an empty table: consumers would start again from the beginning. A file is
-replaced through X.tmp, and the previous X becomes X.bak, so a crash at any moment leaves X or X.bak good. An
-X that is garbage never becomes the backup: it is kept in the store's quarantine, or, outside a store, as X.damaged.
+If file X is missing, empty or garbage, its backup X.bak is read, with a note. If both are garbage, that is an error and
+never an empty table: consumers would start from the beginning. A file is replaced through X.tmp, and the previous X
+becomes X.bak, so a crash leaves X or X.bak intact. A garbage X never becomes the backup: it goes to the store's
+quarantine, or, outside a store, to X.damaged.
 
-Not safe for threads: one owner writes a file. Readers in other processes see the old content or the new.
+Not thread-safe: one owner writes a file. Readers in other processes see the old content or the new.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from penstock.store.io import Files
 
 
 class ConfigTable(Protocol):
-    """What a config file holds."""
+    """The content of a config file."""
 
     @classmethod
     def from_json(cls, document: Json) -> Self: ...
@@ -45,7 +45,7 @@ T = TypeVar("T", bound=ConfigTable)
 
 @dataclass(frozen=True, slots=True)
 class Loaded(Generic[T]):
-    """A table, and a sentence if it is not simply what the file says."""
+    """A table, and a note if it was not read from the file itself."""
 
     table: T
     note: str = ""
@@ -53,9 +53,9 @@ class Loaded(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class _Unusable:
-    """What was found instead of a table."""
+    """Why a file has no table, and its bytes."""
 
-    found: str
+    problem: str
     data: bytes = b""
 
     @property
@@ -73,25 +73,25 @@ class ConfigFile(Generic[T]):
         self._kind = kind
         self._quarantine = quarantine
         self._may_become_backup = False
-        """Whether the file is known to be good: as it was read, or as it was written here."""
+        """Whether the file is known to be intact: it was read or written here."""
 
     def read(self) -> Loaded[T]:
-        """The table; an empty one if there is nothing to read.
+        """The table; an empty one if neither file nor backup has content.
 
-        Raises BadStore if there is only garbage, and StoreFailed if the disk refuses.
+        Raises BadStore if there is only garbage, StoreFailed if a file cannot be read.
         """
-        current = self._look(self.path)
+        current = self._load(self.path)
         if not isinstance(current, _Unusable):
             self._may_become_backup = True
             return Loaded(current)
-        backup = self._look(self.backup)
+        backup = self._load(self.backup)
         if not isinstance(backup, _Unusable):
-            note = f"{self.path} is {current.found}; its backup {self.backup.name} was read instead."
+            note = f"{self.path} is {current.problem}; its backup {self.backup.name} was read instead."
             return Loaded(backup, note)
         if current.has_content or backup.has_content:
             raise BadStore(
-                f"neither the file nor its backup can be read: the file is {current.found}, "
-                f"{self.backup} is {backup.found}; put a good copy in place, or remove both to start empty",
+                f"neither the file nor its backup can be read: the file is {current.problem}, "
+                f"{self.backup} is {backup.problem}; put a good copy in place, or remove both to start empty",
                 path=self.path,
             )
         empty = self._files.exists(self.path)
@@ -99,26 +99,26 @@ class ConfigFile(Generic[T]):
         return Loaded(self._kind.from_json({}), note)
 
     def write(self, table: T) -> None:
-        """Puts the table in place of the file. Raises StoreFailed, and then the old file is still there."""
+        """Replaces the file atomically; the old one becomes the backup. Raises StoreFailed."""
         data = loose_json.dumps(table.to_json()).encode()
         if not self._may_become_backup:
-            self._may_become_backup = self._set_aside()
+            self._may_become_backup = self._quarantine_garbage()
         self._files.replace_bytes(self.path, data, keep_backup=self._may_become_backup)
         self._may_become_backup = True
 
-    def _set_aside(self) -> bool:
-        """Keeps an unusable file under another name; says whether the file is usable."""
-        current = self._look(self.path)
+    def _quarantine_garbage(self) -> bool:
+        """Keeps a copy of a garbage file; returns whether the file is intact."""
+        current = self._load(self.path)
         if not isinstance(current, _Unusable):
             return True
         if current.has_content and self._quarantine is not None:
             self._quarantine.keep(f"config-{self.path.name}", current.data)
         elif current.has_content:
-            aside = self.path.with_name(self.path.name + ".damaged")
-            self._files.replace_bytes(aside, current.data, keep_backup=True)
+            copy = self.path.with_name(self.path.name + ".damaged")
+            self._files.replace_bytes(copy, current.data, keep_backup=True)
         return False
 
-    def _look(self, path: Path) -> T | _Unusable:
+    def _load(self, path: Path) -> T | _Unusable:
         if not self._files.exists(path):
             return _Unusable("missing")
         try:
@@ -140,10 +140,10 @@ class ConfigFiles:
     """All config files of a store: `folder` is its `config`."""
 
     def __init__(self, files: Files, folder: Path) -> None:
-        # Small, and written whatever happens: no limit holds them up.
-        aside = Quarantine(files, folder.parent / "penstock" / "quarantine", now_ms, may_exceed=lambda *_: True)
-        self.topics = ConfigFile(files, folder / "topics.json", TopicConfigs, aside)
-        self.consumer_offsets = ConfigFile(files, folder / "consumerOffset.json", ConsumerOffsets, aside)
-        self.delay_offsets = ConfigFile(files, folder / "delayOffset.json", DelayOffsets, aside)
-        self.subscription_groups = ConfigFile(files, folder / "subscriptionGroup.json", SubscriptionGroups, aside)
-        self.consumer_filters = ConfigFile(files, folder / "consumerFilter.json", ConsumerFilters, aside)
+        # Config files are small and must be written: no limit applies.
+        quarantine = Quarantine(files, folder.parent / "penstock" / "quarantine", now_ms, may_exceed=lambda *_: True)
+        self.topics = ConfigFile(files, folder / "topics.json", TopicConfigs, quarantine)
+        self.consumer_offsets = ConfigFile(files, folder / "consumerOffset.json", ConsumerOffsets, quarantine)
+        self.delay_offsets = ConfigFile(files, folder / "delayOffset.json", DelayOffsets, quarantine)
+        self.subscription_groups = ConfigFile(files, folder / "subscriptionGroup.json", SubscriptionGroups, quarantine)
+        self.consumer_filters = ConfigFile(files, folder / "consumerFilter.json", ConsumerFilters, quarantine)

@@ -1,10 +1,8 @@
-"""All consume queues of a store: the folder `consumequeue/{topic}/{queue id}`.
+"""All consume queues of a store, and `DerivedFiles`: queues and index together, all that is derived from the log.
 
-A queue's object exists once a message of it was dispatched or its folder was found; looking for an unknown one makes
-nothing. Names come from records and folders, so both are checked before they become a path.
-
-
-The consume queues and the index of one store: all that is derived from its log, and can be built again.
+Owns the folder `consumequeue/{topic}/{queue id}`. A queue object exists once one of its messages was dispatched or its
+folder was found; looking up an unknown queue creates nothing. Topic names come from records and folders, so they are
+checked before they become a path. The dispatcher adds queues; any thread reads.
 """
 
 from __future__ import annotations
@@ -27,7 +25,7 @@ _QUEUE_ID = re.compile(r"0|[1-9][0-9]{0,9}")
 
 
 class ConsumeQueues:
-    """Finds queues by topic and id. The dispatcher adds, anyone looks."""
+    """Queues by topic and queue id."""
 
     def __init__(self, files: Files, folder: Path, file_size: int) -> None:
         self._io = files
@@ -36,9 +34,9 @@ class ConsumeQueues:
         self._queues: dict[tuple[str, int], ConsumeQueue] = {}
 
     def find_all(self) -> list[ConsumeQueue]:
-        """The queues that have a folder, nothing of them loaded; folders that are not numbers are left alone.
+        """The queues that have a folder, not loaded yet; ignores folders whose name is not a number.
 
-        Raises BadStore if a file lies where only folders may.
+        Raises BadStore if a file lies where only folders belong.
         """
         for topic in self._io.names(self.folder):
             topic_folder = self.folder / topic
@@ -64,29 +62,29 @@ class ConsumeQueues:
         return self._queues.get((topic, queue_id))
 
     def find_or_add(self, topic: str, queue_id: int) -> ConsumeQueue | None:
-        """The queue for a record, None if its topic or queue id may not become a folder."""
-        found = self._queues.get((topic, queue_id))
-        if found is None and queue_id >= 0 and is_readable_topic(topic):
-            found = self._add(topic, queue_id)
-        return found
+        """The queue for a record; None if its topic or queue id is not a legal folder name."""
+        queue = self._queues.get((topic, queue_id))
+        if queue is None and queue_id >= 0 and is_readable_topic(topic):
+            queue = self._add(topic, queue_id)
+        return queue
 
     def remove(self, queue: ConsumeQueue) -> None:
-        """Deletes a queue's files and folder, and its topic's if that was the last; readers of a file may go on.
+        """Deletes a queue's files and folder, and the topic's folder if it is empty then; current readers may continue.
 
-        The dispatcher must stand still. Raises OSError: files that are left keep a new queue from being made, which
-        stops dispatch with a reason, until the next start has dealt with them. A power cut may bring files back: who
-        calls has noted that they are to go, or has left but one.
+        Dispatch must be paused. Raises OSError; leftover files then keep a new queue from being created, which stops
+        dispatch with a reason until the next start removes them. A power cut may bring files back, so the caller has
+        noted the deletion before, or leaves at most one file to this call.
         """
         del self._queues[queue.topic, queue.queue_id]
         queue.files.destroy()
         self._io.remove_folder(queue.files.folder.parent)
 
     def add(self, queue: ConsumeQueue) -> None:
-        """Takes in a queue that another process has built."""
+        """Adds a queue that another process has built."""
         self._queues[queue.topic, queue.queue_id] = queue
 
     def forget(self, queue: ConsumeQueue) -> None:
-        """Lets go of a queue whose files are somebody else's; they stay as they are."""
+        """Closes a queue whose files belong to another process; the files stay."""
         del self._queues[queue.topic, queue.queue_id]
         queue.close()
 
@@ -98,7 +96,7 @@ class ConsumeQueues:
 
     @property
     def max_physical_offset(self) -> int:
-        """End of the newest record that any queue knows, -1 if none knows any."""
+        """End of the newest record that any queue points to, -1 if all are empty."""
         return max((queue.max_physical_offset for queue in self._queues.copy().values()), default=-1)
 
     def topics(self) -> list[str]:
@@ -110,16 +108,16 @@ class ConsumeQueues:
         self._queues.clear()
 
 
-class QueuesAndIndex(msgspec.Struct, frozen=True):
-    """They are built, synced and let go together."""
+class DerivedFiles(msgspec.Struct, frozen=True):
+    """Queues and index of one store; both can be rebuilt from the log."""
 
     queues: ConsumeQueues
     index: Index | None
     """None if messageIndexEnable is false."""
 
     @classmethod
-    def of(cls, files: Files, layout: Layout, settings: Settings, clock: Callable[[], int]) -> QueuesAndIndex:
-        """Those of a store, in their places; nothing is mapped yet."""
+    def of(cls, files: Files, layout: Layout, settings: Settings, clock: Callable[[], int]) -> DerivedFiles:
+        """The derived files of a store; nothing is mapped yet."""
         queues = ConsumeQueues(files, layout.consume_queue, settings.mapped_file_size_consume_queue)
         index: Index | None = None
         if settings.message_index_enable:
@@ -127,7 +125,7 @@ class QueuesAndIndex(msgspec.Struct, frozen=True):
         return cls(queues, index)
 
     def sync(self) -> None:
-        """Returns when everything in them is on disk. Raises StoreFailed or OSError."""
+        """Syncs all of them. Raises StoreFailed or OSError."""
         for queue in self.queues:
             queue.flush(0)
         if self.index is not None:

@@ -1,13 +1,13 @@
-"""Topics that were deleted, and up to where, and queues that began anew: `penstock/deleted_topics.json`.
+"""The file `penstock/deleted_topics.json`: deleted topics, and queues that restarted at offset 0.
 
-A topic's records stay in the log until the log's files go, so whoever builds queues from the log would bring a deleted
-topic back. The file holds, for each such topic, the physical offset before which its records get no units; what was put
-later under the same name is a new topic, whose queues begin at 0. A slave also notes single queues whose messages begin
-at 0 again, as it sees them before it hears what was deleted. An entry is forgotten once the log begins behind it.
+A deleted topic's records stay in the log until its files expire, so a rebuild of the queues would bring the topic back.
+The file holds, for each deleted topic, the physical offset before which its records get no units; messages put later
+under the same name form a new topic, whose queues start at 0. A slave also notes single queues that restart at 0, when
+it sees them before it hears of the deletion. An entry is dropped once the log starts after its offset.
 
-The file is replaced atomically before anything is removed, so a crash leaves a topic that is there, or one whose
-removal the next start completes before it loads the queues. One owner of the store writes it, anyone reads it. If it
-is lost, deleted topics can come back with whatever of them is still in the log; nothing else depends on it.
+The file is replaced atomically before anything is removed: a crash leaves the topic, or a removal that the next start
+completes before it loads the queues. The store's owner writes it, any process reads it. If it is lost, deleted topics
+reappear with those of their messages that are still in the log; nothing else depends on it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pathlib import Path
 import msgspec
 
 from penstock.format.queue_unit import UNIT_SIZE, unpack_unit
-from penstock.store.atomic_files import read_sealed, write_sealed
+from penstock.store.atomic_files import read_checksummed, write_checksummed
 from penstock.store.io import Files
 from penstock.store.layout import Layout
 
@@ -30,58 +30,58 @@ Queue = tuple[str, int]
 class _Document(msgspec.Struct):
     topics: dict[str, int]
     queues: list[tuple[str, int, int]] = []
-    """Topic, queue id, and the offset before which the queue's records do not count."""
+    """Topic, queue id, and the physical offset before which the queue's records are ignored."""
 
 
 def read_deleted_topics(files: Files, path: Path) -> dict[str, int]:
-    """The physical offset before which a topic's records do not count, by topic; none if there is no usable file."""
+    """By topic, the physical offset before which its records are ignored; empty if the file is missing or garbage."""
     return _read(files, path).topics
 
 
 def _read(files: Files, path: Path) -> _Document:
-    found = read_sealed(files, path, _Document)
-    if found is None and files.exists(path):
-        log.warning("%s cannot be read; topics that were deleted may come back", path)
-    return found or _Document({})
+    document = read_checksummed(files, path, _Document)
+    if document is None and files.exists(path):
+        log.warning("%s cannot be read; deleted topics may reappear", path)
+    return document or _Document({})
 
 
 class DeletedTopics:
-    """The entries of an open store. Safe to read from any thread; whoever changes them makes sure to be alone."""
+    """The entries of an open store. Any thread may read them; one thread at a time may change them."""
 
     def __init__(self, files: Files, path: Path) -> None:
         self._io = files
         self._path = path
         self.ends: Mapping[str, int] = {}
-        """By topic, the offset before which its records get no units. Replaced, never changed in place."""
+        """By topic, the physical offset before which its records get no units. Replaced, never changed in place."""
         self.restarts: Mapping[Queue, int] = {}
-        """The same by queue, for those that began anew."""
+        """The same by queue, for queues that restarted at offset 0."""
 
     def load(self, layout: Layout | None) -> Mapping[str, int]:
-        """Reads the entries and completes what a crash cut short; called before the queues are loaded.
+        """Reads the entries and completes interrupted removals; called before the queues are loaded.
 
-        Without a layout the queues are another process's, which completes it.
+        Without a layout another process owns the queues and completes the removals.
         """
-        found = _read(self._io, self._path)
-        self.ends = found.topics
-        self.restarts = {(topic, queue_id): begin for topic, queue_id, begin in found.queues}
+        document = _read(self._io, self._path)
+        self.ends = document.topics
+        self.restarts = {(topic, queue_id): begin for topic, queue_id, begin in document.queues}
         if layout is not None:
-            self._complete(layout)
+            self._complete_removals(layout)
         return self.ends
 
     def add(self, topics: Iterable[str], log_end: int) -> None:
-        """Remembers that all records so far of these topics are deleted. Raises StoreFailed and changes nothing."""
+        """Notes that these topics are deleted up to `log_end`. If it raises StoreFailed, nothing changed."""
         self.add_ends(dict.fromkeys(topics, log_end))
 
     def add_ends(self, ends: Mapping[str, int]) -> None:
-        """Remembers that the records before these offsets are deleted. Raises StoreFailed and changes nothing."""
+        """Notes that the records before these offsets are deleted. If it raises StoreFailed, nothing changed."""
         self._replace({**self.ends, **ends}, self.restarts)
 
     def add_restart(self, topic: str, queue_id: int, begin: int) -> None:
-        """Remembers where a queue begins anew. Raises StoreFailed and changes nothing."""
+        """Notes where a queue restarts at offset 0. If it raises StoreFailed, nothing changed."""
         self._replace(self.ends, {**self.restarts, (topic, queue_id): begin})
 
     def forget_before(self, log_min_offset: int) -> None:
-        """Drops the entries that have nothing to say any more. Raises StoreFailed and changes nothing."""
+        """Drops entries that the log no longer needs. If it raises StoreFailed, nothing changed."""
         kept = {topic: end for topic, end in self.ends.items() if end > log_min_offset}
         begun = {queue: begin for queue, begin in self.restarts.items() if begin > log_min_offset}
         if len(kept) < len(self.ends) or len(begun) < len(self.restarts):
@@ -89,13 +89,13 @@ class DeletedTopics:
 
     def _replace(self, ends: Mapping[str, int], restarts: Mapping[Queue, int]) -> None:
         queues = [(*queue, begin) for queue, begin in sorted(restarts.items())]
-        write_sealed(self._io, self._path, _Document(dict(sorted(ends.items())), queues))
+        write_checksummed(self._io, self._path, _Document(dict(sorted(ends.items())), queues))
         self.ends, self.restarts = ends, restarts
 
-    def _complete(self, layout: Layout) -> None:
+    def _complete_removals(self, layout: Layout) -> None:
         """Removes queue files that a crash left of deleted topics.
 
-        A file belongs to the old topic if its first unit does: the new one begins with a file of its own.
+        A file belongs to the deleted topic if its first unit does: the new topic starts with a new file.
         """
         for topic, end in self.ends.items():
             for name in self._names(layout.consume_queue / topic):
@@ -115,7 +115,7 @@ class DeletedTopics:
         return self._io.names(folder) if self._io.is_folder(folder) else []
 
     def _first_offset(self, path: Path) -> int:
-        """Where the record of a queue file's first unit lies; the highest offset if it has none."""
+        """Physical offset in a queue file's first unit; the greatest offset if it points to no record."""
         data = b"" if self._io.is_folder(path) else self._io.read_bytes(path)[:UNIT_SIZE]
         offset, size, _ = unpack_unit(data) if len(data) == UNIT_SIZE else (0, 0, 0)
         return offset if size > 0 else 2**63 - 1

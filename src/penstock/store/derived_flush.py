@@ -1,7 +1,8 @@
-"""The keeper of derived files: syncs queues and index now and then, and moves the checkpoint behind them.
+"""Flushing the derived files: a thread syncs queues and index, then moves the checkpoint.
 
-Every second queues that have grown by a few pages; every minute everything, then the note of how complete they are,
-then the checkpoint. What these two say is taken before the sync, so they never promise more than the disk holds.
+Every second it syncs queues that have grown by a few pages; every minute (a thorough round) everything, then it writes
+the dispatch state, then the checkpoint. Their values are taken before the sync, so they never promise more than is on
+disk.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ log = logging.getLogger("penstock.store")
 
 
 class DerivedFlusher(Worker):
-    """Runs on its own thread until stopped; the last round is thorough."""
+    """Syncs queues, index and checkpoint until stopped; the last round is thorough. A failure is final."""
 
     def __init__(
         self,
@@ -33,7 +34,7 @@ class DerivedFlusher(Worker):
         failed: Callable[[str], None],
     ) -> None:
         settings = engine.settings
-        super().__init__("penstock-keeper", settings.flush_interval_consume_queue / 1000)
+        super().__init__("penstock-derived-flush", settings.flush_interval_consume_queue / 1000)
         self._derived = engine.derived
         self._checkpoint = checkpoint
         self._notes = notes
@@ -57,7 +58,7 @@ class DerivedFlusher(Worker):
         if self.failure is not None:
             return
         try:
-            self._keep(thorough)
+            self._flush(thorough)
             if thorough:
                 self._last_thorough = time.monotonic()
         except (OSError, StoreFailed) as error:
@@ -66,15 +67,15 @@ class DerivedFlusher(Worker):
             log.error("%s", self.failure)
             self._failed(self.failure)
 
-    def _keep(self, thorough: bool) -> None:
+    def _flush(self, thorough: bool) -> None:
         dispatched = self._dispatcher.timestamp
-        state = self._notes.take() if thorough else None
+        state = self._notes.snapshot() if thorough else None
         for queue in self._derived.queues:
             queue.flush(0 if thorough else self._pages)
         index = self._derived.index
         indexed = 0 if index is None else index.sync(everything=thorough)
         if state is not None:
-            with contextlib.suppress(StoreFailed):  # an older note makes a start take longer, that is all
+            with contextlib.suppress(StoreFailed):  # with an older state the next start only takes longer
                 self._notes.write(state)
         if indexed:
             self._checkpoint.set_index(indexed)
@@ -85,9 +86,9 @@ class DerivedFlusher(Worker):
 
 
 class CheckpointFlusher(DerivedFlusher):
-    """Of a store whose queues and index another process builds and syncs: writes only what it tells of that."""
+    """For dispatch=external, where another process syncs queues and index: only writes the checkpoint."""
 
-    def _keep(self, thorough: bool) -> None:
+    def _flush(self, thorough: bool) -> None:
         if thorough:
             self._checkpoint.set_queues(self._dispatcher.timestamp)
             self._checkpoint.set_index(self._dispatcher.timestamp)

@@ -1,15 +1,13 @@
-"""Walks the log one step ahead of who builds queues and index from it, so that two cores share the work.
+"""Dispatch: follows the commit log and appends to consume queues and index.
 
-The kernel that walks runs without the GIL. What it finds lies in one of two arrays: the one that is being built from,
-and the one that is being filled. The log's files must stay mapped meanwhile, and nobody else may dispatch.
+One thread dispatches, woken by appends; a reader that needs the newest messages may run a step itself, and a lock keeps
+steps apart. Dispatch never passes the log's confirmed offset, so under SYNC_FLUSH consumers see only what is on disk.
 
+Steps are idempotent: units and index items that exist are skipped. A crash loses nothing, because recovery dispatches
+again. Records of a topic that was deleted after they were stored get no units; the index has them all.
 
-Dispatch: follows the log and builds queues and index from what it finds.
-
-One thread, woken by puts; a reader that needs the newest messages may run a step itself. It never passes the log's
-confirmed offset, so under SYNC_FLUSH consumers see nothing that is not on disk. Each step is idempotent: what a
-queue or the index already has is passed over. A crash loses nothing: recovery dispatches again. Records of a topic that
-was deleted after they were stored get no units; the index has them all.
+During recovery `DerivePrefetch` parses the next records on a second core while the current ones are written to queues
+and index.
 """
 
 from __future__ import annotations
@@ -31,69 +29,70 @@ from penstock.format.placeholder import find_placeholders
 from penstock.format.rows import ROW, Reason
 from penstock.store.commit_log import CommitLog
 from penstock.store.consume_queue import ConsumeQueue, Picks, Placeholders
-from penstock.store.consume_queues import QueuesAndIndex
+from penstock.store.consume_queues import DerivedFiles
 from penstock.store.damage import DamagedRange
 from penstock.store.mapped_file import MappedFile
-from penstock.store.records import Claims
-from penstock.store.running_flags import RunningFlags, Trouble
+from penstock.store.records import UnitClaims
+from penstock.store.running_flags import RunningFlags, StoreFault
 from penstock.store.worker import Listeners
-
-Derived: TypeAlias = tuple[kernels.Rows, int, int, kernels.Ints, kernels.Longs]
-"""What `kernels.derive` returns: rows, where it stopped, why, and the hashes of the keys with their rows."""
-Derive: TypeAlias = Callable[[memoryview, int, int, int, kernels.Rows], Derived]
-_Place: TypeAlias = tuple[int, int, int]
-
-
-class Ahead(Protocol):
-    """Who knows what the next records are before they are asked for."""
-
-    def take(self, data: memoryview, base: int, start: int, stop: int) -> Derived:
-        """The records of [start, stop) of a file that begins at `base`, or the first of them."""
-        ...
-
-
-class LookAhead:
-    """The step that is being looked at, if any."""
-
-    def __init__(self, pool: ThreadPoolExecutor, derive: Derive, rooms: tuple[kernels.Rows, kernels.Rows]) -> None:
-        self._pool = pool
-        self._derive = derive
-        self._rooms = rooms
-        self._turn = 0
-        self._place: _Place | None = None
-        self._coming: Future[Derived] | None = None
-
-    def take(self, data: memoryview, base: int, start: int, stop: int) -> Derived:
-        """The records of [start, stop), as many as an array holds; those behind them are looked at from now on."""
-        if self._coming is not None and self._place == (base, start, stop):
-            found = self._coming.result()
-        else:
-            if self._coming is not None:
-                self._coming.result()  # of a place that is not wanted after all; its array is in use until then
-            found = self._derive(data, base, start, stop, self._rooms[self._turn])
-        self._turn = 1 - self._turn
-        self._place = self._coming = None
-        _, reached, reason, _, _ = found
-        if reason == Reason.FULL:
-            self._place = (base, reached, stop)
-            self._coming = self._pool.submit(self._derive, data, base, reached, stop, self._rooms[self._turn])
-        return found
-
 
 log = logging.getLogger("penstock.store")
 _BATCH_ROWS = 16_384
 _RETRY_SECONDS = 0.1
 Arrived = Callable[[str, int, int, npt.NDArray[np.int64]], None]
-"""Called with topic, queue id, the queue's new maximum and the tags codes of what arrived."""
+"""Called with topic, queue id, the queue's new max offset, and the tags codes of the new messages."""
+Derived: TypeAlias = tuple[kernels.Rows, int, int, kernels.Ints, kernels.Longs]
+"""Result of `kernels.derive`: rows, where it stopped, why, and the hashes of the keys with their row numbers."""
+Derive: TypeAlias = Callable[[memoryview, int, int, int, kernels.Rows], Derived]
+
+
+class DeriveSource(Protocol):
+    """Where a step gets the rows and key hashes of the next records from."""
+
+    def derive(self, data: memoryview, base: int, start: int, stop: int) -> Derived:
+        """The records of [start, stop), or the first of them, in a file that begins at `base`."""
+        ...
+
+
+class DerivePrefetch:
+    """Derives the next step on a second thread, without the GIL, while the caller builds from the current one.
+
+    Two row buffers alternate: one is being built from, the other is being filled. The log's files must stay mapped, and
+    only one thread may dispatch.
+    """
+
+    def __init__(self, pool: ThreadPoolExecutor, derive: Derive, buffers: tuple[kernels.Rows, kernels.Rows]) -> None:
+        self._pool = pool
+        self._derive = derive
+        self._buffers = buffers
+        self._turn = 0
+        self._next_range: tuple[int, int, int] | None = None
+        self._next: Future[Derived] | None = None
+
+    def derive(self, data: memoryview, base: int, start: int, stop: int) -> Derived:
+        """The records of [start, stop) that fit a buffer; starts to derive those after them."""
+        if self._next is not None and self._next_range == (base, start, stop):
+            derived = self._next.result()
+        else:
+            if self._next is not None:
+                self._next.result()  # not wanted after all, but it uses its buffer until it ends
+            derived = self._derive(data, base, start, stop, self._buffers[self._turn])
+        self._turn = 1 - self._turn
+        self._next_range = self._next = None
+        _, reached, reason, _, _ = derived
+        if reason == Reason.FULL:
+            self._next_range = (base, reached, stop)
+            self._next = self._pool.submit(self._derive, data, base, reached, stop, self._buffers[self._turn])
+        return derived
 
 
 class Dispatcher:
-    """The position up to which queues and index are complete, and the thread that moves it."""
+    """The offset up to which queues and index are complete, and the thread that advances it."""
 
     def __init__(
         self,
         commit_log: CommitLog,
-        derived: QueuesAndIndex,
+        derived: DerivedFiles,
         delay_levels: tuple[int, ...],
         flags: RunningFlags,
     ) -> None:
@@ -103,9 +102,9 @@ class Dispatcher:
         self._delay_levels = delay_levels
         self._flags = flags
         self._topics = kernels.TopicTable()
-        self._room = np.empty(_BATCH_ROWS, ROW)
-        self._items = bytearray()
-        self._ahead: Ahead | None = None
+        self._rows = np.empty(_BATCH_ROWS, ROW)
+        self._index_items = bytearray()
+        self._source: DeriveSource | None = None
         self._step_lock = threading.Lock()
         self._turnstile = threading.Lock()
         self._wake = threading.Event()
@@ -113,16 +112,16 @@ class Dispatcher:
         self._ending = threading.Event()
         self._thread: threading.Thread | None = None
         self._starting = True
-        """A start, or a repair: nobody looks yet, and records may have units already. Else they were just put."""
+        """During recovery or repair: there are no readers, and records may have units already."""
         self.position = 0
-        """Physical offset up to which everything is dispatched. Only steps and `move_to` change it."""
+        """Physical offset up to which all records are dispatched. Only steps and `move_to` change it."""
         self.timestamp = 0
-        """Store time of the newest record that is dispatched."""
+        """Store time of the newest dispatched record."""
         self.skipped_bytes = 0
-        """Bytes of the log that were passed over because no valid record lies there."""
+        """Bytes of the log that were skipped because they hold no valid record."""
         self._damage: tuple[DamagedRange, ...] = ()
-        self.passed_over: list[DamagedRange] = []
-        """Ranges without a valid record that were not known, found at a start."""
+        self.skipped_ranges: list[DamagedRange] = []
+        """Damaged ranges that recovery met and did not know before."""
         self._no_gap_before = -1
         self.placeholders = Placeholders()
         self._selects: Callable[[str, int], bool] | None = None
@@ -131,30 +130,30 @@ class Dispatcher:
         self._remove_restarted: Callable[[ConsumeQueue, int], object] | None = None
         self._arrived: Listeners[[str, int, int, npt.NDArray[np.int64]]] = Listeners()
         self._advanced: Listeners[[]] = Listeners()
-        self._gather_seconds = 0.0
+        self._batch_delay = 0.0
 
-    # -- what it is told -------------------------------------------------------------------------------------
+    # -- configuration ---------------------------------------------------------------------------------------
 
     def on_arrival(self, arrived: Arrived) -> None:
-        """Calls back, on the thread that dispatches, whenever messages became visible in a queue."""
+        """Calls `arrived` when messages become visible in a queue, on the thread that dispatched them."""
         self._arrived.add(arrived)
 
     def on_advance(self, advanced: Callable[[], object]) -> None:
-        """Calls back whenever the position has moved, on the thread that moved it."""
+        """Calls `advanced` when the position has moved, on the thread that moved it."""
         self._advanced.add(advanced)
 
     def remove_advance_listener(self, advanced: Callable[[], object]) -> None:
         self._advanced.remove(advanced)
 
-    def gather(self, seconds: float) -> None:
-        """Lets messages come together for so long before the thread dispatches them; readers do not wait for it."""
-        self._gather_seconds = seconds
+    def set_batch_delay(self, seconds: float) -> None:
+        """Makes the thread wait this long for more messages before it dispatches; readers do not wait for it."""
+        self._batch_delay = seconds
 
     def set_deleted(self, deleted: Mapping[str, int], restarts: Mapping[tuple[str, int], int] | None = None) -> None:
-        """Topics that were deleted, and single queues that began again at offset 0, each with a physical offset.
+        """Sets deleted topics, and single queues that restarted at offset 0, each with a physical offset.
 
-        Records before that offset get no units. Without `restarts` those known so far stay. The mappings must not
-        change afterwards.
+        Records before that offset get no units. Without `restarts` the known ones stay. The caller must not change the
+        mappings afterwards.
         """
         self._deleted = deleted
         if restarts is not None:
@@ -162,40 +161,40 @@ class Dispatcher:
 
     @property
     def deleted(self) -> Mapping[str, int]:
-        """Topics that were deleted: their records before this physical offset get no units."""
+        """Deleted topics: their records before this physical offset get no units."""
         return self._deleted
 
     @property
     def restarts(self) -> Mapping[tuple[str, int], int]:
-        """The same for single queues, by topic and queue id: where they began again at offset 0."""
+        """The same for single queues, by topic and queue id, that restarted at offset 0."""
         return self._restarts
 
     def on_restart(self, remove: Callable[[ConsumeQueue, int], object]) -> None:
-        """In a slave: `remove` removes a queue whose messages begin at 0 again, from a physical offset on.
+        """In a slave: `remove` deletes a queue that restarts at offset 0, at this physical offset.
 
-        It raises StoreFailed if it cannot.
+        `remove` raises StoreFailed if it cannot.
         """
         self._remove_restarted = remove
 
     def set_damage(self, damage: Sequence[DamagedRange]) -> None:
-        """Known ranges without a valid record, in log order: dispatch continues exactly behind each."""
+        """Sets the known damaged ranges, in log order; dispatch resumes at the end of each."""
         self._damage = tuple(damage)
 
     def build_only(self, selects: Callable[[str, int], bool] | None) -> None:
-        """Which queues are built, by topic and queue id; None: all."""
+        """Restricts dispatch to the queues (topic, queue id) that `selects` accepts; None: all."""
         self._selects = selects
 
     def move_to(self, position: int) -> None:
-        """Everything before this physical offset counts as dispatched. Nothing may be dispatching."""
+        """Sets the position. No step may be running."""
         self.position = position
 
     def advance_timestamp(self, timestamp: int) -> None:
-        """Records up to this store time are dispatched."""
+        """Notes that records up to this store time are dispatched."""
         self.timestamp = max(self.timestamp, timestamp)
 
     @contextlib.contextmanager
     def refusing_gaps_before(self, position: int) -> Iterator[None]:
-        """Within it, GapInQueue is raised where a queue lacks records before `position`: the log may have them."""
+        """Inside, steps raise GapInQueue if a queue lacks records before `position`: the log may have them."""
         self._no_gap_before = position
         try:
             yield
@@ -204,12 +203,12 @@ class Dispatcher:
 
     # -- running ---------------------------------------------------------------------------------------------
 
-    def end_start(self) -> None:
-        """Start or repair is over: from now on records are dispatched that were just put."""
+    def end_recovery(self) -> None:
+        """Recovery or repair is over: from now on every dispatched record is new."""
         self._starting = False
 
     def start(self) -> None:
-        self.end_start()
+        self.end_recovery()
         self._thread = threading.Thread(target=self._run, name="penstock-dispatch", daemon=True)
         self._thread.start()
 
@@ -223,23 +222,23 @@ class Dispatcher:
                 self._wake.wait()
                 self._wake.clear()
             self._log.set_follower_asleep(False)
-            if self._gather_seconds:
-                self._ending.wait(self._gather_seconds)
+            if self._batch_delay:
+                self._ending.wait(self._batch_delay)
             while not self._try_catch_up() and not self._closed:
                 self._wake.clear()
                 self._wake.wait(_RETRY_SECONDS)
 
     def _try_catch_up(self) -> bool:
-        """False if the disk has no room for queues or index: puts are refused until it has."""
+        """False if the disk has no room for queues or index; the store then refuses puts until it has."""
         try:
             self.catch_up()
         except StoreFailed as error:
-            trouble = Trouble.LOGICS_QUEUE_ERROR
-            if not self._flags.bits & trouble:
+            fault = StoreFault.LOGICS_QUEUE_ERROR
+            if not self._flags.bits & fault:
                 log.error("dispatch waits: %s", error)
-            self._flags.raise_trouble(trouble, f"messages cannot be dispatched: {error}")
+            self._flags.raise_fault(fault, f"messages cannot be dispatched: {error}")
             return False
-        self._flags.clear(Trouble.LOGICS_QUEUE_ERROR)
+        self._flags.clear(StoreFault.LOGICS_QUEUE_ERROR)
         return True
 
     def stop(self) -> None:
@@ -253,19 +252,19 @@ class Dispatcher:
 
     @property
     def behind(self) -> int:
-        """Bytes of the log that may be dispatched and are not yet."""
+        """Lag: bytes of the confirmed log that are not dispatched yet."""
         return self._log.confirmed_offset - self.position
 
     @contextlib.contextmanager
-    def standstill(self) -> Iterator[None]:
-        """Nothing is dispatched inside; however busy dispatch is, it lets whoever asks for this go first."""
+    def paused(self) -> Iterator[None]:
+        """Inside, no step runs. The turnstile lets a waiting caller pass before the next step of a busy dispatch."""
         with self._turnstile, self._step_lock:
             yield
 
-    # -- working ---------------------------------------------------------------------------------------------
+    # -- dispatching -----------------------------------------------------------------------------------------
 
     def catch_up(self) -> None:
-        """Dispatches everything that is confirmed now. Raises StoreFailed."""
+        """Dispatches up to the current confirmed offset. Raises StoreFailed."""
         goal = self._log.confirmed_offset
         if self.position >= goal:
             return
@@ -281,7 +280,7 @@ class Dispatcher:
         if self.position >= self._log.confirmed_offset:
             return
         file = self._log.queue.find(self.position)
-        if file is None or not file.hold():
+        if file is None or not file.acquire():
             self.position = max(self._log.min_offset, self._log.roll_next(self.position))
             return
         try:
@@ -294,75 +293,74 @@ class Dispatcher:
         stop = min(self._log.confirmed_offset - base, file.readable)
         start = self.position - base
         if self._damage:
-            ahead = self._next_damage()
-            if ahead is not None and ahead.physical_offset <= self.position:
-                self.skipped_bytes += ahead.end - self.position
-                self.position = ahead.end
+            damage = self._next_damage()
+            if damage is not None and damage.physical_offset <= self.position:
+                self.skipped_bytes += damage.end - self.position
+                self.position = damage.end
                 return
-            stop = stop if ahead is None else min(stop, ahead.physical_offset - base)
-        rows, reached, reason, hashes, numbers = self._derived(data, base, start, stop)
+            stop = stop if damage is None else min(stop, damage.physical_offset - base)
+        rows, reached, reason, hashes, numbers = self._next_rows(data, base, start, stop)
         if len(rows):
             self._build(rows, hashes, numbers)
             self.timestamp = int(rows["store_timestamp"][-1])
         if reason == Reason.BLANK:
             reached = file.size
         elif reason not in (Reason.STOP, Reason.FULL):
-            reached = self._pass_over(data, base, reached, stop, Reason(reason))
+            reached = self._skip_damage(data, base, reached, stop, Reason(reason))
         self.position = base + reached
 
-    def _derived(self, data: memoryview, base: int, start: int, stop: int) -> Derived:
-        """What the next records are and where they go; while that is built, those behind them are looked at."""
-        if self._ahead is None:
-            return self.derive_here(data, base, start, stop)
-        return self._ahead.take(data, base, start, stop)
+    def _next_rows(self, data: memoryview, base: int, start: int, stop: int) -> Derived:
+        if self._source is None:
+            return self.derive_now(data, base, start, stop)
+        return self._source.derive(data, base, start, stop)
 
-    def derive_here(self, data: memoryview, base: int, start: int, stop: int) -> Derived:
-        """What the next records are, found out now."""
-        return self._derive(data, base, start, stop, self._room)
+    def derive_now(self, data: memoryview, base: int, start: int, stop: int) -> Derived:
+        """The rows and key hashes of the records of [start, stop), without a DeriveSource."""
+        return self._derive(data, base, start, stop, self._rows)
 
     @property
     def topics(self) -> kernels.Topics:
-        """The numbers that topics have in what a step takes."""
+        """The numbers that stand for topics in derived rows."""
         return self._topics
 
-    def _derive(self, data: memoryview, base: int, start: int, stop: int, room: kernels.Rows) -> Derived:
-        return kernels.derive(data, base, start, stop, self._topics, self._delay_levels, room)
+    def _derive(self, data: memoryview, base: int, start: int, stop: int, rows: kernels.Rows) -> Derived:
+        return kernels.derive(data, base, start, stop, self._topics, self._delay_levels, rows)
 
     @contextlib.contextmanager
-    def looking_ahead(self) -> Iterator[None]:
-        """Within it, a second thread walks ahead of the steps: for who dispatches much, and has the store to itself."""
-        rooms = self._room, np.empty(_BATCH_ROWS, ROW)
+    def prefetching(self) -> Iterator[None]:
+        """Inside, a second thread derives ahead of the steps. For recovery, which has the store to itself."""
+        buffers = self._rows, np.empty(_BATCH_ROWS, ROW)
         with (
             ThreadPoolExecutor(1, "penstock-dispatch-ahead") as pool,
-            self.taking_from(LookAhead(pool, self._derive, rooms)),
+            self.deriving_from(DerivePrefetch(pool, self._derive, buffers)),
         ):
             yield
 
     @contextlib.contextmanager
-    def taking_from(self, ahead: Ahead) -> Iterator[None]:
-        """Within it, steps take what the next records are from somebody who has looked at them before."""
-        self._ahead = ahead
+    def deriving_from(self, source: DeriveSource) -> Iterator[None]:
+        """Inside, steps get their rows from `source`."""
+        self._source = source
         try:
             yield
         finally:
-            self._ahead = None
+            self._source = None
 
     def _next_damage(self) -> DamagedRange | None:
-        """The known range that begins next, or that the position lies in."""
+        """The known damaged range at or after the position."""
         at = bisect_right(self._damage, self.position, key=lambda each: each.end)
         return self._damage[at] if at < len(self._damage) else None
 
     def _build(self, rows: kernels.Rows, hashes: kernels.Ints, numbers: kernels.Longs) -> None:
-        claims: Claims | None = None
+        claims: UnitClaims | None = None
         groups = kernels.group_rows(rows)
         if self._starting:
-            claims = Claims(self._queues, rows)
+            claims = UnitClaims(self._queues, rows)
             self.placeholders.log_is_whole = self._log.min_offset == 0
             if sum(len(picks) for _, _, picks in groups) < len(rows):  # placeholders have no units
                 self.placeholders.add(find_placeholders(rows, self._topics.name))
         for topic_id, queue_id, picks in groups:
             topic = self._topics.name(topic_id)
-            picks = self._belonging(topic, queue_id, rows, picks, claims)
+            picks = self._picks_for(topic, queue_id, rows, picks, claims)
             if not len(picks):
                 continue
             queue = self._queues.find_or_add(topic, queue_id)
@@ -371,59 +369,60 @@ class Dispatcher:
                     "%d records of %r queue %d have no legal name and get no queue", len(picks), topic, queue_id
                 )
                 continue
-            if self._remove_restarted is not None and (again := _begin_of_last(queue, rows, picks)) > 0:
-                picks = picks[again - 1 :]
+            if self._remove_restarted is not None and (restart := _restart_pick(queue, rows, picks)) > 0:
+                picks = picks[restart - 1 :]
                 self._remove_restarted(queue, int(rows["physical_offset"][picks[0]]))
                 queue = self._queues.find_or_add(topic, queue_id)
-                assert queue is not None, "it had a legal name"
+                assert queue is not None, "its name was legal"
             is_new = queue.append(rows, picks, no_gap_before=self._no_gap_before, placeholders=self.placeholders)
             if is_new and self._arrived:
                 self._arrived.notify(topic, queue_id, queue.max_offset, rows["tags_code"][picks])
         if self._index is not None:
             offsets, times = rows["physical_offset"][numbers], rows["store_timestamp"][numbers]
-            self._index.append(hashes, offsets, times, room=None if claims is None else self._items)
+            self._index.append(hashes, offsets, times, buffer=None if claims is None else self._index_items)
 
-    def _belonging(self, topic: str, queue_id: int, rows: kernels.Rows, picks: Picks, claims: Claims | None) -> Picks:
-        """Those of the rows that name a queue which get units there."""
+    def _picks_for(
+        self, topic: str, queue_id: int, rows: kernels.Rows, picks: Picks, claims: UnitClaims | None
+    ) -> Picks:
+        """The picks of one queue that get units there."""
         if self._selects is not None and not self._selects(topic, queue_id):
             return picks[:0]
         if topic in self._deleted or (topic, queue_id) in self._restarts:
             begin = max(self._deleted.get(topic, 0), self._restarts.get((topic, queue_id), 0))
             picks = picks[rows["physical_offset"][picks] >= begin]
         if claims is not None and len(picks):
-            wrong = claims.denied(self._queues.find(topic, queue_id), rows, picks)
+            wrong = claims.misplaced(self._queues.find(topic, queue_id), rows, picks)
             if wrong.any():
                 log.warning("%s queue %d: %d records cannot belong there", topic, queue_id, np.count_nonzero(wrong))
                 picks = picks[~wrong]
         return picks
 
     def tags_code(self, record: bytes, offset: int) -> int:
-        """The tags code of the unit of a valid record that lies at `offset`."""
+        """The tags code in the unit of a valid record at `offset`."""
         rows, _, _ = kernels.walk(record, offset, 0, len(record), False, None, 1)
         kernels.tag_codes(record, offset, rows, self._delay_levels)
         return int(rows["tags_code"][0])
 
-    def _pass_over(self, data: memoryview, base: int, position: int, stop: int, reason: Reason) -> int:
-        """No valid record here, yet the log goes on: finds where it does."""
+    def _skip_damage(self, data: memoryview, base: int, position: int, stop: int, reason: Reason) -> int:
+        """Returns the position of the next valid record; `position` has none."""
         found = kernels.find_record(data, base, position + 1, stop, True)
         reached = stop if found < 0 else found
         self.skipped_bytes += reached - position
         if self._starting:
-            self.passed_over.append(DamagedRange(base + position, reached - position, reason.name))
-        log.warning(
-            "no valid record at %d (%s): %d bytes are passed over", base + position, reason.name, reached - position
-        )
+            self.skipped_ranges.append(DamagedRange(base + position, reached - position, reason.name))
+        log.warning("no valid record at %d (%s): %d bytes skipped", base + position, reason.name, reached - position)
         return reached
 
 
-def _begin_of_last(queue: ConsumeQueue, rows: kernels.Rows, picks: Picks) -> int:
-    """Which pick, counted from 1, a queue begins anew with; 0 if it goes on.
+def _restart_pick(queue: ConsumeQueue, rows: kernels.Rows, picks: Picks) -> int:
+    """The pick, counted from 1, at which a queue restarts at offset 0; 0 if it does not.
 
-    Only a slave meets that: it may see messages of a topic that was deleted and made again before it is told so.
+    Only a slave needs this: it may see messages of a topic that its master deleted and created again before it hears
+    of the deletion.
     """
-    begins = np.flatnonzero(rows["queue_offset"][picks] == 0)
-    if not len(begins):
+    restarts = np.flatnonzero(rows["queue_offset"][picks] == 0)
+    if not len(restarts):
         return 0
-    last = int(begins[-1])
+    last = int(restarts[-1])
     is_new = int(rows["physical_offset"][picks[last]]) >= max(queue.max_physical_offset, 0)
     return last + 1 if is_new and (last or queue.max_offset) else 0

@@ -1,16 +1,14 @@
-"""How complete queues and index are known to be: the note `penstock/dispatched.json`.
+"""The file `penstock/dispatched.json`: how complete queues and index are known to be.
 
-A log does not say whether all its records are in the queues and in the index, and finding out takes a walk over all of
-it. So a note is written at each round in which queues and index were synced, and at a clean close: up to which position
-of the log they are complete, how many units each queue has, and how far the index goes. Whatever happens later, a start
-that finds a queue with fewer units than the note says, or without its folder, knows that it must dispatch again from
-where that queue ends; one that finds as many knows that nothing before the note's position is missing. That is how a
-folder removed by hand is noticed, also after a crash.
+The log does not say whether all its records are in queues and index, and finding out takes a full walk. So after each
+thorough sync, and at a clean close, the store writes a snapshot: the log position up to which everything is dispatched,
+the unit count of each queue, and the end of the index. If a start finds fewer units than the snapshot says, or a
+queue's folder missing, it dispatches again from where that queue ends; otherwise nothing before the position is
+missing. This detects a folder removed by hand, also after a crash.
 
-The counts are taken before the sync, and the note is written after it and before the checkpoint, so neither promises
-more than the disk holds. The note also says with which file sizes the store was made, so that a damaged file can be
-told from a wrong setting. A note that is missing (RocketMQ writes none) makes a start look at what it walks only; one
-that is garbage makes it dispatch the whole log.
+The snapshot is taken before the sync and written after it, before the checkpoint, so neither promises more than is on
+disk. It also records the file sizes, to tell a damaged file from a wrong setting. If the file is missing (RocketMQ
+writes none), a start checks only what it walks; if it is garbage, the start dispatches the whole log.
 """
 
 from __future__ import annotations
@@ -19,25 +17,25 @@ from pathlib import Path
 
 import msgspec
 
-from penstock.store.atomic_files import read_sealed, write_sealed
+from penstock.store.atomic_files import read_checksummed, write_checksummed
 from penstock.store.engine import Engine
 from penstock.store.io import Files
 from penstock.store.settings import Settings
 
 
 class QueueNote(msgspec.Struct, frozen=True, array_like=True):
-    """One queue at the time of a note."""
+    """One queue in a snapshot."""
 
     topic: str
     queue_id: int
     count: int
-    """The queue offset that the next message would get."""
+    """Queue offset of the next message."""
     end: int
-    """Where the record of the last unit ends in the log, -1 if there is none."""
+    """Where the last unit's record ends in the log, -1 if the queue is empty."""
 
 
 class FileSizes(msgspec.Struct, frozen=True):
-    """What the files were made with."""
+    """The sizes with which the store's files were created."""
 
     commit_log: int
     consume_queue: int
@@ -63,16 +61,16 @@ class DispatchState(msgspec.Struct, frozen=True):
     """Physical offset up to which the log was on disk."""
     queues: list[QueueNote]
     index_end: int | None
-    """Physical offset of the last indexed record, -1 if there is none; None if there was no index."""
+    """Physical offset of the last indexed record, -1 if the index is empty; None without an index."""
     sizes: FileSizes
 
 
 def read_state(files: Files, path: Path) -> DispatchState | None:
-    return read_sealed(files, path, DispatchState)
+    return read_checksummed(files, path, DispatchState)
 
 
 class DispatchNotes:
-    """Takes and writes the notes of an open store; one thread at a time."""
+    """Takes and writes the snapshots of an open store; one thread at a time."""
 
     def __init__(self, engine: Engine) -> None:
         self._io = engine.io
@@ -84,18 +82,18 @@ class DispatchNotes:
         self._sizes = FileSizes.of(engine.settings)
         self._last: DispatchState | None = None
 
-    def take(self) -> DispatchState:
-        """What a note may say once queues and index were synced: to be asked for before that."""
+    def snapshot(self) -> DispatchState:
+        """The state to write after the next sync of queues and index; take it before that sync."""
         position, flushed = self._dispatcher.position, self._log.queue.flushed_where
-        noted = [
+        queues = [
             QueueNote(each.topic, each.queue_id, each.max_offset, each.max_physical_offset) for each in self._queues
         ]
         return DispatchState(
-            position, flushed, noted, None if self._index is None else self._index.end_offset, self._sizes
+            position, flushed, queues, None if self._index is None else self._index.end_offset, self._sizes
         )
 
     def write(self, state: DispatchState) -> None:
-        """Raises StoreFailed, and then the note before it still holds."""
+        """Writes the state if it changed. Raises StoreFailed; then the previous file is intact."""
         if state != self._last:
-            write_sealed(self._io, self._path, state)
+            write_checksummed(self._io, self._path, state)
             self._last = state

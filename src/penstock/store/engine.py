@@ -1,8 +1,8 @@
-"""The working parts of one store, as one value that its owners hand on.
+"""Engine: the working parts of one store, as one frozen value.
 
-Whoever opens a store, builds its queues in another process, or recovers it puts these parts together once; the parts
-that work on them (recovery, retention, dispatch notes, the threads that sync) take the whole value. It never changes,
-and owns nothing itself: `MessageStore`, `Builder` or the start that made it closes the log and the derived files.
+`MessageStore`, a repair, or the builder of an external dispatch assembles the parts once and hands the value to
+everything that works on them: recovery, retention, dispatch state, flush threads. The engine owns nothing; its creator
+closes the log and the derived files.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from penstock.store.commit_log import CommitLog
-from penstock.store.consume_queues import ConsumeQueues, QueuesAndIndex
+from penstock.store.consume_queues import ConsumeQueues, DerivedFiles
 from penstock.store.deleted_topics import DeletedTopics
 from penstock.store.dispatch import Dispatcher
 from penstock.store.index import Index
@@ -22,13 +22,13 @@ from penstock.store.settings import Dispatch, Settings
 
 
 def only_appends(settings: Settings, io: Files) -> bool:
-    """Whether another process builds queues and index of a store (dispatch=external); a view does without it."""
+    """Whether another process builds queues and index (dispatch=external). False for a read-only view."""
     return settings.dispatch is Dispatch.EXTERNAL and not io.read_only
 
 
 @dataclass(frozen=True, slots=True)
 class Engine:
-    """Log, queues, index and dispatch of one store, and what they work with."""
+    """Log, queues, index and dispatcher of one store, with their context."""
 
     io: Files
     layout: Layout
@@ -36,7 +36,7 @@ class Engine:
     clock: Callable[[], int]
     flags: RunningFlags
     log: CommitLog
-    derived: QueuesAndIndex
+    derived: DerivedFiles
     dispatcher: Dispatcher
     deleted_topics: DeletedTopics
 
@@ -44,10 +44,10 @@ class Engine:
     def inline(
         cls, io: Files, layout: Layout, settings: Settings, clock: Callable[[], int], *, log: CommitLog | None = None
     ) -> Engine:
-        """The parts that dispatch inline, with `log` if it exists already; nothing is mapped yet."""
+        """An engine that dispatches itself, with `log` if it exists already; nothing is mapped yet."""
         flags = RunningFlags()
         log = CommitLog(io, layout.commit_log, settings, clock) if log is None else log
-        derived = QueuesAndIndex.of(io, layout, settings, clock)
+        derived = DerivedFiles.of(io, layout, settings, clock)
         dispatcher = Dispatcher(log, derived, settings.delay_levels, flags)
         deleted_topics = DeletedTopics(io, layout.deleted_topics)
         return cls(io, layout, settings, clock, flags, log, derived, dispatcher, deleted_topics)

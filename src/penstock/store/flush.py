@@ -1,9 +1,11 @@
-"""The threads that bring the log to disk.
+"""Flushing the commit log: the threads that bring appended records to disk.
 
-`GroupCommit` (SYNC_FLUSH) answers all waiting puts with one sync. `TimedFlush` (ASYNC_FLUSH) syncs every half second
-what has grown by a few pages, and everything every ten seconds. `TimedCommit` moves the transient pool's bytes into
-the files. A sync that fails is final: the kernel may have dropped the pages, so it is never tried again; puts are
-refused from then on and the waiting ones answer an error.
+`GroupCommit` (SYNC_FLUSH) acks all waiting puts with one fsync. `TimedFlush` (ASYNC_FLUSH) syncs twice a second what
+has grown by a few pages, and everything every ten seconds. `TimedCommit` copies the transient pool's buffers into the
+files. All of them sync through one `LogSyncer`.
+
+A failed sync is final: the kernel may have dropped the dirty pages, so a retry could succeed without having written
+them. Waiting puts get an error, and the store refuses puts until a restart. Queues and index: `derived_flush.py`.
 """
 
 from __future__ import annotations
@@ -25,11 +27,11 @@ SLOW_SYNC_SECONDS = 0.5
 
 
 class FlushFailed(Exception):
-    """What a waiting put gets when the disk refused to sync."""
+    """The log could not be synced."""
 
 
-class Syncer:
-    """Runs the log's sync, times it, and remembers that it failed."""
+class LogSyncer:
+    """Syncs the log, one thread at a time, and logs slow syncs. After a failure every sync fails."""
 
     def __init__(self, queue: MappedFileQueue, flushed: Callable[[int], None], failed: Callable[[str], None]) -> None:
         self._queue = queue
@@ -39,10 +41,10 @@ class Syncer:
         self._gate = threading.Lock()
 
     def sync(self, least_pages: int, *, all_files: bool) -> None:
-        """Syncs and reports the store time up to which the log is on disk. Raises FlushFailed.
+        """Syncs, then reports the store time up to which the log is on disk. Raises FlushFailed.
 
-        `all_files`: those that hold what is there now. What comes meanwhile is for the next time: while puts come
-        faster than the disk syncs there would be no end, and whoever waits is answered at the end.
+        `all_files` syncs every file up to the current end of the log, not only the first dirty one. Appends made
+        meanwhile are left to the next sync: otherwise steady puts would keep it running and no waiter would be acked.
         """
         with self._gate:
             if self.failure is not None:
@@ -65,9 +67,9 @@ class Syncer:
 
 
 class GroupCommit(Worker):
-    """One sync for all puts that wait for the disk."""
+    """One sync acks all puts that wait for the disk."""
 
-    def __init__(self, queue: MappedFileQueue, syncer: Syncer) -> None:
+    def __init__(self, queue: MappedFileQueue, syncer: LogSyncer) -> None:
         super().__init__("penstock-group-commit", None)
         self._queue = queue
         self._syncer = syncer
@@ -76,14 +78,14 @@ class GroupCommit(Worker):
         self._gate = threading.Lock()
 
     def submit(self, end_offset: int) -> Future[None]:
-        """A future that is done when the log is on disk up to `end_offset`, or failed with FlushFailed."""
+        """A future that is done once the log is on disk up to `end_offset`; it fails with FlushFailed."""
         future: Future[None] = Future()
         with self._gate:
-            late = self._finished
-            if not late:
+            finished = self._finished
+            if not finished:
                 self._waiting.append((end_offset, future))
-        if late:
-            self._answer([(end_offset, future)], None)
+        if finished:
+            self._complete([(end_offset, future)], None)
         else:
             self.wake()
         return future
@@ -96,17 +98,17 @@ class GroupCommit(Worker):
             self._syncer.sync(0, all_files=True)
         except FlushFailed as error:
             failure = error
-        self._answer(waiting, failure)
+        self._complete(waiting, failure)
 
     def finish(self) -> None:
-        """One last sync, of all that was appended; whoever asks after it is answered at once."""
+        """Syncs everything appended so far; later submits complete at once."""
         self.work()
         with self._gate:
             self._finished = True
             waiting, self._waiting = self._waiting, []
-        self._answer(waiting, None)
+        self._complete(waiting, None)
 
-    def _answer(self, waiting: list[tuple[int, Future[None]]], failure: FlushFailed | None) -> None:
+    def _complete(self, waiting: list[tuple[int, Future[None]]], failure: FlushFailed | None) -> None:
         for end_offset, future in waiting:
             if self._queue.flushed_where >= end_offset:
                 future.set_result(None)
@@ -115,9 +117,9 @@ class GroupCommit(Worker):
 
 
 class TimedFlush(Worker):
-    """Syncs now and then."""
+    """Syncs at intervals; thoroughly (any number of pages) at longer intervals."""
 
-    def __init__(self, settings: Settings, syncer: Syncer) -> None:
+    def __init__(self, settings: Settings, syncer: LogSyncer) -> None:
         timed = settings.flush_commit_log_timed
         super().__init__("penstock-flush", settings.flush_interval_commit_log / 1000, wakeable=not timed)
         self._syncer = syncer
@@ -135,12 +137,12 @@ class TimedFlush(Worker):
         self._sync(0)
 
     def _sync(self, pages: int) -> None:
-        with contextlib.suppress(FlushFailed):  # said, and remembered by the syncer
+        with contextlib.suppress(FlushFailed):  # logged and remembered by the syncer
             self._syncer.sync(pages, all_files=True)
 
 
 class TimedCommit(Worker):
-    """Moves what the transient pool holds into the files."""
+    """Copies the transient pool's buffers into the files at intervals."""
 
     def __init__(self, settings: Settings, queue: MappedFileQueue, committed: Callable[[], None]) -> None:
         super().__init__("penstock-commit", settings.commit_interval_commit_log / 1000)

@@ -1,8 +1,8 @@
-"""Getting a page of messages from a queue, with RocketMQ's statuses and next offsets.
+"""The read path: a page of messages from a queue, with RocketMQ's statuses and next offsets.
 
-A page never crosses the end of a queue file and holds at least one message if one matches. A unit whose record is
-damaged or gone is passed over, and only that unit. Nothing is served that is not what the unit promises: position,
-size, body CRC, topic, queue and queue offset are checked.
+A page ends at the end of a queue file and holds at least one message if one matches. A unit whose record is damaged or
+deleted is skipped, and only that unit. Each record is checked against its unit: position, size, body CRC, topic, queue
+and queue offset. Thread-safe; keeps no state between gets.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from penstock.store.settings import Settings
 
 _POSITION = struct.Struct(">q")
 """The first field of a unit."""
-_LEAST_BYTES_EXAMINED = 16_000
-_OUTCOMES = (GetStatus.FOUND, GetStatus.NO_MATCHED_MESSAGE, GetStatus.MESSAGE_WAS_REMOVING)
-"""What the kernel's outcomes mean, in its order."""
+_MIN_BYTES_EXAMINED = 16_000
+_STATUSES = (GetStatus.FOUND, GetStatus.NO_MATCHED_MESSAGE, GetStatus.MESSAGE_WAS_REMOVING)
+"""By the outcome that the kernel returns."""
 
 
-class Getter:
-    """Answers gets; keeps nothing between them."""
+class PageGetter:
+    """Reads pages. `MessageStore.get` and the broker's pulls end here."""
 
     def __init__(self, settings: Settings, commit_log: CommitLog, queues: ConsumeQueues) -> None:
         self._log = commit_log
@@ -45,11 +45,11 @@ class Getter:
         )
 
     def get(self, topic: str, queue_id: int, offset: int, max_messages: int, tags: TagFilter, log_end: int) -> Page:
-        """A page; `log_end` is how far the log may be read, by which near and far messages are told apart."""
+        """A page. Records up to `log_end` may be read; the distance to it separates recent from old messages."""
         queue = self._queues.find(topic, queue_id)
         if queue is None:
-            known = queue_id >= 0 and is_legal_topic(topic)
-            status = GetStatus.NO_MESSAGE_IN_QUEUE if known else GetStatus.NO_MATCHED_LOGIC_QUEUE
+            legal = queue_id >= 0 and is_legal_topic(topic)
+            status = GetStatus.NO_MESSAGE_IN_QUEUE if legal else GetStatus.NO_MATCHED_LOGIC_QUEUE
             return Page(status, 0, 0, 0)
         lowest, highest = queue.min_offset, queue.max_offset
         if not lowest <= offset < highest:
@@ -58,7 +58,7 @@ class Getter:
             return Page(GetStatus.NO_MATCHED_MESSAGE, offset, lowest, highest)
         position = offset * UNIT_SIZE
         units = queue.files.find(position)
-        if units is None or units.readable <= position - units.from_offset or not units.hold():
+        if units is None or units.readable <= position - units.from_offset or not units.acquire():
             per_file = queue.files.file_size // UNIT_SIZE
             return Page(GetStatus.OFFSET_FOUND_NULL, offset + per_file - offset % per_file, lowest, highest)
         try:
@@ -81,25 +81,25 @@ class Getter:
         queue: ConsumeQueue,
         units: MappedFile,
         offset: int,
-        most: int,
+        max_messages: int,
         tags: TagFilter,
         lowest: int,
         highest: int,
         log_end: int,
     ) -> Page:
-        """The page whose first unit is in a file that is held; one step for each log file that it needs."""
+        """The page whose first unit lies in the acquired file `units`; one kernel call for each log file it needs."""
         view = units.map.view
         at = offset * UNIT_SIZE - units.from_offset
-        stop = min(units.readable, at + max(_LEAST_BYTES_EXAMINED, most * UNIT_SIZE))
+        stop = min(units.readable, at + max(_MIN_BYTES_EXAMINED, max_messages * UNIT_SIZE))
         log = self._log.queue
         log_start, file_size = log.min_offset, log.file_size
         outcome, next_offset, count, total, physical = 1, offset, 0, 0, 0
-        whole = b""
+        records = b""
         damaged: tuple[int, ...] = ()
         needed: int = _POSITION.unpack_from(view, at)[0]
         while needed >= 0:
             file = log.find(needed)
-            if file is not None and not file.hold():
+            if file is not None and not file.acquire():
                 file = None
             try:
                 data, some, size, examined, status, bad, last, needed = self._pages.read(
@@ -115,7 +115,7 @@ class Getter:
                     file_size,
                     log_start,
                     log_end,
-                    most,
+                    max_messages,
                     count,
                     total,
                     tags.hashes,
@@ -128,7 +128,7 @@ class Getter:
             next_offset += examined
             count += some
             total += size
-            whole = whole + data if whole else data
+            records = records + data if records else data
             if status >= 0:
                 outcome = status
             if examined:
@@ -136,4 +136,4 @@ class Getter:
             if bad is not None:
                 damaged += tuple(bad)
         far = log_end - physical > self._in_memory
-        return Page(_OUTCOMES[outcome], next_offset, lowest, highest, whole, count, damaged, far)
+        return Page(_STATUSES[outcome], next_offset, lowest, highest, records, count, damaged, far)

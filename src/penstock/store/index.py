@@ -1,15 +1,11 @@
-"""One index file: a hash table on disk from `topic#key` to physical offsets.
+"""The index: hash tables on disk from `topic#key` to physical offsets, in the folder `index`.
 
-The file is written in place: an item, then its slot, then the header's counts, so that a killed process leaves at
-most one item that the header does not count yet. Nothing in it is checksummed; it can be rebuilt from the log.
-One thread puts, any thread looks up. Whoever shares the file with the cleaner `hold()`s it while it looks.
+`Index` owns the files and rolls from a full one to the next. It never indexes a record twice: records at or before the
+last indexed one are skipped. The derived-files flusher syncs full files, then moves the checkpoint.
 
-
-The index: files in the folder `index`, from `topic#key` to records.
-
-Owns the order of the files and the rolling from a full one to the next. A record is never indexed twice: what lies
-at or before the last indexed record is passed over. A file that is full is synced by the keeper of derived files,
-who then moves the checkpoint.
+`IndexFile` is one file, written in place: the item, then its slot, then the header's counts. A killed process leaves at
+most one uncounted item. Nothing is checksummed; the index can be rebuilt from the log. One thread appends, any thread
+looks up; a reader that runs beside the cleaner must `acquire()` the file.
 """
 
 from __future__ import annotations
@@ -30,20 +26,20 @@ from penstock.format.index_layout import HEADER_SIZE, ITEM_SIZE, IndexGeometry, 
 from penstock.store.io import FileMap, Files, zero_from
 
 _ITEMS_AT_ONCE = 1 << 16
-_WORTH_A_WRITE = 2048
+_MIN_BULK_WRITE = 2048
 _ITEM = np.dtype([("key_hash", ">i4"), ("offset", ">i8"), ("seconds", ">i4"), ("previous", ">i4")])
 
 
 class IndexFile:
-    """The map of one index file and what its header says."""
+    """One mapped index file: header, slots, items."""
 
     def __init__(self, file_map: FileMap, geometry: IndexGeometry) -> None:
         self.map = file_map
         self.path = file_map.path
         self.geometry = geometry
         self._readers = kernels.ReaderCount()
-        self.hold = self._readers.acquire
-        """True if the bytes may be used until `release()`."""
+        self.acquire = self._readers.acquire
+        """Returns whether the bytes may be used until `release()`; False once the file is shut down."""
 
     # -- header ----------------------------------------------------------------------------------------------
 
@@ -56,7 +52,7 @@ class IndexFile:
 
     @property
     def count(self) -> int:
-        """Number that the next item gets; items start at 1."""
+        """Number of the next item; items start at 1."""
         return max(self.header.index_count, 1)
 
     @property
@@ -75,23 +71,23 @@ class IndexFile:
         offsets: npt.NDArray[np.int64],
         times: npt.NDArray[np.int64],
         *,
-        room: bytearray | None = None,
+        buffer: bytearray | None = None,
     ) -> int:
-        """Puts until the file is full; returns how many were put.
+        """Appends items until the file is full; returns how many were appended.
 
-        With `room`, where nobody looks anything up yet, many items are made there and written at once, after their
-        slots and counts, which spares a page fault for each page. A kill in between leaves items of zeros, which the
-        next start does not keep. Raises StoreFailed.
+        With `buffer`, many items are encoded there and written at once, after their slots and counts, which saves a
+        page fault per page. Only for recovery, before lookups: a kill in between leaves zeroed items, which the next
+        start drops. Raises StoreFailed.
         """
         geometry = self.geometry
-        if room is None or len(hashes) < _WORTH_A_WRITE:
+        if buffer is None or len(hashes) < _MIN_BULK_WRITE:
             return kernels.index_put(self.map.view, geometry.slots, geometry.items, hashes, offsets, times)
-        if self.empty:  # all at once the page faults of the slots are cheaper than one by one
+        if self.empty:  # faulting in all slots at once is cheaper than one by one
             kernels.prefault(self.map.view, 0, geometry.item_position(0))
-        room.extend(bytes(max(len(hashes) * ITEM_SIZE - len(room), 0)))
+        buffer.extend(bytes(max(len(hashes) * ITEM_SIZE - len(buffer), 0)))
         position = geometry.item_position(self.count)
-        done = kernels.index_put(self.map.view, geometry.slots, geometry.items, hashes, offsets, times, room)
-        with memoryview(room) as items:
+        done = kernels.index_put(self.map.view, geometry.slots, geometry.items, hashes, offsets, times, buffer)
+        with memoryview(buffer) as items:
             self.map.write(position, items[: done * ITEM_SIZE])
         return done
 
@@ -101,7 +97,7 @@ class IndexFile:
     # -- undoing ---------------------------------------------------------------------------------------------
 
     def drop_uncounted(self) -> None:
-        """Takes an item back whose slot was written when the process was killed, but not its count."""
+        """Removes an item whose slot was written, but not its count, when the process was killed."""
         number, geometry = self.count, self.geometry
         if number >= geometry.items:
             return
@@ -112,9 +108,9 @@ class IndexFile:
             self.map.view[slot : slot + 4] = (previous if 0 < previous < number else 0).to_bytes(4, "big")
 
     def rewind(self, offset: int, timestamp_of: Callable[[int], int], before: IndexHeader) -> None:
-        """Takes back every item that points at or behind `offset`; the header then ends at the item before.
+        """Removes every item that points at or after `offset`, and sets the header's end to the last item left.
 
-        `before` stands in for the item before when none is left: the header of a file that was just made.
+        If no item is left, `before` becomes the header: that of a file just created.
         """
         count = keep = self.count
         while keep > 1 and self.item(keep - 1).physical_offset >= offset:
@@ -131,33 +127,33 @@ class IndexFile:
             msgspec.structs.replace(self.header, end_physical_offset=newest, end_timestamp=timestamp_of(newest))
         )
 
-    def sound_before(self, offset: int) -> int:
-        """The number of the first item that is not whole or not of a record before `offset`."""
+    def first_invalid(self, offset: int) -> int:
+        """The number of the first item that is invalid or points at or after `offset`."""
         count, last = min(self.count, self.geometry.items), 0
         for start in range(1, count, _ITEMS_AT_ONCE):
             items = self._items(start, min(start + _ITEMS_AT_ONCE, count))
             offsets, hashes = items["offset"].astype(np.int64), items["key_hash"].astype(np.int32)
-            sound = (offsets < offset) & (hashes >= 0) & ((offsets > 0) | (hashes > 0))
-            sound &= np.diff(offsets, prepend=last) >= 0
-            if not sound.all():
-                return start + int(np.argmin(sound))
+            valid = (offsets < offset) & (hashes >= 0) & ((offsets > 0) | (hashes > 0))
+            valid &= np.diff(offsets, prepend=last) >= 0
+            if not valid.all():
+                return start + int(np.argmin(valid))
             last = int(offsets[-1])
         return count
 
     def keep_first(self, end: int, timestamp_of: Callable[[int], int], before: IndexHeader) -> None:
-        """Keeps the items before number `end` and chains them anew, whatever slots and header say of them."""
+        """Keeps the items before number `end` and rebuilds their chains, ignoring slots and header."""
         geometry = self.geometry
         newest = np.zeros(geometry.slots, ">i4")
         for start in range(1, end, _ITEMS_AT_ONCE):
             _chain(self._items(start, min(start + _ITEMS_AT_ONCE, end)), start, newest)
         rest = self._items(end, self.count)
-        if len(rest) >= _WORTH_A_WRITE:
+        if len(rest) >= _MIN_BULK_WRITE:
             begin = geometry.item_position(end)
             kernels.prefault(self.map.view, begin, begin + rest.nbytes)
             kernels.prefault(self.map.view, 0, geometry.item_position(0))
         rest.view(np.uint8)[:] = 0
         del rest
-        # Items may be on disk that the header never counted; if their records are gone, nothing will come over them.
+        # Uncounted items may be on disk; if their records are gone, nothing would overwrite them.
         zero_from(self.map, geometry.item_position(max(end, min(self.count, geometry.items))))
         self.map.view[HEADER_SIZE : geometry.item_position(0)] = newest.view(np.uint8).data
         if end == 1:
@@ -169,7 +165,7 @@ class IndexFile:
         self.set_header(msgspec.structs.replace(header, hash_slot_count=used, index_count=end))
 
     def _items(self, start: int, end: int) -> npt.NDArray[np.void]:
-        """Items by number, in place: drop the view before the file can go."""
+        """Items by number, not copied: drop the view before the file is unmapped."""
         count = max(min(end, self.geometry.items) - start, 0)
         return np.frombuffer(self.map.view, _ITEM, count, self.geometry.item_position(start))
 
@@ -185,7 +181,7 @@ class IndexFile:
             self.map.close()
 
     def shut_down(self) -> bool:
-        """Takes the file from new readers; True once nobody holds it any more and it is unmapped."""
+        """Refuses new readers; True once the last reader has released the file and it is unmapped."""
         if self._readers.retire():
             self.map.close()
         return self._readers.count <= 0
@@ -195,7 +191,7 @@ class IndexFile:
 
 
 def _chain(items: npt.NDArray[np.void], first_number: int, newest: npt.NDArray[np.void]) -> None:
-    """Points each item to the one before it in its slot, and each slot to its newest."""
+    """Links each item to the previous one of its slot, and each slot to its newest item."""
     slots = items["key_hash"] % len(newest)
     numbers = np.arange(first_number, first_number + len(items), dtype=np.int32)
     order = np.argsort(slots, kind="stable")
@@ -208,7 +204,7 @@ def _chain(items: npt.NDArray[np.void], first_number: int, newest: npt.NDArray[n
 
 
 def header_after(header: IndexHeader) -> IndexHeader:
-    """How a file begins that follows one with this header: nothing in it, its range where the other ended."""
+    """The header of a new, empty file that follows one with this header."""
     return IndexHeader(
         header.end_timestamp, header.end_timestamp, header.end_physical_offset, header.end_physical_offset
     )
@@ -227,16 +223,16 @@ class Index:
         self._clock = clock
         self.files: tuple[IndexFile, ...] = ()
         self._unsynced: list[IndexFile] = []
-        self._half: tuple[int, int] | None = None
-        """The record at which a put had to stop for want of a new file, and how many of its keys are in."""
+        self._partial: tuple[int, int] | None = None
+        """Record at which an append stopped because no file could be created, and how many of its keys are indexed."""
         self._gate = threading.Lock()
 
     # -- loading ---------------------------------------------------------------------------------------------
 
     def names(self) -> list[str]:
-        """The files that there are, oldest first. Raises BadStore if something foreign lies among them."""
-        found = self._io.names(self.folder)
-        for name in found:
+        """The file names, oldest first. Raises BadStore for foreign files."""
+        names = self._io.names(self.folder)
+        for name in names:
             if not _NAME.fullmatch(name) or self._io.is_folder(self.folder / name):
                 raise BadStore(
                     "a foreign file or folder lies in the index folder; move it elsewhere",
@@ -244,10 +240,10 @@ class Index:
                     expected="files with names of 17 digits",
                     found=repr(name),
                 )
-        return found
+        return names
 
     def load(self, names: Sequence[str]) -> None:
-        """Maps files of the right size."""
+        """Maps these files, which have the right size."""
         loaded: list[IndexFile] = []
         try:
             for name in names:
@@ -259,7 +255,7 @@ class Index:
         self.files = tuple(loaded)
 
     def rewind(self, offset: int, timestamp_of: Callable[[int], int]) -> None:
-        """Forgets every record at or behind `offset`: newer files go, items of the last one are taken back."""
+        """Removes every record at or after `offset`: deletes newer files, rewinds the last one."""
         while self.files:
             last = self.files[-1]
             last.drop_uncounted()
@@ -271,22 +267,23 @@ class Index:
             self.files[-1].rewind(offset, timestamp_of, header_after(before))
 
     def keep_before(self, offset: int, timestamp_of: Callable[[int], int]) -> bool:
-        """After a crash: keeps the items of records before `offset`, which were on disk, and forgets the rest.
+        """After a crash: keeps the items of records before `offset`, which were synced, and drops the rest.
 
-        Of the rest nothing can be believed: pages reach the disk in any order, so a header may count items that
-        never did, and a slot may point to one. Returns whether all that were counted and lie before `offset` are kept.
+        The rest is unreliable: pages reach the disk in any order, so a header may count items, and a slot may point to
+        items, that never did. Returns whether all counted items before `offset` were valid and are kept.
         """
-        whole = True
+        complete = True
         while self.files:
             last = self.files[-1]
-            end = last.sound_before(offset)
-            whole = whole and (end >= min(last.count, self.geometry.items) or last.item(end).physical_offset >= offset)
+            end = last.first_invalid(offset)
+            is_cut = end < min(last.count, self.geometry.items) and last.item(end).physical_offset < offset
+            complete = complete and not is_cut
             if end > 1 or len(self.files) == 1:
                 before = self.files[-2].header if len(self.files) > 1 else IndexHeader()
                 last.keep_first(end, timestamp_of, header_after(before))
                 break
             self._drop_last()
-        return whole
+        return complete
 
     def _drop_last(self) -> None:
         last = self.files[-1]
@@ -294,11 +291,11 @@ class Index:
         self._io.unlink(last.path)
         self.files = self.files[:-1]
 
-    # -- putting ---------------------------------------------------------------------------------------------
+    # -- appending -------------------------------------------------------------------------------------------
 
     @property
     def end_offset(self) -> int:
-        """Physical offset of the last indexed record, -1 if there is none."""
+        """Physical offset of the last indexed record, -1 if the index is empty."""
         for file in reversed(self.files):
             if not file.empty:
                 return file.header.end_physical_offset
@@ -306,7 +303,7 @@ class Index:
 
     @property
     def newest(self) -> tuple[int, int]:
-        """Store time and physical offset of the last indexed record, zeros if there is none."""
+        """Store time and physical offset of the last indexed record, zeros if the index is empty."""
         for file in reversed(self.files):
             if not file.empty:
                 return file.header.end_timestamp, file.header.end_physical_offset
@@ -318,44 +315,44 @@ class Index:
         offsets: npt.NDArray[np.int64],
         times: npt.NDArray[np.int64],
         *,
-        room: bytearray | None = None,
+        buffer: bytearray | None = None,
     ) -> None:
-        """Adds keys in log order. Raises StoreFailed when no new file can be had; the rest can be tried again.
+        """Adds keys in log order. Raises StoreFailed if no new file can be created; calling again resumes.
 
-        With `room` (see `IndexFile.put`) nobody may look anything up meanwhile.
+        With `buffer` (see `IndexFile.put`) there must be no lookups meanwhile.
         """
         if not len(hashes):
             return
         start = int(np.searchsorted(offsets, self.end_offset, side="right"))
-        if self._half is not None:
-            offset, done = self._half
+        if self._partial is not None:
+            offset, done = self._partial
             start = int(np.searchsorted(offsets, offset, side="left")) + done
         while start < len(hashes):
             try:
                 file = self._writable()
             except StoreFailed:
                 offset = int(offsets[start])
-                self._half = (offset, start - int(np.searchsorted(offsets, offset, side="left")))
+                self._partial = (offset, start - int(np.searchsorted(offsets, offset, side="left")))
                 raise
-            start += file.put(hashes[start:], offsets[start:], times[start:], room=room)
-        self._half = None
+            start += file.put(hashes[start:], offsets[start:], times[start:], buffer=buffer)
+        self._partial = None
 
     def _writable(self) -> IndexFile:
         last = self.files[-1] if self.files else None
         if last is not None and not last.full:
             return last
         path = self._new_path(last)
-        made = IndexFile(self._io.create_map(path, self.geometry.file_size), self.geometry)
+        created = IndexFile(self._io.create_map(path, self.geometry.file_size), self.geometry)
         if last is not None:
-            made.set_header(header_after(last.header))
+            created.set_header(header_after(last.header))
             with self._gate:
                 self._unsynced.append(last)
         with self._gate:
-            self.files = (*self.files, made)
-        return made
+            self.files = (*self.files, created)
+        return created
 
     def _new_path(self, last: IndexFile | None) -> Path:
-        """Named by local time to the millisecond; always behind the file before, whatever the clock does."""
+        """Named by local time to the millisecond; sorts after the last file even if the clock goes back."""
         moment = datetime.fromtimestamp(self._clock() / 1000)
         name = f"{moment:%Y%m%d%H%M%S}{moment.microsecond // 1000:03d}"
         if last is not None and name <= last.path.name:
@@ -365,31 +362,31 @@ class Index:
     # -- flushing --------------------------------------------------------------------------------------------
 
     def sync(self, *, everything: bool) -> int:
-        """Syncs full files, or all that may have changed; returns the store time that is now safe, 0 if none.
+        """Syncs full files, with `everything` also the last; returns the store time now durable, 0 if no file was.
 
-        Raises OSError when the disk refuses.
+        Raises OSError.
         """
         with self._gate:
             waiting, self._unsynced = self._unsynced, []
-        safe = 0
+        durable = 0
         last = self.files[-1:] if everything else ()
         for file in (*waiting, *last):
-            if not file.hold():  # deleted meanwhile
+            if not file.acquire():  # deleted meanwhile
                 continue
             try:
                 end = 0 if file.empty else file.header.end_timestamp
                 file.sync()
-                safe = max(safe, end)
+                durable = max(durable, end)
             finally:
                 file.release()
-        return safe
+        return durable
 
     # -- deleting --------------------------------------------------------------------------------------------
 
     def expired(self, log_min_offset: int) -> bool:
-        """Whether the first file may go: all its records lie before the log's minimum, and a newer file has items.
+        """Whether the first file may be deleted: all its records were deleted from the log.
 
-        Never the last file, nor the last that is not empty: it tells how far the index has come.
+        Never true of the last file, nor of the last nonempty one: it tells where the index ends.
         """
         files = self.files
         if len(files) < 2 or (len(files) == 2 and files[-1].empty):
@@ -397,7 +394,7 @@ class Index:
         return not files[0].available or files[0].header.end_physical_offset < log_min_offset
 
     def drop_first(self, *, forced: bool = False) -> bool:
-        """Deletes the first file unless somebody reads it, `forced` also then; as `FileQueue.drop_first`."""
+        """Deletes the first file unless it has readers; see `MappedFileQueue.drop_first`."""
         file = self.files[0]
         if not file.shut_down() and not forced:
             return False

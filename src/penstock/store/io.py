@@ -1,22 +1,12 @@
-"""mlock, munlock and msync of a range, which Python's mmap does not offer or does not offer without the GIL.
+"""The I/O seam: every open, allocate, map, sync, rename and unlink of the store goes through `Files`.
 
-Which parts of a file were ever written, as far as the file system can tell.
+`Files` works on the real disk and has no state; any thread may use it. `OverlayFiles` (`overlay.py`) shows the same
+folders and keeps every change in memory. Tests inject faults with subclasses: fail the N-th call, or forget what was
+not synced. Each method says what a crash leaves.
 
-A whole file mapped into memory.
-
-A `FileMap` belongs to whoever asked a `Files` for it and is closed by them; its `view` must not be used afterwards,
-and any slice of it must be released first. Any thread may read and store; what was stored is on disk when `sync`
-returns, and survives the end of the process before that.
-
-
-Zeroing the rest of a file without touching what is zero already.
-
-The I/O seam: every open, allocate, map, sync, rename and unlink of the store goes through a `Files`.
-
-`Files` works on the real disk. `OverlayFiles`, in its own module, shows the same folders but keeps every change in
-memory. Tests plug in their own subclasses to make the N-th call fail or to forget what was not synced.
-
-It has no state of its own: any thread may use it. What a crash leaves of each change is said where it is made.
+`FileMap` is a whole file mapped into memory. It belongs to the caller who asked `Files` for it and who closes it;
+slices of its `view` must be released before. Any thread may read and store. Stored bytes survive the end of the
+process; they are on disk once `sync` returns.
 """
 
 from __future__ import annotations
@@ -39,12 +29,14 @@ import numpy as np
 from penstock.errors import BadStore, StoreInUse, disk_refused
 from penstock.store.lock import StoreLock, held_by_this_process, lock_owner
 
+# -- memory calls that Python's mmap lacks, or makes with the GIL held ----------------------------------------
+
 _libc = ctypes.CDLL(ctypes.util.find_library("c"), use_errno=True)
 _MS_SYNC = 4
 
 
 def lock_memory(memory: mmap.mmap) -> bool:
-    """Keeps the map in RAM; False where the system's limit forbids it."""
+    """Locks the map in RAM; False if the system's limit forbids it."""
     return _on_range(_libc.mlock, memory, 0, len(memory)) == 0
 
 
@@ -53,7 +45,7 @@ def unlock_memory(memory: mmap.mmap) -> bool:
 
 
 def sync_memory(memory: mmap.mmap, start: int, stop: int) -> None:
-    """Returns when this part of the file is on disk; other threads run meanwhile. Raises OSError."""
+    """Syncs a range of the map to disk, without the GIL. Raises OSError."""
     start -= start % mmap.PAGESIZE
     if _on_range(_libc.msync, memory, start, stop - start, _MS_SYNC):
         error = ctypes.get_errno()
@@ -70,13 +62,13 @@ def _on_range(function: Callable[..., int], memory: mmap.mmap, start: int, size:
 
 
 def written_ranges(descriptor: int, start: int, stop: int) -> Iterator[tuple[int, int]]:
-    """The parts of a file between `start` and `stop` that are not holes, as the file system knows them."""
+    """The parts of [start, stop) that are not holes, as far as the file system knows."""
     while start < stop:
         try:
             begin = os.lseek(descriptor, start, os.SEEK_DATA)
             end = os.lseek(descriptor, begin, os.SEEK_HOLE)
         except OSError as error:
-            if error.errno != errno.ENXIO:  # ENXIO: nothing but a hole follows
+            if error.errno != errno.ENXIO:  # ENXIO: only a hole follows
                 yield start, stop
             return
         if begin < stop:
@@ -88,7 +80,7 @@ class FileMap:
     """A whole file mapped into memory, shared with every other process that maps it."""
 
     def __init__(self, path: Path, memory: mmap.mmap, descriptor: int) -> None:
-        """`descriptor` is closed with the map; -1 if no open file lies behind the memory."""
+        """`descriptor` is closed with the map; -1 if the memory has no open file."""
         self.path = path
         self.memory = memory
         self.view = memoryview(memory)
@@ -98,9 +90,9 @@ class FileMap:
         return len(self.memory)
 
     def sync(self, start: int = 0, stop: int | None = None) -> None:
-        """Returns when what was stored in a range, or anywhere, is on disk; other threads run meanwhile.
+        """Syncs a range, or without `stop` the whole file, to disk, without the GIL. Raises OSError.
 
-        A range leaves the pages behind it alone, which the writer may be about to use.
+        Syncing a range does not touch the pages after it, which the writer uses next.
         """
         if stop is None:
             os.fdatasync(self._descriptor)
@@ -108,18 +100,19 @@ class FileMap:
             sync_memory(self.memory, start, stop)
 
     def written_ranges(self, start: int) -> Iterator[tuple[int, int]]:
-        """Ranges behind `start` that may hold something; what was only allocated is left out where that can be told.
+        """Ranges from `start` on that may hold data; omits allocated, unwritten ones if the file system can tell.
 
-        All at once: what the kernel reads ahead counts as written, so who asks while it reads is led to the file's end.
+        Evaluated eagerly: the kernel's read-ahead counts as written, so a lazy caller that reads would see all ranges
+        up to the end of the file.
         """
         yield from list(written_ranges(self._descriptor, start, len(self)))
 
     def allocate(self, start: int, stop: int) -> None:
-        """Makes sure that a range has its blocks before it is stored into. Raises OSError."""
+        """Allocates the blocks of a range before it is stored into. Raises OSError."""
         os.posix_fallocate(self._descriptor, start, stop - start)
 
     def write(self, position: int, data: bytearray | memoryview) -> None:
-        """Stores much at once, without a page fault for each page of it. Raises StoreFailed."""
+        """Writes without a page fault per page; for bulk data. Raises StoreFailed."""
         left = memoryview(data)
         try:
             while left:
@@ -129,11 +122,11 @@ class FileMap:
             raise disk_refused("cannot write", self.path, len(data), error) from error
 
     def will_need(self, start: int = 0, size: int = 0) -> None:
-        """Has the system read a range, or from `start` to the end, before it is looked at; returns at once."""
+        """Asks the system to read ahead a range, by default from `start` to the end; returns at once."""
         os.posix_fadvise(self._descriptor, start, size, os.POSIX_FADV_WILLNEED)
 
     def close(self) -> None:
-        """Unmaps; if somebody still looks at the memory, it goes when they do."""
+        """Unmaps; memory that still has views is freed with the last of them."""
         with contextlib.suppress(BufferError):
             self.view.release()
             self.memory.close()
@@ -145,27 +138,27 @@ _PIECE: Final = 1 << 20
 
 
 def written_pieces(file: FileMap, position: int) -> Iterator[tuple[int, int]]:
-    """What may hold something from `position` on, in pieces that fit a cache."""
+    """The ranges from `position` on that may hold data, in pieces that fit the cache."""
     for begin, end in file.written_ranges(position):
         for start in range(begin, end, _PIECE):
             yield start, min(start + _PIECE, end)
 
 
 def zero_from(file: FileMap, position: int) -> int:
-    """Zeroes from `position` to the end, touching only what is not zero; returns how many bytes were not."""
-    cut = 0
+    """Zeroes the file from `position` on, touching only nonzero pieces; returns the number of nonzero bytes."""
+    zeroed = 0
     for start, stop in written_pieces(file, position):
         piece = np.frombuffer(file.view, np.uint8, stop - start, start)
         count = int(np.count_nonzero(piece))
         if count:
             piece[:] = 0
-            cut += count
+            zeroed += count
         del piece
-    return cut
+    return zeroed
 
 
 _NO_UNNAMED_FILES = (errno.EOPNOTSUPP, errno.EISDIR, errno.ENOENT, errno.EINVAL)
-"""What file systems answer that can make no file without a name."""
+"""Error numbers of file systems without O_TMPFILE."""
 
 
 class Files:
@@ -173,7 +166,7 @@ class Files:
 
     read_only = False
 
-    # -- looking ---------------------------------------------------------------------------------------------
+    # -- inspecting ------------------------------------------------------------------------------------------
 
     def exists(self, path: Path) -> bool:
         return path.exists()
@@ -182,7 +175,7 @@ class Files:
         return path.is_dir()
 
     def names(self, folder: Path) -> list[str]:
-        """What is in a folder, sorted by name; nothing if there is no such folder."""
+        """The names in a folder, sorted; empty if the folder does not exist."""
         try:
             return sorted(entry.name for entry in folder.iterdir())
         except FileNotFoundError:
@@ -197,16 +190,16 @@ class Files:
         return path.stat().st_mtime_ns // 1_000_000
 
     def set_modified_ms(self, path: Path, moment: int) -> None:
-        """RocketMQ deletes log files, and picks queue files by time, by when they were modified."""
+        """RocketMQ goes by modification times when it deletes log files and searches queues by time."""
         os.utime(path, ns=(moment * 1_000_000, moment * 1_000_000))
 
     def disk_usage(self, folder: Path) -> tuple[int, int]:
-        """(used, usable) bytes of the partition that holds `folder`; blocks kept for root are neither."""
+        """(used, free) bytes of the partition of `folder`; blocks reserved for root count as neither."""
         usage = shutil.disk_usage(folder)
         return usage.used, usage.free
 
-    def under(self, path: Path) -> Iterator[tuple[Path, os.stat_result]]:
-        """Each file below a folder, or the file itself, with its facts; what goes away meanwhile is left out."""
+    def files_below(self, path: Path) -> Iterator[tuple[Path, os.stat_result]]:
+        """Each file below a folder, or the file itself, with its stat; omits files deleted meanwhile."""
         for each in (path, *path.rglob("*")):
             with contextlib.suppress(FileNotFoundError):
                 facts = each.lstat()
@@ -214,11 +207,11 @@ class Files:
                     yield each, facts
 
     def allocated(self, path: Path) -> int:
-        """The bytes that the blocks of a file, or of all files below a folder, take on disk."""
-        return sum(facts.st_blocks * 512 for _, facts in self.under(path))
+        """Bytes of disk blocks that a file, or all files below a folder, occupy."""
+        return sum(facts.st_blocks * 512 for _, facts in self.files_below(path))
 
     def partition(self, folder: Path) -> int:
-        """A number that two folders have in common if they lie on one partition."""
+        """The device number: equal for two folders on the same partition."""
         return folder.stat().st_dev
 
     def read_bytes(self, path: Path) -> bytes:
@@ -227,27 +220,27 @@ class Files:
     # -- mapping ---------------------------------------------------------------------------------------------
 
     def create_map(self, path: Path, size: int) -> FileMap:
-        """A new file of exactly `size` zero bytes, really allocated, with its name on disk.
+        """Creates a file of exactly `size` zero bytes, allocated, with its name synced. Raises StoreFailed.
 
-        Allocated before it is mapped: storing into a map whose block cannot be had would kill the process. The
-        name appears only when the file has its full size, so that a crash leaves no file of a wrong one.
+        Blocks are allocated before mapping: a store into a map without a block kills the process with SIGBUS. The name
+        appears once the file has its full size, so a crash leaves no file of a wrong size.
         """
         try:
             self.make_folder(path.parent)
             descriptor = self._create_whole(path, size)
         except OSError as error:
             raise disk_refused("cannot allocate a file", path, size, error) from error
-        made: FileMap | None = None
+        created: FileMap | None = None
         try:
-            made = self._map(path, descriptor, size)
+            created = self._map(path, descriptor, size)
             self.sync_folder(path.parent)
         except OSError as error:
-            if made is not None:
-                made.close()
-            with contextlib.suppress(OSError):  # a file of full size and all zero is no harm
+            if created is not None:
+                created.close()
+            with contextlib.suppress(OSError):  # a file of full size and all zero is harmless
                 self.unlink(path)
-            raise disk_refused("cannot make a file", path, size, error) from error
-        return made
+            raise disk_refused("cannot create a file", path, size, error) from error
+        return created
 
     def _create_whole(self, path: Path, size: int) -> int:
         try:
@@ -265,7 +258,7 @@ class Files:
         return descriptor
 
     def _create_in_place(self, path: Path, size: int) -> int:
-        """For file systems without unnamed files; a load takes an all-zero last file of a wrong size for this."""
+        """For file systems without O_TMPFILE. A crash may leave a short all-zero file, which loading removes."""
         descriptor = self._open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR)
         try:
             self._allocate(descriptor, size)
@@ -283,15 +276,15 @@ class Files:
         os.posix_fallocate(descriptor, 0, size)
 
     def _name(self, descriptor: int, path: Path) -> None:
-        """Gives an unnamed file its name."""
-        # A folder descriptor, though unused for an absolute path, makes Python follow the link to the file.
+        """Links an unnamed file to a path."""
+        # src_dir_fd is unused for an absolute path, but makes Python follow the link to the file.
         os.link(f"/proc/self/fd/{descriptor}", path, src_dir_fd=descriptor, follow_symlinks=True)
 
     def create_sparse(self, path: Path, size: int, *, synced: bool = True) -> None:
-        """A new file of exactly `size` zero bytes that takes no room, with its name on disk if it is `synced`.
+        """Creates a sparse file of exactly `size` zero bytes; syncs it and its name if `synced`. Raises StoreFailed.
 
-        It stands in for a file that was lost, and nothing may be stored into it; or it is one that is being built,
-        which somebody allocates and syncs when it is whole.
+        It replaces a lost file, and nothing may be stored into it; or the caller builds its content, and allocates and
+        syncs it when it is complete.
         """
         try:
             unnamed = True
@@ -312,10 +305,10 @@ class Files:
             if synced:
                 self.sync_folder(path.parent)
         except OSError as error:
-            raise disk_refused("cannot make a file", path, 0, error) from error
+            raise disk_refused("cannot create a file", path, 0, error) from error
 
     def open_map(self, path: Path) -> FileMap:
-        """An existing file, whole, for reading and writing."""
+        """Maps a whole existing file for reading and writing."""
         descriptor = self._open(path, os.O_RDWR)
         return self._map(path, descriptor, os.fstat(descriptor).st_size)
 
@@ -330,9 +323,9 @@ class Files:
     # -- changing --------------------------------------------------------------------------------------------
 
     def replace_bytes(self, path: Path, data: bytes | memoryview, keep_backup: bool = False) -> None:
-        """Puts `data` in place of a file so that a crash leaves the old content or the new, never a mixture.
+        """Replaces a file's content atomically: a crash leaves the old content or the new one. Raises StoreFailed.
 
-        With `keep_backup` the old content stays under `.bak`; at every moment one of the two names is good.
+        With `keep_backup` the old content stays as `.bak`; at any moment one of the two names is intact.
         """
         temporary = path.with_name(path.name + ".tmp")
         try:
@@ -364,9 +357,9 @@ class Files:
             os.close(descriptor)
 
     def write_unsynced(self, path: Path, data: bytes | memoryview) -> None:
-        """A file that is of use only while this host runs: a kill leaves it whole or not there, a power cut anything.
+        """Writes a file without syncing it: a killed process leaves all or nothing of it, a power cut anything.
 
-        Its folder must be there. Raises StoreFailed.
+        Its folder must exist. Raises StoreFailed.
         """
         temporary = path.with_name(f"{path.name}.{secrets.token_hex(4)}.tmp")
         try:
@@ -385,7 +378,7 @@ class Files:
         path.unlink(missing_ok=True)
 
     def make_folder(self, folder: Path) -> None:
-        """Makes a folder and those above it that are missing, each with its name on disk."""
+        """Creates a folder and its missing parents, and syncs their names."""
         if not folder.is_dir():
             self.make_folder(folder.parent)
             self._make_one_folder(folder)
@@ -400,17 +393,17 @@ class Files:
             folder.rmdir()
 
     def sync_folder(self, folder: Path) -> None:
-        """Makes names created, renamed or removed in `folder` survive a power loss."""
+        """Makes names created, renamed or removed in `folder` survive a power cut."""
         descriptor = self._open(folder, os.O_RDONLY | os.O_DIRECTORY)
         try:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
 
-    # -- owning ----------------------------------------------------------------------------------------------
+    # -- locking ---------------------------------------------------------------------------------------------
 
     def lock(self, path: Path) -> StoreLock:
-        """Takes the store's lock, or raises StoreInUse and changes nothing."""
+        """Locks the store. Raises StoreInUse if this or another process owns it."""
         try:
             self.make_folder(path.parent)
             if held_by_this_process(path):
@@ -420,8 +413,8 @@ class Files:
             descriptor = self._open(path, os.O_CREAT | os.O_RDWR)
         except OSError as error:
             raise disk_refused("cannot take the store's lock", path, 4, error) from error
-        return StoreLock.take(path, descriptor)
+        return StoreLock.acquire(path, descriptor)
 
     def lock_owner(self, path: Path) -> int:
-        """The process that owns the store, 0 if none does, -1 if it runs in another container or on another host."""
+        """Process id of the store's owner, 0 if it has none, -1 if it runs in another container or on another host."""
         return lock_owner(path)

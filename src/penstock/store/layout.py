@@ -1,12 +1,8 @@
-"""Where a store's files lie.
+"""Where a store's files lie, and checks before a process owns them.
 
-What RocketMQ 5 may keep in a store's folder and Penstock cannot carry on: queues in RocksDB, timed messages.
-
-A store that has them can be looked into, but not owned: its queues would fall behind, or its timed messages would never
-be delivered, and nobody would be told.
-
-
-The number of files that this process may have open.
+`refuse_other_engines` refuses a store in which RocketMQ 5 keeps what Penstock cannot maintain: queues in RocksDB, or
+timed messages. Such a store can be read, but not owned: its queues would fall behind, and its timed messages would
+silently never be delivered. `allow_many_files` raises the process's limit of open files.
 """
 
 from __future__ import annotations
@@ -132,7 +128,7 @@ _TIMER_LOG: Final = "timerlog"
 
 
 def refuse_other_engines(files: Files, layout: Layout) -> None:
-    """Raises BadStore, before anything is changed. A timer wheel without a message on it is no hindrance."""
+    """Raises BadStore before anything is changed. An empty timer log does not matter."""
     rocksdb = layout.root / _ROCKSDB
     if files.is_folder(rocksdb) and files.names(rocksdb):
         raise BadStore(
@@ -150,7 +146,7 @@ def refuse_other_engines(files: Files, layout: Layout) -> None:
 
 
 def allow_many_files() -> None:
-    """Each file takes two descriptors; the usual soft limit of 1,024 is too low for many queues."""
+    """Raises the soft limit of open files: the usual 1,024 is too low for many queues, at two descriptors a file."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft < hard:
         with contextlib.suppress(ValueError, OSError):

@@ -1,7 +1,7 @@
-"""The lock file of a store: who may write to it, and who does.
+"""The lock file of a store: which process may write to it.
 
-One process owns a store, and within it one holder; `lock_owner` only asks. When a process ends, however it ends, the
-system lets go of what it held: a crash leaves no lock behind.
+One process owns a store, with one StoreLock; `lock_owner` only asks. The system releases the lock when the process
+ends, however it ends, so a crash leaves no lock behind.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ _FLOCK = "hhqqi"
 """Linux's struct flock: type, whence, start, length, process."""
 
 _locked_here: dict[tuple[int, int], int] = {}
-"""(device, inode) of each `lock` file that this process holds, with its descriptor: see `StoreLock`."""
+"""(device, inode) of each `lock` file that this process has locked, with its descriptor: see `StoreLock`."""
 
 
 class StoreLock:
-    """The right to be the only writer: a POSIX record lock on the first byte of `lock`, as RocketMQ takes it.
+    """Exclusive ownership: a POSIX record lock on the first byte of `lock`, as in RocketMQ.
 
-    Such locks belong to the process, and closing any descriptor of the file drops them: so this process never
-    opens a `lock` that it holds, and a table of what it holds answers for it.
+    Such a lock belongs to the process, and closing any descriptor of the file drops it. So this process never opens a
+    `lock` that it has locked; a table of the locked ones is asked instead.
     """
 
     def __init__(self, descriptor: int, identity: tuple[int, int]) -> None:
@@ -33,8 +33,8 @@ class StoreLock:
         self._identity = identity
 
     @classmethod
-    def take(cls, path: Path, descriptor: int) -> StoreLock:
-        """Locks the open file `path`, which the lock owns from now on; closes it and raises StoreInUse if it cannot."""
+    def acquire(cls, path: Path, descriptor: int) -> StoreLock:
+        """Locks the open file and owns its descriptor. Raises StoreInUse and closes it if another process has it."""
         try:
             fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)
         except OSError as error:
@@ -58,7 +58,7 @@ class StoreLock:
         os.close(self._descriptor)
 
     def lend(self) -> StoreLock:
-        """The same lock for a store that is opened meanwhile: it does not end when that one is closed."""
+        """The same lock for a nested open: closing that store does not release it."""
         return _LentLock(self._descriptor, self._identity)
 
 
@@ -76,9 +76,9 @@ def held_by_this_process(path: Path) -> bool:
 
 
 def lock_owner(path: Path) -> int:
-    """The process that holds the lock `path`, 0 if none does; only asks, takes nothing and drops nothing.
+    """Process id of the holder of the lock `path`, 0 if it is free; neither acquires nor drops the lock.
 
-    A process of another container or host has no number here: it is -1.
+    -1 for a process of another container or host, which has no id here.
     """
     if not path.exists():
         return 0
@@ -94,14 +94,14 @@ def lock_owner(path: Path) -> int:
 
 
 class HeldLocks(NamedTuple):
-    """The locks of a store that the caller of `MessageStore.open` holds already."""
+    """The locks that the caller of `MessageStore.open` already holds."""
 
     store: StoreLock | None = None
     job: StoreLock | None = None
-    """That of external dispatch."""
+    """The lock of external dispatch."""
 
     def lend(self) -> HeldLocks:
-        """The same locks for a store that is opened meanwhile; see `StoreLock.lend`."""
+        """The same locks for a nested open; see `StoreLock.lend`."""
         return HeldLocks(*(None if lock is None else lock.lend() for lock in self))
 
 

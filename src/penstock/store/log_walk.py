@@ -1,8 +1,9 @@
-"""Walking the log: where it ends, and which ranges in it hold no valid record.
+"""Walks the log: where it ends, and which ranges hold no valid record. Used by recovery, audit and repair.
 
-No record lies in two files, so each file is walked on its own, several at a time where there is much to walk. Bytes
-that are no record are damage if something valid follows, in the same file or in a later one; else they are the tail. A
-record that passes every check, but whose topic or properties lost a sector, is none (`kernels.first_torn`).
+A record lies in one file, so files are walked separately, several at a time if there is much to walk. Bytes that are
+not a record are damage if something valid follows, in the same file or a later one; otherwise they are the tail. A
+record that passes every check but lost a sector of its topic or properties counts as torn, not as valid
+(`kernels.first_torn`). Pure functions over mapped files.
 """
 
 from __future__ import annotations
@@ -18,11 +19,11 @@ from penstock.format import kernels
 from penstock.format.rows import Reason
 from penstock.store.damage import MISSING, DamagedRange
 from penstock.store.mapped_file import MappedFile
-from penstock.store.mapped_file_queue import MappedFileQueue, is_stand_in
+from penstock.store.mapped_file_queue import MappedFileQueue, is_missing_file
 
 _PIECE = 64 << 20
-"""So much is walked in one go; then progress is told."""
-_WORTH_THREADS = 64 << 20
+"""Bytes walked between two progress reports."""
+_MIN_FOR_THREADS = 64 << 20
 _MAX_THREADS = 4
 _HEADER = 8
 
@@ -30,32 +31,32 @@ Count = Callable[[int], None]
 
 
 class Walked(msgspec.Struct, frozen=True):
-    """What a walk found, up to the end of some file."""
+    """The result of a walk up to the end of some file."""
 
     reached: int
-    """Up to where was walked."""
+    """Where the walk stopped."""
     end: int
-    """Behind the last valid record or filler."""
+    """End of the last valid record or filler."""
     newest_timestamp: int
-    """Store time of the last record, 0 if there is none."""
+    """Store time of the last record, 0 if none was valid."""
     damage: tuple[DamagedRange, ...] = ()
     unsure: tuple[DamagedRange, ...] = ()
-    """Damage if something valid follows, the tail if nothing does."""
+    """Undecided ranges: damage if something valid follows, otherwise the tail."""
 
 
 class FileWalk(NamedTuple):
-    """What one file holds; positions count from its start."""
+    """The result of walking one file; positions count from its start."""
 
     end: int
-    """Behind the last valid record or filler, where the walk began if there is none."""
+    """End of the last valid record or filler; the walk's start if none was valid."""
     newest_timestamp: int
     damage: list[DamagedRange]
     rest: DamagedRange | None
-    """What lies behind the end and is no record."""
+    """The bytes after `end`, which are not a record."""
 
 
 def walk_range(file: MappedFile, start: int, stop: int, check_crc: bool, count: Count) -> FileWalk:
-    """Walks the records of a file that begin from position `start` on and before `stop`."""
+    """Walks the records of a file that begin in [start, stop)."""
     base, position, end, newest = file.from_offset, start, start, 0
     damage: list[DamagedRange] = []
     broken: tuple[int, str] | None = None
@@ -73,7 +74,7 @@ def walk_range(file: MappedFile, start: int, stop: int, check_crc: bool, count: 
         count(reached - position)
         position = reached
         if code not in (Reason.BLANK, Reason.STOP):
-            broken = broken or (position, MISSING if is_stand_in(file) else Reason(code).name)
+            broken = broken or (position, MISSING if is_missing_file(file) else Reason(code).name)
             after = next_valid(file, position, stop)
             count(after - position)
             position = after
@@ -85,7 +86,7 @@ def _range(base: int, broken: tuple[int, str], end: int) -> DamagedRange:
 
 
 def next_valid(file: MappedFile, position: int, stop: int) -> int:
-    """Where the next valid record or filler begins, `stop` if none does. Holes are not read."""
+    """Where the next valid record or filler begins, `stop` if none does. Does not read holes."""
     for begin, end in file.map.written_ranges(position + 1):
         begin = max(begin - _HEADER, position + 1)  # the first bytes of a size may be zeros at the end of a hole
         found = kernels.find_record(file.map.view, file.from_offset, begin, min(end, stop), True)
@@ -99,19 +100,19 @@ def next_valid(file: MappedFile, position: int, stop: int) -> int:
 def walk_files(
     files: Sequence[MappedFile], check_crc: bool, count: Count, begun: Walked | None = None
 ) -> Iterator[Walked]:
-    """Walks whole files; after each one says what was found so far, beginning with what was found before."""
-    found = begun or Walked(files[0].from_offset, files[0].from_offset, 0)
+    """Walks whole files; yields the cumulative result after each, continuing from `begun`."""
+    result = begun or Walked(files[0].from_offset, files[0].from_offset, 0)
 
     def walk(file: MappedFile) -> FileWalk:
         return walk_range(file, 0, file.size, check_crc, count)
 
-    if sum(file.size for file in files) < _WORTH_THREADS:
+    if sum(file.size for file in files) < _MIN_FOR_THREADS:
         for file in files:
-            yield (found := _joined(found, file, walk(file)))
+            yield (result := _joined(result, file, walk(file)))
         return
     with ThreadPoolExecutor(min(_MAX_THREADS, os.cpu_count() or 1), "penstock-walk") as pool:
-        for file, result in zip(files, pool.map(walk, files), strict=True):
-            yield (found := _joined(found, file, result))
+        for file, file_walk in zip(files, pool.map(walk, files), strict=True):
+            yield (result := _joined(result, file, file_walk))
 
 
 def _joined(before: Walked, file: MappedFile, found: FileWalk) -> Walked:
@@ -130,7 +131,7 @@ def _joined(before: Walked, file: MappedFile, found: FileWalk) -> Walked:
 
 
 def still_damaged(log: MappedFileQueue, known: DamagedRange) -> list[DamagedRange]:
-    """What of a known range holds no valid record even now; it lies in one file."""
+    """The parts of a known damaged range, which lies in one file, that still hold no valid record."""
     file = log.find(known.physical_offset)
     if file is None:
         return []
@@ -141,7 +142,7 @@ def still_damaged(log: MappedFileQueue, known: DamagedRange) -> list[DamagedRang
 
 
 def torn_records(file: MappedFile, damage: DamagedRange) -> Iterator[tuple[int, int]]:
-    """(begin, end) in the file of what would pass for a record inside a damaged range."""
+    """(begin, end) in the file of bytes inside a damaged range that would pass for a record."""
     base, view = file.from_offset, file.map.view
     position, stop = damage.physical_offset - base, damage.end - base
     while (begin := kernels.find_record(view, base, position, stop, True)) >= 0:

@@ -1,16 +1,12 @@
-"""The transient pool: buffers outside the page cache into which the log is written first (off by default).
+"""MappedFile: one memory-mapped file of fixed size, with its positions and its readers. TransientPool: write buffers.
 
-Appends go to a locked buffer of one file's size; a thread commits them to the file; only what is committed can be
-read, dispatched or flushed. What is not committed is lost when the process dies: that is the price of the pool.
+`wrote` is the end of the appended bytes, `committed` the end of the bytes in the file (they differ only while a pool
+buffer is attached), `flushed` the end of the bytes on disk. Each is a plain int, written by one thread (appender,
+committer, flusher) and read by any. Readers `acquire()` the file and `release()` it, so that deletion never unmaps it
+under them.
 
-
-One file of fixed size in memory, with its three positions and its readers.
-
-`wrote` is how far bytes were appended, `committed` how far they are in the file (they differ only while a buffer of
-the transient pool is attached), `flushed` how far they are on disk. Readers `hold()` the file while they look at its
-bytes, so that deletion never pulls it away under them.
-
-Positions are plain ints written by one thread each (appender, committer, flusher) and read by any.
+With the transient pool (off by default) appends go to a locked buffer of a file's size, and a thread commits them to
+the file. Only committed bytes can be read, dispatched or flushed. A crash of the process loses what is not committed.
 """
 
 from __future__ import annotations
@@ -27,67 +23,11 @@ from penstock.format import kernels
 from penstock.store.io import FileMap, lock_memory, written_pieces, zero_from
 
 log = logging.getLogger("penstock.store")
-
-
-class PoolBuffer:
-    """One buffer, lent to one file at a time."""
-
-    def __init__(self, pool: TransientPool, size: int) -> None:
-        self._pool = pool
-        self.memory = mmap.mmap(-1, size)
-        self.view = memoryview(self.memory)
-
-    def give_back(self) -> None:
-        self._pool.take_back(self)
-
-    def close(self) -> None:
-        self.view.release()
-        self.memory.close()
-
-
-class TransientPool:
-    """`count` buffers of `size` bytes, allocated and locked at start."""
-
-    def __init__(self, count: int, size: int) -> None:
-        self._gate = threading.Lock()
-        self._free = [PoolBuffer(self, size) for _ in range(count)]
-        self._closed = False
-        refused = sum(not lock_memory(buffer.memory) for buffer in self._free)
-        if refused:
-            log.warning(
-                "%d of %d transient buffers could not be locked in memory (see `ulimit -l`); they may be swapped",
-                refused,
-                count,
-            )
-
-    @property
-    def available(self) -> int:
-        return len(self._free)
-
-    def borrow(self) -> PoolBuffer | None:
-        with self._gate:
-            return self._free.pop() if self._free else None
-
-    def take_back(self, buffer: PoolBuffer) -> None:
-        with self._gate:
-            if not self._closed:
-                self._free.append(buffer)
-                return
-        buffer.close()
-
-    def close(self) -> None:
-        with self._gate:
-            self._closed = True
-            free, self._free = self._free, []
-        for buffer in free:
-            buffer.close()
-
-
 PAGE = 4096
 
 
 class MappedFile:
-    """A file whose name is the offset of its first byte."""
+    """One mapped file; its name is the offset of its first byte."""
 
     def __init__(self, file_map: FileMap, from_offset: int, *, wrote: int = 0, created_first: bool = False) -> None:
         self.map = file_map
@@ -95,20 +35,20 @@ class MappedFile:
         self.from_offset = from_offset
         self.size = len(file_map)
         self.marks = array("q", [wrote, 0])
-        """`wrote` and `store_timestamp`, where the compiled appender can set them too."""
+        """`wrote` and `store_timestamp`, in an array that the compiled appender writes too."""
         self.committed = self.flushed = wrote
         self.created_first = created_first
-        """True if this was the first file of an empty queue when it was made."""
+        """Whether the queue was empty when this file was created."""
         self.buffer: PoolBuffer | None = None
         self._readers = kernels.ReaderCount()
-        self.hold = self._readers.acquire
-        """True if the bytes may be used until `release()`."""
+        self.acquire = self._readers.acquire
+        """Returns whether the bytes may be used until `release()`; False once the file is shut down."""
 
     # -- positions -------------------------------------------------------------------------------------------
 
     @property
     def wrote(self) -> int:
-        """How far bytes were appended."""
+        """End of the appended bytes."""
         return self.marks[0]
 
     @wrote.setter
@@ -117,7 +57,7 @@ class MappedFile:
 
     @property
     def store_timestamp(self) -> int:
-        """Store time of the newest record in this file, as far as this process knows it."""
+        """Store time of the file's newest record, as far as this process knows it."""
         return self.marks[1]
 
     @store_timestamp.setter
@@ -126,12 +66,12 @@ class MappedFile:
 
     @property
     def target(self) -> memoryview:
-        """Where appends go: the attached buffer, or the file's own map."""
+        """Where appends go: the pool buffer, or the file's map."""
         return self.map.view if self.buffer is None else self.buffer.view
 
     @property
     def readable(self) -> int:
-        """How far readers may look."""
+        """End of the bytes that readers may see."""
         return self.marks[0] if self.buffer is None else self.committed
 
     @property
@@ -156,10 +96,10 @@ class MappedFile:
         return reached > done
 
     def flush(self, least_pages: int = 0) -> int:
-        """Syncs if enough is waiting; returns the flushed position. Raises OSError when the disk refuses."""
+        """Syncs if at least `least_pages` are dirty; returns the flushed position. Raises OSError."""
         if self.can_flush(least_pages):
             reached = self.readable
-            if self.hold():  # else it is being deleted, and nothing of it needs to reach the disk
+            if self.acquire():  # else it is being deleted and need not reach the disk
                 try:
                     self.map.sync(self.flushed, reached)
                 finally:
@@ -168,7 +108,7 @@ class MappedFile:
         return self.flushed
 
     def commit(self, least_pages: int = 0) -> int:
-        """Copies what the buffer holds into the file; returns the committed position."""
+        """Copies the pool buffer into the file; returns the committed position."""
         if self.buffer is None:
             self.committed = self.wrote
         elif self.can_commit(least_pages):
@@ -179,14 +119,14 @@ class MappedFile:
             self.committed = reached
             if reached == self.size:
                 full, self.buffer = self.buffer, None
-                full.give_back()
+                full.release()
         return self.committed
 
     # -- bytes -----------------------------------------------------------------------------------------------
 
     def read(self, position: int, size: int) -> bytes | None:
-        """A copy of `size` readable bytes, or None if they are not all there."""
-        if position < 0 or position + size > self.readable or not self.hold():
+        """A copy of `size` bytes, None if they are not all readable."""
+        if position < 0 or position + size > self.readable or not self.acquire():
             return None
         try:
             return bytes(self.map.view[position : position + size])
@@ -194,19 +134,19 @@ class MappedFile:
             self.release()
 
     def zero(self, position: int) -> int:
-        """Zeroes from `position` to the end, touching only what is not zero; returns how many bytes were not."""
+        """Zeroes the file from `position` on, touching only nonzero pieces; returns the number of nonzero bytes."""
         return zero_from(self.map, position)
 
-    def used(self, position: int) -> int:
-        """The position after the last byte at or behind `position` that is not zero; `position` if there is none."""
+    def nonzero_end(self, position: int) -> int:
+        """The position after the last nonzero byte at or after `position`; `position` if all are zero."""
         end = position
         for start, stop in written_pieces(self.map, position):
             if not np.count_nonzero(np.frombuffer(self.map.view, np.uint8, stop - start, start)):
                 continue
-            # A copy: another process may be writing here, and numpy does not bear that while it counts.
-            found = np.flatnonzero(np.frombuffer(bytes(self.map.view[start:stop]), np.uint8))
-            if len(found):
-                end = start + int(found[-1]) + 1
+            # A copy: another process may be writing here, and numpy fails if the bytes change while it counts.
+            nonzero = np.flatnonzero(np.frombuffer(bytes(self.map.view[start:stop]), np.uint8))
+            if len(nonzero):
+                end = start + int(nonzero[-1]) + 1
         return end
 
     # -- readers ---------------------------------------------------------------------------------------------
@@ -220,7 +160,7 @@ class MappedFile:
             self._unmap()
 
     def shut_down(self) -> bool:
-        """Takes the file from new readers; True once nobody holds it any more and it is unmapped."""
+        """Refuses new readers; True once the last reader has released the file and it is unmapped."""
         if self._readers.retire():
             self._unmap()
         return self._readers.count <= 0
@@ -228,5 +168,59 @@ class MappedFile:
     def _unmap(self) -> None:
         if self.buffer is not None:
             buffer, self.buffer = self.buffer, None
-            buffer.give_back()
+            buffer.release()
         self.map.close()
+
+
+class PoolBuffer:
+    """One buffer, attached to at most one file."""
+
+    def __init__(self, pool: TransientPool, size: int) -> None:
+        self._pool = pool
+        self.memory = mmap.mmap(-1, size)
+        self.view = memoryview(self.memory)
+
+    def release(self) -> None:
+        self._pool.give_back(self)
+
+    def close(self) -> None:
+        self.view.release()
+        self.memory.close()
+
+
+class TransientPool:
+    """`count` buffers of `size` bytes, allocated and locked in memory. Thread-safe."""
+
+    def __init__(self, count: int, size: int) -> None:
+        self._gate = threading.Lock()
+        self._free = [PoolBuffer(self, size) for _ in range(count)]
+        self._closed = False
+        refused = sum(not lock_memory(buffer.memory) for buffer in self._free)
+        if refused:
+            log.warning(
+                "%d of %d transient buffers could not be locked in memory (see `ulimit -l`); they may be swapped",
+                refused,
+                count,
+            )
+
+    @property
+    def available(self) -> int:
+        return len(self._free)
+
+    def borrow(self) -> PoolBuffer | None:
+        with self._gate:
+            return self._free.pop() if self._free else None
+
+    def give_back(self, buffer: PoolBuffer) -> None:
+        with self._gate:
+            if not self._closed:
+                self._free.append(buffer)
+                return
+        buffer.close()
+
+    def close(self) -> None:
+        with self._gate:
+            self._closed = True
+            free, self._free = self._free, []
+        for buffer in free:
+            buffer.close()

@@ -1,10 +1,6 @@
-"""A message on its way into the store.
+"""Values of the store's API: messages, statuses, results and pages, and the tag filter of a subscription.
 
-What a put and a get answer: RocketMQ's statuses, and the values that come with them.
-
-What a put and a get of Arrow record batches answer, and their bounds. Importing this needs no pyarrow.
-
-The tag filter of a subscription: `*`, or tags joined by `||`.
+Statuses are RocketMQ's. Importing this module needs no pyarrow, although the Arrow results live here.
 """
 
 from __future__ import annotations
@@ -29,15 +25,16 @@ if TYPE_CHECKING:
 
 
 class Message(msgspec.Struct, frozen=True, gc=False):
-    """What a producer hands over; everything but topic and body has a default.
+    """A message to put; everything but topic and body has a default.
 
-    `keys`, `tags`, `delay_level` and `wait` are the properties KEYS, TAGS, DELAY and WAIT under friendlier names, and
-    win over entries of `properties` with those names. `keys` may be one string with spaces. `wait=False` asks not to
-    wait for the disk under SYNC_FLUSH. A `born_timestamp` of 0 means now. `sys_flag` carries the compression and
-    transaction bits; the store sets the bits of the host families itself and never compresses.
+    `keys`, `tags`, `delay_level` and `wait` are the properties KEYS, TAGS, DELAY and WAIT, and override entries of
+    `properties` with those names. `keys` may be one string with spaces. `wait=False` does not wait for the disk under
+    SYNC_FLUSH. A `born_timestamp` of 0 means now. `sys_flag` carries the compression and transaction bits; the store
+    sets the host bits itself and never compresses.
 
-    `property_text` is for who has the properties in their stored form, as a broker does: `name 0x01 value`, joined with
-    0x02. It is stored as it is, nothing in it is acted on; `properties`, `keys`, `tags` and `delay_level` stay empty.
+    `property_text` is for callers, such as a broker, that have the properties in their stored form: `name 0x01 value`,
+    joined with 0x02. It is stored unchanged and not interpreted; `properties`, `keys`, `tags` and `delay_level` must be
+    empty then.
     """
 
     topic: str
@@ -59,7 +56,7 @@ class Message(msgspec.Struct, frozen=True, gc=False):
 
 
 class PutStatus(Enum):
-    """How a put ended. The record is stored for the first four, and only for them."""
+    """How a put ended. Only with the first four statuses is the record stored."""
 
     PUT_OK = "PUT_OK"
     FLUSH_DISK_TIMEOUT = "FLUSH_DISK_TIMEOUT"
@@ -88,7 +85,7 @@ class GetStatus(Enum):
 
 
 class PutResult(msgspec.Struct, frozen=True, gc=False):
-    """The answer to one put. `reason` is a sentence where the status is not PUT_OK."""
+    """The result of one put. `reason` explains any status but PUT_OK."""
 
     status: PutStatus
     physical_offset: int = -1
@@ -118,7 +115,7 @@ class PutResult(msgspec.Struct, frozen=True, gc=False):
 
 
 class BatchResult(msgspec.Struct, frozen=True):
-    """The answer to a batch: stored whole, or not at all. `msg_id` joins the ids with commas."""
+    """The result of a batch, stored as a whole or not at all. `msg_id` joins the ids with commas."""
 
     status: PutStatus
     results: tuple[PutResult, ...] = ()
@@ -134,17 +131,17 @@ class BatchResult(msgspec.Struct, frozen=True):
 
 
 class Page(msgspec.Struct, frozen=True, dict=True):
-    """The answer to a get: whole records as they stand in the log, in queue order."""
+    """The result of a get: whole records as stored in the log, in queue order."""
 
     status: GetStatus
     next_begin_offset: int
     min_offset: int
     max_offset: int
     data: bytes = b""
-    """The records, one behind the other: the body of a pull's answer."""
+    """The records, concatenated: the body of a pull response."""
     count: int = 0
     damaged: tuple[int, ...] = ()
-    """Queue offsets that were passed over because their record is damaged."""
+    """Queue offsets skipped because their record is damaged."""
     suggest_slave: bool = False
 
     @cached_property
@@ -163,13 +160,13 @@ class Page(msgspec.Struct, frozen=True, dict=True):
 
 
 MAX_ROWS: Final = 20_000
-"""Pages of this size stay in the processor's cache while their columns are made."""
+"""Pages of this size stay in the processor's cache while their columns are built."""
 MAX_BYTES: Final = 8 << 20
 
 
 @contextmanager
 def needing_pyarrow() -> Iterator[None]:
-    """Around the imports of what needs pyarrow: raises MissingPackage with the command that installs it."""
+    """Wraps imports that need pyarrow: raises MissingPackage with the command that installs it."""
     try:
         yield
     except ModuleNotFoundError as error:
@@ -178,21 +175,21 @@ def needing_pyarrow() -> Iterator[None]:
         raise MissingPackage("Arrow batches need the package pyarrow: pip install 'penstock[arrow]'") from None
 
 
-def _nothing() -> npt.NDArray[np.int64]:
+def _no_offsets() -> npt.NDArray[np.int64]:
     return np.empty(0, np.int64)
 
 
 class ArrowResult(msgspec.Struct, frozen=True, eq=False):
-    """The answer to an Arrow batch: how many of its rows are stored, and where each of these lies.
+    """The result of an Arrow batch: the number of rows stored, and their offsets.
 
-    All or none, except that a batch larger than a log file may end at a file for which the disk had no room: the first
-    `count` rows are stored then, and `reason` says so.
+    All rows or none, except that a batch larger than a log file may stop where the disk has no room for another file:
+    then the first `count` rows are stored, and `reason` says so.
     """
 
     status: PutStatus
     count: int = 0
-    queue_offsets: npt.NDArray[np.int64] = msgspec.field(default_factory=_nothing)
-    physical_offsets: npt.NDArray[np.int64] = msgspec.field(default_factory=_nothing)
+    queue_offsets: npt.NDArray[np.int64] = msgspec.field(default_factory=_no_offsets)
+    physical_offsets: npt.NDArray[np.int64] = msgspec.field(default_factory=_no_offsets)
     store_timestamp: int = 0
     reason: str = ""
 
@@ -202,12 +199,12 @@ class ArrowResult(msgspec.Struct, frozen=True, eq=False):
 
     @property
     def physical_offset(self) -> int:
-        """Where the first row lies, -1 if nothing was stored."""
+        """Physical offset of the first row, -1 if nothing was stored."""
         return int(self.physical_offsets[0]) if self.count else -1
 
 
 class ArrowPage(msgspec.Struct, frozen=True, eq=False):
-    """The answer to a get: rows of a queue, in queue order."""
+    """The result of an Arrow get: rows of a queue, in queue order."""
 
     status: GetStatus
     next_begin_offset: int
@@ -215,29 +212,32 @@ class ArrowPage(msgspec.Struct, frozen=True, eq=False):
     max_offset: int
     batch: pa.RecordBatch
     damaged: tuple[int, ...] = ()
-    """Queue offsets that were passed over because their record is damaged."""
+    """Queue offsets skipped because their record is damaged."""
     missing: tuple[int, ...] = ()
-    """Queue offsets that were passed over because nothing stands (any more) where their record should be."""
+    """Queue offsets skipped because the log does not have their record (any more)."""
     record_bytes: int = 0
-    """What the rows' records take in the log."""
+    """Bytes of the rows' records in the log."""
 
 
 class LogPage(NamedTuple):
-    """Rows of the log, in log order, and the offset at which to go on."""
+    """Rows of the log, in log order, and the offset of the next page."""
 
     batch: pa.RecordBatch
     next_offset: int
 
 
 class TagFilter:
-    """What is wanted: hashes for the units, and texts for the records, since tags may share a hash. Immutable."""
+    """The tags of a subscription: `*`, or tags joined by `||`. Immutable.
+
+    Units are filtered by tag hash, records by tag text, since tags may share a hash.
+    """
 
     def __init__(self, expression: str | None) -> None:
         wanted = [piece.strip() for piece in (expression or "*").split("||")]
         self.tags = frozenset(piece for piece in wanted if piece)
         everything = not self.tags or "*" in self.tags
         self.hashes = None if everything else np.array([kernels.java_hash(tag) for tag in self.tags], np.int32)
-        """Of the tags wanted; None if every message is."""
+        """Hashes of the tags; None if every message matches."""
         self.texts = () if everything else tuple(tag.encode("utf-8", "surrogateescape") for tag in self.tags)
 
 

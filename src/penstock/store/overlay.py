@@ -1,13 +1,8 @@
-"""A store's folder as it is on disk, with every change kept in memory.
+"""Copy-on-write views of a store's folder: every change stays in memory, no byte on disk changes.
 
-A read-only view runs the very code that a start runs, recovery included, on these files, and leaves each byte on disk
-as it was.
-
-
-A store's folder for a dry run: every change stays in memory, and outlives the closing of the file it was made in.
-
-A repair runs on it exactly as it would on the disk, several steps one after the other, each opening anew what the one
-before it closed. What is changed takes memory, and so do the queues and the index that are built on trial.
+`OverlayFiles` serves read-only views: they run the same code as a start, recovery included. `RehearsalFiles` serves the
+dry run of a repair: changes also survive the closing of the file they were made in, so several steps can run one after
+the other. Changed pages, and queues and index built on trial, take memory. One thread at a time changes an overlay.
 """
 
 from __future__ import annotations
@@ -24,12 +19,12 @@ from penstock.store.lock import StoreLock
 
 
 class MemoryMap(FileMap):
-    """A private copy: what is stored into it never reaches the disk."""
+    """A private copy of a file: stores never reach the disk."""
 
     def __init__(self, path: Path, memory: mmap.mmap, origin: Path | None = None) -> None:
         super().__init__(path, memory, -1)
         self._origin = origin or path
-        """The file on disk that it is a copy of."""
+        """The file on disk that it copies."""
 
     def sync(self, start: int = 0, stop: int | None = None) -> None:
         pass
@@ -53,42 +48,42 @@ class MemoryMap(FileMap):
 
 
 class OverlayFiles(Files):
-    """The disk as it is, with every change kept in memory: nothing is written, created, renamed or removed."""
+    """The disk with every change kept in memory: nothing on it is written, created, renamed or removed."""
 
     read_only = True
 
     def __init__(self) -> None:
-        self._made: dict[Path, bytes | MemoryMap | Path | None] = {}
-        """What this view changed: content, a map, the file on disk that was moved here; None: the name is gone."""
+        self._changes: dict[Path, bytes | MemoryMap | Path | None] = {}
+        """Changed names: content, a map, or the file on disk that was moved here; None if removed."""
         self._folders: set[Path] = set()
 
     def exists(self, path: Path) -> bool:
-        if path in self._made:
-            return self._made[path] is not None
+        if path in self._changes:
+            return self._changes[path] is not None
         return path in self._folders or super().exists(path)
 
     def is_folder(self, path: Path) -> bool:
-        return path in self._folders or (path not in self._made and super().is_folder(path))
+        return path in self._folders or (path not in self._changes and super().is_folder(path))
 
     def names(self, folder: Path) -> list[str]:
-        found = {name for name in super().names(folder) if self._made.get(folder / name, b"") is not None}
-        found.update(path.name for path, what in self._made.items() if path.parent == folder and what is not None)
-        found.update(path.name for path in self._folders if path.parent == folder)
-        return sorted(found)
+        names = {name for name in super().names(folder) if self._changes.get(folder / name, b"") is not None}
+        names.update(path.name for path, what in self._changes.items() if path.parent == folder and what is not None)
+        names.update(path.name for path in self._folders if path.parent == folder)
+        return sorted(names)
 
-    def _look(self, path: Path) -> bytes | MemoryMap | Path:
-        """What a name stands for: what this view made, or a file on disk. Raises FileNotFoundError if it is gone."""
-        made = self._made.get(path, path)
-        if made is None:
+    def _resolve(self, path: Path) -> bytes | MemoryMap | Path:
+        """The content of a name: a change, or the path of a file on disk. Raises FileNotFoundError if removed."""
+        content = self._changes.get(path, path)
+        if content is None:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
-        return made
+        return content
 
     def size(self, path: Path) -> int:
-        made = self._look(path)
-        return super().size(made) if isinstance(made, Path) else len(made)
+        content = self._resolve(path)
+        return super().size(content) if isinstance(content, Path) else len(content)
 
     def identity(self, path: Path) -> tuple[int, int] | None:
-        """Which file on disk has a name now, None if none has. As long as it is mapped, no other gets its number."""
+        """(device, inode) of the file that has a name now, None if none has. A mapped file's inode is not reused."""
         try:
             facts = path.stat()
         except FileNotFoundError:
@@ -96,39 +91,39 @@ class OverlayFiles(Files):
         return facts.st_dev, facts.st_ino
 
     def modified_ms(self, path: Path) -> int:
-        made = self._look(path)
-        return super().modified_ms(made) if isinstance(made, Path) else 0
+        content = self._resolve(path)
+        return super().modified_ms(content) if isinstance(content, Path) else 0
 
     def set_modified_ms(self, path: Path, moment: int) -> None:
         pass
 
     def read_bytes(self, path: Path) -> bytes:
-        made = self._look(path)
-        if isinstance(made, Path):
-            return super().read_bytes(made)
-        return made if isinstance(made, bytes) else bytes(made.view)
+        content = self._resolve(path)
+        if isinstance(content, Path):
+            return super().read_bytes(content)
+        return content if isinstance(content, bytes) else bytes(content.view)
 
     def create_map(self, path: Path, size: int) -> FileMap:
         self.make_folder(path.parent)
-        made = self._made[path] = MemoryMap(path, mmap.mmap(-1, size))
-        return made
+        created = self._changes[path] = MemoryMap(path, mmap.mmap(-1, size))
+        return created
 
     def create_sparse(self, path: Path, size: int, *, synced: bool = True) -> None:
         self.create_map(path, size)
 
     def open_map(self, path: Path) -> FileMap:
-        made = self._look(path)
-        if isinstance(made, FileMap):
-            return made
-        if isinstance(made, bytes):
-            copy = self.create_map(path, len(made))
-            copy.view[:] = made
+        content = self._resolve(path)
+        if isinstance(content, FileMap):
+            return content
+        if isinstance(content, bytes):
+            copy = self.create_map(path, len(content))
+            copy.view[:] = content
             return copy
-        return MemoryMap(path, copy_on_write(made), made)
+        return MemoryMap(path, copy_on_write(content), content)
 
     def replace_bytes(self, path: Path, data: bytes | memoryview, keep_backup: bool = False) -> None:
         self.make_folder(path.parent)
-        self._made[path] = bytes(data)
+        self._changes[path] = bytes(data)
 
     def write_unsynced(self, path: Path, data: bytes | memoryview) -> None:
         self.replace_bytes(path, data)
@@ -139,23 +134,23 @@ class OverlayFiles(Files):
             for name in self.names(source):
                 self.rename(source / name, target / name)
         else:
-            moved = self._look(source)
+            moved = self._resolve(source)
             if isinstance(moved, MemoryMap):
                 moved.path = target
-            self._made[target] = moved
+            self._changes[target] = moved
         self.unlink(source)
 
     def unlink(self, path: Path) -> None:
         for name in self.names(path) if self.is_folder(path) else ():
             self.unlink(path / name)
         self._folders.discard(path)
-        self._made[path] = None
+        self._changes[path] = None
 
     def make_folder(self, folder: Path) -> None:
         if not self.is_folder(folder):
             self.make_folder(folder.parent)
             self._folders.add(folder)
-            self._made.pop(folder, None)
+            self._changes.pop(folder, None)
 
     def remove_folder(self, folder: Path) -> None:
         if self.is_folder(folder) and not self.names(folder):
@@ -165,11 +160,11 @@ class OverlayFiles(Files):
         pass
 
     def lock(self, path: Path) -> StoreLock:
-        raise AssertionError("a read-only view never takes the lock")
+        raise AssertionError("a read-only view never locks the store")
 
 
 def copy_on_write(path: Path) -> mmap.mmap:
-    """A file on disk; what is stored into the map stays there. Raises BadStore if the file is empty."""
+    """A private map of a file on disk. Raises BadStore if the file is empty."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         size = os.fstat(descriptor).st_size
@@ -181,7 +176,7 @@ def copy_on_write(path: Path) -> mmap.mmap:
 
 
 class _LastingMap(MemoryMap):
-    """A private copy that stays when it is closed: whoever opens the file next gets it back."""
+    """A private copy that survives `close`: the next open of the file returns it."""
 
     def written_ranges(self, start: int) -> Iterator[tuple[int, int]]:
         if start < len(self):
@@ -192,16 +187,16 @@ class _LastingMap(MemoryMap):
 
 
 class RehearsalFiles(OverlayFiles):
-    """An overlay that remembers what was stored into maps."""
+    """An overlay that keeps stores into maps after the maps are closed."""
 
     def create_map(self, path: Path, size: int) -> FileMap:
         self.make_folder(path.parent)
-        made = self._made[path] = _LastingMap(path, mmap.mmap(-1, size))
-        return made
+        created = self._changes[path] = _LastingMap(path, mmap.mmap(-1, size))
+        return created
 
     def open_map(self, path: Path) -> FileMap:
-        made = self._look(path)
-        if isinstance(made, Path):
-            made = self._made[path] = _LastingMap(path, copy_on_write(made), made)
-            return made
+        content = self._resolve(path)
+        if isinstance(content, Path):
+            created = self._changes[path] = _LastingMap(path, copy_on_write(content), content)
+            return created
         return super().open_map(path)

@@ -1,16 +1,13 @@
-"""Makes the log's next pages ready before they are written to.
+"""Prepares the log's next file and next pages before appends need them.
 
-The first store into a page of a mapped file costs a page fault, several times what a small put costs otherwise. A
-thread takes these faults ahead of the writer, a few megabytes at a time. The pages count as changed, so a sync
-writes them once more than it must: with SYNC_FLUSH, where each put waits for a sync, nothing is done ahead.
+`Allocator` creates log files ahead, so that a put at a file's end need not wait for the disk: handing out a file also
+requests the one after it. A thread creates them in order of their offsets; a caller waits at most five seconds. A clean
+close removes files that were not used; after a crash they are all zero, and recovery removes them. Warm-up touches and
+locks a file's pages, and the transient pool attaches a buffer, as RocketMQ's settings say.
 
-
-Makes the log's next file before it is needed, so that a put at a file's end need not wait for the disk.
-
-Taking the next file also asks for the one after it. A thread makes them in order of their offsets; a taker waits at
-most five seconds. Files that nobody took are removed at a clean close; after a crash they are all zero and recovery
-removes them. Warm-up touches and locks a file's pages, and the transient pool lends it a buffer, as RocketMQ's
-settings say.
+`Prefaulter` takes the page faults of a mapped file ahead of the writer, some megabytes at a time; the first store into
+a page costs several times a small put. Prefaulted pages count as dirty, so a sync writes them once more than needed:
+therefore it does not run under SYNC_FLUSH, where each put waits for a sync.
 """
 
 from __future__ import annotations
@@ -27,12 +24,123 @@ from penstock.store.mapped_file_queue import MappedFileQueue, file_name
 from penstock.store.settings import FlushDiskType, Settings
 from penstock.store.worker import Worker
 
+log = logging.getLogger("penstock.store")
+WAIT_SECONDS = 5.0
 AHEAD = 16 << 20
-"""How far ahead of the writer pages are made ready; files smaller than four times this are left alone."""
+"""How far ahead of the writer pages are prefaulted; not in files smaller than four times this."""
+
+
+class Allocator:
+    """Hands out new log files, to one caller at a time: the holder of the put lock."""
+
+    def __init__(self, files: Files, settings: Settings, pool: TransientPool | None) -> None:
+        self._io = files
+        self._size = settings.mapped_file_size_commit_log
+        self._settings = settings
+        self._pool = pool
+        self._ready: dict[Path, FileMap | StoreFailed] = {}
+        self._wanted: list[Path] = []
+        self._changed = threading.Condition()
+        self._closed = False
+        self._warned_unlocked = False
+        self._thread: threading.Thread | None = None
+        if settings.pre_allocate_files and not files.read_only:
+            self._thread = threading.Thread(target=self._run, name="penstock-allocate", daemon=True)
+            self._thread.start()
+
+    def allocate(self, path: Path, offset: int) -> MappedFile:
+        """A new file for `offset`. Raises StoreFailed if the disk has no room or the wait times out."""
+        buffer = None
+        if self._pool is not None:
+            buffer = self._pool.borrow()
+            if buffer is None and self._settings.fast_fail_if_no_buffer_in_store_pool:
+                raise StoreFailed(
+                    "the transient pool has no free buffer, and fastFailIfNoBufferInStorePool is on; "
+                    "try again, or raise transientStorePoolSize",
+                    path=path,
+                )
+        try:
+            file_map = self._wait_for(path, offset) if self._thread else self._create(path)
+        except BaseException:
+            if buffer is not None:
+                buffer.release()
+            raise
+        file = MappedFile(file_map, offset)
+        file.buffer = buffer
+        return file
+
+    def _wait_for(self, path: Path, offset: int) -> FileMap:
+        after = path.with_name(file_name(offset + self._size))
+        with self._changed:
+            for wanted in (path, after):
+                if isinstance(self._ready.get(wanted), StoreFailed):
+                    del self._ready[wanted]  # an earlier attempt failed; the disk may have room now
+                if wanted not in self._ready and wanted not in self._wanted:
+                    self._wanted.append(wanted)
+            self._changed.notify_all()
+            if not self._changed.wait_for(lambda: path in self._ready, WAIT_SECONDS):
+                raise StoreFailed(
+                    f"no new file after {WAIT_SECONDS:g} seconds: the disk is too slow; "
+                    "check what else it does, and try again",
+                    path=path,
+                )
+            result = self._ready.pop(path)
+        if isinstance(result, StoreFailed):
+            raise result
+        return result
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._wanted or self._closed)
+                if self._closed:
+                    return
+                path = min(self._wanted)
+            result: FileMap | StoreFailed
+            try:
+                result = self._create(path)
+            except StoreFailed as error:
+                result = error
+            with self._changed:
+                self._wanted.remove(path)
+                self._ready[path] = result
+                self._changed.notify_all()
+
+    def _create(self, path: Path) -> FileMap:
+        file_map = self._io.create_map(path, self._size)
+        if self._settings.warm_mapped_file_enable:
+            self._warm_up(file_map)
+        return file_map
+
+    def _warm_up(self, file_map: FileMap) -> None:
+        """Stores a zero into every page, so that puts meet no page fault."""
+        sync = self._settings.flush_disk_type is FlushDiskType.SYNC_FLUSH
+        every = self._settings.flush_least_pages_when_warm_mapped_file * PAGE
+        for position in range(0, len(file_map), PAGE):
+            file_map.view[position] = 0
+            if sync and position and position % every == 0:
+                file_map.sync()
+        if not lock_memory(file_map.memory) and not self._warned_unlocked:
+            self._warned_unlocked = True
+            log.warning("%s: warmed but not locked in memory (see `ulimit -l`)", file_map.path)
+        file_map.will_need()
+
+    def close(self) -> None:
+        """Stops the thread and removes files that were not handed out."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+        if self._thread is not None:
+            self._thread.join()
+        for path, result in self._ready.items():
+            if isinstance(result, FileMap):
+                result.close()
+                self._io.unlink(path)
+        self._ready.clear()
 
 
 class Prefaulter(Worker):
-    """Follows the log's end, woken whenever half of what is ready has been used up."""
+    """Follows the log's end; woken when half of the prefaulted pages are used."""
 
     def __init__(self, queue: MappedFileQueue) -> None:
         super().__init__("penstock-prefault", None)
@@ -45,7 +153,7 @@ class Prefaulter(Worker):
 
     def work(self) -> None:
         file = self._queue.last
-        if file is None or not file.hold():
+        if file is None or not file.acquire():
             return
         try:
             start = max(file.wrote, self._ready - file.from_offset)
@@ -57,117 +165,4 @@ class Prefaulter(Worker):
             file.release()
 
     def finish(self) -> None:
-        """Nothing is left to do at the end."""
-
-
-log = logging.getLogger("penstock.store")
-WAIT_SECONDS = 5.0
-
-
-class Allocator:
-    """Hands out new log files. One taker at a time (the put lock sees to that)."""
-
-    def __init__(self, files: Files, settings: Settings, pool: TransientPool | None) -> None:
-        self._io = files
-        self._size = settings.mapped_file_size_commit_log
-        self._settings = settings
-        self._pool = pool
-        self._ready: dict[Path, FileMap | StoreFailed] = {}
-        self._wanted: list[Path] = []
-        self._changed = threading.Condition()
-        self._closed = False
-        self._said_unlocked = False
-        self._thread: threading.Thread | None = None
-        if settings.pre_allocate_files and not files.read_only:
-            self._thread = threading.Thread(target=self._run, name="penstock-allocate", daemon=True)
-            self._thread.start()
-
-    def take(self, path: Path, offset: int) -> MappedFile:
-        """The file for `offset`. Raises StoreFailed if the disk has no room or the time is up."""
-        buffer = None
-        if self._pool is not None:
-            buffer = self._pool.borrow()
-            if buffer is None and self._settings.fast_fail_if_no_buffer_in_store_pool:
-                raise StoreFailed(
-                    "the transient pool has no free buffer, and fastFailIfNoBufferInStorePool is on; "
-                    "try again, or raise transientStorePoolSize",
-                    path=path,
-                )
-        try:
-            file_map = self._take_ready(path, offset) if self._thread else self._make(path)
-        except BaseException:
-            if buffer is not None:
-                buffer.give_back()
-            raise
-        file = MappedFile(file_map, offset)
-        file.buffer = buffer
-        return file
-
-    def _take_ready(self, path: Path, offset: int) -> FileMap:
-        after = path.with_name(file_name(offset + self._size))
-        with self._changed:
-            for wanted in (path, after):
-                if isinstance(self._ready.get(wanted), StoreFailed):
-                    del self._ready[wanted]  # an earlier attempt failed; there may be room now
-                if wanted not in self._ready and wanted not in self._wanted:
-                    self._wanted.append(wanted)
-            self._changed.notify_all()
-            if not self._changed.wait_for(lambda: path in self._ready, WAIT_SECONDS):
-                raise StoreFailed(
-                    f"no new file after {WAIT_SECONDS:g} seconds: the disk is too slow; "
-                    "check what else it does, and try again",
-                    path=path,
-                )
-            made = self._ready.pop(path)
-        if isinstance(made, StoreFailed):
-            raise made
-        return made
-
-    def _run(self) -> None:
-        while True:
-            with self._changed:
-                self._changed.wait_for(lambda: self._wanted or self._closed)
-                if self._closed:
-                    return
-                path = min(self._wanted)
-            made: FileMap | StoreFailed
-            try:
-                made = self._make(path)
-            except StoreFailed as error:
-                made = error
-            with self._changed:
-                self._wanted.remove(path)
-                self._ready[path] = made
-                self._changed.notify_all()
-
-    def _make(self, path: Path) -> FileMap:
-        made = self._io.create_map(path, self._size)
-        if self._settings.warm_mapped_file_enable:
-            self._warm(made)
-        return made
-
-    def _warm(self, made: FileMap) -> None:
-        """Stores a zero into every page, so that the first put there meets no page fault."""
-        sync = self._settings.flush_disk_type is FlushDiskType.SYNC_FLUSH
-        every = self._settings.flush_least_pages_when_warm_mapped_file * PAGE
-        for position in range(0, len(made), PAGE):
-            made.view[position] = 0
-            if sync and position and position % every == 0:
-                made.sync()
-        if not lock_memory(made.memory) and not self._said_unlocked:
-            self._said_unlocked = True
-            log.warning("%s: warmed but not locked in memory (see `ulimit -l`)", made.path)
-        made.will_need()
-
-    def close(self) -> None:
-        """Stops the thread and removes files that were made and not taken."""
-        with self._changed:
-            self._closed = True
-            self._changed.notify_all()
-        if self._thread is not None:
-            self._thread.join()
-        for path, made in self._ready.items():
-            if isinstance(made, FileMap):
-                made.close()
-                self._io.unlink(path)
-        self._ready.clear()
+        """Does nothing."""

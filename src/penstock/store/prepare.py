@@ -1,6 +1,6 @@
-"""From a Message to the pieces that the log encodes: checks, properties, the rewrite of delayed messages.
+"""Checks a Message and encodes it for the log: limits, properties, hosts, and the rerouting of delayed messages.
 
-Pure functions; everything here happens before the put lock is taken.
+Pure functions; all of it happens before the put lock is taken.
 """
 
 from __future__ import annotations
@@ -49,13 +49,13 @@ class Prepared(msgspec.Struct, frozen=True):
     prepared_transaction_offset: int
     size: int
     queued: bool
-    """Whether it takes a queue offset: prepared and rolled-back messages do not."""
+    """Whether it gets a queue offset: prepared and rolled-back messages do not."""
     delayed: bool
     wait: bool
 
 
 class PutRefused(Exception):
-    """The message may not be stored: a status and the sentence that goes with it."""
+    """The message is refused: a status and a reason."""
 
     def __init__(self, status: PutStatus, reason: str) -> None:
         super().__init__(reason)
@@ -66,7 +66,7 @@ class PutRefused(Exception):
 def prepare(
     message: Message, *, store_host: str, max_message_size: int, max_record_size: int, delay_levels: int
 ) -> Prepared:
-    """Checks and encodes; raises PutRefused with MESSAGE_ILLEGAL or PROPERTIES_SIZE_EXCEEDED."""
+    """Raises PutRefused with MESSAGE_ILLEGAL or PROPERTIES_SIZE_EXCEEDED."""
     try:
         check_topic(message.topic)
         properties = collect_properties(message)
@@ -115,7 +115,7 @@ def prepare(
 
 
 def collect_properties(message: Message) -> dict[str, str]:
-    """The message's properties with its keys, tags, delay level and wait flag among them."""
+    """The message's properties, including keys, tags, delay level and wait flag."""
     properties = dict(message.properties or {})
     if message.keys:
         keys = message.keys
@@ -132,7 +132,7 @@ def collect_properties(message: Message) -> dict[str, str]:
 
 
 def encode_property_text(message: Message, properties: dict[str, str]) -> bytes:
-    """The properties that a message brings in their stored form; nothing if it brings none."""
+    """`property_text` encoded; empty if the message has none."""
     if message.property_text and properties.keys() - {WAIT}:
         raise BadMessage("a message has its properties either as property_text or one by one, not both")
     try:
@@ -142,7 +142,10 @@ def encode_property_text(message: Message, properties: dict[str, str]) -> bytes:
 
 
 def route(message: Message, properties: dict[str, str], delay_levels: int) -> tuple[str, int, bool]:
-    """Topic, queue and whether it is delayed; a delayed message goes to its level's queue and keeps its own names."""
+    """Topic, queue id, and whether it is delayed.
+
+    A delayed message goes to the schedule topic, to its level's queue; its own topic and queue id become properties.
+    """
     level = min(int(properties.get(DELAY, "0")), delay_levels)
     if level <= 0 or message.topic == SCHEDULE_TOPIC or not enters_queue(message.sys_flag):
         return message.topic, message.queue_id, False

@@ -1,8 +1,8 @@
-"""Finding records by key, and offsets by time.
+"""Finds records by key, and queue offsets by store time.
 
-By key: exact. The index only proposes; a record is returned if it really has that topic and key and its store time
-lies within the bounds, both included, each record once. By time: the store time decides, read from the log itself,
-over all of the queue that is still there; nothing depends on a file's modification time.
+By key the result is exact: the index only proposes candidates; each record is returned once, and only if it has the
+topic and key and its store time lies within the bounds, inclusive. By time the log's store times decide, over all of
+the queue; file modification times play no part. Thread-safe.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from penstock.store.commit_log import CommitLog
 from penstock.store.consume_queue import ConsumeQueue
 from penstock.store.index import Index, IndexFile
 from penstock.store.mapped_file import MappedFile
-from penstock.store.records import HeaderCheck, Records
+from penstock.store.records import HeaderCheck, RecordReader
 
 
 class Boundary(Enum):
-    """Which message a time means.
+    """Which message a time selects.
 
-    LOWER is the first stored at or after it, the queue's end if there is none. UPPER is the last stored at or before
-    it, the queue's minimum if there is none. NEAREST is whichever is closer, the earlier one if both are.
+    LOWER: the first stored at or after it, otherwise the queue's end. UPPER: the last stored at or before it, otherwise
+    the queue's minimum. NEAREST: the closer of the two, the earlier one in a tie.
     """
 
     NEAREST = "nearest"
@@ -36,7 +36,7 @@ class Boundary(Enum):
 
 
 class Hits(Sequence[Record]):
-    """Records that a query found, oldest first: whole as they stand in the log, decoded when they are looked at."""
+    """The records that a query found, oldest first; raw in `records`, decoded on access."""
 
     __slots__ = ("records",)
 
@@ -64,8 +64,8 @@ class Hits(Sequence[Record]):
         return f"Hits({list(self)!r})"
 
 
-class _Seen(NamedTuple):
-    """The files as they were at one moment, and views of those that were not being deleted."""
+class _FileViews(NamedTuple):
+    """A snapshot of the index and log files, with views of those that are not being deleted."""
 
     files: tuple[MappedFile, ...]
     index_files: tuple[IndexFile, ...]
@@ -74,7 +74,7 @@ class _Seen(NamedTuple):
     log_base: int
 
     @classmethod
-    def of(cls, files: tuple[MappedFile, ...], index_files: tuple[IndexFile, ...]) -> _Seen:
+    def of(cls, files: tuple[MappedFile, ...], index_files: tuple[IndexFile, ...]) -> _FileViews:
         alive = [file for file in files if file.available]
         base = alive[0].from_offset if alive else 0
         tables: list[kernels.Buffer] = [table.map.view for table in index_files if table.available]
@@ -83,61 +83,61 @@ class _Seen(NamedTuple):
 
     @property
     def is_stale(self) -> bool:
-        """Whether a file of it has been deleted since."""
+        """Whether one of its files has been deleted since."""
         gone = sum(not file.available for file in self.files) + sum(not table.available for table in self.index_files)
         return len(self.logs) + len(self.tables) + gone > len(self.files) + len(self.index_files)
 
 
 class KeyQuery:
-    """Looks keys up in the index, and believes only what the records themselves say."""
+    """Looks up keys in the index and verifies the records."""
 
-    def __init__(self, index: Index, commit_log: CommitLog, witness: HeaderCheck, *, verify_crc: bool) -> None:
+    def __init__(self, index: Index, commit_log: CommitLog, header_check: HeaderCheck, *, verify_crc: bool) -> None:
         self._index = index
-        self._denies = witness.denies
+        self._contradicts = header_check.contradicts
         self._log = commit_log.queue
         self._verify_crc = verify_crc
         self._slots, self._items = index.geometry
-        self._seen = _Seen((), (), [], [], 0)
+        self._views = _FileViews((), (), [], [], 0)
 
-    def find(self, topic: str, key: str, begin: int, end: int, most: int, log_end: int) -> Hits:
-        """The newest `most` records with the key, oldest first; `log_end` is how far the log may be read."""
+    def find(self, topic: str, key: str, begin: int, end: int, limit: int, log_end: int) -> Hits:
+        """The newest `limit` records with the key, oldest first, of the log up to `log_end`."""
         try:
             topic_bytes, key_bytes = topic.encode(), key.encode()
         except UnicodeEncodeError:
             topic_bytes, key_bytes = topic.encode(errors="surrogateescape"), key.encode(errors="surrogateescape")
         log = self._log
         while True:
-            seen = self._seen  # in one piece: another thread may look again meanwhile
-            if seen.files is not log.files or seen.index_files is not self._index.files:
-                self._seen = seen = _Seen.of(log.files, self._index.files)
-            if not seen.logs:
+            views = self._views  # read once: another thread may replace it
+            if views.files is not log.files or views.index_files is not self._index.files:
+                self._views = views = _FileViews.of(log.files, self._index.files)
+            if not views.logs:
                 return Hits([])
             try:
-                found = kernels.find_key(
+                records = kernels.find_key(
                     key_bytes,
                     topic_bytes,
-                    seen.tables,
+                    views.tables,
                     self._slots,
                     self._items,
-                    seen.logs,
-                    seen.log_base,
+                    views.logs,
+                    views.log_base,
                     log.file_size,
                     log_end,
                     begin,
                     end,
-                    most,
+                    limit,
                     self._verify_crc,
                 )
-                return Hits([record for record in found if not self._denies(topic, record)])
+                return Hits([record for record in records if not self._contradicts(topic, record)])
             except ValueError:
-                if not seen.is_stale:
+                if not views.is_stale:
                     raise
-                self._seen = _Seen((), (), [], [], 0)
+                self._views = _FileViews((), (), [], [], 0)
 
     def find_many(self, topic: str, keys: list[str], begin: int, end: int) -> tuple[kernels.Longs, kernels.Longs]:
-        """(number of the key, physical offset) of every record with one of the keys, in the order of the keys."""
-        tables = [table for table in self._index.files if table.hold()]
-        files = [file for file in self._log.files if file.hold()]
+        """(position in `keys`, physical offset) of every record with one of the keys, in the order of the keys."""
+        tables = [table for table in self._index.files if table.acquire()]
+        files = [file for file in self._log.files if file.acquire()]
         try:
             if not files:
                 return np.empty(0, np.int64), np.empty(0, np.int64)
@@ -159,7 +159,7 @@ class KeyQuery:
                 file.release()
             for table in tables:
                 table.release()
-        if (np.diff(numbers) > 0).all():  # each key at most once: in order already
+        if (np.diff(numbers) > 0).all():  # each key at most once: already in order
             return numbers, offsets
         order = np.lexsort((offsets, numbers))
         numbers, offsets = numbers[order], offsets[order]
@@ -171,7 +171,7 @@ class KeyQuery:
 class TimeSearch:
     """Queue offsets by store time."""
 
-    def __init__(self, records: Records) -> None:
+    def __init__(self, records: RecordReader) -> None:
         self._records = records
 
     def find(self, queue: ConsumeQueue, timestamp: int, boundary: Boundary) -> int:
@@ -195,7 +195,7 @@ class TimeSearch:
         return after if later < earlier else before
 
     def store_time(self, queue: ConsumeQueue, offset: int) -> int:
-        """Store time of one message, -1 if it is not there."""
+        """Store time of one message, -1 if the message does not exist."""
         if not queue.min_offset <= offset < queue.max_offset:
             return -1
         return self._records.store_timestamp(queue.unit(offset)[0])
@@ -223,6 +223,6 @@ class TimeSearch:
         return None
 
     def _time(self, queue: ConsumeQueue, place: int) -> int:
-        """Store time of a unit's record, -1 if it has none."""
+        """Store time of a unit's record, -1 if it has no record."""
         physical, size, _ = queue.unit(place)
         return -1 if size == NO_RECORD_SIZE else self._records.store_timestamp(physical)

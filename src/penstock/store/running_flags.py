@@ -1,4 +1,4 @@
-"""Whether the store may be read and written, and why not."""
+"""Whether the store may be read and written, and why not: RocketMQ's running flags, with reasons."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from enum import IntFlag
 from penstock.store.worker import Listeners
 
 
-class Trouble(IntFlag):
+class StoreFault(IntFlag):
     """RocketMQ's running flags; any but NOT_READABLE refuses puts."""
 
     NOT_READABLE = 0x1
@@ -19,33 +19,33 @@ class Trouble(IntFlag):
     DISK_FULL = 0x10
 
 
-_REFUSES_PUTS = ~int(Trouble.NOT_READABLE)
+_REFUSES_PUTS = ~int(StoreFault.NOT_READABLE)
 
 
 class RunningFlags:
-    """The set of current troubles, each with the sentence that explains it. Safe to use from any thread."""
+    """The current faults, each with its reason. Thread-safe."""
 
     def __init__(self) -> None:
         self._bits = 0
-        self._reasons: dict[Trouble, str] = {}
+        self._reasons: dict[StoreFault, str] = {}
         self._gate = threading.Lock()
         self._changed: Listeners[[bool]] = Listeners()
 
     def on_change(self, changed: Callable[[bool], object]) -> None:
-        """Calls back with whether puts are taken, whenever that may have changed, in the order of the changes."""
+        """Calls `changed` with `writable` whenever it may have changed, in order."""
         self._changed.add(changed)
 
-    def raise_trouble(self, trouble: Trouble, reason: str) -> None:
+    def raise_fault(self, fault: StoreFault, reason: str) -> None:
         with self._gate:
-            self._reasons[trouble] = reason
-            self._bits |= trouble
+            self._reasons[fault] = reason
+            self._bits |= fault
             self._changed.notify(self.writable)
 
-    def clear(self, trouble: Trouble) -> None:
-        if self._bits & trouble:
+    def clear(self, fault: StoreFault) -> None:
+        if self._bits & fault:
             with self._gate:
-                self._bits &= ~trouble
-                self._reasons.pop(trouble, None)
+                self._bits &= ~fault
+                self._reasons.pop(fault, None)
                 self._changed.notify(self.writable)
 
     @property
@@ -58,10 +58,10 @@ class RunningFlags:
 
     @property
     def readable(self) -> bool:
-        return not self._bits & Trouble.NOT_READABLE
+        return not self._bits & StoreFault.NOT_READABLE
 
     @property
     def reason(self) -> str:
-        """Why puts are refused, in one sentence; empty if they are not."""
+        """Why puts are refused; empty if they are not."""
         with self._gate:
             return "; ".join(self._reasons.values())

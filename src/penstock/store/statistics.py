@@ -1,9 +1,7 @@
-"""What deletion has done, and how the disk is, as values for whoever shows them.
+"""Counters, sizes, latencies and rates of an open store, and the figures of disk and retention.
 
-What the store has done so far and how fast: counters, sizes, latencies and rates.
-
-Counting is a few integer additions without a lock: a reader may see a count that is one behind another. Rates come
-from samples that the keeper takes once a second.
+Counting takes a few integer additions and no lock: a reader may see one counter slightly behind another. Rates come
+from samples that the derived-files flusher takes once a second.
 """
 
 from __future__ import annotations
@@ -19,7 +17,7 @@ from penstock.store.message import ArrowPage, GetStatus, Page, PutResult
 
 
 class DiskFigures(msgspec.Struct, frozen=True):
-    """One partition that the store lies on."""
+    """One partition that the store uses."""
 
     path: str
     used_bytes: int
@@ -31,18 +29,18 @@ class DiskFigures(msgspec.Struct, frozen=True):
 
 
 class RetentionFigures(msgspec.Struct, frozen=True):
-    """The state of deletion at one moment."""
+    """The state of retention at one moment."""
 
     disk: list[DiskFigures]
-    """The log's partition first, then that of the queues if it is another."""
+    """The log's partition, then that of the queues if it differs."""
     next_expiry_ms: int
-    """When the oldest file of the log will be old enough to go, -1 if the last one is all there is."""
+    """When the oldest log file expires, -1 if the log has only one file."""
     log_files_deleted: int
     derived_files_deleted: int
-    """Queue, extension and index files that followed the log."""
+    """Queue, extension and index files deleted after the log's."""
     bytes_freed: int
     problem: str
-    """Why the last pass could not do all it should; empty if it could."""
+    """Why the last pass was incomplete; empty if it was not."""
 
 
 LATENCY_BOUNDS_MS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 5000)
@@ -58,7 +56,7 @@ class Snapshot(msgspec.Struct, frozen=True):
     put_bytes: int
     put_average_size: float
     put_latency_ms: dict[str, int]
-    """Number of puts by the bound, in milliseconds, that they stayed below."""
+    """Number of puts by latency bound in milliseconds."""
     put_slowest_ms: float
     get_total: int
     get_found: int
@@ -70,13 +68,13 @@ class Snapshot(msgspec.Struct, frozen=True):
     got_messages_per_second: float
     dispatch_behind_bytes: int
     dispatch_skipped_bytes: int
-    """Bytes of the log that were passed over because no valid record lies there."""
+    """Bytes of the log that dispatch skipped because they hold no valid record."""
     flush_behind_bytes: int
     put_lock_held_ms: float
     puts_refused: str
-    """Why puts are refused, in one sentence; empty if they are not."""
+    """Why puts are refused; empty if they are not."""
     retention: RetentionFigures | None
-    """The disk, and what was deleted; none of a store that was opened read-only."""
+    """Disk usage and deletions; None if the store was opened read-only."""
 
 
 class Statistics:
@@ -86,7 +84,7 @@ class Statistics:
         self.started_ms = started_ms
         self._appender = appender
         self._appender_answers = appender_answers
-        """Whether an append by the short way ends the put, so that its time is the put's."""
+        """Whether an append on the fast path completes the put, so that its latency counts."""
         self._general_puts = self._general_bytes = self.put_failed = 0
         self.get_total = self.get_found = self.got_messages = self.got_bytes = 0
         self._slowest = 0.0
@@ -95,7 +93,7 @@ class Statistics:
         self.sample()
 
     def count_put(self, result: PutResult, seconds: float, *, appended: bool = False) -> None:
-        """Counts a put that took the general path, or whose answer had to wait although the appender `appended` it."""
+        """Counts a put of the general path, or one that the appender `appended` and that waited for acks."""
         if not result.stored:
             self.put_failed += 1
         elif not appended:
@@ -105,7 +103,7 @@ class Statistics:
         self._slowest = max(self._slowest, seconds)
 
     def count_rows(self, count: int, size: int, seconds: float) -> None:
-        """Counts messages that were stored together."""
+        """Counts the messages of a batch."""
         self._general_puts += count
         self._general_bytes += size
         self._latencies[bisect_left(LATENCY_BOUNDS_MS, seconds * 1000)] += count
@@ -113,7 +111,7 @@ class Statistics:
 
     @property
     def put_total(self) -> int:
-        """Messages stored, by the short way and by the general one."""
+        """Messages stored, by the fast path and the general one."""
         return self._general_puts + self._appender.count
 
     def count_get(self, page: Page) -> None:
@@ -146,8 +144,8 @@ class Statistics:
         then, puts, gets, messages = self._samples[0]
         seconds = max(time.monotonic() - then, 1e-3)
         put_bytes = self._general_bytes + self._appender.bytes_appended
-        short = self._appender.latency_counts if self._appender_answers else [0] * len(self._latencies)
-        latencies = [sum(pair) for pair in zip(self._latencies, short, strict=True)]
+        fast = self._appender.latency_counts if self._appender_answers else [0] * len(self._latencies)
+        latencies = [sum(pair) for pair in zip(self._latencies, fast, strict=True)]
         bounds = [str(bound) for bound in LATENCY_BOUNDS_MS] + ["more"]
         return Snapshot(
             started_ms=self.started_ms,

@@ -1,17 +1,19 @@
-"""MessageStore: the one door to a store.
+"""MessageStore: the API of one store.
 
-Opening takes the lock, recovers, and starts the threads; closing flushes, writes the checkpoint and removes `abort`.
-Any number of threads may put and get; one process owns a store. `read_only=True` shows the store as a start would
-serve it and leaves every byte on disk as it is, also while another process owns it.
+`open` takes the store's lock, runs recovery and starts the background threads; `close` flushes, writes the checkpoint
+and removes `abort`. One process owns a store; within it any number of threads may put and get. `read_only=True` opens a
+read-only view: it shows what a start would recover, changes no byte on disk, and works while another process owns the
+store.
 
-Whoever reads sees every message that was acknowledged before: a read first has the newest part of the log
-dispatched if the dispatch thread has not come to it yet.
+Read-your-writes: `get` and the other reads first dispatch acknowledged messages that the dispatch thread has not
+processed yet.
 
-For callers that must not wait for the disk, as an event loop must not, `append` answers at once, and `get_dispatched`
-does not dispatch, which may have to make a file. Under SYNC_FLUSH a message is as safe as that promises when
-`flushed_offset` has reached the answer's `end_offset`; `on_flush` says when to look.
+Event loops and other callers that must not block use `append`, which does not wait for the disk, and `get_dispatched`,
+which never dispatches. Under SYNC_FLUSH such a message is durable once `flushed_offset` reaches the result's
+`end_offset`; `on_flush` signals when to check.
 
-Every method is thin: the work is done by the parts that are put together here.
+The methods are thin. Write path: `append.py`, `commit_log.py`, `flush.py`. Dispatch: `dispatch.py`. Read path:
+`get.py`, `query.py`, `arrow.py`. Recovery: `recovery/`. Deletion: `retention/`.
 """
 
 from __future__ import annotations
@@ -29,18 +31,18 @@ from penstock.errors import BadStore, StoreFailed, disk_refused
 from penstock.format.kernels import Longs
 from penstock.format.message_id import decode_message_id
 from penstock.format.record import Record
-from penstock.store.append import Putter
+from penstock.store.append import PutPath
 from penstock.store.checkpoint import CheckpointFile
 from penstock.store.consume_queue import ConsumeQueue
-from penstock.store.damage import MayExceed, never
+from penstock.store.damage import MayExceed, never_exceed
 from penstock.store.derived_flush import CheckpointFlusher, DerivedFlusher
 from penstock.store.dispatch import Arrived
 from penstock.store.dispatch_state import DispatchNotes
 from penstock.store.engine import Engine, only_appends
 from penstock.store.external.follower import LogOnlyCleaner, append_only_engine
 from penstock.store.external.start import AppendOnlyStart, InlineStart
-from penstock.store.flush import FlushFailed, GroupCommit, Syncer, TimedCommit, TimedFlush
-from penstock.store.get import Getter
+from penstock.store.flush import FlushFailed, GroupCommit, LogSyncer, TimedCommit, TimedFlush
+from penstock.store.get import PageGetter
 from penstock.store.io import Files
 from penstock.store.layout import Layout, allow_many_files, refuse_other_engines
 from penstock.store.lock import NO_LOCKS, HeldLocks, StoreLock
@@ -62,7 +64,7 @@ from penstock.store.message import (
 from penstock.store.overlay import OverlayFiles
 from penstock.store.preallocate import Allocator, Prefaulter
 from penstock.store.query import Boundary, Hits, KeyQuery, TimeSearch
-from penstock.store.records import HeaderCheck, Records
+from penstock.store.records import HeaderCheck, RecordReader
 from penstock.store.recovery import Progress, RecoveryReport, StartParts
 from penstock.store.replication.replica_log import ReplicaLog
 from penstock.store.replication.slave_acks import SlaveAcks
@@ -71,7 +73,7 @@ from penstock.store.retention.derived import DerivedCleaner
 from penstock.store.retention.explain import Outlook
 from penstock.store.retention.policy import GroupOffsets
 from penstock.store.retention.topics import TopicCleaner
-from penstock.store.running_flags import Trouble
+from penstock.store.running_flags import StoreFault
 from penstock.store.settings import BrokerRole, FlushDiskType, Settings
 from penstock.store.sink.recovery import drop_batches_beyond, resolve_pending_batch
 from penstock.store.statistics import Snapshot, Statistics
@@ -86,10 +88,10 @@ log = logging.getLogger("penstock.store")
 
 
 class MessageStore:
-    """An open store. Use `open`, and close it or use it in a `with` block."""
+    """An open store. Create it with `open`; close it, or use it in a `with` block."""
 
     report: RecoveryReport
-    """What the start found and did."""
+    """What recovery found and did."""
 
     def __init__(self, root: Path, settings: Settings, files: Files, clock: Callable[[], int]) -> None:
         self.settings = settings
@@ -99,28 +101,28 @@ class MessageStore:
         self.flags, self.log, self.dispatcher = engine.flags, engine.log, engine.dispatcher
         self.queues, self.index = engine.queues, engine.index
         self.statistics = Statistics(clock(), self.log.appender, appender_answers=settings.puts_answer_at_once)
-        self.replicas = SlaveAcks(settings)
-        self.master_bytes: ReplicaLog | None = None
-        """In a slave: where the bytes of its master's log go."""
+        self.slave_acks = SlaveAcks(settings)
+        self.replica_log: ReplicaLog | None = None
+        """In a slave: appends the bytes of its master's log; else None."""
         self.retention: Retention | None = None
-        """Of a store that was not opened read-only."""
-        witness = HeaderCheck(self.queues, self.dispatcher)
-        self.records = Records(self.log, verify_crc=settings.verify_crc_on_read, witness=witness)
+        """None if the store was opened read-only."""
+        header_check = HeaderCheck(self.queues, self.dispatcher)
+        self.records = RecordReader(self.log, verify_crc=settings.verify_crc_on_read, header_check=header_check)
         self._checkpoint = CheckpointFile(files, layout.checkpoint)
         self._notes = DispatchNotes(engine)
         self._topics = TopicCleaner(engine)
-        self._getter = Getter(settings, self.log, self.queues)
+        self._pages = PageGetter(settings, self.log, self.queues)
         self._times = TimeSearch(self.records)
         self._keys: KeyQuery | None = None
         """None if messageIndexEnable is false."""
         if self.index is not None:
-            self._keys = KeyQuery(self.index, self.log, witness, verify_crc=settings.verify_crc_on_read)
+            self._keys = KeyQuery(self.index, self.log, header_check, verify_crc=settings.verify_crc_on_read)
         self._lock: StoreLock | None = None
         self._pool: TransientPool | None = None
         self._threads: list[Worker] = []
         self._flush_listeners: Listeners[[]] = Listeners()
-        self._syncer = Syncer(self.log.queue, self._flushed, self._fail)
-        self._putter: Putter | None = None
+        self._syncer = LogSyncer(self.log.queue, self._flushed, self._fail)
+        self._put_path: PutPath | None = None
         self._put: Callable[[Message], PutResult] = self._refuse
         self._closed = False
 
@@ -137,13 +139,13 @@ class MessageStore:
         files: Files | None = None,
         locks: HeldLocks = NO_LOCKS,
         progress: Callable[[Progress], object] = lambda progress: None,
-        may_exceed: MayExceed = never,
+        may_exceed: MayExceed = never_exceed,
     ) -> Self:
-        """Opens the store in folder `path`, or in storePathRootDir, which is made if it is not there.
+        """Opens the store in the folder `path` (default: storePathRootDir); creates the folder if it is missing.
 
-        Raises StoreInUse, BadStore, BadSettings or StoreFailed, and then leaves everything as it was. `locks` are those
-        that the caller holds already; closing the store releases them. `progress` is called by one thread at a time,
-        `may_exceed` before more than quarantineMaxBytes is kept aside.
+        Raises StoreInUse, BadStore, BadSettings or StoreFailed and then leaves the store unchanged. `locks` are locks
+        that the caller already holds; closing the store releases them. `progress` is called from one thread at a time.
+        `may_exceed` is asked before the quarantine grows past quarantineMaxBytes.
         """
         settings = settings or Settings()
         root = Path(path or settings.store_path_root_dir)
@@ -211,24 +213,24 @@ class MessageStore:
         self.flags.on_change(self.log.set_open)
         self.log.on_append(self.dispatcher.wake)
         group_commit = self._add_flush_threads()
-        keeper_type = CheckpointFlusher if engine.only_appends else DerivedFlusher
-        self._threads.append(keeper_type(engine, self._checkpoint, self._notes, self.statistics, self._fail))
+        flusher_type = CheckpointFlusher if engine.only_appends else DerivedFlusher
+        self._threads.append(flusher_type(engine, self._checkpoint, self._notes, self.statistics, self._fail))
         self.retention = Retention(engine, self._topics, LogOnlyCleaner if engine.only_appends else DerivedCleaner)
         self._threads += self.retention.threads()
-        replicas = self.replicas if settings.broker_role is BrokerRole.SYNC_MASTER else None
-        self._threads += [] if replicas is None else [replicas]
-        self._putter = Putter(engine, self.statistics, group_commit, replicas)
+        slave_acks = self.slave_acks if settings.broker_role is BrokerRole.SYNC_MASTER else None
+        self._threads += [] if slave_acks is None else [slave_acks]
+        self._put_path = PutPath(engine, self.statistics, group_commit, slave_acks)
         if settings.broker_role is BrokerRole.SLAVE:
-            self.master_bytes = ReplicaLog.instead_of_puts(self.log, group_commit)
-        self._put = self._putter.put
+            self.replica_log = ReplicaLog.for_slave(self.log, group_commit)
+        self._put = self._put_path.put
         self.dispatcher.start()
         for thread in self._threads:
             thread.start()
 
     def _add_flush_threads(self) -> GroupCommit | None:
-        """The threads that bring the log to disk, in the order in which they start and stop.
+        """Adds the threads that flush the log, in the order in which they start and stop.
 
-        Returns the one that puts wait for, if they do.
+        Returns the group commit that puts wait for, None under ASYNC_FLUSH.
         """
         settings, queue, dispatcher = self.settings, self.log.queue, self.dispatcher
         if settings.flush_disk_type is FlushDiskType.SYNC_FLUSH:
@@ -258,37 +260,37 @@ class MessageStore:
         self._flush_listeners.notify()
 
     def _fail(self, reason: str) -> None:
-        """Puts are refused from now on; only a restart, which recovers, ends that."""
-        self.flags.raise_trouble(Trouble.NOT_WRITEABLE, reason)
+        """Refuses puts from now on, until a restart runs recovery."""
+        self.flags.raise_fault(StoreFault.NOT_WRITEABLE, reason)
         self._flush_listeners.notify()
 
     def close(self) -> None:
-        """Brings everything to disk and lets go of the store. Does nothing the second time."""
+        """Flushes everything and releases the store. Idempotent."""
         if self._closed:
             return
         self._closed = True
-        failed = self.flags.bits & ~Trouble.DISK_FULL != 0
-        self.flags.raise_trouble(Trouble.NOT_WRITEABLE, "the store is closed")
+        failed = self.flags.bits & ~StoreFault.DISK_FULL != 0
+        self.flags.raise_fault(StoreFault.NOT_WRITEABLE, "the store is closed")
         self.log.stop_appends()
-        keeper = [thread for thread in self._threads if isinstance(thread, DerivedFlusher)]
+        derived_flush = [thread for thread in self._threads if isinstance(thread, DerivedFlusher)]
         for thread in self._threads:
             if not isinstance(thread, DerivedFlusher):
                 thread.stop()
         self.dispatcher.stop()
-        for thread in keeper:
+        for thread in derived_flush:
             thread.stop()
-        failed = failed or self._syncer.failure is not None or any(k.failure is not None for k in keeper)
-        is_own_dispatch = not self.engine.only_appends
-        drained = not is_own_dispatch or self.dispatcher.behind <= 0
+        failed = failed or self._syncer.failure is not None or any(each.failure is not None for each in derived_flush)
+        dispatches = not self.engine.only_appends
+        drained = not dispatches or self.dispatcher.behind <= 0
         flushed = self.log.queue.flushed_where >= self.log.queue.wrote_offset
         clean = bool(self._threads) and drained and flushed and not failed
-        if clean and is_own_dispatch:
-            with contextlib.suppress(StoreFailed):  # without the note the next start takes longer, that is all
-                self._notes.write(self._notes.take())
+        if clean and dispatches:
+            with contextlib.suppress(StoreFailed):  # without it the next start only takes longer
+                self._notes.write(self._notes.snapshot())
         self._release(clean=clean)
 
     def _release(self, *, clean: bool = False) -> None:
-        """Unmaps everything; the lock goes last, and `abort` stays unless the exit is clean."""
+        """Unmaps everything and releases the lock last; removes `abort` only if the exit is clean."""
         self._closed = True
         self.log.close()
         self.engine.derived.close()
@@ -322,65 +324,65 @@ class MessageStore:
     # -- putting ---------------------------------------------------------------------------------------------
 
     def put(self, message: Message) -> PutResult:
-        """Stores one message; returns when it is as safe as flushDiskType promises."""
+        """Stores one message; returns once it is as durable as flushDiskType and brokerRole promise."""
         return self._put(message)
 
     def put_many(self, messages: Sequence[Message]) -> BatchResult:
-        """Stores all or none, next to each other in the log, with one flush."""
-        return self._open_putter().put_many(messages)
+        """Stores all messages or none, contiguous in the log, with one flush."""
+        return self._writer().put_many(messages)
 
     def put_async(self, message: Message) -> Future[PutResult]:
-        """As `put`, but the answer comes in a future, once the disk has answered."""
-        return self._open_putter().put_async(message)
+        """Like `put`, but returns at once; the future is done when `put` would have returned."""
+        return self._writer().put_async(message)
 
     def append(self, message: Message) -> PutResult:
-        """As `put`, but never waits for the disk."""
-        return self._open_putter().append(message)
+        """Like `put`, but waits neither for the disk nor for a slave."""
+        return self._writer().append(message)
 
     def append_many(self, messages: Sequence[Message]) -> BatchResult:
-        """As `put_many`, but never waits for the disk."""
-        return self._open_putter().put_many(messages, wait=False)
+        """Like `put_many`, but waits neither for the disk nor for a slave."""
+        return self._writer().put_many(messages, wait=False)
 
     def put_arrow(self, batch: pa.RecordBatch) -> ArrowResult:
-        """Stores the rows of a record batch, next to each other in the log, with one flush.
+        """Stores the rows of a record batch, contiguous in the log, with one flush.
 
         Columns: `topic`, `body`; optionally `keys` (list of strings, or a string), `tags`, `properties` (map of
         strings), `queue_id`, `delay_level`, `flag`, `born_timestamp` (a time, or milliseconds). All rows are checked
-        before anything is written; one that may not be stored has the batch refused, and `reason` says which and why.
+        before anything is written; one invalid row refuses the whole batch, and `reason` names the row and the fault.
 
-        A batch that fits a log file becomes visible at once. A larger one is split at file ends into as many pieces as
-        it needs, and each piece becomes visible at once.
+        A batch that fits into one log file becomes visible atomically. A larger one is split at file boundaries, and
+        each piece becomes visible atomically.
         """
         with needing_pyarrow():
             from penstock.store.arrow import put_batch
-        return put_batch(self._open_putter(), self.settings, batch)
+        return put_batch(self._writer(), self.settings, batch)
 
     def _refuse(self, message: Message) -> PutResult:
-        return self._open_putter().put(message)
+        return self._writer().put(message)
 
-    def _open_putter(self) -> Putter:
-        if self._putter is None:
+    def _writer(self) -> PutPath:
+        if self._put_path is None:
             raise self._read_only()
-        return self._putter
+        return self._put_path
 
-    # -- the way to disk -------------------------------------------------------------------------------------
+    # -- flushing --------------------------------------------------------------------------------------------
 
     @property
     def flushed_offset(self) -> int:
-        """The physical offset up to which the log is on disk."""
+        """Physical offset up to which the log is on disk."""
         return self.log.queue.flushed_where
 
     @property
     def flush_failure(self) -> str:
-        """Why the log cannot be synced any more; empty while it can."""
+        """Why syncing the log failed; empty if it did not."""
         return self._syncer.failure or ""
 
     def on_flush(self, flushed: Callable[[], object]) -> None:
-        """Calls back, on the thread that syncs, after each sync of the log and after one that failed."""
+        """Calls `flushed` after each sync of the log, also a failed one, on the thread that synced."""
         self._flush_listeners.add(flushed)
 
     def flush(self) -> None:
-        """Returns when all that was put so far is on disk. Raises StoreFailed."""
+        """Returns when everything put so far is on disk. Raises StoreFailed."""
         try:
             self._syncer.sync(0, all_files=True)
         except FlushFailed as error:
@@ -391,19 +393,19 @@ class MessageStore:
     def get(
         self, topic: str, queue_id: int, offset: int, max_messages: int = 32, tags: str | TagFilter | None = None
     ) -> Page:
-        """Messages of a queue from `offset` on; the page says what was found and where to go on."""
+        """Messages of a queue from `offset` on; the page has the status and the next offset."""
         end = self.log.confirmed_offset
         if self._closed or self.dispatcher.position < end:
             self.catch_up()
         wanted = EVERYTHING if tags is None else tags if isinstance(tags, TagFilter) else TagFilter(tags)
-        page = self._getter.get(topic, queue_id, offset, max_messages, wanted, end)
+        page = self._pages.get(topic, queue_id, offset, max_messages, wanted, end)
         self._check_open()
         self.statistics.count_get(page)
         return page
 
     def get_dispatched(self, topic: str, queue_id: int, offset: int, max_messages: int, tags: TagFilter) -> Page:
-        """As `get`, of what is dispatched already: the very newest messages may come a moment later."""
-        page = self._getter.get(topic, queue_id, offset, max_messages, tags, self.log.confirmed_offset)
+        """Like `get`, but only of messages already dispatched: the newest may be missing for a moment."""
+        page = self._pages.get(topic, queue_id, offset, max_messages, tags, self.log.confirmed_offset)
         self._check_open()
         self.statistics.count_get(page)
         return page
@@ -417,15 +419,15 @@ class MessageStore:
         max_bytes: int = MAX_BYTES,
         columns: Sequence[str] | None = None,
     ) -> ArrowPage:
-        """Messages of a queue from `offset` on as a record batch: at least one, if there is one.
+        """Messages of a queue from `offset` on as a record batch: at least one, if any is left.
 
-        `max_bytes` counts whole records. A page may end before both bounds are reached, where a file ends; the page
-        says where to go on. `columns` are names of `penstock.format.arrow_schema.MESSAGE_SCHEMA`.
+        `max_bytes` counts whole records. A page ends at a file boundary, even below both limits; it has the next
+        offset. `columns` are names of `penstock.format.arrow_schema.MESSAGE_SCHEMA`.
         """
         reader = self._arrow_reader(columns)
         self.catch_up()
-        answer = self._getter.get(topic, queue_id, offset, 0, EVERYTHING, self.log.confirmed_offset)
-        page = reader.read_page(self.queues.find(topic, queue_id), answer, offset, max_messages, max_bytes)
+        status_page = self._pages.get(topic, queue_id, offset, 0, EVERYTHING, self.log.confirmed_offset)
+        page = reader.read_page(self.queues.find(topic, queue_id), status_page, offset, max_messages, max_bytes)
         self.statistics.count_arrow_page(page)
         return page
 
@@ -436,11 +438,11 @@ class MessageStore:
         columns: Sequence[str] | None = None,
         max_messages: int = MAX_ROWS,
     ) -> LogPage:
-        """Records of the log, of every topic, and the offset at which to go on.
+        """Records of the log, of all topics, and the offset of the next page.
 
-        The first row is the first record that starts at or behind `start_offset`, which may be any byte. There is at
-        least one row, unless the log ends here. Bytes that are no record end a page, and are passed over at the
-        beginning of the next one, whose first row then lies behind `start_offset`.
+        The first row is the first record at or after `start_offset`, which may be any byte. A page has at least one
+        row, unless the log ends here. Bytes that are not a record end a page; the next page skips them, so its first
+        row lies after its `start_offset`.
         """
         reader = self._arrow_reader(columns)
         self._check_open()
@@ -452,14 +454,14 @@ class MessageStore:
             from penstock.store.arrow import ArrowReader
         return ArrowReader(self.log, select_columns(columns), verify_crc=self.settings.verify_crc_on_read)
 
-    # -- finding by key --------------------------------------------------------------------------------------
+    # -- querying by key -------------------------------------------------------------------------------------
 
     def query(
         self, topic: str, key: str, begin_ms: int = 0, end_ms: int = 2**63 - 1, max_messages: int | None = None
     ) -> Hits:
-        """Records with this topic and key (or unique key), stored within the bounds; the newest, oldest first.
+        """The newest records with this topic and key (or unique key) stored within the bounds, oldest first.
 
-        At most `max_messages`, or defaultQueryMaxNum if it is not given, and never more than maxMsgsNumBatch.
+        Returns at most `max_messages` (default: defaultQueryMaxNum), and never more than maxMsgsNumBatch.
         """
         keys = self._key_query()
         log_end = self.log.confirmed_offset
@@ -474,15 +476,15 @@ class MessageStore:
     def query_many(
         self, topic: str, keys: list[str], begin_ms: int = 0, end_ms: int = 2**63 - 1
     ) -> tuple[Longs, Longs]:
-        """Where all records with any of many keys lie: numbers of the keys, and physical offsets, as two arrays.
+        """All records that have any of these keys, as two arrays: positions in `keys`, and physical offsets.
 
-        As exact as `query`, without its limit, and much faster for each key; `look_up` reads a record.
+        As exact as `query`, but without its limit, and much faster per key. `look_up` reads a record.
         """
         key_query = self._key_query()
         self.catch_up()
-        found = key_query.find_many(topic, keys, begin_ms, end_ms)
+        hits = key_query.find_many(topic, keys, begin_ms, end_ms)
         self._check_open()
-        return found
+        return hits
 
     def _key_query(self) -> KeyQuery:
         if self._keys is None:
@@ -495,37 +497,37 @@ class MessageStore:
     # -- offsets and times -----------------------------------------------------------------------------------
 
     def look_up(self, physical_offset: int) -> Record | None:
-        """The record that begins at a physical offset."""
+        """The record at a physical offset; None if no valid record begins there."""
         self._check_open()
         return self.records.at(physical_offset)
 
     def look_up_id(self, msg_id: str) -> Record | None:
-        """The record with an offset message id. Raises BadMessage if it is no such id."""
+        """The record with this offset message id. Raises BadMessage if the id is malformed."""
         record = self.look_up(decode_message_id(msg_id)[1])
         return record if record is not None and record.msg_id == msg_id.upper() else None
 
     def offset_by_time(self, topic: str, queue_id: int, timestamp: int, boundary: Boundary = Boundary.NEAREST) -> int:
-        """Queue offset of the message stored at a time; 0 if there is no such queue."""
+        """Queue offset of the message stored at a time; 0 if the queue does not exist."""
         queue = self._queue(topic, queue_id)
         return 0 if queue is None else self._times.find(queue, timestamp, boundary)
 
     def min_offset(self, topic: str, queue_id: int) -> int:
-        """Queue offset of the oldest message, -1 if there is no such queue."""
+        """Queue offset of the oldest message, -1 if the queue does not exist."""
         queue = self._queue(topic, queue_id)
         return -1 if queue is None else queue.min_offset
 
     def max_offset(self, topic: str, queue_id: int) -> int:
-        """The queue offset that the next message will get, 0 if there is no such queue."""
+        """Queue offset of the next message, 0 if the queue does not exist."""
         queue = self._queue(topic, queue_id)
         return 0 if queue is None else queue.max_offset
 
     def store_time(self, topic: str, queue_id: int, offset: int) -> int:
-        """Store time of one message, -1 if it is not there."""
+        """Store time of one message, -1 if the message does not exist."""
         queue = self._queue(topic, queue_id)
         return -1 if queue is None else self._times.store_time(queue, offset)
 
     def earliest_time(self, topic: str | None = None, queue_id: int = 0) -> int:
-        """Store time of the oldest message of the log or of a queue, -1 if there is none."""
+        """Store time of the oldest message of the log or of a queue, -1 if it is empty."""
         self._check_open()
         if topic is not None:
             return self.store_time(topic, queue_id, self.min_offset(topic, queue_id))
@@ -543,43 +545,44 @@ class MessageStore:
     # -- deleting --------------------------------------------------------------------------------------------
 
     def delete_expired(self) -> None:
-        """Has files deleted that are older than fileReservedTime, at any hour; returns at once, a thread does it."""
+        """Requests a pass that deletes files older than fileReservedTime, whatever the hour; returns at once."""
         self._open_retention().cleaner.request()
 
     def delete_topic(self, topic: str) -> bool:
-        """Deletes a topic's queues for good; False if there is no such topic. Its messages stay in the log's files.
+        """Deletes a topic's queues for good; False if the topic does not exist.
 
-        They are no longer got, but still found by key, until those files go. What is put under the name from now on
-        begins at queue offset 0. Raises StoreFailed: then nothing was deleted, or the next start completes it.
+        The topic's messages stay in the log until its files expire: `get` no longer returns them, `query` still does.
+        A topic put later under the same name starts at queue offset 0. Raises StoreFailed; then nothing was deleted,
+        or the next start completes the deletion.
         """
         return self._open_retention().topics.delete_topic(topic)
 
     def deleted_topics(self) -> Mapping[str, int]:
-        """Topics that were deleted, and the physical offset before which their records do not count."""
+        """Deleted topics, each with the physical offset before which its records are ignored."""
         return self.engine.deleted_topics.ends
 
     def delete_as_master(self, ends: Mapping[str, int]) -> list[str]:
-        """Deletes what a master's `deleted_topics` names, as `delete_topic` does; returns what was new."""
+        """Applies a master's `deleted_topics`, as `delete_topic` would; returns the topics that were new."""
         return self._open_retention().topics.delete_before(ends)
 
     def clean_unused_topics(self, known_topics: Collection[str]) -> list[str]:
-        """Deletes, as `delete_topic` does, every topic that is not among these; returns their names.
+        """Deletes every topic that is not in `known_topics`, as `delete_topic` would; returns their names.
 
         RocketMQ's own topics for delayed messages and ended transactions are always kept.
         """
         return self._open_retention().topics.delete_unused(known_topics)
 
     def clean_expired_queues(self) -> list[tuple[str, int]]:
-        """Deletes queues none of whose messages is in the log any more; returns their topics and ids.
+        """Deletes queues that have no message left in the log; returns their topics and ids.
 
-        The next message of such a queue gets offset 0: consumers that remember an old offset miss what is below it.
+        The next message of such a queue gets offset 0: consumers with an older, higher offset miss messages below it.
         """
         return self._open_retention().topics.delete_expired_queues()
 
     def explain_retention(self, offsets: GroupOffsets | None = None) -> Outlook:
-        """What deletion would do now and at the next hour of deleteWhen, why, and which groups have not read it.
+        """What retention would delete now and at the next deleteWhen hour, why, and which groups have not read it.
 
-        `offsets` are the groups' next offsets by (topic, group) and queue; unless given, those of the config files.
+        `offsets` are the groups' next offsets by (topic, group) and queue; default: those of the config files.
         Changes nothing. Raises BadStore if a config file cannot be read.
         """
         self.catch_up()
@@ -594,13 +597,13 @@ class MessageStore:
     # -- following -------------------------------------------------------------------------------------------
 
     def on_arrival(self, arrived: Arrived) -> None:
-        """Calls back, on the thread that dispatches, whenever messages became visible in a queue."""
+        """Calls `arrived` when messages become visible in a queue, on the thread that dispatched them."""
         self.dispatcher.on_arrival(arrived)
 
     def catch_up(self) -> None:
-        """Returns when all that may be shown to consumers is in its queue, or the disk has no room for that.
+        """Dispatches all confirmed messages, as far as the disk has room for their queues.
 
-        Raises StoreFailed if the store is closed, where an empty answer would be taken for an empty queue.
+        Raises StoreFailed if the store is closed: an empty page would look like an empty queue.
         """
         self._check_open()
         if self.dispatcher.behind > 0:
@@ -608,7 +611,7 @@ class MessageStore:
                 self.dispatcher.catch_up()
 
     def figures(self) -> Snapshot:
-        """Counters, rates and how far flush and dispatch are behind."""
+        """Counters, rates, and the lag of flush and dispatch."""
         queue = self.log.queue
         return self.statistics.snapshot(
             dispatch_behind=max(self.dispatcher.behind, 0),

@@ -1,7 +1,4 @@
-"""Callbacks: the list of those that want to hear of an event, and the one that does nothing.
-
-A background thread of the store: rounds of work, on request or by the clock, until it is stopped.
-"""
+"""The store's background threads (`Worker`) and the callbacks of its events (`Listeners`)."""
 
 from __future__ import annotations
 
@@ -14,13 +11,13 @@ P = ParamSpec("P")
 
 
 def noop() -> None:
-    """A callback where there is nothing to call."""
+    """The callback that does nothing."""
 
 
 class Listeners(Generic[P]):
     """Callbacks of one event, called in the order in which they were added.
 
-    Any thread may add, remove and notify. A callback that is removed during a `notify` may still be called by it once.
+    Thread-safe. A callback removed during a `notify` may still be called once.
     """
 
     def __init__(self) -> None:
@@ -32,12 +29,12 @@ class Listeners(Generic[P]):
             self._callbacks = (*self._callbacks, callback)
 
     def remove(self, callback: Callable[P, object]) -> None:
-        """Removes a callback that was added; does nothing if it was not."""
+        """Removes a callback; does nothing if it was not added."""
         with self._gate:
             self._callbacks = tuple(each for each in self._callbacks if each != callback)
 
     def __bool__(self) -> bool:
-        """Whether there is anything to call."""
+        """Whether there are callbacks."""
         return bool(self._callbacks)
 
     def notify(self, *args: P.args, **kwargs: P.kwargs) -> None:
@@ -46,9 +43,9 @@ class Listeners(Generic[P]):
 
 
 class Worker(ABC):
-    """A thread that runs `work` whenever it is woken, or after `interval` seconds; None waits for ever.
+    """A thread that runs `work` when woken or after `interval` seconds (None: only when woken), until stopped.
 
-    `first` is the interval before the first round, where that is another one.
+    `first` is the interval before the first round, if it differs.
     """
 
     def __init__(self, name: str, interval: float | None, wakeable: bool = True, *, first: float | None = None) -> None:
@@ -84,7 +81,7 @@ class Worker(ABC):
         self.work()
 
     def stop(self) -> None:
-        """Ends the thread after one last, thorough round."""
+        """Ends the thread after a last round (`finish`)."""
         self._stopping.set()
         self._wake.set()
         if self._thread.is_alive():

@@ -35,8 +35,8 @@ def store(tmp_path: Path) -> Iterator[MessageStore]:
 
 
 def taken(store: MessageStore) -> ReplicaLog:
-    assert store.master_bytes is not None
-    return store.master_bytes
+    assert store.replica_log is not None
+    return store.replica_log
 
 
 def content(store: MessageStore) -> bytes:
@@ -47,7 +47,7 @@ def give(store: MessageStore, data: bytes, start: int, sizes: Iterator[int]) -> 
     at = start
     while at < len(data):
         size = min(next(sizes), len(data) - at, FILE - at % FILE)
-        taken(store).take(at, data[at : at + size])
+        taken(store).append(at, data[at : at + size])
         at += size
 
 
@@ -76,7 +76,7 @@ def test_the_end_is_always_that_of_a_whole_record(store: MessageStore, original:
         at += int.from_bytes(rest[at : at + 4], "big")
         ends.add(at)
     for position in range(0, at, 11):
-        with_one.take(position, original[position : min(position + 11, at)])
+        with_one.append(position, original[position : min(position + 11, at)])
         assert with_one.end in ends
     assert with_one.end == at
 
@@ -85,11 +85,11 @@ def test_a_connection_that_is_cut_in_a_record_goes_on_behind_the_last_whole_one(
     store: MessageStore, original: bytes
 ) -> None:
     first = int.from_bytes(original[:4], "big")
-    taken(store).take(0, original[: first + 50])
+    taken(store).append(0, original[: first + 50])
     assert taken(store).end == first
     with pytest.raises(BytesRefused, match=f"goes on at {first + 50}"):
-        taken(store).take(first, original[first : first + 10])
-    taken(store).forget_rest()
+        taken(store).append(first, original[first : first + 10])
+    taken(store).drop_partial()
     give(store, original, first, iter(lambda: 777, None))
     assert content(store) == original
 
@@ -102,7 +102,7 @@ def test_what_the_master_has_damaged_is_asked_for_twice_and_copied_then(store: M
     with pytest.raises(DamagedOnTheWay):
         give(store, bytes(data), 0, iter(lambda: 1000, None))
     assert taken(store).end == first
-    taken(store).forget_rest()
+    taken(store).drop_partial()
     give(store, bytes(data), first, iter(lambda: 1000, None))
     assert content(store) == bytes(data)
     assert store.max_offset("orders", 0) == 60
@@ -115,14 +115,14 @@ def test_a_slave_with_other_file_sizes_than_its_master_refuses(tmp_path: Path, o
         tmp_path / "other", Settings.dev(mapped_file_size_commit_log=FILE * 2, broker_role="SLAVE")
     ) as store:
         with pytest.raises(BytesRefused, match="mappedFileSizeCommitLog must be the same"):
-            taken(store).take(0, original[:FILE])
-        taken(store).forget_rest()
+            taken(store).append(0, original[:FILE])
+        taken(store).drop_partial()
         assert taken(store).end < FILE
     with (
         MessageStore.open(tmp_path / "third", settings(broker_role="SLAVE")) as store,
         pytest.raises(BytesRefused, match="mappedFileSizeCommitLog must be the same"),
     ):
-        taken(store).take(FILE // 2, original[:100])
+        taken(store).append(FILE // 2, original[:100])
 
 
 def test_a_slaves_store_opens_again_and_as_a_master(tmp_path: Path, original: bytes) -> None:

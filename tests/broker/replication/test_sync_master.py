@@ -23,7 +23,7 @@ SYNC: dict[str, Any] = {"broker_role": "SYNC_MASTER"}
 
 
 async def follows(m: RunningBroker) -> None:
-    await until(lambda: m.store.replicas.connected > 0)
+    await until(lambda: m.store.slave_acks.connected > 0)
 
 
 @pytest.mark.parametrize("flush", ["ASYNC_FLUSH", "SYNC_FLUSH"])
@@ -75,7 +75,7 @@ def test_a_slave_that_does_not_acknowledge_is_waited_for_so_long(run: Run, tmp_p
             assert "no slave has acknowledged it after 0.3 seconds" in (first.remark or "")
             assert m.store.max_offset("orders", 0) == 2
             scripted.report(m.store.log.max_offset)
-            await until(lambda: m.store.replicas.acknowledged == m.store.log.max_offset)
+            await until(lambda: m.store.slave_acks.acknowledged == m.store.log.max_offset)
             third = asyncio.create_task(client.send("orders", b"three"))
             while not third.done():
                 offset, data = await scripted.any_frame()
@@ -134,7 +134,7 @@ def test_one_acknowledgement_answers_all_puts_that_it_covers() -> None:
     replicas = SlaveAcks(Settings.dev(broker_role="SYNC_MASTER", slave_timeout=60_000))
     told = threading.Semaphore(0)
     replicas.on_acknowledge(told.release)
-    replicas.joined()
+    replicas.slave_connected()
     waits = [replicas.submit(end) for end in range(100, 1100, 100)]
     replicas.acknowledge(550)
     assert [wait.done() for wait in waits] == [True] * 5 + [False] * 5
@@ -150,7 +150,7 @@ def test_one_acknowledgement_answers_all_puts_that_it_covers() -> None:
 
 def test_puts_that_come_in_another_order_than_they_were_stored_are_answered_by_one_acknowledgement() -> None:
     replicas = SlaveAcks(Settings.dev(broker_role="SYNC_MASTER", slave_timeout=60_000))
-    replicas.joined()
+    replicas.slave_connected()
     waits = {end: replicas.submit(end) for end in (300, 100, 500, 200, 400)}
     replicas.acknowledge(250)
     assert {end for end, wait in waits.items() if wait.done()} == {100, 200}, "300 came first and must not hold them up"
@@ -167,7 +167,7 @@ def test_an_acknowledgement_answers_in_the_same_turn_of_the_loop(run: Run, tmp_p
             client = await m.client()
             waiting = asyncio.create_task(client.send("orders", b"one"))
             await until(lambda: len(m.broker.pending_acks) == 1)
-            m.store.replicas.acknowledge(m.store.log.max_offset)
+            m.store.slave_acks.acknowledge(m.store.log.max_offset)
             assert len(m.broker.pending_acks) == 0, "nobody had to be woken"
             ok(await waiting)
             await scripted.close()
@@ -184,7 +184,7 @@ def test_an_acknowledgement_that_another_thread_tells_answers_too(run: Run, tmp_
             client = await m.client()
             waiting = asyncio.create_task(client.send("orders", b"one"))
             await until(lambda: len(m.broker.pending_acks) == 1)
-            await asyncio.to_thread(m.store.replicas.acknowledge, m.store.log.max_offset)
+            await asyncio.to_thread(m.store.slave_acks.acknowledge, m.store.log.max_offset)
             ok(await waiting)
             await scripted.close()
 
@@ -272,10 +272,10 @@ def test_a_slave_is_sent_a_message_before_consumers_are_looked_for(
             for is_plain in (False, True):  # the first one makes the topic
                 waiting = asyncio.create_task(client.send("orders", b"one"))
                 await until(lambda: len(m.broker.pending_acks) == 1)
-                m.store.replicas.acknowledge(m.store.log.max_offset)
+                m.store.slave_acks.acknowledge(m.store.log.max_offset)
                 ok(await waiting)
                 if not is_plain:
-                    monkeypatch.setattr(m.store.replicas, "hurry", lambda: order.append("slaves"))
+                    monkeypatch.setattr(m.store.slave_acks, "request_send", lambda: order.append("slaves"))
                     monkeypatch.setattr(m.broker.held, "on_stored", lambda *_: order.append("consumers"))
             assert order == ["slaves", "consumers"]
             await scripted.close()

@@ -90,11 +90,11 @@ def take_in(pieces: list[bytes]) -> int:
     except BadFrame:
         return 0
     for command in commands:
-        look_at(command)
+        list_data_files(command)
     return len(commands)
 
 
-def look_at(command: Command) -> None:
+def list_data_files(command: Command) -> None:
     kinds = [kind for kind in (REQUESTS.get(command.code), REPLIES.get(command.code)) if kind is not None]
     for kind in kinds:
         attempt(command.read, kind)  # straight from JSON, where it is JSON

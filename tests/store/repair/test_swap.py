@@ -11,7 +11,7 @@ from support.damage import DamagedHome
 from support.disks import CountedFiles, UnsyncedFiles, run_killed
 
 from penstock.store import Settings
-from penstock.store.atomic_files import Move, finish_swap, swap, write_sealed
+from penstock.store.atomic_files import Move, finish_swap, swap, write_checksummed
 from penstock.store.layout import Layout
 from penstock.store.overlay import OverlayFiles
 
@@ -98,7 +98,7 @@ def test_a_folder_is_synced_once_when_all_left_it_and_once_when_all_came(layout:
 
 
 def test_a_view_sees_a_swap_as_done_and_leaves_it_undone(layout: Layout) -> None:
-    write_sealed(UnsyncedFiles(), layout.swap, {"moves": MOVES})
+    write_checksummed(UnsyncedFiles(), layout.swap, {"moves": MOVES})
     before = listing(layout.root)
     view = OverlayFiles()
     assert finish_swap(view, layout) == len(MOVES)
@@ -120,7 +120,7 @@ def test_a_view_sees_a_swap_as_done_and_leaves_it_undone(layout: Layout) -> None
     ],
 )
 def test_a_note_that_would_move_anything_else_is_not_followed(layout: Layout, move: Move) -> None:
-    write_sealed(UnsyncedFiles(), layout.swap, {"moves": [move]})
+    write_checksummed(UnsyncedFiles(), layout.swap, {"moves": [move]})
     before = listing(layout.root)
     del before["penstock/swap.json"]
     assert finish_swap(UnsyncedFiles(), layout) == 0

@@ -109,7 +109,7 @@ def test_what_is_put_under_its_name_later_is_a_new_topic_that_begins_at_0(filled
 def test_messages_that_are_not_dispatched_yet_are_deleted_with_it(home: StoreHome) -> None:
     store = home.open(sync=True, flush_interval_commit_log=3_600_000)
     home.put_numbered(store, 3, "A")
-    with store.dispatcher.standstill():
+    with store.dispatcher.paused():
         assert store.put(Message("A", b"late")).ok
     store.delete_topic("A")
     assert store.put(Message("A", b"first")).queue_offset == 0

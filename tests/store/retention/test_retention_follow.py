@@ -156,7 +156,7 @@ def test_damage_that_lies_before_the_log_is_forgotten(aged: AgedStore) -> None:
 def test_units_of_a_log_file_that_cannot_go_yet_stay_on_disk(aged: AgedStore) -> None:
     """A crash would bring the file back, and its records must then have their units."""
     first = aged.store.log.queue.files[0]
-    assert first.hold()
+    assert first.acquire()
     aged.age(80, files=3)
     assert aged.run_on_request() == []
     assert aged.store.min_offset("T", 0) == PER_FILE, "readers see the new minimum already"

@@ -156,7 +156,7 @@ def test_what_is_not_dispatched_yet_is_not_deleted(home: StoreHome) -> None:
     aged = AgedStore(home)
     aged.fill(3)
     gone: list[DeletedFile] = []
-    with aged.store.dispatcher.standstill():
+    with aged.store.dispatcher.paused():
         for number in range(3 * PER_FILE):
             assert aged.store.put(Message("T", b"%06d" % (number + 3 * PER_FILE) + bytes(900))).ok
         aged.store.flush()

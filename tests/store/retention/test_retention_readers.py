@@ -23,11 +23,11 @@ def aged(home: StoreHome) -> AgedStore:
 
 def test_a_file_that_is_read_stays_takes_no_new_readers_and_holds_the_pass_up(aged: AgedStore) -> None:
     second = aged.store.log.queue.files[1]
-    assert second.hold()
+    assert second.acquire()
     assert len(aged.run_on_request()) == 1
     assert aged.run_on_request() == []
     assert aged.log_names == [1, 2, 3, 4]
-    assert not second.hold()
+    assert not second.acquire()
     assert aged.store.log.min_offset == 2 * FILE_SIZE
     assert aged.numbers() == list(range(2 * PER_FILE, 5 * PER_FILE))
     assert aged.found(range(20)) == list(range(2 * PER_FILE, 5 * PER_FILE))
@@ -40,7 +40,7 @@ def test_a_file_that_is_read_stays_takes_no_new_readers_and_holds_the_pass_up(ag
 def test_a_hung_reader_loses_the_file_after_its_time_and_can_still_read_its_bytes(aged: AgedStore) -> None:
     first = aged.store.log.queue.files[0]
     before = bytes(first.map.view[:FILE_SIZE])
-    assert first.hold()
+    assert first.acquire()
     view = first.map.view[:FILE_SIZE]
     assert aged.run_on_request() == []
     aged.home.clock.now += PATIENCE_MS - 1
@@ -63,7 +63,7 @@ def test_a_hung_file_is_tried_again_when_no_pass_is_due(home: StoreHome) -> None
     aged.fill(3)
     aged.age(80)
     first = aged.store.log.queue.files[0]
-    assert first.hold()
+    assert first.acquire()
     assert aged.run_on_request() == []
     home.clock.now += 299_999
     assert aged.run() == []
@@ -75,8 +75,8 @@ def test_a_hung_file_is_tried_again_when_no_pass_is_due(home: StoreHome) -> None
 
 def test_a_queue_file_and_an_index_file_that_are_read_go_later(aged: AgedStore) -> None:
     units, table = aged.store.queues.find("T", 0).files.files[0], aged.store.index.files[0]
-    assert units.hold()
-    assert table.hold()
+    assert units.acquire()
+    assert table.acquire()
     assert len(aged.run_on_request()) == 4
     assert len(aged.home.queue_files("T")) == 2
     assert len(aged.home.index_files()) == 2

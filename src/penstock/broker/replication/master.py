@@ -75,7 +75,7 @@ def frames(queue: MappedFileQueue, start: int, end: int, batch: int) -> Iterator
     the disk. No frame has more than `batch` bytes. Any thread may call. Raises LogDeleted.
     """
     file = queue.find(start)
-    if file is None or not file.hold():
+    if file is None or not file.acquire():
         raise LogDeleted(f"it needs the log from {start}, which was deleted")
     parts: list[Buffer] = []
     try:
@@ -96,7 +96,7 @@ def frames(queue: MappedFileQueue, start: int, end: int, batch: int) -> Iterator
 def read_ahead(queue: MappedFileQueue, start: int) -> None:
     """Asks the system to prefetch the pages that are sent next."""
     file = queue.find(start)
-    if file is not None and file.hold():
+    if file is not None and file.acquire():
         try:
             file.map.will_need(start - file.from_offset, _AHEAD)
         finally:
@@ -268,7 +268,7 @@ class SlaveConnection(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         if self.follows:
-            self._store.replicas.left()
+            self._store.slave_acks.slave_disconnected()
             log.info("%s disconnected", self)
         self._next = _NOT_STARTED
         if self._catch_up is not None:
@@ -297,7 +297,7 @@ class SlaveConnection(asyncio.Protocol):
         self.acknowledged_ms = time.time_ns() // 1_000_000
         if offset > self.acknowledged:
             self.acknowledged = offset
-            self._store.replicas.acknowledge(offset)
+            self._store.slave_acks.acknowledge(offset)
 
     def _begin(self, offset: int) -> bool:
         """Starts sending where the first report says; false if that is impossible."""
@@ -320,7 +320,7 @@ class SlaveConnection(asyncio.Protocol):
         else:
             start = offset
         self._next = start
-        self._store.replicas.joined()
+        self._store.slave_acks.slave_connected()
         log.info("%s follows from offset %d", self, start)
         self.send_more()
         return True
@@ -432,7 +432,7 @@ class SlaveListener:
         where: Address = listener.getsockname()[:2]
         tls = self._tls.context if self._tls.mode is TlsMode.ENFORCING else None
         self._server = await self._loop.create_server(self._accept, sock=listener, ssl=tls)
-        self._store.replicas.on_wait(self.send_now)
+        self._store.slave_acks.on_wait(self.send_now)
         puts_wait = self._store.settings.broker_role is BrokerRole.SYNC_MASTER
         self._store.on_flush(self.send_now if puts_wait else self.send_soon)
         self._store.dispatcher.on_advance(self.send_soon)
@@ -440,7 +440,7 @@ class SlaveListener:
 
     async def stop(self) -> None:
         """Stops listening and closes all connections."""
-        self._store.replicas.remove_wait_listener(self.send_now)
+        self._store.slave_acks.remove_wait_listener(self.send_now)
         self._store.dispatcher.remove_advance_listener(self.send_soon)
         if self._timer is not None:
             self._timer.cancel()

@@ -47,12 +47,12 @@ class LogReceiver:
     def __init__(
         self, store: MessageStore, connected: socket.socket, tls: ssl.SSLContext | None, master: Master
     ) -> None:
-        assert store.master_bytes is not None
+        assert store.replica_log is not None
         self._store = store
         self._socket = connected
         self._tls = tls
         self._master = master
-        self._log: ReplicaLog = store.master_bytes
+        self._log: ReplicaLog = store.replica_log
         self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._is_closed = False
         self._wake_lock = threading.Lock()
@@ -107,7 +107,7 @@ class LogReceiver:
         except OSError as error:
             self.why = self.why or f"the connection to the master broke: {error.strerror or error}"
         finally:
-            self._log.forget_rest()
+            self._log.drop_partial()
 
     def _encrypt(self) -> None:
         if self._tls is not None:
@@ -225,7 +225,7 @@ class LogReceiver:
 
     def _append(self, offset: int, pieces: list[memoryview]) -> None:
         if pieces:
-            self._log.take(offset, *pieces)
+            self._log.append(offset, *pieces)
 
     # -- reporting -------------------------------------------------------------------------------------------
 
@@ -270,7 +270,7 @@ class MasterFollower:
     """Follows a master from `start` to `stop`."""
 
     def __init__(self, store: MessageStore, link: MasterLink) -> None:
-        assert store.master_bytes is not None, "only a slave follows a master"
+        assert store.replica_log is not None, "only a slave follows a master"
         self._store = store
         self._link = link
         self._loop = asyncio.get_running_loop()

@@ -21,7 +21,7 @@ from penstock.errors import BadStore
 from penstock.format.checkpoint import CHECKPOINT_SIZE, Checkpoint
 from penstock.store import MessageStore
 from penstock.store.config_files import ConfigFile, ConfigFiles
-from penstock.store.damage import held_folders
+from penstock.store.damage import quarantined_folders
 from penstock.store.index import IndexFile
 from penstock.store.readonly.geometry import fit_to_files
 from penstock.store.readonly.store_folder import StoreFolder
@@ -53,7 +53,7 @@ def inspect(view: View) -> dict[str, Any]:
         },
         "config": _config(place),
         "quarantine": _quarantine(place),
-        "quarantine_folders": msgspec.to_builtins(held_folders(place.files, place.layout.quarantine)),
+        "quarantine_folders": msgspec.to_builtins(quarantined_folders(place.files, place.layout.quarantine)),
         "quarantine_max_bytes": place.settings.quarantine_max_bytes,
         **_disk(place),
     }
@@ -165,7 +165,7 @@ def _disk(place: StoreFolder) -> dict[str, int]:
     layout = place.layout
     inside = layout.commit_log.is_relative_to(layout.root)
     folders = [layout.root] if inside else [layout.root, layout.commit_log]
-    facts = [fact for folder in folders for _, fact in place.files.under(folder)]
+    facts = [fact for folder in folders for _, fact in place.files.files_below(folder)]
     return {
         "apparent_bytes": sum(fact.st_size for fact in facts),
         "allocated_bytes": sum(fact.st_blocks * 512 for fact in facts),
@@ -174,7 +174,7 @@ def _disk(place: StoreFolder) -> dict[str, int]:
 
 def _quarantine(place: StoreFolder) -> list[dict[str, Any]]:
     root, layout = place.layout.root, place.layout
-    found = [(str(path.relative_to(root)), fact.st_size) for path, fact in place.files.under(layout.quarantine)]
+    found = [(str(path.relative_to(root)), fact.st_size) for path, fact in place.files.files_below(layout.quarantine)]
     return [{"path": path, "size": size} for path, size in sorted(found)]
 
 

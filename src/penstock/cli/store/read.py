@@ -40,7 +40,7 @@ from penstock.format.rows import Reason
 from penstock.format.scan import Blank, Damage, ScanBatch, scan
 from penstock.store import Boundary, MessageStore
 from penstock.store.mapped_file import MappedFile
-from penstock.store.mapped_file_queue import MAX_IN_A_ROW, MappedFileQueue
+from penstock.store.mapped_file_queue import MAX_MISSING_IN_A_ROW, MappedFileQueue
 from penstock.store.readonly.geometry import fit_to_log
 from penstock.store.readonly.store_folder import StoreFolder
 
@@ -98,7 +98,7 @@ class LogFilesReader:
 def _load(place: StoreFolder) -> MappedFileQueue:
     size = fit_to_log(place.settings, place.files, place.layout).mapped_file_size_commit_log
     queue = MappedFileQueue(place.files, place.layout.commit_log, size)
-    queue.map_files(queue.look(may_lack=MAX_IN_A_ROW).offsets)
+    queue.map_files(queue.listing(max_missing=MAX_MISSING_IN_A_ROW).offsets)
     return queue
 
 

@@ -36,7 +36,7 @@ from penstock.pipeline.rows import RowShape
 from penstock.pipeline.session import in_workers
 from penstock.pipeline.source import known_columns, spark_schema
 from penstock.pipeline.store_source import find_paths, name_stores
-from penstock.store.atomic_files import read_sealed, write_sealed
+from penstock.store.atomic_files import read_checksummed, write_checksummed
 from penstock.store.io import Files
 from penstock.store.readonly.store_folder import StoreFolder
 
@@ -96,7 +96,7 @@ class Notes(Generic[Note]):
     def find(self, number: int) -> Note | None:
         """Raises BadStore for a note that cannot be read: nobody knows then how far the batch came."""
         path = self._path(number)
-        found = read_sealed(self._files, path, self._kind)
+        found = read_checksummed(self._files, path, self._kind)
         if found is None and self._files.exists(path):
             raise BadStore("this note of a batch cannot be read; begin again in another folder", path=path)
         return found
@@ -104,7 +104,7 @@ class Notes(Generic[Note]):
     def write(self, number: int, note: Note) -> None:
         """On disk when this returns. Raises StoreFailed."""
         self._files.make_folder(self.folder)
-        write_sealed(self._files, self._path(number), note)
+        write_checksummed(self._files, self._path(number), note)
 
     def all(self) -> Iterator[tuple[int, Note]]:
         """Raises BadStore as `find` does."""

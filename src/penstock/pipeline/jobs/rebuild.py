@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from penstock.errors import BadSettings
 from penstock.pipeline.jobs.common import Where
 from penstock.pipeline.session import gather, parallelism
-from penstock.store.damage import MayExceed, never
+from penstock.store.damage import MayExceed, never_exceed
 from penstock.store.readonly.store_folder import quiet_log
 from penstock.store.rebuild import RangesReport, ThreadRunner, is_small_job, rebuild_by_ranges
 
@@ -35,7 +35,7 @@ def rebuild(
     into: str | Path | None = None,
     dry_run: bool = False,
     range_size: int | None = None,
-    may_exceed: MayExceed = never,
+    may_exceed: MayExceed = never_exceed,
 ) -> list[RangesReport]:
     """Rebuilds each store's queues, of one topic or with one queue id if that is given, or all of them and the index.
 

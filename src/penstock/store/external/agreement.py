@@ -30,7 +30,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from penstock.errors import BadStore, StoreInUse
-from penstock.store.atomic_files import read_sealed, write_sealed
+from penstock.store.atomic_files import read_checksummed, write_checksummed
 from penstock.store.dispatch_state import FileSizes, read_state
 from penstock.store.io import FileMap, Files
 from penstock.store.layout import Layout
@@ -145,7 +145,7 @@ class DispatchAgreement(msgspec.Struct, frozen=True):
 
 def read_agreement(files: Files, layout: Layout) -> DispatchAgreement | None:
     """None if dispatch is inline, or the file is invalid."""
-    return read_sealed(files, layout.dispatch_terms, DispatchAgreement)
+    return read_checksummed(files, layout.dispatch_terms, DispatchAgreement)
 
 
 def require_agreement(files: Files, layout: Layout) -> DispatchAgreement:
@@ -167,7 +167,7 @@ def is_external(files: Files, layout: Layout) -> bool:
 def write_agreement(files: Files, layout: Layout, agreement: DispatchAgreement) -> None:
     """Idempotent. Raises StoreFailed; the old file then stays."""
     if read_agreement(files, layout) != agreement:
-        write_sealed(files, layout.dispatch_terms, agreement)
+        write_checksummed(files, layout.dispatch_terms, agreement)
 
 
 def remove_agreement(files: Files, layout: Layout) -> None:

@@ -35,7 +35,7 @@ from penstock.store.lock import StoreLock
 from penstock.store.mapped_file import MappedFile
 from penstock.store.mapped_file_queue import file_name
 from penstock.store.overlay import OverlayFiles
-from penstock.store.records import Records
+from penstock.store.records import RecordReader
 from penstock.store.recovery.index import IndexRecovery
 from penstock.store.recovery.log import LogRecovery
 from penstock.store.recovery.queues import QueueRecovery, Redispatch
@@ -104,7 +104,7 @@ class Builder:
     def _start(self) -> None:
         self._dispatcher.set_deleted(self._engine.deleted_topics.load(self.layout))
         _recover_derived(self._engine, self._disk)
-        self._dispatcher.end_start()
+        self._dispatcher.end_recovery()
         self._sync()
         self._done.write(self.position, self._safe)
 
@@ -129,7 +129,7 @@ class Builder:
         self._forget_deleted()
         self._show_log(stop)
         dispatcher = self._dispatcher
-        with dispatcher.taking_from(ScannedPieces(dispatcher, pieces)):
+        with dispatcher.deriving_from(ScannedPieces(dispatcher, pieces)):
             while dispatcher.position < stop:
                 dispatcher.step()
         if time.monotonic() - self._synced >= _SYNC_EVERY_S:
@@ -171,7 +171,7 @@ class Builder:
 
     def _sync(self) -> None:
         """Syncs everything, writes the note, and deletes expired files."""
-        timestamp, state = self._dispatcher.timestamp, self._notes.take()
+        timestamp, state = self._dispatcher.timestamp, self._notes.snapshot()
         self._derived.sync()
         self._notes.write(state)
         self._safe = timestamp
@@ -219,7 +219,7 @@ def _recover_derived(engine: Engine, disk: Files) -> None:
     files, layout, settings, index = engine.io, engine.layout, engine.settings, engine.index
     commit_log, dispatcher = engine.log, engine.dispatcher
     state, position = read_state(files, layout.dispatched), built_position(files, layout)
-    records = Records(commit_log, verify_crc=settings.verify_crc_on_read)
+    records = RecordReader(commit_log, verify_crc=settings.verify_crc_on_read)
     log_recovery = LogRecovery(replace(engine, io=disk), records, live=True)
     log_recovery.load()
     damage = read_damage(files, layout.damaged)
@@ -235,7 +235,7 @@ def _recover_derived(engine: Engine, disk: Files) -> None:
     queue_recovery.inspect(log_recovery, False)
     if index_recovery is not None:
         index_recovery.inspect(log_recovery, False)
-    quarantine.make_room(queue_recovery.room_needed + (0 if index_recovery is None else index_recovery.room_needed))
+    quarantine.reserve(queue_recovery.room_needed + (0 if index_recovery is None else index_recovery.room_needed))
     log_recovery.apply(quarantine, report)
     queue_recovery.apply(quarantine, report, False)
     if index_recovery is not None:

@@ -25,7 +25,7 @@ from penstock.format import kernels
 from penstock.format.queue_unit import NO_RECORD_SIZE, UNIT_SIZE
 from penstock.store.commit_log import CommitLog
 from penstock.store.consume_queue import ConsumeQueue, view_units
-from penstock.store.consume_queues import ConsumeQueues, QueuesAndIndex
+from penstock.store.consume_queues import ConsumeQueues, DerivedFiles
 from penstock.store.deleted_topics import DeletedTopics
 from penstock.store.dispatch import Dispatcher
 from penstock.store.engine import Engine
@@ -37,7 +37,7 @@ from penstock.store.mapped_file import MappedFile
 from penstock.store.mapped_file_queue import file_name
 from penstock.store.overlay import OverlayFiles
 from penstock.store.retention.derived import DerivedCleaner, Dropper
-from penstock.store.running_flags import RunningFlags, Trouble
+from penstock.store.running_flags import RunningFlags, StoreFault
 from penstock.store.settings import Settings
 
 _UNITS_AT_ONCE = 65_536
@@ -143,7 +143,7 @@ class ExternalDispatch(Dispatcher):
         files: Files,
         layout: Layout,
         commit_log: CommitLog,
-        derived: QueuesAndIndex,
+        derived: DerivedFiles,
         delay_levels: tuple[int, ...],
         flags: RunningFlags,
     ) -> None:
@@ -162,7 +162,7 @@ class ExternalDispatch(Dispatcher):
         self._end = MarkFile(self._io, self._layout.dispatch_end)
         self._done = MarkFile(self._io, self._layout.dispatch_done)
         self._publish()
-        with self.standstill():
+        with self.paused():
             built = built_position(self._io, self._layout)
             for queue in self._queues.find_all():
                 if not load_queue(queue, built, max(self._log.min_offset, 0), self.deleted):
@@ -180,13 +180,13 @@ class ExternalDispatch(Dispatcher):
                 self._wake.wait((_IDLE_POLL_S if seldom else _POLL_S) if waiting else None)
                 self._wake.clear()
             self._log.set_follower_asleep(False)
-            if self._gather_seconds:
-                self._ending.wait(self._gather_seconds)
+            if self._batch_delay:
+                self._ending.wait(self._batch_delay)
             before = self.position, self._published
             try:
                 self._publish()
             except StoreFailed as error:
-                self._flags.raise_trouble(Trouble.LOGICS_QUEUE_ERROR, f"messages cannot be dispatched: {error}")
+                self._flags.raise_fault(StoreFault.LOGICS_QUEUE_ERROR, f"messages cannot be dispatched: {error}")
             self.catch_up()
             if (self.position, self._published) != before:
                 changed = time.monotonic()
@@ -219,7 +219,7 @@ class ExternalDispatch(Dispatcher):
         mark = self._done.read()
         if mark is None or mark.position <= self.position or not mark.is_of_this_boot:
             return
-        with self.standstill():
+        with self.paused():
             self._refresh(mark)
         self._advanced.notify()
 
@@ -269,7 +269,7 @@ def append_only_engine(files: Files, layout: Layout, settings: Settings, clock: 
     """The engine of an append-only store; it maps queues and index privately."""
     flags = RunningFlags()
     log = CommitLog(files, layout.commit_log, settings, clock)
-    derived = QueuesAndIndex.of(OverlayFiles(), layout, settings, clock)
+    derived = DerivedFiles.of(OverlayFiles(), layout, settings, clock)
     dispatcher = ExternalDispatch(files, layout, log, derived, settings.delay_levels, flags)
     deleted_topics = DeletedTopics(files, layout.deleted_topics)
     return Engine(files, layout, settings, clock, flags, log, derived, dispatcher, deleted_topics)

@@ -117,19 +117,19 @@ class ScannedPieces:
         self.used = 0
         """How many pieces the dispatcher has used."""
 
-    def take(self, data: memoryview, base: int, start: int, stop: int) -> Derived:
+    def derive(self, data: memoryview, base: int, start: int, stop: int) -> Derived:
         pieces = self._pieces
         while self._next < len(pieces) and pieces[self._next].start < base + start:
             self._next += 1
         piece = pieces[self._next] if self._next < len(pieces) else None
         if piece is None or piece.start >= base + stop:
-            return self._dispatcher.derive_here(data, base, start, stop)
+            return self._dispatcher.derive_now(data, base, start, stop)
         if piece.start > base + start:
-            return self._dispatcher.derive_here(data, base, start, piece.start - base)
+            return self._dispatcher.derive_now(data, base, start, piece.start - base)
         derived = piece.derived(base, self._dispatcher.topics)
         rows = derived[0]
         if len(rows) and int(rows["physical_offset"][-1]) >= base + stop:  # it goes past the end of this step
-            return self._dispatcher.derive_here(data, base, start, stop)
+            return self._dispatcher.derive_now(data, base, start, stop)
         self._next += 1
         self.used += 1
         return derived

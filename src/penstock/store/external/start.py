@@ -37,7 +37,7 @@ from penstock.store.external.agreement import (
 from penstock.store.io import Files
 from penstock.store.layout import Layout
 from penstock.store.lock import StoreLock
-from penstock.store.records import most_offset
+from penstock.store.records import max_queue_offset
 from penstock.store.recovery import Recovery, RecoveryReport, StartParts
 from penstock.store.recovery.log import LogRecovery
 from penstock.store.recovery.report import DISPATCH, OnProgress, ProgressMeter
@@ -96,7 +96,7 @@ class AppendOnlyStart:
         """As `Recovery.inspect`. Raises StoreInUse if a full recovery is needed while a job runs."""
         self._clean_exit = clean_exit
         if self._log_suffices(clean_exit):
-            self._quarantine.make_room(self._log_recovery.room_needed)
+            self._quarantine.reserve(self._log_recovery.room_needed)
             return
         self._log.queue.close()
         self._full = _FullStart(self._parts)
@@ -171,7 +171,7 @@ class _FullStart:
         try:
             report = self._recovery.apply()
             self._derived.sync()
-            self._notes.write(self._notes.take())
+            self._notes.write(self._notes.snapshot())
             done = MarkFile(self._io, self._layout.dispatch_done)
             done.write(self._dispatcher.position, self._dispatcher.timestamp)
             done.close()
@@ -222,7 +222,7 @@ def _raise_next_offsets(log: CommitLog, rows: kernels.Rows, topics: kernels.Topi
         topic = topics.name(topic_id)
         offsets, positions = rows["queue_offset"][picks], rows["physical_offset"][picks]
         # Skips damaged offsets, higher than the log has room for, and those of deleted topics.
-        sound = (offsets >= 0) & (offsets <= most_offset(positions)) & (positions >= deleted.get(topic, 0))
+        sound = (offsets >= 0) & (offsets <= max_queue_offset(positions)) & (positions >= deleted.get(topic, 0))
         if sound.any():
             known = log.next_offset(topic, queue_id)
             log.set_next_offset(topic, queue_id, max(known, int(np.max(offsets[sound])) + 1))

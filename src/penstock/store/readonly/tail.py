@@ -23,7 +23,7 @@ from penstock.errors import BadStore
 from penstock.format import kernels
 from penstock.format.queue_unit import NO_RECORD_SIZE, UNIT, UNIT_SIZE, Units
 from penstock.format.rows import Reason
-from penstock.store.consume_queue import ConsumeQueue, count_sound, view_units
+from penstock.store.consume_queue import ConsumeQueue, count_valid, view_units
 from penstock.store.consume_queues import ConsumeQueues
 from penstock.store.dispatch_state import read_state
 from penstock.store.layout import Layout
@@ -142,7 +142,7 @@ class QueueTail:
         before = seen if (seen["size"] != NO_RECORD_SIZE).any() else None
         while position < last.size and any(last.map.view[position + 8 : position + 12]):
             units = view_units(last, position, min(_UNITS_AT_ONCE * UNIT_SIZE, last.size - position)).copy()
-            count = count_sound(units, before)
+            count = count_valid(units, before)
             before = units[count - 1 : count] if count and units["size"][count - 1] != NO_RECORD_SIZE else before
             position += count * UNIT_SIZE
             if count < len(units):

@@ -105,7 +105,7 @@ def build_index_file(plan: RebuildPlan, files: Files, part: IndexFilePlan) -> st
             for keys in read_keys(files, plan.keys_of(span.number), span.first, span.stop):
                 if not _in_order(plan, span.number, keys, end):
                     return str(plan.keys_of(span.number))
-                table.put(*keys, room=items)
+                table.put(*keys, buffer=items)
                 end = int(keys.offsets[-1])
         if table.count != part.items + 1:
             return str(path)

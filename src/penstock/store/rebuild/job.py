@@ -23,7 +23,7 @@ from penstock.clock import now_ms
 from penstock.errors import BadStore, StoreFailed
 from penstock.store.atomic_files import clear_staging
 from penstock.store.audit.cover import QueueName
-from penstock.store.damage import MayExceed, never
+from penstock.store.damage import MayExceed, never_exceed
 from penstock.store.deleted_topics import read_deleted_topics
 from penstock.store.io import Files
 from penstock.store.rebuild.assembly import Assembler, IndexFilePlan, QueueGroup
@@ -116,7 +116,7 @@ def rebuild_by_ranges(
     files: Files | None = None,
     clock: Callable[[], int] = now_ms,
     progress: Progress = no_progress,
-    may_exceed: MayExceed = never,
+    may_exceed: MayExceed = never_exceed,
 ) -> RangesReport:
     """Rebuilds the queues of one topic or with one queue id, or all queues and the index.
 
@@ -201,7 +201,7 @@ class _Job:
 
     def _resumed(self, plan: RebuildPlan) -> RebuildPlan:
         """Removes queue files without their full size, which a power failure can leave."""
-        for path, facts in list(self._io.under(plan.queues)):
+        for path, facts in list(self._io.files_below(plan.queues)):
             if facts.st_size != self._task.queue_file_size:
                 self._io.unlink(path)
         return plan

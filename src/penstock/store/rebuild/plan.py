@@ -20,7 +20,7 @@ import msgspec
 
 from penstock.errors import BadSettings, BadStore, StoreInUse
 from penstock.format.index_layout import IndexGeometry
-from penstock.store.atomic_files import read_sealed, write_sealed
+from penstock.store.atomic_files import read_checksummed, write_checksummed
 from penstock.store.damage import MayExceed, Quarantine
 from penstock.store.io import Files
 from penstock.store.layout import Layout
@@ -111,11 +111,11 @@ class RebuildPlan(msgspec.Struct, frozen=True):
         return self.folder / f"range-{number:06d}.json"
 
     def write(self, files: Files) -> None:
-        write_sealed(files, self.folder / "plan.json", self)
+        write_checksummed(files, self.folder / "plan.json", self)
 
     def check_visible(self, files: Files) -> None:
         """Raises BadStore unless this host sees the folder that the plan was written to."""
-        plan = read_sealed(files, self.folder / "plan.json", RebuildPlan)
+        plan = read_checksummed(files, self.folder / "plan.json", RebuildPlan)
         if plan is None or plan.token != self.token:
             raise BadStore(
                 f"the host {socket.gethostname()} does not see the folder that is being rebuilt; all hosts of the "
@@ -126,7 +126,7 @@ class RebuildPlan(msgspec.Struct, frozen=True):
 
 def read_plan(files: Files, staging: Path) -> RebuildPlan | None:
     """The plan of an earlier run, or None."""
-    return read_sealed(files, staging / "rebuild" / "plan.json", RebuildPlan)
+    return read_checksummed(files, staging / "rebuild" / "plan.json", RebuildPlan)
 
 
 def cut_log(log: LogFacts, size: int | None = None) -> list[RebuildRange]:
@@ -234,7 +234,7 @@ def _log_facts(layout: Layout, settings: Settings) -> LogFacts:
     """The facts of a log that does not grow. Raises BadStore if its files need a `repair` first."""
     files, size = OverlayFiles(), settings.mapped_file_size_commit_log
     queue = MappedFileQueue(files, layout.commit_log, size)
-    offsets = queue.look().offsets
+    offsets = queue.listing().offsets
     begin = offsets[0] if offsets else 0
     return _facts_of(layout, size, begin, begin + len(offsets) * size, list(offsets))
 

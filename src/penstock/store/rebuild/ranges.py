@@ -38,7 +38,7 @@ from penstock.format import kernels
 from penstock.format.placeholder import is_placeholder
 from penstock.format.queue_unit import PRE_BLANK, UNIT_SIZE
 from penstock.format.topics import is_readable_topic
-from penstock.store.atomic_files import read_sealed, sealed
+from penstock.store.atomic_files import checksummed, read_checksummed
 from penstock.store.audit.cover import CoveredRun, QueueCover, QueueName
 from penstock.store.consume_queue import Placeholders
 from penstock.store.damage import DamagedRange
@@ -46,7 +46,7 @@ from penstock.store.io import FileMap, Files
 from penstock.store.mapped_file_queue import file_name
 from penstock.store.overlay import OverlayFiles
 from penstock.store.rebuild.plan import RebuildPlan, RebuildRange, RebuildTask
-from penstock.store.records import most_offset
+from penstock.store.records import max_queue_offset
 from penstock.store.repair.log_scan import DamagedFileRange, LogScan, SuspectBytes, is_unwritten, merged, scan_log_range
 
 _MAX_RUNS: Final = 64
@@ -72,7 +72,7 @@ def units_begin(task: RebuildTask, topic: str, queue_id: int) -> int:
 
 def unit_builder(task: RebuildTask) -> kernels.RangeBuilder:
     """Builds units and keys for a task during a walk."""
-    slack = most_offset(0)
+    slack = max_queue_offset(0)
     begin = partial(units_begin, task)
     return kernels.RangeBuilder(
         kernels.TopicTable(), task.delay_levels, task.index is not None, begin, slack, _MAX_RUNS
@@ -190,7 +190,7 @@ def build_range(plan: RebuildPlan, files: Files, dry_run: bool, piece: RebuildRa
         for part in parts:
             store_units(files, plan.queues, task.queue_file_size, part)
         write_keys(files, plan.keys_of(piece.number), keys)
-        files.write_unsynced(plan.note_of(piece.number), sealed(note))
+        files.write_unsynced(plan.note_of(piece.number), checksummed(note))
     return json.dumps(msgspec.to_builtins(note)).encode()
 
 
@@ -200,7 +200,7 @@ def decode_note(data: bytes) -> RangeNote:
 
 def read_note(plan: RebuildPlan, files: Files, piece: RebuildRange) -> RangeNote | None:
     """The note of a range that was completely built, or None."""
-    note = read_sealed(files, plan.note_of(piece.number), RangeNote)
+    note = read_checksummed(files, plan.note_of(piece.number), RangeNote)
     if note is None or not note.keys:
         return note
     keys = plan.keys_of(piece.number)

@@ -19,7 +19,7 @@ from penstock.store.damage import Quarantine
 from penstock.store.dispatch_state import DispatchState, FileSizes
 from penstock.store.index import Index, IndexFile
 from penstock.store.io import Files
-from penstock.store.records import Records
+from penstock.store.records import RecordReader
 from penstock.store.recovery.log import LogRecovery
 from penstock.store.recovery.report import RecoveryReport
 
@@ -27,7 +27,7 @@ from penstock.store.recovery.report import RecoveryReport
 class IndexRecovery:
     """Inspects the index, then truncates it to its valid part."""
 
-    def __init__(self, files: Files, index: Index, records: Records, *, live: bool, owned: bool) -> None:
+    def __init__(self, files: Files, index: Index, records: RecordReader, *, live: bool, owned: bool) -> None:
         """`owned`: a process has the store open. A view of an incomplete batch is `live` without that."""
         self._io = files
         self._index = index
@@ -131,7 +131,7 @@ class IndexRecovery:
         """`noted_end` is the last indexed record according to the note. Idempotent. Raises StoreFailed."""
         for file in self._removed:
             file.close()
-        kept = [quarantine.take(path) for path in reversed(self._quarantined)]
+        kept = [quarantine.move_in(path) for path in reversed(self._quarantined)]
         if kept and not self._live:
             report.kept_aside += map(str, kept)
             report.notes.append(

@@ -25,15 +25,21 @@ from penstock.format.checkpoint import Checkpoint
 from penstock.format.constants import MESSAGE_MAGIC, MESSAGE_MAGIC_V2
 from penstock.format.rows import Reason
 from penstock.format.scan import is_unpublished
-from penstock.store.atomic_files import read_sealed, write_sealed
+from penstock.store.atomic_files import read_checksummed, write_checksummed
 from penstock.store.damage import MISSING, DamagedRange, Quarantine, known_damage, merged_by_file, write_damage
 from penstock.store.dispatch_state import DispatchState
 from penstock.store.engine import Engine
 from penstock.store.io import Files
 from penstock.store.log_walk import Walked, still_damaged, torn_records, walk_files
 from penstock.store.mapped_file import MappedFile
-from penstock.store.mapped_file_queue import MAX_IN_A_ROW, MappedFileQueue, file_name, is_stand_in, put_on_disk
-from penstock.store.records import Records
+from penstock.store.mapped_file_queue import (
+    MAX_MISSING_IN_A_ROW,
+    MappedFileQueue,
+    create_missing_file,
+    file_name,
+    is_missing_file,
+)
+from penstock.store.records import RecordReader
 from penstock.store.recovery.report import WALK, OnProgress, ProgressMeter, RecoveryReport
 from penstock.store.sink.journal import whole_batches
 
@@ -61,7 +67,7 @@ class WalkNote:
 
     def find(self, begin: int, files: Sequence[MappedFile], check_crc: bool) -> Walked | None:
         """The result of an earlier walk that began at or before `begin` and ended where one of `files` begins."""
-        note = read_sealed(self._io, self._path, _Document)
+        note = read_checksummed(self._io, self._path, _Document)
         if note is None or note.check_crc != check_crc or note.begin > begin:
             return None
         starts = {file.from_offset for file in files[1:]}
@@ -71,7 +77,7 @@ class WalkNote:
         """Saves the walk's state, at most once in EVERY_SECONDS. Raises StoreFailed."""
         if self._io.read_only or walked.unsure or time.monotonic() - self._last < EVERY_SECONDS:
             return
-        write_sealed(self._io, self._path, _Document(begin, check_crc, walked))
+        write_checksummed(self._io, self._path, _Document(begin, check_crc, walked))
         self._last = time.monotonic()
 
     def remove(self) -> None:
@@ -86,7 +92,7 @@ class LogRecovery:
     def __init__(
         self,
         engine: Engine,
-        records: Records,
+        records: RecordReader,
         *,
         live: bool,
         pending_batch: int | None = None,
@@ -113,7 +119,7 @@ class LogRecovery:
 
     def load(self) -> None:
         """Maps the files. Raises BadStore if a name or a size is wrong."""
-        self._shape = self._queue.look(may_lack=MAX_IN_A_ROW)
+        self._shape = self._queue.listing(max_missing=MAX_MISSING_IN_A_ROW)
         self._queue.map_files(self._shape.offsets)
 
     def inspect(
@@ -139,7 +145,7 @@ class LogRecovery:
         if self._pending_batch is not None:
             whole = min(whole, self._pending_batch)  # the batch may have been rolled back since
         is_growing, self.end = self._live or whole < self.end, whole
-        stand_ins = [file for file in self._queue.files if is_stand_in(file)]
+        stand_ins = [file for file in self._queue.files if is_missing_file(file)]
         damage += [DamagedRange(file.from_offset, file.size, MISSING) for file in stand_ins]
         for known in merged_by_file(self._known, self._queue.file_size):
             damage += still_damaged(self._queue, known)
@@ -193,7 +199,7 @@ class LogRecovery:
     def _find_torn(self) -> None:
         for file in self._queue.files:
             position = max(self.end - file.from_offset, 0)
-            if position < file.size and (used := file.used(position)) > position:
+            if position < file.size and (used := file.nonzero_end(position)) > position:
                 self._torn.append((file, used))
 
     def _is_removed_whole(self, file: MappedFile) -> bool:
@@ -220,8 +226,8 @@ class LogRecovery:
             return
         self._note_damage(quarantine, report)
         for file in self._queue.files:
-            if is_stand_in(file) and file.from_offset < self.end:
-                put_on_disk(self._io, file)
+            if is_missing_file(file) and file.from_offset < self.end:
+                create_missing_file(self._io, file)
                 report.notes.append(f"{file.path}: the file is missing and was replaced by zeros")
         self._remove_torn(quarantine, report)
         self._cut(quarantine, report)
@@ -232,7 +238,7 @@ class LogRecovery:
         """Runs before any other change: a file of zeros whose range is not noted would look like new damage."""
         path = self._layout.damaged
         if self._known_is_garbage:
-            kept = quarantine.take(path)
+            kept = quarantine.move_in(path)
             report.kept_aside.append(str(kept))
             report.notes.append(f"{path} could not be read and was moved to {kept}: the whole log was walked")
         report.repaired = [
@@ -257,7 +263,7 @@ class LogRecovery:
         """Quarantines and zeroes torn records in the middle, because a later walk might read them as valid."""
         for each in self.damage:
             file = self._queue.find(each.physical_offset)
-            if file is None or is_stand_in(file) or each in self._known:
+            if file is None or is_missing_file(file) or each in self._known:
                 continue
             for begin, end in torn_records(file, each):
                 with file.map.view[begin:end] as record:
@@ -278,7 +284,7 @@ class LogRecovery:
                 self._report_torn(file, offset, used, str(kept), report)
         for file in self._queue.cut(self.end):
             if file.from_offset in torn:
-                kept = quarantine.take(file.path)
+                kept = quarantine.move_in(file.path)
                 self._report_torn(file, file.from_offset, torn[file.from_offset], str(kept), report)
             file.shut_down()
             self._io.unlink(file.path)

@@ -39,7 +39,7 @@ from penstock.store.damage import DamagedRange, Quarantine
 from penstock.store.dispatch_state import DispatchState, FileSizes, QueueNote
 from penstock.store.engine import Engine
 from penstock.store.mapped_file import MappedFile
-from penstock.store.mapped_file_queue import FolderShape, file_name, look_at
+from penstock.store.mapped_file_queue import FolderListing, file_name, list_data_files
 from penstock.store.records import belongs_to
 from penstock.store.recovery.index import IndexRecovery
 from penstock.store.recovery.log import LogRecovery
@@ -53,7 +53,7 @@ class _InspectedQueue(msgspec.Struct):
     """One queue, and what has to be changed in it."""
 
     queue: ConsumeQueue
-    shape: FolderShape
+    shape: FolderListing
     removed: list[MappedFile]
     """Mapped files after the units that stay, last first."""
     past_log: int = 0
@@ -68,8 +68,8 @@ class _InspectedQueue(msgspec.Struct):
     @property
     def files_aside(self) -> list[Path]:
         """Files that hold data and will be quarantined, last first."""
-        mapped = [file.path for file in self.removed if file.used(0)]
-        stay = {*self.shape.sound_start, self.shape.unfinished}
+        mapped = [file.path for file in self.removed if file.nonzero_end(0)]
+        stay = {*self.shape.valid_start, self.shape.unfinished}
         listed = {*self.shape.offsets, *self.shape.wrong_sizes, *self.shape.misplaced}
         others = sorted(listed - stay, reverse=True)
         return [*(self.queue.files.folder / file_name(offset) for offset in others), *mapped]
@@ -93,13 +93,13 @@ class QueueRecovery:
     def load(self, noted: FileSizes | None) -> None:
         """Maps the valid files. Raises BadStore for a foreign file, or if the settings do not match the files."""
         size = self._queues.file_size
-        shapes = [(queue, look_at(self._io, queue.files.folder, size)) for queue in self._queues.find_all()]
+        shapes = [(queue, list_data_files(self._io, queue.files.folder, size)) for queue in self._queues.find_all()]
         self._refuse_other_size([shape for _, shape in shapes], noted)
         for queue, shape in shapes:
-            queue.files.map_files(shape.sound_start)
-            self._inspected.append(_InspectedQueue(queue, shape, queue.settle()))
+            queue.files.map_files(shape.valid_start)
+            self._inspected.append(_InspectedQueue(queue, shape, queue.cut_to_valid()))
 
-    def _refuse_other_size(self, shapes: list[FolderShape], noted: FileSizes | None) -> None:
+    def _refuse_other_size(self, shapes: list[FolderListing], noted: FileSizes | None) -> None:
         """If all files share another size, the setting is wrong, unless the dispatch note confirms it."""
         size = self._queues.file_size
         wrong = {wrong_size for shape in shapes for wrong_size in shape.wrong_sizes.values()}
@@ -128,7 +128,7 @@ class QueueRecovery:
             last = queue.files.last
             if last is not None and not self._live:
                 position = min(last.wrote + inspected.torn * UNIT_SIZE, last.size)
-                used = last.used(position) if position < last.size else position
+                used = last.nonzero_end(position) if position < last.size else position
                 if used > position and not (inspected.past_log and not inspected.distrusted):
                     inspected.aside, inspected.distrusted = (last, position, used), True
 
@@ -226,7 +226,7 @@ class QueueRecovery:
 
     @staticmethod
     def _quarantine_rest(inspected: _InspectedQueue, quarantine: Quarantine) -> list[Path]:
-        kept = [quarantine.take(path) for path in inspected.files_aside]
+        kept = [quarantine.move_in(path) for path in inspected.files_aside]
         if inspected.aside is not None:
             file, begin, end = inspected.aside
             name = (
@@ -347,11 +347,11 @@ class Redispatch:
         no_gap_before = start if start > lowest else -1
         goal = self._log.confirmed_offset
         meter = ProgressMeter(on_progress, DISPATCH, goal - start)
-        ahead = dispatcher.looking_ahead() if goal - start >= _WORTH_A_THREAD else nullcontext()
+        ahead = dispatcher.prefetching() if goal - start >= _WORTH_A_THREAD else nullcontext()
         with ahead, dispatcher.refusing_gaps_before(no_gap_before):
             while dispatcher.position < goal:
                 before = dispatcher.position
-                with dispatcher.standstill():
+                with dispatcher.paused():
                     dispatcher.step()
                 meter.add(dispatcher.position - before)
         dispatcher.advance_timestamp(self._log.newest_timestamp)

@@ -11,7 +11,7 @@ from penstock.store.damage import MayExceed, Quarantine
 from penstock.store.dispatch_state import read_state
 from penstock.store.engine import Engine
 from penstock.store.lock import StoreLock
-from penstock.store.records import Records
+from penstock.store.records import RecordReader
 from penstock.store.recovery.index import IndexRecovery
 from penstock.store.recovery.log import LogRecovery
 from penstock.store.recovery.queues import QueueRecovery, Redispatch
@@ -23,7 +23,7 @@ class StartParts(msgspec.Struct, frozen=True, kw_only=True):
     """What every start needs: the engine of the store, its checkpoint, and the caller's callbacks."""
 
     engine: Engine
-    records: Records
+    records: RecordReader
     checkpoint: Checkpoint
     may_exceed: MayExceed
     """Called before the quarantine grows past quarantineMaxBytes."""
@@ -92,7 +92,7 @@ class Recovery:
             needed += self._log_recovery.room_needed + self._queue_recovery.room_needed
         else:
             needed += sum(self._io.allocated(folder) for folder in self._derived_folders())
-        self._quarantine.make_room(needed)
+        self._quarantine.reserve(needed)
 
     def apply(self) -> RecoveryReport:
         """Makes the changes that `inspect` determined. Raises StoreFailed or OSError; the next start then resumes."""
@@ -108,7 +108,7 @@ class Recovery:
             index.apply(log, self._quarantine, report, self._derived_clean, noted_end)
         self._report_shrunk(report)
         self._redispatch.run(log, index, queues.incomplete, report, self._on_progress)
-        log.add_damage(self._dispatcher.passed_over, report)
+        log.add_damage(self._dispatcher.skipped_ranges, report)
         if not self._clean_exit:
             log.sync()
         if not self._clean_exit or report.dispatched_from < report.log_end:
@@ -144,6 +144,6 @@ class Recovery:
         """Without a log, queues and index are meaningless, and their old offsets would hide new messages."""
         self._derived.close()
         for folder in self._derived_folders():
-            kept = self._quarantine.take(folder)
+            kept = self._quarantine.move_in(folder)
             report.kept_aside.append(str(kept))
             report.notes.append(f"there is no commit log: {folder} was moved to {kept}")

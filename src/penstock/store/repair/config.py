@@ -85,7 +85,7 @@ class ConfigRepair:
         return Change(self._name(path), what, self._name(kept))
 
     def _set_aside(self, path: Path, what: str) -> Change:
-        return Change(self._name(path), what, self._name(self._quarantine.take(path)))
+        return Change(self._name(path), what, self._name(self._quarantine.move_in(path)))
 
     def _name(self, path: Path) -> str:
         return within(self._layout.root, path)

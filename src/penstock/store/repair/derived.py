@@ -117,7 +117,7 @@ class DerivedRebuilder:
 
     def _move(self, folder: Path) -> Move:
         root = self._layout.root
-        kept = self._quarantine.place_for(root / folder)
+        kept = self._quarantine.target_for(root / folder)
         return Move(str(folder), self._io.is_folder(self._layout.staging / folder), within(root, kept))
 
     def _path(self, name: str) -> Path:

@@ -38,7 +38,7 @@ from penstock.store.damage import MISSING, DamagedRange, Quarantine, merged_by_f
 from penstock.store.io import Files
 from penstock.store.layout import Layout
 from penstock.store.mapped_file import MappedFile
-from penstock.store.mapped_file_queue import FolderShape, MappedFileQueue, file_name, look_at
+from penstock.store.mapped_file_queue import FolderListing, MappedFileQueue, file_name, list_data_files
 from penstock.store.repair.compare import OldQueues, QueueName, find_lost
 from penstock.store.repair.log_scan import (
     DamagedFileRange,
@@ -71,7 +71,7 @@ class LogFileShapes:
         inside = layout.commit_log.is_relative_to(layout.root)
         self._scratch = layout.staging if inside else layout.commit_log.with_name(f"{layout.commit_log.name}.mending")
         """A folder on the same disk, for copies that will replace files."""
-        self._shape = look_at(files, layout.commit_log, file_size)
+        self._shape = list_data_files(files, layout.commit_log, file_size)
         self._refuse(self._shape)
 
     @property
@@ -98,7 +98,7 @@ class LogFileShapes:
         self._io.remove_folder(self._scratch)
         return changes
 
-    def _refuse(self, shape: FolderShape) -> None:
+    def _refuse(self, shape: FolderListing) -> None:
         for offset in (*shape.misplaced, *(each for each in shape.wrong_sizes if each % self._file_size)):
             raise BadStore(
                 "the file's name is not a multiple of the file size; move it elsewhere, or give the files' size with "
@@ -379,7 +379,7 @@ class LogRepair:
             return
         target, files = self._target, {file.from_offset: file for file in log.files}
         cover = DamageCover(self._io, self._layout.root, target.settings, target.quarantine, target.clock())
-        target.quarantine.make_room(sum(cover.bytes_to_save(files[each.file], each) for each in scan.damage))
+        target.quarantine.reserve(sum(cover.bytes_to_save(files[each.file], each) for each in scan.damage))
         target.mark_unclean()
         self._note_damage([DamagedRange(each.physical_offset, each.size, each.reason) for each in scan.damage])
         done_bytes, total = 0, sum(each.size for each in scan.damage)

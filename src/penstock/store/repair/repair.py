@@ -26,7 +26,7 @@ from penstock.clock import now_ms
 from penstock.errors import BadStore
 from penstock.store.audit import Finding, audit
 from penstock.store.audit.cover import without
-from penstock.store.damage import DamagedRange, MayExceed, never
+from penstock.store.damage import DamagedRange, MayExceed, never_exceed
 from penstock.store.io import Files
 from penstock.store.mapped_file_queue import MappedFileQueue
 from penstock.store.overlay import OverlayFiles
@@ -54,7 +54,7 @@ def rebuild(
     files: Files | None = None,
     clock: Callable[[], int] = now_ms,
     progress: Progress = no_progress,
-    may_exceed: MayExceed = never,
+    may_exceed: MayExceed = never_exceed,
 ) -> RebuildReport:
     """Rebuilds the queues of one topic or with one queue id, or all queues and the index.
 
@@ -123,7 +123,7 @@ def repair(
     files: Files | None = None,
     clock: Callable[[], int] = now_ms,
     progress: Progress = no_progress,
-    may_exceed: MayExceed = never,
+    may_exceed: MayExceed = never_exceed,
 ) -> RepairReport:
     """Repairs the store in a folder, which no process may have open.
 

@@ -17,7 +17,7 @@ from penstock.format.constants import BLANK_HEADER_SIZE, BLANK_MAGIC
 from penstock.format.queue_unit import NO_RECORD_SIZE, PRE_BLANK, UNIT_SIZE, pack_unit
 from penstock.store.commit_log import CommitLog
 from penstock.store.consume_queue import ConsumeQueue, Placeholders
-from penstock.store.consume_queues import ConsumeQueues, QueuesAndIndex
+from penstock.store.consume_queues import ConsumeQueues, DerivedFiles
 from penstock.store.damage import DamagedRange
 from penstock.store.deleted_topics import read_deleted_topics
 from penstock.store.dispatch import Dispatcher
@@ -26,7 +26,7 @@ from penstock.store.io import Files
 from penstock.store.layout import Layout
 from penstock.store.mapped_file import MappedFile
 from penstock.store.overlay import OverlayFiles
-from penstock.store.records import Records
+from penstock.store.records import RecordReader
 from penstock.store.repair.compare import OldQueues, QueueName
 from penstock.store.repair.report import Progress
 from penstock.store.running_flags import RunningFlags
@@ -75,13 +75,13 @@ class Staging:
         self.old = OldQueues(files, source, queue_size, plan.selects)
         view = files if files.read_only else OverlayFiles()
         self.log = CommitLog(view, layout.commit_log, settings, clock)
-        self.records = Records(self.log, verify_crc=False)
+        self.records = RecordReader(self.log, verify_crc=False)
         self.queues = ConsumeQueues(files, layout.staging / "consumequeue", queue_size)
         self.index: Index | None = None
         if plan.with_index and settings.message_index_enable:
             self.index = Index(files, layout.staging / "index", settings.index_geometry, clock)
         self._dispatcher = Dispatcher(
-            self.log, QueuesAndIndex(self.queues, self.index), settings.delay_levels, RunningFlags()
+            self.log, DerivedFiles(self.queues, self.index), settings.delay_levels, RunningFlags()
         )
         self._dispatcher.build_only(plan.builds or plan.selects)
         self._dispatcher.set_deleted(read_deleted_topics(files, source.deleted_topics), plan.restarts)

@@ -31,7 +31,7 @@ from penstock.store.sink.recovery import resolve_pending_batch
 from penstock.store.store import MessageStore
 
 
-def fit_sizes(settings: Settings, files: Files, layout: Layout) -> Fitted:
+def fit_sizes(settings: Settings, files: Files, layout: Layout) -> FittedSettings:
     """Settings that fit the store's files. Raises BadStore if the size of the log files is unknown."""
     store_files = list_store(files, layout)
     state = read_state(files, layout.dispatched)
@@ -147,11 +147,11 @@ def open_target(
         lock = real.lock(layout.lock)
     try:
         if lock is not None and is_external(real, layout):  # otherwise a job refuses to start
-            job_lock = take_job_lock(real, layout)
+            job_lock = acquire_job_lock(real, layout)
         finish_swap(real, layout)
         fitted = fit_sizes(settings, real, layout)
         with contextlib.suppress(BadStore):  # the start at the end does it, once the log files have the right sizes
-            finish_batch(real, layout, fitted.settings.mapped_file_size_commit_log)
+            resolve_pending_batch(real, layout, fitted.settings.mapped_file_size_commit_log)
         max_bytes = settings.quarantine_max_bytes
         quarantine = Quarantine(real, layout.quarantine, clock, max_bytes=max_bytes, may_exceed=may_exceed)
         yield RepairTarget(

@@ -1,1 +1,1 @@
-"""Replication as the store sees it: a master waits for acks of slaves, a slave appends the bytes of its master."""
+"""Replication, the store's part: a master waits for acks of slaves, a slave appends the bytes of its master's log."""

@@ -27,7 +27,7 @@ from penstock.store.engine import Engine
 from penstock.store.io import Files
 from penstock.store.layout import Layout
 from penstock.store.mapped_file import MappedFile
-from penstock.store.records import Records
+from penstock.store.records import RecordReader
 from penstock.store.retention.derived import DerivedCleaner, Dropper
 from penstock.store.retention.explain import Explainer, Outlook, disk_figures
 from penstock.store.retention.policy import (
@@ -41,7 +41,7 @@ from penstock.store.retention.policy import (
     with_delivery,
 )
 from penstock.store.retention.topics import TopicCleaner
-from penstock.store.running_flags import RunningFlags, Trouble
+from penstock.store.running_flags import RunningFlags, StoreFault
 from penstock.store.statistics import RetentionFigures
 from penstock.store.worker import Worker
 
@@ -101,9 +101,9 @@ class DiskWatcher(Worker):
             reason = self._limits.refusal(usage)
             if self.level is not Level.FULL:
                 log.error("puts are refused: %s", reason)
-            self._flags.raise_trouble(Trouble.DISK_FULL, reason)
+            self._flags.raise_fault(StoreFault.DISK_FULL, reason)
         elif self.level is Level.FULL:
-            self._flags.clear(Trouble.DISK_FULL)
+            self._flags.clear(StoreFault.DISK_FULL)
             log.warning("the disk has room again: puts are accepted")
         risen, self.level = level > self.level, level
         if risen and level >= Level.YOUNG_FILES_GO:
@@ -265,7 +265,7 @@ class Retention:
         )
 
 
-def explain_retention(engine: Engine, records: Records, offsets: GroupOffsets | None) -> Outlook:
+def explain_retention(engine: Engine, records: RecordReader, offsets: GroupOffsets | None) -> Outlook:
     """See `MessageStore.explain_retention`. Raises BadStore if a config file cannot be read."""
     if offsets is None:
         config = ConfigFiles(engine.io, engine.layout.config)

@@ -61,7 +61,7 @@ class DerivedCleaner:
         self._queues = engine.queues
         self._index = engine.index
         self._deleted_topics = engine.deleted_topics
-        self._standstill = engine.dispatcher.standstill
+        self._standstill = engine.dispatcher.paused
         self._dropper = dropper
         self._pause = pause
         self._done_up_to = -1

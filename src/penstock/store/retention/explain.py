@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import msgspec
 
 from penstock.store.engine import Engine
-from penstock.store.records import Records
+from penstock.store.records import RecordReader
 from penstock.store.retention.policy import (
     Cause,
     DiskUsage,
@@ -72,7 +72,7 @@ class Outlook(msgspec.Struct, frozen=True):
 class Explainer:
     """Computes the prediction for one engine. Stateless."""
 
-    def __init__(self, engine: Engine, records: Records) -> None:
+    def __init__(self, engine: Engine, records: RecordReader) -> None:
         self._io = engine.io
         self._log = engine.log
         self._queues = engine.queues

@@ -76,7 +76,7 @@ class TopicCleaner:
                 self._deleted_topics.add(going, log_end)
 
         with self._exclusive():
-            self._log.forget(pick, note)
+            self._log.restart_queues(pick, note)
             self._dispatcher.set_deleted(self._deleted_topics.ends)
             for queue in [queue for queue in self._queues if queue.topic in going]:
                 self._remove(queue)
@@ -130,7 +130,7 @@ class TopicCleaner:
             return ((queue.topic, queue.queue_id) for queue in going)
 
         with self._exclusive():
-            self._log.forget(pick, lambda log_end: None)
+            self._log.restart_queues(pick, lambda log_end: None)
             for queue in going:
                 while len(queue.files.files) > 1:
                     queue.files.drop_first(forced=True)
@@ -157,7 +157,7 @@ class TopicCleaner:
     @contextlib.contextmanager
     def _exclusive(self) -> Iterator[None]:
         try:
-            with self.gate, self._dispatcher.standstill():
+            with self.gate, self._dispatcher.paused():
                 yield
         except PutRefused as refused:
             raise StoreFailed(refused.reason, path=self._layout.root) from None

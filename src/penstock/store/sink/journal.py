@@ -22,7 +22,7 @@ from typing import Final
 import msgspec
 
 from penstock.errors import BadStore
-from penstock.store.atomic_files import read_sealed, write_sealed
+from penstock.store.atomic_files import read_checksummed, write_checksummed
 from penstock.store.io import Files
 from penstock.store.layout import Layout
 
@@ -74,14 +74,14 @@ class BatchMark(msgspec.Struct, frozen=True):
 
 def find_mark(files: Files, layout: Layout, identity: Identity) -> BatchMark | None:
     """The mark of a stored batch; None if it is missing or invalid."""
-    mark = read_sealed(files, _path(layout, identity), BatchMark)
+    mark = read_checksummed(files, _path(layout, identity), BatchMark)
     return mark if mark is not None and mark.covers(identity) else None
 
 
 def check_mark_readable(files: Files, layout: Layout, identity: Identity) -> None:
     """Raises BadStore if the mark is invalid, because then it is unknown what is stored."""
     path = _path(layout, identity)
-    if files.exists(path) and read_sealed(files, path, BatchMark) is None:
+    if files.exists(path) and read_checksummed(files, path, BatchMark) is None:
         raise BadStore(
             f"the mark cannot be read, so it is unknown whether {identity} is stored already; remove the mark to store "
             "the batch (again)",
@@ -91,7 +91,7 @@ def check_mark_readable(files: Files, layout: Layout, identity: Identity) -> Non
 
 def write_mark(files: Files, layout: Layout, mark: BatchMark) -> None:
     """Raises StoreFailed; the batch then does not count as stored."""
-    write_sealed(files, _path(layout, mark.identity), mark)
+    write_checksummed(files, _path(layout, mark.identity), mark)
 
 
 def remove_mark(files: Files, layout: Layout, identity: Identity) -> None:
@@ -155,12 +155,12 @@ class Journal(msgspec.Struct, frozen=True):
 
 def read_journal(files: Files, layout: Layout) -> Journal | None:
     """None if the journal is missing or invalid; use `files.exists` to distinguish the two."""
-    return read_sealed(files, layout.sink_journal, Journal)
+    return read_checksummed(files, layout.sink_journal, Journal)
 
 
 def write_journal(files: Files, layout: Layout, journal: Journal) -> None:
     """Raises StoreFailed; the old journal then stays."""
-    write_sealed(files, layout.sink_journal, journal)
+    write_checksummed(files, layout.sink_journal, journal)
 
 
 def pending_start(files: Files, layout: Layout) -> int | None:

@@ -21,14 +21,14 @@ import msgspec
 from penstock.clock import now_ms
 from penstock.format import kernels
 from penstock.format.rows import Reason
-from penstock.store.atomic_files import write_sealed
+from penstock.store.atomic_files import write_checksummed
 from penstock.store.damage import Quarantine
 from penstock.store.dispatch_state import read_state
 from penstock.store.io import Files
 from penstock.store.layout import Layout
 from penstock.store.log_walk import next_valid
 from penstock.store.mapped_file import MappedFile
-from penstock.store.mapped_file_queue import MAX_IN_A_ROW, FolderShape, MappedFileQueue, file_name
+from penstock.store.mapped_file_queue import MAX_MISSING_IN_A_ROW, FolderListing, MappedFileQueue, file_name
 from penstock.store.sink.journal import Intent, Journal, find_mark, read_journal, write_journal
 
 _ROWS: Final = 65_536
@@ -52,7 +52,7 @@ def resolve_pending_batch(files: Files, layout: Layout, file_size: int) -> str:
     if mark is not None:
         write_journal(files, layout, journal.committed(mark.end))
         return ""
-    shape = MappedFileQueue(files, layout.commit_log, file_size).look(may_lack=MAX_IN_A_ROW)
+    shape = MappedFileQueue(files, layout.commit_log, file_size).listing(max_missing=MAX_MISSING_IN_A_ROW)
     if not _only_batch_follows(files, layout, pending, shape, file_size):
         kept = _quarantine_journal(files, layout)
         return (
@@ -77,7 +77,7 @@ def drop_batches_beyond(files: Files, layout: Layout, end: int) -> None:
 
 def _quarantine_journal(files: Files, layout: Layout) -> Path:
     # The journal is small, so the quarantine's limit does not apply.
-    return Quarantine(files, layout.quarantine, now_ms, may_exceed=lambda *_: True).take(layout.sink_journal)
+    return Quarantine(files, layout.quarantine, now_ms, may_exceed=lambda *_: True).move_in(layout.sink_journal)
 
 
 # -- inspecting ------------------------------------------------------------------------------------------------------
@@ -92,7 +92,7 @@ def _mapped(files: Files, layout: Layout, offset: int) -> Iterator[MappedFile]:
         file.shut_down()
 
 
-def _only_batch_follows(files: Files, layout: Layout, pending: Intent, shape: FolderShape, file_size: int) -> bool:
+def _only_batch_follows(files: Files, layout: Layout, pending: Intent, shape: FolderListing, file_size: int) -> bool:
     """Whether all records after the start belong to the batch."""
     for offset in shape.offsets:
         if offset + file_size <= pending.start:
@@ -118,7 +118,7 @@ def _holds_others(file: MappedFile, position: int, born_timestamp: int) -> bool:
 # -- truncating ------------------------------------------------------------------------------------------------------
 
 
-def _truncate(files: Files, layout: Layout, start: int, shape: FolderShape, file_size: int) -> int:
+def _truncate(files: Files, layout: Layout, start: int, shape: FolderListing, file_size: int) -> int:
     """Removes everything from `start` on from the log; returns about how many bytes that were."""
     offsets = [*shape.offsets, *(() if shape.unfinished is None else (shape.unfinished,))]
     if not offsets:
@@ -152,4 +152,4 @@ def _rewind_note(files: Files, layout: Layout, start: int) -> None:
             queues=[queue for queue in state.queues if queue.end <= start],
             index_end=index_end,
         )
-        write_sealed(files, layout.dispatched, rewound)
+        write_checksummed(files, layout.dispatched, rewound)

@@ -29,7 +29,7 @@ import msgspec
 from penstock.errors import BadSettings, BadStore
 from penstock.pipeline.decode import Decode
 from penstock.pipeline.jobs.common import held
-from penstock.store.atomic_files import read_sealed, write_sealed
+from penstock.store.atomic_files import read_checksummed, write_checksummed
 from penstock.store.io import Files
 
 FORMATS: Final = ("parquet", "json", "delta", "iceberg")
@@ -103,9 +103,9 @@ class ExportFolder:
         files = Files()
         self.check()
         with held(self.own, "another export into this folder is running; wait for it"):
-            before = read_sealed(files, self._wish, Export)
+            before = read_checksummed(files, self._wish, Export)
             if before is None:
-                write_sealed(files, self._wish, wish)
+                write_checksummed(files, self._wish, wish)
             elif difference := _difference(before, wish):
                 raise BadSettings(
                     f"--to {self.root}: this export was begun with another {difference}; repeat it, or use a new folder"
@@ -114,7 +114,7 @@ class ExportFolder:
 
     def wish(self) -> Export:
         """What the export in this folder is. Raises BadSettings if there is none."""
-        found = read_sealed(Files(), self._wish, Export)
+        found = read_checksummed(Files(), self._wish, Export)
         if found is None:
             raise BadSettings(
                 f"{self.root}: there is no export in this folder; "

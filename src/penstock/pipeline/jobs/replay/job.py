@@ -18,7 +18,7 @@ from penstock.pipeline.jobs.common import Notes, held, run_batches
 from penstock.pipeline.jobs.replay.batch import WHY, Mapping, Note, ReplayBatch, Target
 from penstock.pipeline.jobs.replay.source import ReplaySource
 from penstock.pipeline.sink_rows import WrittenRows
-from penstock.store.atomic_files import read_sealed, write_sealed
+from penstock.store.atomic_files import read_checksummed, write_checksummed
 from penstock.store.io import Files
 
 if TYPE_CHECKING:
@@ -134,10 +134,10 @@ def _run(
 def _begin(own: Path, name: str, label: str, target: Target) -> _Begun:
     """Raises BadSettings if the name stands for something else."""
     path = own / "replay.json"
-    begun = read_sealed(Files(), path, _Begun)
+    begun = read_checksummed(Files(), path, _Begun)
     if begun is None:
         begun = _Begun(label, target.label, secrets.token_hex(8))
-        write_sealed(Files(), path, begun)
+        write_checksummed(Files(), path, begun)
     elif (begun.source, begun.target) != (label, target.label):
         raise BadSettings(f"--name '{name}' is that of a replay from {begun.source} to {begun.target}; choose another")
     return begun
