@@ -16,7 +16,7 @@ from support.stores import StoreHome
 from penstock.cli.main import main
 from penstock.client.message import Message as Sent
 from penstock.errors import BadSettings, BadStore, StoreInUse
-from penstock.pipeline.jobs.common import Where
+from penstock.pipeline.jobs.common import JobInput
 from penstock.pipeline.lake import Lake, LakeTable, init_project, run_project
 from penstock.pipeline.lake.run import _sentence
 from penstock.store import Message
@@ -34,7 +34,7 @@ def home(tmp_path: Path) -> StoreHome:
 
 
 def test_a_new_lake_has_a_table_for_each_topic(home: StoreHome, tmp_path: Path) -> None:
-    made = init_project(tmp_path / "lake", Where(stores=(str(home.path),)), "json")
+    made = init_project(tmp_path / "lake", JobInput(stores=(str(home.path),)), "json")
     assert [(each.topic, each.table, each.decode) for each in made.topics] == [
         ("Clicks-2", "topic_clicks_2", "json"),
         ("orders", "topic_orders", "json"),
@@ -52,13 +52,13 @@ def test_a_new_lake_has_a_table_for_each_topic(home: StoreHome, tmp_path: Path) 
 
 def test_a_lake_of_a_cluster(b: LocalBroker, tmp_path: Path) -> None:
     send(b, [Sent("orders", b"1")])
-    made = init_project(tmp_path / "lake", Where(namesrv=b.namesrv))
+    made = init_project(tmp_path / "lake", JobInput(namesrv=b.namesrv))
     assert "orders" in [each.topic for each in made.topics]
-    assert Lake.read(tmp_path / "lake").where == Where(namesrv=b.namesrv)
+    assert Lake.read(tmp_path / "lake").job_input == JobInput(namesrv=b.namesrv)
 
 
 def test_what_is_there_is_not_overwritten(home: StoreHome, tmp_path: Path) -> None:
-    where = Where(stores=(str(home.path),))
+    where = JobInput(stores=(str(home.path),))
     before = home.listing()
     with pytest.raises(BadSettings, match="there is something here already"):
         init_project(home.path, where)
@@ -100,7 +100,7 @@ def test_a_topic_may_leave_out_what_it_holds(tmp_path: Path) -> None:
 def test_a_run_says_what_is_missing_before_spark_is_started(home: StoreHome, tmp_path: Path) -> None:
     with pytest.raises(BadSettings, match="this is no lake; make one with `penstock pipeline lake init`"):
         run_project(tmp_path)
-    init_project(tmp_path / "lake", Where(stores=(str(home.path),)))
+    init_project(tmp_path / "lake", JobInput(stores=(str(home.path),)))
     home.path.rename(tmp_path / "elsewhere")
     with pytest.raises(BadStore, match=r"there is no store here; lake\.yml of .* names it"):
         run_project(tmp_path / "lake")
@@ -111,7 +111,7 @@ def test_a_run_says_what_is_missing_before_spark_is_started(home: StoreHome, tmp
 
 
 def test_a_run_beside_another_one_is_told_so_before_spark_is_started(home: StoreHome, tmp_path: Path) -> None:
-    init_project(tmp_path / "lake", Where(stores=(str(home.path),)))
+    init_project(tmp_path / "lake", JobInput(stores=(str(home.path),)))
     lock = tmp_path / "lake" / "catalog" / "metastore" / "dbex.lck"
     lock.parent.mkdir()
     hold = (

@@ -10,14 +10,14 @@ import pytest
 from support.stores import is_one_sentence
 
 from penstock.errors import BadSettings
-from penstock.pipeline.options import EARLIEST, LATEST, TABLE, Options, Wish
+from penstock.pipeline.options import EARLIEST, LATEST, TABLE, OffsetSpec, Options
 
 PLACE = {"path": "/data/store"}
 EMPTY = "it must not be empty"
 NUMBER = "it must be a whole number of at least"
 BYTES = "it must be a number of bytes such as 1048576, 64m or 1g"
 FLAG = "it must be true or false"
-BY_QUEUE = Wish(by_queue={("o", "", 0): 5})
+BY_QUEUE = OffsetSpec(by_queue={("o", "", 0): 5})
 
 # What is written, what it becomes, what is refused, and why.
 VALUES: dict[str, tuple[str, Any, str, str]] = {
@@ -30,8 +30,8 @@ VALUES: dict[str, tuple[str, Any, str, str]] = {
     "order": ("LOG", "log", "time", "it must be one of queue, log"),
     "tags": ("a || b", "a || b", "", EMPTY),
     "keys": ("k1,k2", ("k1", "k2"), ",", "it must name at least one"),
-    "startingOffsets": ("earliest", Wish(EARLIEST), "begin", "it must be earliest, latest, group:NAME, or JSON"),
-    "endingOffsets": ("latest", Wish(LATEST), "earliest", "it must be latest, or JSON"),
+    "startingOffsets": ("earliest", OffsetSpec(EARLIEST), "begin", "it must be earliest, latest, group:NAME, or JSON"),
+    "endingOffsets": ("latest", OffsetSpec(LATEST), "earliest", "it must be latest, or JSON"),
     "startingTimestamp": ("1600000000000", 1_600_000_000_000, "-1", f"{NUMBER} 0"),
     "endingTimestamp": ("0", 0, "2020-01-01", f"{NUMBER} 0"),
     "startingOffsetsByTimestamp": ('{"o": {"0": 5}}', BY_QUEUE, "5", "it must be JSON such as"),

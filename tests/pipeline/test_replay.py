@@ -9,8 +9,8 @@ import pyarrow as pa
 import pytest
 
 from penstock.errors import BadSettings
-from penstock.pipeline.jobs.common import Where
-from penstock.pipeline.jobs.replay import Mapping, Target, from_export, from_files, from_place
+from penstock.pipeline.jobs.common import JobInput
+from penstock.pipeline.jobs.replay import Mapping, Target, from_export, from_files, from_input
 from penstock.pipeline.jobs.replay.batch import paced
 from penstock.pipeline.jobs.replay.job import _refuse_circles
 
@@ -79,20 +79,20 @@ def test_a_target_is_one_place_and_a_name_is_that_of_a_folder(tmp_path: Path, mo
 
 
 def test_a_replay_does_not_read_what_it_writes(tmp_path: Path) -> None:
-    here, there = Where(stores=(str(tmp_path),)), Target(store=str(tmp_path))
+    here, there = JobInput(stores=(str(tmp_path),)), Target(store=str(tmp_path))
     for mapping in (Mapping(), Mapping(to_topic="a")):
         with pytest.raises(BadSettings, match="name another one"):
-            _refuse_circles(from_place(here, "a"), there, mapping)
-    _refuse_circles(from_place(here, "a"), there, Mapping(to_topic="b"))
-    _refuse_circles(from_place(here, "a"), Target(store=str(tmp_path / "other")), Mapping())
-    cluster = from_place(Where(namesrv="127.0.0.1:1"), "a")
+            _refuse_circles(from_input(here, "a"), there, mapping)
+    _refuse_circles(from_input(here, "a"), there, Mapping(to_topic="b"))
+    _refuse_circles(from_input(here, "a"), Target(store=str(tmp_path / "other")), Mapping())
+    cluster = from_input(JobInput(namesrv="127.0.0.1:1"), "a")
     with pytest.raises(BadSettings, match="name another one"):
         _refuse_circles(cluster, Target(namesrv="127.0.0.1:1"), Mapping())
 
 
 def test_a_source_must_be_there(tmp_path: Path) -> None:
     with pytest.raises(BadSettings, match="which messages"):
-        from_place(Where(stores=("a",))).check()
+        from_input(JobInput(stores=("a",))).check()
     with pytest.raises(BadSettings, match="no such folder"):
         from_export(str(tmp_path / "none")).check()
     with pytest.raises(BadSettings, match="it must be one of parquet, json"):

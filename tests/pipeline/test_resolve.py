@@ -9,7 +9,7 @@ from support.stores import is_one_sentence
 
 from penstock.errors import BadSettings, DataLost, PenstockError
 from penstock.pipeline.options import EARLIEST, LATEST, Options
-from penstock.pipeline.plan import Offsets, check_range, choose_queues, ends, spans_between, starts
+from penstock.pipeline.plan import Offsets, check_range, choose_queues, end_offsets, spans_between, start_offsets
 from penstock.pipeline.ranges import OffsetRange, Queue, ReadTask
 from penstock.pipeline.store_source import log_queue
 
@@ -118,11 +118,11 @@ def test_a_long_list_of_topics_is_cut_short_in_the_sentence() -> None:
 
 
 def begin(place: Given, otherwise: int = EARLIEST, queues: Sequence[Queue] = (A0, A1), **given: str) -> Offsets:
-    return starts(place, queues, options(topic="orders", **given), otherwise=otherwise)
+    return start_offsets(place, queues, options(topic="orders", **given), otherwise=otherwise)
 
 
 def end(place: Given, queues: Sequence[Queue] = (A0, A1), **given: str) -> Offsets:
-    return ends(place, queues, options(topic="orders", **given))
+    return end_offsets(place, queues, options(topic="orders", **given))
 
 
 def test_a_batch_begins_at_the_earliest_and_a_stream_at_the_latest(place: Given) -> None:
@@ -194,7 +194,10 @@ def test_the_log_goes_by_words_and_times_only(given: dict[str, str], starting: b
     log = log_queue("a")
     place, asked = Given({log: (4096, 9000)}), options(order="log", **given)
     said = refused(
-        BadSettings, lambda: starts(place, [log], asked, otherwise=EARLIEST) if starting else ends(place, [log], asked)
+        BadSettings,
+        lambda: (
+            start_offsets(place, [log], asked, otherwise=EARLIEST) if starting else end_offsets(place, [log], asked)
+        ),
     )
     assert "goes by queue, and order=log does not; use earliest, latest or a time" in said
 

@@ -15,7 +15,7 @@ from penstock.errors import BadMessage, BadSettings, BadStore, PenstockError, St
 from penstock.pipeline.options import Options
 from penstock.pipeline.sink import make_stream_writer, make_writer
 from penstock.pipeline.sink_rows import RowOrigin, WrittenRows
-from penstock.pipeline.store_sink import RowCheck, Staged, StoreTarget
+from penstock.pipeline.store_sink import RowCheck, StagedRows, StoreTarget
 from penstock.store import Message, MessageStore, Settings
 from penstock.store.sink.commit import TopicQueues
 from penstock.store.sink.journal import Identity, WriterKind
@@ -234,7 +234,7 @@ def target(tmp_path: Path) -> StoreTarget:
 ROWS = WrittenRows.of(columns_of("body string, keys array<string>"), "t")
 
 
-def stage(target: StoreTarget, identity: Identity, partition: int, *bodies: str) -> Staged:
+def stage(target: StoreTarget, identity: Identity, partition: int, *bodies: str) -> StagedRows:
     batches = [pa.RecordBatch.from_pydict({"body": [body], "keys": [[body, "all"]]}) for body in bodies]
     return target.stage(identity, "run", ROWS, partition, batches)
 

@@ -16,18 +16,18 @@ from support.pipeline import Answers, Tasks, audit_here, in_process, stores_at, 
 
 from penstock.cli.main import main
 from penstock.errors import BadSettings, BadStore
-from penstock.pipeline.jobs.common import Where
+from penstock.pipeline.jobs.common import JobInput
 from penstock.pipeline.jobs.verify import (
     AuditAnswer,
     AuditPiece,
     LogPiece,
-    Packed,
+    PackedPlan,
     Stores,
     answer,
     audit_stores,
     tasks_of,
 )
-from penstock.pipeline.ranges import size_of_pieces
+from penstock.pipeline.ranges import piece_size_for
 from penstock.store import MessageStore, Settings
 from penstock.store.audit.files import NumberedFile
 from penstock.store.audit.plan import AuditRange
@@ -98,7 +98,7 @@ def test_without_any_store_nothing_is_begun(tmp_path: Path) -> None:
     with pytest.raises(BadSettings, match="matches no folder"):
         stores_at(tmp_path / "none*")
     with pytest.raises(BadSettings, match="which stores"):
-        Stores.find(Where(namesrv="127.0.0.1:9876"))
+        Stores.find(JobInput(namesrv="127.0.0.1:9876"))
 
 
 def test_the_command_does_not_start_spark_where_there_is_no_store(
@@ -247,19 +247,19 @@ def test_what_the_system_refuses_a_worker_is_an_answer(store: SoundStore, monkey
         return in_process(tasks)
 
     audit_stores(stores_at(store.folder), run)
-    monkeypatch.setattr("penstock.pipeline.jobs.audit_tasks.audit_range", refuse)
+    monkeypatch.setattr("penstock.pipeline.jobs.verify.audit_range", refuse)
     assert answer(taken[-1]) == AuditAnswer(problem="a file: Permission denied")
 
 
 def test_pieces_are_neither_too_many_nor_too_large() -> None:
-    assert size_of_pieces(0, 2) == size_of_pieces(64 << 20, 2) == 16 << 20
-    assert size_of_pieces(1 << 30, 2) == size_of_pieces(2 << 30, 4) == 128 << 20
-    assert size_of_pieces(1 << 40, 2) == 512 << 20
+    assert piece_size_for(0, 2) == piece_size_for(64 << 20, 2) == 16 << 20
+    assert piece_size_for(1 << 30, 2) == piece_size_for(2 << 30, 4) == 128 << 20
+    assert piece_size_for(1 << 40, 2) == 512 << 20
 
 
 def test_small_pieces_share_tasks_and_large_ones_do_not() -> None:
     def piece(size: int) -> LogPiece:
-        return LogPiece(Packed(b""), AuditRange(NumberedFile(0, size, Path("file")), 0, size, True))
+        return LogPiece(PackedPlan(b""), AuditRange(NumberedFile(0, size, Path("file")), 0, size, True))
 
     def shape(*sizes: int) -> list[list[int]]:
         return [[number for number, _ in task] for task in tasks_of([piece(size) for size in sizes])]

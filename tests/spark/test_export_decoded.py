@@ -105,8 +105,8 @@ def values(lake: Path, form: str) -> dict[int, dict[str, Any]]:
     elif form == "iceberg":
         from penstock.pipeline.jobs.export.tables import open_catalog
 
-        wish = Export(to=str(lake), format=form)
-        rows = open_catalog(wish).load_table(wish.table).scan().to_arrow().to_pylist()
+        spec = Export(to=str(lake), format=form)
+        rows = open_catalog(spec).load_table(spec.table).scan().to_arrow().to_pylist()
     else:
         rows = ds.dataset(lake, format="parquet", partitioning="hive").to_table().to_pylist()
     return {row["queue_offset"]: row["value"] for row in rows}

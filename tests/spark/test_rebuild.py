@@ -11,7 +11,7 @@ from support.damage import DamagedHome, derived
 
 from penstock.cli.main import main
 from penstock.errors import PenstockError, StoreInUse
-from penstock.pipeline.jobs.common import Where
+from penstock.pipeline.jobs.common import JobInput
 from penstock.pipeline.jobs.rebuild import rebuild
 from penstock.store import Message
 
@@ -38,7 +38,7 @@ def test_several_stores_come_out_as_one_process_builds_them(
     (damaged.path / "penstock" / "deleted_topics.json").unlink()
     expected = DamagedHome(damaged.copy_to(tmp_path / "expected").path)
     expected.rebuild()
-    where = Where(stores=(str(filled.path), str(damaged.path)), settings=SIZES)
+    where = JobInput(stores=(str(filled.path), str(damaged.path)), settings=SIZES)
     first, second = rebuild(spark, where, range_size=3000)
     assert derived(filled.path) == due
     assert derived(damaged.path) == derived(expected.path)
@@ -65,7 +65,7 @@ def test_the_command_builds_one_topic_and_says_what_it_did(
 def test_a_store_in_use_and_what_a_worker_meets_are_said_in_one_sentence(
     spark: SparkSession, filled: DamagedHome, tmp_path: Path
 ) -> None:
-    where = Where(stores=(str(filled.path),), settings=SIZES)
+    where = JobInput(stores=(str(filled.path),), settings=SIZES)
     with filled.open_small():
         with pytest.raises(StoreInUse, match=r"build into another folder with .* --into DIR"):
             rebuild(spark, where)

@@ -14,8 +14,8 @@ from support.stores import StoreHome
 from penstock.cli.main import main
 from penstock.errors import PenstockError
 from penstock.format.record import Record
-from penstock.pipeline.jobs.common import Where
-from penstock.pipeline.jobs.replay import Mapping, Target, from_place, replay
+from penstock.pipeline.jobs.common import JobInput
+from penstock.pipeline.jobs.replay import Mapping, Target, from_input, replay
 from penstock.pipeline.jobs.replay import batch as replay_batch
 from penstock.store import Message
 from penstock.testing import broker
@@ -44,11 +44,11 @@ def test_two_runs_with_traffic_between_and_a_kill_miss_and_double_nothing(
 ) -> None:
     other = StoreHome(tmp_path / "other")
     small(other)
-    source, target = from_place(Where(stores=(str(home.path),)), "orders"), Target(store=str(other.path))
+    source, target = from_input(JobInput(stores=(str(home.path),)), "orders"), Target(store=str(other.path))
     mapping = Mapping(where="body not like '%: 4,%'", maps=("tags=upper(tags)",))
     put = [body for topic, _, body in fill_days(home, 0, 10) if topic == "orders"]
     with monkeypatch.context() as patched:
-        patched.setattr(replay_batch.Notes, "write", killed)  # stored, and killed before that is noted
+        patched.setattr(replay_batch.BatchLog, "write", killed)  # stored, and killed before that is noted
         with pytest.raises(PenstockError, match="Spark says: killed"):
             replay(spark, source, target, mapping)
     put += [body for topic, _, body in fill_days(home, 10, 4) if topic == "orders"]
@@ -135,7 +135,7 @@ def test_a_time_range_of_a_topic_goes_to_another_topic_of_its_own_store(spark: S
     fill_days(home, 0, 8)
     begin = home.clock.now
     fill_days(home, 8, 8)
-    source = from_place(Where(stores=(str(home.path),)), "orders", since_ms=begin + 1)
+    source = from_input(JobInput(stores=(str(home.path),)), "orders", since_ms=begin + 1)
     mapping = Mapping(to_topic="again", since_ms=begin + 1, keys=("k8", "k10", "k0"))
     done = replay(spark, source, Target(store=str(home.path)), mapping)
     assert (done.read, done.sent) == (4, 2)

@@ -57,10 +57,10 @@ class ClusterTarget:
         with Producer(self.group, config, options=_PATIENCE) as producer:
             sender = _Sender(producer)
             for batch in batches:
-                place = RowOrigin(partition, count)
-                fields = rows.messages(batch, place).to_pylist(maps_as_pydicts="lossy")
+                origin = RowOrigin(partition, count)
+                fields = rows.messages(batch, origin).to_pylist(maps_as_pydicts="lossy")
                 sender.send(
-                    [_message(each, keys.of(count + number), place, number) for number, each in enumerate(fields)]
+                    [_message(each, keys.of(count + number), origin, number) for number, each in enumerate(fields)]
                 )
                 count += batch.num_rows
         return count
@@ -87,7 +87,7 @@ class _Row:
 
     message: Message
     queue_id: int | None
-    place: RowOrigin
+    origin: RowOrigin
     number: int
 
     @property
@@ -102,7 +102,7 @@ class _Row:
         return len(self.message.body) + sum(map(len, self.message.all_properties().values())) + 100
 
 
-def _message(fields: dict[str, Any], unique_key: str, place: RowOrigin, number: int) -> _Row:
+def _message(fields: dict[str, Any], unique_key: str, origin: RowOrigin, number: int) -> _Row:
     properties = {name: value for name, value in (fields.get("properties") or {}).items() if value is not None}
     properties.setdefault(UNIQ_KEY, unique_key)
     keys, body, level = fields.get("keys") or (), fields["body"], fields.get("delay_level") or 0
@@ -121,8 +121,8 @@ def _message(fields: dict[str, Any], unique_key: str, place: RowOrigin, number: 
             delay_level=level,
         )
     except BadMessage as error:
-        raise place.refused(number, str(error)) from None
-    return _Row(message, fields.get("queue_id"), place, number)
+        raise origin.refused(number, str(error)) from None
+    return _Row(message, fields.get("queue_id"), origin, number)
 
 
 class _Sender:
@@ -142,7 +142,7 @@ class _Sender:
                 else:
                     self._producer.send_batch([row.message for row in group], queue=queue)
             except BadMessage as error:
-                raise first.place.refused(first.number, str(error)) from None
+                raise first.origin.refused(first.number, str(error)) from None
 
     def _queue(self, row: _Row) -> MessageQueue | None:
         """The queue that a row names; where several brokers have it, each in turn."""

@@ -53,7 +53,7 @@ from penstock.format.kernels import Longs, Rows
 from penstock.format.rows import ROW, Reason
 from penstock.pipeline.options import Options
 from penstock.pipeline.ranges import Flaw, OffsetRange, Queue, RowPage
-from penstock.pipeline.store_tasks import gone
+from penstock.pipeline.store_tasks import lost_messages
 from penstock.protocol.bodies.queues import MessageQueue
 from penstock.protocol.codes import ResponseCode
 from penstock.protocol.subscription import EVERYTHING
@@ -65,7 +65,7 @@ _TIMEOUT_S: Final = 10.0
 """For one request: a page from a cold disk takes a broker longer than what clients usually wait."""
 _FIRST_PAUSE_S: Final = 0.1
 _LONGEST_PAUSE_S: Final = 2.0
-_AT_ONCE: Final = 256
+_MAX_CONCURRENT: Final = 256
 """Requests that wait for their answers."""
 _BUSY: Final = frozenset({ResponseCode.SYSTEM_BUSY, ResponseCode.SERVICE_NOT_AVAILABLE})
 
@@ -99,7 +99,7 @@ class ClusterLink:
         self._reached = reached
         config = ClientConfig(access.namesrv, credentials=access.credentials, timeout_s=_TIMEOUT_S)
         self._thread = LoopThread("penstock pipeline")
-        self.instance = self._thread.run(_make(config))
+        self.instance = self._thread.run(_create_instance(config))
         self.offsets = QueueOffsets(self.instance)
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
@@ -122,7 +122,7 @@ class ClusterLink:
 
     # -- within its loop -------------------------------------------------------------------------------------
 
-    async def steadily(self, ask: Callable[[], Awaitable[T]], doing: str, topics: tuple[str, ...] = ()) -> T:
+    async def with_retries(self, ask: Callable[[], Awaitable[T]], doing: str, topics: tuple[str, ...] = ()) -> T:
         """What `ask` returns, which is called again while the cluster is away for a moment.
 
         A cluster that was never reached is not waited for: its address is more likely wrong. `doing` is for the error,
@@ -134,7 +134,7 @@ class ClusterLink:
             try:
                 found = await ask()
             except (Unreachable, NoAnswer, NoRoute, Refused) as error:
-                if not self._may_pass(error):
+                if not self._is_transient(error):
                     raise
                 waited = clock() - began
                 if waited >= self._access.patience_s:
@@ -149,14 +149,14 @@ class ClusterLink:
                 self._reached = True
                 return found
 
-    async def pull(self, queue: Queue, offset: int, most: int, tags: str = EVERYTHING) -> PulledRecords:
+    async def pull(self, queue: Queue, offset: int, max_messages: int, tags: str = EVERYTHING) -> PulledRecords:
         """A page from the queue's master, which alone has everything. Steadily."""
         pull = Pull(
             group=self._access.group,
             queue=message_queue(queue),
             offset=offset,
             subscription=make_subscription(queue.topic, tags),
-            max_messages=most,
+            max_messages=max_messages,
         )
 
         async def ask() -> PulledRecords:
@@ -165,23 +165,23 @@ class ClusterLink:
             return await pull_records(self.instance, pull, routes.address(queue.broker))
 
         doing = f"topic {queue.topic} queue {queue.queue_id} of broker {queue.broker} was being read from {offset} on"
-        return await self.steadily(ask, doing, (queue.topic,))
+        return await self.with_retries(ask, doing, (queue.topic,))
 
     async def min_offset(self, queue: Queue) -> int:
         """Of the oldest message that is still there. Steadily."""
         doing = f"the oldest message of topic {queue.topic} queue {queue.queue_id} was being asked for"
-        return await self.steadily(lambda: self.offsets.min_offset(message_queue(queue)), doing, (queue.topic,))
+        return await self.with_retries(lambda: self.offsets.min_offset(message_queue(queue)), doing, (queue.topic,))
 
-    def _may_pass(self, error: PenstockError) -> bool:
+    def _is_transient(self, error: PenstockError) -> bool:
         """Whether the same request may be answered a little later."""
         if isinstance(error, Refused):
             return error.code in _BUSY
         return self._reached
 
 
-async def all_of(work: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
+async def gather_limited(work: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
     """What all of them return, a limited number at a time; the first error ends the others."""
-    limit = asyncio.Semaphore(_AT_ONCE)
+    limit = asyncio.Semaphore(_MAX_CONCURRENT)
 
     async def one(each: Coroutine[Any, Any, T]) -> T:
         async with limit:
@@ -204,7 +204,7 @@ def message_queue(queue: Queue) -> MessageQueue:
     return MessageQueue(broker_name=queue.broker, queue_id=queue.queue_id, topic=queue.topic)
 
 
-async def _make(config: ClientConfig) -> ClientInstance:
+async def _create_instance(config: ClientConfig) -> ClientInstance:
     return ClientInstance(config)
 
 
@@ -229,7 +229,7 @@ class RangePuller:
         self._link = link
         self._tags = tags
         self._fail_on_data_loss = fail_on_data_loss
-        self._told: set[OffsetRange] = set()
+        self._reported: set[OffsetRange] = set()
 
     async def pieces(self, span: OffsetRange, start: int, stop: int) -> AsyncGenerator[RecordPage, None]:
         """The part of a span from `start` to `stop`, in order. Raises DataLost, unless that is allowed."""
@@ -238,11 +238,11 @@ class RangePuller:
             one_by_one = at < careful_until
             page = await self._link.pull(queue, at, 1 if one_by_one else min(stop - at, _MAX_MESSAGES), self._tags)
             if page.status in (PullStatus.OFFSET_ILLEGAL, PullStatus.NO_NEW_MSG) and page.next_offset <= at:
-                self._lose(span, at, span.stop)  # the queue ends before the range does
+                self._report_loss(span, at, span.stop)  # the queue ends before the range does
                 return
             if page.status is PullStatus.OFFSET_ILLEGAL:
                 following = page.min_offset if page.min_offset > at else span.stop
-                self._lose(span, at, min(following, span.stop))
+                self._report_loss(span, at, min(following, span.stop))
                 at = following
                 continue
             if page.next_offset <= at:
@@ -250,11 +250,11 @@ class RangePuller:
                     f"broker {queue.broker} answers a pull of topic {queue.topic} queue {queue.queue_id} at {at} with "
                     f"{page.next_offset} as the next offset, which leads nowhere"
                 )
-            rows, flaw = sound_rows(page.body, queue, at)
+            rows, flaw = valid_rows(page.body, queue, at)
             following, flaws = page.next_offset, []
             if flaw is not None and not one_by_one:
                 # Which message is damaged is known for sure only if it comes alone.
-                careful_until, following = page.next_offset, _behind(rows, at)
+                careful_until, following = page.next_offset, _offset_after(rows, at)
             elif flaw is not None and following <= stop:
                 flaws = [flaw._replace(queue_offset=following - 1)]
             inside = rows[: int(np.searchsorted(rows["queue_offset"], stop))]
@@ -269,45 +269,45 @@ class RangePuller:
         """Flaws for the messages of a range that the broker did not give, as far as they are not lost."""
         if len(there) == stop - start:
             return []
-        told = {flaw.queue_offset for flaw in known}.union(there.tolist())
-        missing = [number for number in range(start, stop) if number not in told]
+        accounted = {flaw.queue_offset for flaw in known}.union(there.tolist())
+        missing = [number for number in range(start, stop) if number not in accounted]
         if not missing:
             return []
         lowest = await self._link.min_offset(span.queue)
         if missing[0] < lowest:
-            self._lose(span, missing[0], min(lowest, span.stop))
+            self._report_loss(span, missing[0], min(lowest, span.stop))
         return [
-            _flaw(span.queue, f"the record of queue offset {number} is missing", number)
+            _queue_flaw(span.queue, f"the record of queue offset {number} is missing", number)
             for number in missing
             if number >= lowest
         ]
 
-    def _lose(self, span: OffsetRange, start: int, stop: int) -> None:
+    def _report_loss(self, span: OffsetRange, start: int, stop: int) -> None:
         topic, broker, queue_id = span.queue
-        error = gone(topic, broker, queue_id, start, stop)
+        error = lost_messages(topic, broker, queue_id, start, stop)
         if self._fail_on_data_loss:
             raise error
-        if span not in self._told:
-            self._told.add(span)
+        if span not in self._reported:
+            self._reported.add(span)
             log.warning("messages from %d on of topic %s queue %d (broker %s) are gone", start, topic, queue_id, broker)
 
 
-def sound_rows(body: bytes | memoryview, queue: Queue, at: int) -> tuple[Rows, Flaw | None]:
+def valid_rows(body: bytes | memoryview, queue: Queue, at: int) -> tuple[Rows, Flaw | None]:
     """Rows of a page's records up to the first that is damaged or not of this queue, and what is wrong with it."""
     if not body:
         return _NO_ROWS, None
     room = np.empty(len(body) // MIN_RECORD_SIZE + 1, ROW)
     count, _, reason = kernels.loose_rows(body, 0, True, room)
     rows = room[:count]
-    kept = _of_queue(body, rows, queue, at)
+    kept = _count_of_queue(body, rows, queue, at)
     if kept < count:
-        return rows[:kept], _flaw(queue, "a record is that of another message")
+        return rows[:kept], _queue_flaw(queue, "a record is that of another message")
     if reason != Reason.STOP:
-        return rows, _flaw(queue, f"a record is damaged ({Reason(reason).name})")
+        return rows, _queue_flaw(queue, f"a record is damaged ({Reason(reason).name})")
     return rows, None
 
 
-def _of_queue(body: bytes | memoryview, rows: Rows, queue: Queue, at: int) -> int:
+def _count_of_queue(body: bytes | memoryview, rows: Rows, queue: Queue, at: int) -> int:
     """How many rows, from the first on, are messages of the queue, in order, from an offset on."""
     topic = np.frombuffer(queue.topic.encode(), np.uint8)
     numbers = rows["queue_offset"]
@@ -322,88 +322,88 @@ def _of_queue(body: bytes | memoryview, rows: Rows, queue: Queue, at: int) -> in
     return count if same.all() else int(same.argmin())
 
 
-def _behind(rows: Rows, at: int) -> int:
+def _offset_after(rows: Rows, at: int) -> int:
     return int(rows["queue_offset"][-1]) + 1 if len(rows) else at
 
 
-def _flaw(queue: Queue, what: str, queue_offset: int | None = None) -> Flaw:
+def _queue_flaw(queue: Queue, what: str, queue_offset: int | None = None) -> Flaw:
     return Flaw(queue.topic, queue.queue_id, queue_offset, None, what)
 
 
-_RANGE: Final = 256
+_RANGE_MESSAGES: Final = 256
 """Messages of one range."""
-_PREFETCH_AT_ONCE: Final = 4
-_MAX_HELD: Final = 1 << 20
+_PREFETCH_RANGES: Final = 4
+_MAX_BUFFERED: Final = 1 << 20
 
 
-class PulledAhead:
+class Prefetcher:
     """The pieces of some spans, in order. Made within the loop; closed once."""
 
     def __init__(self, puller: RangePuller, spans: Iterable[OffsetRange]) -> None:
         self._puller = puller
         self._ranges = _ranges(spans)
-        self._under_way: deque[_Range] = deque()
+        self._in_flight: deque[_PrefetchedRange] = deque()
 
     async def next(self) -> RecordPage | None:
         """The next piece, None behind the last. Raises what the pulling of it raised."""
         while True:
-            while len(self._under_way) < _PREFETCH_AT_ONCE and (following := next(self._ranges, None)) is not None:
-                self._under_way.append(_Range(self._puller.pieces(*following)))
-            if not self._under_way:
+            while len(self._in_flight) < _PREFETCH_RANGES and (following := next(self._ranges, None)) is not None:
+                self._in_flight.append(_PrefetchedRange(self._puller.pieces(*following)))
+            if not self._in_flight:
                 return None
-            piece = await self._under_way[0].take()
+            piece = await self._in_flight[0].next_page()
             if piece is not None:
                 return piece
-            self._under_way.popleft()
+            self._in_flight.popleft()
 
     async def close(self) -> None:
         """Stops whatever is under way."""
-        for under_way in self._under_way:
-            under_way.task.cancel()
-        await asyncio.gather(*(under_way.task for under_way in self._under_way), return_exceptions=True)
-        self._under_way.clear()
+        for in_flight in self._in_flight:
+            in_flight.task.cancel()
+        await asyncio.gather(*(in_flight.task for in_flight in self._in_flight), return_exceptions=True)
+        self._in_flight.clear()
 
 
-class _Range:
+class _PrefetchedRange:
     """One range on its way. The last thing it gives is None, or the error that ended it."""
 
     def __init__(self, pieces: AsyncGenerator[RecordPage, None]) -> None:
         self._pieces = pieces
-        self._waiting: asyncio.Queue[RecordPage | Exception | None] = asyncio.Queue()
-        self._held = 0
+        self._pages: asyncio.Queue[RecordPage | Exception | None] = asyncio.Queue()
+        self._buffered = 0
         self._has_room = asyncio.Event()
         self._has_room.set()
-        self.task = asyncio.create_task(self._fill())
+        self.task = asyncio.create_task(self._pull_all())
 
-    async def take(self) -> RecordPage | None:
-        found = await self._waiting.get()
+    async def next_page(self) -> RecordPage | None:
+        found = await self._pages.get()
         if isinstance(found, Exception):
             raise found
         if found is not None:
-            self._held -= len(found.records)
-            if self._held < _MAX_HELD:
+            self._buffered -= len(found.records)
+            if self._buffered < _MAX_BUFFERED:
                 self._has_room.set()
         return found
 
-    async def _fill(self) -> None:
+    async def _pull_all(self) -> None:
         try:
             async with aclosing(self._pieces) as pieces:
                 async for piece in pieces:
-                    self._waiting.put_nowait(piece)
-                    self._held += len(piece.records)
-                    if self._held >= _MAX_HELD:
+                    self._pages.put_nowait(piece)
+                    self._buffered += len(piece.records)
+                    if self._buffered >= _MAX_BUFFERED:
                         self._has_room.clear()
                     await self._has_room.wait()
         except Exception as error:  # `take` raises it
-            self._waiting.put_nowait(error)
+            self._pages.put_nowait(error)
         else:
-            self._waiting.put_nowait(None)
+            self._pages.put_nowait(None)
 
 
 def _ranges(spans: Iterable[OffsetRange]) -> Iterator[tuple[OffsetRange, int, int]]:
     for span in spans:
-        for start in range(span.start, span.stop, _RANGE):
-            yield span, start, min(start + _RANGE, span.stop)
+        for start in range(span.start, span.stop, _RANGE_MESSAGES):
+            yield span, start, min(start + _RANGE_MESSAGES, span.stop)
 
 
 @dataclass(frozen=True, slots=True)
@@ -419,7 +419,7 @@ class ClusterTask:
         """Raises DataLost, and Unreachable where a broker stays away, Refused where it refuses."""
         schema = select_columns(columns)
         with ClusterLink(self.access, reached=True) as link:
-            reading = _Reading(link, self)
+            reading = _PageReader(link, self)
             try:
                 while pieces := link.run(reading.page()):
                     yield _page(pieces, schema)
@@ -427,12 +427,12 @@ class ClusterTask:
                 link.run(reading.close())
 
 
-class _Reading:
+class _PageReader:
     """Puts pieces together until they make a page. Belongs to the link's loop."""
 
     def __init__(self, link: ClusterLink, task: ClusterTask) -> None:
         puller = RangePuller(link, tags=task.tags, fail_on_data_loss=task.fail_on_data_loss)
-        self._ahead = PulledAhead(puller, task.spans)
+        self._prefetcher = Prefetcher(puller, task.spans)
         self._left_over: RecordPage | None = None
 
     async def page(self) -> list[RecordPage]:
@@ -440,7 +440,7 @@ class _Reading:
         pieces: list[RecordPage] = []
         rows = size = 0
         while rows < MAX_ROWS and size < MAX_BYTES:
-            piece, self._left_over = self._left_over or await self._ahead.next(), None
+            piece, self._left_over = self._left_over or await self._prefetcher.next(), None
             if piece is None:
                 break
             if pieces and piece.queue.broker != pieces[0].queue.broker:
@@ -452,7 +452,7 @@ class _Reading:
         return pieces
 
     async def close(self) -> None:
-        await self._ahead.close()
+        await self._prefetcher.close()
 
 
 def _page(pieces: list[RecordPage], schema: pa.Schema) -> RowPage:

@@ -35,7 +35,7 @@ _UNITS |= {"b": 1, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30}
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 
 
-class Wish(msgspec.Struct, frozen=True):
+class OffsetSpec(msgspec.Struct, frozen=True):
     """What was asked for, before it is known what is there."""
 
     everywhere: int | None = None
@@ -105,28 +105,28 @@ def _paths(value: str) -> tuple[str, ...]:
     return _words(value)
 
 
-def parse_offsets(value: str, *, starting: bool) -> Wish:
+def parse_offsets(value: str, *, starting: bool) -> OffsetSpec:
     """Raises ValueError with what is allowed."""
     lowered = value.lower()
     if lowered == "earliest" and starting:
-        return Wish(EARLIEST)
+        return OffsetSpec(EARLIEST)
     if lowered == "latest":
-        return Wish(LATEST)
+        return OffsetSpec(LATEST)
     if lowered.startswith("group:") and starting:
         if not value[6:].strip():
             raise ValueError("the name of the group is missing behind 'group:'")
-        return Wish(group=value[6:].strip())
+        return OffsetSpec(group=value[6:].strip())
     if value.startswith("{"):
         numbers = _by_queue(value)
         for (topic, _, queue_id), number in numbers.items():
             if number < (EARLIEST if starting else LATEST) or (not starting and number == EARLIEST):
                 raise ValueError(f"{topic} queue {queue_id}: {number} is not an offset; -2 is earliest, -1 is latest")
-        return Wish(by_queue=numbers)
+        return OffsetSpec(by_queue=numbers)
     allowed = "earliest, latest, group:NAME" if starting else "latest"
     raise ValueError(f'it must be {allowed}, or JSON such as {{"orders": {{"0": 12}}}}')
 
 
-def parse_times(value: str) -> Wish:
+def parse_times(value: str) -> OffsetSpec:
     """Milliseconds by topic, broker and queue."""
     if not value.startswith("{"):
         raise ValueError('it must be JSON such as {"orders": {"0": 1700000000000}}')
@@ -134,7 +134,7 @@ def parse_times(value: str) -> Wish:
     for (topic, _, queue_id), number in numbers.items():
         if number < 0:
             raise ValueError(f"{topic} queue {queue_id}: {number} is not a time in milliseconds")
-    return Wish(by_queue=numbers)
+    return OffsetSpec(by_queue=numbers)
 
 
 def parse_assign(value: str) -> tuple[tuple[str, str, int], ...]:
@@ -220,11 +220,12 @@ class Options:
         tuple[str, ...], READ("only messages with one of these keys, found through the index", parser=_words)
     ] = ()
     starting_offsets: Annotated[
-        Wish | None,
+        OffsetSpec | None,
         READ("where to begin", parser=partial(parse_offsets, starting=True), shown="batch `earliest`, stream `latest`"),
     ] = None
     ending_offsets: Annotated[
-        Wish | None, BATCH("where to end, exclusive", parser=partial(parse_offsets, starting=False), shown="`latest`")
+        OffsetSpec | None,
+        BATCH("where to end, exclusive", parser=partial(parse_offsets, starting=False), shown="`latest`"),
     ] = None
     starting_timestamp: Annotated[
         int | None, READ("begin at the first message stored at or after it, ms", high=LONG_MAX)
@@ -233,10 +234,10 @@ class Options:
         int | None, BATCH("end before the first message stored at or after it, ms", high=LONG_MAX)
     ] = None
     starting_offsets_by_timestamp: Annotated[
-        Wish | None, READ("the same, by topic, broker and queue", parser=parse_times)
+        OffsetSpec | None, READ("the same, by topic, broker and queue", parser=parse_times)
     ] = None
     ending_offsets_by_timestamp: Annotated[
-        Wish | None, BATCH("the same, by topic, broker and queue", parser=parse_times)
+        OffsetSpec | None, BATCH("the same, by topic, broker and queue", parser=parse_times)
     ] = None
     starting_offsets_by_timestamp_strategy: Annotated[
         str, READ("what a queue without a message at or after the time does", parser=_one_of("error", "latest"))

@@ -55,7 +55,7 @@ class TaskLimits(msgspec.Struct, frozen=True):
     min_tasks: int | None = None
 
 
-def size_of_pieces(log_bytes: int, workers: int) -> int:
+def piece_size_for(log_bytes: int, workers: int) -> int:
     """Bytes of a log in one task: so many that its own cost does not show, so few that all workers have the same to do.
 
     A task costs about 20 ms, in which a worker reads 40 MB.
@@ -63,7 +63,7 @@ def size_of_pieces(log_bytes: int, workers: int) -> int:
     return min(max(log_bytes // (_PIECES_EACH * workers), _SMALLEST_PIECE), _LARGEST_PIECE)
 
 
-def cut(spans: Iterable[OffsetRange], limits: TaskLimits) -> list[OffsetRange]:
+def split_ranges(spans: Iterable[OffsetRange], limits: TaskLimits) -> list[OffsetRange]:
     """The spans in pieces no larger than the limits say, in order; nothing is left out, nothing is there twice."""
     spans = [span for span in spans if span.count > 0]
     pieces = [_pieces(span, limits) for span in spans]
@@ -93,7 +93,7 @@ def _evenly(span: OffsetRange, pieces: int) -> list[OffsetRange]:
     ]
 
 
-def packed(spans: Sequence[OffsetRange], max_bytes: int, max_tasks: int) -> list[list[OffsetRange]]:
+def pack_ranges(spans: Sequence[OffsetRange], max_bytes: int, max_tasks: int) -> list[list[OffsetRange]]:
     """Small spans together in one task, so that a thousand quiet queues do not cost a thousand tasks.
 
     Neighbours stay neighbours. A task takes spans until it holds `max_bytes` or its share of them all.

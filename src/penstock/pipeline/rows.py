@@ -31,12 +31,12 @@ from penstock.pipeline.options import Options
 from penstock.pipeline.ranges import Flaw, ReadTask, RowPage
 from penstock.protocol.compression import MAX_SIZE, inflate_body
 
-_ROOM: Final = 64 << 20
+_MAX_PIECE_BYTES: Final = 64 << 20
 """Bytes of unpacked bodies in one piece; the one that crosses it is the last."""
 _BODY: Final = "body"
 
 
-class Inflated(NamedTuple):
+class InflatedRows(NamedTuple):
     """Rows of a batch, one after the other, with their bodies unpacked."""
 
     first_row: int
@@ -46,7 +46,7 @@ class Inflated(NamedTuple):
     """Rows of this piece, counted from its own first, whose body is still compressed, and why."""
 
 
-def inflate_bodies(batch: pa.RecordBatch, sys_flags: pa.Array, limit: int = MAX_SIZE) -> Iterator[Inflated]:
+def inflate_bodies(batch: pa.RecordBatch, sys_flags: pa.Array, limit: int = MAX_SIZE) -> Iterator[InflatedRows]:
     """The batch with its column `body` unpacked, in one piece unless the bodies grow large.
 
     `sys_flags` has the flags of the batch's rows, whether or not they are a column of it. Raises MissingPackage where
@@ -55,16 +55,16 @@ def inflate_bodies(batch: pa.RecordBatch, sys_flags: pa.Array, limit: int = MAX_
     # Flags of our own columns have no nulls, so this is a view and no copy.
     packed = np.flatnonzero(sys_flags.to_numpy(zero_copy_only=False) & COMPRESSED)
     if not len(packed) or _BODY not in batch.schema.names:
-        yield Inflated(0, batch)
+        yield InflatedRows(0, batch)
         return
     column = batch.column(_BODY)
-    first, room = 0, _ROOM
+    first, room = 0, _MAX_PIECE_BYTES
     bodies: dict[int, bytes] = {}
     failures: list[tuple[int, str]] = []
     for row in packed.tolist():
         if room <= 0:
             yield _piece(batch, first, row, bodies, failures)
-            first, room, bodies, failures = row, _ROOM, {}, []
+            first, room, bodies, failures = row, _MAX_PIECE_BYTES, {}, []
         try:
             bodies[row] = inflate_body(memoryview(column[row].as_buffer()), sys_flags[row].as_py(), limit)
         except BadRequest as error:
@@ -76,7 +76,7 @@ def inflate_bodies(batch: pa.RecordBatch, sys_flags: pa.Array, limit: int = MAX_
 
 def _piece(
     batch: pa.RecordBatch, first: int, stop: int, bodies: dict[int, bytes], failures: list[tuple[int, str]]
-) -> Inflated:
+) -> InflatedRows:
     """Rows `first` to `stop` with some of their bodies replaced."""
     part = batch.slice(first, stop - first)
     at = part.schema.get_field_index(_BODY)
@@ -84,16 +84,16 @@ def _piece(
     is_new[[row - first for row in bodies]] = True
     new = pa.array(list(bodies.values()), part.schema.field(at).type)
     column = pc.replace_with_mask(part.column(at), pa.array(is_new), new)
-    return Inflated(first, part.set_column(at, part.schema.field(at), column), tuple(failures))
+    return InflatedRows(first, part.set_column(at, part.schema.field(at), column), tuple(failures))
 
 
 BROKER: Final = "broker"
 _LOG_APPEND_TIME: Final = 1
 """Kafka's word for a time that the broker has set."""
-Make = Callable[[pa.RecordBatch], pa.Array]
+_MakeColumn = Callable[[pa.RecordBatch], pa.Array]
 
 
-def _same(name: str) -> Make:
+def _same(name: str) -> _MakeColumn:
     return lambda batch: batch.column(name)
 
 
@@ -116,7 +116,7 @@ def _timestamp_type(batch: pa.RecordBatch) -> pa.Array:
     return pa.repeat(pa.scalar(_LOG_APPEND_TIME, pa.int32()), batch.num_rows)
 
 
-_KAFKA: Final[dict[str, tuple[tuple[str, ...], Make]]] = {
+_KAFKA: Final[dict[str, tuple[tuple[str, ...], _MakeColumn]]] = {
     "key": (("properties",), _key),
     "value": (("body",), _same("body")),
     "topic": (("topic",), _same("topic")),
@@ -140,9 +140,9 @@ def make_column(name: str, batch: pa.RecordBatch, *, kafka: bool) -> pa.Array:
     return _KAFKA[name][1](batch) if kafka else batch.column(name)
 
 
-_ROWS_TOGETHER: Final = 20_000
-_BYTES_TOGETHER: Final = 8 << 20
-_SMALL: Final = 1 << 20
+_COALESCE_ROWS: Final = 20_000
+_COALESCE_BYTES: Final = 8 << 20
+_SMALL_BATCH: Final = 1 << 20
 
 
 class RowShape(msgspec.Struct, frozen=True):
@@ -191,49 +191,51 @@ class RowShape(msgspec.Struct, frozen=True):
         if self.topics is not None or self.pattern is not None:
             needed.add("topic")
         if self.mode != "DROPMALFORMED":
-            needed.add(self._place)
-        return tuple(name for name in MESSAGE_SCHEMA.names if name in needed) or (self._place,)
+            needed.add(self._position_column)
+        return tuple(name for name in MESSAGE_SCHEMA.names if name in needed) or (self._position_column,)
 
     @property
-    def _place(self) -> str:
+    def _position_column(self) -> str:
         """The column by which a row that cannot be read finds its place among the others."""
         return "physical_offset" if self.by_log else "queue_offset"
 
-    def _place_of(self, flaw: Flaw) -> int:
-        place = flaw.physical_offset if self.by_log else flaw.queue_offset
-        return -1 if place is None else place
+    def _position_of(self, flaw: Flaw) -> int:
+        position = flaw.physical_offset if self.by_log else flaw.queue_offset
+        return -1 if position is None else position
 
     def batches(self, task: ReadTask, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         """What a task reads, with exactly this schema. Raises CorruptData at the first flaw if the mode says so."""
-        return _together(batch for page in task.pages(self.native) for batch in self._shaped(page, schema))
+        return _coalesced(batch for page in task.pages(self.native) for batch in self._shape_page(page, schema))
 
-    def _shaped(self, page: RowPage, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    def _shape_page(self, page: RowPage, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         if page.flaws and self.mode == "FAILFAST":
-            where = f"{page.broker}: {_where(page.flaws[0])}"
+            where = f"{page.broker}: {_location(page.flaws[0])}"
             raise CorruptData(f"{where}{page.flaws[0].what}; mode=FAILFAST ends the read")
-        shown = self.mode == "PERMISSIVE" and not self._chooses
-        flaws = sorted(page.flaws, key=self._place_of) if shown else []
-        for batch, failures in self._unpacked(self._filtered(page.batch), page.broker):
-            made = self._columns(batch, page.broker, _said(batch.num_rows, failures) if failures else None, schema)
+        shown = self.mode == "PERMISSIVE" and not self._filters_rows
+        flaws = sorted(page.flaws, key=self._position_of) if shown else []
+        for batch, failures in self._decompressed(self._filter(page.batch), page.broker):
+            made = self._columns(
+                batch, page.broker, _corrupt_column(batch.num_rows, failures) if failures else None, schema
+            )
             if flaws and batch.num_rows:
-                places = batch.column(self._place).to_numpy()
-                here = [flaw for flaw in flaws if self._place_of(flaw) < places[-1]]
+                positions = batch.column(self._position_column).to_numpy()
+                here = [flaw for flaw in flaws if self._position_of(flaw) < positions[-1]]
                 flaws = flaws[len(here) :]
-                together = pa.concat_batches([made, self._flawed(here, page.broker, schema)])
-                order = np.argsort(np.append(places, [self._place_of(flaw) for flaw in here]), kind="stable")
+                together = pa.concat_batches([made, self._flaw_rows(here, page.broker, schema)])
+                order = np.argsort(np.append(positions, [self._position_of(flaw) for flaw in here]), kind="stable")
                 made = together.take(pa.array(order))
             yield made
         if flaws:
-            yield self._flawed(flaws, page.broker, schema)
+            yield self._flaw_rows(flaws, page.broker, schema)
 
     # -- filters ---------------------------------------------------------------------------------------------
 
     @property
-    def _chooses(self) -> bool:
+    def _filters_rows(self) -> bool:
         """Whether rows are chosen by what they hold, which nobody knows of one that cannot be read."""
         return bool(self.keys or self.tags or self.topics or self.pattern)
 
-    def _filtered(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+    def _filter(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         if self.topics is not None:
             batch = batch.filter(pc.is_in(batch.column("topic"), pa.array(self.topics, pa.string())))
         if self.pattern is not None:
@@ -246,7 +248,7 @@ class RowShape(msgspec.Struct, frozen=True):
 
     # -- bodies ----------------------------------------------------------------------------------------------
 
-    def _unpacked(self, batch: pa.RecordBatch, broker: str) -> Iterator[tuple[pa.RecordBatch, dict[int, str]]]:
+    def _decompressed(self, batch: pa.RecordBatch, broker: str) -> Iterator[tuple[pa.RecordBatch, dict[int, str]]]:
         """Rows with their bodies unpacked, and which could not be, and why. Raises CorruptData if the mode says so."""
         if not self.decompress or "body" not in batch.schema.names:
             yield batch, {}
@@ -255,8 +257,12 @@ class RowShape(msgspec.Struct, frozen=True):
             failures = dict(piece.failures)
             if failures and self.mode == "FAILFAST":
                 row, why = next(iter(failures.items()))
-                at = piece.batch.column(self._place)[row] if self._place in piece.batch.schema.names else "?"
-                raise CorruptData(f"{broker}: the body at {self._place} {at} cannot be unpacked: {why}")
+                at = (
+                    piece.batch.column(self._position_column)[row]
+                    if self._position_column in piece.batch.schema.names
+                    else "?"
+                )
+                raise CorruptData(f"{broker}: the body at {self._position_column} {at} cannot be unpacked: {why}")
             if failures and self.mode == "DROPMALFORMED":
                 keep = [row for row in range(piece.batch.num_rows) if row not in failures]
                 yield piece.batch.take(pa.array(keep, pa.int64())), {}
@@ -265,7 +271,7 @@ class RowShape(msgspec.Struct, frozen=True):
 
     # -- columns ---------------------------------------------------------------------------------------------
 
-    def _flawed(self, flaws: Sequence[Flaw], broker: str, out: pa.Schema) -> pa.RecordBatch:
+    def _flaw_rows(self, flaws: Sequence[Flaw], broker: str, out: pa.Schema) -> pa.RecordBatch:
         """Rows for what cannot be read: with its place, as far as that is known, and nothing else."""
         schema = select_columns(self.native)
         known = {
@@ -280,11 +286,13 @@ class RowShape(msgspec.Struct, frozen=True):
         )
         return self._columns(batch, broker, pa.array([flaw.what for flaw in flaws], pa.string()), out)
 
-    def _columns(self, batch: pa.RecordBatch, broker: str, said: pa.Array | None, schema: pa.Schema) -> pa.RecordBatch:
+    def _columns(
+        self, batch: pa.RecordBatch, broker: str, corrupt: pa.Array | None, schema: pa.Schema
+    ) -> pa.RecordBatch:
         columns = []
         for field in schema:
             if field.name == self.corrupt:
-                column = pa.nulls(batch.num_rows, pa.string()) if said is None else said
+                column = pa.nulls(batch.num_rows, pa.string()) if corrupt is None else corrupt
             elif field.name == BROKER and not self.kafka:
                 column = pa.repeat(pa.scalar(broker), batch.num_rows)
             else:
@@ -293,11 +301,11 @@ class RowShape(msgspec.Struct, frozen=True):
         return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
-def _where(flaw: Flaw) -> str:
+def _location(flaw: Flaw) -> str:
     return "" if flaw.topic is None else f"topic {flaw.topic} queue {flaw.queue_id}: "
 
 
-def _said(rows: int, failures: dict[int, str]) -> pa.Array:
+def _corrupt_column(rows: int, failures: dict[int, str]) -> pa.Array:
     texts = [f"the body cannot be unpacked: {failures[row]}" if row in failures else None for row in range(rows)]
     return pa.array(texts, pa.string())
 
@@ -320,20 +328,20 @@ def _with_keys(batch: pa.RecordBatch, keys: pa.Array) -> pa.Array:
     return pa.array(rows | unique.to_numpy(zero_copy_only=False))
 
 
-def _together(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _coalesced(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """The same rows in fewer batches, where they are small: each costs Spark the same, whatever it holds."""
     held: list[pa.RecordBatch] = []
     rows = size = 0
     for batch in batches:
         if not batch.num_rows:
             continue
-        if not held and batch.nbytes >= _SMALL:
+        if not held and batch.nbytes >= _SMALL_BATCH:
             yield batch
             continue
         held.append(batch)
         rows += batch.num_rows
         size += batch.nbytes
-        if rows >= _ROWS_TOGETHER or size >= _BYTES_TOGETHER:
+        if rows >= _COALESCE_ROWS or size >= _COALESCE_BYTES:
             yield pa.concat_batches(held)
             held, rows, size = [], 0, 0
     if held:

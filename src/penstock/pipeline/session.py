@@ -42,13 +42,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
 
 from penstock.errors import MissingPackage, Unreachable
-from penstock.pipeline.errors import heard, said
+from penstock.pipeline.errors import as_user_errors, from_spark_errors
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
-_LONGEST_S: Final = 3.0
+_SILENCE_TIMEOUT_S: Final = 3.0
 """How long a person waits for Java to be silent."""
 
 
@@ -61,9 +61,9 @@ def quiet_interrupts() -> Iterator[None]:
 
     def interrupted(number: int, frame: object) -> NoReturn:
         signal.signal(signal.SIGINT, signal.default_int_handler)  # the second one does not wait
-        thread = threading.Thread(target=hush, name="penstock hush", daemon=True)
+        thread = threading.Thread(target=silence_spark, name="penstock hush", daemon=True)
         thread.start()
-        thread.join(_LONGEST_S)
+        thread.join(_SILENCE_TIMEOUT_S)
         raise KeyboardInterrupt
 
     before = signal.signal(signal.SIGINT, interrupted)
@@ -73,7 +73,7 @@ def quiet_interrupts() -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
 
 
-def hush() -> None:
+def silence_spark() -> None:
     """Has Java and py4j say nothing any more. For a thread of its own: threads have connections of their own."""
     from pyspark import SparkContext
 
@@ -85,16 +85,16 @@ def hush() -> None:
         java.java.lang.System.setErr(java.java.io.PrintStream(java.java.io.OutputStream.nullOutputStream()))
 
 
-Tell = Callable[[int, int], object]
+ProgressCallback = Callable[[int, int], object]
 """Called with the tasks that are done, and all of them; by one thread at a time."""
-_EVERY_S: Final = 0.25
+_POLL_S: Final = 0.25
 
 
 @contextmanager
-def watched(spark: SparkSession, tell: Tell) -> Iterator[None]:
+def report_progress(spark: SparkSession, report: ProgressCallback) -> Iterator[None]:
     """Tells now and then how far the jobs are that run inside the block."""
     if hasattr(spark, "registerProgressHandler"):
-        watch: Any = _Handler(tell)
+        watch: Any = _ConnectProgress(report)
         try:
             spark.registerProgressHandler(watch)
         except Exception:  # a classic session has the method and refuses it
@@ -106,7 +106,7 @@ def watched(spark: SparkSession, tell: Tell) -> Iterator[None]:
                 spark.removeProgressHandler(watch)
             return
     stop = threading.Event()
-    thread = threading.Thread(target=_follow, args=(spark, tell, stop), name="penstock progress", daemon=True)
+    thread = threading.Thread(target=_follow, args=(spark, report, stop), name="penstock progress", daemon=True)
     thread.start()
     try:
         yield
@@ -115,35 +115,35 @@ def watched(spark: SparkSession, tell: Tell) -> Iterator[None]:
         thread.join()
 
 
-class _Handler:
+class _ConnectProgress:
     """Takes what a Connect session tells."""
 
-    def __init__(self, tell: Tell) -> None:
-        self._tell = tell
+    def __init__(self, report: ProgressCallback) -> None:
+        self._report = report
 
     def __call__(self, stages: Any, inflight_tasks: int, operation_id: str, done: bool) -> None:
         total = sum(stage.num_tasks for stage in stages or ())
         if total:
-            self._tell(sum(stage.num_completed_tasks for stage in stages), total)
+            self._report(sum(stage.num_completed_tasks for stage in stages), total)
 
 
-def _follow(spark: SparkSession, tell: Tell, stop: threading.Event) -> None:
+def _follow(spark: SparkSession, report: ProgressCallback, stop: threading.Event) -> None:
     tracker = spark.sparkContext.statusTracker()
     seen: dict[int, tuple[int, int]] = {}
-    while not stop.wait(_EVERY_S):
+    while not stop.wait(_POLL_S):
         for stage in tracker.getActiveStageIds():
             info = tracker.getStageInfo(stage)
             if info is not None:
                 seen[stage] = info.numCompletedTasks, info.numTasks
         if seen:
-            tell(sum(done for done, _ in seen.values()), sum(total for _, total in seen.values()))
+            report(sum(done for done, _ in seen.values()), sum(total for _, total in seen.values()))
 
 
 Piece = TypeVar("Piece")
 _CONNECT_TASKS: Final = 4
 
 
-def in_workers(
+def map_in_workers(
     spark: SparkSession,
     pieces: Sequence[Piece],
     work: Callable[[Piece], Iterator[pa.RecordBatch]],
@@ -157,7 +157,7 @@ def in_workers(
     def run(numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in numbers:
             for number in batch.column(0).to_pylist():
-                with said():
+                with as_user_errors():
                     yield from work(pieces[number])
 
     count = max(len(pieces), 1)
@@ -172,11 +172,13 @@ def gather(spark: SparkSession, pieces: Sequence[Piece], work: Callable[[Piece],
     """
     if not pieces:
         return []
-    with heard():
+    with from_spark_errors():
         if is_connect(spark):
-            rows = in_workers(spark, list(enumerate(pieces)), partial(_numbered, work), "number int, told binary")
-            return [bytes(row.told) for row in sorted(rows.collect(), key=lambda row: int(row.number))]
-        return spark.sparkContext.parallelize(pieces, len(pieces)).map(partial(_told, work)).collect()
+            rows = map_in_workers(
+                spark, list(enumerate(pieces)), partial(_run_numbered, work), "number int, result binary"
+            )
+            return [bytes(row.result) for row in sorted(rows.collect(), key=lambda row: int(row.number))]
+        return spark.sparkContext.parallelize(pieces, len(pieces)).map(partial(_run_piece, work)).collect()
 
 
 def parallelism(spark: SparkSession) -> int:
@@ -189,17 +191,17 @@ def is_connect(spark: SparkSession) -> bool:
     return type(spark).__module__.startswith("pyspark.sql.connect")
 
 
-def _told(work: Callable[[Piece], bytes], piece: Piece) -> bytes:
-    with said():
+def _run_piece(work: Callable[[Piece], bytes], piece: Piece) -> bytes:
+    with as_user_errors():
         return work(piece)
 
 
-def _numbered(work: Callable[[Piece], bytes], piece: tuple[int, Piece]) -> Iterator[pa.RecordBatch]:
+def _run_numbered(work: Callable[[Piece], bytes], piece: tuple[int, Piece]) -> Iterator[pa.RecordBatch]:
     import pyarrow as pa
 
     number, what = piece
     columns = [pa.array([number], pa.int32()), pa.array([work(what)], pa.binary())]
-    yield pa.RecordBatch.from_arrays(columns, ["number", "told"])
+    yield pa.RecordBatch.from_arrays(columns, ["number", "result"])
 
 
 LOOPBACK: Final = {"spark.connect.grpc.binding.address": "127.0.0.1"}
@@ -232,7 +234,7 @@ def start_connect_session(app: str, master: str, conf: Mapping[str, str]) -> Spa
 
 
 NO_JAVA: Final = "Spark needs Java 17 or newer: install it, or set JAVA_HOME"
-_QUIET: Final = Path(__file__).parent / "spark_conf"
+_CONF_FOLDER: Final = Path(__file__).parent / "spark_conf"
 _DEFAULTS: Final = {
     "spark.driver.memory": "2g",
     "spark.python.unix.domain.socket.enabled": "true",
@@ -240,7 +242,7 @@ _DEFAULTS: Final = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
 }
-_BY_SPARK_SUBMIT: Final = "PYSPARK_GATEWAY_PORT"
+_SUBMIT_PORT: Final = "PYSPARK_GATEWAY_PORT"
 """The variable by which `spark-submit` tells a script where its Java listens."""
 _LIGHT_JAVA: Final = {
     f"spark.{process}.defaultJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
@@ -271,25 +273,25 @@ def start_session(
         from pyspark.sql import SparkSession
     except ModuleNotFoundError:
         raise MissingPackage("Spark needs the package pyspark: pip install 'penstock[spark]'") from None
-    where = master or ("" if _BY_SPARK_SUBMIT in os.environ else "local[*]")
+    where = master or ("" if _SUBMIT_PORT in os.environ else "local[*]")
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.builder.appName(app)
     if where.startswith("sc://"):
-        return _started(builder.remote(where), where)
+        return _start(builder.remote(where), where)
     settings = {**_DEFAULTS, "spark.sql.shuffle.partitions": str(os.cpu_count() or 2)}
     if light_java:
         settings |= _LIGHT_JAVA
     if where.startswith("local"):
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-        os.environ.setdefault("SPARK_CONF_DIR", str(_QUIET))
+        os.environ.setdefault("SPARK_CONF_DIR", str(_CONF_FOLDER))
     for name, value in {**settings, **(conf or {})}.items():
         builder = builder.config(name, value)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of what pyspark itself imports
-        return _started(builder.master(where), where) if where else _started(builder, "the master of spark-submit")
+        return _start(builder.master(where), where) if where else _start(builder, "the master of spark-submit")
 
 
-def _started(builder: SparkSession.Builder, where: str) -> SparkSession:
+def _start(builder: SparkSession.Builder, where: str) -> SparkSession:
     """The session, or in one sentence why there is none: what Java says fills pages."""
     before = _children()
     try:

@@ -22,10 +22,10 @@ from pyspark.sql.types import StructType
 
 from penstock.errors import BadSettings, PenstockError
 from penstock.pipeline.cluster_sink import ClusterTarget
-from penstock.pipeline.errors import said
+from penstock.pipeline.errors import as_user_errors
 from penstock.pipeline.options import Options
 from penstock.pipeline.sink_rows import WrittenRows
-from penstock.pipeline.store_sink import Staged, StoreTarget
+from penstock.pipeline.store_sink import StagedRows, StoreTarget
 from penstock.store.sink.journal import Identity, WriterKind
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ _BATCH_ID: Final = "streaming.sql.batchId"
 
 def make_writer(options: Options, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
     """For one batch write. Raises BadSettings, BadStore or StoreInUse."""
-    rows = _checked(options, schema, overwrite)
+    rows = _check_rows(options, schema, overwrite)
     identity = (
         Identity(WriterKind.WRITE, options.write_id) if options.write_id else Identity(WriterKind.ONCE, _random())
     )
@@ -50,13 +50,13 @@ def make_stream_writer(options: Options, schema: StructType, overwrite: bool) ->
     """For one batch of a stream. Raises BadSettings, BadStore or StoreInUse."""
     if options.write_id:
         raise BadSettings("writeId names a batch write; a stream's batches have names already: leave it out")
-    rows = _checked(options, schema, overwrite)
+    rows = _check_rows(options, schema, overwrite)
     if options.namesrv:
         return ClusterStreamWriter(ClusterTarget.of(options), rows)
     return StoreStreamWriter(StoreTarget.of(options), rows)
 
 
-def _checked(options: Options, schema: StructType, overwrite: bool) -> WrittenRows:
+def _check_rows(options: Options, schema: StructType, overwrite: bool) -> WrittenRows:
     if overwrite:
         raise BadSettings("messages are only ever appended: use the mode append instead of overwrite, `mode('append')`")
     return WrittenRows.of(schema, options.topic)
@@ -70,7 +70,7 @@ def _random() -> str:
 class StagedMessage(WriterCommitMessage):
     """What a task tells the driver: what it has staged."""
 
-    staged: Staged
+    staged: StagedRows
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ class SentMessage(WriterCommitMessage):
     rows: int
 
 
-def _staged(messages: Sequence[WriterCommitMessage | None]) -> list[Staged]:
+def _staged_rows(messages: Sequence[WriterCommitMessage | None]) -> list[StagedRows]:
     return [message.staged for message in messages if isinstance(message, StagedMessage)]
 
 
@@ -111,17 +111,17 @@ class StoreWriter(DataSourceArrowWriter):
         self._run = _random()
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        with said():
+        with as_user_errors():
             partition = _task().partitionId()
             return StagedMessage(self._target.stage(self._identity, self._run, self._rows, partition, iterator))
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        with said():
-            self._target.commit(_staged(messages) or [Staged(self._identity, self._run, (), 0, {})])
+        with as_user_errors():
+            self._target.commit(_staged_rows(messages) or [StagedRows(self._identity, self._run, (), 0, {})])
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        with said():
-            self._target.forget(self._identity, self._run)
+        with as_user_errors():
+            self._target.discard(self._identity, self._run)
 
 
 class StoreStreamWriter(DataSourceStreamArrowWriter):
@@ -133,27 +133,27 @@ class StoreStreamWriter(DataSourceStreamArrowWriter):
         self._run = _random()
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        with said():
+        with as_user_errors():
             task = _task()
             staged = self._target.stage(_stream_batch(task), self._run, self._rows, task.partitionId(), iterator)
             return StagedMessage(staged)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        with said():
-            staged = _staged(messages)
+        with as_user_errors():
+            staged = _staged_rows(messages)
             if any(each.rows for each in staged):
                 self._target.commit(staged)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        with said():
-            for each in _staged(messages):
-                self._target.forget(each.identity, each.run)
+        with as_user_errors():
+            for each in _staged_rows(messages):
+                self._target.discard(each.identity, each.run)
 
 
 # -- to a cluster ----------------------------------------------------------------------------------------------------
 
 
-class _Sending:
+class _ClusterWrites:
     """What both kinds of writers to a cluster do."""
 
     _target: ClusterTarget
@@ -169,24 +169,24 @@ class _Sending:
         """What is stored stays: at least once."""
 
 
-class ClusterWriter(_Sending, DataSourceArrowWriter):
+class ClusterWriter(_ClusterWrites, DataSourceArrowWriter):
     """Sends a DataFrame to a cluster."""
 
     def __init__(self, target: ClusterTarget, rows: WrittenRows, identity: Identity) -> None:
         self._target, self._rows, self._identity = target, rows, identity
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        with said():
+        with as_user_errors():
             return self._send(self._identity, _task(), iterator)
 
 
-class ClusterStreamWriter(_Sending, DataSourceStreamArrowWriter):
+class ClusterStreamWriter(_ClusterWrites, DataSourceStreamArrowWriter):
     """Sends one batch of a stream to a cluster."""
 
     def __init__(self, target: ClusterTarget, rows: WrittenRows) -> None:
         self._target, self._rows = target, rows
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        with said():
+        with as_user_errors():
             task = _task()
             return self._send(_stream_batch(task), task, iterator)

@@ -129,17 +129,17 @@ class WrittenRows:
                 raise BadSettings(f"option topic: {error}") from None
         return cls(fields, topic)
 
-    def messages(self, batch: pa.RecordBatch, place: RowOrigin) -> pa.RecordBatch:
+    def messages(self, batch: pa.RecordBatch, origin: RowOrigin) -> pa.RecordBatch:
         """The rows as `MessageStore.put_arrow` takes them. Raises BadMessage for a row without a topic or body."""
         columns = {self.fields[name]: batch.column(name) for name in batch.schema.names}
         if TOPIC not in columns:
             columns[TOPIC] = pa.repeat(pa.scalar(self.topic), batch.num_rows)
         elif columns[TOPIC].null_count and self.topic:
             columns[TOPIC] = pc.fill_null(columns[TOPIC], self.topic)
-        place.refuse_nulls(columns[TOPIC], "the topic is null, and there is no option topic")
-        place.refuse_nulls(columns[BODY], "the body is null")
+        origin.refuse_nulls(columns[TOPIC], "the topic is null, and there is no option topic")
+        origin.refuse_nulls(columns[BODY], "the body is null")
         if KEYS in columns and columns[KEYS].type in (pa.binary(), pa.large_binary()):
-            columns[KEYS] = _as_text(columns[KEYS], place)
+            columns[KEYS] = _as_text(columns[KEYS], origin)
         return pa.RecordBatch.from_pydict(columns)
 
 
@@ -162,7 +162,7 @@ class RowOrigin:
             raise self.refused(pc.index(column.is_null(), True).as_py(), why)
 
 
-def _as_text(column: pa.Array, place: RowOrigin) -> pa.Array:
+def _as_text(column: pa.Array, origin: RowOrigin) -> pa.Array:
     """Kafka's keys are bytes; a message's are text."""
     try:
         return column.cast(pa.string())
@@ -171,5 +171,5 @@ def _as_text(column: pa.Array, place: RowOrigin) -> pa.Array:
             try:
                 (key or b"").decode()
             except UnicodeDecodeError:
-                raise place.refused(number, "the key is no UTF-8 text, which a message's keys must be") from None
+                raise origin.refused(number, "the key is no UTF-8 text, which a message's keys must be") from None
         raise

@@ -37,9 +37,9 @@ from pyspark.sql.types import (
 )
 
 from penstock.errors import BadSettings
-from penstock.pipeline.errors import said
+from penstock.pipeline.errors import as_user_errors
 from penstock.pipeline.options import Options
-from penstock.pipeline.plan import check_there, plan_batch
+from penstock.pipeline.plan import check_input, plan_batch
 from penstock.pipeline.ranges import ReadTask
 from penstock.pipeline.rows import BROKER, RowShape
 
@@ -134,7 +134,7 @@ class RocketMQSource(DataSource):
 
     def __init__(self, options: dict[str, str]) -> None:
         super().__init__(options)
-        with said():
+        with as_user_errors():
             self._options = Options.read(dict(options))
 
     @classmethod
@@ -142,14 +142,14 @@ class RocketMQSource(DataSource):
         return "rocketmq"
 
     def schema(self) -> StructType:
-        with said():
+        with as_user_errors():
             self._options.check_reading()
             schema = schema_of(self._options)
-            check_there(self._options)
+            check_input(self._options)
             return schema
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        with said():
+        with as_user_errors():
             self._options.check_reading()
             check_schema(schema, self._options)
             return BatchReader(self._options, schema)
@@ -162,13 +162,13 @@ class RocketMQSource(DataSource):
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         from penstock.pipeline.sink import make_writer
 
-        with said():
+        with as_user_errors():
             return make_writer(self._options, schema, overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         from penstock.pipeline.sink import make_stream_writer
 
-        with said():
+        with as_user_errors():
             return make_stream_writer(self._options, schema, overwrite)
 
 
@@ -189,7 +189,7 @@ class BatchReader(DataSourceReader):
         self._shape = RowShape.of(options, schema.names)
 
     def partitions(self) -> Sequence[InputPartition]:
-        with said():
+        with as_user_errors():
             return [ReadPartition(task) for task in plan_batch(self._options)]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
@@ -202,5 +202,5 @@ def read_part(shape: RowShape, schema: StructType, partition: InputPartition) ->
 
     if not isinstance(partition, ReadPartition):
         return
-    with said():
+    with as_user_errors():
         yield from shape.batches(partition.task, to_arrow_schema(schema, timezone="UTC"))

@@ -47,7 +47,7 @@ _SIGNS: Final = ("commitlog", "consumequeue", "config", "penstock", "checkpoint"
 
 
 @dataclass(frozen=True)
-class Staged:
+class StagedRows:
     """What one task has staged."""
 
     identity: Identity
@@ -98,17 +98,17 @@ class StoreTarget:
         return Layout.of(self.root, self.settings)
 
     @property
-    def of_new_topics(self) -> int:
+    def default_queue_count(self) -> int:
         return BrokerSettings.of(self.settings).default_topic_queue_nums
 
     # -- on a worker -----------------------------------------------------------------------------------------
 
     def stage(
         self, identity: Identity, run: str, rows: WrittenRows, partition: int, batches: Iterable[pa.RecordBatch]
-    ) -> Staged:
+    ) -> StagedRows:
         """Checks and stages the rows of one task. Raises BadMessage, BadStore or StoreFailed."""
         files, layout = Files(), self.layout
-        check = RowCheck(self.settings, read_topic_queues(files, layout, self.of_new_topics), partition)
+        check = RowCheck(self.settings, read_topic_queues(files, layout, self.default_queue_count), partition)
         parts: list[StagedFile] = []
         waiting: list[pa.RecordBatch] = []
 
@@ -118,15 +118,15 @@ class StoreTarget:
                 waiting.clear()
 
         for batch in batches:
-            waiting.append(check.checked(rows.messages(batch, check.place)))
+            waiting.append(check.checked(rows.messages(batch, check.origin)))
             if sum(each.nbytes for each in waiting) >= _PART_BYTES:
                 write()
         write()
-        return Staged(identity, run, tuple(parts), check.count, check.used)
+        return StagedRows(identity, run, tuple(parts), check.count, check.used)
 
     # -- on the driver ---------------------------------------------------------------------------------------
 
-    def commit(self, staged: Sequence[Staged]) -> CommitResult | None:
+    def commit(self, staged: Sequence[StagedRows]) -> CommitResult | None:
         """Appends what the tasks of one write have staged, once; None if there is nothing to do.
 
         Raises StoreInUse, BadMessage, BadStore, CorruptData or StoreFailed: nothing is stored then.
@@ -135,13 +135,13 @@ class StoreTarget:
         for each in staged:
             for topic, highest in each.queues.items():
                 queues[topic] = max(highest, queues.get(topic, 0))
-        batch = SinkBatch(staged[0].identity, sum(each.rows for each in staged), queues, self.of_new_topics)
+        batch = SinkBatch(staged[0].identity, sum(each.rows for each in staged), queues, self.default_queue_count)
         try:
             return commit(self.root, self.settings, batch, lambda born: self._read(staged, born))
         except StoreInUse:
             raise self.in_use() from None
 
-    def _read(self, staged: Sequence[Staged], born: int) -> Iterator[pa.RecordBatch]:
+    def _read(self, staged: Sequence[StagedRows], born: int) -> Iterator[pa.RecordBatch]:
         files, layout = Files(), self.layout
         for each in staged:
             for part in each.parts:
@@ -150,7 +150,7 @@ class StoreTarget:
                     times = pa.array(np.full(batch.num_rows, born, np.int64))
                     yield batch.append_column("born_timestamp", times)
 
-    def forget(self, identity: Identity, run: str) -> None:
+    def discard(self, identity: Identity, run: str) -> None:
         """Removes what was staged in vain. Raises OSError."""
         remove_staged(Files(), self.layout, folder_of(identity, run))
 
@@ -168,7 +168,7 @@ class RowCheck:
         self.used: dict[str, int] = {}
 
     @property
-    def place(self) -> RowOrigin:
+    def origin(self) -> RowOrigin:
         """Of the next batch."""
         return RowOrigin(self._partition, self.count)
 
@@ -176,26 +176,26 @@ class RowCheck:
         """The rows with their queues. Raises BadMessage for one that may not be stored."""
         if not batch.num_rows:
             return batch
-        place = self.place
-        batch = self._with_queues(batch, place)
+        origin = self.origin
+        batch = self._with_queues(batch, origin)
         if "delay_level" in batch.schema.names:
             levels = pc.fill_null(batch.column("delay_level"), 0).to_numpy(zero_copy_only=False)
             bad = (levels < 0) | (levels > self._levels)
             if bad.any():
                 number = int(bad.argmax())
-                raise place.refused(number, f"there is no delay level {levels[number]}; there are 1 to {self._levels}")
+                raise origin.refused(number, f"there is no delay level {levels[number]}; there are 1 to {self._levels}")
         try:
             check_batch(batch, self._settings)
         except RowRefused as refused:
-            raise place.refused(refused.number, refused.reason) from None
+            raise origin.refused(refused.number, refused.reason) from None
         self.count += batch.num_rows
         return batch
 
-    def _with_queues(self, batch: pa.RecordBatch, place: RowOrigin) -> pa.RecordBatch:
+    def _with_queues(self, batch: pa.RecordBatch, origin: RowOrigin) -> pa.RecordBatch:
         topics = batch.column("topic").dictionary_encode()
         names, which = topics.dictionary.to_pylist(), topics.indices.to_numpy(zero_copy_only=False)
-        counts = np.array([self._count(name, which, number, place) for number, name in enumerate(names)])[which]
-        queues = (place.first_row + self._partition + np.arange(batch.num_rows)) % counts
+        counts = np.array([self._count(name, which, number, origin) for number, name in enumerate(names)])[which]
+        queues = (origin.first_row + self._partition + np.arange(batch.num_rows)) % counts
         if "queue_id" in batch.schema.names:
             given = batch.column("queue_id")
             wanted = pc.fill_null(given, 0).to_numpy(zero_copy_only=False)
@@ -206,18 +206,18 @@ class RowCheck:
                 try:
                     self._queues.check(names[which[number]], int(queues[number]))
                 except BadMessage as error:
-                    raise place.refused(number, str(error)) from None
+                    raise origin.refused(number, str(error)) from None
             batch = batch.drop_columns("queue_id")
         for number, name in enumerate(names):
             self.used[name] = max(self.used.get(name, 0), int(queues[which == number].max()))
         return batch.append_column("queue_id", pa.array(queues.astype(np.int32)))
 
-    def _count(self, topic: str, which: np.ndarray, number: int, place: RowOrigin) -> int:
+    def _count(self, topic: str, which: np.ndarray, number: int, origin: RowOrigin) -> int:
         try:
             check_may_send(topic)
             return self._queues.count(topic)
         except BadMessage as error:
-            raise place.refused(int((which == number).argmax()), str(error)) from None
+            raise origin.refused(int((which == number).argmax()), str(error)) from None
 
 
 def _encoded(batches: Sequence[pa.RecordBatch]) -> memoryview:

@@ -39,12 +39,12 @@ from penstock.store.store import MessageStore
 
 LOG: Final = ""
 """The topic that stands for a store's log."""
-_PAGE: Final = 1 << 12
+_PAGE_UNITS: Final = 1 << 12
 """Units that are looked at together: so few that they stay in the cache, and that memory for them is at hand."""
-_PAGES_ADDED_UP: Final = 64
+_SAMPLED_PAGES: Final = 64
 
 
-class OneStore:
+class SingleStore:
     """The files of one store. One thread."""
 
     def __init__(self, folder: StoreFolder, broker: str, *, following: bool, by_key: bool) -> None:
@@ -155,17 +155,17 @@ class OneStore:
         queue = self.queue(topic, queue_id)
         if queue is None or stop <= start:
             return 0
-        step = max(_PAGE, -(-(stop - start) // _PAGES_ADDED_UP))
-        total = looked_at = 0
+        step = max(_PAGE_UNITS, -(-(stop - start) // _SAMPLED_PAGES))
+        total = sampled = 0
         for first in range(start, stop, step):
-            last = min(first + _PAGE, stop)
-            looked_at += last - first
+            last = min(first + _PAGE_UNITS, stop)
+            sampled += last - first
             total += sum(_sizes(queue, first, last))
-        return total * (stop - start) // looked_at
+        return total * (stop - start) // sampled
 
     # -- tasks -----------------------------------------------------------------------------------------------
 
-    def _files(self) -> StorePaths:
+    def _paths(self) -> StorePaths:
         low, high = self._log_bounds()
         return StorePaths(
             broker=self.broker,
@@ -181,15 +181,15 @@ class OneStore:
         """What reads some spans of queues, or one of the log."""
         first = spans[0]
         if first.queue.topic == LOG:
-            return LogTask(self._files(), first.start, first.stop, fail_on_data_loss)
-        return QueueTask(self._files(), tuple(self._span(span) for span in spans), fail_on_data_loss)
+            return LogTask(self._paths(), first.start, first.stop, fail_on_data_loss)
+        return QueueTask(self._paths(), tuple(self._span(span) for span in spans), fail_on_data_loss)
 
     def _span(self, span: OffsetRange) -> QueueSpan:
         topic, _, queue_id = span.queue
-        units = b"" if self._tail is not None else self._units_off_disk(topic, queue_id, span.start, span.stop)
+        units = b"" if self._tail is not None else self._units_not_on_disk(topic, queue_id, span.start, span.stop)
         return QueueSpan(topic, queue_id, span.start, span.stop, units)
 
-    def _units_off_disk(self, topic: str, queue_id: int, start: int, stop: int) -> bytes:
+    def _units_not_on_disk(self, topic: str, queue_id: int, start: int, stop: int) -> bytes:
         """The units of a range if the files do not hold the same: a start would write them."""
         queue = self.queue(topic, queue_id)
         assert queue is not None, "a span lies in a queue"
@@ -215,7 +215,7 @@ class OneStore:
         if not positions:
             return None
         ranges = tuple(QueueSpan(span.queue.topic, span.queue.queue_id, span.start, span.stop) for span in spans)
-        return RecordTask(self._files(), tuple(positions), ranges, fail_on_data_loss)
+        return RecordTask(self._paths(), tuple(positions), ranges, fail_on_data_loss)
 
 
 def _sizes(queue: QueueToRead, start: int, stop: int) -> Iterator[int]:
@@ -235,11 +235,11 @@ def _pages(queue: QueueToRead, start: int, stop: int) -> Iterator[bytes]:
     """The units from one queue offset to another, in pages; those that are not there point to nothing."""
     at = start
     while at < stop:
-        most = min(stop - at, _PAGE, queue.units_in_file - at % queue.units_in_file)
-        units = queue.page(at, most)
+        count = min(stop - at, _PAGE_UNITS, queue.units_in_file - at % queue.units_in_file)
+        units = queue.page(at, count)
         data = b"" if units is None else units.tobytes()
-        yield data + PRE_BLANK * (most - len(data) // UNIT_SIZE)
-        at += most
+        yield data + PRE_BLANK * (count - len(data) // UNIT_SIZE)
+        at += count
 
 
 def log_queue(broker: str) -> Queue:
@@ -247,10 +247,10 @@ def log_queue(broker: str) -> Queue:
     return Queue(LOG, broker, 0)
 
 
-_FILE_ADDRESS: Final = re.compile(r"^file:(//)?(?=/)")
+_FILE_URI: Final = re.compile(r"^file:(//)?(?=/)")
 
 
-class StorePlace:
+class StoreSource:
     """Stores by their names. `following`: for a stream, which looks at them again and again."""
 
     def __init__(self, options: Options, *, following: bool = False) -> None:
@@ -258,10 +258,10 @@ class StorePlace:
         self.name = ", ".join(str(path) for path in paths)
         self._options = options
         config = Path(options.config) if options.config else None
-        self._stores: dict[str, OneStore] = {}
+        self._stores: dict[str, SingleStore] = {}
         try:
             for broker, path in name_stores(paths).items():
-                self._stores[broker] = OneStore(
+                self._stores[broker] = SingleStore(
                     StoreFolder.find(path, config, options.settings),
                     broker,
                     following=following,
@@ -279,7 +279,7 @@ class StorePlace:
         for store in self._stores.values():
             store.close()
 
-    def looked_up(self) -> None:
+    def close_views(self) -> None:
         """What was opened to look up times and keys may go: a stream needs it only at its start."""
         for store in self._stores.values():
             store.close_view()
@@ -339,7 +339,7 @@ def find_paths(given: Sequence[str]) -> list[Path]:
     """The folders that paths and globs name, sorted, each once. Raises BadSettings where a glob matches nothing."""
     found: dict[Path, Path] = {}
     for text in given:
-        plain = _FILE_ADDRESS.sub("", text)
+        plain = _FILE_URI.sub("", text)
         folders = [Path(plain)]
         if glob.has_magic(plain) and not folders[0].is_dir():
             root = Path(folders[0].anchor or ".")

@@ -36,13 +36,13 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from pyspark.sql.types import BooleanType, LongType, StructField, StructType
 
 from penstock.errors import BadStore, PenstockError
-from penstock.pipeline.errors import said
+from penstock.pipeline.errors import as_user_errors
 from penstock.pipeline.options import LATEST, Options
-from penstock.pipeline.plan import check_range, choose_queues, open_place, plan, spans_between, starts
+from penstock.pipeline.plan import check_range, choose_queues, open_source, plan, spans_between, start_offsets
 from penstock.pipeline.ranges import MessageSource, Queue
 from penstock.pipeline.rows import RowShape
 from penstock.pipeline.source import ReadPartition, check_schema, read_part
-from penstock.pipeline.store_source import StorePlace
+from penstock.pipeline.store_source import StoreSource
 from penstock.store.external.agreement import read_mark
 from penstock.store.external.scan import cut_range
 from penstock.store.io import Files
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 
 Offsets = dict[Queue, int]
 Size = Callable[[Queue, int, int], int]
-_TRIES = 8
+_MAX_ESTIMATES = 8
 
 
 def to_json(offsets: Mapping[Queue, int]) -> dict[str, Any]:
@@ -79,30 +79,30 @@ def backlog(first: Mapping[Queue, int], last: Mapping[Queue, int]) -> int:
     return sum(max(last[queue] - first.get(queue, last[queue]), 0) for queue in last)
 
 
-def within_count(first: Mapping[Queue, int], last: Mapping[Queue, int], most: int) -> Offsets:
+def within_count(first: Mapping[Queue, int], last: Mapping[Queue, int], max_size: int) -> Offsets:
     """The end of a micro-batch of at most `most` offsets: each queue gets its share of them, by what waits in it."""
     waiting = {queue: max(last[queue] - first.get(queue, last[queue]), 0) for queue in sorted(last)}
     total = sum(waiting.values())
-    if total <= most:
+    if total <= max_size:
         return dict(last)
-    shares = {queue: count * most // total for queue, count in waiting.items()}
-    left = most - sum(shares.values())
-    for queue in sorted(waiting, key=lambda each: (-(waiting[each] * most % total), each)):
+    shares = {queue: count * max_size // total for queue, count in waiting.items()}
+    left = max_size - sum(shares.values())
+    for queue in sorted(waiting, key=lambda each: (-(waiting[each] * max_size % total), each)):
         if left and shares[queue] < waiting[queue]:
             shares[queue] += 1
             left -= 1
     return {queue: last[queue] - waiting[queue] + share for queue, share in shares.items()}
 
 
-def within_bytes(first: Mapping[Queue, int], last: Mapping[Queue, int], most: int, size: Size) -> Offsets:
+def within_bytes(first: Mapping[Queue, int], last: Mapping[Queue, int], max_size: int, size: Size) -> Offsets:
     """The end of a micro-batch of at most `most` bytes, as far as sizes are known, and of one message at least."""
     tries = 0
     while (count := backlog(first, last)) > 1:
         total = sum(size(queue, first.get(queue, stop), stop) for queue, stop in last.items())
-        if total <= most:
+        if total <= max_size:
             break
         # What the share of the bytes says is near the truth, unless sizes differ much; halving always gets there.
-        fitting = min(count * most // total, count - 1) if tries < _TRIES else count // 2
+        fitting = min(count * max_size // total, count - 1) if tries < _MAX_ESTIMATES else count // 2
         last = within_count(first, last, max(fitting, 1))
         tries += 1
     return dict(last)
@@ -122,115 +122,115 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._options = options
         self._schema = schema
         self._shape = RowShape.of(options, schema.names)
-        self._place: MessageSource | None = None
+        self._source: MessageSource | None = None
         self._initial: dict[str, Any] | None = None
         self._anchored = False
         self._goal: Offsets | None = None
         self._last_batch = time.monotonic()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_place": None}
+        return {**self.__dict__, "_source": None}
 
     def _open(self) -> MessageSource:
-        if self._place is None:
+        if self._source is None:
             self._options.check_reading()
             self._options.check_streaming()
             check_schema(self._schema, self._options)
-            self._place = open_place(self._options, following=True)
-        return self._place
+            self._source = open_source(self._options, following=True)
+        return self._source
 
     # -- where the query is ----------------------------------------------------------------------------------
 
     def initialOffset(self) -> dict[str, Any]:
-        with said():
+        with as_user_errors():
             if self._initial is None:
-                place = self._open()
-                queues = choose_queues(place, self._options)
-                self._initial = to_json(starts(place, queues, self._options, otherwise=LATEST))
-                self._say_limit()
-                if isinstance(place, StorePlace):
-                    place.looked_up()
+                source = self._open()
+                queues = choose_queues(source, self._options)
+                self._initial = to_json(start_offsets(source, queues, self._options, otherwise=LATEST))
+                self._log_limit()
+                if isinstance(source, StoreSource):
+                    source.close_views()
             return self._initial
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        most = self._options.max_offsets_per_trigger
-        return ReadAllAvailable() if most is None else ReadMaxRows(most)
+        max_size = self._options.max_offsets_per_trigger
+        return ReadAllAvailable() if max_size is None else ReadMaxRows(max_size)
 
     def prepareForTriggerAvailableNow(self) -> None:
-        with said():
+        with as_user_errors():
             self._goal = self._ends()
 
     def reportLatestOffset(self) -> dict[str, Any]:
-        with said():
+        with as_user_errors():
             return to_json(self._ends(refresh=False))
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        with said():
+        with as_user_errors():
             if self._initial is not None and not self._anchored:
                 self._anchored = True
                 return start
             first = from_json(start)
             last = self._ends() if self._goal is None else dict(self._goal)
             first |= {queue: self._open().bounds(queue)[0] for queue in last if queue not in first}
-            if behind := self._behind(first, last):
-                return to_json({**first, **behind})
+            if truncated := self._truncated(first, last):
+                return to_json({**first, **truncated})
             last = {queue: max(stop, first[queue]) for queue, stop in last.items()}
             waiting = backlog(first, last)
-            if not waiting or self._waits(waiting):
+            if not waiting or self._should_wait(waiting):
                 return start
-            last = self._limited(first, last)
+            last = self._limit(first, last)
             self._last_batch = time.monotonic()
             return to_json({**first, **last})
 
     def _ends(self, *, refresh: bool = True) -> Offsets:
-        place = self._open()
+        source = self._open()
         if refresh:
-            place.refresh()
-        return {queue: place.bounds(queue)[1] for queue in choose_queues(place, self._options, must_exist=False)}
+            source.refresh()
+        return {queue: source.bounds(queue)[1] for queue in choose_queues(source, self._options, must_exist=False)}
 
-    def _behind(self, first: Offsets, last: Offsets) -> Offsets:
+    def _truncated(self, first: Offsets, last: Offsets) -> Offsets:
         """Queues that end before what was read of them, and where they begin: they were cut off, or made again.
 
         Raises DataLost unless that is allowed. Then an empty batch logs where it goes on.
         """
-        place = self._open()
-        found = {queue: place.bounds(queue) for queue in last}
-        behind = {queue: low for queue, (low, high) in found.items() if high < first[queue]}
-        for queue in behind:
-            check_range(place, queue, first[queue], first[queue], self._options)
-        return behind
+        source = self._open()
+        found = {queue: source.bounds(queue) for queue in last}
+        truncated = {queue: low for queue, (low, high) in found.items() if high < first[queue]}
+        for queue in truncated:
+            check_range(source, queue, first[queue], first[queue], self._options)
+        return truncated
 
-    def _waits(self, waiting: int) -> bool:
+    def _should_wait(self, waiting: int) -> bool:
         """Whether more messages are to come before a batch begins."""
-        least = self._options.min_offsets_per_trigger
-        if least is None or self._goal is not None or waiting >= least:
+        minimum = self._options.min_offsets_per_trigger
+        if minimum is None or self._goal is not None or waiting >= minimum:
             return False
         return time.monotonic() - self._last_batch < self._options.max_trigger_delay
 
-    def _limited(self, first: Offsets, last: Offsets) -> Offsets:
+    def _limit(self, first: Offsets, last: Offsets) -> Offsets:
         options = self._options
         if options.max_offsets_per_trigger is not None:
             last = within_count(first, last, options.max_offsets_per_trigger)
-        most = options.max_bytes_per_trigger
-        if most is None and options.max_offsets_per_trigger is None:
-            most = _MAX_BATCH_BYTES
-        return last if most is None else within_bytes(first, last, most, self._open().size)
+        max_size = options.max_bytes_per_trigger
+        if max_size is None and options.max_offsets_per_trigger is None:
+            max_size = _MAX_BATCH_BYTES
+        return last if max_size is None else within_bytes(first, last, max_size, self._open().size)
 
-    def _say_limit(self) -> None:
+    def _log_limit(self) -> None:
         if self._options.max_offsets_per_trigger is None and self._options.max_bytes_per_trigger is None:
             log.warning("rocketmq: without maxOffsetsPerTrigger or maxBytesPerTrigger a micro-batch is 1 GiB at most")
 
     # -- what a batch reads ----------------------------------------------------------------------------------
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        with said():
-            place = self._open()
+        with as_user_errors():
+            source = self._open()
             first, last = from_json(start), from_json(end)
             if first == last:
                 return []
-            first |= {queue: place.bounds(queue)[0] for queue in last if queue not in first}
-            spans = spans_between(place, first, last, self._options)
-            return [ReadPartition(task) for task in plan(place, spans, self._options)]
+            first |= {queue: source.bounds(queue)[0] for queue in last if queue not in first}
+            spans = spans_between(source, first, last, self._options)
+            return [ReadPartition(task) for task in plan(source, spans, self._options)]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         return read_part(self._shape, self._schema, partition)
@@ -239,17 +239,17 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Mirrors progress to a consumer group, if one is named. It is a courtesy: a failure is only logged."""
         if not self._options.progress_group:
             return
-        place = self._open()
-        if isinstance(place, StorePlace):
+        source = self._open()
+        if isinstance(source, StoreSource):
             return
         try:
-            place.commit_group(self._options.progress_group, from_json(end))  # type: ignore[attr-defined]
+            source.commit_group(self._options.progress_group, from_json(end))  # type: ignore[attr-defined]
         except PenstockError as error:
             log.warning("rocketmq: progress was not mirrored to group %s: %s", self._options.progress_group, error)
 
 
 FORMAT: Final = "penstock-log"
-_LEAST_PIECE: Final = 4 << 20
+_MIN_PIECE: Final = 4 << 20
 _MAX_BYTES: Final = 256 << 20
 
 
@@ -302,15 +302,15 @@ class PublishedLogReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:
-        with said():
+        with as_user_errors():
             self._goal = self._published()
 
     def reportLatestOffset(self) -> dict[str, Any]:
-        with said():
+        with as_user_errors():
             return {"position": self._published()}
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        with said():
+        with as_user_errors():
             begin = int(start["position"])
             end = self._published() if self._goal is None else self._goal
             return {"position": max(begin, min(end, begin + self._max_bytes))}
@@ -319,7 +319,7 @@ class PublishedLogReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         begin, stop = int(start["position"]), int(end["position"])
         if begin >= stop:
             return []
-        cut = cut_range(begin, stop, self._pieces, _LEAST_PIECE)
+        cut = cut_range(begin, stop, self._pieces, _MIN_PIECE)
         return [LogSlice(first, last, first == self._start) for first, last in cut]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

@@ -13,9 +13,9 @@ from support.pipeline import access_to, column_of, places, read_pages, whole
 from penstock.client.message import Message
 from penstock.client.sync import Admin, Producer
 from penstock.errors import DataLost
-from penstock.pipeline.cluster_source import ClusterPlace
+from penstock.pipeline.cluster_source import ClusterSource
 from penstock.pipeline.cluster_tasks import ClusterTask
-from penstock.pipeline.jobs.common import Where
+from penstock.pipeline.jobs.common import JobInput
 from penstock.pipeline.jobs.lag import lag
 from penstock.pipeline.options import Options
 from penstock.pipeline.ranges import OffsetRange, Queue
@@ -46,13 +46,13 @@ def theirs(tmp_path_factory: pytest.TempPathFactory, java_broker_jars: list[Path
 
 
 @pytest.fixture
-def place(theirs: JavaServed) -> Iterator[ClusterPlace]:
-    opened = ClusterPlace(Options.read({"namesrv": theirs.namesrv}))
+def place(theirs: JavaServed) -> Iterator[ClusterSource]:
+    opened = ClusterSource(Options.read({"namesrv": theirs.namesrv}))
     yield opened
     opened.close()
 
 
-def test_all_messages_of_javas_broker_are_read_once_and_in_order(place: ClusterPlace) -> None:
+def test_all_messages_of_javas_broker_are_read_once_and_in_order(place: ClusterSource) -> None:
     assert "orders" in place.topics()
     assert not {"TBW102", "broker-a", "DefaultCluster", "SCHEDULE_TOPIC_XXXX"} & set(place.topics())
     spans = whole(place, "orders")
@@ -76,12 +76,12 @@ def test_all_messages_of_javas_broker_are_read_once_and_in_order(place: ClusterP
     )  # type: ignore[attr-defined]
 
 
-def test_javas_broker_compares_tags(theirs: JavaServed, place: ClusterPlace) -> None:
+def test_javas_broker_compares_tags(theirs: JavaServed, place: ClusterSource) -> None:
     pages = read_pages(ClusterTask(access_to(theirs.namesrv), tuple(whole(place, "orders")), "large"), ["body", "tags"])
     assert column_of(pages, "tags") == ["large"] * 100
 
 
-def test_javas_broker_knows_about_times_and_the_exact_one_is_found(place: ClusterPlace) -> None:
+def test_javas_broker_knows_about_times_and_the_exact_one_is_found(place: ClusterSource) -> None:
     for span in whole(place, "orders"):
         (task,) = place.tasks([[span]])
         moments = [round(moment.timestamp() * 1000) for moment in column_of(read_pages(task), "store_timestamp")]  # type: ignore[attr-defined]
@@ -91,7 +91,7 @@ def test_javas_broker_knows_about_times_and_the_exact_one_is_found(place: Cluste
             assert place.offset_at(span.queue, moment) == first
 
 
-def test_a_groups_progress_is_kept_at_javas_broker(place: ClusterPlace) -> None:
+def test_a_groups_progress_is_kept_at_javas_broker(place: ClusterSource) -> None:
     queues = place.queues(["orders"])
     assert place.group_offset("lake", queues[0]) is None
     for number in range(30):  # Java's broker loses one of two first commits that come at once
@@ -100,7 +100,7 @@ def test_a_groups_progress_is_kept_at_javas_broker(place: ClusterPlace) -> None:
         assert [place.group_offset(group, queue) for queue in queues] == [7, 8, 9, 10]
 
 
-def test_a_size_and_a_loss_at_javas_broker(theirs: JavaServed, place: ClusterPlace) -> None:
+def test_a_size_and_a_loss_at_javas_broker(theirs: JavaServed, place: ClusterSource) -> None:
     queue = Queue("orders", "broker-a", 0)
     low, high = place.bounds(queue)
     assert 128 * 10 <= place.size(queue, low, low + 10) <= 8192 * 10
@@ -119,11 +119,11 @@ def test_lag_is_the_same_of_javas_broker_and_of_the_files_that_it_leaves(
                 for number in range(10 * (queue.queue_id < 3) + 9 * (queue.queue_id == 3)):
                     producer.send(Message("orders", b"%d" % number), queue=queue)
             until_stored(admin, 39)
-        place = ClusterPlace(Options.read({"namesrv": served.namesrv}))
+        place = ClusterSource(Options.read({"namesrv": served.namesrv}))
         place.commit_group("billing", {queue: consumed[queue.queue_id] for queue in place.queues(["orders"])})
         place.close()
-        told = lag(Where(namesrv=served.namesrv), "billing")
-    left = lag(Where(stores=(str(store),)), "billing")
+        told = lag(JobInput(namesrv=served.namesrv), "billing")
+    left = lag(JobInput(stores=(str(store),)), "billing")
     for found in (told, left):
         assert {each.queue_id: (each.behind, each.consumer_offset, each.gone) for each in found} == {
             0: (7, 3, 0), 1: (10, 0, 0), 2: (0, 10, 0), 3: (2, 7, 0),

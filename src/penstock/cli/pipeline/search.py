@@ -50,11 +50,11 @@ def search(
       penstock pipeline search --store '/stores/*' --text 'order 7' --since 2026-11-15
       penstock pipeline search --namesrv 127.0.0.1:9876 --topic orders --json-path customer.id=42 --json
     """
-    from penstock.pipeline.jobs.search import CORRUPT, Wanted, describe
+    from penstock.pipeline.jobs.search import CORRUPT, SearchQuery, describe
     from penstock.pipeline.jobs.search import search as find
 
-    where = place(stores, namesrv, config, pairs)
-    wanted = Wanted(
+    job_input = place(stores, namesrv, config, pairs)
+    wanted = SearchQuery(
         topic=topic,
         keys=tuple(key or ()),
         msg_id=msg_id,
@@ -67,9 +67,9 @@ def search(
         until_ms=milliseconds("--until", until),
     )
     wanted.check()
-    check(where, [topic] if topic else [])
+    check(job_input, [topic] if topic else [])
     with session("search", master, conf, light_java=True) as spark:
-        found = find(spark, wanted, where)
+        found = find(spark, wanted, job_input)
         unread, more = 0, ""
         hits: list[dict[str, Any]] = []
         for row in found.frame.toLocalIterator():

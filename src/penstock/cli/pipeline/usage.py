@@ -19,7 +19,7 @@ from penstock.cli.output import add_row, in_units, moment, say, show, table, wri
 from penstock.cli.spark import Confs, Master, MaybeNamesrv, Stores, check, place, session
 
 if TYPE_CHECKING:
-    from penstock.pipeline.jobs.lag import Behind
+    from penstock.pipeline.jobs.lag import QueueLag
     from penstock.pipeline.jobs.usage import Count, Key, Usage
 
 KINDS: Final = ("topic", "queue", "tag", "producer", "day", "hour")
@@ -54,14 +54,14 @@ def usage(
     """
     from penstock.pipeline.jobs.usage import usage as count
 
-    where = place(stores, config=config, pairs=pairs)
+    job_input = place(stores, config=config, pairs=pairs)
     _check(by, as_json, as_csv, html)
-    check(where, only_stores=True)
+    check(job_input, only_stores=True)
     with session("usage", master, conf, light_java=True) as spark:
-        found = count(spark, where)
+        found = count(spark, job_input)
     _print_usage(found, by, as_json, as_csv, html)
     if found.size < _SMALL and not as_json and not as_csv:
-        say(f"for stores of this size, `penstock store usage {where.stores[0]}` says the same at once.")
+        say(f"for stores of this size, `penstock store usage {job_input.stores[0]}` says the same at once.")
 
 
 def usage_here(
@@ -237,9 +237,9 @@ def lag(
     from penstock.pipeline.jobs.lag import lag as look
     from penstock.pipeline.jobs.lag import lag_frame
 
-    where = place(stores, namesrv, config, pairs)
-    check(where)
-    rows = look(where, group)
+    job_input = place(stores, namesrv, config, pairs)
+    check(job_input)
+    rows = look(job_input, group)
     with session("lag", master, conf, light_java=True) as spark:
         behind = lag_frame(spark, rows).groupBy().sum("behind").first()
     _print_lag(rows, group, as_json)
@@ -266,7 +266,7 @@ def lag_here(
     _print_lag(look(place([str(folder)], config=config, pairs=pairs), group), group, as_json)
 
 
-def _print_lag(rows: Sequence[Behind], group: str, as_json: bool) -> None:
+def _print_lag(rows: Sequence[QueueLag], group: str, as_json: bool) -> None:
     if not rows:
         say(f"nothing is known of {f'a group {group}' if group else 'any group'} here: none has consumed anything.")
     if as_json:
@@ -284,7 +284,7 @@ def _print_lag(rows: Sequence[Behind], group: str, as_json: bool) -> None:
     show(made)
 
 
-def _object(each: Behind) -> dict[str, Any]:
+def _object(each: QueueLag) -> dict[str, Any]:
     return {
         **msgspec.to_builtins(each),
         "behind": each.behind,

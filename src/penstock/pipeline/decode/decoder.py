@@ -17,7 +17,7 @@ import pyarrow as pa
 from penstock.errors import BadSettings
 
 
-def same(value: Any) -> Any:
+def _unchanged(value: Any) -> Any:
     """What needs no change."""
     return value
 
@@ -26,11 +26,18 @@ class ArrowKind(NamedTuple):
     """An Arrow type, and what makes a value of it from what a decoder returns."""
 
     type: pa.DataType
-    made: Callable[[Any], Any] = same
+    convert: Callable[[Any], Any] = _unchanged
 
 
 KINDS: Final = ("text", "json", "avro", "protobuf")
-_UNFIT: Final = (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError, TypeError, ValueError)
+_MISFIT_ERRORS: Final = (
+    pa.ArrowInvalid,
+    pa.ArrowTypeError,
+    pa.ArrowNotImplementedError,
+    OverflowError,
+    TypeError,
+    ValueError,
+)
 
 
 class Undecodable(Exception):
@@ -59,17 +66,17 @@ class Decoder(NamedTuple):
                     reason = str(why)
             values.append(value)
             reasons.append(reason)
-        return self._fitted(values, reasons), pa.array(reasons, pa.string())
+        return self._to_column(values, reasons), pa.array(reasons, pa.string())
 
-    def _fitted(self, values: list[Any], reasons: list[str | None]) -> pa.Array:
+    def _to_column(self, values: list[Any], reasons: list[str | None]) -> pa.Array:
         """The values as a column. Those that do not fit its type are dropped, with a reason."""
         try:
             return pa.array(values, self.type)
-        except _UNFIT:
+        except _MISFIT_ERRORS:
             for number, value in enumerate(values):
                 try:
                     pa.array([value], self.type)
-                except _UNFIT as why:
+                except _MISFIT_ERRORS as why:
                     values[number] = None
                     reasons[number] = f"a value does not fit its column: {why}"
             return pa.array(values, self.type)
@@ -100,9 +107,9 @@ class Decode(msgspec.Struct, frozen=True, kw_only=True):
             content = b"" if schema is None else Path(schema).read_bytes()
         except OSError as error:
             raise BadSettings(f"--schema {schema} cannot be read: {error.strerror}; check the path") from None
-        made = cls(kind=kind, schema=content, message=message)
-        make_decoder(made)
-        return made
+        convert = cls(kind=kind, schema=content, message=message)
+        make_decoder(convert)
+        return convert
 
 
 def make_decoder(decode: Decode) -> Decoder:

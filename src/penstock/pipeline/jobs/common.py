@@ -28,12 +28,12 @@ import pyarrow as pa
 
 from penstock.broker.topics import NOT_FOR_SENDING
 from penstock.errors import BadSettings, BadStore, StoreInUse
-from penstock.pipeline.errors import heard
+from penstock.pipeline.errors import from_spark_errors
 from penstock.pipeline.options import Options
-from penstock.pipeline.plan import check_there, plan_batch
+from penstock.pipeline.plan import check_input, plan_batch
 from penstock.pipeline.ranges import ReadTask
 from penstock.pipeline.rows import RowShape
-from penstock.pipeline.session import in_workers
+from penstock.pipeline.session import map_in_workers
 from penstock.pipeline.source import known_columns, spark_schema
 from penstock.pipeline.store_source import find_paths, name_stores
 from penstock.store.atomic_files import read_sealed, write_sealed
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 
-class Where(msgspec.Struct, frozen=True, kw_only=True):
+class JobInput(msgspec.Struct, frozen=True, kw_only=True):
     """Stores by their folders or globs, with a broker.conf and settings that hold for all of them; or name servers."""
 
     stores: tuple[str, ...] = ()
@@ -85,7 +85,7 @@ class Where(msgspec.Struct, frozen=True, kw_only=True):
 Note = TypeVar("Note")
 
 
-class Notes(Generic[Note]):
+class BatchLog(Generic[Note]):
     """The notes of one job in one folder."""
 
     def __init__(self, folder: Path, kind: type[Note]) -> None:
@@ -118,13 +118,13 @@ class Notes(Generic[Note]):
         return self.folder / f"{number:08d}.json"
 
 
-def query_of(checkpoint: Path) -> str:
+def query_id_of(checkpoint: Path) -> str:
     """The id of the query that a checkpoint belongs to; Spark writes it before the first batch. Raises OSError."""
     return str(msgspec.json.decode((checkpoint / "metadata").read_bytes())["id"])
 
 
 @contextmanager
-def held(folder: Path, busy: str) -> Iterator[None]:
+def locked_folder(folder: Path, busy: str) -> Iterator[None]:
     """Makes a folder that is there for one run at a time. Raises StoreInUse with what `busy` says, StoreFailed."""
     files = Files()
     files.make_folder(folder)
@@ -152,7 +152,7 @@ def message_columns() -> list[str]:
 
 def read_once(
     spark: SparkSession,
-    where: Where,
+    job_input: JobInput,
     topics: Sequence[str] = (),
     *,
     since_ms: int | None = None,
@@ -161,7 +161,7 @@ def read_once(
     """What is there now, of some topics or of all users' topics. Raises BadSettings, BadStore, Unreachable."""
     from pyspark.sql.pandas.types import to_arrow_schema
 
-    options = _options(where, topics, starting_timestamp=since_ms, ending_timestamp=until_ms)
+    options = _options(job_input, topics, starting_timestamp=since_ms, ending_timestamp=until_ms)
     names = message_columns()
     schema = spark_schema(names, options)
     shape, arrow = RowShape.of(options, names), to_arrow_schema(schema, timezone="UTC")
@@ -169,12 +169,12 @@ def read_once(
     def read(task: ReadTask) -> Iterator[pa.RecordBatch]:
         return shape.batches(task, arrow)
 
-    return in_workers(spark, plan_batch(options), read, schema)
+    return map_in_workers(spark, plan_batch(options), read, schema)
 
 
 def read_stream(
     spark: SparkSession,
-    where: Where,
+    job_input: JobInput,
     topics: Sequence[str] = (),
     *,
     folder: Path,
@@ -186,29 +186,29 @@ def read_stream(
 
     `folder` is where settings are put that the source must find in a file. Raises BadSettings, BadStore, Unreachable.
     """
-    check_there(_options(where, topics))
+    check_input(_options(job_input, topics))
     options = {
         "columns": ",".join(message_columns()),
         "startingOffsets": "earliest",
         "failOnDataLoss": "false" if allow_loss else "true",
         "maxBytesPerTrigger": "1g",
         **({"subscribe": ",".join(topics)} if topics else {"subscribePattern": USERS_TOPICS}),
-        **({"namesrv": where.namesrv} if where.namesrv else {"paths": json.dumps(_absolute(where.stores))}),
+        **({"namesrv": job_input.namesrv} if job_input.namesrv else {"paths": json.dumps(_absolute(job_input.stores))}),
         **(more or {}),
     }
     if since_ms is not None:
         options |= {"startingTimestamp": str(since_ms), "startingOffsetsByTimestampStrategy": "latest"}
-    if where.config or where.settings:
-        options["config"] = _conf_file(where, folder)
-    with heard():
+    if job_input.config or job_input.settings:
+        options["config"] = _conf_file(job_input, folder)
+    with from_spark_errors():
         return spark.readStream.format("rocketmq").options(**options).load()
 
 
-def _options(where: Where, topics: Sequence[str], **changes: Any) -> Options:
+def _options(job_input: JobInput, topics: Sequence[str], **changes: Any) -> Options:
     if topics:
-        return where.options(subscribe=tuple(topics), starting_offsets_by_timestamp_strategy="latest", **changes)
+        return job_input.options(subscribe=tuple(topics), starting_offsets_by_timestamp_strategy="latest", **changes)
     pattern = re.compile(USERS_TOPICS)
-    return where.options(subscribe_pattern=pattern, starting_offsets_by_timestamp_strategy="latest", **changes)
+    return job_input.options(subscribe_pattern=pattern, starting_offsets_by_timestamp_strategy="latest", **changes)
 
 
 def _absolute(paths: Sequence[str]) -> list[str]:
@@ -216,18 +216,18 @@ def _absolute(paths: Sequence[str]) -> list[str]:
     return [path if path.startswith("file:") else str(Path(path).absolute()) for path in paths]
 
 
-def _conf_file(where: Where, folder: Path) -> str:
+def _conf_file(job_input: JobInput, folder: Path) -> str:
     """The settings as one file, those that win at its end."""
-    if not where.settings:
-        return where.config
-    text = Path(where.config).read_text(encoding="utf-8") + "\n" if where.config else ""
+    if not job_input.settings:
+        return job_input.config
+    text = Path(job_input.config).read_text(encoding="utf-8") + "\n" if job_input.config else ""
     path = folder / "broker.conf"
     Files().make_folder(folder)
-    Files().replace_bytes(path, (text + "\n".join(where.settings) + "\n").encode())
+    Files().replace_bytes(path, (text + "\n".join(job_input.settings) + "\n").encode())
     return str(path)
 
 
-def counted(observation: Observation, *names: str) -> dict[str, int]:
+def observed_counts(observation: Observation, *names: str) -> dict[str, int]:
     """What was counted by an action; noughts where Spark knew before it that there is no row, and counted none."""
     from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 
@@ -254,7 +254,7 @@ def _started(writer: DataStreamWriter) -> StreamingQuery:
 
 def run_batches(stream: DataFrame, each: Callable[[DataFrame, int], None], checkpoint: Path) -> None:
     """Runs a function for each micro-batch of what is there now. Raises PenstockError for what ended it."""
-    with heard():
+    with from_spark_errors():
         writer = stream.writeStream.foreachBatch(each).option("checkpointLocation", str(checkpoint))
         query = _started(writer.trigger(availableNow=True))
         try:

@@ -25,7 +25,7 @@ from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import StreamingQueryException
 
 from penstock.errors import BadSettings, PenstockError, StoreFailed
-from penstock.pipeline.errors import said
+from penstock.pipeline.errors import as_user_errors
 from penstock.pipeline.session import is_connect
 from penstock.pipeline.stream import FORMAT, PublishedLog
 from penstock.store.external.builder import Builder
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("penstock.pipeline")
 
-_IN_MEMORY: Final = Path("/dev/shm")
+_MEMORY_FOLDER: Final = Path("/dev/shm")
 _SCHEMA: Final = "stop long, piece binary"
 
 
@@ -62,7 +62,7 @@ class DispatchReport(msgspec.Struct, frozen=True):
 class DispatchJob:
     """A running job. Close it, or use it in a `with` block: the query ends and queues and index are synced."""
 
-    def __init__(self, builder: Builder, query: StreamingQuery, batches: _Batches, checkpoint: Path) -> None:
+    def __init__(self, builder: Builder, query: StreamingQuery, batches: _BatchBuilder, checkpoint: Path) -> None:
         self._builder = builder
         self._query = query
         self._batches = batches
@@ -127,10 +127,10 @@ def dispatch(
         )
     root = Path(store).absolute()
     builder = Builder.open(root)
-    checkpoint = _new_checkpoint(root)
+    checkpoint = _create_checkpoint(root)
     try:
         spark.dataSource.register(PublishedLog)
-        batches = _Batches(builder)
+        batches = _BatchBuilder(builder)
         ranges = (
             spark.readStream.format(FORMAT)
             .option("path", str(root))
@@ -148,21 +148,21 @@ def dispatch(
         raise
 
 
-def _new_checkpoint(root: Path) -> Path:
+def _create_checkpoint(root: Path) -> Path:
     """An empty folder; those that killed jobs of this store left go. The job's lock is held, so none is in use."""
-    place = _IN_MEMORY if _IN_MEMORY.is_dir() else Path(tempfile.gettempdir())
+    place = _MEMORY_FOLDER if _MEMORY_FOLDER.is_dir() else Path(tempfile.gettempdir())
     prefix = f"penstock-dispatch-{zlib.crc32(os.fsencode(root)):08x}-"
     for left in place.glob(f"{prefix}*"):
         shutil.rmtree(left, ignore_errors=True)
     return Path(tempfile.mkdtemp(prefix=prefix, dir=place))
 
 
-class _Batches:
+class _BatchBuilder:
     """Builds what workers found; called by Spark, one batch at a time."""
 
     def __init__(self, builder: Builder) -> None:
         self._builder = builder
-        self._work = _work(builder)
+        self._scan_function = _scan_function(builder)
         self.start = builder.position
         self.count = 0
         self.failure: PenstockError | None = None
@@ -173,7 +173,7 @@ class _Batches:
         with self.gate:
             if self.stopping.is_set():
                 return
-            found = ranges.mapInArrow(self._work, _SCHEMA).collect()
+            found = ranges.mapInArrow(self._scan_function, _SCHEMA).collect()
             if not found:
                 return
             pieces = [decode_piece(bytes(row.piece)) for row in found if row.piece]
@@ -188,12 +188,12 @@ class _Batches:
                 raise
 
 
-def _work(builder: Builder) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+def _scan_function(builder: Builder) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """What a worker does with the ranges that it is given. Holds nothing but values, because it is pickled."""
     settings = builder.settings
     folder, size, levels = builder.layout.commit_log, settings.mapped_file_size_commit_log, settings.delay_levels
 
-    def work(ranges: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def scan_ranges(ranges: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa
 
         def row(stop: int, piece: bytes) -> pa.RecordBatch:
@@ -202,12 +202,12 @@ def _work(builder: Builder) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.
         for batch in ranges:
             for each in batch.to_pylist():
                 yield row(each["stop"], b"")  # so that a range is known in which nothing begins
-                with said():
+                with as_user_errors():
                     place = LogRange(folder, size, each["start"], each["stop"], each["exact"], levels)
                     for piece in scan(place):
                         yield row(each["stop"], encode_piece(piece))
 
-    return work
+    return scan_ranges
 
 
 def _sentence(text: str) -> str:

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as parquet
 
 from penstock.errors import BadStore
-from penstock.pipeline.errors import said
+from penstock.pipeline.errors import as_user_errors
 from penstock.pipeline.store_tasks import LogTask
 from penstock.pipeline.store_tasks import StorePaths as StoreFiles
 from penstock.pipeline.stream import FORMAT, PublishedLog
@@ -72,11 +72,11 @@ def property_index(
         .option("pieces", str(os.cpu_count() or 2))
         .load()
     )
-    work = _work(root, terms, folder)
+    write = _write_function(root, terms, folder)
 
     def build(batch: DataFrame, number: int) -> None:
-        _clear(batch, folder)
-        batch.mapInArrow(work, "rows long").collect()
+        _remove_leftovers(batch, folder)
+        batch.mapInArrow(write, "rows long").collect()
 
     checkpoint = (folder / "_checkpoint").as_uri()
     writer = ranges.writeStream.foreachBatch(build).option("checkpointLocation", checkpoint)
@@ -87,7 +87,7 @@ def _log_folder(root: Path, terms: Terms) -> Path:
     return Path(terms.commit_log) if terms.commit_log else root / "commitlog"
 
 
-def _clear(batch: DataFrame, folder: Path) -> None:
+def _remove_leftovers(batch: DataFrame, folder: Path) -> None:
     """Removes what an earlier run of the same batch has left: its pieces may have been others."""
     ranges = batch.collect()
     begin, end = min((row.start for row in ranges), default=0), max((row.stop for row in ranges), default=0)
@@ -97,17 +97,19 @@ def _clear(batch: DataFrame, folder: Path) -> None:
             path.unlink()
 
 
-def _work(root: Path, terms: Terms, folder: Path) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+def _write_function(
+    root: Path, terms: Terms, folder: Path
+) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """What a worker does: a file for each range, and how many rows it has."""
 
-    def work(ranges: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def write(ranges: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in ranges:
             for each in batch.to_pylist():
-                with said():
+                with as_user_errors():
                     rows = write_range(root, terms, folder, each["start"], each["stop"])
                 yield pa.RecordBatch.from_arrays([pa.array([rows])], ["rows"])
 
-    return work
+    return write
 
 
 def write_range(root: Path, terms: Terms, folder: Path, start: int, stop: int) -> int:
@@ -126,8 +128,8 @@ def properties_of(root: Path, terms: Terms, start: int, stop: int) -> Iterator[p
     mark = read_mark(Files(), Layout(root, root / "commitlog").dispatch_end)
     end = stop if mark is None else max(mark.position, stop)
     log = _log_folder(root, terms)
-    place = StoreFiles("", str(log), "", terms.sizes.commit_log, terms.sizes.consume_queue, start, end)
-    for page in LogTask(place, start, stop, False).pages([*COLUMNS, "properties"]):
+    paths = StoreFiles("", str(log), "", terms.sizes.commit_log, terms.sizes.consume_queue, start, end)
+    for page in LogTask(paths, start, stop, False).pages([*COLUMNS, "properties"]):
         pairs = page.batch.column("properties").cast(_PAIRS)
         rows, flat = pc.list_parent_indices(pairs), pc.list_flatten(pairs)
         columns = [page.batch.column(name).take(rows) for name in COLUMNS]

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.errors import BadSettings
-from penstock.pipeline.jobs.common import Where
+from penstock.pipeline.jobs.common import JobInput
 from penstock.pipeline.session import gather, parallelism
 from penstock.store.damage import MayExceed, never
 from penstock.store.readonly.store_folder import quiet_log
@@ -22,13 +22,13 @@ from penstock.store.rebuild import InThreads, RangesReport, is_soon_done, rebuil
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-_TASKS_EACH: Final = 2
-_MAX_TOGETHER: Final = 16
+_TASKS_PER_WORKER: Final = 2
+_MAX_TASK_PIECES: Final = 16
 
 
 def rebuild(
     spark: SparkSession,
-    where: Where,
+    job_input: JobInput,
     *,
     topic: str | None = None,
     queue_id: int | None = None,
@@ -42,8 +42,8 @@ def rebuild(
     Nobody may have a store open, unless it goes `into` another folder. Raises BadStore, StoreInUse, BadSettings,
     StoreFailed, or PenstockError with what a worker met; then the old files of that store are in their places.
     """
-    where.check(only_stores=True)
-    folders = where.folders()
+    job_input.check(only_stores=True)
+    folders = job_input.folders()
     if into is not None and len(folders) > 1:
         raise BadSettings("--into takes one store: name a folder for each, one after the other")
     reports = []
@@ -53,7 +53,7 @@ def rebuild(
                 rebuild_by_ranges(
                     folder.layout.root,
                     folder.settings,
-                    partial(_run_on, spark),
+                    partial(_run_on_spark, spark),
                     topic=topic,
                     queue_id=queue_id,
                     into=into,
@@ -65,7 +65,7 @@ def rebuild(
     return reports
 
 
-def _run_on(spark: SparkSession, work: Callable[[Any], bytes], pieces: Sequence[Any]) -> list[bytes]:
+def _run_on_spark(spark: SparkSession, work: Callable[[Any], bytes], pieces: Sequence[Any]) -> list[bytes]:
     """Several pieces share a task where there are many: a task costs 20 ms, and ranges are small to need little memory.
 
     Neighbours go to different tasks, because the index files, which take longest, are neighbours. A job costs a tenth
@@ -73,14 +73,14 @@ def _run_on(spark: SparkSession, work: Callable[[Any], bytes], pieces: Sequence[
     """
     if is_soon_done(pieces):
         return InThreads()(work, pieces)
-    together = max(min(len(pieces) // (_TASKS_EACH * parallelism(spark)), _MAX_TOGETHER), 1)
+    together = max(min(len(pieces) // (_TASKS_PER_WORKER * parallelism(spark)), _MAX_TASK_PIECES), 1)
     count = -(-len(pieces) // together)
-    told = gather(spark, [pieces[number::count] for number in range(count)], partial(_each, work))
+    answers = gather(spark, [pieces[number::count] for number in range(count)], partial(_run_pieces, work))
     results = [b""] * len(pieces)
-    for number, some in enumerate(told):
+    for number, some in enumerate(answers):
         results[number::count] = pickle.loads(some)
     return results
 
 
-def _each(work: Callable[[Any], bytes], pieces: Sequence[Any]) -> bytes:
+def _run_pieces(work: Callable[[Any], bytes], pieces: Sequence[Any]) -> bytes:
     return pickle.dumps([work(piece) for piece in pieces])

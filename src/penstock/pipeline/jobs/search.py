@@ -20,14 +20,14 @@ import pyarrow.compute as pc
 
 from penstock.errors import BadSettings
 from penstock.format.message_id import decode_message_id
-from penstock.pipeline.jobs.common import Where
+from penstock.pipeline.jobs.common import JobInput
 from penstock.pipeline.options import EARLIEST, Options
-from penstock.pipeline.plan import choose_queues, ends, open_place, plan, spans_between, starts
+from penstock.pipeline.plan import choose_queues, end_offsets, open_source, plan, spans_between, start_offsets
 from penstock.pipeline.ranges import OffsetRange, ReadTask
 from penstock.pipeline.rows import RowShape
-from penstock.pipeline.session import in_workers
+from penstock.pipeline.session import map_in_workers
 from penstock.pipeline.source import known_columns, spark_schema
-from penstock.pipeline.store_source import LOG, StorePlace
+from penstock.pipeline.store_source import LOG, StoreSource
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 Mask = npt.NDArray[np.bool_]
 
 
-class Wanted(msgspec.Struct, frozen=True, kw_only=True):
+class SearchQuery(msgspec.Struct, frozen=True, kw_only=True):
     """What a message must have; all of it. Times are epoch milliseconds of storing, the end exclusive."""
 
     topic: str = ""
@@ -55,7 +55,7 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
 
     def check(self) -> None:
         """Raises BadSettings for what cannot be searched for."""
-        if self == Wanted():
+        if self == SearchQuery():
             raise BadSettings(
                 "what is to be found? Give one of --key, --id, --text, --regex, --property, --tag, --since and --until"
             )
@@ -73,17 +73,17 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
         """Which rows have all of it. The batch has the columns of messages, with bodies unpacked."""
         mask = np.ones(batch.num_rows, np.bool_)
         if self.topic:
-            mask &= _true(pc.equal(batch.column("topic"), self.topic))
+            mask &= _mask(pc.equal(batch.column("topic"), self.topic))
         if self.tag:
-            mask &= _true(pc.equal(batch.column("tags"), self.tag))
+            mask &= _mask(pc.equal(batch.column("tags"), self.tag))
         if self.msg_id:
-            mask &= _true(pc.equal(batch.column("msg_id"), self.msg_id.upper()))
+            mask &= _mask(pc.equal(batch.column("msg_id"), self.msg_id.upper()))
         mask &= self._in_time(batch)
         for name, value in self.properties:
-            mask &= _true(pc.equal(pc.map_lookup(batch.column("properties"), name, "first"), value))
+            mask &= _mask(pc.equal(pc.map_lookup(batch.column("properties"), name, "first"), value))
         bodies = batch.column("body")
         if self.text and mask.any():
-            mask &= _true(pc.match_substring(bodies, self.text.encode()))
+            mask &= _mask(pc.match_substring(bodies, self.text.encode()))
         if (self.pattern or self.json) and mask.any():
             mask[np.flatnonzero(mask)] = [self._body_matches(bodies[row].as_py()) for row in np.flatnonzero(mask)]
         return mask
@@ -105,14 +105,14 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
             document = msgspec.json.decode(body)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             return False
-        return all(_is(at_path(document, path), value) for path, value in self.json)
+        return all(_equals(at_path(document, path), value) for path, value in self.json)
 
 
-def _true(column: pa.Array) -> Mask:
+def _mask(column: pa.Array) -> Mask:
     return np.asarray(column.fill_null(False).to_numpy(zero_copy_only=False))
 
 
-class _Nothing:
+class _Missing:
     """What lies where nothing lies: not even null."""
 
 
@@ -124,20 +124,20 @@ def at_path(document: Any, path: str) -> Any:
         elif isinstance(document, list) and step.isdecimal() and int(step) < len(document):
             document = document[int(step)]
         else:
-            return _Nothing()
+            return _Missing()
     return document
 
 
-def _is(found: Any, value: str) -> bool:
-    if isinstance(found, _Nothing):
+def _equals(found: Any, value: str) -> bool:
+    if isinstance(found, _Missing):
         return False
     if isinstance(found, str):
         return found == value
     try:
-        wanted = msgspec.json.decode(value)
+        query = msgspec.json.decode(value)
     except msgspec.DecodeError:
         return False
-    return type(found) is type(wanted) and found == wanted
+    return type(found) is type(query) and found == query
 
 
 CORRUPT: Final = "_corrupt"
@@ -161,11 +161,11 @@ class SearchResult(msgspec.Struct, frozen=True):
     coverage: Coverage
 
 
-class _Look:
+class _TaskSearch:
     """What a worker does with one task. Pickled."""
 
-    def __init__(self, shape: RowShape, wanted: Wanted, schema: pa.Schema) -> None:
-        self._shape, self._wanted, self._schema = shape, wanted, schema
+    def __init__(self, shape: RowShape, query: SearchQuery, schema: pa.Schema) -> None:
+        self._shape, self._wanted, self._schema = shape, query, schema
 
     def __call__(self, task: ReadTask) -> Iterator[pa.RecordBatch]:
         for batch in self._shape.batches(task, self._schema):
@@ -175,61 +175,66 @@ class _Look:
                 yield batch.filter(pa.array(np.asarray(hits)))
 
 
-def search(spark: SparkSession, wanted: Wanted, where: Where) -> SearchResult:
+def search(spark: SparkSession, query: SearchQuery, job_input: JobInput) -> SearchResult:
     """Searches stores, or a cluster. Raises BadSettings, BadStore, Unreachable."""
     from pyspark.sql.pandas.types import to_arrow_schema
 
-    wanted.check()
-    where.check()
-    options = _options(wanted, where)
-    tasks, coverage = _plan(options, wanted)
+    query.check()
+    job_input.check()
+    options = _options(query, job_input)
+    tasks, coverage = _plan(options, query)
     names = list(known_columns(options))
     schema = spark_schema(names, options)
     shape = RowShape.of(options, names)
-    look = _Look(shape, wanted, to_arrow_schema(schema, timezone="UTC"))
-    return SearchResult(in_workers(spark, tasks, look, schema), coverage)
+    search_task = _TaskSearch(shape, query, to_arrow_schema(schema, timezone="UTC"))
+    return SearchResult(map_in_workers(spark, tasks, search_task, schema), coverage)
 
 
-def _options(wanted: Wanted, where: Where) -> Options:
+def _options(query: SearchQuery, job_input: JobInput) -> Options:
     """With a topic, its queues; without one, the log, which holds all of them. A cluster is read by queue."""
-    if wanted.topic:
-        return where.options(topic=wanted.topic, keys=wanted.keys)
-    if where.namesrv:
-        return where.options(subscribe_pattern=re.compile(".*"), keys=wanted.keys)
-    return where.options(order="log", keys=wanted.keys)
+    if query.topic:
+        return job_input.options(topic=query.topic, keys=query.keys)
+    if job_input.namesrv:
+        return job_input.options(subscribe_pattern=re.compile(".*"), keys=query.keys)
+    return job_input.options(order="log", keys=query.keys)
 
 
-def _plan(options: Options, wanted: Wanted) -> tuple[list[ReadTask], Coverage]:
-    place = open_place(options)
+def _plan(options: Options, query: SearchQuery) -> tuple[list[ReadTask], Coverage]:
+    source = open_source(options)
     try:
-        queues = choose_queues(place, options)
+        queues = choose_queues(source, options)
         spans = spans_between(
-            place, starts(place, queues, options, otherwise=EARLIEST), ends(place, queues, options), options
+            source,
+            start_offsets(source, queues, options, otherwise=EARLIEST),
+            end_offsets(source, queues, options),
+            options,
         )
-        gone = {f"{q.broker}/{q.topic}/{q.queue_id}": place.bounds(q)[0] for q in queues if place.bounds(q)[0] > 0}
-        through_index = bool(wanted.keys and wanted.topic) and isinstance(place, StorePlace)
-        if through_index and isinstance(place, StorePlace):
-            tasks = place.key_tasks(wanted.keys, spans)
+        gone = {f"{q.broker}/{q.topic}/{q.queue_id}": source.bounds(q)[0] for q in queues if source.bounds(q)[0] > 0}
+        through_index = bool(query.keys and query.topic) and isinstance(source, StoreSource)
+        if through_index and isinstance(source, StoreSource):
+            tasks = source.key_tasks(query.keys, spans)
         else:
-            tasks = plan(place, spans, options)
+            tasks = plan(source, spans, options)
         return tasks, Coverage(spans, gone, through_index)
     finally:
-        place.close()
+        source.close()
 
 
 def describe(coverage: Coverage) -> list[str]:
     """What was searched and what was not, one sentence each."""
     logs = [span for span in coverage.places if span.queue.topic == LOG]
     queues = [span for span in coverage.places if span.queue.topic != LOG]
-    said = []
+    sentences = []
     if coverage.through_index:
-        said.append(f"searched through the index of {len({span.queue.broker for span in queues})} stores")
+        sentences.append(f"searched through the index of {len({span.queue.broker for span in queues})} stores")
     elif logs:
-        said.append(f"searched {sum(span.count for span in logs)} bytes of {len(logs)} logs, with every topic in them")
+        sentences.append(
+            f"searched {sum(span.count for span in logs)} bytes of {len(logs)} logs, with every topic in them"
+        )
     else:
-        said.append(f"searched {sum(span.count for span in queues)} messages of {len(queues)} queues")
+        sentences.append(f"searched {sum(span.count for span in queues)} messages of {len(queues)} queues")
     if coverage.gone:
         count = sum(coverage.gone.values())
         what = "bytes" if logs else "messages"
-        said.append(f"not searched: {count} {what} of {len(coverage.gone)} that retention has deleted")
-    return said
+        sentences.append(f"not searched: {count} {what} of {len(coverage.gone)} that retention has deleted")
+    return sentences

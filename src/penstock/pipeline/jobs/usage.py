@@ -36,10 +36,10 @@ from penstock.format.hosts import decode_host
 from penstock.format.kernels import Buffer, Ints, Longs, Rows
 from penstock.format.sys_flag import BORN_HOST_V6
 from penstock.pipeline.charts import BARS, bars, document, table, units
-from penstock.pipeline.jobs.common import Where
-from penstock.pipeline.ranges import OffsetRange, TaskLimits, cut, size_of_pieces
+from penstock.pipeline.jobs.common import JobInput
+from penstock.pipeline.ranges import OffsetRange, TaskLimits, piece_size_for, split_ranges
 from penstock.pipeline.session import gather, parallelism
-from penstock.pipeline.store_source import StorePlace
+from penstock.pipeline.store_source import StoreSource
 from penstock.pipeline.store_tasks import LogTask
 
 if TYPE_CHECKING:
@@ -129,8 +129,8 @@ def merge(tallies: Iterable[KeyCounts]) -> KeyCounts:
     return KeyCounts(sorted(sums.items(), key=lambda each: each[0]), flaws)
 
 
-_ROWS_ADDED_UP: Final = 1 << 16
-_CODES_IN_A_TABLE: Final = 1 << 20
+_SUM_ROWS: Final = 1 << 16
+_MAX_TABLE_CODES: Final = 1 << 20
 _HOUR_MS: Final = 3_600_000
 _MAX_MS: Final = (2**63 - 1) // 1000
 _BORN_HOST_AT: Final = 48
@@ -148,7 +148,7 @@ Texts = tuple[Longs, Ints]
 """Where texts lie in the data, and how long they are."""
 
 
-class Counting:
+class LogCounter:
     """`add` records, in any order; then ask for their `tally`."""
 
     def __init__(self, store: str) -> None:
@@ -157,7 +157,7 @@ class Counting:
         self._queues, self._tags, self._hosts, self._hours = (_Groups() for _ in range(4))
         self._times: list[Longs] = []
         self._sizes: list[Ints] = []
-        self._waiting = 0
+        self._pending = 0
 
     def add(self, data: Buffer, starts: Longs, rows: Rows) -> None:
         """Takes records: the bytes of a log file, where in them the records begin, and their rows."""
@@ -166,7 +166,7 @@ class Counting:
         field: dict[str, Any] = dict(zip(_FIELDS, kernels.row_fields(rows, _FIELDS), strict=True))
         view, nothing = kernels.view_of(data), np.zeros(len(rows), np.int64)
         none: Texts = nothing, np.zeros(len(rows), np.int32)
-        times = _moments(field["store_timestamp"])
+        times = _valid_times(field["store_timestamp"])
 
         names: Texts = starts + field["topic_at"], field["topic_length"]
         numbers, firsts = kernels.number_groups(data, *names, nothing)
@@ -183,17 +183,17 @@ class Counting:
         hosts: Texts = starts + _BORN_HOST_AT, np.where(wide, np.int32(16), np.int32(4))
         self._hosts.add(data, hosts, topics, topics, lambda row: _bytes(view, hosts, row))
         hours = times // _HOUR_MS
-        self._hours.add(b"", none, shifted | _numbered(hours, none), topics, lambda row: int(hours[row]))
+        self._hours.add(b"", none, shifted | _hour_numbers(hours, none), topics, lambda row: int(hours[row]))
 
         self._times.append(times)
         self._sizes.append(field["size"])
-        self._waiting += len(rows)
-        if self._waiting >= _ROWS_ADDED_UP:
-            self._add_up()
+        self._pending += len(rows)
+        if self._pending >= _SUM_ROWS:
+            self._sum_pending()
 
     def tally(self) -> KeyCounts:
         """What has been counted so far."""
-        self._add_up()
+        self._sum_pending()
         store, names = self._store, [name.decode("utf-8", "replace") for name in self._topics]
         counts = [(Key("queue", store, names[topic], queue), each) for topic, queue, each in self._queues.counts()]
         counts += [
@@ -212,14 +212,14 @@ class Counting:
             ]
         return merge([KeyCounts(counts)])
 
-    def _add_up(self) -> None:
-        if not self._waiting:
+    def _sum_pending(self) -> None:
+        if not self._pending:
             return
         times, sizes = np.concatenate(self._times), np.concatenate(self._sizes)
         classes = size_class(sizes)
         for groups in (self._queues, self._tags, self._hosts, self._hours):
-            groups.add_up(times, sizes, classes)
-        self._times, self._sizes, self._waiting = [], [], 0
+            groups.sum_pending(times, sizes, classes)
+        self._times, self._sizes, self._pending = [], [], 0
 
 
 class _Groups:
@@ -239,7 +239,7 @@ class _Groups:
         ]
         self._numbers.append(np.array(known, np.int32)[numbers])
 
-    def add_up(self, times: Longs, sizes: Ints, classes: Longs) -> None:
+    def sum_pending(self, times: Longs, sizes: Ints, classes: Longs) -> None:
         """Adds up all that was taken since the last time."""
         numbers, count = np.concatenate(self._numbers), len(self._known)
         self._numbers = []
@@ -261,7 +261,7 @@ class _Groups:
 def _class_counts(numbers: Ints, count: int, classes: Longs) -> Iterator[tuple[int, int, int]]:
     """How many records of each group have sizes of each class."""
     codes = numbers * np.int64(CLASSES) + classes
-    if count * CLASSES <= _CODES_IN_A_TABLE:
+    if count * CLASSES <= _MAX_TABLE_CODES:
         table = np.bincount(codes)
         found = np.flatnonzero(table)
         often = table[found]
@@ -271,14 +271,14 @@ def _class_counts(numbers: Ints, count: int, classes: Longs) -> Iterator[tuple[i
         yield code // CLASSES, code % CLASSES, messages
 
 
-def _moments(times: Longs) -> Longs:
+def _valid_times(times: Longs) -> Longs:
     """Times in milliseconds; one that no clock can have shown counts as the first."""
     if times.min() >= -_MAX_MS and times.max() <= _MAX_MS:
         return times
     return np.where((times >= -_MAX_MS) & (times <= _MAX_MS), times, np.int64(0))
 
 
-def _numbered(hours: Longs, none: Texts) -> Longs:
+def _hour_numbers(hours: Longs, none: Texts) -> Longs:
     """Small numbers for hours; as a rule there is one."""
     if hours.min() == hours.max():
         return none[0]
@@ -295,7 +295,7 @@ def _address(host: bytes) -> str:
     return decode_host(host + bytes(4)).rpartition(":")[0]
 
 
-_DAYS_LOOKED_AT: Final = 7
+_GROWTH_DAYS: Final = 7
 
 
 class Disk(msgspec.Struct, frozen=True):
@@ -336,23 +336,23 @@ class Usage(msgspec.Struct, frozen=True):
         return sum(count.size for key, count in self.tally.counts if key.by == "topic")
 
 
-def usage(spark: SparkSession, where: Where) -> Usage:
+def usage(spark: SparkSession, job_input: JobInput) -> Usage:
     """Counts on Spark. Raises BadStore, BadSettings."""
-    with _Plan(where, parallelism(spark)) as planned:
-        told = gather(spark, planned.tasks, _count_piece)
-        return planned.usage([msgspec.msgpack.decode(each, type=KeyCounts) for each in told])
+    with _UsagePlan(job_input, parallelism(spark)) as planned:
+        results = gather(spark, planned.tasks, _count_piece)
+        return planned.usage([msgspec.msgpack.decode(each, type=KeyCounts) for each in results])
 
 
-def usage_here(where: Where) -> Usage:
+def usage_here(job_input: JobInput) -> Usage:
     """Counts in this process: the same, without Spark."""
-    with _Plan(where) as planned:
+    with _UsagePlan(job_input) as planned:
         return planned.usage([count_task(task) for task in planned.tasks])
 
 
 def count_task(task: LogTask) -> KeyCounts:
     """The tally of one piece of a log."""
-    counting = Counting(task.files.broker)
-    flaws = sum(len(flaws) for _, flaws in task.use(counting.add))
+    counting = LogCounter(task.files.broker)
+    flaws = sum(len(flaws) for _, flaws in task.map_records(counting.add))
     return merge([counting.tally(), KeyCounts(flaws=flaws)])
 
 
@@ -360,33 +360,33 @@ def _count_piece(task: LogTask) -> bytes:
     return msgspec.msgpack.encode(count_task(task))
 
 
-class _Plan:
+class _UsagePlan:
     """The logs of some stores, cut into pieces for so many workers."""
 
-    def __init__(self, where: Where, workers: int = 1) -> None:
-        where.check(only_stores=True)
-        options = where.options(order="log")
-        self._paths = {name: folder.layout.root for name, folder in where.folders().items()}
-        self._place = StorePlace(options)
+    def __init__(self, job_input: JobInput, workers: int = 1) -> None:
+        job_input.check(only_stores=True)
+        options = job_input.options(order="log")
+        self._paths = {name: folder.layout.root for name, folder in job_input.folders().items()}
+        self._source = StoreSource(options)
         try:
-            queues = self._place.queues(())
-            self._bounds = {queue.broker: self._place.bounds(queue) for queue in queues}
+            queues = self._source.queues(())
+            self._bounds = {queue.broker: self._source.bounds(queue) for queue in queues}
             spans = [
-                OffsetRange(queue, *self._bounds[queue.broker], self._place.size(queue, *self._bounds[queue.broker]))
+                OffsetRange(queue, *self._bounds[queue.broker], self._source.size(queue, *self._bounds[queue.broker]))
                 for queue in queues
             ]
-            pieces = cut(spans, TaskLimits(size_of_pieces(sum(span.size for span in spans), workers)))
-            tasks = self._place.tasks([[piece] for piece in pieces])
+            pieces = split_ranges(spans, TaskLimits(piece_size_for(sum(span.size for span in spans), workers)))
+            tasks = self._source.tasks([[piece] for piece in pieces])
             self.tasks = [task for task in tasks if isinstance(task, LogTask)]
         except BaseException:
-            self._place.close()
+            self._source.close()
             raise
 
-    def __enter__(self) -> _Plan:
+    def __enter__(self) -> _UsagePlan:
         return self
 
     def __exit__(self, *error: object) -> None:
-        self._place.close()
+        self._source.close()
 
     def usage(self, tallies: Sequence[KeyCounts]) -> Usage:
         tally = merge(tallies)
@@ -407,7 +407,7 @@ def _per_day(store: str, tally: KeyCounts) -> int:
     if not hours:
         return 0
     newest = max(hours)
-    oldest = max(min(hours), newest - 24 * _DAYS_LOOKED_AT + 1)
+    oldest = max(min(hours), newest - 24 * _GROWTH_DAYS + 1)
     return sum(size for hour, size in hours.items() if hour >= oldest) * 24 // (newest - oldest + 1)
 
 

@@ -34,8 +34,8 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from penstock.errors import BadStore, PenstockError
-from penstock.pipeline.jobs.common import Where
-from penstock.pipeline.ranges import size_of_pieces
+from penstock.pipeline.jobs.common import JobInput
+from penstock.pipeline.ranges import piece_size_for
 from penstock.pipeline.session import gather, parallelism
 from penstock.pipeline.store_source import find_paths, name_stores
 from penstock.store.audit import AuditReport
@@ -51,25 +51,25 @@ from penstock.store.readonly.store_folder import StoreFolder, quiet_log
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-_SMALLEST: Final = 16 << 20
-_MAX_IN_A_TASK: Final = 64
+_TASK_BYTES: Final = 16 << 20
+_MAX_TASK_PIECES: Final = 64
 
 
-class Packed(msgspec.Struct, frozen=True):
+class PackedPlan(msgspec.Struct, frozen=True):
     """A store's plan, and what is known of its index files, as bytes."""
 
     plan: bytes
     index: bytes = b""
 
     @classmethod
-    def of(cls, plan: AuditPlan, index: tuple[IndexFacts, ...] = ()) -> Packed:
+    def of(cls, plan: AuditPlan, index: tuple[IndexFacts, ...] = ()) -> PackedPlan:
         return cls(pickle.dumps(plan), pickle.dumps(index))
 
 
 class IndexPiece(msgspec.Struct, frozen=True):
     """One index file, by its place among the plan's."""
 
-    store: Packed
+    store: PackedPlan
     file: NumberedFile
     place: int
 
@@ -85,7 +85,7 @@ class IndexPiece(msgspec.Struct, frozen=True):
 class LogPiece(msgspec.Struct, frozen=True):
     """A range of one log file."""
 
-    store: Packed
+    store: PackedPlan
     range: AuditRange
 
     @property
@@ -98,7 +98,7 @@ class LogPiece(msgspec.Struct, frozen=True):
 
 
 AuditPiece = IndexPiece | LogPiece
-Numbered = tuple[int, AuditPiece]
+NumberedPiece = tuple[int, AuditPiece]
 """A piece with the number by which its answer is known."""
 
 
@@ -113,16 +113,16 @@ class AuditAnswer(msgspec.Struct, frozen=True):
     """Why the piece could not be looked at, in one sentence."""
 
 
-def tasks_of(pieces: Sequence[AuditPiece]) -> list[list[Numbered]]:
+def tasks_of(pieces: Sequence[AuditPiece]) -> list[list[NumberedPiece]]:
     """Numbers pieces, and puts small neighbours together: a hundred small stores are not to cost a thousand tasks."""
-    tasks: list[list[Numbered]] = []
-    held = 0
+    tasks: list[list[NumberedPiece]] = []
+    size = 0
     for number, piece in enumerate(pieces):
-        if not tasks or held + piece.size > _SMALLEST or len(tasks[-1]) == _MAX_IN_A_TASK:
+        if not tasks or size + piece.size > _TASK_BYTES or len(tasks[-1]) == _MAX_TASK_PIECES:
             tasks.append([])
-            held = 0
+            size = 0
         tasks[-1].append((number, piece))
-        held += piece.size
+        size += piece.size
     return tasks
 
 
@@ -138,14 +138,14 @@ def answer(piece: AuditPiece) -> AuditAnswer:
         return AuditAnswer(problem=f"{error.filename}: {error.strerror or error}")
 
 
-def answers(numbered: Sequence[Numbered]) -> bytes:
+def answers(numbered: Sequence[NumberedPiece]) -> bytes:
     """The same for the pieces of one of Spark's tasks: numbers and answers, pickled."""
     return pickle.dumps([(number, answer(piece)) for number, piece in numbered])
 
 
 def _audit(piece: AuditPiece) -> AuditAnswer:
     files = OverlayFiles()
-    plan: AuditPlan = _unpacked(piece.store.plan)
+    plan: AuditPlan = _unpickle(piece.store.plan)
     for folder in (plan.layout.commit_log, *([plan.layout.consume_queue] if plan.queues else [])):
         if not files.is_folder(folder):
             return AuditAnswer(
@@ -155,11 +155,11 @@ def _audit(piece: AuditPiece) -> AuditAnswer:
         return AuditAnswer(gone=str(piece.path))
     if isinstance(piece, IndexPiece):
         return AuditAnswer(audit_index_file(plan, files, piece.place))
-    return AuditAnswer(audit_range(plan, files, piece.range, _unpacked(piece.store.index)))
+    return AuditAnswer(audit_range(plan, files, piece.range, _unpickle(piece.store.index)))
 
 
 @lru_cache(maxsize=4)
-def _unpacked(data: bytes) -> Any:
+def _unpickle(data: bytes) -> Any:
     return pickle.loads(data)
 
 
@@ -192,7 +192,7 @@ class AuditCase:
 
     def begin(self) -> None:
         """Begins a look."""
-        with self._trying():
+        with self._failing_case():
             self._look = self._looks.begin()
             self._plan, self._config = plan_look(
                 self._files,
@@ -207,7 +207,7 @@ class AuditCase:
         self._asked = []
         plan = self._plan
         if plan is not None:
-            packed = Packed.of(plan)
+            packed = PackedPlan.of(plan)
             self._asked += [IndexPiece(packed, file, place) for place, file in enumerate(plan.index_files)]
         return self._asked
 
@@ -216,10 +216,10 @@ class AuditCase:
         asked, self._asked = self._asked, []
         plan = self._plan
         if plan is not None:
-            with self._trying():
+            with self._failing_case():
                 self._index = tuple(facts for facts in self._results(plan, asked, answers) if facts is not None)
-                size = self._piece_size or size_of_pieces(sum(file.size for file in plan.log.files), self._workers)
-                packed = Packed.of(plan, self._index)
+                size = self._piece_size or piece_size_for(sum(file.size for file in plan.log.files), self._workers)
+                packed = PackedPlan.of(plan, self._index)
                 self._asked += [LogPiece(packed, piece) for piece in pieces(plan, self._files, size)]
         return self._asked
 
@@ -228,7 +228,7 @@ class AuditCase:
         plan, look = self._plan, self._look
         if plan is None or look is None:
             return
-        with self._trying():
+        with self._failing_case():
             joined = RangeResult()
             for result in self._results(plan, self._asked, answers):
                 joined.join(result or RangeResult())
@@ -248,7 +248,7 @@ class AuditCase:
             yield answer.result
 
     @contextmanager
-    def _trying(self) -> Iterator[None]:
+    def _failing_case(self) -> Iterator[None]:
         """Ends the look if something in it fails, and the case if that was not the store's owner at work."""
         try:
             try:
@@ -273,7 +273,7 @@ FINDINGS: Final = (
     "remedy string"
 )
 """The columns of `verify_frame`: a finding's, and whose it is."""
-Run = Callable[[Sequence[Sequence[Numbered]]], Iterable[tuple[int, AuditAnswer]]]
+Run = Callable[[Sequence[Sequence[NumberedPiece]]], Iterable[tuple[int, AuditAnswer]]]
 """Has the pieces of tasks audited; the answers come in any order, by their pieces' numbers."""
 
 
@@ -292,15 +292,15 @@ class Stores(msgspec.Struct, frozen=True):
     others: dict[str, Verified]
 
     @classmethod
-    def find(cls, where: Where) -> Stores:
+    def find(cls, job_input: JobInput) -> Stores:
         """Raises BadSettings, and BadStore if none of them is a store."""
-        where.check(only_stores=True)
-        config = Path(where.config) if where.config else None
+        job_input.check(only_stores=True)
+        config = Path(job_input.config) if job_input.config else None
         found = cls({}, {})
         problem: BadStore | None = None
-        for name, path in name_stores(find_paths(where.stores)).items():
+        for name, path in name_stores(find_paths(job_input.stores)).items():
             try:
-                found.folders[name] = StoreFolder.find(path, config, where.settings)
+                found.folders[name] = StoreFolder.find(path, config, job_input.settings)
             except BadStore as error:
                 problem = error
                 found.others[name] = Verified(str(path), problem=str(error))
@@ -309,14 +309,14 @@ class Stores(msgspec.Struct, frozen=True):
         return found
 
 
-def verify(spark: SparkSession, where: Where | Stores, *, check_crc: bool = True) -> dict[str, Verified]:
+def verify(spark: SparkSession, job_input: JobInput | Stores, *, check_crc: bool = True) -> dict[str, Verified]:
     """Audits stores on Spark; by their names. Raises BadSettings, and BadStore if none of them is a store."""
 
-    def run(tasks: Sequence[Sequence[Numbered]]) -> Iterator[tuple[int, AuditAnswer]]:
-        for told in gather(spark, tasks, answers):
-            yield from pickle.loads(told)
+    def run(tasks: Sequence[Sequence[NumberedPiece]]) -> Iterator[tuple[int, AuditAnswer]]:
+        for results in gather(spark, tasks, answers):
+            yield from pickle.loads(results)
 
-    stores = Stores.find(where) if isinstance(where, Where) else where
+    stores = Stores.find(job_input) if isinstance(job_input, JobInput) else job_input
     return audit_stores(stores, run, check_crc=check_crc, workers=parallelism(spark))
 
 
@@ -343,9 +343,9 @@ def audit_stores(
         while waiting := [case for case in cases.values() if not case.is_done]:
             for case in waiting:
                 case.begin()
-            found = _together(run, [case.index_pieces() for case in waiting])
+            found = _run_together(run, [case.index_pieces() for case in waiting])
             asked = [case.log_pieces(some) for case, some in zip(waiting, found, strict=True)]
-            for case, some in zip(waiting, _together(run, asked), strict=True):
+            for case, some in zip(waiting, _run_together(run, asked), strict=True):
                 case.end(some)
     done = {
         name: Verified(str(stores.folders[name].layout.root), case.report, case.problem) for name, case in cases.items()
@@ -353,9 +353,9 @@ def audit_stores(
     return dict(sorted({**done, **stores.others}.items()))
 
 
-def _together(run: Run, work: Sequence[Sequence[AuditPiece]]) -> list[list[AuditAnswer]]:
+def _run_together(run: Run, work: Sequence[Sequence[AuditPiece]]) -> list[list[AuditAnswer]]:
     """The answers to the pieces of all stores, which are worked on together."""
     every = [piece for some in work for piece in some]
     found = dict(run(tasks_of(every))) if every else {}
-    told = iter([found[number] for number in range(len(every))])
-    return [[next(told) for _ in some] for some in work]
+    results = iter([found[number] for number in range(len(every))])
+    return [[next(results) for _ in some] for some in work]

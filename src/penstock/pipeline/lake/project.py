@@ -18,8 +18,8 @@ import yaml
 from penstock.broker.topics import is_system_topic
 from penstock.errors import BadSettings, BadStore
 from penstock.format.constants import DLQ_PREFIX, RETRY_PREFIX
-from penstock.pipeline.jobs.common import Where
-from penstock.pipeline.plan import open_place
+from penstock.pipeline.jobs.common import JobInput
+from penstock.pipeline.plan import open_source
 from penstock.pipeline.session import LOOPBACK
 
 OWN_SETTINGS: Final = {
@@ -161,7 +161,7 @@ class Lake(msgspec.Struct, frozen=True, kw_only=True):
         """Raises BadSettings if there is none, or if it makes no sense."""
         path = folder.absolute() / FILE
         try:
-            found = yaml.safe_load(path.read_text(encoding="utf-8"))
+            document = yaml.safe_load(path.read_text(encoding="utf-8"))
         except (FileNotFoundError, NotADirectoryError):
             raise BadSettings(
                 f"there is no {FILE} in it, so this is no lake; make one with `penstock pipeline lake init`",
@@ -170,7 +170,7 @@ class Lake(msgspec.Struct, frozen=True, kw_only=True):
         except yaml.YAMLError as error:
             raise BadSettings(f"it must be YAML, and is not: {' '.join(str(error).split())}", path=path) from None
         try:
-            lake = msgspec.convert({**_fields(found), "folder": str(path.parent)}, cls)
+            lake = msgspec.convert({**_fields(document), "folder": str(path.parent)}, cls)
         except (msgspec.ValidationError, TypeError, ValueError) as error:
             raise BadSettings(f"{error}", path=path) from None
         lake._check(path)
@@ -196,60 +196,60 @@ class Lake(msgspec.Struct, frozen=True, kw_only=True):
             tables[each.table] = each.topic
 
     @property
-    def where(self) -> Where:
-        return Where(stores=(self.store,) if self.store else (), namesrv=self.namesrv, config=self.config)
+    def job_input(self) -> JobInput:
+        return JobInput(stores=(self.store,) if self.store else (), namesrv=self.namesrv, config=self.config)
 
     @property
     def spark_settings(self) -> dict[str, str]:
         """What a session needs so that catalog and tables are those of this lake."""
         return {name: value.replace("{folder}", self.folder) for name, value in OWN_SETTINGS.items()}
 
-    def topics_there(self) -> list[str]:
+    def user_topics(self) -> list[str]:
         """The topics with messages that are anybody's business. Raises BadStore, Unreachable."""
-        options = self.where.options(subscribe_pattern=re.compile(".*"))
-        place = open_place(options)
+        options = self.job_input.options(subscribe_pattern=re.compile(".*"))
+        source = open_source(options)
         try:
-            return [topic for topic in place.topics() if not is_system_topic(topic)]
+            return [topic for topic in source.topics() if not is_system_topic(topic)]
         finally:
-            place.close()
+            source.close()
 
 
-def _fields(found: Any) -> dict[str, Any]:
+def _fields(document: Any) -> dict[str, Any]:
     """The file as people write it, as fields."""
-    if not isinstance(found, dict):
+    if not isinstance(document, dict):
         raise ValueError("it must say what the lake is made from: store or namesrv, and topics")
     known = {field.name for field in msgspec.structs.fields(Lake)} - {"folder"}
-    unknown = sorted(set(map(str, found)) - known)
+    unknown = sorted(set(map(str, document)) - known)
     if unknown:
         raise ValueError(f"there is no setting '{unknown[0]}'; there are {', '.join(sorted(known))}")
-    topics = found.get("topics") or {}
+    topics = document.get("topics") or {}
     if not isinstance(topics, dict):
         raise ValueError("topics must be names with what they hold, as in `orders: {decode: json}`")
     return {
-        **{name: value for name, value in found.items() if value is not None},
+        **{name: value for name, value in document.items() if value is not None},
         "topics": [{**(what or {}), "topic": str(name)} for name, what in topics.items()],
     }
 
 
-def init_project(folder: Path, where: Where, decode: str = "none") -> Lake:
+def init_project(folder: Path, job_input: JobInput, decode: str = "none") -> Lake:
     """Makes the project, with a table for each topic that is there. Nothing that exists is overwritten.
 
     Raises BadSettings, BadStore, Unreachable.
     """
-    where.check()
+    job_input.check()
     if decode not in DECODERS:
         raise BadSettings(f"--decode '{decode}': it must be one of {', '.join(DECODERS)}")
-    if len(where.stores) > 1:
+    if len(job_input.stores) > 1:
         raise BadSettings(
             "a lake is made from one store, or from a cluster: give either --store DIR once or --namesrv HOST:PORT"
         )
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise BadSettings("there is something here already; a lake needs a new folder, or an empty one", path=folder)
     folder = folder.absolute()
-    store = str(Path(where.stores[0]).absolute()) if where.stores else ""
-    config = str(Path(where.config).absolute()) if where.config else ""
-    lake = Lake(folder=str(folder), store=store, namesrv=where.namesrv, config=config)
-    chosen = [topic for topic in lake.topics_there() if not topic.startswith((RETRY_PREFIX, DLQ_PREFIX))]
+    store = str(Path(job_input.stores[0]).absolute()) if job_input.stores else ""
+    config = str(Path(job_input.config).absolute()) if job_input.config else ""
+    lake = Lake(folder=str(folder), store=store, namesrv=job_input.namesrv, config=config)
+    chosen = [topic for topic in lake.user_topics() if not topic.startswith((RETRY_PREFIX, DLQ_PREFIX))]
     lake = msgspec.structs.replace(lake, topics=tuple(LakeTable(topic=topic, decode=decode) for topic in chosen))
     lake._check(folder / FILE)
     _write(lake, folder)
@@ -261,7 +261,7 @@ def _write(lake: Lake, folder: Path) -> None:
     if lake.config:
         from_["config"] = lake.config
     topics = {each.topic: {"decode": each.decode} for each in lake.topics}
-    told = yaml.safe_dump(from_, sort_keys=False) + yaml.safe_dump({"topics": topics}, sort_keys=False)
+    content = yaml.safe_dump(from_, sort_keys=False) + yaml.safe_dump({"topics": topics}, sort_keys=False)
     for name in ("transformations", "conf", "catalog"):
         (folder / name).mkdir(parents=True)
     for name, text in TRANSFORMATIONS.items():
@@ -271,7 +271,7 @@ def _write(lake: Lake, folder: Path) -> None:
     (folder / "conf" / "log4j2.properties").write_text(LOGGING, encoding="utf-8")
     name = re.sub("[^A-Za-z0-9_]", "_", folder.name) or "lake"
     (folder / SPEC_FILE).write_text(SPEC.format(name=name, storage=(folder / "storage").as_uri()), encoding="utf-8")
-    (folder / FILE).write_text(LAKE_FILE.format(told=told), encoding="utf-8")
+    (folder / FILE).write_text(LAKE_FILE.format(content=content), encoding="utf-8")
 
 
 def check_initialised(folder: Path) -> Lake:

@@ -25,9 +25,9 @@ from penstock.store.overlay import OverlayFiles
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-_NO_CATALOG: Final = ("XSDB6", "Another instance of Derby", "SessionHiveMetaStoreClient")
+_CATALOG_ERRORS: Final = ("XSDB6", "Another instance of Derby", "SessionHiveMetaStoreClient")
 _JAVA: Final = "spark.driver.extraJavaOptions"
-_OWN_WORDS: Final = re.compile(r"rocketmq: (.*?)\s*(?:SQLSTATE: \w+)?$")
+_SOURCE_SENTENCE: Final = re.compile(r"rocketmq: (.*?)\s*(?:SQLSTATE: \w+)?$")
 
 
 class LakeFailed(PenstockError):
@@ -49,7 +49,7 @@ def run_project(
     conf: Mapping[str, str] | None = None,
     *,
     full_refresh: bool = False,
-    tell: Callable[[str], object] = lambda line: None,
+    report: Callable[[str], object] = lambda line: None,
 ) -> Summary:
     """Reads what has come since the last run into the tables, and computes the views anew.
 
@@ -60,13 +60,13 @@ def run_project(
     folder = folder.absolute()
     lake = check_initialised(folder)
     _check_free(folder)
-    there = lake.topics_there()
+    there = lake.user_topics()
     failures: list[str] = []
-    with _session(lake, master, conf or {}) as spark, _said(folder, failures):
+    with _session(lake, master, conf or {}) as spark, _as_lake_errors(folder, failures):
         spark.sql("SHOW TABLES").collect()  # opens the catalog: better now than in the middle of a run
-        for event in _run(spark, folder, full_refresh):
+        for event in _run_events(spark, folder, full_refresh):
             failures += [event] if " FAILED" in event else []
-            tell(event.splitlines()[0])
+            report(event.splitlines()[0])
         tables = ["messages", *(topic.table for topic in lake.topics), "bad_messages"]
         rows = {table: spark.read.table(table).count() for table in tables}
     named = {topic.topic for topic in lake.topics}
@@ -97,7 +97,7 @@ def _session(lake: Lake, master: str | None, conf: Mapping[str, str]) -> Iterato
         raise BadSettings(
             "a Spark session runs in this process, and a lake needs one of its own; call `spark.stop()` first"
         )
-    with _said(Path(lake.folder), []):
+    with _as_lake_errors(Path(lake.folder), []):
         spark = _start(lake, master or "local[*]", conf)
     try:
         with quiet_interrupts():
@@ -119,7 +119,7 @@ def _start(lake: Lake, master: str, conf: Mapping[str, str]) -> SparkSession:
     return start_connect_session("penstock lake", master, {**own, **quiet, **conf, **added})
 
 
-def _run(spark: SparkSession, folder: Path, full_refresh: bool) -> Iterator[str]:
+def _run_events(spark: SparkSession, folder: Path, full_refresh: bool) -> Iterator[str]:
     """What Spark's command does, in the session that is there."""
     try:
         from pyspark.pipelines import cli
@@ -142,7 +142,7 @@ def _run(spark: SparkSession, folder: Path, full_refresh: bool) -> Iterator[str]
 
 
 @contextlib.contextmanager
-def _said(folder: Path, failures: Sequence[str]) -> Iterator[None]:
+def _as_lake_errors(folder: Path, failures: Sequence[str]) -> Iterator[None]:
     """Has what Spark raises said as one sentence: the source's own, if it has said one. `failures`: told before."""
     try:
         yield
@@ -150,7 +150,7 @@ def _said(folder: Path, failures: Sequence[str]) -> Iterator[None]:
         raise
     except Exception as error:
         texts = [*failures, str(error)]
-        if any(sign in text for sign in _NO_CATALOG for text in texts):
+        if any(sign in text for sign in _CATALOG_ERRORS for text in texts):
             raise StoreInUse(
                 "its catalog cannot be opened: another Spark has it open, or it is damaged; see catalog/derby.log "
                 "in it",
@@ -163,7 +163,7 @@ def _sentence(texts: Sequence[str]) -> str:
     """What is to be told of what Spark said, the first thing that went wrong first."""
     lines = [line.strip() for text in texts for line in text.splitlines() if line.strip()]
     for line in lines:
-        if (found := _OWN_WORDS.search(line)) is not None:
+        if (found := _SOURCE_SENTENCE.search(line)) is not None:
             return found[1]
     named = [line for line in lines if line.startswith(("[", "Error: ["))]
     return "Spark could not run it: " + (named or lines)[0].removeprefix("Error: ") if lines else ""

@@ -16,14 +16,14 @@ from penstock.pipeline.source import known_columns
 _RAW: Final = "messages"
 _CORRUPT: Final = "_corrupt"
 _COLUMNS: Final = tuple(name for name in known_columns(Options()) if name != _CORRUPT)
-_NOT_THE_CLUSTERS: Final = "(?i)(?!SCHEDULE_TOPIC_XXXX$|RMQ_SYS_|TRANS_CHECK_MAX_TIME_TOPIC$|OFFSET_MOVED_EVENT$).*"
+_USER_TOPICS: Final = "(?i)(?!SCHEDULE_TOPIC_XXXX$|RMQ_SYS_|TRANS_CHECK_MAX_TIME_TOPIC$|OFFSET_MOVED_EVENT$).*"
 _MILLISECONDS: Final = "unix_millis(store_timestamp) - unix_millis(born_timestamp)"
 
 
 def messages(lake: Lake) -> DataFrame:
     """Every message of every topic but the brokers' own, from the first that is there; what is unreadable too."""
     options = {
-        "subscribePattern": _NOT_THE_CLUSTERS,
+        "subscribePattern": _USER_TOPICS,
         "startingOffsets": "earliest",
         "failOnDataLoss": str(lake.fail_on_data_loss).lower(),
         "maxBytesPerTrigger": "1g",
@@ -49,8 +49,8 @@ def bad_messages(lake: Lake) -> DataFrame:
     reason = f.col(_CORRUPT)
     for topic in lake.topics:
         if topic.decode != "none":
-            said = f.lit(f"the body is no {topic.decode}" + (f" with {topic.schema}" if topic.schema else ""))
-            reason = f.coalesce(reason, f.when(_of(topic) & _value(topic).isNull(), said))
+            text = f.lit(f"the body is no {topic.decode}" + (f" with {topic.schema}" if topic.schema else ""))
+            reason = f.coalesce(reason, f.when(_of(topic) & _value(topic).isNull(), text))
     rows = SparkSession.active().readStream.table(_RAW)
     return rows.where(reason.isNotNull()).select(*_COLUMNS, reason.alias("reason"))
 
@@ -95,4 +95,4 @@ def latency() -> DataFrame:
 
 def consumer_lag(lake: Lake) -> DataFrame:
     """How far consumer groups are behind now."""
-    return lag_frame(SparkSession.active(), lag(lake.where))
+    return lag_frame(SparkSession.active(), lag(lake.job_input))

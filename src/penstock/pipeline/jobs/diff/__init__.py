@@ -14,16 +14,16 @@ and is one unless the caller says otherwise.
 
 from penstock.pipeline.jobs.diff.log_bytes import LogDiff, diff_bytes, diff_bytes_here
 from penstock.pipeline.jobs.diff.messages import diff, diff_frame, diff_here
-from penstock.pipeline.jobs.diff.report import Diff, Difference, QueueDiff, Spot
+from penstock.pipeline.jobs.diff.report import Diff, Difference, MessagePosition, QueueDiff
 from penstock.pipeline.jobs.diff.sides import Sides
 
 __all__ = [
     "Diff",
     "Difference",
     "LogDiff",
+    "MessagePosition",
     "QueueDiff",
     "Sides",
-    "Spot",
     "diff",
     "diff_bytes",
     "diff_bytes_here",

@@ -49,8 +49,8 @@ from penstock.pipeline.jobs.diff.report import (
     UNREADABLE_A,
     UNREADABLE_B,
     Difference,
+    MessagePosition,
     QueueKey,
-    Spot,
 )
 from penstock.pipeline.ranges import Flaw, ReadTask
 from penstock.protocol.compression import inflate_body
@@ -113,8 +113,8 @@ class Leftover(NamedTuple):
     what: str
 
     @property
-    def spot(self) -> Spot:
-        return Spot(self.queue_id, self.queue_offset)
+    def spot(self) -> MessagePosition:
+        return MessagePosition(self.queue_id, self.queue_offset)
 
 
 Leftovers = list[Leftover]
@@ -163,7 +163,7 @@ def _unreadable(a: Leftovers, b: Leftovers) -> tuple[list[Difference], Leftovers
     """What cannot be read is told once, with what the other side has at its place."""
     found: list[Difference] = []
     there_a, there_b = {row.spot: row for row in a}, {row.spot: row for row in b}
-    told: set[Spot] = set()
+    told: set[MessagePosition] = set()
     for row in (*a, *b):
         if row.digest or row.spot in told or row.edge:
             continue

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 import numpy as np
 
-from penstock.pipeline.jobs.common import Where
+from penstock.pipeline.jobs.common import JobInput
 from penstock.pipeline.jobs.diff.sides import Sides
-from penstock.pipeline.ranges import OffsetRange, TaskLimits, cut
+from penstock.pipeline.ranges import OffsetRange, TaskLimits, split_ranges
 from penstock.pipeline.session import gather
-from penstock.pipeline.store_source import StorePlace
+from penstock.pipeline.store_source import StoreSource
 from penstock.pipeline.store_tasks import LogTask
 from penstock.store.mapped_file import MappedFile
 from penstock.store.readonly.view import LogView
@@ -34,7 +34,7 @@ _MAX_RANGES: Final = 1000
 _PLACE: Final = ("topic", "queue_id", "queue_offset", "physical_offset", "store_size")
 
 
-class Unequal(msgspec.Struct, frozen=True):
+class DifferingRange(msgspec.Struct, frozen=True):
     """Positions `start` to `stop` (exclusive), of which `count` bytes are not the same."""
 
     start: int
@@ -56,7 +56,7 @@ class LogMessage(msgspec.Struct, frozen=True):
 class Example(msgspec.Struct, frozen=True):
     """A range that differs, and what lies at its begin; None where a side has no valid record there."""
 
-    where: Unequal
+    where: DifferingRange
     a: LogMessage | None
     b: LogMessage | None
 
@@ -89,7 +89,7 @@ class LogDiff(msgspec.Struct, frozen=True, kw_only=True):
 def diff_bytes(spark: SparkSession, sides: Sides, examples: int = EXAMPLES) -> LogDiff:
     """Compares on Spark. Raises BadSettings, BadStore."""
     with _Logs(sides) as logs:
-        decode = msgspec.msgpack.Decoder(list[Unequal]).decode
+        decode = msgspec.msgpack.Decoder(list[DifferingRange]).decode
         found = [each for told in gather(spark, logs.pieces, _unequal_of) for each in decode(told)]
         return logs.report(found, examples)
 
@@ -100,9 +100,9 @@ def diff_bytes_here(sides: Sides, examples: int = EXAMPLES) -> LogDiff:
         return logs.report([each for piece in logs.pieces for each in unequal(*piece)], examples)
 
 
-def unequal(a: LogTask, b: LogTask) -> list[Unequal]:
+def unequal(a: LogTask, b: LogTask) -> list[DifferingRange]:
     """Where the same range of two logs differs."""
-    found: list[Unequal] = []
+    found: list[DifferingRange] = []
     with closing(a.files.log()) as log_a, closing(b.files.log()) as log_b:
         at = a.start
         while at < a.stop:
@@ -112,18 +112,19 @@ def unequal(a: LogTask, b: LogTask) -> list[Unequal]:
     return found
 
 
-def _block(a: LogView, b: LogView, start: int, stop: int) -> list[Unequal]:
+def _block(a: LogView, b: LogView, start: int, stop: int) -> list[DifferingRange]:
     file_a, file_b = a.queue.find(start), b.queue.find(start)
     if file_a is None or file_b is None:
         if file_a is None and file_b is None:
             return []
-        return [Unequal(start, stop, stop - start, "a" if file_a is None else "b")]
+        return [DifferingRange(start, stop, stop - start, "a" if file_a is None else "b")]
     changed = np.flatnonzero(_bytes(file_a, start, stop) != _bytes(file_b, start, stop))
     if not len(changed):
         return []
     borders = np.flatnonzero(np.diff(changed) > _NEAR) + 1
     return [
-        Unequal(start + int(group[0]), start + int(group[-1]) + 1, len(group)) for group in np.split(changed, borders)
+        DifferingRange(start + int(group[0]), start + int(group[-1]) + 1, len(group))
+        for group in np.split(changed, borders)
     ]
 
 
@@ -131,13 +132,13 @@ def _bytes(file: MappedFile, start: int, stop: int) -> np.ndarray[tuple[int], np
     return np.frombuffer(file.map.view[start - file.from_offset : stop - file.from_offset], np.uint8)
 
 
-def _add(found: list[Unequal], more: Sequence[Unequal]) -> None:
+def _add(found: list[DifferingRange], more: Sequence[DifferingRange]) -> None:
     """Appends ranges; those that touch, or are too many, become one."""
     for each in more:
         last = found[-1] if found else None
         near = last is not None and last.missing == each.missing and each.start - last.stop <= _NEAR
         if last is not None and (near or len(found) >= _MAX_RANGES):
-            found[-1] = Unequal(last.start, each.stop, last.count + each.count, last.missing)
+            found[-1] = DifferingRange(last.start, each.stop, last.count + each.count, last.missing)
         else:
             found.append(each)
 
@@ -152,40 +153,40 @@ class _Logs:
     def __init__(self, sides: Sides) -> None:
         sides.check()
         self._sides = sides
-        self._places: list[StorePlace] = []
+        self._sources: list[StoreSource] = []
         try:
             (self._name_a, self._range_a), (self._name_b, self._range_b) = self._open(sides.a), self._open(sides.b)
             start = max(self._range_a[0], self._range_b[0])
             stop = max(min(self._range_a[1], self._range_b[1]), start)
             self.compared = stop - start
-            self.pieces = list(zip(*(self._cut(place, start, stop) for place in self._places), strict=True))
+            self.pieces = list(zip(*(self._cut(source, start, stop) for source in self._sources), strict=True))
         except BaseException:
             self.__exit__()
             raise
 
-    def _open(self, where: Where) -> tuple[str, tuple[int, int]]:
-        place = StorePlace(where.options(order="log"))
-        self._places.append(place)
-        return place.name, place.bounds(place.queues(())[0])
+    def _open(self, job_input: JobInput) -> tuple[str, tuple[int, int]]:
+        source = StoreSource(job_input.options(order="log"))
+        self._sources.append(source)
+        return source.name, source.bounds(source.queues(())[0])
 
-    def _cut(self, place: StorePlace, start: int, stop: int) -> list[LogTask]:
-        span = OffsetRange(place.queues(())[0], start, stop, stop - start)
-        spans = cut([span], TaskLimits(self._sides.a.options().max_bytes_per_partition))
-        return [task for task in place.tasks([[each] for each in spans]) if isinstance(task, LogTask)]
+    def _cut(self, source: StoreSource, start: int, stop: int) -> list[LogTask]:
+        span = OffsetRange(source.queues(())[0], start, stop, stop - start)
+        spans = split_ranges([span], TaskLimits(self._sides.a.options().max_bytes_per_partition))
+        return [task for task in source.tasks([[each] for each in spans]) if isinstance(task, LogTask)]
 
     def __enter__(self) -> _Logs:
         return self
 
     def __exit__(self, *error: object) -> None:
-        for place in self._places:
-            place.close()
+        for source in self._sources:
+            source.close()
 
-    def report(self, found: Sequence[Unequal], examples: int) -> LogDiff:
-        together: list[Unequal] = []
+    def report(self, found: Sequence[DifferingRange], examples: int) -> LogDiff:
+        together: list[DifferingRange] = []
         for each in sorted(found, key=lambda one: one.start):
             last = together[-1] if together else None
             if last is not None and last.stop == each.start and last.missing == each.missing:
-                together[-1] = Unequal(last.start, each.stop, last.count + each.count, last.missing)
+                together[-1] = DifferingRange(last.start, each.stop, last.count + each.count, last.missing)
             else:
                 together.append(each)
         return LogDiff(
@@ -200,9 +201,11 @@ class _Logs:
             examples=[self._example(each) for each in together[:examples]],
         )
 
-    def _example(self, where: Unequal) -> Example:
-        a, b = next(piece for piece in self.pieces if piece[0].stop > where.start)
-        return Example(where, *(None if where.missing == s else _at(t, where.start) for s, t in (("a", a), ("b", b))))
+    def _example(self, differing: DifferingRange) -> Example:
+        a, b = next(piece for piece in self.pieces if piece[0].stop > differing.start)
+        return Example(
+            differing, *(None if differing.missing == s else _at(t, differing.start) for s, t in (("a", a), ("b", b)))
+        )
 
 
 def _at(task: LogTask, position: int) -> LogMessage | None:

@@ -19,9 +19,9 @@ from penstock.pipeline.jobs.diff.compare import (
     outcomes,
     pair_up,
 )
-from penstock.pipeline.jobs.diff.report import KINDS, MOVED, Diff, Difference, QueueDiff, QueueKey, Spot
+from penstock.pipeline.jobs.diff.report import KINDS, MOVED, Diff, Difference, MessagePosition, QueueDiff, QueueKey
 from penstock.pipeline.jobs.diff.sides import Comparison, Sides
-from penstock.pipeline.session import gather, in_workers
+from penstock.pipeline.session import gather, map_in_workers
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -56,7 +56,7 @@ def diff(spark: SparkSession, sides: Sides, examples: int = EXAMPLES) -> Diff:
         same, differing = _first_look(spark, comparison)
         if not differing:
             return _report(comparison, same, Counter(), [])
-        frame = _frame(spark, comparison.pieces_again(differing)).persist()
+        frame = _frame(spark, comparison.recheck_tasks(differing)).persist()
         try:
             counted = frame.selectExpr("kind", "topic", "coalesce(a_queue_id, b_queue_id) AS queue_id")
             counts = Counter(
@@ -85,7 +85,7 @@ def diff_frame(spark: SparkSession, sides: Sides) -> DataFrame:
     """One row for each difference; what lies beyond a common end is none. Raises BadSettings, BadStore, Unreachable."""
     with Comparison(sides) as comparison:
         _, differing = _first_look(spark, comparison)
-        return _frame(spark, comparison.pieces_again(differing) if differing else [])
+        return _frame(spark, comparison.recheck_tasks(differing) if differing else [])
 
 
 def diff_here(sides: Sides, examples: int = EXAMPLES) -> Diff:
@@ -93,7 +93,7 @@ def diff_here(sides: Sides, examples: int = EXAMPLES) -> Diff:
     with Comparison(sides) as comparison:
         pieces = comparison.pieces()
         same, differing = _added_up(pieces, map(outcomes, pieces))
-        again = comparison.pieces_again(differing) if differing else []
+        again = comparison.recheck_tasks(differing) if differing else []
         rows = sorted((row for piece in again for row in leftovers(piece)), key=lambda row: row.topic)
         found = [each for _, group in groupby(rows, lambda row: row.topic) for each in pair_up(group)]
         counts = Counter((each.kind, QueueKey(each.topic, each.queue_id)) for each in found)
@@ -103,7 +103,7 @@ def diff_here(sides: Sides, examples: int = EXAMPLES) -> Diff:
 
 def _as_shown(each: Difference) -> tuple[Any, ...]:
     """In the order of the first side's places, and behind them what only the second one has."""
-    a, b = each.a or Spot(-1, -1), each.b or Spot(-1, -1)
+    a, b = each.a or MessagePosition(-1, -1), each.b or MessagePosition(-1, -1)
     return each.topic, each.a is None, a, b
 
 
@@ -122,7 +122,7 @@ def _outcomes_of(piece: ComparisonTask) -> bytes:
 
 
 def _frame(spark: SparkSession, pieces: Sequence[ComparisonTask]) -> DataFrame:
-    rows = in_workers(spark, pieces, _leftovers_of, _LEFT_OVER)
+    rows = map_in_workers(spark, pieces, _leftovers_of, _LEFT_OVER)
     return rows.groupBy("topic").applyInArrow(_pair_up_table, SCHEMA)
 
 
@@ -157,8 +157,8 @@ def _pair_up_table(table: pa.Table) -> pa.Table:
 
 
 def _difference(row: Any) -> Difference:
-    def spot(queue_id: int | None, queue_offset: int | None) -> Spot | None:
-        return None if queue_id is None or queue_offset is None else Spot(queue_id, queue_offset)
+    def spot(queue_id: int | None, queue_offset: int | None) -> MessagePosition | None:
+        return None if queue_id is None or queue_offset is None else MessagePosition(queue_id, queue_offset)
 
     return Difference(
         kind=row.kind,

@@ -22,7 +22,7 @@ class QueueKey(NamedTuple):
     queue_id: int
 
 
-class Spot(msgspec.Struct, frozen=True, order=True):
+class MessagePosition(msgspec.Struct, frozen=True, order=True):
     """Where in its topic a message is."""
 
     queue_id: int
@@ -34,8 +34,8 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
 
     kind: str
     topic: str
-    a: Spot | None = None
-    b: Spot | None = None
+    a: MessagePosition | None = None
+    b: MessagePosition | None = None
     unique_key: str = ""
     what: str = ""
     """Why it cannot be read, where that is so."""
@@ -48,7 +48,7 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
         return spot.queue_id
 
     @property
-    def order(self) -> tuple[str, Spot, str]:
+    def order(self) -> tuple[str, MessagePosition, str]:
         """Sorts by place."""
         spot = self.a or self.b
         assert spot is not None, "a message is somewhere"

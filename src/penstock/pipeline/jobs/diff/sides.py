@@ -10,13 +10,13 @@ import msgspec
 
 from penstock.broker.topics import is_system_topic
 from penstock.errors import BadSettings
-from penstock.pipeline.cluster_source import ClusterPlace
-from penstock.pipeline.jobs.common import Where
+from penstock.pipeline.cluster_source import ClusterSource
+from penstock.pipeline.jobs.common import JobInput
 from penstock.pipeline.jobs.diff.compare import ComparisonTask, QueueRange
 from penstock.pipeline.jobs.diff.report import QueueKey
 from penstock.pipeline.options import Options
-from penstock.pipeline.plan import open_place
-from penstock.pipeline.ranges import MessageSource, OffsetRange, Queue, ReadTask, TaskLimits, cut, packed
+from penstock.pipeline.plan import open_source
+from penstock.pipeline.ranges import MessageSource, OffsetRange, Queue, ReadTask, TaskLimits, pack_ranges, split_ranges
 
 _TASKS_AT_LEAST: Final = 16
 WAYS: Final = ("place", "key", "bytes")
@@ -27,8 +27,8 @@ Bounds = tuple[int, int]
 class Sides(msgspec.Struct, frozen=True, kw_only=True):
     """What is to be compared with what. A side is one store, or a cluster."""
 
-    a: Where
-    b: Where
+    a: JobInput
+    b: JobInput
     by: str = "place"
     topics: tuple[str, ...] = ()
     """Only these; all of them if there are none. The logs' bytes have every topic."""
@@ -54,22 +54,22 @@ class Sides(msgspec.Struct, frozen=True, kw_only=True):
 class OpenSide:
     """One side: its queues by topic and id."""
 
-    def __init__(self, where: Where, sides: Sides) -> None:
-        options: Options = where.options(subscribe_pattern=re.compile(".*"))
-        self.place: MessageSource = open_place(options)
+    def __init__(self, job_input: JobInput, sides: Sides) -> None:
+        options: Options = job_input.options(subscribe_pattern=re.compile(".*"))
+        self.source: MessageSource = open_source(options)
         try:
-            self.name = self.place.name
+            self.name = self.source.name
             self.queues = {QueueKey(queue.topic, queue.queue_id): queue for queue in self._find(sides)}
         except BaseException:
-            self.place.close()
+            self.source.close()
             raise
 
     def _find(self, sides: Sides) -> list[Queue]:
-        there = self.place.topics()
+        there = self.source.topics()
         if sides.a.namesrv or sides.b.namesrv:
             there = [topic for topic in there if not is_system_topic(topic)]  # a cluster does not list its own
-        queues = self.place.queues([topic for topic in there if topic in sides.topics or not sides.topics])
-        if isinstance(self.place, ClusterPlace):
+        queues = self.source.queues([topic for topic in there if topic in sides.topics or not sides.topics])
+        if isinstance(self.source, ClusterSource):
             brokers = sorted({queue.broker for queue in queues})
             if sides.broker:
                 return [queue for queue in queues if queue.broker == sides.broker]
@@ -82,10 +82,10 @@ class OpenSide:
 
     def bounds(self, key: QueueKey) -> Bounds | None:
         queue = self.queues.get(key)
-        return None if queue is None else self.place.bounds(queue)
+        return None if queue is None else self.source.bounds(queue)
 
     def size(self, key: QueueKey, start: int, stop: int) -> int:
-        return self.place.size(self.queues[key], start, stop)
+        return self.source.size(self.queues[key], start, stop)
 
     def task(self, stretches: Iterable[QueueRange]) -> ReadTask | None:
         """What reads these ranges as far as they are there."""
@@ -95,7 +95,7 @@ class OpenSide:
             start, stop = max(stretch.start, low), min(stretch.stop, high)
             if start < stop:
                 spans.append(OffsetRange(self.queues[stretch.key], start, stop))
-        return self.place.tasks([spans])[0] if spans else None
+        return self.source.tasks([spans])[0] if spans else None
 
 
 class Comparison:
@@ -108,7 +108,7 @@ class Comparison:
         try:
             self.b = OpenSide(sides.b, sides)
         except BaseException:
-            self.a.place.close()
+            self.a.source.close()
             raise
         there = {key.topic for key in (*self.a.queues, *self.b.queues)}
         missing = [topic for topic in sides.topics if topic not in there]
@@ -128,8 +128,8 @@ class Comparison:
         self.close()
 
     def close(self) -> None:
-        self.a.place.close()
-        self.b.place.close()
+        self.a.source.close()
+        self.b.source.close()
 
     def pieces(self) -> list[ComparisonTask]:
         """What is compared: by place, where both sides have messages; by key, everything."""
@@ -145,7 +145,7 @@ class Comparison:
                 found.append(QueueRange(key, max(a[0], b[0]), min(a[1], b[1])))
         return found
 
-    def pieces_again(self, differing: Sequence[QueueRange]) -> list[ComparisonTask]:
+    def recheck_tasks(self, differing: Sequence[QueueRange]) -> list[ComparisonTask]:
         """Pieces of what differs, and of what their queues have beyond, where messages may have moved to."""
         pieces = self._pieces(differing)
         if self.sides.by == "key":
@@ -167,7 +167,7 @@ class Comparison:
         ]
         limits = TaskLimits(self.sides.a.options().max_bytes_per_partition)
         made = []
-        for group in packed(cut(spans, limits), limits.max_bytes, _TASKS_AT_LEAST):
+        for group in pack_ranges(split_ranges(spans, limits), limits.max_bytes, _TASKS_AT_LEAST):
             for together in _one_each(group):
                 made.append(
                     ComparisonTask(together, self.a.task(together), self.b.task(together), self.sides.by != "key", edge)

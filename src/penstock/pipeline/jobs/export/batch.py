@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Final
 
 from penstock.errors import BadSettings, BadStore
 from penstock.pipeline.decode import Decode, make_decoder
-from penstock.pipeline.jobs.common import CORRUPT, Notes, counted, query_of
-from penstock.pipeline.jobs.export.spec import BatchNote, Export, ExportFolder, clear, move, staged_files
+from penstock.pipeline.jobs.common import CORRUPT, BatchLog, observed_counts, query_id_of
+from penstock.pipeline.jobs.export.spec import Export, ExportedBatch, ExportFolder, clear, move, staged_files
 from penstock.pipeline.jobs.export.tables import commit_delta, commit_iceberg
 
 if TYPE_CHECKING:
@@ -90,38 +90,38 @@ _DAY: Final = "date_from_unix_date(cast(floor(unix_millis(store_timestamp) / 864
 class ExportBatch:
     """Exports one micro-batch after the other."""
 
-    def __init__(self, wish: Export) -> None:
-        self._wish = wish
+    def __init__(self, spec: Export) -> None:
+        self._spec = spec
 
     def __call__(self, frame: DataFrame, number: int) -> None:
-        folder = ExportFolder(self._wish.to)
-        query = ONCE if self._wish.once else query_of(folder.checkpoint)
-        notes = Notes(folder.notes, BatchNote)
-        batch = notes.find(number)
+        folder = ExportFolder(self._spec.to)
+        query = ONCE if self._spec.once else query_id_of(folder.checkpoint)
+        batch_log = BatchLog(folder.batches, ExportedBatch)
+        batch = batch_log.find(number)
         if batch is None:
-            batch = self._staged(frame, number, query, folder)
+            batch = self._stage(frame, number, query, folder)
             if not batch.files:
                 clear(folder.staged / str(number))
                 return
-            notes.write(number, batch)
+            batch_log.write(number, batch)
         elif batch.query != query:
             raise BadStore(
                 "the checkpoint of this export is not the one it began with; export to a new folder", path=folder.root
             )
         if not batch.done:
             self.publish(folder, batch)
-            notes.write(number, batch.finished())
+            batch_log.write(number, batch.as_done())
 
-    def publish(self, folder: ExportFolder, batch: BatchNote) -> None:
+    def publish(self, folder: ExportFolder, batch: ExportedBatch) -> None:
         """Moves and commits what is staged. May be done again, after any part of it."""
         move(folder.root, batch.files)
-        if self._wish.format == "delta":
+        if self._spec.format == "delta":
             commit_delta(folder.root, batch)
-        elif self._wish.format == "iceberg":
-            commit_iceberg(self._wish, batch)
+        elif self._spec.format == "iceberg":
+            commit_iceberg(self._spec, batch)
         clear(folder.staged / str(batch.number))
 
-    def _staged(self, frame: DataFrame, number: int, query: str, folder: ExportFolder) -> BatchNote:
+    def _stage(self, frame: DataFrame, number: int, query: str, folder: ExportFolder) -> ExportedBatch:
         from pyspark.sql import Observation
         from pyspark.sql import functions as f
 
@@ -135,15 +135,15 @@ class ExportBatch:
         is_bad = f"{CORRUPT} is not null or {REASON} is not null"
         with _in_micros(frame.sparkSession):
             self._write(watched.where(f"not ({is_bad})").drop(CORRUPT, REASON), staged / "good", by_date=True)
-            counts = counted(seen, "rows", "unread", "undecoded")
+            counts = observed_counts(seen, "rows", "unread", "undecoded")
             bad = counts["unread"] + counts["undecoded"]
             if bad:
                 reason = f.expr(f"coalesce({CORRUPT}, {REASON})").alias("reason")
                 kept = [name for name in rows.columns if name not in (CORRUPT, REASON, "value", "date")]
                 self._write(rows.where(is_bad).select(*kept, reason), staged / "bad", by_date=False)
         files = (
-            *staged_files(folder.root, staged / "good", number, self._wish.suffix, is_bad=False),
-            *staged_files(folder.root, staged / "bad", number, self._wish.suffix, is_bad=True),
+            *staged_files(folder.root, staged / "good", number, self._spec.suffix, is_bad=False),
+            *staged_files(folder.root, staged / "bad", number, self._spec.suffix, is_bad=True),
         )
         written = sum(file.rows for file in files)
         if written != counts["rows"]:
@@ -153,7 +153,7 @@ class ExportBatch:
                 expected=f"{counts['rows']} rows",
                 found=written,
             )
-        return BatchNote(
+        return ExportedBatch(
             number=number,
             query=query,
             files=files,
@@ -164,18 +164,18 @@ class ExportBatch:
 
     def _rows(self, frame: DataFrame) -> DataFrame:
         """The rows with their day, their value, and why they have none."""
-        decode: Decode | None = self._wish.decode
-        return with_value(frame, decode, nested=self._wish.format == "json").selectExpr("*", f"{_DAY} as date")
+        decode: Decode | None = self._spec.decode
+        return with_value(frame, decode, nested=self._spec.format == "json").selectExpr("*", f"{_DAY} as date")
 
     def _write(self, rows: DataFrame, folder: Path, *, by_date: bool) -> None:
         from pyspark.sql import functions as f
 
         names = ["topic", "date"] if by_date else ["topic"]
-        if self._wish.format == "iceberg" and by_date:  # whose files hold the columns that they are partitioned by
+        if self._spec.format == "iceberg" and by_date:  # whose files hold the columns that they are partitioned by
             rows = rows.withColumns({f"_of_{name}": f.col(name) for name in names}).drop("date")
             names = [f"_of_{name}" for name in names]
         writer = rows.write.partitionBy(*names).mode("overwrite")
-        if self._wish.format == "json":
+        if self._spec.format == "json":
             writer.option("timeZone", "UTC").option("compression", "none").json(str(folder))
         else:
             writer.parquet(str(folder))

@@ -28,7 +28,7 @@ import msgspec
 
 from penstock.errors import BadSettings, BadStore
 from penstock.pipeline.decode import Decode
-from penstock.pipeline.jobs.common import held
+from penstock.pipeline.jobs.common import locked_folder
 from penstock.store.atomic_files import read_sealed, write_sealed
 from penstock.store.io import Files
 
@@ -83,9 +83,9 @@ class ExportFolder:
         self.root = Path(to).absolute()
         self.own = self.root / "_penstock"
         self.checkpoint = self.own / "checkpoint"
-        self.notes = self.own / "batches"
+        self.batches = self.own / "batches"
         self.staged = self.own / "staged"
-        self._wish = self.own / "export.json"
+        self._spec = self.own / "export.json"
 
     def check(self) -> None:
         """Raises BadSettings if no export can be here."""
@@ -98,23 +98,23 @@ class ExportFolder:
             raise BadSettings(f"--to {self.root}: there is something else in this folder; export to a new one")
 
     @contextmanager
-    def owned(self, wish: Export) -> Iterator[None]:
+    def owned(self, spec: Export) -> Iterator[None]:
         """Makes the folder this wish's own, or goes on with it. Raises BadSettings, StoreInUse, StoreFailed."""
         files = Files()
         self.check()
-        with held(self.own, "another export into this folder is running; wait for it"):
-            before = read_sealed(files, self._wish, Export)
+        with locked_folder(self.own, "another export into this folder is running; wait for it"):
+            before = read_sealed(files, self._spec, Export)
             if before is None:
-                write_sealed(files, self._wish, wish)
-            elif difference := _difference(before, wish):
+                write_sealed(files, self._spec, spec)
+            elif difference := _difference(before, spec):
                 raise BadSettings(
                     f"--to {self.root}: this export was begun with another {difference}; repeat it, or use a new folder"
                 )
             yield
 
-    def wish(self) -> Export:
+    def spec(self) -> Export:
         """What the export in this folder is. Raises BadSettings if there is none."""
-        found = read_sealed(Files(), self._wish, Export)
+        found = read_sealed(Files(), self._spec, Export)
         if found is None:
             raise BadSettings(
                 f"{self.root}: there is no export in this folder; "
@@ -148,7 +148,7 @@ class ExportFile(msgspec.Struct, frozen=True):
     is_bad: bool
 
 
-class BatchNote(msgspec.Struct, frozen=True, kw_only=True):
+class ExportedBatch(msgspec.Struct, frozen=True, kw_only=True):
     """The note of a micro-batch."""
 
     number: int
@@ -164,7 +164,7 @@ class BatchNote(msgspec.Struct, frozen=True, kw_only=True):
     def good(self) -> list[ExportFile]:
         return [file for file in self.files if not file.is_bad]
 
-    def finished(self) -> BatchNote:
+    def as_done(self) -> ExportedBatch:
         return msgspec.structs.replace(self, done=True)
 
 

@@ -19,14 +19,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from penstock.errors import BadSettings, MissingPackage
-from penstock.pipeline.jobs.export.spec import BatchNote, Export, ExportFolder
+from penstock.pipeline.jobs.export.spec import Export, ExportedBatch, ExportFolder
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
     from pyiceberg.table import Table
 
 
-def commit_delta(root: Path, batch: BatchNote) -> None:
+def commit_delta(root: Path, batch: ExportedBatch) -> None:
     """Does nothing if the batch is in the table. Raises MissingPackage."""
     check_delta()
     import pyarrow as pa
@@ -79,13 +79,13 @@ def check_delta() -> None:
         raise MissingPackage("Delta tables need the package deltalake: pip install 'penstock[delta]'") from None
 
 
-def commit_iceberg(wish: Export, batch: BatchNote) -> None:
+def commit_iceberg(spec: Export, batch: ExportedBatch) -> None:
     """Does nothing if the batch is in the table. Raises BadSettings."""
     if not batch.good:
         return
-    root = ExportFolder(wish.to).root
+    root = ExportFolder(spec.to).root
     paths = [str(root / file.path) for file in batch.good]
-    table = _table(wish, root, paths[0])
+    table = _table(spec, root, paths[0])
     mark = f"penstock.export.{batch.query}"
     if int(table.properties.get(mark, -1)) >= batch.number:
         return
@@ -94,46 +94,46 @@ def commit_iceberg(wish: Export, batch: BatchNote) -> None:
         change.set_properties({mark: str(batch.number)})
 
 
-def open_catalog(wish: Export) -> Catalog:
+def open_catalog(spec: Export) -> Catalog:
     """The user's catalog, or the one in the folder. Raises BadSettings."""
     from pyiceberg.catalog import load_catalog
     from pyiceberg.catalog.sql import SqlCatalog
     from pyiceberg.exceptions import NotInstalledError, RESTError
     from sqlalchemy.exc import SQLAlchemyError
 
-    if not wish.catalog:
-        folder = ExportFolder(wish.to)
+    if not spec.catalog:
+        folder = ExportFolder(spec.to)
         return SqlCatalog("penstock", uri=f"sqlite:///{folder.own}/iceberg.db", warehouse=folder.root.as_uri())
     try:
-        return load_catalog(wish.catalog)
+        return load_catalog(spec.catalog)
     except (ValueError, KeyError, OSError, NotInstalledError, RESTError, SQLAlchemyError) as error:
         first = str(error).strip().partition("\n")[0]
-        raise BadSettings(f"--catalog {wish.catalog} cannot be used: {first}; check its settings") from None
+        raise BadSettings(f"--catalog {spec.catalog} cannot be used: {first}; check its settings") from None
 
 
-def _table(wish: Export, root: Path, first: str) -> Table:
+def _table(spec: Export, root: Path, first: str) -> Table:
     import pyarrow.parquet as pq
     from pyiceberg.transforms import DayTransform, IdentityTransform
 
-    catalog = open_catalog(wish)
-    if not catalog.table_exists(wish.table):
-        catalog.create_namespace_if_not_exists(wish.table.rpartition(".")[0])
+    catalog = open_catalog(spec)
+    if not catalog.table_exists(spec.table):
+        catalog.create_namespace_if_not_exists(spec.table.rpartition(".")[0])
         schema = pq.read_schema(first).remove_metadata()
         with (
-            catalog.create_table_transaction(wish.table, schema, location=root.as_uri()) as change,
+            catalog.create_table_transaction(spec.table, schema, location=root.as_uri()) as change,
             change.update_spec() as spec,
         ):
             spec.add_field("topic", IdentityTransform(), "topic")
             spec.add_field("store_timestamp", DayTransform(), "store_day")
-    return catalog.load_table(wish.table)
+    return catalog.load_table(spec.table)
 
 
-def check_iceberg(wish: Export) -> None:
+def check_iceberg(spec: Export) -> None:
     """Raises MissingPackage without pyiceberg, BadSettings if the user's catalog cannot be opened."""
     try:
         import pyiceberg  # noqa: F401
         import sqlalchemy  # noqa: F401
     except ModuleNotFoundError:
         raise MissingPackage("Iceberg tables need the package pyiceberg: pip install 'penstock[iceberg]'") from None
-    if wish.catalog:
-        open_catalog(wish)
+    if spec.catalog:
+        open_catalog(spec)

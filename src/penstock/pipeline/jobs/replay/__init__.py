@@ -7,7 +7,7 @@ that batch again, with the same unique keys.
 
 from penstock.pipeline.jobs.replay.batch import Mapping, Target
 from penstock.pipeline.jobs.replay.job import Replayed, check_replay, replay
-from penstock.pipeline.jobs.replay.source import ReplaySource, dead_letters, from_export, from_files, from_place
+from penstock.pipeline.jobs.replay.source import ReplaySource, dead_letters, from_export, from_files, from_input
 
 __all__ = [
     "Mapping",
@@ -18,6 +18,6 @@ __all__ = [
     "dead_letters",
     "from_export",
     "from_files",
-    "from_place",
+    "from_input",
     "replay",
 ]

@@ -49,8 +49,8 @@ from penstock.format.constants import (
     UNIQ_KEY,
 )
 from penstock.pipeline.cluster_sink import ClusterTarget
-from penstock.pipeline.errors import said
-from penstock.pipeline.jobs.common import CORRUPT, Notes, counted
+from penstock.pipeline.errors import as_user_errors
+from penstock.pipeline.jobs.common import CORRUPT, BatchLog, observed_counts
 from penstock.pipeline.options import Options
 from penstock.pipeline.sink_rows import WrittenRows, check_may_send
 from penstock.pipeline.store_sink import StoreTarget
@@ -60,7 +60,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import Column, DataFrame
 
-_PIECES_A_SECOND: Final = 10
+_PIECES_PER_SECOND: Final = 10
 
 
 def paced(
@@ -74,7 +74,7 @@ def paced(
 
     Returns only when the last piece's time is over, so that what follows need not wait.
     """
-    size = max(1, rate // _PIECES_A_SECOND)
+    size = max(1, rate // _PIECES_PER_SECOND)
     due = clock()
     for batch in batches:
         for first in range(0, batch.num_rows, size):
@@ -137,14 +137,14 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
         return Path(state) / "penstock" / "replay" / name
 
 
-WHY: Final = "_why"
+REASON: Final = "_why"
 """Why a row cannot be sent; null where it can."""
-_MADE: Final = ("topic", "body", "tags", "keys", "properties", "queue_id", "delay_level")
-_OF_THE_BROKER: Final = (
+_MESSAGE_COLUMNS: Final = ("topic", "body", "tags", "keys", "properties", "queue_id", "delay_level")
+_BROKER_PROPERTIES: Final = (
     CLUSTER, DELAY, MAX_RECONSUME_TIMES, PGROUP, REAL_QID, REAL_TOPIC, RECONSUME_TIME, RETRY_TOPIC, TRAN_MSG,
 )  # fmt: skip
 """Properties by which a broker would take a message for what it was: delayed, half of a transaction, retried."""
-_PLACE: Final = ("broker", "topic", "queue_id", "queue_offset")
+_POSITION_COLUMNS: Final = ("broker", "topic", "queue_id", "queue_offset")
 
 
 class Mapping(msgspec.Struct, frozen=True, kw_only=True):
@@ -179,13 +179,15 @@ class Mapping(msgspec.Struct, frozen=True, kw_only=True):
             name, equals, expression = (part.strip() for part in text.partition("="))
             if not equals or not expression:
                 raise BadSettings(f"--map '{text}': it must be a column and an expression, as in body=upper(tags)")
-            if name not in _MADE:
-                raise BadSettings(f"--map '{text}': there is no column '{name}' to make; there are {', '.join(_MADE)}")
+            if name not in _MESSAGE_COLUMNS:
+                raise BadSettings(
+                    f"--map '{text}': there is no column '{name}' to make; there are {', '.join(_MESSAGE_COLUMNS)}"
+                )
             made[name] = expression
         return made
 
 
-def is_chosen(frame: DataFrame, mapping: Mapping) -> Column:
+def is_selected(frame: DataFrame, mapping: Mapping) -> Column:
     """Whether a row is to be replayed; never null."""
     from pyspark.sql import functions as f
 
@@ -206,7 +208,7 @@ def is_chosen(frame: DataFrame, mapping: Mapping) -> Column:
     return chosen
 
 
-def made_messages(frame: DataFrame, mapping: Mapping, name: str, *, to_origin: bool = False) -> DataFrame:
+def to_messages(frame: DataFrame, mapping: Mapping, name: str, *, to_origin: bool = False) -> DataFrame:
     """Chosen rows as the sink takes them, with `_why`. Raises BadSettings if there is no body in them."""
     from pyspark.sql import functions as f
 
@@ -228,8 +230,8 @@ def made_messages(frame: DataFrame, mapping: Mapping, name: str, *, to_origin: b
     made = _properties(properties, have, name)
     if made is not None:
         columns["properties"] = made
-    rows = frame.select(*(columns[column].alias(column) for column in _MADE if column in columns))
-    return rows.withColumn(WHY, _why())
+    rows = frame.select(*(columns[column].alias(column) for column in _MESSAGE_COLUMNS if column in columns))
+    return rows.withColumn(REASON, _reject_reason())
 
 
 def _topic(have: set[str], mapping: Mapping, *, to_origin: bool) -> Column:
@@ -250,10 +252,10 @@ def _properties(properties: Column | None, have: set[str], name: str) -> Column 
 
     kept = None
     if properties is not None:
-        kept = f.map_filter(properties, lambda key, value: ~key.isin(*_OF_THE_BROKER) & value.isNotNull())
-    if not have.issuperset(_PLACE):
+        kept = f.map_filter(properties, lambda key, value: ~key.isin(*_BROKER_PROPERTIES) & value.isNotNull())
+    if not have.issuperset(_POSITION_COLUMNS):
         return kept
-    place = f.concat_ws("/", f.lit(name), *(f.col(column).cast("string") for column in _PLACE))
+    place = f.concat_ws("/", f.lit(name), *(f.col(column).cast("string") for column in _POSITION_COLUMNS))
     unique = f.upper(f.substring(f.sha2(place, 256), 1, 32))
     fresh = f.create_map(f.lit(UNIQ_KEY), unique)
     if kept is None:
@@ -263,7 +265,7 @@ def _properties(properties: Column | None, have: set[str], name: str) -> Column 
     )
 
 
-def _why() -> Column:
+def _reject_reason() -> Column:
     from pyspark.sql import functions as f
 
     topic = f.col("topic")
@@ -275,11 +277,11 @@ def _why() -> Column:
     )
 
 
-_SHOWN: Final = 5
-_PREVIEW: Final = 80
+_PREVIEW_ROWS: Final = 5
+_PREVIEW_CHARS: Final = 80
 
 
-class Note(msgspec.Struct, frozen=True, kw_only=True):
+class ReplayedBatch(msgspec.Struct, frozen=True, kw_only=True):
     """What became of the rows of a batch."""
 
     read: int
@@ -318,47 +320,47 @@ class ReplayBatch:
         from pyspark.sql import Observation
         from pyspark.sql import functions as f
 
-        notes = Notes(self._own / "batches", Note)
-        if notes.find(number) is not None:
+        batch_log = BatchLog(self._own / "batches", ReplayedBatch)
+        if batch_log.find(number) is not None:
             return
         seen, made = Observation(f"replay {number}"), Observation(f"messages {number}")
         unread = f.count(CORRUPT) if CORRUPT in frame.columns else f.count(f.lit(None))
         watched = frame.observe(seen, f.count(f.lit(1)).alias("read"), unread.alias("unread"))
-        rows = self.messages(watched).observe(made, f.count(f.lit(1)).alias("chosen"), f.count(WHY).alias("aside"))
-        told: dict[str, Any] = {}
-        good = rows.where(f"{WHY} is null").drop(WHY)
+        rows = self.messages(watched).observe(made, f.count(f.lit(1)).alias("chosen"), f.count(REASON).alias("aside"))
+        preview: dict[str, Any] = {}
+        good = rows.where(f"{REASON} is null").drop(REASON)
         if self._dry_run:
-            told = _looked_at(good)
+            preview = _dry_run_preview(good)
         elif self._target.store:
             self._store(good, number)
         else:
             self._send(good, number)
-        counts: dict[str, Any] = {**counted(seen, "read", "unread"), **counted(made, "chosen", "aside")}
+        counts: dict[str, Any] = {**observed_counts(seen, "read", "unread"), **observed_counts(made, "chosen", "aside")}
         if counts["read"]:
             if counts["aside"] and not self._dry_run:
-                bad = rows.where(f"{WHY} is not null").withColumnRenamed(WHY, "reason")
+                bad = rows.where(f"{REASON} is not null").withColumnRenamed(REASON, "reason")
                 bad.write.mode("overwrite").parquet(str(self._own / "aside" / f"{number:08d}"))
-            notes.write(number, Note(**counts, **told))
+            batch_log.write(number, ReplayedBatch(**counts, **preview))
 
     def messages(self, frame: DataFrame) -> DataFrame:
         """What would be sent of some rows. Raises what Spark has against the expressions, BadSettings."""
-        chosen = frame.where(is_chosen(frame, self._mapping))
-        return made_messages(chosen, self._mapping, self._name, to_origin=self._to_origin)
+        chosen = frame.where(is_selected(frame, self._mapping))
+        return to_messages(chosen, self._mapping, self._name, to_origin=self._to_origin)
 
     def _store(self, rows: DataFrame, number: int) -> None:
         options = self._target.options()
-        writer = rows.write.format("rocketmq").mode("append").option("writeId", self._write(number))
+        writer = rows.write.format("rocketmq").mode("append").option("writeId", self._write_id(number))
         if options.config:
             writer = writer.option("config", options.config)
         writer.save(options.path[0])
 
-    def _write(self, number: int) -> str:
+    def _write_id(self, number: int) -> str:
         return f"replay {self._name} {self._run} {number}"
 
     def _send(self, rows: DataFrame, number: int) -> None:
         target = ClusterTarget.of(self._target.options())
         written = WrittenRows.of(rows.schema, "")
-        identity, rate = Identity(WriterKind.WRITE, self._write(number)), self._rate
+        identity, rate = Identity(WriterKind.WRITE, self._write_id(number)), self._rate
 
         def send(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             import pyarrow as pa
@@ -366,7 +368,7 @@ class ReplayBatch:
 
             task = TaskContext.get()
             assert task is not None, "rows are sent by tasks"
-            with said():
+            with as_user_errors():
                 sent = target.send(
                     identity, written, task.partitionId(), batches if rate is None else paced(batches, rate)
                 )
@@ -375,11 +377,11 @@ class ReplayBatch:
         (rows if rate is None else rows.coalesce(1)).mapInArrow(send, "sent bigint").collect()
 
 
-def _looked_at(rows: DataFrame) -> dict[str, Any]:
+def _dry_run_preview(rows: DataFrame) -> dict[str, Any]:
     """How many messages each topic would get, and the first of them."""
     first = [
         {name: _text(value) for name, value in row.asDict().items() if value is not None}
-        for row in rows.limit(_SHOWN).collect()
+        for row in rows.limit(_PREVIEW_ROWS).collect()
     ]
     by_topic = {row["topic"]: row["count"] for row in rows.groupBy("topic").count().collect()}
     return {"by_topic": by_topic, "first": tuple(first)}
@@ -387,4 +389,4 @@ def _looked_at(rows: DataFrame) -> dict[str, Any]:
 
 def _text(value: Any) -> str:
     text = bytes(value).decode("utf-8", "backslashreplace") if isinstance(value, bytes | bytearray) else str(value)
-    return text if len(text) <= _PREVIEW else f"{text[:_PREVIEW]}…"
+    return text if len(text) <= _PREVIEW_CHARS else f"{text[:_PREVIEW_CHARS]}…"

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from penstock.errors import BadSettings
-from penstock.pipeline.errors import heard
-from penstock.pipeline.jobs.common import Notes, held, run_batches
-from penstock.pipeline.jobs.replay.batch import WHY, Mapping, Note, ReplayBatch, Target
+from penstock.pipeline.errors import from_spark_errors
+from penstock.pipeline.jobs.common import BatchLog, locked_folder, run_batches
+from penstock.pipeline.jobs.replay.batch import REASON, Mapping, ReplayBatch, ReplayedBatch, Target
 from penstock.pipeline.jobs.replay.source import ReplaySource
 from penstock.pipeline.sink_rows import WrittenRows
 from penstock.store.atomic_files import read_sealed, write_sealed
@@ -48,7 +48,7 @@ class Replayed(msgspec.Struct, frozen=True, kw_only=True):
     """Only of a dry run: the first messages."""
 
 
-class _Begun(msgspec.Struct, frozen=True):
+class _ReplayIdentity(msgspec.Struct, frozen=True):
     """What a name stands for."""
 
     source: str
@@ -110,37 +110,41 @@ def _run(
     *,
     dry_run: bool,
 ) -> Replayed:
-    notes = Notes(own / "batches", Note)
-    with held(own, f"another run of the replay '{name}' is not done yet; wait for it"):
-        begun = _begin(own, name, label, target)
-        before = dict(notes.all())
+    batch_log = BatchLog(own / "batches", ReplayedBatch)
+    with locked_folder(own, f"another run of the replay '{name}' is not done yet; wait for it"):
+        identity = _load_identity(own, name, label, target)
+        before = dict(batch_log.all())
         to_origin = isinstance(source, ReplaySource) and source.to_origin
-        each = ReplayBatch(name, own, target, mapping, to_origin=to_origin, rate=rate, dry_run=dry_run, run=begun.run)
+        each = ReplayBatch(
+            name, own, target, mapping, to_origin=to_origin, rate=rate, dry_run=dry_run, run=identity.run
+        )
         if isinstance(source, ReplaySource):
             rows = _ROWS_STORED_AT_ONCE if target.store else min(rate or _ROWS_SENT_AT_ONCE, _ROWS_SENT_AT_ONCE)
             frame = source.stream(spark, own, rows)
         else:
             frame = source
-        with heard():
-            WrittenRows.of(each.messages(frame).drop(WHY).schema, "")  # what is wrong with the expressions shows now
+        with from_spark_errors():
+            WrittenRows.of(each.messages(frame).drop(REASON).schema, "")  # what is wrong with the expressions shows now
         if frame.isStreaming:
             run_batches(frame, each, own / "checkpoint")
         else:
-            with heard():
+            with from_spark_errors():
                 each(frame, 0)
-        return _told(name, own, [note for number, note in notes.all() if number not in before])
+        return _summary(name, own, [batch for number, batch in batch_log.all() if number not in before])
 
 
-def _begin(own: Path, name: str, label: str, target: Target) -> _Begun:
+def _load_identity(own: Path, name: str, label: str, target: Target) -> _ReplayIdentity:
     """Raises BadSettings if the name stands for something else."""
     path = own / "replay.json"
-    begun = read_sealed(Files(), path, _Begun)
-    if begun is None:
-        begun = _Begun(label, target.label, secrets.token_hex(8))
-        write_sealed(Files(), path, begun)
-    elif (begun.source, begun.target) != (label, target.label):
-        raise BadSettings(f"--name '{name}' is that of a replay from {begun.source} to {begun.target}; choose another")
-    return begun
+    identity = read_sealed(Files(), path, _ReplayIdentity)
+    if identity is None:
+        identity = _ReplayIdentity(label, target.label, secrets.token_hex(8))
+        write_sealed(Files(), path, identity)
+    elif (identity.source, identity.target) != (label, target.label):
+        raise BadSettings(
+            f"--name '{name}' is that of a replay from {identity.source} to {identity.target}; choose another"
+        )
+    return identity
 
 
 def _name(label: str, target: Target, mapping: Mapping) -> str:
@@ -152,21 +156,21 @@ def _name(label: str, target: Target, mapping: Mapping) -> str:
 def _refuse_circles(source: ReplaySource, target: Target, mapping: Mapping) -> None:
     """Raises BadSettings where a run would read what the one before it has written."""
     same_store = target.store and any(
-        Path(path).absolute().resolve() == Path(target.store).absolute().resolve() for path in source.where.stores
+        Path(path).absolute().resolve() == Path(target.store).absolute().resolve() for path in source.job_input.stores
     )
-    same = same_store or (target.namesrv and target.namesrv == source.where.namesrv)
+    same = same_store or (target.namesrv and target.namesrv == source.job_input.namesrv)
     if not same or source.to_origin or "topic" in mapping.columns():
         return
     if not mapping.to_topic or mapping.to_topic in source.topics:
         raise BadSettings("the topic is read from and written to in one place; name another one with --to-topic")
 
 
-def _told(name: str, own: Path, notes: list[Note]) -> Replayed:
+def _summary(name: str, own: Path, batch_log: list[ReplayedBatch]) -> Replayed:
     by_topic: Counter[str] = Counter()
-    for note in notes:
-        by_topic.update(note.by_topic)
-    read, unread = sum(note.read for note in notes), sum(note.unread for note in notes)
-    chosen, aside = sum(note.chosen for note in notes), sum(note.aside for note in notes)
+    for batch in batch_log:
+        by_topic.update(batch.by_topic)
+    read, unread = sum(batch.read for batch in batch_log), sum(batch.unread for batch in batch_log)
+    chosen, aside = sum(batch.chosen for batch in batch_log), sum(batch.aside for batch in batch_log)
     return Replayed(
         name=name,
         progress=str(own),
@@ -176,5 +180,5 @@ def _told(name: str, own: Path, notes: list[Note]) -> Replayed:
         unread=unread,
         aside=aside,
         by_topic=dict(sorted(by_topic.items())),
-        first=notes[0].first if notes else (),
+        first=batch_log[0].first if batch_log else (),
     )

@@ -16,7 +16,7 @@ from penstock.client.instance import ClientInstance
 from penstock.client.message import Message
 from penstock.client.sync import Producer
 from penstock.errors import BadSettings, NoRoute, Refused, Unreachable
-from penstock.pipeline.cluster_source import ClusterPlace, QueueLook, _Moment
+from penstock.pipeline.cluster_source import ClusterSource, QueueProbe, _StoredMessage
 from penstock.pipeline.cluster_tasks import ClusterLink
 from penstock.pipeline.options import Options
 from penstock.pipeline.ranges import Queue
@@ -65,7 +65,7 @@ def test_bounds_are_those_of_the_last_refresh(b: LocalBroker) -> None:
 
 
 def test_a_topic_and_queues_that_come_later_are_seen(b: LocalBroker, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("penstock.pipeline.cluster_source._ROUTES_LAST_S", 0.0)
+    monkeypatch.setattr("penstock.pipeline.cluster_source._ROUTES_TTL_S", 0.0)
     place = cluster_place(b)
     try:
         assert place.queues(["late"]) == []
@@ -145,13 +145,13 @@ def test_a_time_is_found_wherever_the_broker_points(
     low = min(low, high)
     there = [offset for offset in range(low, high) if offset not in gone]
 
-    class Look(QueueLook):
+    class Look(QueueProbe):
         async def _hint(self, queue: Queue, timestamp: int) -> int:
             return hint
 
-        async def _moment(self, queue: Queue, offset: int, high: int) -> _Moment:
+        async def _message_at(self, queue: Queue, offset: int, high: int) -> _StoredMessage:
             found = next((each for each in there if each >= offset), None)
-            return _Moment(high, 1 << 63) if found is None else _Moment(found, times[found])
+            return _StoredMessage(high, 1 << 63) if found is None else _StoredMessage(found, times[found])
 
     found = asyncio.run(Look(None).offset_at(Queue("T", "b", 0), timestamp, low, high))  # type: ignore[arg-type]
     assert found == next((offset for offset in there if times[offset] >= timestamp), high)
@@ -191,7 +191,7 @@ def test_a_size_is_about_right_and_stays_the_same(b: LocalBroker) -> None:
 
 def test_a_name_server_that_is_not_there_is_said_at_once() -> None:
     address = f"127.0.0.1:{free_port()}"
-    place = ClusterPlace(Options.read({"namesrv": address}))
+    place = ClusterSource(Options.read({"namesrv": address}))
     try:
         with pytest.raises(Unreachable, match=f"no name server answers.*{address}"):
             place.queues(["orders"])
@@ -255,4 +255,4 @@ def test_an_account_reads_what_it_is_granted(tmp_path: Path) -> None:
 
 def test_half_an_account_is_refused() -> None:
     with pytest.raises(BadSettings, match="accessKey is given without secretKey"):
-        ClusterPlace(Options.read({"namesrv": "127.0.0.1:1", "accessKey": "reader_1"}))
+        ClusterSource(Options.read({"namesrv": "127.0.0.1:1", "accessKey": "reader_1"}))

@@ -4,28 +4,28 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.pipeline.options import ANY_BROKER, EARLIEST, LATEST, Wish, parse_assign, parse_offsets, parse_times
+from penstock.pipeline.options import ANY_BROKER, EARLIEST, LATEST, OffsetSpec, parse_assign, parse_offsets, parse_times
 
 
 @pytest.mark.parametrize(
     ("text", "starting", "wish"),
     [
-        ("earliest", True, Wish(EARLIEST)),
-        ("Latest", True, Wish(LATEST)),
-        ("latest", False, Wish(LATEST)),
-        ("group:billing", True, Wish(group="billing")),
-        ("GROUP: %RETRY%x ", True, Wish(group="%RETRY%x")),
-        ('{"o": {"0": 12, "1": -2}}', True, Wish(by_queue={("o", ANY_BROKER, 0): 12, ("o", ANY_BROKER, 1): -2})),
-        ('{"o": {"7": -1}}', False, Wish(by_queue={("o", ANY_BROKER, 7): -1})),
+        ("earliest", True, OffsetSpec(EARLIEST)),
+        ("Latest", True, OffsetSpec(LATEST)),
+        ("latest", False, OffsetSpec(LATEST)),
+        ("group:billing", True, OffsetSpec(group="billing")),
+        ("GROUP: %RETRY%x ", True, OffsetSpec(group="%RETRY%x")),
+        ('{"o": {"0": 12, "1": -2}}', True, OffsetSpec(by_queue={("o", ANY_BROKER, 0): 12, ("o", ANY_BROKER, 1): -2})),
+        ('{"o": {"7": -1}}', False, OffsetSpec(by_queue={("o", ANY_BROKER, 7): -1})),
         (
             '{"o": {"a": {"0": 1}, "b": {"0": 2}}, "p": {"3": 0}}',
             True,
-            Wish(by_queue={("o", "a", 0): 1, ("o", "b", 0): 2, ("p", ANY_BROKER, 3): 0}),
+            OffsetSpec(by_queue={("o", "a", 0): 1, ("o", "b", 0): 2, ("p", ANY_BROKER, 3): 0}),
         ),
     ],
 )
-def test_offsets_are_words_or_numbers_by_queue(text: str, starting: bool, wish: Wish) -> None:
-    assert parse_offsets(text, starting=starting) == wish
+def test_offsets_are_words_or_numbers_by_queue(text: str, starting: bool, spec: OffsetSpec) -> None:
+    assert parse_offsets(text, starting=starting) == spec
 
 
 @pytest.mark.parametrize(
@@ -61,8 +61,8 @@ def test_what_is_no_offset_is_said_in_one_sentence(text: str, starting: bool, se
 
 
 def test_times_are_milliseconds_by_queue() -> None:
-    assert parse_times('{"o": {"0": 1700000000000}}') == Wish(by_queue={("o", ANY_BROKER, 0): 1_700_000_000_000})
-    assert parse_times('{"o": {"a": {"0": 0}}}') == Wish(by_queue={("o", "a", 0): 0})
+    assert parse_times('{"o": {"0": 1700000000000}}') == OffsetSpec(by_queue={("o", ANY_BROKER, 0): 1_700_000_000_000})
+    assert parse_times('{"o": {"a": {"0": 0}}}') == OffsetSpec(by_queue={("o", "a", 0): 0})
 
 
 @pytest.mark.parametrize(
