@@ -8,7 +8,7 @@ from penstock.pipeline.options import ANY_BROKER, EARLIEST, LATEST, OffsetSpec, 
 
 
 @pytest.mark.parametrize(
-    ("text", "starting", "wish"),
+    ("text", "starting", "spec"),
     [
         ("earliest", True, OffsetSpec(EARLIEST)),
         ("Latest", True, OffsetSpec(LATEST)),
@@ -94,7 +94,7 @@ def test_queues_are_assigned_by_topic_and_if_need_be_by_broker() -> None:
         ('{"o": [true]}', "it must be JSON such as"),
         ('{"o": []}', "it must name at least one queue"),
         ("{}", "it must name at least one queue"),
-        ('{"o": [0, 0]}', "a queue is there twice"),
+        ('{"o": [0, 0]}', "a queue is given twice"),
     ],
 )
 def test_what_assigns_no_queue_is_said(text: str, sentence: str) -> None:

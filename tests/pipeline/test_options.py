@@ -23,7 +23,7 @@ BY_QUEUE = OffsetSpec(by_queue={("o", "", 0): 5})
 VALUES: dict[str, tuple[str, Any, str, str]] = {
     "path": ("/a, /b*", ("/a", "/b*"), " , ", "it must name at least one"),
     "namesrv": ("h1:9876;h2:9876", "h1:9876;h2:9876", "", EMPTY),
-    "subscribe": ("orders, Alerts", ("orders", "Alerts"), "a,b,a", "a name is there twice"),
+    "subscribe": ("orders, Alerts", ("orders", "Alerts"), "a,b,a", "a name is given twice"),
     "subscribePattern": ("ord.*", re.compile("ord.*"), "ord(", "it is not a regular expression (missing )"),
     "assign": ('{"o": [0, 1]}', (("o", "", 0), ("o", "", 1)), "o", "it is not a JSON object"),
     "topic": ("orders", "orders", "", EMPTY),
@@ -46,7 +46,7 @@ VALUES: dict[str, tuple[str, Any, str, str]] = {
     "maxBytesPerPartition": ("1 GiB", 1 << 30, "1 elephant", BYTES),
     "failOnDataLoss": ("FALSE", False, "no", FLAG),
     "schema": ("Kafka", "kafka", "pulsar", "it must be one of rocketmq, kafka"),
-    "columns": ("topic,body", ("topic", "body"), "topic,topic", "a name is there twice"),
+    "columns": ("topic,body", ("topic", "body"), "topic,topic", "a name is given twice"),
     "includeBody": ("false", False, "0", FLAG),
     "decompress": ("true", True, "gzip", FLAG),
     "mode": ("failfast", "FAILFAST", "STRICT", "it must be one of PERMISSIVE, FAILFAST, DROPMALFORMED"),
@@ -148,7 +148,7 @@ def test_delays_have_units(text: str, seconds: float) -> None:
     [
         ({"path": "/a", "namesrv": "h:1"}, "path and namesrv are both given"),
         ({"subscribe": "a"}, "neither path nor namesrv is given; a table created with CREATE TABLE loses its options"),
-        ({**PLACE}, "which messages? Give subscribe, subscribePattern or assign, or read the log: order=log"),
+        ({**PLACE}, "no topics are given; set subscribe, subscribePattern or assign, or read the log with order=log"),
         ({**PLACE, "subscribe": "a", "topic": "b"}, "subscribe and topic are given; only one of them may be"),
         (
             {**PLACE, "subscribe": "a", "subscribePattern": "b", "assign": '{"c": [0]}'},

@@ -142,7 +142,7 @@ def test_offsets_by_queue_may_be_words_too(place: Given) -> None:
 def test_offsets_by_queue_must_name_every_queue_and_no_other(place: Given, name: str) -> None:
     resolve = begin if name == "startingOffsets" else end
     few = {name: '{"orders": {"0": 12}}'}
-    assert f"{name} says nothing of topic orders queue 1 (broker a); it must name every queue" in refused(
+    assert f"{name} has no entry for topic orders queue 1 (broker a); it must name every queue" in refused(
         BadSettings, lambda: resolve(place, **few)
     )
     more = {name: '{"orders": {"0": 12, "1": 1, "2": 1}}'}
@@ -177,7 +177,7 @@ def test_a_group_goes_on_where_it_was_and_at_the_beginning_of_what_it_never_read
     place.groups["billing", A0] = 17
     assert begin(place, startingOffsets="group:billing") == {A0: 17, A1: 0}
     said = refused(BadSettings, lambda: begin(place, startingOffsets="group:nobody"))
-    assert "group 'nobody' has consumed nothing of what is read here" in said
+    assert "group 'nobody' has no committed offsets here" in said
 
 
 @pytest.mark.parametrize(
@@ -199,7 +199,7 @@ def test_the_log_goes_by_words_and_times_only(given: dict[str, str], starting: b
             start_offsets(place, [log], asked, otherwise=EARLIEST) if starting else end_offsets(place, [log], asked)
         ),
     )
-    assert "goes by queue, and order=log does not; use earliest, latest or a time" in said
+    assert "works by queue and cannot be combined with order=log; use earliest, latest or a time" in said
 
 
 # -- what is gone --------------------------------------------------------------------------------------------------
@@ -212,7 +212,7 @@ GOES_ON = {"failOnDataLoss": "false"}
     [
         ((5, 15), (10, 15), "messages 5 to 9 are gone (deleted by retention; 10 to 19 are there)"),
         ((0, 4), (10, 10), "messages 0 to 3 are gone (deleted by retention"),
-        ((12, 25), (12, 20), "messages 20 to 24 are gone (cut off, or the store is another one than before"),
+        ((12, 25), (12, 20), "messages 20 to 24 are gone (truncated, or this is a different store"),
         ((30, 40), (20, 20), "messages 30 to 39 are gone (cut off"),
         ((30, 20), (20, 20), "messages 20 to 29 are gone (cut off"),
         ((30, 30), (20, 20), "messages 20 to 29 are gone (cut off"),
@@ -225,7 +225,7 @@ def test_what_is_gone_is_an_error_that_names_the_range_and_the_option(
     said = refused(DataLost, lambda: check_range(place, A0, *asked, options(topic="orders")))
     assert said.startswith("topic orders queue 0 (broker a): ")
     assert gone in said
-    assert "set failOnDataLoss=false to go on with what is there" in said
+    assert "set failOnDataLoss=false to continue with what is left" in said
     assert check_range(place, A0, *asked, options(topic="orders", **GOES_ON)) == there
 
 

@@ -54,7 +54,7 @@ def options(path: Path | str = "", **given: str) -> Options:
         ),
         ("body binary", "", "which topic? Give the option topic, or a column 'topic'"),
         ("body binary", "a b", "option topic: the topic 'a b' holds characters other than letters"),
-        ("body binary", "SCHEDULE_TOPIC_XXXX", "is the broker's own; nobody else may write to it"),
+        ("body binary", "SCHEDULE_TOPIC_XXXX", "is internal to the broker; write to another topic"),
     ],
 )
 def test_a_schema_that_cannot_be_written_is_refused(columns: str, topic: str, sentence: str) -> None:

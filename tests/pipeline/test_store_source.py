@@ -196,7 +196,7 @@ def test_paths_are_folders_globs_and_file_addresses(tmp_path: Path) -> None:
     assert find_paths([f"file://{tmp_path}/a", f"{tmp_path}/a", f"{tmp_path}/?"]) == [tmp_path / "a", tmp_path / "b"]
     assert find_paths([f"file:{tmp_path}/a"]) == [tmp_path / "a"]
     assert find_paths([f"{tmp_path}/a", f"{tmp_path}/b/../a", f"{tmp_path}/link"]) == [tmp_path / "a"], "one store once"
-    with pytest.raises(BadSettings, match=r"^path '.*/f\*' matches no folder; check it, on this machine$"):
+    with pytest.raises(BadSettings, match=r"^path '.*/f\*' matches no folder; check the path on this machine$"):
         find_paths([f"{tmp_path}/f*"])
 
 

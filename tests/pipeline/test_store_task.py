@@ -210,7 +210,7 @@ def test_messages_deleted_between_plan_and_read_are_a_loss(home: StoreHome, spli
         read_tasks(options, tasks)
     assert said[0].startswith("messages 0 to ")
     assert "of topic T queue 0 (broker store) are gone, most likely deleted by retention" in said[0]
-    assert said[0].endswith("set failOnDataLoss=false to go on without them")
+    assert said[0].endswith("set failOnDataLoss=false to continue without them")
     options = options_for(home.path, topic="T", failOnDataLoss=False, startingOffsets='{"T": {"0": 0}}', **split)
     assert numbers(read_tasks(options, plan_batch(options))) == kept
     with refused(DataLost) as said:
@@ -279,7 +279,7 @@ def test_an_end_behind_the_last_message_is_a_loss(home: StoreHome) -> None:
     beyond = {"topic": "T", "startingOffsets": '{"T": {"0": 190}}', "endingOffsets": '{"T": {"0": 250}}'}
     with refused(DataLost) as said:
         read(home.path, **beyond)
-    assert "messages 200 to 249 are gone (cut off, or the store is another one than before; 0 to 199 are" in said[0]
+    assert "messages 200 to 249 are gone (truncated, or this is a different store; 0 to 199 are" in said[0]
     assert numbers(read(home.path, failOnDataLoss=False, **beyond)) == list(range(190, 200))
 
 

@@ -1,13 +1,8 @@
-"""Looks into queues of a cluster without reading them: where a time lies, and how large messages are.
+"""The message source over a cluster: topics, offsets and sizes from its name servers and brokers. Runs on the driver.
 
-Belongs to the link's loop. Keeps nothing.
-
-
-A cluster as a place to read from: what its name servers and brokers say, kept until the next refresh.
-
-A refresh asks all brokers at once, one request for each topic and broker, so it takes about one round trip; routes are
-asked for anew once a second at most. Only queues whose master is there are seen. A broker that is away for a moment is
-waited for. Lives on the driver; one thread.
+State is kept until the next refresh. A refresh asks all brokers at once, one request per topic and broker, so it takes
+about one round trip; routes are reloaded at most once a second. Only queues whose master is up are visible. Requests
+are retried while a broker is briefly away. Not thread-safe.
 """
 
 from __future__ import annotations
@@ -43,29 +38,32 @@ _NEVER: Final = 1 << 63
 
 
 class _StoredMessage(NamedTuple):
-    """The first message that can be read at or after an offset, and when it was stored."""
+    """The first readable message at or after an offset, and its store time."""
 
     offset: int
     timestamp: int
 
 
 class QueueProbe:
-    """Every method raises Unreachable or Refused."""
+    """Finds offsets by time and estimates sizes with single pulls. Belongs to the link's loop; keeps no state.
+
+    Every method raises Unreachable or Refused.
+    """
 
     def __init__(self, link: ClusterLink) -> None:
         self._link = link
 
     async def offset_at(self, queue: Queue, timestamp: int, low: int, high: int) -> int:
-        """The first message of a queue that was stored at or after a time; `high`, its end, if there is none.
+        """The first message stored at or after a time; the queue's end `high` if no message qualifies.
 
-        Brokers of RocketMQ 4 give a message close to the time, before or after it. From there the border is looked for
-        in steps that grow, and then halved, so that a good answer costs two looks and a bad one a few more.
+        A RocketMQ 4 broker returns an offset near the time, before or after it. From there the search gallops and then
+        bisects, so that a good hint costs two pulls and a bad one a few more.
         """
         if low >= high:
             return high
         begin, step = min(max(await self._hint(queue, timestamp), low), high - 1), 1
         found = await self._message_at(queue, begin, high)
-        if found.timestamp >= timestamp:  # the border is here or before: find one that is too early
+        if found.timestamp >= timestamp:  # the border is here or before: find a message that is too early
             below, above = low - 1, found
             while (at := begin - step) >= low:
                 probed = await self._message_at(queue, at, high)
@@ -73,7 +71,7 @@ class QueueProbe:
                     below = probed.offset
                     break
                 above, begin, step = probed, at, 2 * step
-        else:  # the border is behind: find one that is late enough
+        else:  # the border is after: find a message that is late enough
             below, above = found.offset, _StoredMessage(high, _NEVER)
             while (at := below + step) < high:
                 probed = await self._message_at(queue, at, high)
@@ -84,7 +82,7 @@ class QueueProbe:
         return await self._bisect(queue, timestamp, below, above, high)
 
     async def _bisect(self, queue: Queue, timestamp: int, below: int, above: _StoredMessage, high: int) -> int:
-        """`below` is too early and `above` is not; what lies between is not known."""
+        """Bisects between `below`, which is too early, and `above`, which is not."""
         top = above.offset
         while below + 1 < top:
             middle = (below + top) // 2
@@ -96,12 +94,12 @@ class QueueProbe:
         return above.offset
 
     async def _hint(self, queue: Queue, timestamp: int) -> int:
-        """About where a time lies. `lower` is exact, at brokers that know the word."""
+        """The broker's offset for a time; exact if the broker supports the boundary `lower`."""
 
         async def ask() -> int:
             return await self._link.offsets.offset_by_time(message_queue(queue), timestamp, boundary="lower")
 
-        doing = f"a time in topic {queue.topic} queue {queue.queue_id} was being looked for"
+        doing = f"looking up a time in topic {queue.topic} queue {queue.queue_id}"
         return await self._link.with_retries(ask, doing, (queue.topic,))
 
     async def _message_at(self, queue: Queue, offset: int, high: int) -> _StoredMessage:
@@ -118,7 +116,7 @@ class QueueProbe:
         return _StoredMessage(high, _NEVER)
 
     async def mean_size(self, queue: Queue, low: int, high: int) -> int | None:
-        """Bytes of a record, by the newest ones, as a power of two so that it rarely differs; None without any."""
+        """The mean size of the newest records, rounded to a power of two so that it rarely changes; None if empty."""
         if low >= high:
             return None
         at = max(low, high - _SAMPLE_SIZE)
@@ -129,12 +127,12 @@ class QueueProbe:
 
 _ROUTES_TTL_S: Final = 1.0
 _DEFAULT_SIZE: Final = 1024
-"""Of a message in a queue where none can be looked at."""
+"""Assumed bytes of a message in a queue that has none to sample."""
 Bounds = dict[Queue, tuple[int, int]]
 
 
 class ClusterSource:
-    """Raises Unreachable where no name server or broker answers, Refused where one refuses, each in one sentence."""
+    """A MessageSource over a cluster. Raises Unreachable if no server answers, Refused if one refuses."""
 
     def __init__(self, options: Options) -> None:
         self.name = options.namesrv
@@ -148,7 +146,7 @@ class ClusterSource:
         self._bounds: Bounds = {}
         self._sizes: dict[Queue, int] = {}
         self._without_topic_stats: set[str] = set()
-        """Brokers that do not tell this account how a whole topic stands."""
+        """Brokers that refuse topic statistics to this account."""
 
     def close(self) -> None:
         self._link.close()
@@ -161,14 +159,12 @@ class ClusterSource:
         measured = {queue.topic for queue in self._bounds}
         self._bounds = self._link.run(self._load_bounds(measured))
 
-    # -- what is there ---------------------------------------------------------------------------------------
+    # -- queues and offsets ---------------------------------------------------------------------------------------
 
     def topics(self) -> list[str]:
-        """Without those that the cluster has for itself; retry and dead-letter topics are among them."""
+        """All topics except the cluster's system topics; with retry and dead-letter topics."""
         if self._topics is None:
-            self._topics = self._link.run(
-                self._link.with_retries(self._user_topic_names, "the topics were being asked for")
-            )
+            self._topics = self._link.run(self._link.with_retries(self._user_topic_names, "listing topics"))
         return list(self._topics)
 
     def queues(self, topics: Sequence[str]) -> list[Queue]:
@@ -185,7 +181,7 @@ class ClusterSource:
         if found is None:
             raise NoRoute(
                 f"queue {queue.queue_id} of topic {queue.topic} at broker {queue.broker} is not in the cluster "
-                f"{self.name} now; start that broker, or begin anew without its offsets"
+                f"{self.name} now; start that broker, or start a new query without its offsets"
             )
         return found
 
@@ -197,41 +193,41 @@ class ClusterSource:
         return self._link.run(self._committed(group, queue))
 
     def size(self, queue: Queue, start: int, stop: int) -> int:
-        """By the mean size of some messages, which are looked at once for each queue."""
+        """Estimated from the mean size of a few messages, sampled once per queue."""
         if start < stop and queue not in self._sizes:
             self._sizes |= self._link.run(self._mean_sizes())
         return self._sizes.get(queue, _DEFAULT_SIZE) * max(0, stop - start)
 
-    # -- what is done ----------------------------------------------------------------------------------------
+    # -- tasks and progress ----------------------------------------------------------------------------------------
 
     def tasks(self, spans: Sequence[Sequence[OffsetRange]]) -> list[ReadTask]:
         tags, fail = self._options.tags, self._options.fail_on_data_loss
         return [ClusterTask(self._access, tuple(group), tags, fail) for group in spans]
 
     def commit_group(self, group: str, offsets: Mapping[Queue, int]) -> None:
-        """Has a consumer group go on at these offsets."""
+        """Commits offsets for a consumer group."""
 
         async def commit() -> None:
             committed = ((message_queue(queue), offset) for queue, offset in offsets.items())
             await gather_limited(self._link.offsets.commit(group, queue, offset) for queue, offset in committed)
 
         topics = tuple({queue.topic for queue in offsets})
-        self._link.run(self._link.with_retries(commit, f"the progress of group {group} was being stored", topics))
+        self._link.run(self._link.with_retries(commit, f"committing offsets of group {group}", topics))
 
-    # -- within the link's loop ------------------------------------------------------------------------------
+    # -- in the link's loop ------------------------------------------------------------------------------
 
     async def _topic_names(self) -> list[str]:
         return await TopicAdmin(self._link.instance, ClusterAdmin(self._link.instance)).names()
 
     async def _user_topic_names(self) -> list[str]:
         names, info = await asyncio.gather(self._topic_names(), ClusterAdmin(self._link.instance).info())
-        # Brokers have a topic of their own name, of their cluster's, and one for replies.
+        # Brokers register topics for their own name, their cluster's name and replies.
         own = {*info.broker_addr_table, *info.cluster_addr_table}
         own |= {f"{name}{REPLY_TOPIC_SUFFIX}" for name in info.cluster_addr_table}
         return [name for name in names if name not in own and not is_system_topic(name)]
 
     async def _load_routes(self, topics: Iterable[str]) -> None:
-        """Asks for the routes of topics; one that nobody has has none."""
+        """Loads the routes of topics; None for a topic that does not exist."""
         routes = self._link.instance.routes
         topics = list(topics)
 
@@ -239,7 +235,7 @@ class ClusterSource:
             if self._routes.get(topic) is not None:
                 await routes.refresh([topic])
             elif topic not in there:
-                return None  # name servers may have a route for it all the same: the one it would be made with
+                return None  # a name server may still return the route that the topic would be created with
             return await routes.find(topic)
 
         async def find_all() -> list[Route | None]:
@@ -247,13 +243,13 @@ class ClusterSource:
             there = set(await self._topic_names()) if is_new else set()
             return await gather_limited(find(topic, there) for topic in topics)
 
-        found = await self._link.with_retries(find_all, "routes were being asked for")
+        found = await self._link.with_retries(find_all, "loading routes")
         self._routes |= dict(zip(topics, found, strict=True))
         self._routes_loaded_at = time.monotonic()
 
     async def _load_bounds(self, topics: Iterable[str]) -> Bounds:
         topics = tuple(topics)
-        doing = f"the offsets of {', '.join(sorted(topics)[:3])} were being asked for"
+        doing = f"reading offsets of {', '.join(sorted(topics)[:3])}"
 
         async def load() -> Bounds:
             routes = [await self._link.instance.routes.find(topic) for topic in topics]
@@ -265,7 +261,7 @@ class ClusterSource:
         return await self._link.with_retries(load, doing, topics) if topics else {}
 
     async def _broker_bounds(self, route: Route, broker: str) -> Bounds:
-        """The bounds of a topic's queues at one broker: in one answer, and queue by queue what is not in it."""
+        """The bounds of a topic's queues at one broker: with one request, and one by one for queues missing in it."""
         wanted = [queue for queue in _readable_queues(route) if queue.broker == broker]
         found: Bounds = {}
         if broker not in self._without_topic_stats:
@@ -300,7 +296,7 @@ class ClusterSource:
             found = await offsets.committed(group, message_queue(queue), exact=True)
             if found != 0:
                 return found
-            # Brokers of RocketMQ 4 say 0 also of a group that they have never seen.
+            # RocketMQ 4 brokers also return 0 for a group that they have never seen.
             address, header = instance.routes.address(queue.broker), TopicName(topic=queue.topic)
             try:
                 reply = await instance.ask(address, RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, header)
@@ -308,17 +304,17 @@ class ClusterSource:
                 return found
             return found if group in GroupList.from_bytes(reply.body).group_list else None
 
-        return await self._link.with_retries(ask, f"the progress of group {group} was being asked for", (queue.topic,))
+        return await self._link.with_retries(ask, f"reading offsets of group {group}", (queue.topic,))
 
     async def _mean_sizes(self) -> dict[Queue, int]:
-        """Of all queues of which it is not known yet: it will be asked of the others next."""
+        """The mean sizes of all queues without one: the caller will ask for the others next."""
         unknown = [queue for queue in self._bounds if queue not in self._sizes]
         found = await gather_limited(self._probe.mean_size(queue, *self._bounds[queue]) for queue in unknown)
         return {queue: size for queue, size in zip(unknown, found, strict=True) if size is not None}
 
 
 def _readable_queues(route: Route | None) -> list[Queue]:
-    """The queues that may be read, at brokers whose master is there."""
+    """The readable queues, at brokers whose master is up."""
     if route is None:
         return []
     return [

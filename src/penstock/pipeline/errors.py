@@ -1,7 +1,7 @@
-"""Errors that a Spark user reads as one sentence.
+"""Errors that a Spark user reads as one sentence, and Spark's errors as Penstock's.
 
-Spark shows what its Python processes raise together with their traceback, unless it is told to hide it. A process that
-has raised is done for, so it may as well be told at the last moment.
+Spark prints the traceback of whatever its Python processes raise, unless SPARK_HIDE_TRACEBACK is set. A process that
+raises is about to end, so `user_error` sets the variable at that moment.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ _RAISED: Final = re.compile(r"^[\w.]+: ")
 
 
 class UserError(Exception):
-    """What Spark shows as `rocketmq: <sentence>`."""
+    """Spark prints it as `rocketmq: <sentence>`."""
 
 
 UserError.__module__, UserError.__qualname__ = "builtins", "rocketmq"
 
 
 def user_error(sentence: str) -> NoReturn:
-    """Ends what Spark is doing with one sentence for its user."""
+    """Raises a UserError, and hides the traceback from Spark's output."""
     os.environ["SPARK_HIDE_TRACEBACK"] = "1"
     raise UserError(sentence) from None
 
 
 @contextmanager
 def as_user_errors() -> Iterator[None]:
-    """Has errors of Penstock, and what the system refuses, said as one sentence."""
+    """Turns PenstockError and OSError into UserError. For code that Spark calls."""
     try:
         yield
     except PenstockError as error:
@@ -46,10 +46,10 @@ def as_user_errors() -> Iterator[None]:
 
 @contextmanager
 def from_spark_errors() -> Iterator[None]:
-    """The way back: what Spark raises, as an error of Penstock's with one sentence. For whoever runs a job."""
+    """Turns what Spark raises into a PenstockError with one sentence. For code that calls Spark."""
     from pyspark.errors import PySparkException
 
-    log = logging.getLogger("SQLQueryContextLogger")  # it would say the same before, at length
+    log = logging.getLogger("SQLQueryContextLogger")  # it would log the same error first, at length
     was_disabled, log.disabled = log.disabled, True
     try:
         yield
@@ -60,7 +60,7 @@ def from_spark_errors() -> Iterator[None]:
 
 
 def one_sentence(text: str) -> str:
-    """What one of Penstock's processes said, if it was one; otherwise what Python or Spark did, without its traces."""
+    """Our own sentence in Spark's text, if there is one; otherwise the error of Python or Spark, without its traces."""
     sentences = _SENTENCE.findall(text)
     if sentences:
         return str(sentences[-1])

@@ -1,10 +1,8 @@
-"""From options to offsets: which queues are read, from where and to where, by Kafka's rules.
+"""Plans a read: options to offsets, offsets to ranges, ranges to tasks. Runs on the driver.
 
-A time goes before offsets by queue, and those before a word. Offsets by queue must name every queue that is read.
-Messages that are asked for and are not there any more are an error, unless failOnDataLoss is false.
-
-
-From ranges to tasks: how a read is cut, the same way each time for the same ranges and options.
+Offsets follow Kafka's rules: a timestamp wins over offsets by queue, and those over `earliest` and `latest`. Offsets by
+queue must name every queue that is read. Messages that are requested and already deleted raise DataLost, unless
+failOnDataLoss is false. The same ranges and options always give the same tasks.
 """
 
 from __future__ import annotations
@@ -26,7 +24,7 @@ _MAX_TOPICS_LISTED = 20
 
 
 def choose_queues(source: MessageSource, options: Options, *, must_exist: bool = True) -> list[Queue]:
-    """The queues that the options name. Raises BadSettings if one of them is not there."""
+    """The queues that the options name. Raises BadSettings if one does not exist."""
     if options.order == "log":
         return source.queues(())
     existing = source.topics()
@@ -34,7 +32,7 @@ def choose_queues(source: MessageSource, options: Options, *, must_exist: bool =
         return source.queues([topic for topic in existing if options.subscribe_pattern.fullmatch(topic)])
     wanted = options.topics or tuple(sorted({topic for topic, _, _ in options.assign}))
     for topic in wanted if must_exist else ():
-        if topic not in existing and not source.queues([topic]):  # a cluster lists none of its own
+        if topic not in existing and not source.queues([topic]):  # a cluster does not list its system topics
             raise BadSettings(f"there is no topic '{topic}' in {source.name}; {_list_topics(existing)}")
     queues = source.queues(wanted)
     return queues if not options.assign else _assigned(queues, options, must_exist)
@@ -59,7 +57,7 @@ def _assigned(queues: list[Queue], options: Options, must_exist: bool) -> list[Q
 
 
 def start_offsets(source: MessageSource, queues: Sequence[Queue], options: Options, *, otherwise: int) -> Offsets:
-    """Where reading begins: in a batch, or in a new stream. `otherwise` is EARLIEST or LATEST."""
+    """Where a batch or a new stream begins. `otherwise` is the default: EARLIEST or LATEST."""
     if options.starting_timestamp is not None:
         times = dict.fromkeys(queues, options.starting_timestamp)
         return _starts_by_time(source, times, options, "startingTimestamp")
@@ -117,14 +115,13 @@ def _starts_by_group(source: MessageSource, queues: Sequence[Queue], group: str)
     found = {queue: source.group_offset(group, queue) for queue in queues}
     if queues and all(offset is None for offset in found.values()):
         raise BadSettings(
-            f"startingOffsets: group '{group}' has consumed nothing of what is read here; "
-            "give earliest, latest or a time"
+            f"startingOffsets: group '{group}' has no committed offsets here; give earliest, latest or a time"
         )
     return {queue: source.bounds(queue)[0] if offset is None else offset for queue, offset in found.items()}
 
 
 def _by_queue(spec: OffsetSpec, queues: Sequence[Queue], name: str) -> Offsets:
-    """The numbers for all queues. Raises BadSettings if one is left out, or one is named that is not read."""
+    """The offset of each queue. Raises BadSettings for a missing queue, or for one that is not read."""
     found: Offsets = {}
     used = set()
     for queue in queues:
@@ -134,7 +131,7 @@ def _by_queue(spec: OffsetSpec, queues: Sequence[Queue], name: str) -> Offsets:
                 used.add(key)
                 break
         else:
-            raise BadSettings(f"{name} says nothing of {describe(queue)}; it must name every queue that is read")
+            raise BadSettings(f"{name} has no entry for {describe(queue)}; it must name every queue that is read")
     for topic, broker, queue_id in spec.by_queue:
         if (topic, broker, queue_id) not in used:
             raise BadSettings(
@@ -145,28 +142,30 @@ def _by_queue(spec: OffsetSpec, queues: Sequence[Queue], name: str) -> Offsets:
 
 def _refuse_for_log(options: Options, name: str) -> None:
     if options.order == "log":
-        raise BadSettings(f"{name} goes by queue, and order=log does not; use earliest, latest or a time")
+        raise BadSettings(
+            f"{name} works by queue and cannot be combined with order=log; use earliest, latest or a time"
+        )
 
 
 def describe(queue: Queue) -> str:
-    """A queue in a sentence."""
+    """A queue's name for error messages."""
     if queue.topic == LOG:
         return f"the log of {queue.broker}"
     return f"topic {queue.topic} queue {queue.queue_id}" + (f" (broker {queue.broker})" if queue.broker else "")
 
 
 def check_range(source: MessageSource, queue: Queue, start: int, stop: int, options: Options) -> tuple[int, int]:
-    """A range as far as it is there. Raises DataLost if not all of it is, unless that is allowed."""
+    """The part of a range that exists. Raises DataLost if some of it does not, unless that is allowed."""
     low, high = source.bounds(queue)
     start, stop = max(start, 0), max(start, stop)
     if (start < low and start < stop) or stop > high:
         missing = (start, min(low, stop)) if start < low else (start if high < start < stop else high, stop)
         if options.fail_on_data_loss:
-            why = "deleted by retention" if start < low else "cut off, or the store is another one than before"
+            why = "deleted by retention" if start < low else "truncated, or this is a different store"
             available = f"{low} to {high - 1} are there" if low < high else "nothing is there"
             raise DataLost(
                 f"{describe(queue)}: {_unit_of(queue)} {missing[0]} to {missing[1] - 1} are gone ({why}; {available}); "
-                "set failOnDataLoss=false to go on with what is there"
+                "set failOnDataLoss=false to continue with what is left"
             )
         start = min(max(start, low), high)
         stop = min(max(stop, start), high)
@@ -178,7 +177,7 @@ def _unit_of(queue: Queue) -> str:
 
 
 def spans_between(source: MessageSource, first: Offsets, last: Offsets, options: Options) -> list[OffsetRange]:
-    """The ranges from some offsets to others that hold anything, with their sizes."""
+    """The non-empty ranges between two sets of offsets, with their sizes."""
     spans: list[OffsetRange] = []
     for queue in sorted(last):
         start, stop = check_range(source, queue, first.get(queue, last[queue]), last[queue], options)
@@ -188,11 +187,11 @@ def spans_between(source: MessageSource, first: Offsets, last: Offsets, options:
 
 
 _MIN_TASKS: Final = 16
-"""Small queues share tasks, but not so that fewer than this are left."""
+"""Small queues share tasks, as long as at least this many remain."""
 
 
 def open_source(options: Options, *, following: bool = False) -> StoreSource | ClusterSource:
-    """Where the options say the messages are. Raises BadStore, BadSettings, Unreachable."""
+    """Opens the stores or the cluster that the options name. Raises BadStore, BadSettings, Unreachable."""
     if options.path:
         return StoreSource(options, following=following)
     from penstock.pipeline.cluster_source import ClusterSource
@@ -201,9 +200,9 @@ def open_source(options: Options, *, following: bool = False) -> StoreSource | C
 
 
 def check_input(options: Options) -> None:
-    """Looks whether what is to be read is there. Raises what opening it raises, BadSettings for an unknown topic.
+    """Checks that the input exists. Raises what `open_source` raises, and BadSettings for an unknown topic.
 
-    First in the cheap way, which sees what the queues' files hold; a read may find more, as a start would.
+    Tries the queue files first, which is cheap; recovering a view may find more topics.
     """
     for following in (True, False):
         try:
@@ -216,7 +215,7 @@ def check_input(options: Options) -> None:
 
 
 def plan_batch(options: Options) -> list[ReadTask]:
-    """The tasks of a batch read, of what is there now. Raises what opening raises, BadSettings, DataLost."""
+    """The tasks of a batch read of the current messages. Raises what `open_source` raises, and DataLost."""
     with closing(open_source(options)) as source:
         queues = choose_queues(source, options)
         first = start_offsets(source, queues, options, otherwise=EARLIEST)

@@ -1,15 +1,9 @@
-"""Bodies that clients have compressed, unpacked in the columns of a batch. Needs pyarrow.
+"""From pages of messages to the record batches that Spark wants: filtered, decompressed, with the requested columns.
 
-Rows whose body is not compressed are not touched, and a batch without any other comes out as it went in. What cannot be
-unpacked stays as it is and is told of: damage is data. No body grows beyond a limit, and no batch by much more than
-`_ROOM`: one that would is handed out in pieces. Pure functions.
-
-
-Columns of a result, made from columns of messages: RocketMQ's own, or Kafka's. Needs pyarrow; runs on workers.
-
-From pages of messages to the record batches that Spark wants: filtered, unpacked, with the columns asked for.
-
-Runs on workers. Nothing here knows where the messages come from.
+`RowShape` is created on the driver and used on workers; it does not know where messages come from. Columns have
+RocketMQ's names or Kafka's. Bodies that clients compressed are unpacked; a body that cannot be unpacked stays as it is
+and is reported, because damage is data. No body grows beyond a limit, and a batch that would grow by much more than
+`_MAX_PIECE_BYTES` is yielded in pieces. Pure functions. Needs pyarrow.
 """
 
 from __future__ import annotations
@@ -32,27 +26,27 @@ from penstock.pipeline.ranges import Flaw, ReadTask, RowPage
 from penstock.protocol.compression import MAX_SIZE, inflate_body
 
 _MAX_PIECE_BYTES: Final = 64 << 20
-"""Bytes of unpacked bodies in one piece; the one that crosses it is the last."""
+"""Bytes of unpacked bodies in one piece; the body that crosses the limit is the last."""
 _BODY: Final = "body"
 
 
 class InflatedRows(NamedTuple):
-    """Rows of a batch, one after the other, with their bodies unpacked."""
+    """Consecutive rows of a batch with their bodies unpacked."""
 
     first_row: int
-    """Number of the first row in the batch that was given."""
+    """Number of the first row in the original batch."""
     batch: pa.RecordBatch
     failures: tuple[tuple[int, str], ...] = ()
-    """Rows of this piece, counted from its own first, whose body is still compressed, and why."""
+    """Row numbers within this piece whose body is still compressed, and why."""
 
 
 def inflate_bodies(batch: pa.RecordBatch, sys_flags: pa.Array, limit: int = MAX_SIZE) -> Iterator[InflatedRows]:
     """The batch with its column `body` unpacked, in one piece unless the bodies grow large.
 
-    `sys_flags` has the flags of the batch's rows, whether or not they are a column of it. Raises MissingPackage where
-    bodies were compressed with something that is not installed.
+    `sys_flags` are the flags of the batch's rows, which need not be a column of it. Raises MissingPackage if a codec is
+    not installed.
     """
-    # Flags of our own columns have no nulls, so this is a view and no copy.
+    # Flags of our own columns have no nulls, so this is a view, not a copy.
     packed = np.flatnonzero(sys_flags.to_numpy(zero_copy_only=False) & COMPRESSED)
     if not len(packed) or _BODY not in batch.schema.names:
         yield InflatedRows(0, batch)
@@ -89,7 +83,7 @@ def _piece(
 
 BROKER: Final = "broker"
 _LOG_APPEND_TIME: Final = 1
-"""Kafka's word for a time that the broker has set."""
+"""Kafka's LogAppendTime: the broker has set the time."""
 _MakeColumn = Callable[[pa.RecordBatch], pa.Array]
 
 
@@ -98,16 +92,16 @@ def _same(name: str) -> _MakeColumn:
 
 
 def _key(batch: pa.RecordBatch) -> pa.Array:
-    """All keys of a message as one text, as its sender gave them."""
+    """All keys of a message as one text, as the producer sent them."""
     return pc.map_lookup(batch.column("properties"), KEYS, "first").cast(pa.binary())
 
 
 def _headers(batch: pa.RecordBatch) -> pa.Array:
-    """Properties, in the order in which they were sent; null where there are none."""
+    """Properties in the order in which they were sent; null if there are none."""
     maps = batch.column("properties")
     # The child of a map is a list of pairs already; only the type of the values has to change.
     pairs = pa.StructArray.from_arrays([maps.keys, maps.items.cast(pa.binary())], names=["key", "value"])
-    offsets = pc.add(maps.offsets, pa.scalar(0, pa.int32()))  # a copy: those of a slice may not go with a mask
+    offsets = pc.add(maps.offsets, pa.scalar(0, pa.int32()))  # a copy: a slice's offsets cannot be combined with a mask
     empty = pc.equal(pc.subtract(offsets[1:], offsets[:-1]), 0)
     return pa.ListArray.from_arrays(offsets, pairs, mask=pc.or_kleene(empty, maps.is_null()))
 
@@ -129,14 +123,14 @@ _KAFKA: Final[dict[str, tuple[tuple[str, ...], _MakeColumn]]] = {
 
 
 def needed_for(name: str, *, kafka: bool) -> tuple[str, ...]:
-    """The columns of messages that a column of the result is made of."""
+    """The message columns that a result column is computed from."""
     if kafka:
         return _KAFKA[name][0] if name in _KAFKA else ()
     return (name,)
 
 
 def make_column(name: str, batch: pa.RecordBatch, *, kafka: bool) -> pa.Array:
-    """A column of the result."""
+    """Computes a result column."""
     return _KAFKA[name][1](batch) if kafka else batch.column(name)
 
 
@@ -146,13 +140,13 @@ _SMALL_BATCH: Final = 1 << 20
 
 
 class RowShape(msgspec.Struct, frozen=True):
-    """What a read makes of messages. Made on the driver, used on workers."""
+    """Filters, columns and error mode of a read. Created on the driver, pickled to workers."""
 
     names: tuple[str, ...]
     """The columns of the result."""
     kafka: bool
     corrupt: str
-    """The name of the column that says what is wrong with a row."""
+    """The name of the corrupt-record column."""
     mode: str
     decompress: bool
     by_log: bool
@@ -160,7 +154,7 @@ class RowShape(msgspec.Struct, frozen=True):
     keys: tuple[str, ...]
     topics: tuple[str, ...] | None
     pattern: str | None
-    """Which topics are wanted, where the log is read."""
+    """Filters topics if the log is read."""
 
     @classmethod
     def of(cls, options: Options, names: Sequence[str]) -> RowShape:
@@ -180,7 +174,7 @@ class RowShape(msgspec.Struct, frozen=True):
 
     @property
     def native(self) -> tuple[str, ...]:
-        """The columns of messages that are needed, in the order of their schema."""
+        """The message columns that the read needs, in schema order."""
         needed = {name for wanted in self.names for name in needed_for(wanted, kafka=self.kafka)}
         if self.decompress and "body" in needed:
             needed.add("sys_flag")
@@ -196,7 +190,7 @@ class RowShape(msgspec.Struct, frozen=True):
 
     @property
     def _position_column(self) -> str:
-        """The column by which a row that cannot be read finds its place among the others."""
+        """The column that orders unreadable rows among the others."""
         return "physical_offset" if self.by_log else "queue_offset"
 
     def _position_of(self, flaw: Flaw) -> int:
@@ -204,7 +198,7 @@ class RowShape(msgspec.Struct, frozen=True):
         return -1 if position is None else position
 
     def batches(self, task: ReadTask, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-        """What a task reads, with exactly this schema. Raises CorruptData at the first flaw if the mode says so."""
+        """A task's messages with exactly this schema. Raises CorruptData at the first flaw if mode is FAILFAST."""
         return _coalesced(batch for page in task.pages(self.native) for batch in self._shape_page(page, schema))
 
     def _shape_page(self, page: RowPage, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
@@ -232,7 +226,7 @@ class RowShape(msgspec.Struct, frozen=True):
 
     @property
     def _filters_rows(self) -> bool:
-        """Whether rows are chosen by what they hold, which nobody knows of one that cannot be read."""
+        """Whether rows are filtered by content, which is unknown for unreadable rows."""
         return bool(self.keys or self.tags or self.topics or self.pattern)
 
     def _filter(self, batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -249,7 +243,7 @@ class RowShape(msgspec.Struct, frozen=True):
     # -- bodies ----------------------------------------------------------------------------------------------
 
     def _decompressed(self, batch: pa.RecordBatch, broker: str) -> Iterator[tuple[pa.RecordBatch, dict[int, str]]]:
-        """Rows with their bodies unpacked, and which could not be, and why. Raises CorruptData if the mode says so."""
+        """Rows with bodies unpacked, and the failures by row. Raises CorruptData if mode is FAILFAST."""
         if not self.decompress or "body" not in batch.schema.names:
             yield batch, {}
             return
@@ -272,7 +266,7 @@ class RowShape(msgspec.Struct, frozen=True):
     # -- columns ---------------------------------------------------------------------------------------------
 
     def _flaw_rows(self, flaws: Sequence[Flaw], broker: str, out: pa.Schema) -> pa.RecordBatch:
-        """Rows for what cannot be read: with its place, as far as that is known, and nothing else."""
+        """Rows for unreadable messages: only their position, as far as it is known."""
         schema = select_columns(self.native)
         known = {
             "topic": [flaw.topic for flaw in flaws],
@@ -311,7 +305,7 @@ def _corrupt_column(rows: int, failures: dict[int, str]) -> pa.Array:
 
 
 def _matching(topics: pa.Array, pattern: str) -> pa.Array:
-    """Which topics match as a whole, by Python's rules: each distinct one is looked at once."""
+    """Which topics fully match a Python pattern; matches each distinct topic once."""
     distinct = topics.dictionary_encode()
     compiled = re.compile(pattern)
     matches = np.array([compiled.fullmatch(topic) is not None for topic in distinct.dictionary.to_pylist()], np.bool_)
@@ -319,7 +313,7 @@ def _matching(topics: pa.Array, pattern: str) -> pa.Array:
 
 
 def _with_keys(batch: pa.RecordBatch, keys: pa.Array) -> pa.Array:
-    """Which rows have one of the keys, or it as their unique key."""
+    """Which rows have one of the keys, as a key or as the unique key."""
     lists = batch.column("keys")
     hit = pc.is_in(lists.flatten(), keys)
     rows = np.zeros(batch.num_rows, np.bool_)
@@ -329,7 +323,7 @@ def _with_keys(batch: pa.RecordBatch, keys: pa.Array) -> pa.Array:
 
 
 def _coalesced(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The same rows in fewer batches, where they are small: each costs Spark the same, whatever it holds."""
+    """Joins small batches: a batch costs Spark the same whatever its size."""
     held: list[pa.RecordBatch] = []
     rows = size = 0
     for batch in batches:

@@ -1,12 +1,11 @@
-"""What `df.write.format("rocketmq")` and `writeStream` write with. Needs pyspark.
+"""The writers behind `df.write.format("rocketmq")` and `writeStream`. Needs pyspark.
 
-Spark makes a writer on the driver, pickles it to the workers, whose `write` is called once for each attempt of a task,
-and calls `commit` in another process with what the winning attempts returned. So nothing is known in `commit` but the
-writer as it was made, and those messages. A stream's writer is made anew for each batch; the ids of query and batch are
-known to the tasks only, which is why they travel in the messages.
+Spark creates a writer on the driver and pickles it to the workers, which call `write` once per attempt of a task. It
+then calls `commit` in another process with the messages that the winning attempts returned; `commit` knows nothing
+else. A stream gets a new writer for each batch. Only tasks know the ids of query and batch, so the messages carry them.
 
-To a store (`path`) a batch is there whole and once: tasks stage, the driver appends. To a cluster (`namesrv`) rows are
-sent by the tasks, at least once, and there is nothing left to commit.
+A store (`path`) gets a batch completely and exactly once: tasks stage, the driver appends. A cluster (`namesrv`) gets
+rows at least once: tasks send them, and `commit` has nothing left to do.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ _BATCH_ID: Final = "streaming.sql.batchId"
 
 
 def make_writer(options: Options, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
-    """For one batch write. Raises BadSettings, BadStore or StoreInUse."""
+    """The writer of a batch write. Raises BadSettings, BadStore or StoreInUse."""
     rows = _check_rows(options, schema, overwrite)
     identity = (
         Identity(WriterKind.WRITE, options.write_id) if options.write_id else Identity(WriterKind.ONCE, _random())
@@ -47,9 +46,9 @@ def make_writer(options: Options, schema: StructType, overwrite: bool) -> DataSo
 
 
 def make_stream_writer(options: Options, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
-    """For one batch of a stream. Raises BadSettings, BadStore or StoreInUse."""
+    """The writer of one batch of a stream. Raises BadSettings, BadStore or StoreInUse."""
     if options.write_id:
-        raise BadSettings("writeId names a batch write; a stream's batches have names already: leave it out")
+        raise BadSettings("writeId is for batch writes; Spark identifies a stream's batches itself: leave it out")
     rows = _check_rows(options, schema, overwrite)
     if options.namesrv:
         return ClusterStreamWriter(ClusterTarget.of(options), rows)
@@ -58,7 +57,7 @@ def make_stream_writer(options: Options, schema: StructType, overwrite: bool) ->
 
 def _check_rows(options: Options, schema: StructType, overwrite: bool) -> WrittenRows:
     if overwrite:
-        raise BadSettings("messages are only ever appended: use the mode append instead of overwrite, `mode('append')`")
+        raise BadSettings("messages can only be appended; use mode('append') instead of overwrite")
     return WrittenRows.of(schema, options.topic)
 
 
@@ -68,14 +67,14 @@ def _random() -> str:
 
 @dataclass(frozen=True)
 class StagedMessage(WriterCommitMessage):
-    """What a task tells the driver: what it has staged."""
+    """A task's message to the driver: what it has staged."""
 
     staged: StagedRows
 
 
 @dataclass(frozen=True)
 class SentMessage(WriterCommitMessage):
-    """What a task tells the driver: how many rows a cluster has stored."""
+    """A task's message to the driver: how many rows the cluster has stored."""
 
     rows: int
 
@@ -91,10 +90,12 @@ def _task() -> TaskContext:
 
 
 def _stream_batch(task: TaskContext) -> Identity:
-    """Names the batch that a task belongs to. Raises PenstockError if Spark does not tell."""
+    """The batch that a task belongs to. Raises PenstockError if Spark does not provide its ids."""
     query, batch = task.getLocalProperty(_QUERY_ID), task.getLocalProperty(_BATCH_ID)
     if not query or not batch:
-        raise PenstockError("Spark does not say which query and batch this is, so it cannot be stored exactly once")
+        raise PenstockError(
+            "Spark does not provide the ids of query and batch, so the batch cannot be stored exactly once"
+        )
     return Identity(WriterKind.QUERY, query, int(batch))
 
 
@@ -102,7 +103,7 @@ def _stream_batch(task: TaskContext) -> Identity:
 
 
 class StoreWriter(DataSourceArrowWriter):
-    """Writes a DataFrame into a store, whole and once."""
+    """Writes a DataFrame into a store, completely and exactly once."""
 
     def __init__(self, target: StoreTarget, rows: WrittenRows, identity: Identity) -> None:
         self._target = target
@@ -125,7 +126,7 @@ class StoreWriter(DataSourceArrowWriter):
 
 
 class StoreStreamWriter(DataSourceStreamArrowWriter):
-    """Writes one batch of a stream into a store, whole and once."""
+    """Writes one batch of a stream into a store, completely and exactly once."""
 
     def __init__(self, target: StoreTarget, rows: WrittenRows) -> None:
         self._target = target
@@ -154,7 +155,7 @@ class StoreStreamWriter(DataSourceStreamArrowWriter):
 
 
 class _ClusterWrites:
-    """What both kinds of writers to a cluster do."""
+    """What the two cluster writers share."""
 
     _target: ClusterTarget
     _rows: WrittenRows
@@ -163,10 +164,10 @@ class _ClusterWrites:
         return SentMessage(self._target.send(identity, self._rows, task.partitionId(), iterator))
 
     def commit(self, messages: Any, batchId: int = 0) -> None:  # noqa: N803
-        """Everything is stored already."""
+        """Nothing to do: the rows are stored."""
 
     def abort(self, messages: Any, batchId: int = 0) -> None:  # noqa: N803
-        """What is stored stays: at least once."""
+        """Stored rows stay: delivery is at least once."""
 
 
 class ClusterWriter(_ClusterWrites, DataSourceArrowWriter):

@@ -1,13 +1,10 @@
-"""Which columns a read has, as Spark's schema: RocketMQ's names, Kafka's names, or the user's own choice.
+"""`format("rocketmq")`: the Spark data source, its schemas and its batch reader. Needs pyspark.
 
-Spark prunes no columns of a Python source, so what is not wanted must be said by options: `columns`, `includeBody`, or
-`.schema(...)`. Needs pyspark.
+Columns have RocketMQ's names or Kafka's, or are the user's choice. Spark does not prune columns of a Python source, so
+users drop them with the options `columns` and `includeBody`, or with `.schema(...)`.
 
-
-`format("rocketmq")` for Spark: the data source and its batch reader. Needs pyspark.
-
-Spark makes the source in one process, plans in another, and reads in a third; what is passed on is pickled. Options and
-schemas are checked in each, as early as Spark lets Python speak, and what is wrong is said in one sentence.
+Spark creates the source in one process, plans in another and reads in a third; state travels by pickle. Options and
+schemas are checked in each, as early as Spark allows, and errors are one sentence.
 """
 
 from __future__ import annotations
@@ -83,9 +80,9 @@ _BODIES: Final = {"rocketmq": "body", "kafka": "value"}
 
 
 def known_columns(options: Options) -> dict[str, DataType]:
-    """All columns that may be asked for: those of the schema, and the one that says what is wrong with a row.
+    """All columns that a read can have: those of the schema, and the corrupt-record column.
 
-    Raises BadSettings if that one has the name of another.
+    Raises BadSettings if that column's name is already taken.
     """
     columns, corrupt = _KAFKA if options.schema == "kafka" else _NATIVE, options.column_name_of_corrupt_record
     if corrupt in columns:
@@ -106,13 +103,13 @@ def schema_of(options: Options) -> StructType:
 
 
 def spark_schema(names: Sequence[str], options: Options) -> StructType:
-    """Some of the known columns, in this order."""
+    """Some of the known columns, in the given order."""
     known = known_columns(options)
     return StructType([StructField(name, known[name]) for name in names])
 
 
 def check_schema(schema: StructType, options: Options) -> None:
-    """Checks what the user gave with `.schema(...)`: any columns in any order. Raises BadSettings."""
+    """Checks a user's `.schema(...)`: known columns in any order, with their types. Raises BadSettings."""
     known = known_columns(options)
     if not schema.fields:
         raise BadSettings("the schema has no columns; at least one is needed")
@@ -181,7 +178,7 @@ class ReadPartition(InputPartition):
 
 
 class BatchReader(DataSourceReader):
-    """Reads once what is there when Spark plans the first action."""
+    """Reads once: the messages that exist when Spark plans the first action."""
 
     def __init__(self, options: Options, schema: StructType) -> None:
         self._options = options
@@ -197,7 +194,7 @@ class BatchReader(DataSourceReader):
 
 
 def read_part(shape: RowShape, schema: StructType, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-    """What a worker does with one partition; Spark makes one without a task where there are none."""
+    """Reads one partition on a worker. Spark adds a partition without a task where a plan is empty."""
     from pyspark.sql.pandas.types import to_arrow_schema
 
     if not isinstance(partition, ReadPartition):

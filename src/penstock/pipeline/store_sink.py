@@ -1,8 +1,8 @@
-"""Rows on their way into a store: checked and staged by workers, read again by the driver that commits them.
+"""Writes rows to a store: workers check and stage them, the driver commits them. Needs pyarrow.
 
-A worker stages its rows as Arrow streams of about 32 MB in the store's own folder (`penstock.store.sink.staged`), so
-driver and workers must see that folder under the same path. Everything that a store would refuse is refused here,
-before anything is appended. Needs pyarrow.
+A worker stages its rows as Arrow streams of about 32 MB in the store's folder (`penstock.store.sink`), so driver and
+workers must see that folder under the same path. Every row that the store would refuse is refused while staging, before
+anything is appended. A crash before the commit leaves only staged files, which the next commit removes.
 """
 
 from __future__ import annotations
@@ -43,42 +43,42 @@ from penstock.store.sink.commit import (
 from penstock.store.sink.journal import Identity
 
 _PART_BYTES: Final = 32 << 20
-_SIGNS: Final = ("commitlog", "consumequeue", "config", "penstock", "checkpoint", "lock")
+_STORE_ENTRIES: Final = ("commitlog", "consumequeue", "config", "penstock", "checkpoint", "lock")
 
 
 @dataclass(frozen=True)
 class StagedRows:
-    """What one task has staged."""
+    """The rows that one task has staged."""
 
     identity: Identity
     run: str
     parts: tuple[StagedFile, ...]
     rows: int
     queues: dict[str, int]
-    """The topics that its rows go to, with the highest queue id of each."""
+    """The highest queue id of each topic."""
 
 
 @dataclass(frozen=True)
 class StoreTarget:
-    """The store that is written to. May be pickled."""
+    """The store to write to. Pickled."""
 
     root: Path
     settings: Settings
 
     @classmethod
     def of(cls, options: Options) -> StoreTarget:
-        """Raises BadSettings, BadStore, or StoreInUse if somebody else writes to the store."""
+        """Raises BadSettings, BadStore, or StoreInUse if another process owns the store."""
         if len(options.path) != 1:
             raise BadSettings(f"path names {len(options.path)} stores; name one, rows are written to one")
         root = Path(options.path[0])
-        if any(sign in options.path[0] for sign in "*?[") and not root.exists():
+        if any(char in options.path[0] for char in "*?[") and not root.exists():
             raise BadSettings(f"path '{root}' is a pattern; name one store, rows are written to one")
         if root.exists() and not root.is_dir():
             raise BadStore("a store is a folder, and this is a file; name a folder", path=root)
         settings = Settings.load(options.config or None).with_changes(store_path_root_dir=root)
         layout = Layout.of(root, settings)
-        if root.is_dir() and any(root.iterdir()) and not any((root / sign).exists() for sign in _SIGNS):
-            raise BadStore("there is something else than a store in this folder; write to a new one", path=root)
+        if root.is_dir() and any(root.iterdir()) and not any((root / name).exists() for name in _STORE_ENTRIES):
+            raise BadStore("this folder holds something other than a store; write to a new one", path=root)
         fitted = fit_to_files(settings, OverlayFiles(), layout)
         if fitted.index_problem and settings.message_index_enable:
             raise BadStore(fitted.index_problem, path=root)
@@ -89,7 +89,7 @@ class StoreTarget:
 
     def in_use(self) -> StoreInUse:
         return StoreInUse(
-            "the store is in use, as by a broker; stop that, or write through it: option namesrv instead of path",
+            "the store is in use, for example by a broker; stop it, or write through it with namesrv instead of path",
             path=self.root,
         )
 
@@ -127,9 +127,9 @@ class StoreTarget:
     # -- on the driver ---------------------------------------------------------------------------------------
 
     def commit(self, staged: Sequence[StagedRows]) -> CommitResult | None:
-        """Appends what the tasks of one write have staged, once; None if there is nothing to do.
+        """Appends the staged rows of one write. Idempotent; None if there is nothing to do.
 
-        Raises StoreInUse, BadMessage, BadStore, CorruptData or StoreFailed: nothing is stored then.
+        Raises StoreInUse, BadMessage, BadStore, CorruptData or StoreFailed; then nothing is stored.
         """
         queues: dict[str, int] = {}
         for each in staged:
@@ -151,12 +151,12 @@ class StoreTarget:
                     yield batch.append_column("born_timestamp", times)
 
     def discard(self, identity: Identity, run: str) -> None:
-        """Removes what was staged in vain. Raises OSError."""
+        """Removes the staged files of an aborted write. Raises OSError."""
         remove_staged(Files(), self.layout, folder_of(identity, run))
 
 
 class RowCheck:
-    """Checks the rows of one task, batch by batch, and chooses queues for those that name none: in turn."""
+    """Checks the rows of one task batch by batch. Assigns queues round-robin to rows that name none."""
 
     def __init__(self, settings: Settings, queues: TopicQueues, partition: int) -> None:
         self._settings = settings
@@ -169,11 +169,11 @@ class RowCheck:
 
     @property
     def origin(self) -> RowOrigin:
-        """Of the next batch."""
+        """The origin of the next batch."""
         return RowOrigin(self._partition, self.count)
 
     def checked(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """The rows with their queues. Raises BadMessage for one that may not be stored."""
+        """The rows with their queues. Raises BadMessage for a row that the store would refuse."""
         if not batch.num_rows:
             return batch
         origin = self.origin

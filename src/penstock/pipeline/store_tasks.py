@@ -1,17 +1,12 @@
-"""A store's log whose files stay mapped from one task of a worker to the next.
+"""What workers read from the files of one store: spans of queues, a range of the log, or single records.
 
-The messages of a queue lie all over the log, so the tasks of a read touch the same pages one after the other. Mapping
-them anew for each task takes longer than reading them.
+A task opens only the files that it needs and checks every record, as the store does. Memory is bounded: pages of about
+8 MB, or of one message if that is larger.
 
-The files of few logs are kept, and each only by its name's present owner: a task that begins looks whether a file was
-deleted, replaced or cut meanwhile, and finds what is there now. Until then, or until the worker ends, the space of a
-deleted file is not free. A log is in the hands of one task at a time; a second one at the same time maps for itself.
-
-
-What a worker reads from the files of one store: spans of queues, a range of the log, or single records.
-
-A task opens nothing but the files it needs, and checks every record, as the store does. Memory stays bounded: pages of
-about 8 MB, or of one message if that is larger.
+The mapped-log cache keeps the files of the last few logs mapped between the tasks of a worker process: a queue's
+messages are spread over the log, and mapping the same pages for each task takes longer than reading them. A new task
+drops files that were deleted, replaced or truncated meanwhile; until then, or until the worker ends, the disk space of
+a deleted file stays in use. Only one task uses a cached log at a time; a concurrent one maps its own.
 """
 
 from __future__ import annotations
@@ -40,11 +35,11 @@ from penstock.store.readonly.view import FilesView, GivenUnits, LogView, QueueVi
 _MAX_CACHED: Final = 2
 _cache_lock = threading.Lock()
 _cache: dict[tuple[Path, int], FilesView] = {}
-"""By folder and size of files; the one that was read last is the last."""
+"""By folder and file size, in order of last use."""
 
 
 class CachedLog(LogView):
-    """A view of a log for one task. `close` leaves its files to the next one."""
+    """A view of a log for one task. `close` returns its files to the cache."""
 
     def __init__(self, folder: Path, file_size: int, min_offset: int, confirmed_offset: int) -> None:
         self._key = (folder, file_size)
@@ -66,7 +61,7 @@ class CachedLog(LogView):
 
 
 _POSITIONS_PER_READ = 1000
-_MAP_ROWS, _MAP_BYTES = 4096, 4 << 20  # so few that they are still in the cache when they are used
+_MAP_ROWS, _MAP_BYTES = 4096, 4 << 20  # few enough to stay in the CPU cache
 T = TypeVar("T")
 
 
@@ -86,7 +81,7 @@ class StorePaths(msgspec.Struct, frozen=True):
 
 
 class QueueSpan(msgspec.Struct, frozen=True):
-    """A range of one queue, with its units if they are not in the files."""
+    """A range of one queue, with its units if the files do not have them."""
 
     topic: str
     queue_id: int
@@ -96,7 +91,7 @@ class QueueSpan(msgspec.Struct, frozen=True):
 
 
 def with_columns(columns: Sequence[str], *needed: str) -> list[str]:
-    """The columns, and behind them those that are needed besides."""
+    """The columns, followed by the missing ones of `needed`."""
     return [*columns, *(name for name in needed if name not in columns)]
 
 
@@ -105,7 +100,7 @@ def _reader(log: LogView, columns: Sequence[str]) -> ArrowReader:
 
 
 class QueueTask(msgspec.Struct, frozen=True):
-    """Ranges of queues."""
+    """Reads ranges of queues."""
 
     files: StorePaths
     spans: tuple[QueueSpan, ...]
@@ -158,12 +153,12 @@ def lost_messages(topic: str, broker: str, queue_id: int, start: int, stop: int)
     """The error for a range of a queue that is gone."""
     return DataLost(
         f"messages {start} to {stop - 1} of topic {topic} queue {queue_id} (broker {broker}) are gone, most likely "
-        "deleted by retention; set failOnDataLoss=false to go on without them"
+        "deleted by retention; set failOnDataLoss=false to continue without them"
     )
 
 
 def _runs(numbers: Sequence[int]) -> list[tuple[int, int]]:
-    """Neighbouring numbers together, as (first, last)."""
+    """Runs of consecutive numbers, as (first, last)."""
     runs = []
     for _, group in groupby(enumerate(numbers), lambda each: each[1] - each[0]):
         members = [number for _, number in group]
@@ -172,7 +167,7 @@ def _runs(numbers: Sequence[int]) -> list[tuple[int, int]]:
 
 
 def _is_gone(log: LogView, offset: int) -> bool:
-    """Whether retention has removed the file of a record; one that is missing in the middle was lost otherwise."""
+    """Whether retention deleted a record's file. A file missing in the middle of the log was lost otherwise."""
     if log.queue.find(offset) is not None:
         return False
     first = next(iter(log.queue.offsets()), None)
@@ -180,7 +175,7 @@ def _is_gone(log: LogView, offset: int) -> bool:
 
 
 class LogTask(msgspec.Struct, frozen=True):
-    """The records of a log that begin in a range of its bytes."""
+    """Reads the records that begin in a byte range of a log."""
 
     files: StorePaths
     start: int
@@ -199,9 +194,9 @@ class LogTask(msgspec.Struct, frozen=True):
                 yield RowPage(self.files.broker, batch.slice(0, count).select(list(columns)), flaws)
 
     def map_records(self, make: Callable[[Buffer, Longs, Rows], T]) -> Iterator[tuple[T | None, tuple[Flaw, ...]]]:
-        """What `make` makes of the records, some at a time, without a way through columns; and the flaws among them.
+        """The results of `make` for the records, some at a time, without building columns; and the flaws among them.
 
-        It gets bytes of the log, where in them the records begin, and their rows; it must not keep the bytes.
+        `make` gets bytes of the log, the positions of records in them, and their rows; it must not keep the bytes.
         """
         with closing(self.files.log()) as log:
             reader = _reader(log, ["physical_offset"])
@@ -223,12 +218,12 @@ class LogTask(msgspec.Struct, frozen=True):
     def _walk(
         self, log: LogView, read: Callable[[int], tuple[T, Longs, int]]
     ) -> Iterator[tuple[T, int, tuple[Flaw, ...]]]:
-        """What was read at each step, how many of its records are this task's, and the flaws before them.
+        """For each step: the result, how many of its records belong to this task, and the flaws before them.
 
-        `read` gives what it read from an offset on, where the records in it begin, and the offset behind them. A gap is
-        told of by whoever reads the record before it, also where that record crosses the range's end.
+        `read` returns a result from an offset on, the offsets of its records, and the next offset. The task that reads
+        the record before a gap reports the gap, even if that record crosses the end of the range.
         """
-        at, at_record = self.start, self.start == log.min_offset  # that a record should begin there
+        at, at_record = self.start, self.start == log.min_offset  # whether a record must begin at `at`
         while at < self.stop or at_record:
             if at < self.stop and _is_gone(log, at):
                 at = self._report_loss(log, at)
@@ -241,7 +236,7 @@ class LogTask(msgspec.Struct, frozen=True):
             if count or flaws:
                 yield found, count, flaws
             if not count or count < len(offsets):
-                return  # the next record, if there is one, is somebody else's
+                return  # the next record, if any, belongs to another task
             at, at_record = next_offset, True
 
     def _report_loss(self, log: LogView, at: int) -> int:
@@ -249,12 +244,12 @@ class LogTask(msgspec.Struct, frozen=True):
         if self.fail_on_data_loss:
             raise DataLost(
                 f"bytes {at} to {min(first, self.stop) - 1} of the log of {self.files.broker} are gone, most likely "
-                "deleted by retention; set failOnDataLoss=false to go on without them"
+                "deleted by retention; set failOnDataLoss=false to continue without them"
             )
         return first
 
     def _gap(self, log: LogView, start: int, stop: int) -> tuple[Flaw, ...]:
-        """What lies between the place where a record should begin and the one where the next does."""
+        """The flaws between where a record must begin and where the next one does."""
         flaws = []
         begins = [start, *range(log.roll_next(start), stop, log.queue.file_size)] if start < stop else []
         for begin in begins:
@@ -280,7 +275,7 @@ def _is_filler(file: MappedFile, offset: int) -> bool:
 
 
 class RecordTask(msgspec.Struct, frozen=True):
-    """Single records of known positions: what an index has found. `spans` are the queues' ranges they must lie in."""
+    """Reads single records at positions from the index. `spans` are the queue ranges that they must lie in."""
 
     files: StorePaths
     positions: tuple[int, ...]
@@ -313,5 +308,6 @@ class RecordTask(msgspec.Struct, frozen=True):
         if self.fail_on_data_loss:
             raise DataLost(
                 f"{len(offsets)} messages with the keys are gone, in bytes {offsets[0]} to {offsets[-1]} of the log of "
-                f"{self.files.broker}, most likely deleted by retention; set failOnDataLoss=false to go on without them"
+                f"{self.files.broker}, most likely deleted by retention; set failOnDataLoss=false to continue without "
+                "them"
             )

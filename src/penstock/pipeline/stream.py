@@ -1,26 +1,16 @@
-"""Offsets of a stream: as Spark keeps them in its checkpoint, and how far one micro-batch goes.
+"""`spark.readStream` over queues (`format("rocketmq")`) and over a store's published log. Needs pyspark.
 
-Spark compares offsets as text, so they are always written in the same order: `{topic: {broker: {queue id: offset}}}`.
+Spark's checkpoint keeps the offsets, as `{topic: {broker: {queue id: offset}}}`; Spark compares them as text, so the
+order is fixed. A start option counts only for a new query. Spark logs only the ends of micro-batches, so the first
+batch is empty and logs the start, which a crash then cannot move. A replayed batch reads the same rows, because its
+plan depends on its offsets and the options alone. One StreamReader lives on the driver and keeps the source open;
+copies read on workers.
 
-
-`spark.readStream.format("rocketmq")`: the stream reader. Needs pyspark.
-
-Spark keeps where the query is in its own checkpoint: a start option counts for a new query only. Only the ends of
-micro-batches are logged there, so the first one is empty: it logs the start, which a crash can then not move. A batch
-that is run again reads the same rows, because it is planned from its offsets and the options alone.
-
-One instance lives on the driver as long as the query runs, and keeps the place open; copies read on workers.
-
-
-The log of a store that only appends, as a stream of byte ranges: what jobs that build derived data follow.
-
-A micro-batch is a range of the log, from where the last one ended to where the store lets its log be dispatched, in
-pieces for the workers: rows of `start`, `stop` and `exact`. Whoever works on a piece takes the records that begin in
-it; `exact` says that one begins at `start`. The store's lock is not taken, and nothing is changed. Needs pyspark.
-
-Options: `path`, the store; `start`, the physical offset where a new query begins; `pieces`, how many pieces a batch has
-at most; `maxBytes`, how large it is at most. The pieces follow from the range and these options alone, so a batch that
-is run again has the same ones.
+`PublishedLog` streams the log of an append-only store as byte ranges, for jobs that build derived data. A micro-batch
+runs from the last end to the position that the store publishes, as rows of `start`, `stop` and `exact`. A worker reads
+the records that begin in its range; `exact` means that one begins at `start`. It takes no lock and changes nothing.
+Options: `path`, the store; `start`, the physical offset of a new query; `pieces`, the maximum ranges per batch;
+`maxBytes`, its maximum size. Ranges depend only on these, so a replayed batch has the same ones.
 """
 
 from __future__ import annotations
@@ -75,34 +65,34 @@ def from_json(document: Mapping[str, Any]) -> Offsets:
 
 
 def backlog(first: Mapping[Queue, int], last: Mapping[Queue, int]) -> int:
-    """How many offsets lie between."""
+    """The number of offsets between two ends."""
     return sum(max(last[queue] - first.get(queue, last[queue]), 0) for queue in last)
 
 
-def within_count(first: Mapping[Queue, int], last: Mapping[Queue, int], max_size: int) -> Offsets:
-    """The end of a micro-batch of at most `most` offsets: each queue gets its share of them, by what waits in it."""
+def within_count(first: Mapping[Queue, int], last: Mapping[Queue, int], max_count: int) -> Offsets:
+    """The end of a micro-batch of at most `max_count` offsets, shared among queues in proportion to their backlog."""
     waiting = {queue: max(last[queue] - first.get(queue, last[queue]), 0) for queue in sorted(last)}
     total = sum(waiting.values())
-    if total <= max_size:
+    if total <= max_count:
         return dict(last)
-    shares = {queue: count * max_size // total for queue, count in waiting.items()}
-    left = max_size - sum(shares.values())
-    for queue in sorted(waiting, key=lambda each: (-(waiting[each] * max_size % total), each)):
+    shares = {queue: count * max_count // total for queue, count in waiting.items()}
+    left = max_count - sum(shares.values())
+    for queue in sorted(waiting, key=lambda each: (-(waiting[each] * max_count % total), each)):
         if left and shares[queue] < waiting[queue]:
             shares[queue] += 1
             left -= 1
     return {queue: last[queue] - waiting[queue] + share for queue, share in shares.items()}
 
 
-def within_bytes(first: Mapping[Queue, int], last: Mapping[Queue, int], max_size: int, size: Size) -> Offsets:
-    """The end of a micro-batch of at most `most` bytes, as far as sizes are known, and of one message at least."""
+def within_bytes(first: Mapping[Queue, int], last: Mapping[Queue, int], max_bytes: int, size: Size) -> Offsets:
+    """The end of a micro-batch of at most about `max_bytes`, but of at least one message."""
     tries = 0
     while (count := backlog(first, last)) > 1:
         total = sum(size(queue, first.get(queue, stop), stop) for queue, stop in last.items())
-        if total <= max_size:
+        if total <= max_bytes:
             break
-        # What the share of the bytes says is near the truth, unless sizes differ much; halving always gets there.
-        fitting = min(count * max_size // total, count - 1) if tries < _MAX_ESTIMATES else count // 2
+        # An estimate by the mean size converges quickly unless sizes differ much; halving always does.
+        fitting = min(count * max_bytes // total, count - 1) if tries < _MAX_ESTIMATES else count // 2
         last = within_count(first, last, max(fitting, 1))
         tries += 1
     return dict(last)
@@ -113,9 +103,9 @@ _MAX_BATCH_BYTES: Final = 1 << 30
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Follows queues, or logs, micro-batch by micro-batch. What is wrong is raised by the methods, never here:
+    """Follows queues or logs, micro-batch by micro-batch.
 
-    Spark would hide what a constructor raises.
+    Errors are raised by the methods, not by the constructor: Spark would hide them.
     """
 
     def __init__(self, options: Options, schema: StructType) -> None:
@@ -139,7 +129,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._source = open_source(self._options, following=True)
         return self._source
 
-    # -- where the query is ----------------------------------------------------------------------------------
+    # -- offsets ----------------------------------------------------------------------------------
 
     def initialOffset(self) -> dict[str, Any]:
         with as_user_errors():
@@ -153,8 +143,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return self._initial
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        max_size = self._options.max_offsets_per_trigger
-        return ReadAllAvailable() if max_size is None else ReadMaxRows(max_size)
+        max_count = self._options.max_offsets_per_trigger
+        return ReadAllAvailable() if max_count is None else ReadMaxRows(max_count)
 
     def prepareForTriggerAvailableNow(self) -> None:
         with as_user_errors():
@@ -189,9 +179,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {queue: source.bounds(queue)[1] for queue in choose_queues(source, self._options, must_exist=False)}
 
     def _truncated(self, first: Offsets, last: Offsets) -> Offsets:
-        """Queues that end before what was read of them, and where they begin: they were cut off, or made again.
+        """The starts of queues that now end before what was read: truncated, or created again.
 
-        Raises DataLost unless that is allowed. Then an empty batch logs where it goes on.
+        Raises DataLost unless that is allowed; then an empty batch logs the new position.
         """
         source = self._open()
         found = {queue: source.bounds(queue) for queue in last}
@@ -201,7 +191,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return truncated
 
     def _should_wait(self, waiting: int) -> bool:
-        """Whether more messages are to come before a batch begins."""
+        """Whether to wait for more messages before the next batch."""
         minimum = self._options.min_offsets_per_trigger
         if minimum is None or self._goal is not None or waiting >= minimum:
             return False
@@ -211,16 +201,18 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         options = self._options
         if options.max_offsets_per_trigger is not None:
             last = within_count(first, last, options.max_offsets_per_trigger)
-        max_size = options.max_bytes_per_trigger
-        if max_size is None and options.max_offsets_per_trigger is None:
-            max_size = _MAX_BATCH_BYTES
-        return last if max_size is None else within_bytes(first, last, max_size, self._open().size)
+        max_bytes = options.max_bytes_per_trigger
+        if max_bytes is None and options.max_offsets_per_trigger is None:
+            max_bytes = _MAX_BATCH_BYTES
+        return last if max_bytes is None else within_bytes(first, last, max_bytes, self._open().size)
 
     def _log_limit(self) -> None:
         if self._options.max_offsets_per_trigger is None and self._options.max_bytes_per_trigger is None:
-            log.warning("rocketmq: without maxOffsetsPerTrigger or maxBytesPerTrigger a micro-batch is 1 GiB at most")
+            log.warning(
+                "rocketmq: neither maxOffsetsPerTrigger nor maxBytesPerTrigger is set; a micro-batch is 1 GiB at most"
+            )
 
-    # -- what a batch reads ----------------------------------------------------------------------------------
+    # -- batches ----------------------------------------------------------------------------------
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         with as_user_errors():
@@ -236,7 +228,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return read_part(self._shape, self._schema, partition)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Mirrors progress to a consumer group, if one is named. It is a courtesy: a failure is only logged."""
+        """Mirrors progress to the group of `progressGroup`, if set. A failure is only logged."""
         if not self._options.progress_group:
             return
         source = self._open()
@@ -254,7 +246,7 @@ _MAX_BYTES: Final = 256 << 20
 
 
 class PublishedLog(DataSource):
-    """Registered with a session by the job that uses it."""
+    """The data source; jobs register it with their session."""
 
     @classmethod
     def name(cls) -> str:
@@ -269,7 +261,7 @@ class PublishedLog(DataSource):
 
 
 class LogSlice(InputPartition):
-    """One piece of a batch."""
+    """One range of a batch."""
 
     def __init__(self, start: int, stop: int, exact: bool) -> None:
         super().__init__(start)
@@ -277,7 +269,7 @@ class LogSlice(InputPartition):
 
 
 class PublishedLogReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Offsets are positions of the log."""
+    """Streams the published log. Offsets are physical offsets."""
 
     def __init__(self, options: dict[str, str]) -> None:
         root = Path(options["path"])
@@ -291,7 +283,7 @@ class PublishedLogReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _published(self) -> int:
         mark = read_mark(self._files, self._end)
         if mark is None:
-            raise BadStore("this store does not tell how far its log may be read; start it with dispatch=external",
+            raise BadStore("this store does not publish the end of its log; start it with dispatch=external",
                            path=self._end.parent.parent)  # fmt: skip
         return mark.position
 
