@@ -159,7 +159,7 @@ MISTAKES: dict[str, tuple[Typed, str, str]] = {
         "store: ",
         "name a folder that is",
     ),
-    "a job without a place": (lambda p: ["pipeline", "usage"], "which stores?", "Name them with --store DIR"),
+    "a job without a place": (lambda p: ["pipeline", "usage"], "no store is given", "name it with --store DIR"),
     "a job on a store that is not there": (
         lambda p: ["pipeline", "usage", "--store", p.missing],
         "missing: there is no store",
@@ -175,7 +175,7 @@ MISTAKES: dict[str, tuple[Typed, str, str]] = {
         "--conf 'spark.executor.memory'",
         "it must be a name and a value",
     ),
-    "a search for nothing": (lambda p: ["pipeline", "search", "--store", p.store], "what is to be found?", "--key"),
+    "a search for nothing": (lambda p: ["pipeline", "search", "--store", p.store], "nothing to search for", "--key"),
     "a wrong regular expression": (
         lambda p: ["pipeline", "search", "--store", p.store, "--regex", "order("],
         "--regex 'order('",

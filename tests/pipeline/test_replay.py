@@ -53,7 +53,7 @@ def test_no_second_sees_more_rows_than_the_rate_and_a_piece(rate: int, sizes: li
         ({"maps": ("body",)}, "a column and an expression"),
         ({"maps": ("born=1",)}, "there is no column 'born' to make"),
         ({"to_topic": "a b"}, "--to-topic"),
-        ({"to_topic": "SCHEDULE_TOPIC_XXXX"}, "the broker's own"),
+        ({"to_topic": "SCHEDULE_TOPIC_XXXX"}, "internal to the broker"),
         ({"since_ms": 5, "until_ms": 4}, "ends before it begins"),
     ],
 )

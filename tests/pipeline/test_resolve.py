@@ -213,9 +213,9 @@ GOES_ON = {"failOnDataLoss": "false"}
         ((5, 15), (10, 15), "messages 5 to 9 are gone (deleted by retention; 10 to 19 are there)"),
         ((0, 4), (10, 10), "messages 0 to 3 are gone (deleted by retention"),
         ((12, 25), (12, 20), "messages 20 to 24 are gone (truncated, or this is a different store"),
-        ((30, 40), (20, 20), "messages 30 to 39 are gone (cut off"),
-        ((30, 20), (20, 20), "messages 20 to 29 are gone (cut off"),
-        ((30, 30), (20, 20), "messages 20 to 29 are gone (cut off"),
+        ((30, 40), (20, 20), "messages 30 to 39 are gone (truncated"),
+        ((30, 20), (20, 20), "messages 20 to 29 are gone (truncated"),
+        ((30, 30), (20, 20), "messages 20 to 29 are gone (truncated"),
         ((5, 25), (10, 20), "messages 5 to 9 are gone (deleted by retention"),
     ],
 )

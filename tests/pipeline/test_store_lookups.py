@@ -176,5 +176,5 @@ def test_a_group_goes_on_where_its_progress_says(used: StoreHome) -> None:
 
 
 def test_a_store_without_progress_knows_no_group(home: StoreHome) -> None:
-    with pytest.raises(BadSettings, match="group 'billing' has consumed nothing"):
+    with pytest.raises(BadSettings, match="group 'billing' has no committed offsets"):
         of(home, startingOffsets="group:billing")

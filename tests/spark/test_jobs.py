@@ -82,7 +82,7 @@ def test_search_finds_by_what_messages_hold(spark: SparkSession, home: StoreHome
     assert numbers(properties=(("color", "c3"),), tag="green") == [10, 80, 150]
     assert numbers(since_ms=begin + 195_000) == [195, 196, 197, 198, 199]
     assert numbers(since_ms=begin, until_ms=begin + 1000) == [0]
-    with pytest.raises(BadSettings, match="what is to be found"):
+    with pytest.raises(BadSettings, match="nothing to search for"):
         search(spark, SearchQuery(), job_input=where)
 
 
@@ -121,8 +121,8 @@ def test_the_commands_run_on_spark(
     assert "there are more" not in shown.err, "there is one, and one was asked for"
     assert "penstock store query" in shown.err, "the instant twin is named"
     for arguments, expected in (
-        (["search", *where], "what is to be found?"),
-        (["search", "--text", "x"], "where? Give either --store DIR or --namesrv"),
+        (["search", *where], "nothing to search for"),
+        (["search", "--text", "x"], "give either --store DIR or --namesrv"),
         (["search", *where, "--since", "yesterday"], "it must be a time such as"),
         (["search", *where, "--property", "color"], "joined by ="),
         (["search", *where, "--regex", "("], "it must be a regular expression"),

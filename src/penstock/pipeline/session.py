@@ -293,9 +293,7 @@ def _start(builder: SparkSession.Builder, where: str) -> SparkSession:
             raise
         if "JAVA_GATEWAY_EXITED" in str(error):
             raise MissingPackage(NO_JAVA) from None
-        raise Unreachable(
-            f"Spark does not start on {where}; check --master and --conf, and that it is running"
-        ) from error
+        raise Unreachable(f"Spark does not start on {where}; is it running? Check --master and --conf") from error
 
 
 def _children() -> set[int]:

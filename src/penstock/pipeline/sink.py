@@ -93,9 +93,7 @@ def _stream_batch(task: TaskContext) -> Identity:
     """The batch that a task belongs to. Raises PenstockError if Spark does not provide its ids."""
     query, batch = task.getLocalProperty(_QUERY_ID), task.getLocalProperty(_BATCH_ID)
     if not query or not batch:
-        raise PenstockError(
-            "Spark does not provide the ids of query and batch, so the batch cannot be stored exactly once"
-        )
+        raise PenstockError("Spark does not provide the ids of query and batch, so exactly once is not possible")
     return Identity(WriterKind.QUERY, query, int(batch))
 
 

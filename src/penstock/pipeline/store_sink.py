@@ -2,7 +2,7 @@
 
 A worker stages its rows as Arrow streams of about 32 MB in the store's folder (`penstock.store.sink`), so driver and
 workers must see that folder under the same path. Every row that the store would refuse is refused while staging, before
-anything is appended. A crash before the commit leaves only staged files, which the next commit removes.
+anything is appended. A crash before the commit leaves only staged files.
 """
 
 from __future__ import annotations

@@ -209,7 +209,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _log_limit(self) -> None:
         if self._options.max_offsets_per_trigger is None and self._options.max_bytes_per_trigger is None:
             log.warning(
-                "rocketmq: neither maxOffsetsPerTrigger nor maxBytesPerTrigger is set; a micro-batch is 1 GiB at most"
+                "rocketmq: maxOffsetsPerTrigger and maxBytesPerTrigger are not set; micro-batches are 1 GiB at most"
             )
 
     # -- batches ----------------------------------------------------------------------------------

@@ -68,7 +68,7 @@ def avro_decoder(schema: bytes) -> Decoder:
             raise Undecodable(f"it is no Avro datum of this schema ({type(error).__name__}: {error})") from None
         if source.tell() != len(body):
             raise Undecodable(f"{len(body) - source.tell()} bytes follow the Avro datum")
-        return kind.made(found)
+        return kind.convert(found)
 
     return Decoder(kind.type, value)
 
@@ -97,12 +97,12 @@ class _Kinds:
             return self._record(schema)
         if kind == "array":
             item = self.of(schema["items"])
-            return ArrowKind(pa.list_(item.type), lambda found: [_made(item, each) for each in found])
+            return ArrowKind(pa.list_(item.type), lambda found: [_convert(item, each) for each in found])
         if kind == "map":
             item = self.of(schema["values"])
             return ArrowKind(
                 pa.map_(pa.string(), item.type),
-                lambda found: [(name, _made(item, each)) for name, each in found.items()],
+                lambda found: [(name, _convert(item, each)) for name, each in found.items()],
             )
         return self.of(kind)
 
@@ -129,9 +129,9 @@ class _Kinds:
             )
         return ArrowKind(
             pa.struct([pa.field(each, kind.type) for each, kind in fields.items()]),
-            lambda found: {each: _made(kind, found[each]) for each, kind in fields.items()},
+            lambda found: {each: _convert(kind, found[each]) for each, kind in fields.items()},
         )
 
 
-def _made(kind: ArrowKind, value: Any) -> Any:
-    return None if value is None else kind.made(value)
+def _convert(kind: ArrowKind, value: Any) -> Any:
+    return None if value is None else kind.convert(value)

@@ -40,7 +40,7 @@ def protobuf_decoder(descriptors: bytes, message: str) -> Decoder:
 
     def value(body: bytes) -> Any:
         try:
-            return kind.made(factory.FromString(body))
+            return kind.convert(factory.FromString(body))
         except (DecodeError, ValueError, OverflowError) as error:
             raise Undecodable(f"it is no {message} ({error})") from None
 
@@ -59,7 +59,7 @@ def _message(descriptor: Any, inside: tuple[str, ...]) -> ArrowKind:
 
     def made(found: Any) -> dict[str, Any]:
         return {
-            each: None if field.has_presence and not found.HasField(each) else kind.made(getattr(found, each))
+            each: None if field.has_presence and not found.HasField(each) else kind.convert(getattr(found, each))
             for each, (field, kind) in fields.items()
         }
 
@@ -71,11 +71,11 @@ def _field(field: Any, inside: tuple[str, ...]) -> ArrowKind:
         key, item = (_one(field.message_type.fields_by_name[name], inside) for name in ("key", "value"))
         return ArrowKind(
             pa.map_(key.type, item.type),
-            lambda found: [(key.made(name), item.made(found[name])) for name in found],
+            lambda found: [(key.convert(name), item.convert(found[name])) for name in found],
         )
     one = _one(field, inside)
     if field.is_repeated:
-        return ArrowKind(pa.list_(one.type), lambda found: [one.made(each) for each in found])
+        return ArrowKind(pa.list_(one.type), lambda found: [one.convert(each) for each in found])
     return one
 
 

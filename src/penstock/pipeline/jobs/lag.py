@@ -1,6 +1,6 @@
-"""How far consumer groups are behind: by group, topic and queue, in messages and in time; and which queues are stuck.
+"""Consumer lag by group, topic and queue, in messages and in time; and which queues are stuck.
 
-From a store's files, or from the brokers of a cluster. Nothing but offsets and a few store times is read.
+From a store's files, or from the brokers of a cluster. Reads only offsets and a few store times.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ SCHEMA: Final = (
 
 
 class QueueLag(msgspec.Struct, frozen=True, kw_only=True):
-    """How far one group is in one queue. Times are epoch milliseconds of storing, 0 where nothing is known."""
+    """The lag of one group in one queue. Times are store times in epoch milliseconds, 0 if unknown."""
 
     broker: str
     group: str
@@ -44,27 +44,27 @@ class QueueLag(msgspec.Struct, frozen=True, kw_only=True):
     oldest_unread_ms: int
     newest_ms: int
     stuck: bool = False
-    """Others of the topic's queues go on, and this one has had an unread message for longer than ten minutes."""
+    """The group consumes from the topic's other queues, but has left a message here unread for over ten minutes."""
 
     @property
     def behind(self) -> int:
-        """Messages that are there and not consumed."""
+        """Existing messages that are not consumed."""
         return max(self.max_offset - max(self.consumer_offset, self.min_offset), 0)
 
     @property
     def gone(self) -> int:
-        """Messages that were deleted before the group had consumed them."""
+        """Messages that were deleted before the group consumed them."""
         return max(self.min_offset - self.consumer_offset, 0)
 
     @property
     def behind_ms(self) -> int:
-        """From the oldest message that is not consumed to the newest."""
+        """The time from the oldest unread message to the newest."""
         known = self.oldest_unread_ms and self.newest_ms
         return max(self.newest_ms - self.oldest_unread_ms, 0) if self.behind and known else 0
 
 
 def lag(job_input: JobInput, group: str = "") -> list[QueueLag]:
-    """All groups, or one. Raises BadSettings, BadStore, Unreachable."""
+    """The lag of all groups, or of one. Raises BadSettings, BadStore, Unreachable."""
     job_input.check()
     if job_input.namesrv:
         return mark_stuck(_cluster_lag(job_input.namesrv, group))
@@ -80,7 +80,7 @@ def lag_frame(spark: SparkSession, rows: Sequence[QueueLag]) -> DataFrame:
 
 
 def _spark_schema() -> StructType:
-    """Made here and not by Spark, which may not be asked where tables are being defined."""
+    """Built without Spark's parser, which cannot be called while a pipeline defines its tables."""
     from pyspark.sql.types import BooleanType, IntegerType, LongType, StringType, StructField, StructType, TimestampType
 
     kinds = (StringType(), IntegerType(), LongType(), TimestampType(), BooleanType())
@@ -100,7 +100,7 @@ def _row(each: QueueLag) -> tuple[object, ...]:
 
 
 def mark_stuck(rows: Sequence[QueueLag]) -> list[QueueLag]:
-    """Marks the queues in which a group stands still while it goes on in others of the same topic."""
+    """Marks queues in which a group makes no progress while it consumes from others of the topic."""
     newest: dict[tuple[str, str], int] = {}
     for each in rows:
         key = each.group, each.topic
@@ -125,7 +125,7 @@ def _store_lag(broker: str, folder: StoreFolder, group: str) -> list[QueueLag]:
         for (topic, name), queues in offsets.items():
             if group and name != group:
                 continue
-            # a queue without an offset counts from 0, as a broker counts it: nobody has consumed from it
+            # a queue without an offset counts from 0, as in a broker: the group has not consumed from it
             for queue_id, consumed in {**dict.fromkeys(there.get(topic, ()), 0), **queues}.items():
                 low, high = max(store.min_offset(topic, queue_id), 0), store.max_offset(topic, queue_id)
 

@@ -1,9 +1,9 @@
-"""An index over properties, in Parquet: a new kind of derived data, built from the log as it grows.
+"""An index over properties in Parquet: an example of derived data that follows the log. Needs pyspark.
 
-The worked example of what external dispatch is good for. A row is one property of one message: topic, queue, queue
-offset, physical offset, store time, name and value. Each micro-batch is a range of the log, each piece of it one file
-named by its range, written whole and renamed; what a killed batch left is removed by the one that runs in its place, so
-every property is there once. Spark's checkpoint, in the same folder, says where the query is. Needs pyspark.
+A row is one property of one message: topic, queue, queue offset, physical offset, store time, name and value. Each
+micro-batch is a range of the log; each of its pieces becomes one file named by its range, written under a temporary
+name and renamed. A replayed batch first removes what a killed one left, so every property is there once. Spark's
+checkpoint, in the same folder, keeps the position.
 """
 
 from __future__ import annotations
@@ -20,8 +20,7 @@ import pyarrow.parquet as parquet
 
 from penstock.errors import BadStore
 from penstock.pipeline.errors import as_user_errors
-from penstock.pipeline.store_tasks import LogTask
-from penstock.pipeline.store_tasks import StorePaths as StoreFiles
+from penstock.pipeline.store_tasks import LogTask, StorePaths
 from penstock.pipeline.stream import FORMAT, PublishedLog
 from penstock.store.external.agreement import Terms, read_mark, read_terms
 from penstock.store.io import Files
@@ -53,7 +52,7 @@ _NAME: Final = re.compile(r"(\d{20})-(\d{20})\.parquet")
 def property_index(
     spark: SparkSession, store: str | Path, target: str | Path, *, once: bool = False, trigger: float = 0.0
 ) -> StreamingQuery:
-    """Starts the query that keeps the index in folder `target`; with `once` it ends at what is published now.
+    """Starts the query that maintains the index in folder `target`; with `once` it ends at the published position.
 
     `spark.read.parquet(target)` reads it at any time. Raises BadStore if the store does not dispatch externally.
     """
@@ -88,7 +87,7 @@ def _log_folder(root: Path, terms: Terms) -> Path:
 
 
 def _remove_leftovers(batch: DataFrame, folder: Path) -> None:
-    """Removes what an earlier run of the same batch has left: its pieces may have been others."""
+    """Removes the files of an earlier run of the same batch: its pieces may have differed."""
     ranges = batch.collect()
     begin, end = min((row.start for row in ranges), default=0), max((row.stop for row in ranges), default=0)
     for path in folder.glob("*.parquet"):
@@ -100,7 +99,7 @@ def _remove_leftovers(batch: DataFrame, folder: Path) -> None:
 def _write_function(
     root: Path, terms: Terms, folder: Path
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """What a worker does: a file for each range, and how many rows it has."""
+    """The function that workers run: writes a file per range and yields its number of rows."""
 
     def write(ranges: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in ranges:
@@ -113,7 +112,7 @@ def _write_function(
 
 
 def write_range(root: Path, terms: Terms, folder: Path, start: int, stop: int) -> int:
-    """Writes the file of one range of the log; the same range gives the same file. Returns how many rows it has."""
+    """Writes the file of one range of the log and returns its number of rows. Deterministic."""
     tables = [SCHEMA.empty_table(), *properties_of(root, terms, start, stop)]
     table = pa.concat_tables(tables)
     path = folder / f"{start:020d}-{stop:020d}.parquet"
@@ -124,11 +123,11 @@ def write_range(root: Path, terms: Terms, folder: Path, start: int, stop: int) -
 
 
 def properties_of(root: Path, terms: Terms, start: int, stop: int) -> Iterator[pa.Table]:
-    """The properties of the records that begin in a range of the log, a row each."""
+    """The properties of the records that begin in a range of the log, one row each."""
     mark = read_mark(Files(), Layout(root, root / "commitlog").dispatch_end)
     end = stop if mark is None else max(mark.position, stop)
     log = _log_folder(root, terms)
-    paths = StoreFiles("", str(log), "", terms.sizes.commit_log, terms.sizes.consume_queue, start, end)
+    paths = StorePaths("", str(log), "", terms.sizes.commit_log, terms.sizes.consume_queue, start, end)
     for page in LogTask(paths, start, stop, False).pages([*COLUMNS, "properties"]):
         pairs = page.batch.column("properties").cast(_PAIRS)
         rows, flat = pc.list_parent_indices(pairs), pc.list_flatten(pairs)

@@ -1,8 +1,8 @@
-"""Queues and index of stores built anew from their logs: by ranges, in Spark's workers. Needs pyspark.
+"""Rebuilds queues and index of stores from their logs, by ranges, in Spark's workers. Needs pyspark.
 
-Workers store units and keys straight into the store's staging folder, so all hosts must see the store under one path;
-only a few numbers for each range and queue come back. What is built, checked and put in place, and how, is in
-`penstock.store.rebuilding`; this runs its pieces.
+Workers write units and keys straight into the store's staging folder, so all hosts must see the store under one path;
+only a few numbers per range and queue come back. `penstock.store.rebuild` builds, checks and swaps in the files; this
+module runs its pieces.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ def rebuild(
     range_size: int | None = None,
     may_exceed: MayExceed = never,
 ) -> list[RangesReport]:
-    """Rebuilds each store's queues, of one topic or with one queue id if that is given, or all of them and the index.
+    """Rebuilds each store's queues, optionally of one topic or queue id; without these, all queues and the index.
 
-    Nobody may have a store open, unless it goes `into` another folder. Raises BadStore, StoreInUse, BadSettings,
-    StoreFailed, or PenstockError with what a worker met; then the old files of that store are in their places.
+    No process may have a store open, unless the result goes `into` another folder. Raises BadStore, StoreInUse,
+    BadSettings, StoreFailed, or PenstockError for a worker's failure; then that store's old files are in place.
     """
     job_input.check(only_stores=True)
     folders = job_input.folders()
@@ -66,10 +66,10 @@ def rebuild(
 
 
 def _run_on_spark(spark: SparkSession, work: Callable[[Any], bytes], pieces: Sequence[Any]) -> list[bytes]:
-    """Several pieces share a task where there are many: a task costs 20 ms, and ranges are small to need little memory.
+    """Runs pieces, several per task if there are many: a task costs 20 ms, and ranges are small to save memory.
 
     Neighbours go to different tasks, because the index files, which take longest, are neighbours. A job costs a tenth
-    of a second: what takes no longer than that is done here.
+    of a second, so pieces that take no longer run in this process.
     """
     if is_soon_done(pieces):
         return InThreads()(work, pieces)

@@ -1,9 +1,7 @@
-"""Which messages a search wants: by what they hold, compared column by column. Pure; needs pyarrow; runs on workers.
+"""Finds messages: by key through the index; by id, body, property, tag and time by scanning. Needs pyspark and pyarrow.
 
-Finding messages: by key through the index, and by id, body, property, tag and time by looking at all of them.
-
-Nothing is left out silently: what could not be read comes back as a row that says so in `_corrupt`, and `Coverage` has
-what was searched and what is not there any more.
+Nothing is skipped silently: an unreadable message comes back as a row with the reason in `_corrupt`, and `Coverage`
+says what was searched and what retention has deleted. Matching is pure and runs on workers, column by column.
 """
 
 from __future__ import annotations
@@ -36,7 +34,7 @@ Mask = npt.NDArray[np.bool_]
 
 
 class SearchQuery(msgspec.Struct, frozen=True, kw_only=True):
-    """What a message must have; all of it. Times are epoch milliseconds of storing, the end exclusive."""
+    """Conditions on a message; all must hold. Times are store times in epoch milliseconds, the end exclusive."""
 
     topic: str = ""
     keys: tuple[str, ...] = ()
@@ -47,17 +45,17 @@ class SearchQuery(msgspec.Struct, frozen=True, kw_only=True):
     pattern: str = ""
     """A regular expression that matches somewhere in the body."""
     json: tuple[tuple[str, str], ...] = ()
-    """(path, value): the body is JSON, and what lies at the path is the value, as JSON or as text."""
+    """(path, value): the body is JSON with this value at the path, as JSON or as text."""
     properties: tuple[tuple[str, str], ...] = ()
     tag: str = ""
     since_ms: int | None = None
     until_ms: int | None = None
 
     def check(self) -> None:
-        """Raises BadSettings for what cannot be searched for."""
+        """Raises BadSettings for conditions that are missing or invalid."""
         if self == SearchQuery():
             raise BadSettings(
-                "what is to be found? Give one of --key, --id, --text, --regex, --property, --tag, --since and --until"
+                "nothing to search for: give one of --key, --id, --text, --regex, --property, --tag, --since and --until"
             )
         if self.pattern:
             try:
@@ -70,7 +68,7 @@ class SearchQuery(msgspec.Struct, frozen=True, kw_only=True):
             raise BadSettings("the search ends before it begins: --until must be later than --since")
 
     def matches(self, batch: pa.RecordBatch) -> Mask:
-        """Which rows have all of it. The batch has the columns of messages, with bodies unpacked."""
+        """Which rows match. The batch has the columns of messages, with bodies unpacked."""
         mask = np.ones(batch.num_rows, np.bool_)
         if self.topic:
             mask &= _mask(pc.equal(batch.column("topic"), self.topic))
@@ -113,11 +111,11 @@ def _mask(column: pa.Array) -> Mask:
 
 
 class _Missing:
-    """What lies where nothing lies: not even null."""
+    """A path that does not exist, as opposed to null."""
 
 
 def at_path(document: Any, path: str) -> Any:
-    """What lies at `a.b.0`, or `$.a.b[0]`, in a JSON document."""
+    """The value at `a.b.0`, or `$.a.b[0]`, in a JSON document."""
     for step in re.findall(r"[^.\[\]$]+", path):
         if isinstance(document, dict) and step in document:
             document = document[step]
@@ -144,25 +142,25 @@ CORRUPT: Final = "_corrupt"
 
 
 class Coverage(msgspec.Struct, frozen=True):
-    """What a search goes over."""
+    """What a search covers."""
 
     places: list[OffsetRange]
     """Ranges of queues, or of logs (their topic is empty)."""
     gone: dict[str, int]
-    """How many messages of a queue, or bytes of a log, are not there any more: nobody can search them."""
+    """Deleted messages of each queue, or bytes of each log, that cannot be searched."""
     through_index: bool
-    """Whether only what the index proposes is looked at."""
+    """Whether only the candidates from the index are read."""
 
 
 class SearchResult(msgspec.Struct, frozen=True):
-    """What a search gives: rows with the columns of messages and `_corrupt`."""
+    """The matching rows, with the columns of messages and `_corrupt`."""
 
     frame: DataFrame
     coverage: Coverage
 
 
 class _TaskSearch:
-    """What a worker does with one task. Pickled."""
+    """Filters the rows of one task on a worker. Pickled."""
 
     def __init__(self, shape: RowShape, query: SearchQuery, schema: pa.Schema) -> None:
         self._shape, self._wanted, self._schema = shape, query, schema
@@ -191,7 +189,7 @@ def search(spark: SparkSession, query: SearchQuery, job_input: JobInput) -> Sear
 
 
 def _options(query: SearchQuery, job_input: JobInput) -> Options:
-    """With a topic, its queues; without one, the log, which holds all of them. A cluster is read by queue."""
+    """Reads a topic's queues; without a topic the log, or all queues of a cluster."""
     if query.topic:
         return job_input.options(topic=query.topic, keys=query.keys)
     if job_input.namesrv:
@@ -221,7 +219,7 @@ def _plan(options: Options, query: SearchQuery) -> tuple[list[ReadTask], Coverag
 
 
 def describe(coverage: Coverage) -> list[str]:
-    """What was searched and what was not, one sentence each."""
+    """What was searched and what was not, as sentences."""
     logs = [span for span in coverage.places if span.queue.topic == LOG]
     queues = [span for span in coverage.places if span.queue.topic != LOG]
     sentences = []
@@ -235,6 +233,6 @@ def describe(coverage: Coverage) -> list[str]:
         sentences.append(f"searched {sum(span.count for span in queues)} messages of {len(queues)} queues")
     if coverage.gone:
         count = sum(coverage.gone.values())
-        what = "bytes" if logs else "messages"
-        sentences.append(f"not searched: {count} {what} of {len(coverage.gone)} that retention has deleted")
+        what, kind = ("bytes", "logs") if logs else ("messages", "queues")
+        sentences.append(f"not searched: {count} {what} of {len(coverage.gone)} {kind}, deleted by retention")
     return sentences

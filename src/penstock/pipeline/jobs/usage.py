@@ -1,22 +1,12 @@
-"""Counting messages by topic, queue, tag, producer, day and hour: what one piece of a log adds up to, and sums of that.
+"""Disk usage: messages and bytes by topic, queue, tag, producer, day and hour; growth, and the days left.
 
-A tally is small whatever the log's size, so only tallies travel. Sizes of records are counted in classes that are nine
-per cent wide, from which percentiles are told to that precision. Pure.
+Scans the log itself, so prepared and rolled-back records and topics without queues count too. Each worker counts a
+range of the log; a tally is small whatever the log's size, and only tallies travel. Sizes of records are counted in
+classes that are nine per cent wide, which is the precision of percentiles.
 
-
-Counts the records of a log into a tally, some at a time.
-
-Records are numbered by what they are counted by, a few thousand at once so that their bytes are still in the cache, and
-added up many thousands at once. Memory: that, and the keys there are. One thread.
-
-
-Who fills the disk: messages and bytes by topic, queue, tag, producer, day and hour; growth, and how long it lasts.
-
-Goes over the log itself, so prepared and rolled-back records and topics without queues count too. Each worker counts
-its piece of the log; only counts travel.
-
-
-The usage of stores as one page with charts, which needs nothing but itself: no script, no font, no network.
+`LogCounter` numbers records by what they are counted by, a few thousand at once so that their bytes stay in the CPU
+cache, and sums many thousands at once. Its memory is that, and the distinct keys. Not thread-safe. `page` renders the
+result as one self-contained HTML page.
 """
 
 from __future__ import annotations
@@ -47,11 +37,11 @@ if TYPE_CHECKING:
 
 _PER_OCTAVE: Final = 8
 CLASSES: Final = 32 * _PER_OCTAVE
-"""How many classes of sizes there are."""
+"""The number of size classes."""
 
 
 class Key(msgspec.Struct, frozen=True, order=True):
-    """What was counted together; what a kind of count does not tell apart is empty."""
+    """What was counted together; fields that this kind of count ignores are empty."""
 
     by: str
     store: str
@@ -60,11 +50,11 @@ class Key(msgspec.Struct, frozen=True, order=True):
     tag: str = ""
     host: str = ""
     hour: int = -1
-    """Hours since 1970, in UTC; of a day, its first hour."""
+    """Hours since 1970 in UTC; for a day, its first hour."""
 
 
 class Count(msgspec.Struct):
-    """How many messages, how many bytes in the log, from when to when, and how large."""
+    """Messages, bytes in the log, first and last store time, and size classes."""
 
     messages: int = 0
     size: int = 0
@@ -81,7 +71,7 @@ class Count(msgspec.Struct):
             self.classes[number] = self.classes.get(number, 0) + count
 
     def percentile(self, share: float) -> int:
-        """A size that this share of the messages does not exceed, at most nine per cent too large."""
+        """The size that this share of the messages does not exceed; up to nine per cent too large."""
         wanted, seen = share * self.messages, 0
         for number in sorted(self.classes):
             seen += self.classes[number]
@@ -91,11 +81,11 @@ class Count(msgspec.Struct):
 
 
 class KeyCounts(msgspec.Struct):
-    """Counts by key. Adding is commutative, so pieces may come in any order."""
+    """Counts by key. Merging is commutative, so pieces may arrive in any order."""
 
     counts: list[tuple[Key, Count]] = []
     flaws: int = 0
-    """Places where no record could be read."""
+    """Positions where no record could be read."""
 
 
 def _class_of(sizes: Ints) -> Longs:
@@ -107,7 +97,7 @@ _CLASS_OF_SMALL: Final = _class_of(np.arange(1 << 16, dtype=np.int32))
 
 
 def size_class(sizes: Ints) -> Longs:
-    """The class of a size: all up to its end and above the end of the class before."""
+    """The class of each size: the first whose end is not smaller."""
     if len(sizes) and sizes.min() >= 0 and sizes.max() < len(_CLASS_OF_SMALL):
         return np.asarray(_CLASS_OF_SMALL[sizes])
     return _class_of(sizes)
@@ -145,11 +135,11 @@ _FIELDS: Final = (
     "size",
 )
 Texts = tuple[Longs, Ints]
-"""Where texts lie in the data, and how long they are."""
+"""Positions and lengths of texts in the data."""
 
 
 class LogCounter:
-    """`add` records, in any order; then ask for their `tally`."""
+    """Counts records: `add` them in any order, then call `tally`."""
 
     def __init__(self, store: str) -> None:
         self._store = store
@@ -160,7 +150,7 @@ class LogCounter:
         self._pending = 0
 
     def add(self, data: Buffer, starts: Longs, rows: Rows) -> None:
-        """Takes records: the bytes of a log file, where in them the records begin, and their rows."""
+        """Counts records: bytes of a log file, the positions of the records in them, and their rows."""
         if not len(rows):
             return
         field: dict[str, Any] = dict(zip(_FIELDS, kernels.row_fields(rows, _FIELDS), strict=True))
@@ -192,7 +182,7 @@ class LogCounter:
             self._sum_pending()
 
     def tally(self) -> KeyCounts:
-        """What has been counted so far."""
+        """The counts so far."""
         self._sum_pending()
         store, names = self._store, [name.decode("utf-8", "replace") for name in self._topics]
         counts = [(Key("queue", store, names[topic], queue), each) for topic, queue, each in self._queues.counts()]
@@ -231,7 +221,7 @@ class _Groups:
         self._sums: list[Count] = []
 
     def add(self, data: Buffer, texts: Texts, values: Longs, topics: Longs, key: Callable[[int], Any]) -> None:
-        """Takes records that are alike where text and value are; `key` is what the one of a row is known by."""
+        """Groups records by equal text and value; `key` returns the key of a row's group."""
         numbers, firsts = kernels.number_groups(data, *texts, values)
         known = [
             self._known.setdefault((topic, key(row)), len(self._known))
@@ -240,7 +230,7 @@ class _Groups:
         self._numbers.append(np.array(known, np.int32)[numbers])
 
     def sum_pending(self, times: Longs, sizes: Ints, classes: Longs) -> None:
-        """Adds up all that was taken since the last time."""
+        """Sums the records added since the last call."""
         numbers, count = np.concatenate(self._numbers), len(self._known)
         self._numbers = []
         self._sums += [Count(classes={}) for _ in range(count - len(self._sums))]
@@ -259,7 +249,7 @@ class _Groups:
 
 
 def _class_counts(numbers: Ints, count: int, classes: Longs) -> Iterator[tuple[int, int, int]]:
-    """How many records of each group have sizes of each class."""
+    """The number of records by group and size class."""
     codes = numbers * np.int64(CLASSES) + classes
     if count * CLASSES <= _MAX_TABLE_CODES:
         table = np.bincount(codes)
@@ -272,14 +262,14 @@ def _class_counts(numbers: Ints, count: int, classes: Longs) -> Iterator[tuple[i
 
 
 def _valid_times(times: Longs) -> Longs:
-    """Times in milliseconds; one that no clock can have shown counts as the first."""
+    """Times in milliseconds; impossible ones become 0."""
     if times.min() >= -_MAX_MS and times.max() <= _MAX_MS:
         return times
     return np.where((times >= -_MAX_MS) & (times <= _MAX_MS), times, np.int64(0))
 
 
 def _hour_numbers(hours: Longs, none: Texts) -> Longs:
-    """Small numbers for hours; as a rule there is one."""
+    """Numbers the distinct hours; usually there is one."""
     if hours.min() == hours.max():
         return none[0]
     return kernels.number_groups(b"", *none, hours)[0].astype(np.int64)
@@ -291,7 +281,7 @@ def _bytes(view: memoryview, texts: Texts, row: int) -> bytes:
 
 
 def _address(host: bytes) -> str:
-    """An address as text, without a port."""
+    """An address without its port."""
     return decode_host(host + bytes(4)).rpartition(":")[0]
 
 
@@ -299,7 +289,7 @@ _GROWTH_DAYS: Final = 7
 
 
 class Disk(msgspec.Struct, frozen=True):
-    """The disk that a store lies on."""
+    """The disk of a store."""
 
     store: str
     path: str
@@ -308,22 +298,22 @@ class Disk(msgspec.Struct, frozen=True):
     log: int
     """Bytes of the store's log, from its first record to its end."""
     per_day: int
-    """Bytes that came a day, on the average of the last week that there is."""
+    """Bytes per day, averaged over the last week that has messages."""
 
     @property
     def days_left(self) -> float | None:
-        """Days until the disk is full if nothing is deleted; None if nothing comes."""
+        """Days until the disk is full if nothing is deleted; None without growth."""
         return self.free / self.per_day if self.per_day else None
 
 
 class Usage(msgspec.Struct, frozen=True):
-    """What the stores hold."""
+    """The usage of some stores."""
 
     tally: KeyCounts
     disks: list[Disk]
 
     def rows(self, by: str) -> list[tuple[Key, int, int]]:
-        """(key, messages, bytes) of one kind of count, the largest first."""
+        """(key, messages, bytes) of one kind of count, largest first."""
         chosen = [(key, count.messages, count.size) for key, count in self.tally.counts if key.by == by]
         return sorted(chosen, key=lambda row: (-row[2], row[0]))
 
@@ -344,13 +334,13 @@ def usage(spark: SparkSession, job_input: JobInput) -> Usage:
 
 
 def usage_here(job_input: JobInput) -> Usage:
-    """Counts in this process: the same, without Spark."""
+    """Counts in this process, without Spark."""
     with _UsagePlan(job_input) as planned:
         return planned.usage([count_task(task) for task in planned.tasks])
 
 
 def count_task(task: LogTask) -> KeyCounts:
-    """The tally of one piece of a log."""
+    """The counts of one range of a log."""
     counting = LogCounter(task.files.broker)
     flaws = sum(len(flaws) for _, flaws in task.map_records(counting.add))
     return merge([counting.tally(), KeyCounts(flaws=flaws)])
@@ -361,7 +351,7 @@ def _count_piece(task: LogTask) -> bytes:
 
 
 class _UsagePlan:
-    """The logs of some stores, cut into pieces for so many workers."""
+    """The logs of some stores, split into tasks for a number of workers."""
 
     def __init__(self, job_input: JobInput, workers: int = 1) -> None:
         job_input.check(only_stores=True)
@@ -399,7 +389,7 @@ class _UsagePlan:
 
 
 def _per_day(store: str, tally: KeyCounts) -> int:
-    """Bytes a day over the last days that have any; the last one is not over, so it counts by its hours."""
+    """Bytes per day over the last week that has messages; the current day counts by its hours."""
     hours: dict[int, int] = {}
     for key, count in tally.counts:
         if key.by == "hour" and key.store == store:
@@ -412,14 +402,14 @@ def _per_day(store: str, tally: KeyCounts) -> int:
 
 
 def page(found: Usage) -> str:
-    """The page as HTML."""
+    """The usage as an HTML page."""
     stores = f"{len(found.disks)} store{'' if len(found.disks) == 1 else 's'}"
     heading = f"<h1>{found.messages:,} messages, {units(found.size)}</h1>"
     return document(f"Usage of {stores}", [heading, disks(found), *charts(found)])
 
 
 def disks(found: Usage) -> str:
-    """The stores and their disks, as a table."""
+    """The stores and their disks as an HTML table."""
     rows = [
         (
             disk.store,
@@ -435,7 +425,7 @@ def disks(found: Usage) -> str:
 
 
 def charts(found: Usage) -> list[str]:
-    """Who fills the disk, from several sides."""
+    """Charts by topic, day, tag, producer and queue."""
     return [
         bars("Topics", [(key.topic or "?", size) for key, _, size in found.rows("topic")]),
         _days(found),

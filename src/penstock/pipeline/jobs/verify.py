@@ -1,22 +1,15 @@
-"""What workers do for `verify`: audit one index file, or some bytes of one store's log.
+"""Audits many stores at once on Spark: every record valid, in its queue and in the index, and nothing else there.
 
-A piece carries its store's plan packed, so that a worker unpacks the plans of the stores it works on and no others, and
-keeps the last. Nothing that happens to one store ends the job: what a worker could not do is an answer too.
+It runs the code of `penstock store verify` (`penstock.store.audit`), so the findings are the same. The driver plans;
+workers audit the index files, then ranges of the logs with their records, units and keys; the driver combines the
+results and needs memory for the queues and the findings, not for the logs. It changes nothing and takes no lock.
 
-
-One store's audit when others do the reading: what is asked of the workers, and what follows from their answers.
+`AuditCase` is one store's audit on the driver:
 
     case.begin(); case.index_pieces() -> answers; case.log_pieces(answers) -> answers; case.end(answers)
 
-and from the beginning until `is_done`. On the driver; one thread. Whatever cannot be done becomes the case's problem.
-
-
-Is every record sound, in its queue and in the index, and is nothing else there: of many stores at once.
-
-The audit of `penstock store verify` (`penstock.store.audit`), with the same findings, because it is the same code.
-Stores are planned on the driver; workers go over the index files, then over ranges of the logs, each with its records,
-units and keys; what follows from all of them together is told on the driver, which needs memory for the queues and for
-what is wrong, not for the logs. Nothing is changed, and no lock is taken.
+repeated until `is_done`. A failure in one store becomes that case's problem and does not end the job. A piece carries
+its store's plan pickled, so that a worker unpickles only the plans it needs, and caches the last few.
 """
 
 from __future__ import annotations
@@ -56,7 +49,7 @@ _MAX_TASK_PIECES: Final = 64
 
 
 class PackedPlan(msgspec.Struct, frozen=True):
-    """A store's plan, and what is known of its index files, as bytes."""
+    """A store's plan and the facts about its index files, pickled."""
 
     plan: bytes
     index: bytes = b""
@@ -67,7 +60,7 @@ class PackedPlan(msgspec.Struct, frozen=True):
 
 
 class IndexPiece(msgspec.Struct, frozen=True):
-    """One index file, by its place among the plan's."""
+    """One index file, by its number in the plan."""
 
     store: PackedPlan
     file: NumberedFile
@@ -99,22 +92,22 @@ class LogPiece(msgspec.Struct, frozen=True):
 
 AuditPiece = IndexPiece | LogPiece
 NumberedPiece = tuple[int, AuditPiece]
-"""A piece with the number by which its answer is known."""
+"""A piece with the number of its answer."""
 
 
 class AuditAnswer(msgspec.Struct, frozen=True):
-    """What became of a piece."""
+    """The outcome of a piece."""
 
     result: Any = None
     """IndexFacts, or a RangeResult."""
     gone: str = ""
-    """A file that is not there: its owner may have deleted it."""
+    """A missing file: the store's owner may have deleted it."""
     problem: str = ""
-    """Why the piece could not be looked at, in one sentence."""
+    """Why the piece could not be audited, in one sentence."""
 
 
 def tasks_of(pieces: Sequence[AuditPiece]) -> list[list[NumberedPiece]]:
-    """Numbers pieces, and puts small neighbours together: a hundred small stores are not to cost a thousand tasks."""
+    """Numbers pieces and groups small neighbours, so that a hundred small stores do not cost a thousand tasks."""
     tasks: list[list[NumberedPiece]] = []
     size = 0
     for number, piece in enumerate(pieces):
@@ -139,7 +132,7 @@ def answer(piece: AuditPiece) -> AuditAnswer:
 
 
 def answers(numbered: Sequence[NumberedPiece]) -> bytes:
-    """The same for the pieces of one of Spark's tasks: numbers and answers, pickled."""
+    """Audits the pieces of one Spark task. Returns numbers and answers, pickled."""
     return pickle.dumps([(number, answer(piece)) for number, piece in numbered])
 
 
@@ -149,7 +142,7 @@ def _audit(piece: AuditPiece) -> AuditAnswer:
     for folder in (plan.layout.commit_log, *([plan.layout.consume_queue] if plan.queues else [])):
         if not files.is_folder(folder):
             return AuditAnswer(
-                problem=f"{folder}: {socket.gethostname()} does not see it; all hosts must, by this path"
+                problem=f"{folder}: {socket.gethostname()} does not see this folder; every host must see it under this path"
             )
     if not files.exists(piece.path):
         return AuditAnswer(gone=str(piece.path))
@@ -164,10 +157,10 @@ def _unpickle(data: bytes) -> Any:
 
 
 class AuditCase:
-    """The looks at one store. A look that has failed asks for nothing more."""
+    """The audit of one store. Not thread-safe. After a failure it asks for no more pieces."""
 
     def __init__(self, folder: StoreFolder, *, check_crc: bool = True, workers: int = 2, piece_size: int = 0) -> None:
-        """`piece_size`: bytes of the log that are one piece; 0 takes what suits the log and the number of workers."""
+        """`piece_size`: bytes of the log per piece; 0 chooses by the log's size and the number of workers."""
         self._folder = folder
         self._files = folder.files
         self._check_crc = check_crc
@@ -180,7 +173,7 @@ class AuditCase:
         self._index: tuple[IndexFacts, ...] = ()
         self._asked: list[AuditPiece] = []
         self.problem = ""
-        """Why there will be no report, in one sentence."""
+        """Why there is no report, in one sentence."""
 
     @property
     def report(self) -> AuditReport | None:
@@ -191,7 +184,7 @@ class AuditCase:
         return self.report is not None or bool(self.problem)
 
     def begin(self) -> None:
-        """Begins a look."""
+        """Starts a pass over the store."""
         with self._failing_case():
             self._look = self._looks.begin()
             self._plan, self._config = plan_look(
@@ -203,7 +196,7 @@ class AuditCase:
             )
 
     def index_pieces(self) -> list[AuditPiece]:
-        """What is asked first: every index file."""
+        """The first pieces: every index file."""
         self._asked = []
         plan = self._plan
         if plan is not None:
@@ -212,7 +205,7 @@ class AuditCase:
         return self._asked
 
     def log_pieces(self, answers: Sequence[AuditAnswer]) -> list[AuditPiece]:
-        """What is asked next: the log, by ranges. `answers` are those to the index pieces, in their order."""
+        """The next pieces: ranges of the log. `answers` are those to the index pieces, in order."""
         asked, self._asked = self._asked, []
         plan = self._plan
         if plan is not None:
@@ -224,7 +217,7 @@ class AuditCase:
         return self._asked
 
     def end(self, answers: Sequence[AuditAnswer]) -> None:
-        """Ends the look; `answers` are those to the log pieces, in their order."""
+        """Ends the pass; `answers` are those to the log pieces, in order."""
         plan, look = self._plan, self._look
         if plan is None or look is None:
             return
@@ -236,20 +229,22 @@ class AuditCase:
             self._looks.take(look, finish(plan, self._files, self._config, self._index, joined))
 
     def _results(self, plan: AuditPlan, asked: Sequence[AuditPiece], answers: Sequence[AuditAnswer]) -> Iterator[Any]:
-        """What the workers found, None for a file that retention has taken. Raises BadStore, FileNotFoundError."""
+        """The workers' results, None for a file that retention deleted. Raises BadStore, FileNotFoundError."""
         for piece, answer in zip(asked, answers, strict=True):
             if answer.problem:
                 raise BadStore(answer.problem)
             if answer.gone:
                 if self._files.exists(Path(answer.gone)):
-                    raise BadStore("not every host sees this file; all must, by this path", path=answer.gone)
+                    raise BadStore(
+                        "not every host sees this file; every host must see it under this path", path=answer.gone
+                    )
                 if not plan.is_live or answer.gone != str(piece.path):
                     raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), answer.gone)
             yield answer.result
 
     @contextmanager
     def _failing_case(self) -> Iterator[None]:
-        """Ends the look if something in it fails, and the case if that was not the store's owner at work."""
+        """Ends the pass on a failure, and the case unless the store's owner caused it."""
         try:
             try:
                 yield
@@ -272,13 +267,13 @@ FINDINGS: Final = (
     "store string, severity string, kind string, path string, offset bigint, what string, messages bigint, "
     "remedy string"
 )
-"""The columns of `verify_frame`: a finding's, and whose it is."""
+"""The columns of `verify_frame`: the store, and those of a finding."""
 Run = Callable[[Sequence[Sequence[NumberedPiece]]], Iterable[tuple[int, AuditAnswer]]]
-"""Has the pieces of tasks audited; the answers come in any order, by their pieces' numbers."""
+"""Audits the pieces of tasks; answers come in any order, with their pieces' numbers."""
 
 
 class Verified(msgspec.Struct, frozen=True):
-    """What became of one store: a report, or why there is none."""
+    """The result for one store: a report, or the problem."""
 
     path: str
     report: AuditReport | None = None
@@ -286,14 +281,14 @@ class Verified(msgspec.Struct, frozen=True):
 
 
 class Stores(msgspec.Struct, frozen=True):
-    """The stores that were named, and what is wrong with the names of others."""
+    """The named stores, and the problems of names that are not stores."""
 
     folders: dict[str, StoreFolder]
     others: dict[str, Verified]
 
     @classmethod
     def find(cls, job_input: JobInput) -> Stores:
-        """Raises BadSettings, and BadStore if none of them is a store."""
+        """Raises BadSettings, and BadStore if no name is a store."""
         job_input.check(only_stores=True)
         config = Path(job_input.config) if job_input.config else None
         found = cls({}, {})
@@ -310,7 +305,7 @@ class Stores(msgspec.Struct, frozen=True):
 
 
 def verify(spark: SparkSession, job_input: JobInput | Stores, *, check_crc: bool = True) -> dict[str, Verified]:
-    """Audits stores on Spark; by their names. Raises BadSettings, and BadStore if none of them is a store."""
+    """Audits stores on Spark; results by name. Raises BadSettings, and BadStore if no name is a store."""
 
     def run(tasks: Sequence[Sequence[NumberedPiece]]) -> Iterator[tuple[int, AuditAnswer]]:
         for results in gather(spark, tasks, answers):
@@ -321,7 +316,7 @@ def verify(spark: SparkSession, job_input: JobInput | Stores, *, check_crc: bool
 
 
 def verify_frame(spark: SparkSession, found: Mapping[str, Verified]) -> DataFrame:
-    """One row for each finding."""
+    """One row per finding."""
     rows = [
         (store, *msgspec.structs.astuple(finding))
         for store, each in found.items()
@@ -334,7 +329,7 @@ def verify_frame(spark: SparkSession, found: Mapping[str, Verified]) -> DataFram
 def audit_stores(
     stores: Stores, run: Run, *, check_crc: bool = True, workers: int = 2, piece_size: int = 0
 ) -> dict[str, Verified]:
-    """Audits stores with the help of `run`; those in use as often as it takes to believe what is seen of them."""
+    """Audits stores with `run`; repeats passes over a store in use until its result is reliable."""
     cases = {
         name: AuditCase(folder, check_crc=check_crc, workers=workers, piece_size=piece_size)
         for name, folder in stores.folders.items()
@@ -354,7 +349,7 @@ def audit_stores(
 
 
 def _run_together(run: Run, work: Sequence[Sequence[AuditPiece]]) -> list[list[AuditAnswer]]:
-    """The answers to the pieces of all stores, which are worked on together."""
+    """Runs the pieces of all stores together; the answers by store."""
     every = [piece for some in work for piece in some]
     found = dict(run(tasks_of(every))) if every else {}
     results = iter([found[number] for number in range(len(every))])

@@ -51,7 +51,7 @@ LAKE_FILE: Final = """\
 #     clicks: {{decode: text}}
 #     images: {{decode: none}}
 # `fail_on_data_loss: false` goes on where retention has deleted messages before they were read.
-{told}"""
+{content}"""
 LOGGING: Final = """\
 # What goes wrong is told by the run itself; set this to error to see Spark's own traces.
 rootLogger.level = off

@@ -1,7 +1,7 @@
-"""Two logs byte by byte: a master's and its slave's must be equal wherever both have something.
+"""Compares two logs byte by byte: a master's and its slave's must be equal wherever both exist.
 
-Each worker compares its piece of both logs in memory. What differs is told as ranges of positions; the first of them
-with the messages that lie there.
+Each worker compares a range of both logs in memory and returns the ranges that differ. The report shows the messages at
+the first of them.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
 
 EXAMPLES: Final = 20
 _BLOCK: Final = 1 << 20
-_NEAR: Final = 4096
+_MERGE_DISTANCE: Final = 4096
 """Differences that lie nearer together make one range."""
 _MAX_RANGES: Final = 1000
 """Of one piece; the last one then reaches to the piece's last difference."""
-_PLACE: Final = ("topic", "queue_id", "queue_offset", "physical_offset", "store_size")
+_POSITION: Final = ("topic", "queue_id", "queue_offset", "physical_offset", "store_size")
 
 
 class DifferingRange(msgspec.Struct, frozen=True):
@@ -90,17 +90,17 @@ def diff_bytes(spark: SparkSession, sides: Sides, examples: int = EXAMPLES) -> L
     """Compares on Spark. Raises BadSettings, BadStore."""
     with _Logs(sides) as logs:
         decode = msgspec.msgpack.Decoder(list[DifferingRange]).decode
-        found = [each for told in gather(spark, logs.pieces, _unequal_of) for each in decode(told)]
+        found = [each for answer in gather(spark, logs.pieces, _differing_ranges_packed) for each in decode(answer)]
         return logs.report(found, examples)
 
 
 def diff_bytes_here(sides: Sides, examples: int = EXAMPLES) -> LogDiff:
     """Compares in this process: the same, without Spark."""
     with _Logs(sides) as logs:
-        return logs.report([each for piece in logs.pieces for each in unequal(*piece)], examples)
+        return logs.report([each for piece in logs.pieces for each in differing_ranges(*piece)], examples)
 
 
-def unequal(a: LogTask, b: LogTask) -> list[DifferingRange]:
+def differing_ranges(a: LogTask, b: LogTask) -> list[DifferingRange]:
     """Where the same range of two logs differs."""
     found: list[DifferingRange] = []
     with closing(a.files.log()) as log_a, closing(b.files.log()) as log_b:
@@ -121,7 +121,7 @@ def _block(a: LogView, b: LogView, start: int, stop: int) -> list[DifferingRange
     changed = np.flatnonzero(_bytes(file_a, start, stop) != _bytes(file_b, start, stop))
     if not len(changed):
         return []
-    borders = np.flatnonzero(np.diff(changed) > _NEAR) + 1
+    borders = np.flatnonzero(np.diff(changed) > _MERGE_DISTANCE) + 1
     return [
         DifferingRange(start + int(group[0]), start + int(group[-1]) + 1, len(group))
         for group in np.split(changed, borders)
@@ -136,15 +136,15 @@ def _add(found: list[DifferingRange], more: Sequence[DifferingRange]) -> None:
     """Appends ranges; those that touch, or are too many, become one."""
     for each in more:
         last = found[-1] if found else None
-        near = last is not None and last.missing == each.missing and each.start - last.stop <= _NEAR
+        near = last is not None and last.missing == each.missing and each.start - last.stop <= _MERGE_DISTANCE
         if last is not None and (near or len(found) >= _MAX_RANGES):
             found[-1] = DifferingRange(last.start, each.stop, last.count + each.count, last.missing)
         else:
             found.append(each)
 
 
-def _unequal_of(piece: tuple[LogTask, LogTask]) -> bytes:
-    return msgspec.msgpack.encode(unequal(*piece))
+def _differing_ranges_packed(piece: tuple[LogTask, LogTask]) -> bytes:
+    return msgspec.msgpack.encode(differing_ranges(*piece))
 
 
 class _Logs:
@@ -182,13 +182,13 @@ class _Logs:
             source.close()
 
     def report(self, found: Sequence[DifferingRange], examples: int) -> LogDiff:
-        together: list[DifferingRange] = []
+        merged: list[DifferingRange] = []
         for each in sorted(found, key=lambda one: one.start):
-            last = together[-1] if together else None
+            last = merged[-1] if merged else None
             if last is not None and last.stop == each.start and last.missing == each.missing:
-                together[-1] = DifferingRange(last.start, each.stop, last.count + each.count, last.missing)
+                merged[-1] = DifferingRange(last.start, each.stop, last.count + each.count, last.missing)
             else:
-                together.append(each)
+                merged.append(each)
         return LogDiff(
             a=self._name_a,
             b=self._name_b,
@@ -196,9 +196,9 @@ class _Logs:
             b_range=self._range_b,
             up_to_common_end=self._sides.up_to_common_end,
             compared=self.compared,
-            differing=sum(each.count for each in together),
-            first=together[0].start if together else None,
-            examples=[self._example(each) for each in together[:examples]],
+            differing=sum(each.count for each in merged),
+            first=merged[0].start if merged else None,
+            examples=[self._example(each) for each in merged[:examples]],
         )
 
     def _example(self, differing: DifferingRange) -> Example:
@@ -212,7 +212,7 @@ def _at(task: LogTask, position: int) -> LogMessage | None:
     """The message whose record covers a position, found by walking its file from the begin."""
     files = task.files
     first = max(position - position % files.log_file_size, files.log_min)
-    for page in LogTask(files, first, position + 1, False).pages(_PLACE):
+    for page in LogTask(files, first, position + 1, False).pages(_POSITION):
         if not page.batch.num_rows:
             continue
         row = page.batch.slice(page.batch.num_rows - 1).to_pylist()[0]

@@ -1,8 +1,7 @@
-"""The column `value` of an export: bodies decoded on Spark's workers, and why those that are missing have none.
+"""Exports one micro-batch: decode, stage with Spark, log, move, commit. Needs pyspark.
 
-What becomes of one micro-batch of an export: staged by Spark, noted, moved, committed. Needs pyspark.
-
-May be pickled: where it runs in another process, nothing but the notes comes back.
+Pickled: if it runs in another process, only the batch log comes back. Bodies are decoded on Spark's workers into the
+column `value`; `_reason` says why a body has none.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ _MISFIT: Final = "_misfit"
 def with_value(frame: DataFrame, decode: Decode | None, *, nested: bool = False) -> DataFrame:
     """The rows with `_reason`, and with `value` if bodies are decoded.
 
-    JSON without a schema is text, or nested where the target can hold that. Raises BadSettings.
+    JSON without a schema becomes text, or nested values if the target supports them. Raises BadSettings.
     """
     from pyspark.sql import functions as f
     from pyspark.sql.pandas.types import from_arrow_type
@@ -64,7 +63,7 @@ def with_value(frame: DataFrame, decode: Decode | None, *, nested: bool = False)
 
 
 def json_columns(decode: Decode) -> StructType:
-    """The columns of JSON values: `id bigint, name string`, or what Spark's own schemas look like as JSON."""
+    """The columns of JSON values, from DDL (`id bigint, name string`) or from the JSON of a Spark schema."""
     from pyspark.errors import PySparkException
     from pyspark.sql.types import StructType
 
@@ -74,21 +73,21 @@ def json_columns(decode: Decode) -> StructType:
             return StructType.fromJson(json.loads(text))
         made = StructType.fromDDL(text)
         if not isinstance(made, StructType):
-            raise ValueError(f"{text} is one type, and names are needed")
+            raise ValueError(f"{text} is a type without names")
     except (PySparkException, ValueError, KeyError, TypeError) as error:
         first = str(error).strip().partition("\n")[0]
-        raise BadSettings(f"--schema names no columns, as in `id bigint, name string` ({first})") from None
+        raise BadSettings(f"--schema must name columns, as in `id bigint, name string` ({first})") from None
     return made
 
 
 ONCE: Final = "once"
 _MICROS: Final = "spark.sql.parquet.outputTimestampType"
 _DAY: Final = "date_from_unix_date(cast(floor(unix_millis(store_timestamp) / 86400000) as int))"
-"""The day in UTC, whatever the session's time zone is."""
+"""The store date in UTC, whatever the session's time zone."""
 
 
 class ExportBatch:
-    """Exports one micro-batch after the other."""
+    """Exports micro-batches, one call each."""
 
     def __init__(self, spec: Export) -> None:
         self._spec = spec
@@ -106,14 +105,14 @@ class ExportBatch:
             batch_log.write(number, batch)
         elif batch.query != query:
             raise BadStore(
-                "the checkpoint of this export is not the one it began with; export to a new folder", path=folder.root
+                "this export has a different checkpoint than at its start; export to a new folder", path=folder.root
             )
         if not batch.done:
             self.publish(folder, batch)
             batch_log.write(number, batch.as_done())
 
     def publish(self, folder: ExportFolder, batch: ExportedBatch) -> None:
-        """Moves and commits what is staged. May be done again, after any part of it."""
+        """Moves and commits the staged files. Idempotent."""
         move(folder.root, batch.files)
         if self._spec.format == "delta":
             commit_delta(folder.root, batch)
@@ -163,7 +162,7 @@ class ExportBatch:
         )
 
     def _rows(self, frame: DataFrame) -> DataFrame:
-        """The rows with their day, their value, and why they have none."""
+        """The rows with `date`, `value` and `_reason`."""
         decode: Decode | None = self._spec.decode
         return with_value(frame, decode, nested=self._spec.format == "json").selectExpr("*", f"{_DAY} as date")
 
@@ -171,7 +170,7 @@ class ExportBatch:
         from pyspark.sql import functions as f
 
         names = ["topic", "date"] if by_date else ["topic"]
-        if self._spec.format == "iceberg" and by_date:  # whose files hold the columns that they are partitioned by
+        if self._spec.format == "iceberg" and by_date:  # Iceberg files contain their partition columns
             rows = rows.withColumns({f"_of_{name}": f.col(name) for name in names}).drop("date")
             names = [f"_of_{name}" for name in names]
         writer = rows.write.partitionBy(*names).mode("overwrite")
@@ -183,7 +182,7 @@ class ExportBatch:
 
 @contextmanager
 def _in_micros(spark: SparkSession) -> Iterator[None]:
-    """Times in the form that all readers of Parquet know; Spark's own default is an older one."""
+    """Writes timestamps as microseconds, which every Parquet reader supports; Spark's default is older."""
     before = spark.conf.get(_MICROS, None)
     spark.conf.set(_MICROS, "TIMESTAMP_MICROS")
     try:

@@ -1,4 +1,4 @@
-"""Runs an export: the stream or the one batch, and what is told of it. Needs pyspark."""
+"""The export job: runs the stream or the single batch, and sums up the batch log. Needs pyspark."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ if TYPE_CHECKING:
 
 
 class Exported(msgspec.Struct, frozen=True, kw_only=True):
-    """What one run has added to an export."""
+    """What one run added to an export."""
 
     to: str
     rows: int
     undecoded: int
-    """Kept aside: their body does not decode."""
+    """In quarantine: their body cannot be decoded."""
     unread: int
-    """Kept aside: they could not be read."""
+    """In quarantine: they could not be read."""
     batches: int
     files: int
     by_topic: dict[str, int]
     all_rows: int
-    """Of all runs so far."""
+    """Rows of all runs so far."""
 
 
 def export(spark: SparkSession, spec: Export, job_input: JobInput) -> Exported:
-    """Exports what is there now and was not exported before. Raises BadSettings, BadStore, Unreachable, DataLost..."""
+    """Exports the new messages since the last run. Raises BadSettings, BadStore, Unreachable, DataLost and others."""
     spec.check()
     job_input.check()
     if spec.format == "delta":
@@ -53,7 +53,7 @@ def export(spark: SparkSession, spec: Export, job_input: JobInput) -> Exported:
             if before:
                 raise BadSettings(
                     f"--to {folder.root}: there is an export already; "
-                    "name a new folder, or leave --once out to go on with it"
+                    "name a new folder, or leave --once out to resume it"
                 )
             with from_spark_errors():
                 each(read_once(spark, job_input, spec.topics, since_ms=spec.since_ms, until_ms=spec.until_ms), 0)
@@ -70,8 +70,8 @@ def export(spark: SparkSession, spec: Export, job_input: JobInput) -> Exported:
         return _summary(str(folder.root), dict(batch_log.all()), before)
 
 
-def _summary(to: str, batch_log: dict[int, ExportedBatch], before: set[int]) -> Exported:
-    new = [batch for number, batch in batch_log.items() if number not in before]
+def _summary(to: str, batches: dict[int, ExportedBatch], before: set[int]) -> Exported:
+    new = [batch for number, batch in batches.items() if number not in before]
     by_topic: Counter[str] = Counter()
     for batch in new:
         for file in batch.good:
@@ -84,5 +84,5 @@ def _summary(to: str, batch_log: dict[int, ExportedBatch], before: set[int]) -> 
         batches=len(new),
         files=sum(len(batch.files) for batch in new),
         by_topic=dict(sorted(by_topic.items())),
-        all_rows=sum(batch.rows for batch in batch_log.values()),
+        all_rows=sum(batch.rows for batch in batches.values()),
     )

@@ -1,14 +1,10 @@
-"""Commits the files of a micro-batch to a Delta table, once. Needs deltalake; the table's log is all it writes.
+"""Commits the files of a micro-batch to a Delta or an Iceberg table, exactly once. Needs deltalake or pyiceberg.
 
-The commit carries Delta's own mark for this, an application's transaction: the query as its id, the batch as its
-version. Batches come in order, so one whose version is there already is in the table.
+Delta: the commit carries an application transaction, with the query as its id and the batch as its version. Batches
+come in order, so a batch whose version is not newer is already in the table. Only the table's log is written.
 
-
-Commits the files of a micro-batch to an Iceberg table, once. Needs pyiceberg.
-
-The number of the last batch is a property of the table, set in the same transaction that adds the files: both are there
-or neither is. Without a catalog of the user's own, one in SQLite lies in the export's folder. Files are named by their
-whole paths, as Iceberg wants it, so that folder must not be moved.
+Iceberg: the last batch's number is a table property, set in the transaction that adds the files. Without a user's
+catalog, a SQLite one lies in the export's folder. Iceberg stores absolute paths, so that folder must not be moved.
 """
 
 from __future__ import annotations
@@ -27,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def commit_delta(root: Path, batch: ExportedBatch) -> None:
-    """Does nothing if the batch is in the table. Raises MissingPackage."""
+    """Idempotent: does nothing if the batch is in the table. Raises MissingPackage."""
     check_delta()
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -80,7 +76,7 @@ def check_delta() -> None:
 
 
 def commit_iceberg(spec: Export, batch: ExportedBatch) -> None:
-    """Does nothing if the batch is in the table. Raises BadSettings."""
+    """Idempotent: does nothing if the batch is in the table. Raises BadSettings."""
     if not batch.good:
         return
     root = ExportFolder(spec.to).root
@@ -121,10 +117,10 @@ def _table(spec: Export, root: Path, first: str) -> Table:
         schema = pq.read_schema(first).remove_metadata()
         with (
             catalog.create_table_transaction(spec.table, schema, location=root.as_uri()) as change,
-            change.update_spec() as spec,
+            change.update_spec() as partitions,
         ):
-            spec.add_field("topic", IdentityTransform(), "topic")
-            spec.add_field("store_timestamp", DayTransform(), "store_day")
+            partitions.add_field("topic", IdentityTransform(), "topic")
+            partitions.add_field("store_timestamp", DayTransform(), "store_day")
     return catalog.load_table(spec.table)
 
 

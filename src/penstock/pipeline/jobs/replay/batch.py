@@ -1,25 +1,15 @@
-"""So many rows in a second, and no more: what waits before the next rows are let through. Pure but for the clock.
+"""Replays one micro-batch: select rows, map them to messages, store or send them, log the batch. Needs pyspark.
 
-Where a replay goes, and where it keeps how far it is.
+The progress of a replay lies in a folder:
 
     <store>/penstock/replay/<name>/                  of a replay into a store
     ~/.local/state/penstock/replay/<name>/           of one into a cluster, unless the caller names a folder
-        replay.json, lock, checkpoint/, batches/     what it is, who runs it, and how far it is
+        replay.json, lock, checkpoint/, batches/     its identity, its lock, and its progress
         aside/                                       rows that could not be sent, with the reason
 
-Whoever removes that folder begins again: everything is sent once more.
-
-
-From rows of any frame to messages that can be sent: chosen, mapped, and those set aside that cannot be.
-
-Frames in, frames out; nothing is run here. Needs pyspark.
-
-
-What becomes of one micro-batch of a replay: chosen, mapped, stored or sent, and noted. Needs pyspark.
-
-May be pickled: where it runs in another process, nothing but the notes comes back. A batch that has a note was
-stored or sent; one without may have been, if a run was killed just then. A store knows by the write's name; to a
-cluster it is sent again.
+Removing the folder starts the replay again from the first message. `ReplayBatch` is pickled: if it runs in another
+process, only the batch log comes back. A batch in the log was stored or sent; another one may have been, if a run was
+killed at that moment: a store recognises it by its write id, and a cluster gets it again.
 """
 
 from __future__ import annotations
@@ -70,9 +60,9 @@ def paced(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Iterator[pa.RecordBatch]:
-    """The same rows in pieces of a tenth of a second each. Time that was lost is not made up for.
+    """Yields the rows at `rate` per second, in pieces of a tenth of a second. Does not catch up after a delay.
 
-    Returns only when the last piece's time is over, so that what follows need not wait.
+    Ends only when the last piece's time is over, so that a next batch can follow at once.
     """
     size = max(1, rate // _PIECES_PER_SECOND)
     due = clock()
@@ -91,26 +81,26 @@ _NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,100}")
 
 
 class Target(msgspec.Struct, frozen=True, kw_only=True):
-    """A store, or a cluster."""
+    """The target of a replay: a store, or a cluster."""
 
     store: str = ""
     namesrv: str = ""
     config: str = ""
-    """A store: its broker.conf."""
+    """The store's broker.conf."""
     access_key: str = ""
     secret_key: str = ""
 
     def check(self) -> None:
         """Raises BadSettings, BadStore, StoreInUse."""
         if bool(self.store) == bool(self.namesrv):
-            raise BadSettings("where to? Give either --to-store DIR or --to-namesrv HOST:PORT")
+            raise BadSettings("give either --to-store DIR or --to-namesrv HOST:PORT")
         if self.store:
             StoreTarget.of(self.options())
         else:
             ClusterTarget.of(self.options())
 
     def options(self) -> Options:
-        """As the sink takes them."""
+        """The sink's options."""
         return Options(
             path=(str(Path(self.store).absolute()),) if self.store else (),
             namesrv=self.namesrv,
@@ -122,11 +112,11 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def label(self) -> str:
-        """The target in a sentence, and in names that are made of it."""
+        """The target's name, for messages and for derived names."""
         return str(Path(self.store).absolute()) if self.store else self.namesrv
 
     def progress(self, name: str, folder: str = "") -> Path:
-        """The folder of a replay. Raises BadSettings for a name that cannot be one of a folder."""
+        """The folder of a replay. Raises BadSettings for a name that is not a valid folder name."""
         if not _NAME.fullmatch(name) or name in (".", ".."):
             raise BadSettings(f"--name '{name}': letters, digits, '.', '_' and '-' are allowed")
         if folder:
@@ -138,24 +128,24 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
 
 
 REASON: Final = "_why"
-"""Why a row cannot be sent; null where it can."""
+"""Why a row cannot be sent; null if it can."""
 _MESSAGE_COLUMNS: Final = ("topic", "body", "tags", "keys", "properties", "queue_id", "delay_level")
 _BROKER_PROPERTIES: Final = (
     CLUSTER, DELAY, MAX_RECONSUME_TIMES, PGROUP, REAL_QID, REAL_TOPIC, RECONSUME_TIME, RETRY_TOPIC, TRAN_MSG,
 )  # fmt: skip
-"""Properties by which a broker would take a message for what it was: delayed, half of a transaction, retried."""
+"""Properties that would make a broker treat the message as delayed, transactional or retried."""
 _POSITION_COLUMNS: Final = ("broker", "topic", "queue_id", "queue_offset")
 
 
 class Mapping(msgspec.Struct, frozen=True, kw_only=True):
-    """Which rows are replayed, and what becomes of them. Times are epoch milliseconds of storing."""
+    """Which rows to replay, and how to map them. Times are store times in epoch milliseconds."""
 
     to_topic: str = ""
-    """Empty: the topic that a row names, or where it came from if it is a dead letter."""
+    """Empty: the row's topic, or the original topic of a dead letter."""
     where: str = ""
-    """A condition in Spark's SQL over the columns of the source."""
+    """A Spark SQL condition over the columns of the source."""
     maps: tuple[str, ...] = ()
-    """`column=expression`, in Spark's SQL over the columns of the source."""
+    """`column=expression`, in Spark SQL over the columns of the source."""
     keys: tuple[str, ...] = ()
     """One of these, as a key or as the unique key."""
     since_ms: int | None = None
@@ -173,7 +163,7 @@ class Mapping(msgspec.Struct, frozen=True, kw_only=True):
             raise BadSettings("the replay ends before it begins: --until must be later than --since")
 
     def columns(self) -> dict[str, str]:
-        """The expressions by the column that they make. Raises BadSettings."""
+        """Expressions by target column. Raises BadSettings."""
         made: dict[str, str] = {}
         for text in self.maps:
             name, equals, expression = (part.strip() for part in text.partition("="))
@@ -181,14 +171,14 @@ class Mapping(msgspec.Struct, frozen=True, kw_only=True):
                 raise BadSettings(f"--map '{text}': it must be a column and an expression, as in body=upper(tags)")
             if name not in _MESSAGE_COLUMNS:
                 raise BadSettings(
-                    f"--map '{text}': there is no column '{name}' to make; there are {', '.join(_MESSAGE_COLUMNS)}"
+                    f"--map '{text}': '{name}' is not a message column; there are {', '.join(_MESSAGE_COLUMNS)}"
                 )
             made[name] = expression
         return made
 
 
 def is_selected(frame: DataFrame, mapping: Mapping) -> Column:
-    """Whether a row is to be replayed; never null."""
+    """Whether to replay a row; never null."""
     from pyspark.sql import functions as f
 
     conditions = [f.col(CORRUPT).isNull()] if CORRUPT in frame.columns else []
@@ -209,7 +199,7 @@ def is_selected(frame: DataFrame, mapping: Mapping) -> Column:
 
 
 def to_messages(frame: DataFrame, mapping: Mapping, name: str, *, to_origin: bool = False) -> DataFrame:
-    """Chosen rows as the sink takes them, with `_why`. Raises BadSettings if there is no body in them."""
+    """Selected rows as the sink takes them, with `_why`. Raises BadSettings without a body column."""
     from pyspark.sql import functions as f
 
     given = mapping.columns()
@@ -218,7 +208,7 @@ def to_messages(frame: DataFrame, mapping: Mapping, name: str, *, to_origin: boo
     if "body" not in columns:
         body = next((column for column in ("body", "value") if column in have), None)
         if body is None:
-            raise BadSettings("there is neither a column 'body' nor 'value' in it; make one with --map 'body=...'")
+            raise BadSettings("there is neither a column 'body' nor 'value'; add one with --map 'body=...'")
         columns["body"] = f.col(body)
     if "topic" not in columns:
         columns["topic"] = _topic(have, mapping, to_origin=to_origin)
@@ -242,12 +232,12 @@ def _topic(have: set[str], mapping: Mapping, *, to_origin: bool) -> Column:
     if to_origin:
         return f.col("properties")[RETRY_TOPIC]
     if "topic" not in have:
-        raise BadSettings("which topic? Give --to-topic T, or make one with --map 'topic=...'")
+        raise BadSettings("no topic is given: use --to-topic T, or --map 'topic=...'")
     return f.col("topic")
 
 
 def _properties(properties: Column | None, have: set[str], name: str) -> Column | None:
-    """Without what a broker put there, and with a unique key that is the same whenever the row comes again."""
+    """Properties without the broker's own, and with a unique key that is the same whenever the row is replayed."""
     from pyspark.sql import functions as f
 
     kept = None
@@ -271,9 +261,9 @@ def _reject_reason() -> Column:
     topic = f.col("topic")
     return (
         f.when(f.col("body").isNull(), "it has no body")
-        .when(topic.isNull(), "nobody knows which topic it came from, or is for")
+        .when(topic.isNull(), "its topic is unknown")
         .when(topic.isin(*NOT_FOR_SENDING), "its topic is the broker's own")
-        .when(~topic.rlike(rf"^[%|a-zA-Z0-9_-]{{1,{MAX_TOPIC_LENGTH}}}$"), "its topic has no legal name")
+        .when(~topic.rlike(rf"^[%|a-zA-Z0-9_-]{{1,{MAX_TOPIC_LENGTH}}}$"), "its topic's name is not valid")
     )
 
 
@@ -282,14 +272,14 @@ _PREVIEW_CHARS: Final = 80
 
 
 class ReplayedBatch(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of the rows of a batch."""
+    """A batch in the batch log. Its fields are the format on disk."""
 
     read: int
     unread: int
     chosen: int
     aside: int
     by_topic: dict[str, int] = {}
-    """Only of a dry run."""
+    """Only in a dry run."""
     first: tuple[dict[str, str], ...] = ()
 
     @property
@@ -298,7 +288,7 @@ class ReplayedBatch(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ReplayBatch:
-    """Replays one micro-batch after the other."""
+    """Replays micro-batches, one call each."""
 
     def __init__(
         self,
@@ -312,7 +302,7 @@ class ReplayBatch:
         dry_run: bool = False,
         run: str = "",
     ) -> None:
-        """`run` tells replays of one name apart that began anew."""
+        """`run` distinguishes replays of the same name that started over."""
         self._name, self._own, self._target, self._mapping = name, own, target, mapping
         self._to_origin, self._rate, self._dry_run, self._run = to_origin, rate, dry_run, run
 
@@ -343,7 +333,7 @@ class ReplayBatch:
             batch_log.write(number, ReplayedBatch(**counts, **preview))
 
     def messages(self, frame: DataFrame) -> DataFrame:
-        """What would be sent of some rows. Raises what Spark has against the expressions, BadSettings."""
+        """The messages for some rows. Raises BadSettings, or Spark's error for an invalid expression."""
         chosen = frame.where(is_selected(frame, self._mapping))
         return to_messages(chosen, self._mapping, self._name, to_origin=self._to_origin)
 
@@ -378,7 +368,7 @@ class ReplayBatch:
 
 
 def _dry_run_preview(rows: DataFrame) -> dict[str, Any]:
-    """How many messages each topic would get, and the first of them."""
+    """The number of messages per topic, and the first messages."""
     first = [
         {name: _text(value) for name, value in row.asDict().items() if value is not None}
         for row in rows.limit(_PREVIEW_ROWS).collect()

@@ -1,4 +1,4 @@
-"""Runs a replay, and what is told of it. Needs pyspark."""
+"""The replay job: checks its arguments, runs its batches and sums up the batch log. Needs pyspark."""
 
 from __future__ import annotations
 
@@ -26,30 +26,30 @@ if TYPE_CHECKING:
 
 _ROWS_STORED_AT_ONCE: Final = 200_000
 _ROWS_SENT_AT_ONCE: Final = 10_000
-"""What a run that is killed may send again."""
+"""The maximum that the next run sends again after a kill."""
 
 
 class Replayed(msgspec.Struct, frozen=True, kw_only=True):
-    """What one run has done with the rows it read."""
+    """What one run did with the rows it read."""
 
     name: str
     progress: str
-    """The folder that says how far it is; rows kept aside are in its folder `aside`."""
+    """The folder with the progress; rejected rows are in its folder `aside`."""
     read: int
     filtered: int
     sent: int
     unread: int
-    """Passed over: they could not be read."""
+    """Skipped: they could not be read."""
     aside: int
-    """Kept aside: they could not be sent."""
+    """In quarantine: they could not be sent."""
     by_topic: dict[str, int]
-    """Only of a dry run: how many messages each topic would get."""
+    """Only in a dry run: messages per topic."""
     first: tuple[dict[str, str], ...]
-    """Only of a dry run: the first messages."""
+    """Only in a dry run: the first messages."""
 
 
 class _ReplayIdentity(msgspec.Struct, frozen=True):
-    """What a name stands for."""
+    """What a replay's name refers to. Its fields are the format on disk."""
 
     source: str
     target: str
@@ -67,15 +67,16 @@ def replay(
     dry_run: bool = False,
     progress: str = "",
 ) -> Replayed:
-    """Replays what was not replayed before under this name. A frame needs a name; it is replayed once under it.
+    """Replays the messages that were not replayed under this name before. A DataFrame is replayed once per name.
 
-    Without a name it is made of source, target and mapping. Raises BadSettings, BadStore, StoreInUse, Unreachable...
+    The default name is derived from source, target and mapping; a DataFrame needs one. Raises BadSettings, BadStore,
+    StoreInUse, Unreachable and others.
     """
     mapping = mapping or Mapping()
     check_replay(source, target, mapping, rate)
     label = source.label if isinstance(source, ReplaySource) else "a frame"
     if not isinstance(source, ReplaySource) and not name:
-        raise BadSettings("a frame needs a `name`, by which it is known when it is replayed again")
+        raise BadSettings("a frame needs a `name`, so that a second run recognises it")
     name = name or _name(label, target, mapping)
     own = target.progress(name, progress)
     if dry_run:
@@ -88,11 +89,11 @@ def replay(
 
 
 def check_replay(source: ReplaySource | DataFrame, target: Target, mapping: Mapping, rate: int | None) -> None:
-    """What can be known before anything is read. Raises BadSettings, BadStore, StoreInUse."""
+    """Checks the arguments before anything is read. Raises BadSettings, BadStore, StoreInUse."""
     mapping.check()
     target.check()
     if rate is not None and target.store:
-        raise BadSettings("--rate is for a cluster: nobody consumes from a store while it is written to")
+        raise BadSettings("--rate applies to a cluster only; leave it out for a store")
     if isinstance(source, ReplaySource):
         source.check()
         _refuse_circles(source, target, mapping)
@@ -111,7 +112,7 @@ def _run(
     dry_run: bool,
 ) -> Replayed:
     batch_log = BatchLog(own / "batches", ReplayedBatch)
-    with locked_folder(own, f"another run of the replay '{name}' is not done yet; wait for it"):
+    with locked_folder(own, f"another run of the replay '{name}' is still going; wait for it"):
         identity = _load_identity(own, name, label, target)
         before = dict(batch_log.all())
         to_origin = isinstance(source, ReplaySource) and source.to_origin
@@ -124,7 +125,7 @@ def _run(
         else:
             frame = source
         with from_spark_errors():
-            WrittenRows.of(each.messages(frame).drop(REASON).schema, "")  # what is wrong with the expressions shows now
+            WrittenRows.of(each.messages(frame).drop(REASON).schema, "")  # checks the expressions now
         if frame.isStreaming:
             run_batches(frame, each, own / "checkpoint")
         else:
@@ -134,7 +135,7 @@ def _run(
 
 
 def _load_identity(own: Path, name: str, label: str, target: Target) -> _ReplayIdentity:
-    """Raises BadSettings if the name stands for something else."""
+    """Loads or creates `replay.json`. Raises BadSettings if the name belongs to another replay."""
     path = own / "replay.json"
     identity = read_sealed(Files(), path, _ReplayIdentity)
     if identity is None:
@@ -142,19 +143,19 @@ def _load_identity(own: Path, name: str, label: str, target: Target) -> _ReplayI
         write_sealed(Files(), path, identity)
     elif (identity.source, identity.target) != (label, target.label):
         raise BadSettings(
-            f"--name '{name}' is that of a replay from {identity.source} to {identity.target}; choose another"
+            f"--name '{name}' belongs to a replay from {identity.source} to {identity.target}; choose another"
         )
     return identity
 
 
 def _name(label: str, target: Target, mapping: Mapping) -> str:
-    """The same for the same wish."""
+    """A deterministic name."""
     text = "\0".join((label, target.label, *map(repr, msgspec.structs.astuple(mapping))))
     return f"replay-{hashlib.sha256(text.encode('utf-8', 'surrogatepass')).hexdigest()[:16]}"
 
 
 def _refuse_circles(source: ReplaySource, target: Target, mapping: Mapping) -> None:
-    """Raises BadSettings where a run would read what the one before it has written."""
+    """Raises BadSettings if a run would read what the previous run wrote."""
     same_store = target.store and any(
         Path(path).absolute().resolve() == Path(target.store).absolute().resolve() for path in source.job_input.stores
     )
@@ -162,15 +163,15 @@ def _refuse_circles(source: ReplaySource, target: Target, mapping: Mapping) -> N
     if not same or source.to_origin or "topic" in mapping.columns():
         return
     if not mapping.to_topic or mapping.to_topic in source.topics:
-        raise BadSettings("the topic is read from and written to in one place; name another one with --to-topic")
+        raise BadSettings("source and target are the same topic; name another one with --to-topic")
 
 
-def _summary(name: str, own: Path, batch_log: list[ReplayedBatch]) -> Replayed:
+def _summary(name: str, own: Path, batches: list[ReplayedBatch]) -> Replayed:
     by_topic: Counter[str] = Counter()
-    for batch in batch_log:
+    for batch in batches:
         by_topic.update(batch.by_topic)
-    read, unread = sum(batch.read for batch in batch_log), sum(batch.unread for batch in batch_log)
-    chosen, aside = sum(batch.chosen for batch in batch_log), sum(batch.aside for batch in batch_log)
+    read, unread = sum(batch.read for batch in batches), sum(batch.unread for batch in batches)
+    chosen, aside = sum(batch.chosen for batch in batches), sum(batch.aside for batch in batches)
     return Replayed(
         name=name,
         progress=str(own),
@@ -180,5 +181,5 @@ def _summary(name: str, own: Path, batch_log: list[ReplayedBatch]) -> Replayed:
         unread=unread,
         aside=aside,
         by_topic=dict(sorted(by_topic.items())),
-        first=batch_log[0].first if batch_log else (),
+        first=batches[0].first if batches else (),
     )
