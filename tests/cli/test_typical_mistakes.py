@@ -243,7 +243,7 @@ MISTAKES: dict[str, tuple[Typed, str, str]] = {
     ),
     "an export into the store itself": (
         lambda p: ["pipeline", "export", "--store", p.store, "--to", p.store / "export"],
-        "that lies in the store",
+        "that is inside the store",
         "export to a folder elsewhere",
     ),
     "a schema without a way to decode": (
@@ -253,7 +253,7 @@ MISTAKES: dict[str, tuple[Typed, str, str]] = {
     ),
     "a replay into what it reads": (
         lambda p: ["pipeline", "replay", "--store", p.store, "--topic", "orders", "--to-store", p.store],
-        "read from and written to in one place",
+        "source and target are the same topic",
         "name another one with --to-topic",
     ),
     "a rate for a store": (
@@ -309,7 +309,7 @@ MISTAKES: dict[str, tuple[Typed, str, str]] = {
     ),
     "an export into somebody else's folder": (
         lambda p: ["pipeline", "export", "--store", p.store, "--to", p.store],
-        "store: there is something else in this folder",
+        "store: this folder holds something else",
         "export to a new one",
     ),
     "a replay of nothing": (

@@ -126,7 +126,7 @@ def test_a_batch_of_another_checkpoint_is_refused(tmp_path: Path) -> None:
     BatchLog(folder.batches, ExportedBatch).write(0, stage(spec, 0, "the first"))
     folder.checkpoint.mkdir()
     (folder.checkpoint / "metadata").write_text('{"id": "another"}', encoding="utf-8")
-    with pytest.raises(BadStore, match="not the one it began with"):
+    with pytest.raises(BadStore, match="a different checkpoint than at its start"):
         ExportBatch(spec)(None, 0)  # type: ignore[arg-type]  # no row is looked at
 
 

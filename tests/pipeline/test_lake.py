@@ -60,12 +60,12 @@ def test_a_lake_of_a_cluster(b: LocalBroker, tmp_path: Path) -> None:
 def test_what_is_there_is_not_overwritten(home: StoreHome, tmp_path: Path) -> None:
     where = JobInput(stores=(str(home.path),))
     before = home.listing()
-    with pytest.raises(BadSettings, match="there is something here already"):
+    with pytest.raises(BadSettings, match="this folder is not empty"):
         init_project(home.path, where)
     assert home.listing() == before
     (tmp_path / "empty").mkdir()
     init_project(tmp_path / "empty", where)
-    with pytest.raises(BadSettings, match="there is something here already"):
+    with pytest.raises(BadSettings, match="this folder is not empty"):
         init_project(tmp_path / "empty", where)
 
 
@@ -98,7 +98,7 @@ def test_a_topic_may_leave_out_what_it_holds(tmp_path: Path) -> None:
 
 
 def test_a_run_says_what_is_missing_before_spark_is_started(home: StoreHome, tmp_path: Path) -> None:
-    with pytest.raises(BadSettings, match="this is no lake; make one with `penstock pipeline lake init`"):
+    with pytest.raises(BadSettings, match="this is not a lake; create one with `penstock pipeline lake init`"):
         run_project(tmp_path)
     init_project(tmp_path / "lake", JobInput(stores=(str(home.path),)))
     home.path.rename(tmp_path / "elsewhere")
@@ -143,11 +143,11 @@ def test_the_command_makes_a_lake(home: StoreHome, tmp_path: Path, capsys: pytes
     assert main(["pipeline", "lake", "init", str(tmp_path / "other"), "--store", str(home.path)]) == 0
     assert "topic_orders" in capsys.readouterr().out
     for arguments, expected in (
-        (["init", lake, "--store", str(home.path)], "there is something here already"),
+        (["init", lake, "--store", str(home.path)], "this folder is not empty"),
         (["init", str(tmp_path / "new")], "Give either --store DIR or --namesrv"),
         (["init", str(tmp_path / "new"), "--store", str(tmp_path / "none")], "there is no store here"),
         (["init", str(tmp_path / "new"), "--store", str(home.path), "--decode", "xml"], "it must be one of json, text"),
-        (["run", str(tmp_path)], "this is no lake"),
+        (["run", str(tmp_path)], "this is not a lake"),
         (["run", lake, "--conf", "x"], "it must be a name and a value"),
     ):
         assert main(["pipeline", "lake", *arguments]) == 2

@@ -195,7 +195,7 @@ def test_a_host_that_does_not_see_the_store_is_said_and_never_taken_for_damage(
     (found,) = audit_stores(stores_at(store.folder), run).values()
     assert found.report is None
     assert found.problem == (
-        f"{store.folder / 'commitlog'}: {socket.gethostname()} does not see this folder; every host must see it under this path"
+        f"{store.folder / 'commitlog'}: {socket.gethostname()} does not see this folder; every host must, by this path"
     )
 
 
@@ -212,7 +212,7 @@ def test_a_host_that_sees_only_some_files_is_said_and_never_taken_for_damage(sto
 
     (found,) = audit_stores(stores_at(store.folder), run).values()
     assert found.report is None
-    assert found.problem == f"{hidden}: not every host sees this file; every host must see it under this path"
+    assert found.problem == f"{hidden}: not every host sees this file; every host must, by this path"
 
 
 def test_a_file_that_goes_while_nobody_owns_the_store_is_a_problem_of_that_store_alone(

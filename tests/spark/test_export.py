@@ -83,8 +83,8 @@ def test_what_cannot_be_read_or_decoded_is_kept_aside_with_its_reason(
     ]
     bad = bad_rows(spark, spec)
     assert [row["queue_offset"] for row in bad] == [1, 2, 3]
-    assert "it is no JSON" in bad[0]["reason"]
-    assert "it is no UTF-8" in bad[1]["reason"]
+    assert "it is not JSON" in bad[0]["reason"]
+    assert "it is not UTF-8" in bad[1]["reason"]
     assert "is damaged" in bad[2]["reason"]
     with pytest.raises(BadSettings, match="there is an export already"):
         export(spark, spec, where)

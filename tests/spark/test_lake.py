@@ -71,7 +71,11 @@ def check(lake: Path, orders: int) -> None:
     reasons = sorted(row["reason"] for row in table_rows(lake, "bad_messages"))
     bad = orders // 10
     assert reasons == sorted(
-        [*["the body is no json with id INT"] * bad, "the body is no text", "the record of queue offset 50 is damaged"]
+        [
+            *["the body is not json with id INT"] * bad,
+            "the body is not text",
+            "the record of queue offset 50 is damaged",
+        ]
     )
     assert sum(row["messages"] for row in table_rows(lake, "usage") if row["topic"] == "orders") == orders
     assert {row["topic"]: row["messages"] for row in table_rows(lake, "latency")}["clicks"] == 99

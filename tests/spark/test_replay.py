@@ -96,9 +96,7 @@ def test_a_topic_goes_to_a_cluster_and_dead_letters_to_where_they_came_from(
     assert not {"RETRY_TOPIC", "DELAY"} & first.properties.keys()
     assert len(first.properties["UNIQ_KEY"]) == 32
     aside = spark.read.parquet(f"{told['progress']}/aside/*").collect()
-    assert [(bytes(row.body), row.reason) for row in aside] == [
-        (b"07", "nobody knows which topic it came from, or is for")
-    ]
+    assert [(bytes(row.body), row.reason) for row in aside] == [(b"07", "its topic is unknown")]
 
 
 def test_files_of_others_and_frames_come_in_once(
@@ -122,7 +120,7 @@ def test_files_of_others_and_frames_come_in_once(
     assert [record.body for record in records(home, "F")] == [b"a", b"b"]
     for more, expected in (
         (["--map", "x=1"], "there is no column 'x'"),
-        (["--name", "mine"], "is that of a replay from a frame"),
+        (["--name", "mine"], "belongs to a replay from a frame"),
         (["--filter", "nothing > 1"], "with name `nothing` cannot be resolved"),
     ):
         assert main([*arguments, *more]) == 2

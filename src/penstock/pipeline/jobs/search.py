@@ -55,7 +55,7 @@ class SearchQuery(msgspec.Struct, frozen=True, kw_only=True):
         """Raises BadSettings for conditions that are missing or invalid."""
         if self == SearchQuery():
             raise BadSettings(
-                "nothing to search for: give one of --key, --id, --text, --regex, --property, --tag, --since and --until"
+                "nothing to search for: give one of --key, --id, --text, --regex, --property, --tag, --since, --until"
             )
         if self.pattern:
             try:

@@ -142,7 +142,7 @@ def _audit(piece: AuditPiece) -> AuditAnswer:
     for folder in (plan.layout.commit_log, *([plan.layout.consume_queue] if plan.queues else [])):
         if not files.is_folder(folder):
             return AuditAnswer(
-                problem=f"{folder}: {socket.gethostname()} does not see this folder; every host must see it under this path"
+                problem=f"{folder}: {socket.gethostname()} does not see this folder; every host must, by this path"
             )
     if not files.exists(piece.path):
         return AuditAnswer(gone=str(piece.path))
@@ -235,9 +235,7 @@ class AuditCase:
                 raise BadStore(answer.problem)
             if answer.gone:
                 if self._files.exists(Path(answer.gone)):
-                    raise BadStore(
-                        "not every host sees this file; every host must see it under this path", path=answer.gone
-                    )
+                    raise BadStore("not every host sees this file; every host must, by this path", path=answer.gone)
                 if not plan.is_live or answer.gone != str(piece.path):
                     raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), answer.gone)
             yield answer.result

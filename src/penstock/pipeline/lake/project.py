@@ -1,9 +1,7 @@
-"""The files of a new lake. `transformations` are meant to be read and changed by whoever owns the lake.
+"""The folder of a lake: its settings, its tables, and the files that Spark needs.
 
-The folder of a lake: what it is made from, which topics get a table of their own, and the files Spark needs.
-
-`lake.yml` and the files in `transformations` are the user's to edit. `conf`, `catalog`, `tables` and `storage` are
-Spark's: its settings, the catalog, the tables' files, and the checkpoints that say what was read already.
+The user edits `lake.yml` and the files in `transformations`. `conf`, `catalog`, `tables` and `storage` are Spark's: its
+settings, the catalog, the tables' files, and the checkpoints.
 """
 
 from __future__ import annotations
@@ -34,7 +32,7 @@ OWN_SETTINGS: Final = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
 }
-"""Static settings: they count when a session starts, and must not be in the pipeline's own file."""
+"""Static settings: they apply when a session starts, and must not be in the pipeline's own file."""
 SPEC: Final = """\
 name: {name}
 storage: {storage}
@@ -45,15 +43,15 @@ libraries:
       include: transformations/**
 """
 LAKE_FILE: Final = """\
-# What this lake is made from, and which topics get a table of their own. Edit it; the next run goes by it.
+# The input of this lake, and the topics that get a table. Edit it; the next run applies it.
 #   topics:
 #     orders: {{decode: json, schema: "id INT, amount DOUBLE"}}   # without a schema, any JSON
 #     clicks: {{decode: text}}
 #     images: {{decode: none}}
-# `fail_on_data_loss: false` goes on where retention has deleted messages before they were read.
+# `fail_on_data_loss: false` continues if retention has deleted messages before they were read.
 {content}"""
 LOGGING: Final = """\
-# What goes wrong is told by the run itself; set this to error to see Spark's own traces.
+# The run itself reports errors; set this to error to see Spark's traces.
 rootLogger.level = off
 rootLogger.appenderRef.stderr.ref = stderr
 appender.stderr.type = Console
@@ -63,7 +61,7 @@ appender.stderr.layout.type = PatternLayout
 appender.stderr.layout.pattern = %p %c{1}: %m%n
 """
 _RAW: Final = '''\
-"""Every message as it came: the table that the others are made from."""
+"""Every message as it arrived: the source of the other tables."""
 
 from pyspark import pipelines as dp
 
@@ -72,12 +70,12 @@ from penstock.pipeline.lake import Lake, tables
 here = Lake.here()
 
 
-@dp.table(comment="Every message as it came; _corrupt says why one cannot be read")
+@dp.table(comment="Every message as it arrived; _corrupt says why one cannot be read")
 def messages():
     return tables.messages(here)
 '''
 _TOPICS: Final = '''\
-"""A table for each topic of lake.yml, with its bodies decoded; what cannot be decoded is kept aside."""
+"""A table for each topic of lake.yml, with decoded bodies; undecodable messages go to bad_messages."""
 
 from pyspark import pipelines as dp
 
@@ -97,7 +95,7 @@ def bad_messages():
     return tables.bad_messages(here)
 '''
 _VIEWS: Final = '''\
-"""What people ask for most, computed anew with each run."""
+"""Common queries, recomputed with each run."""
 
 from pyspark import pipelines as dp
 
@@ -111,12 +109,12 @@ def usage():
     return tables.usage()
 
 
-@dp.materialized_view(comment="Milliseconds from being sent to being stored, by topic and hour")
+@dp.materialized_view(comment="Milliseconds from send to store, by topic and hour")
 def latency():
     return tables.latency()
 
 
-@dp.materialized_view(comment="How far consumer groups are behind, as of the run")
+@dp.materialized_view(comment="Consumer lag, as of the run")
 def consumer_lag():
     return tables.consumer_lag(here)
 '''
@@ -127,22 +125,22 @@ DECODERS: Final = ("json", "text", "none")
 
 
 class LakeTable(msgspec.Struct, frozen=True, kw_only=True):
-    """A topic that has a table of its own."""
+    """A topic with its own table."""
 
     topic: str
     decode: str = "none"
-    """What the body is: json, text, or none if it stays as it is."""
+    """How to decode the body: json, text, or none."""
     schema: str = ""
-    """Columns of a JSON body as Spark writes them (`id INT, name STRING`); any JSON if it is empty."""
+    """Columns of a JSON body in DDL (`id INT, name STRING`); empty for any JSON."""
 
     @property
     def table(self) -> str:
-        """Topics may have characters in their names that tables may not."""
+        """The table's name; characters that tables do not allow become underscores."""
         return f"topic_{re.sub('[^a-z0-9_]', '_', self.topic.lower())}"
 
 
 class Lake(msgspec.Struct, frozen=True, kw_only=True):
-    """What `lake.yml` says."""
+    """The settings in `lake.yml`."""
 
     folder: str
     store: str = ""
@@ -153,18 +151,18 @@ class Lake(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def here(cls) -> Lake:
-        """The lake in whose folder Spark runs the definitions of its tables."""
+        """The lake in the current folder, in which Spark runs the table definitions."""
         return cls.read(Path.cwd())
 
     @classmethod
     def read(cls, folder: Path) -> Lake:
-        """Raises BadSettings if there is none, or if it makes no sense."""
+        """Raises BadSettings if the file is missing or invalid."""
         path = folder.absolute() / FILE
         try:
             document = yaml.safe_load(path.read_text(encoding="utf-8"))
         except (FileNotFoundError, NotADirectoryError):
             raise BadSettings(
-                f"there is no {FILE} in it, so this is no lake; make one with `penstock pipeline lake init`",
+                f"it has no {FILE}, so this is not a lake; create one with `penstock pipeline lake init`",
                 path=folder,
             ) from None
         except yaml.YAMLError as error:
@@ -190,7 +188,7 @@ class Lake(msgspec.Struct, frozen=True, kw_only=True):
                 raise BadSettings(f"topic {each.topic}: a schema goes with decode: json", path=path)
             if each.table in tables:
                 raise BadSettings(
-                    f"topics {tables[each.table]} and {each.topic} have the same table's name; leave one of them out",
+                    f"topics {tables[each.table]} and {each.topic} would have the same table; leave one of them out",
                     path=path,
                 )
             tables[each.table] = each.topic
@@ -201,11 +199,11 @@ class Lake(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def spark_settings(self) -> dict[str, str]:
-        """What a session needs so that catalog and tables are those of this lake."""
+        """The session settings for this lake's catalog and tables."""
         return {name: value.replace("{folder}", self.folder) for name, value in OWN_SETTINGS.items()}
 
     def user_topics(self) -> list[str]:
-        """The topics with messages that are anybody's business. Raises BadStore, Unreachable."""
+        """All topics except system topics. Raises BadStore, Unreachable."""
         options = self.job_input.options(subscribe_pattern=re.compile(".*"))
         source = open_source(options)
         try:
@@ -215,9 +213,9 @@ class Lake(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _fields(document: Any) -> dict[str, Any]:
-    """The file as people write it, as fields."""
+    """The file's content as fields of a Lake. Raises ValueError."""
     if not isinstance(document, dict):
-        raise ValueError("it must say what the lake is made from: store or namesrv, and topics")
+        raise ValueError("it must name the input of the lake: store or namesrv, and topics")
     known = {field.name for field in msgspec.structs.fields(Lake)} - {"folder"}
     unknown = sorted(set(map(str, document)) - known)
     if unknown:
@@ -232,7 +230,7 @@ def _fields(document: Any) -> dict[str, Any]:
 
 
 def init_project(folder: Path, job_input: JobInput, decode: str = "none") -> Lake:
-    """Makes the project, with a table for each topic that is there. Nothing that exists is overwritten.
+    """Creates the project, with a table for each existing topic. Overwrites nothing.
 
     Raises BadSettings, BadStore, Unreachable.
     """
@@ -240,11 +238,9 @@ def init_project(folder: Path, job_input: JobInput, decode: str = "none") -> Lak
     if decode not in DECODERS:
         raise BadSettings(f"--decode '{decode}': it must be one of {', '.join(DECODERS)}")
     if len(job_input.stores) > 1:
-        raise BadSettings(
-            "a lake is made from one store, or from a cluster: give either --store DIR once or --namesrv HOST:PORT"
-        )
+        raise BadSettings("a lake has one input: give either --store DIR once or --namesrv HOST:PORT")
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise BadSettings("there is something here already; a lake needs a new folder, or an empty one", path=folder)
+        raise BadSettings("this folder is not empty; a lake needs a new or empty folder", path=folder)
     folder = folder.absolute()
     store = str(Path(job_input.stores[0]).absolute()) if job_input.stores else ""
     config = str(Path(job_input.config).absolute()) if job_input.config else ""
@@ -275,11 +271,13 @@ def _write(lake: Lake, folder: Path) -> None:
 
 
 def check_initialised(folder: Path) -> Lake:
-    """The lake of a folder, before it is run. Raises BadSettings, and BadStore where its store is gone."""
+    """Loads a lake before a run. Raises BadSettings, and BadStore if its store is gone."""
     lake = Lake.read(folder)
     for name in (SPEC_FILE, "transformations"):
         if not (folder / name).exists():
-            raise BadSettings(f"{name} is missing; make the lake anew with `penstock pipeline lake init`", path=folder)
+            raise BadSettings(
+                f"{name} is missing; create the lake again with `penstock pipeline lake init`", path=folder
+            )
     if lake.store and not Path(lake.store).is_dir():
-        raise BadStore(f"there is no store here; {FILE} of {folder} names it; correct that", path=lake.store)
+        raise BadStore(f"there is no store here; correct the path in {FILE} of {folder}", path=lake.store)
     return lake

@@ -1,8 +1,7 @@
 """Brings the tables of a lake up to date. Needs pyspark.
 
-Spark's own command `spark-pipelines run` does the same; what is added here is where its catalog is, one sentence for
-what goes wrong, and how many rows the tables have. The functions of Spark that are called are not public: a Spark that
-has other ones is told as such.
+Does what Spark's command `spark-pipelines run` does, and adds the catalog's location, one sentence per error, and row
+counts. It calls functions of Spark that are not public; a Spark without them raises MissingPackage.
 """
 
 from __future__ import annotations
@@ -31,16 +30,16 @@ _SOURCE_SENTENCE: Final = re.compile(r"rocketmq: (.*?)\s*(?:SQLSTATE: \w+)?$")
 
 
 class LakeFailed(PenstockError):
-    """A run that Spark ended before all tables were up to date."""
+    """Spark ended a run before all tables were up to date."""
 
 
 class Summary(msgspec.Struct, frozen=True):
-    """What the tables hold after a run."""
+    """The tables after a run."""
 
     tables: dict[str, int]
-    """Rows by table; the views are not among them."""
+    """Rows by table, without the views."""
     without_table: list[str]
-    """Topics that are only in `messages`."""
+    """Topics that are only in the table `messages`."""
 
 
 def run_project(
@@ -51,11 +50,11 @@ def run_project(
     full_refresh: bool = False,
     report: Callable[[str], object] = lambda line: None,
 ) -> Summary:
-    """Reads what has come since the last run into the tables, and computes the views anew.
+    """Adds the messages since the last run to the tables, and recomputes the views.
 
-    `full_refresh`: begins from nothing; what retention has deleted meanwhile is then gone from the tables too. `tell`
-    gets Spark's own words about how far it is. Must be called where no other session runs. Raises BadSettings,
-    BadStore, StoreInUse where another run is going on, LakeFailed, MissingPackage.
+    `full_refresh` rebuilds the tables from scratch; messages that retention has deleted are then lost in them too.
+    `report` gets Spark's progress lines. No other session may run in this process. Raises BadSettings, BadStore,
+    StoreInUse if another run is active, LakeFailed, MissingPackage.
     """
     folder = folder.absolute()
     lake = check_initialised(folder)
@@ -63,7 +62,7 @@ def run_project(
     there = lake.user_topics()
     failures: list[str] = []
     with _session(lake, master, conf or {}) as spark, _as_lake_errors(folder, failures):
-        spark.sql("SHOW TABLES").collect()  # opens the catalog: better now than in the middle of a run
+        spark.sql("SHOW TABLES").collect()  # opens the catalog now, not in the middle of a run
         for event in _run_events(spark, folder, full_refresh):
             failures += [event] if " FAILED" in event else []
             report(event.splitlines()[0])
@@ -74,7 +73,7 @@ def run_project(
 
 
 def _check_free(folder: Path) -> None:
-    """One process at a time may have the catalog open; its database locks this file."""
+    """Raises StoreInUse if another process has the catalog open, which its database's lock file shows."""
     owner = OverlayFiles().lock_owner(folder / "catalog" / "metastore" / "dbex.lck")
     if owner and owner != _own_java():
         raise StoreInUse(
@@ -84,7 +83,7 @@ def _check_free(folder: Path) -> None:
 
 
 def _own_java() -> int:
-    """The process of this one's Java, which keeps the catalog open after a run; 0 if none was started."""
+    """The process id of our own Java, which keeps the catalog open after a run; 0 without Java."""
     from pyspark import SparkContext
 
     process = getattr(SparkContext._gateway, "proc", None)
@@ -114,13 +113,13 @@ def _start(lake: Lake, master: str, conf: Mapping[str, str]) -> SparkSession:
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     os.environ["SPARK_CONF_DIR"] = str(Path(lake.folder) / "conf")
     own = {**lake.spark_settings, "spark.sql.shuffle.partitions": str(os.cpu_count() or 2)}
-    added = {_JAVA: f"{own[_JAVA]} {conf[_JAVA]}"} if _JAVA in conf else {}  # ours says where the catalog logs
+    added = {_JAVA: f"{own[_JAVA]} {conf[_JAVA]}"} if _JAVA in conf else {}  # ours sets the catalog's log folder
     quiet = {"spark.sql.connect.serverStacktrace.enabled": "false"}
     return start_connect_session("penstock lake", master, {**own, **quiet, **conf, **added})
 
 
 def _run_events(spark: SparkSession, folder: Path, full_refresh: bool) -> Iterator[str]:
-    """What Spark's command does, in the session that is there."""
+    """Runs the pipeline in this session; yields Spark's progress lines."""
     try:
         from pyspark.pipelines import cli
         from pyspark.pipelines.spark_connect_graph_element_registry import SparkConnectGraphElementRegistry
@@ -143,7 +142,7 @@ def _run_events(spark: SparkSession, folder: Path, full_refresh: bool) -> Iterat
 
 @contextlib.contextmanager
 def _as_lake_errors(folder: Path, failures: Sequence[str]) -> Iterator[None]:
-    """Has what Spark raises said as one sentence: the source's own, if it has said one. `failures`: told before."""
+    """Turns Spark's errors into one sentence: the source's own, if there is one. `failures` were reported before."""
     try:
         yield
     except PenstockError:
@@ -160,7 +159,7 @@ def _as_lake_errors(folder: Path, failures: Sequence[str]) -> Iterator[None]:
 
 
 def _sentence(texts: Sequence[str]) -> str:
-    """What is to be told of what Spark said, the first thing that went wrong first."""
+    """The sentence for the first error in Spark's texts."""
     lines = [line.strip() for text in texts for line in text.splitlines() if line.strip()]
     for line in lines:
         if (found := _SOURCE_SENTENCE.search(line)) is not None:

@@ -104,7 +104,8 @@ class ExportFolder:
                 write_sealed(files, self._spec_path, spec)
             elif difference := _difference(before, spec):
                 raise BadSettings(
-                    f"--to {self.root}: this export was started with a different {difference}; repeat the old one, or use a new folder"
+                    f"--to {self.root}: this export was started with a different {difference}; "
+                    "repeat the old one, or use a new folder"
                 )
             yield
 
