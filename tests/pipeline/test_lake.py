@@ -73,14 +73,14 @@ def test_what_is_there_is_not_overwritten(home: StoreHome, tmp_path: Path) -> No
     ("text", "said"),
     [
         ("store: [", "it must be YAML, and is not"),
-        ("[]", "it must say what the lake is made from"),
+        ("[]", "it must name the input of the lake"),
         ("topics: {}", "it must name either a store or a namesrv"),
         ("store: a\nnamesrv: b", "it must name either a store or a namesrv"),
         ("store: a\nshop: b", "there is no setting 'shop'; there are config, fail_on_data_loss"),
         ("store: a\ntopics: [orders]", "topics must be names with what they hold"),
         ("store: a\ntopics: {orders: {decode: xml}}", "must be one of json, text, none"),
         ("store: a\ntopics: {orders: {decode: text, schema: a INT}}", "a schema goes with decode: json"),
-        ("store: a\ntopics: {a-b: , a_b: }", "topics a-b and a_b have the same table's name"),
+        ("store: a\ntopics: {a-b: , a_b: }", "topics a-b and a_b would have the same table"),
         ("store: a\nfail_on_data_loss: 7", "Expected `bool`, got `int`"),
     ],
 )

@@ -33,6 +33,8 @@ from penstock.protocol.bodies.tables import GroupList
 from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.protocol.headers.admin import TopicName
 
+# -- probing queues ----------------------------------------------------------------------------------------------------
+
 _SAMPLE_SIZE: Final = 32
 _NEVER: Final = 1 << 63
 
@@ -125,6 +127,8 @@ class QueueProbe:
         return None if not len(rows) else 1 << (int(rows["size"].mean()) - 1).bit_length()
 
 
+# -- the source --------------------------------------------------------------------------------------------------------
+
 _ROUTES_TTL_S: Final = 1.0
 _DEFAULT_SIZE: Final = 1024
 """Assumed bytes of a message in a queue that has none to sample."""
@@ -177,13 +181,13 @@ class ClusterSource:
         """Raises NoRoute for a queue that no broker has."""
         if queue not in self._bounds and queue in self.queues([queue.topic]):
             self._bounds |= self._link.run(self._load_bounds([queue.topic]))
-        found = self._bounds.get(queue)
-        if found is None:
+        bounds = self._bounds.get(queue)
+        if bounds is None:
             raise NoRoute(
                 f"queue {queue.queue_id} of topic {queue.topic} at broker {queue.broker} is not in the cluster "
                 f"{self.name} now; start that broker, or start a new query without its offsets"
             )
-        return found
+        return bounds
 
     def offset_at(self, queue: Queue, timestamp: int) -> int:
         low, high = self.bounds(queue)
@@ -243,8 +247,8 @@ class ClusterSource:
             there = set(await self._topic_names()) if is_new else set()
             return await gather_limited(find(topic, there) for topic in topics)
 
-        found = await self._link.with_retries(find_all, "loading routes")
-        self._routes |= dict(zip(topics, found, strict=True))
+        loaded = await self._link.with_retries(find_all, "loading routes")
+        self._routes |= dict(zip(topics, loaded, strict=True))
         self._routes_loaded_at = time.monotonic()
 
     async def _load_bounds(self, topics: Iterable[str]) -> Bounds:
@@ -293,16 +297,16 @@ class ClusterSource:
         offsets, instance = self._link.offsets, self._link.instance
 
         async def ask() -> int | None:
-            found = await offsets.committed(group, message_queue(queue), exact=True)
-            if found != 0:
-                return found
+            offset = await offsets.committed(group, message_queue(queue), exact=True)
+            if offset != 0:
+                return offset
             # RocketMQ 4 brokers also return 0 for a group that they have never seen.
             address, header = instance.routes.address(queue.broker), TopicName(topic=queue.topic)
             try:
                 reply = await instance.ask(address, RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, header)
             except Refused:
-                return found
-            return found if group in GroupList.from_bytes(reply.body).group_list else None
+                return offset
+            return offset if group in GroupList.from_bytes(reply.body).group_list else None
 
         return await self._link.with_retries(ask, f"reading offsets of group {group}", (queue.topic,))
 

@@ -47,6 +47,10 @@ from penstock.store.message import MAX_BYTES, MAX_ROWS
 
 log = logging.getLogger("penstock.pipeline")
 T = TypeVar("T")
+
+
+# -- the client --------------------------------------------------------------------------------------------------------
+
 _TIMEOUT_S: Final = 10.0
 """Per request: a page from a cold disk takes a broker longer than the usual client timeout."""
 _FIRST_PAUSE_S: Final = 0.1
@@ -194,6 +198,8 @@ async def _create_instance(config: ClientConfig) -> ClientInstance:
     return ClientInstance(config)
 
 
+# -- pulling a range ---------------------------------------------------------------------------------------------------
+
 _MAX_MESSAGES: Final = 1024
 """Per pull; brokers have their own limit, 32 by default."""
 _NO_ROWS: Final = np.empty(0, ROW)
@@ -316,6 +322,8 @@ def _queue_flaw(queue: Queue, what: str, queue_offset: int | None = None) -> Fla
     return Flaw(queue.topic, queue.queue_id, queue_offset, None, what)
 
 
+# -- prefetching -------------------------------------------------------------------------------------------------------
+
 _RANGE_MESSAGES: Final = 256
 """Messages of one range."""
 _PREFETCH_RANGES: Final = 4
@@ -390,6 +398,9 @@ def _ranges(spans: Iterable[OffsetRange]) -> Iterator[tuple[OffsetRange, int, in
     for span in spans:
         for start in range(span.start, span.stop, _RANGE_MESSAGES):
             yield span, start, min(start + _RANGE_MESSAGES, span.stop)
+
+
+# -- tasks -------------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)

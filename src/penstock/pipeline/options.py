@@ -35,6 +35,9 @@ _UNITS |= {"b": 1, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30}
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 
 
+# -- values of options -------------------------------------------------------------------------------------------------
+
+
 class OffsetSpec(msgspec.Struct, frozen=True):
     """Offsets as the user gave them, not yet resolved against the queues that exist."""
 
@@ -114,7 +117,7 @@ def parse_offsets(value: str, *, starting: bool) -> OffsetSpec:
         return OffsetSpec(LATEST)
     if lowered.startswith("group:") and starting:
         if not value[6:].strip():
-            raise ValueError("the name of the group is missing behind 'group:'")
+            raise ValueError("the name of the group is missing after 'group:'")
         return OffsetSpec(group=value[6:].strip())
     if value.startswith("{"):
         numbers = _by_queue(value)
@@ -188,6 +191,8 @@ def _number(topic: str, queue_id: str, number: Any) -> int:
     return number
 
 
+# -- the options -------------------------------------------------------------------------------------------------------
+
 ALL, READ, BATCH, STREAM, WRITE = (Section(use, Origin.PENSTOCK) for use in ("all", "read", "batch", "stream", "write"))
 _SPARKS_OWN: Final = re.compile(
     r"owner|provider|location|option\..*|checkpointlocation|querytype|serialization\.format|mergeschema|header"
@@ -206,12 +211,12 @@ class Options:
     namesrv: Annotated[str, ALL("name servers of a cluster, `host:port;host:port`", parser=_text)] = ""
     subscribe: Annotated[tuple[str, ...], READ("topics joined by commas", parser=_words, aliases=("topics",))] = ()
     subscribe_pattern: Annotated[
-        re.Pattern[str] | None, READ("regular expression that topics match as a whole", parser=_pattern)
+        re.Pattern[str] | None, READ("regular expression that must match the whole topic name", parser=_pattern)
     ] = None
     assign: Annotated[
         tuple[tuple[str, str, int], ...], READ('queues: `{"orders": [0, 1]}`, or by broker', parser=parse_assign)
     ] = ()
-    topic: Annotated[str, ALL("reading: `subscribe`; writing: where rows go that name no topic", parser=_text)] = ""
+    topic: Annotated[str, ALL("reading: as `subscribe`; writing: the topic of rows without one", parser=_text)] = ""
     order: Annotated[str, READ("by consume queue, or every record of the log", parser=_one_of("queue", "log"))] = (
         "queue"
     )
@@ -240,57 +245,63 @@ class Options:
         OffsetSpec | None, BATCH("the same, by topic, broker and queue", parser=parse_times)
     ] = None
     starting_offsets_by_timestamp_strategy: Annotated[
-        str, READ("what a queue without a message at or after the time does", parser=_one_of("error", "latest"))
+        str,
+        READ(
+            "a queue without a message at or after the time: fail, or start at its end",
+            parser=_one_of("error", "latest"),
+        ),
     ] = "error"
     max_offsets_per_trigger: Annotated[
-        int | None, STREAM("messages of one micro-batch at most", low=1, high=LONG_MAX)
+        int | None, STREAM("maximum messages of a micro-batch", low=1, high=LONG_MAX)
     ] = None
     min_offsets_per_trigger: Annotated[
-        int | None, STREAM("wait until so many messages are there", low=1, high=LONG_MAX)
+        int | None, STREAM("minimum messages of a micro-batch", low=1, high=LONG_MAX)
     ] = None
-    max_trigger_delay: Annotated[float, STREAM("but never longer than this", parser=_duration, shown="`15m`")] = 900.0
+    max_trigger_delay: Annotated[
+        float, STREAM("maximum wait for `minOffsetsPerTrigger`", parser=_duration, shown="`15m`")
+    ] = 900.0
     max_bytes_per_trigger: Annotated[
         int | None,
-        STREAM("bytes of a micro-batch at most", parser=_size, shown="`1g`, unless messages are limited"),
+        STREAM("maximum bytes of a micro-batch", parser=_size, shown="`1g`, unless messages are limited"),
     ] = None
-    min_partitions: Annotated[int | None, READ("split queues until there are so many tasks", low=1, high=LONG_MAX)] = (
-        None
+    min_partitions: Annotated[int | None, READ("minimum number of tasks; splits queues", low=1, high=LONG_MAX)] = None
+    max_records_per_partition: Annotated[int | None, READ("maximum messages of a task", low=1, high=LONG_MAX)] = None
+    max_bytes_per_partition: Annotated[int, READ("approximate bytes of a task", parser=_size, shown="`128m`")] = (
+        128 << 20
     )
-    max_records_per_partition: Annotated[int | None, READ("messages of one task at most", low=1, high=LONG_MAX)] = None
-    max_bytes_per_partition: Annotated[int, READ("bytes of one task, about", parser=_size, shown="`128m`")] = 128 << 20
-    fail_on_data_loss: Annotated[bool, READ("an error where messages are gone that should be read")] = True
-    schema: Annotated[str, READ("which columns there are", parser=_one_of("rocketmq", "kafka"))] = "rocketmq"
+    fail_on_data_loss: Annotated[bool, READ("fail if messages to be read were deleted")] = True
+    schema: Annotated[str, READ("column names: RocketMQ's or Kafka's", parser=_one_of("rocketmq", "kafka"))] = (
+        "rocketmq"
+    )
     columns: Annotated[
         tuple[str, ...],
-        READ("only these columns, joined by commas: Spark itself prunes none", parser=_words, shown="all"),
+        READ("only these columns, joined by commas; Spark itself does not prune", parser=_words, shown="all"),
     ] = ()
     include_body: Annotated[bool, READ("`false`: without the column `body` (or `value`)")] = True
-    decompress: Annotated[bool, READ("unpack bodies that a client has compressed")] = True
+    decompress: Annotated[bool, READ("decompress bodies that a client compressed")] = True
     mode: Annotated[
         str,
         READ(
-            "what is done about damage: a row, an error, nothing",
+            "what damage becomes: a row, an error, or nothing",
             parser=_one_of("PERMISSIVE", "FAILFAST", "DROPMALFORMED"),
         ),
     ] = "PERMISSIVE"
     column_name_of_corrupt_record: Annotated[
-        str, READ("column that says what is wrong, if asked for", parser=_text)
+        str, READ("name of the column with the reason, if selected", parser=_text)
     ] = "_corrupt"
-    consumer_group: Annotated[str, READ("group in whose name a cluster is read; its offsets stay", parser=_text)] = (
-        "TOOLS_CONSUMER"
-    )
+    consumer_group: Annotated[
+        str, READ("consumer group for reading a cluster; its offsets do not change", parser=_text)
+    ] = "TOOLS_CONSUMER"
     progress_group: Annotated[
         str, STREAM("consumer group to which progress is mirrored (`namesrv` only)", parser=_text)
     ] = ""
-    config: Annotated[
-        str, ALL("broker.conf of the store, where its file sizes are not the usual ones", parser=_text)
-    ] = ""
+    config: Annotated[str, ALL("the store's broker.conf, if its file sizes are not the defaults", parser=_text)] = ""
     settings: tuple[str, ...] = ()
     """`name=value` store settings, set by jobs: not an option of Spark's users."""
-    access_key: Annotated[str, ALL("account of a cluster that asks for one", parser=_text)] = ""
-    secret_key: Annotated[str, ALL("its secret", parser=_text)] = ""
+    access_key: Annotated[str, ALL("access key, if the cluster requires an account", parser=_text)] = ""
+    secret_key: Annotated[str, ALL("secret key", parser=_text)] = ""
     write_id: Annotated[
-        str, WRITE("name of a batch write: the same is stored once, however often it runs", parser=_text)
+        str, WRITE("id of a batch write; a write with the same id is stored only once", parser=_text)
     ] = ""
     producer_group: Annotated[str, WRITE("producer group in a cluster", parser=_text)] = "penstock-spark"
 

@@ -23,6 +23,9 @@ Offsets = dict[Queue, int]
 _MAX_TOPICS_LISTED = 20
 
 
+# -- queues and offsets ------------------------------------------------------------------------------------------------
+
+
 def choose_queues(source: MessageSource, options: Options, *, must_exist: bool = True) -> list[Queue]:
     """The queues that the options name. Raises BadSettings if one does not exist."""
     if options.order == "log":
@@ -99,35 +102,35 @@ def _resolve(source: MessageSource, queue: Queue, offset: int) -> int:
 
 
 def _starts_by_time(source: MessageSource, times: Mapping[Queue, int], options: Options, name: str) -> Offsets:
-    found: Offsets = {}
+    offsets: Offsets = {}
     for queue, timestamp in times.items():
-        found[queue] = offset = source.offset_at(queue, timestamp)
+        offsets[queue] = offset = source.offset_at(queue, timestamp)
         nothing = offset >= source.bounds(queue)[1]
         if nothing and options.starting_offsets_by_timestamp_strategy == "error":
             raise BadSettings(
                 f"{name}: {describe(queue)} has no message stored at or after {timestamp}; "
                 "set startingOffsetsByTimestampStrategy=latest to begin at its end"
             )
-    return found
+    return offsets
 
 
 def _starts_by_group(source: MessageSource, queues: Sequence[Queue], group: str) -> Offsets:
-    found = {queue: source.group_offset(group, queue) for queue in queues}
-    if queues and all(offset is None for offset in found.values()):
+    committed = {queue: source.group_offset(group, queue) for queue in queues}
+    if queues and all(offset is None for offset in committed.values()):
         raise BadSettings(
             f"startingOffsets: group '{group}' has no committed offsets here; give earliest, latest or a time"
         )
-    return {queue: source.bounds(queue)[0] if offset is None else offset for queue, offset in found.items()}
+    return {queue: source.bounds(queue)[0] if offset is None else offset for queue, offset in committed.items()}
 
 
 def _by_queue(spec: OffsetSpec, queues: Sequence[Queue], name: str) -> Offsets:
     """The offset of each queue. Raises BadSettings for a missing queue, or for one that is not read."""
-    found: Offsets = {}
+    offsets: Offsets = {}
     used = set()
     for queue in queues:
         for key in (tuple(queue), (queue.topic, ANY_BROKER, queue.queue_id)):
             if key in spec.by_queue:
-                found[queue] = spec.by_queue[key]
+                offsets[queue] = spec.by_queue[key]
                 used.add(key)
                 break
         else:
@@ -137,7 +140,7 @@ def _by_queue(spec: OffsetSpec, queues: Sequence[Queue], name: str) -> Offsets:
             raise BadSettings(
                 f"{name} names {describe(Queue(topic, broker, queue_id))}, which is not read here; leave it out"
             )
-    return found
+    return offsets
 
 
 def _refuse_for_log(options: Options, name: str) -> None:
@@ -152,6 +155,9 @@ def describe(queue: Queue) -> str:
     if queue.topic == LOG:
         return f"the log of {queue.broker}"
     return f"topic {queue.topic} queue {queue.queue_id}" + (f" (broker {queue.broker})" if queue.broker else "")
+
+
+# -- ranges ------------------------------------------------------------------------------------------------------------
 
 
 def check_range(source: MessageSource, queue: Queue, start: int, stop: int, options: Options) -> tuple[int, int]:
@@ -185,6 +191,8 @@ def spans_between(source: MessageSource, first: Offsets, last: Offsets, options:
             spans.append(OffsetRange(queue, start, stop, source.size(queue, start, stop)))
     return spans
 
+
+# -- tasks -------------------------------------------------------------------------------------------------------------
 
 _MIN_TASKS: Final = 16
 """Small queues share tasks, as long as at least this many remain."""

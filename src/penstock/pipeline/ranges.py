@@ -23,6 +23,9 @@ _LARGEST_PIECE: Final = 512 << 20
 _PIECES_EACH: Final = 4
 
 
+# -- ranges ------------------------------------------------------------------------------------------------------------
+
+
 class Queue(NamedTuple):
     """A queue of a cluster or a store. `broker` is the broker's name in a cluster, or the store's label."""
 
@@ -107,6 +110,9 @@ def pack_ranges(spans: Sequence[OffsetRange], max_bytes: int, max_tasks: int) ->
         tasks[-1].append(span)
         size += span.size
     return tasks
+
+
+# -- sources and tasks -------------------------------------------------------------------------------------------------
 
 
 class Flaw(NamedTuple):

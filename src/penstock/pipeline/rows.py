@@ -25,6 +25,8 @@ from penstock.pipeline.options import Options
 from penstock.pipeline.ranges import Flaw, ReadTask, RowPage
 from penstock.protocol.compression import MAX_SIZE, inflate_body
 
+# -- bodies ------------------------------------------------------------------------------------------------------------
+
 _MAX_PIECE_BYTES: Final = 64 << 20
 """Bytes of unpacked bodies in one piece; the body that crosses the limit is the last."""
 _BODY: Final = "body"
@@ -81,6 +83,8 @@ def _piece(
     return InflatedRows(first, part.set_column(at, part.schema.field(at), column), tuple(failures))
 
 
+# -- columns -----------------------------------------------------------------------------------------------------------
+
 BROKER: Final = "broker"
 _LOG_APPEND_TIME: Final = 1
 """Kafka's LogAppendTime: the broker has set the time."""
@@ -133,6 +137,8 @@ def make_column(name: str, batch: pa.RecordBatch, *, kafka: bool) -> pa.Array:
     """Computes a result column."""
     return _KAFKA[name][1](batch) if kafka else batch.column(name)
 
+
+# -- rows --------------------------------------------------------------------------------------------------------------
 
 _COALESCE_ROWS: Final = 20_000
 _COALESCE_BYTES: Final = 8 << 20

@@ -32,165 +32,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
-_SILENCE_TIMEOUT_S: Final = 3.0
-"""How long Ctrl-C waits until Java is silent."""
 
-
-@contextlib.contextmanager
-def quiet_interrupts() -> Iterator[None]:
-    """In the block, SIGINT raises KeyboardInterrupt, and Java and py4j print nothing more. Main thread only.
-
-    pyspark's handler asks Java to cancel all jobs over the connection that the interrupted call still uses. That fails,
-    and Java prints everything it was doing. Here another thread silences Java first; the jobs end with their session.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def interrupted(number: int, frame: object) -> NoReturn:
-        signal.signal(signal.SIGINT, signal.default_int_handler)  # a second Ctrl-C does not wait
-        thread = threading.Thread(target=silence_spark, name="penstock hush", daemon=True)
-        thread.start()
-        thread.join(_SILENCE_TIMEOUT_S)
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGINT, interrupted)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
-
-
-def silence_spark() -> None:
-    """Turns off the logging of Java and py4j. Call it in a new thread: connections are per thread."""
-    from pyspark import SparkContext
-
-    logging.getLogger("py4j").setLevel(logging.CRITICAL + 1)
-    with contextlib.suppress(Exception):  # no local Java if the session belongs to a remote Connect server
-        java = SparkContext._gateway.jvm  # type: ignore[union-attr]
-        logging_of_java = java.org.apache.logging.log4j
-        logging_of_java.core.config.Configurator.setRootLevel(logging_of_java.Level.OFF)
-        java.java.lang.System.setErr(java.java.io.PrintStream(java.java.io.OutputStream.nullOutputStream()))
-
-
-ProgressCallback = Callable[[int, int], object]
-"""Called with the number of finished tasks and of all tasks known so far; by one thread at a time."""
-_POLL_S: Final = 0.25
-
-
-@contextmanager
-def report_progress(spark: SparkSession, report: ProgressCallback) -> Iterator[None]:
-    """Reports the progress of the jobs that run in the block, a few times a second."""
-    if hasattr(spark, "registerProgressHandler"):
-        watch: Any = _ConnectProgress(report)
-        try:
-            spark.registerProgressHandler(watch)
-        except Exception:  # a classic session has the method and refuses it
-            watch = None
-        if watch is not None:
-            try:
-                yield
-            finally:
-                spark.removeProgressHandler(watch)
-            return
-    stop = threading.Event()
-    thread = threading.Thread(target=_follow, args=(spark, report, stop), name="penstock progress", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        stop.set()
-        thread.join()
-
-
-class _ConnectProgress:
-    """A Connect session's progress handler."""
-
-    def __init__(self, report: ProgressCallback) -> None:
-        self._report = report
-
-    def __call__(self, stages: Any, inflight_tasks: int, operation_id: str, done: bool) -> None:
-        total = sum(stage.num_tasks for stage in stages or ())
-        if total:
-            self._report(sum(stage.num_completed_tasks for stage in stages), total)
-
-
-def _follow(spark: SparkSession, report: ProgressCallback, stop: threading.Event) -> None:
-    tracker = spark.sparkContext.statusTracker()
-    seen: dict[int, tuple[int, int]] = {}
-    while not stop.wait(_POLL_S):
-        for stage in tracker.getActiveStageIds():
-            info = tracker.getStageInfo(stage)
-            if info is not None:
-                seen[stage] = info.numCompletedTasks, info.numTasks
-        if seen:
-            report(sum(done for done, _ in seen.values()), sum(total for _, total in seen.values()))
-
-
-Piece = TypeVar("Piece")
-_CONNECT_TASKS: Final = 4
-
-
-def map_in_workers(
-    spark: SparkSession,
-    pieces: Sequence[Piece],
-    work: Callable[[Piece], Iterator[pa.RecordBatch]],
-    schema: Any,
-) -> DataFrame:
-    """The rows that `work` yields for each piece, one task per piece. `work` and the pieces are pickled.
-
-    `schema` is Spark's; the batches of `work` must have the same columns, in order.
-    """
-
-    def run(numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in numbers:
-            for number in batch.column(0).to_pylist():
-                with as_user_errors():
-                    yield from work(pieces[number])
-
-    count = max(len(pieces), 1)
-    return spark.range(0, len(pieces), 1, count).mapInArrow(run, schema)
-
-
-def gather(spark: SparkSession, pieces: Sequence[Piece], work: Callable[[Piece], bytes]) -> list[bytes]:
-    """The result of `work` for each piece, one task per piece, in order. `work` and the pieces are pickled.
-
-    For small results. With a driver in this process it skips columns and the query plan, which saves two thirds of the
-    time that Spark adds to a short job.
-    """
-    if not pieces:
-        return []
-    with from_spark_errors():
-        if is_connect(spark):
-            rows = map_in_workers(
-                spark, list(enumerate(pieces)), partial(_run_numbered, work), "number int, result binary"
-            )
-            return [bytes(row.result) for row in sorted(rows.collect(), key=lambda row: int(row.number))]
-        return spark.sparkContext.parallelize(pieces, len(pieces)).map(partial(_run_piece, work)).collect()
-
-
-def parallelism(spark: SparkSession) -> int:
-    """How many tasks run at once; a guess under Connect."""
-    return _CONNECT_TASKS if is_connect(spark) else spark.sparkContext.defaultParallelism
-
-
-def is_connect(spark: SparkSession) -> bool:
-    """Whether the driver runs elsewhere."""
-    return type(spark).__module__.startswith("pyspark.sql.connect")
-
-
-def _run_piece(work: Callable[[Piece], bytes], piece: Piece) -> bytes:
-    with as_user_errors():
-        return work(piece)
-
-
-def _run_numbered(work: Callable[[Piece], bytes], piece: tuple[int, Piece]) -> Iterator[pa.RecordBatch]:
-    import pyarrow as pa
-
-    number, content = piece
-    columns = [pa.array([number], pa.int32()), pa.array([work(content)], pa.binary())]
-    yield pa.RecordBatch.from_arrays(columns, ["number", "result"])
-
+# -- sessions ----------------------------------------------------------------------------------------------------------
 
 LOOPBACK: Final = {"spark.connect.grpc.binding.address": "127.0.0.1"}
 
@@ -300,3 +143,169 @@ def _children() -> set[int]:
     """The child processes of this thread; empty if the system does not list them."""
     listed = Path(f"/proc/self/task/{threading.get_native_id()}/children")
     return set(map(int, listed.read_text().split())) if listed.exists() else set()
+
+
+# -- workers -----------------------------------------------------------------------------------------------------------
+
+Piece = TypeVar("Piece")
+_CONNECT_TASKS: Final = 4
+
+
+def map_in_workers(
+    spark: SparkSession,
+    pieces: Sequence[Piece],
+    work: Callable[[Piece], Iterator[pa.RecordBatch]],
+    schema: Any,
+) -> DataFrame:
+    """The rows that `work` yields for each piece, one task per piece. `work` and the pieces are pickled.
+
+    `schema` is Spark's; the batches of `work` must have the same columns, in order.
+    """
+
+    def run(numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in numbers:
+            for number in batch.column(0).to_pylist():
+                with as_user_errors():
+                    yield from work(pieces[number])
+
+    count = max(len(pieces), 1)
+    return spark.range(0, len(pieces), 1, count).mapInArrow(run, schema)
+
+
+def gather(spark: SparkSession, pieces: Sequence[Piece], work: Callable[[Piece], bytes]) -> list[bytes]:
+    """The result of `work` for each piece, one task per piece, in order. `work` and the pieces are pickled.
+
+    For small results. With a driver in this process it skips columns and the query plan, which saves two thirds of the
+    time that Spark adds to a short job.
+    """
+    if not pieces:
+        return []
+    with from_spark_errors():
+        if is_connect(spark):
+            rows = map_in_workers(
+                spark, list(enumerate(pieces)), partial(_run_numbered, work), "number int, result binary"
+            )
+            return [bytes(row.result) for row in sorted(rows.collect(), key=lambda row: int(row.number))]
+        return spark.sparkContext.parallelize(pieces, len(pieces)).map(partial(_run_piece, work)).collect()
+
+
+def parallelism(spark: SparkSession) -> int:
+    """How many tasks run at once; a guess under Connect."""
+    return _CONNECT_TASKS if is_connect(spark) else spark.sparkContext.defaultParallelism
+
+
+def is_connect(spark: SparkSession) -> bool:
+    """Whether the driver runs elsewhere."""
+    return type(spark).__module__.startswith("pyspark.sql.connect")
+
+
+def _run_piece(work: Callable[[Piece], bytes], piece: Piece) -> bytes:
+    with as_user_errors():
+        return work(piece)
+
+
+def _run_numbered(work: Callable[[Piece], bytes], piece: tuple[int, Piece]) -> Iterator[pa.RecordBatch]:
+    import pyarrow as pa
+
+    number, content = piece
+    columns = [pa.array([number], pa.int32()), pa.array([work(content)], pa.binary())]
+    yield pa.RecordBatch.from_arrays(columns, ["number", "result"])
+
+
+# -- progress ----------------------------------------------------------------------------------------------------------
+
+ProgressCallback = Callable[[int, int], object]
+"""Called with the number of finished tasks and of all tasks known so far; by one thread at a time."""
+_POLL_S: Final = 0.25
+
+
+@contextmanager
+def report_progress(spark: SparkSession, report: ProgressCallback) -> Iterator[None]:
+    """Reports the progress of the jobs that run in the block, a few times a second."""
+    if hasattr(spark, "registerProgressHandler"):
+        watch: Any = _ConnectProgress(report)
+        try:
+            spark.registerProgressHandler(watch)
+        except Exception:  # a classic session has the method and refuses it
+            watch = None
+        if watch is not None:
+            try:
+                yield
+            finally:
+                spark.removeProgressHandler(watch)
+            return
+    stop = threading.Event()
+    thread = threading.Thread(target=_follow, args=(spark, report, stop), name="penstock progress", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
+
+
+class _ConnectProgress:
+    """A Connect session's progress handler."""
+
+    def __init__(self, report: ProgressCallback) -> None:
+        self._report = report
+
+    def __call__(self, stages: Any, inflight_tasks: int, operation_id: str, done: bool) -> None:
+        total = sum(stage.num_tasks for stage in stages or ())
+        if total:
+            self._report(sum(stage.num_completed_tasks for stage in stages), total)
+
+
+def _follow(spark: SparkSession, report: ProgressCallback, stop: threading.Event) -> None:
+    tracker = spark.sparkContext.statusTracker()
+    seen: dict[int, tuple[int, int]] = {}
+    while not stop.wait(_POLL_S):
+        for stage in tracker.getActiveStageIds():
+            info = tracker.getStageInfo(stage)
+            if info is not None:
+                seen[stage] = info.numCompletedTasks, info.numTasks
+        if seen:
+            report(sum(done for done, _ in seen.values()), sum(total for _, total in seen.values()))
+
+
+# -- interrupts --------------------------------------------------------------------------------------------------------
+
+_SILENCE_TIMEOUT_S: Final = 3.0
+"""How long Ctrl-C waits until Java is silent."""
+
+
+@contextlib.contextmanager
+def quiet_interrupts() -> Iterator[None]:
+    """In the block, SIGINT raises KeyboardInterrupt, and Java and py4j print nothing more. Main thread only.
+
+    pyspark's handler asks Java to cancel all jobs over the connection that the interrupted call still uses. That fails,
+    and Java prints everything it was doing. Here another thread silences Java first; the jobs end with their session.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def interrupted(number: int, frame: object) -> NoReturn:
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # a second Ctrl-C does not wait
+        thread = threading.Thread(target=silence_spark, name="penstock hush", daemon=True)
+        thread.start()
+        thread.join(_SILENCE_TIMEOUT_S)
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGINT, interrupted)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def silence_spark() -> None:
+    """Turns off the logging of Java and py4j. Call it in a new thread: connections are per thread."""
+    from pyspark import SparkContext
+
+    logging.getLogger("py4j").setLevel(logging.CRITICAL + 1)
+    with contextlib.suppress(Exception):  # no local Java if the session belongs to a remote Connect server
+        java = SparkContext._gateway.jvm  # type: ignore[union-attr]
+        logging_of_java = java.org.apache.logging.log4j
+        logging_of_java.core.config.Configurator.setRootLevel(logging_of_java.Level.OFF)
+        java.java.lang.System.setErr(java.java.io.PrintStream(java.java.io.OutputStream.nullOutputStream()))

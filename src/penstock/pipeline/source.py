@@ -43,6 +43,9 @@ from penstock.pipeline.rows import BROKER, RowShape
 if TYPE_CHECKING:
     import pyarrow as pa
 
+
+# -- schemas -----------------------------------------------------------------------------------------------------------
+
 _NATIVE: Final[dict[str, DataType]] = {
     "topic": StringType(),
     BROKER: StringType(),
@@ -124,6 +127,9 @@ def check_schema(schema: StructType, options: Options) -> None:
             )
         if not field.nullable:
             raise BadSettings(f"the schema says that column '{field.name}' is never null; leave NOT NULL out")
+
+
+# -- the source --------------------------------------------------------------------------------------------------------
 
 
 class RocketMQSource(DataSource):

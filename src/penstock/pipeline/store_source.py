@@ -41,6 +41,9 @@ _PAGE_UNITS: Final = 1 << 12
 _SAMPLED_PAGES: Final = 64
 
 
+# -- one store ---------------------------------------------------------------------------------------------------------
+
+
 class SingleStore:
     """The files of one store. Not thread-safe."""
 
@@ -243,6 +246,8 @@ def log_queue(broker: str) -> Queue:
     """The pseudo queue that represents a store's log."""
     return Queue(LOG, broker, 0)
 
+
+# -- several stores ----------------------------------------------------------------------------------------------------
 
 _FILE_URI: Final = re.compile(r"^file:(//)?(?=/)")
 

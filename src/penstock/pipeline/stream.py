@@ -46,6 +46,9 @@ Size = Callable[[Queue, int, int], int]
 _MAX_ESTIMATES = 8
 
 
+# -- offsets -----------------------------------------------------------------------------------------------------------
+
+
 def to_json(offsets: Mapping[Queue, int]) -> dict[str, Any]:
     """The offsets as nested dictionaries, sorted by topic, broker and queue id."""
     document: dict[str, Any] = {}
@@ -97,6 +100,8 @@ def within_bytes(first: Mapping[Queue, int], last: Mapping[Queue, int], max_byte
         tries += 1
     return dict(last)
 
+
+# -- queues ------------------------------------------------------------------------------------------------------------
 
 log = logging.getLogger("penstock.pipeline")
 _MAX_BATCH_BYTES: Final = 1 << 30
@@ -239,6 +244,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         except PenstockError as error:
             log.warning("rocketmq: progress was not mirrored to group %s: %s", self._options.progress_group, error)
 
+
+# -- the published log -------------------------------------------------------------------------------------------------
 
 FORMAT: Final = "penstock-log"
 _MIN_PIECE: Final = 4 << 20

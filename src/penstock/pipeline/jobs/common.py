@@ -42,6 +42,9 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 
+# -- input -------------------------------------------------------------------------------------------------------------
+
+
 class JobInput(msgspec.Struct, frozen=True, kw_only=True):
     """A job's input: stores by folder or glob, with a broker.conf and settings for all of them; or name servers."""
 
@@ -77,6 +80,8 @@ class JobInput(msgspec.Struct, frozen=True, kw_only=True):
             for name, path in name_stores(find_paths(self.stores)).items()
         }
 
+
+# -- batch log ---------------------------------------------------------------------------------------------------------
 
 Entry = TypeVar("Entry")
 
@@ -133,6 +138,8 @@ def locked_folder(folder: Path, busy: str) -> Iterator[None]:
     finally:
         lock.release()
 
+
+# -- reading -----------------------------------------------------------------------------------------------------------
 
 CORRUPT: Final = "_corrupt"
 USERS_TOPICS: Final = rf"(?!(?:{'|'.join(map(re.escape, sorted(NOT_FOR_SENDING)))})$).*"

@@ -149,11 +149,11 @@ def dispatch(
 
 def _create_checkpoint(root: Path) -> Path:
     """Creates an empty folder and removes those of killed jobs of this store. The caller holds the job's lock."""
-    place = _MEMORY_FOLDER if _MEMORY_FOLDER.is_dir() else Path(tempfile.gettempdir())
+    parent = _MEMORY_FOLDER if _MEMORY_FOLDER.is_dir() else Path(tempfile.gettempdir())
     prefix = f"penstock-dispatch-{zlib.crc32(os.fsencode(root)):08x}-"
-    for left in place.glob(f"{prefix}*"):
+    for left in parent.glob(f"{prefix}*"):
         shutil.rmtree(left, ignore_errors=True)
-    return Path(tempfile.mkdtemp(prefix=prefix, dir=place))
+    return Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
 
 
 class _BatchBuilder:

@@ -30,6 +30,9 @@ from penstock.pipeline.store_source import LOG, StoreSource
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+
+# -- the query ---------------------------------------------------------------------------------------------------------
+
 Mask = npt.NDArray[np.bool_]
 
 
@@ -137,6 +140,8 @@ def _equals(found: Any, value: str) -> bool:
         return False
     return type(found) is type(query) and found == query
 
+
+# -- the job -----------------------------------------------------------------------------------------------------------
 
 CORRUPT: Final = "_corrupt"
 

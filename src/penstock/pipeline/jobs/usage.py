@@ -35,6 +35,9 @@ from penstock.pipeline.store_tasks import LogTask
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+
+# -- counts ------------------------------------------------------------------------------------------------------------
+
 _PER_OCTAVE: Final = 8
 CLASSES: Final = 32 * _PER_OCTAVE
 """The number of size classes."""
@@ -118,6 +121,8 @@ def merge(tallies: Iterable[KeyCounts]) -> KeyCounts:
             sums.setdefault(key, Count(classes={})).add(count)
     return KeyCounts(sorted(sums.items(), key=lambda each: each[0]), flaws)
 
+
+# -- counting ----------------------------------------------------------------------------------------------------------
 
 _SUM_ROWS: Final = 1 << 16
 _MAX_TABLE_CODES: Final = 1 << 20
@@ -276,14 +281,16 @@ def _hour_numbers(hours: Longs, none: Texts) -> Longs:
 
 
 def _bytes(view: memoryview, texts: Texts, row: int) -> bytes:
-    place, length = int(texts[0][row]), int(texts[1][row])
-    return bytes(view[place : place + length]) if length > 0 else b""
+    start, length = int(texts[0][row]), int(texts[1][row])
+    return bytes(view[start : start + length]) if length > 0 else b""
 
 
 def _address(host: bytes) -> str:
     """An address without its port."""
     return decode_host(host + bytes(4)).rpartition(":")[0]
 
+
+# -- the job -----------------------------------------------------------------------------------------------------------
 
 _GROWTH_DAYS: Final = 7
 
@@ -399,6 +406,9 @@ def _per_day(store: str, tally: KeyCounts) -> int:
     newest = max(hours)
     oldest = max(min(hours), newest - 24 * _GROWTH_DAYS + 1)
     return sum(size for hour, size in hours.items() if hour >= oldest) * 24 // (newest - oldest + 1)
+
+
+# -- the page ----------------------------------------------------------------------------------------------------------
 
 
 def page(found: Usage) -> str:

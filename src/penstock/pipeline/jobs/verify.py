@@ -44,6 +44,9 @@ from penstock.store.readonly.store_folder import StoreFolder, quiet_log
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+
+# -- on workers --------------------------------------------------------------------------------------------------------
+
 _TASK_BYTES: Final = 16 << 20
 _MAX_TASK_PIECES: Final = 64
 
@@ -156,6 +159,9 @@ def _unpickle(data: bytes) -> Any:
     return pickle.loads(data)
 
 
+# -- one store ---------------------------------------------------------------------------------------------------------
+
+
 class AuditCase:
     """The audit of one store. Not thread-safe. After a failure it asks for no more pieces."""
 
@@ -260,6 +266,8 @@ class AuditCase:
         self._plan = None
         self.problem = problem
 
+
+# -- the job -----------------------------------------------------------------------------------------------------------
 
 FINDINGS: Final = (
     "store string, severity string, kind string, path string, offset bigint, what string, messages bigint, "

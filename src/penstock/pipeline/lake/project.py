@@ -20,6 +20,8 @@ from penstock.pipeline.jobs.common import JobInput
 from penstock.pipeline.plan import open_source
 from penstock.pipeline.session import LOOPBACK
 
+# -- files of a new lake -----------------------------------------------------------------------------------------------
+
 OWN_SETTINGS: Final = {
     "spark.sql.catalogImplementation": "hive",
     "spark.sql.warehouse.dir": "{folder}/tables",
@@ -119,6 +121,10 @@ def consumer_lag():
     return tables.consumer_lag(here)
 '''
 TRANSFORMATIONS: Final = {"raw.py": _RAW, "topics.py": _TOPICS, "views.py": _VIEWS}
+
+
+# -- the lake ----------------------------------------------------------------------------------------------------------
+
 FILE: Final = "lake.yml"
 SPEC_FILE: Final = "spark-pipeline.yml"
 DECODERS: Final = ("json", "text", "none")
@@ -185,7 +191,7 @@ class Lake(msgspec.Struct, frozen=True, kw_only=True):
                     path=path,
                 )
             if each.schema and each.decode != "json":
-                raise BadSettings(f"topic {each.topic}: a schema goes with decode: json", path=path)
+                raise BadSettings(f"topic {each.topic}: a schema needs decode: json", path=path)
             if each.table in tables:
                 raise BadSettings(
                     f"topics {tables[each.table]} and {each.topic} would have the same table; leave one of them out",

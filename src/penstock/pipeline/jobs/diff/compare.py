@@ -48,6 +48,8 @@ from penstock.pipeline.jobs.diff.report import (
 from penstock.pipeline.ranges import Flaw, ReadTask
 from penstock.protocol.compression import inflate_body
 
+# -- equality ----------------------------------------------------------------------------------------------------------
+
 POSITION: Final = ("topic", "queue_id", "queue_offset")
 EXACT: Final = ("body", "properties", "born_timestamp", "born_host", "flag", "sys_flag", "reconsume_times")
 LOOSE: Final = ("body", "properties", "flag", "sys_flag")
@@ -89,6 +91,9 @@ def _digest(row: dict[str, Any], properties: dict[str, str], *, exact: bool) -> 
         digest.update(b"%d:" % len(data))
         digest.update(data)
     return digest.digest()
+
+
+# -- matching leftovers ------------------------------------------------------------------------------------------------
 
 
 class Leftover(NamedTuple):
@@ -197,6 +202,9 @@ def _difference(kind: str, a: Leftover | None, b: Leftover | None) -> Difference
         unique_key=(a and a.unique_key) or (b and b.unique_key) or "",
         what=(a and a.what) or (b and b.what) or "",
     )
+
+
+# -- a worker's task ---------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)

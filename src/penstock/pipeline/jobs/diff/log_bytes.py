@@ -28,24 +28,24 @@ if TYPE_CHECKING:
 EXAMPLES: Final = 20
 _BLOCK: Final = 1 << 20
 _MERGE_DISTANCE: Final = 4096
-"""Differences that lie nearer together make one range."""
+"""Differences closer than this are merged into one range."""
 _MAX_RANGES: Final = 1000
-"""Of one piece; the last one then reaches to the piece's last difference."""
+"""Per piece; the last range then extends to the piece's last difference."""
 _POSITION: Final = ("topic", "queue_id", "queue_offset", "physical_offset", "store_size")
 
 
 class DifferingRange(msgspec.Struct, frozen=True):
-    """Positions `start` to `stop` (exclusive), of which `count` bytes are not the same."""
+    """Positions `start` to `stop` (exclusive), of which `count` bytes differ."""
 
     start: int
     stop: int
     count: int
     missing: str = ""
-    """`a` or `b`, where that side has no file."""
+    """`a` or `b` if that side has no file."""
 
 
 class LogMessage(msgspec.Struct, frozen=True):
-    """A message of one side that covers the first byte of a range."""
+    """The message of one side that covers the first byte of a range."""
 
     topic: str
     queue_id: int
@@ -54,7 +54,7 @@ class LogMessage(msgspec.Struct, frozen=True):
 
 
 class Example(msgspec.Struct, frozen=True):
-    """A range that differs, and what lies at its begin; None where a side has no valid record there."""
+    """A range that differs, and the messages at its start; None if a side has no valid record there."""
 
     where: DifferingRange
     a: LogMessage | None
@@ -62,7 +62,7 @@ class Example(msgspec.Struct, frozen=True):
 
 
 class LogDiff(msgspec.Struct, frozen=True, kw_only=True):
-    """What was found. A side's range: the first byte that is there, and the end."""
+    """The result. A side's range is its first byte and its end."""
 
     a: str
     b: str
@@ -73,7 +73,7 @@ class LogDiff(msgspec.Struct, frozen=True, kw_only=True):
     differing: int
     """Bytes."""
     first: int | None
-    """The first position that differs, None if none does."""
+    """The first position that differs, None if the logs are equal."""
     examples: list[Example]
 
     @property
@@ -95,13 +95,13 @@ def diff_bytes(spark: SparkSession, sides: Sides, examples: int = EXAMPLES) -> L
 
 
 def diff_bytes_here(sides: Sides, examples: int = EXAMPLES) -> LogDiff:
-    """Compares in this process: the same, without Spark."""
+    """Compares in this process, without Spark."""
     with _Logs(sides) as logs:
         return logs.report([each for piece in logs.pieces for each in differing_ranges(*piece)], examples)
 
 
 def differing_ranges(a: LogTask, b: LogTask) -> list[DifferingRange]:
-    """Where the same range of two logs differs."""
+    """The differing parts of the same range of two logs."""
     found: list[DifferingRange] = []
     with closing(a.files.log()) as log_a, closing(b.files.log()) as log_b:
         at = a.start
@@ -133,7 +133,7 @@ def _bytes(file: MappedFile, start: int, stop: int) -> np.ndarray[tuple[int], np
 
 
 def _add(found: list[DifferingRange], more: Sequence[DifferingRange]) -> None:
-    """Appends ranges; those that touch, or are too many, become one."""
+    """Appends ranges; merges those that touch, or exceed the limit."""
     for each in more:
         last = found[-1] if found else None
         near = last is not None and last.missing == each.missing and each.start - last.stop <= _MERGE_DISTANCE
@@ -148,7 +148,7 @@ def _differing_ranges_packed(piece: tuple[LogTask, LogTask]) -> bytes:
 
 
 class _Logs:
-    """Two logs, cut into pieces at the same positions."""
+    """Two logs, split into pieces at the same positions."""
 
     def __init__(self, sides: Sides) -> None:
         sides.check()
@@ -209,7 +209,7 @@ class _Logs:
 
 
 def _at(task: LogTask, position: int) -> LogMessage | None:
-    """The message whose record covers a position, found by walking its file from the begin."""
+    """The message whose record covers a position, found by scanning its file from the start."""
     files = task.files
     first = max(position - position % files.log_file_size, files.log_min)
     for page in LogTask(files, first, position + 1, False).pages(_POSITION):

@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
+
+# -- values ------------------------------------------------------------------------------------------------------------
+
 REASON: Final = "_reason"
 _MISFIT: Final = "_misfit"
 
@@ -79,6 +82,8 @@ def json_columns(decode: Decode) -> StructType:
         raise BadSettings(f"--schema must name columns, as in `id bigint, name string` ({first})") from None
     return made
 
+
+# -- batches -----------------------------------------------------------------------------------------------------------
 
 ONCE: Final = "once"
 _MICROS: Final = "spark.sql.parquet.outputTimestampType"

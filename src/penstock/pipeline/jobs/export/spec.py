@@ -28,6 +28,8 @@ from penstock.pipeline.jobs.common import locked_folder
 from penstock.store.atomic_files import read_sealed, write_sealed
 from penstock.store.io import Files
 
+# -- spec and folder ---------------------------------------------------------------------------------------------------
+
 FORMATS: Final = ("parquet", "json", "delta", "iceberg")
 BAD: Final = "_bad"
 
@@ -127,6 +129,8 @@ def _difference(before: Export, now: Export) -> str:
             return f"--{name.removesuffix('_ms').removesuffix('s' if name == 'topics' else '')}"
     return ""
 
+
+# -- files of a batch --------------------------------------------------------------------------------------------------
 
 NO_VALUE: Final = "__HIVE_DEFAULT_PARTITION__"
 _CHUNK: Final = 1 << 20

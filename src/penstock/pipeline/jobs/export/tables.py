@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from pyiceberg.table import Table
 
 
+# -- Delta -------------------------------------------------------------------------------------------------------------
+
+
 def commit_delta(root: Path, batch: ExportedBatch) -> None:
     """Idempotent: does nothing if the batch is in the table. Raises MissingPackage."""
     check_delta()
@@ -73,6 +76,9 @@ def check_delta() -> None:
         import deltalake  # noqa: F401
     except ModuleNotFoundError:
         raise MissingPackage("Delta tables need the package deltalake: pip install 'penstock[delta]'") from None
+
+
+# -- Iceberg -----------------------------------------------------------------------------------------------------------
 
 
 def commit_iceberg(spec: Export, batch: ExportedBatch) -> None:

@@ -50,32 +50,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import Column, DataFrame
 
-_PIECES_PER_SECOND: Final = 10
 
-
-def paced(
-    batches: Iterable[pa.RecordBatch],
-    rate: int,
-    *,
-    clock: Callable[[], float] = time.monotonic,
-    sleep: Callable[[float], None] = time.sleep,
-) -> Iterator[pa.RecordBatch]:
-    """Yields the rows at `rate` per second, in pieces of a tenth of a second. Does not catch up after a delay.
-
-    Ends only when the last piece's time is over, so that a next batch can follow at once.
-    """
-    size = max(1, rate // _PIECES_PER_SECOND)
-    due = clock()
-    for batch in batches:
-        for first in range(0, batch.num_rows, size):
-            if (wait := due - clock()) > 0:
-                sleep(wait)
-            piece = batch.slice(first, size)
-            due = max(due, clock()) + piece.num_rows / rate
-            yield piece
-    if (wait := due - clock()) > 0:
-        sleep(wait)
-
+# -- target ------------------------------------------------------------------------------------------------------------
 
 _NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,100}")
 
@@ -126,6 +102,8 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
         state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
         return Path(state) / "penstock" / "replay" / name
 
+
+# -- mapping -----------------------------------------------------------------------------------------------------------
 
 REASON: Final = "_why"
 """Why a row cannot be sent; null if it can."""
@@ -245,8 +223,8 @@ def _properties(properties: Column | None, have: set[str], name: str) -> Column 
         kept = f.map_filter(properties, lambda key, value: ~key.isin(*_BROKER_PROPERTIES) & value.isNotNull())
     if not have.issuperset(_POSITION_COLUMNS):
         return kept
-    place = f.concat_ws("/", f.lit(name), *(f.col(column).cast("string") for column in _POSITION_COLUMNS))
-    unique = f.upper(f.substring(f.sha2(place, 256), 1, 32))
+    position = f.concat_ws("/", f.lit(name), *(f.col(column).cast("string") for column in _POSITION_COLUMNS))
+    unique = f.upper(f.substring(f.sha2(position, 256), 1, 32))
     fresh = f.create_map(f.lit(UNIQ_KEY), unique)
     if kept is None:
         return fresh
@@ -266,6 +244,8 @@ def _reject_reason() -> Column:
         .when(~topic.rlike(rf"^[%|a-zA-Z0-9_-]{{1,{MAX_TOPIC_LENGTH}}}$"), "its topic's name is not valid")
     )
 
+
+# -- batches -----------------------------------------------------------------------------------------------------------
 
 _PREVIEW_ROWS: Final = 5
 _PREVIEW_CHARS: Final = 80
@@ -380,3 +360,32 @@ def _dry_run_preview(rows: DataFrame) -> dict[str, Any]:
 def _text(value: Any) -> str:
     text = bytes(value).decode("utf-8", "backslashreplace") if isinstance(value, bytes | bytearray) else str(value)
     return text if len(text) <= _PREVIEW_CHARS else f"{text[:_PREVIEW_CHARS]}…"
+
+
+# -- rate limit --------------------------------------------------------------------------------------------------------
+
+_PIECES_PER_SECOND: Final = 10
+
+
+def paced(
+    batches: Iterable[pa.RecordBatch],
+    rate: int,
+    *,
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> Iterator[pa.RecordBatch]:
+    """Yields the rows at `rate` per second, in pieces of a tenth of a second. Does not catch up after a delay.
+
+    Ends only when the last piece's time is over, so that a next batch can follow at once.
+    """
+    size = max(1, rate // _PIECES_PER_SECOND)
+    due = clock()
+    for batch in batches:
+        for first in range(0, batch.num_rows, size):
+            if (wait := due - clock()) > 0:
+                sleep(wait)
+            piece = batch.slice(first, size)
+            due = max(due, clock()) + piece.num_rows / rate
+            yield piece
+    if (wait := due - clock()) > 0:
+        sleep(wait)
