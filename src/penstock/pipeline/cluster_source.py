@@ -33,7 +33,7 @@ from penstock.protocol.bodies.tables import GroupList
 from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.protocol.headers.admin import TopicName
 
-# -- probing queues ----------------------------------------------------------------------------------------------------
+# -- probing queues --------------------------------------------------------------------------------------------------
 
 _SAMPLE_SIZE: Final = 32
 _NEVER: Final = 1 << 63
@@ -63,16 +63,16 @@ class QueueProbe:
         """
         if low >= high:
             return high
-        begin, step = min(max(await self._hint(queue, timestamp), low), high - 1), 1
-        found = await self._message_at(queue, begin, high)
+        start, step = min(max(await self._hint(queue, timestamp), low), high - 1), 1
+        found = await self._message_at(queue, start, high)
         if found.timestamp >= timestamp:  # the border is here or before: find a message that is too early
             below, above = low - 1, found
-            while (at := begin - step) >= low:
+            while (at := start - step) >= low:
                 probed = await self._message_at(queue, at, high)
                 if probed.timestamp < timestamp:
                     below = probed.offset
                     break
-                above, begin, step = probed, at, 2 * step
+                above, start, step = probed, at, 2 * step
         else:  # the border is after: find a message that is late enough
             below, above = found.offset, _StoredMessage(high, _NEVER)
             while (at := below + step) < high:
@@ -127,7 +127,7 @@ class QueueProbe:
         return None if not len(rows) else 1 << (int(rows["size"].mean()) - 1).bit_length()
 
 
-# -- the source --------------------------------------------------------------------------------------------------------
+# -- the source ------------------------------------------------------------------------------------------------------
 
 _ROUTES_TTL_S: Final = 1.0
 _DEFAULT_SIZE: Final = 1024
@@ -163,7 +163,7 @@ class ClusterSource:
         measured = {queue.topic for queue in self._bounds}
         self._bounds = self._link.run(self._load_bounds(measured))
 
-    # -- queues and offsets ---------------------------------------------------------------------------------------
+    # -- queues and offsets ----------------------------------------------------------------------------------
 
     def topics(self) -> list[str]:
         """All topics except the cluster's system topics; with retry and dead-letter topics."""
@@ -202,7 +202,7 @@ class ClusterSource:
             self._sizes |= self._link.run(self._mean_sizes())
         return self._sizes.get(queue, _DEFAULT_SIZE) * max(0, stop - start)
 
-    # -- tasks and progress ----------------------------------------------------------------------------------------
+    # -- tasks and progress ----------------------------------------------------------------------------------
 
     def tasks(self, spans: Sequence[Sequence[OffsetRange]]) -> list[ReadTask]:
         tags, fail = self._options.tags, self._options.fail_on_data_loss
@@ -218,7 +218,7 @@ class ClusterSource:
         topics = tuple({queue.topic for queue in offsets})
         self._link.run(self._link.with_retries(commit, f"committing offsets of group {group}", topics))
 
-    # -- in the link's loop ------------------------------------------------------------------------------
+    # -- in the link's loop ----------------------------------------------------------------------------------
 
     async def _topic_names(self) -> list[str]:
         return await TopicAdmin(self._link.instance, ClusterAdmin(self._link.instance)).names()
@@ -235,17 +235,17 @@ class ClusterSource:
         routes = self._link.instance.routes
         topics = list(topics)
 
-        async def find(topic: str, there: set[str]) -> Route | None:
+        async def find(topic: str, existing: set[str]) -> Route | None:
             if self._routes.get(topic) is not None:
                 await routes.refresh([topic])
-            elif topic not in there:
+            elif topic not in existing:
                 return None  # a name server may still return the route that the topic would be created with
             return await routes.find(topic)
 
         async def find_all() -> list[Route | None]:
             is_new = any(self._routes.get(topic) is None for topic in topics)
-            there = set(await self._topic_names()) if is_new else set()
-            return await gather_limited(find(topic, there) for topic in topics)
+            existing = set(await self._topic_names()) if is_new else set()
+            return await gather_limited(find(topic, existing) for topic in topics)
 
         loaded = await self._link.with_retries(find_all, "loading routes")
         self._routes |= dict(zip(topics, loaded, strict=True))
@@ -257,10 +257,10 @@ class ClusterSource:
 
         async def load() -> Bounds:
             routes = [await self._link.instance.routes.find(topic) for topic in topics]
-            some = await gather_limited(
+            by_broker = await gather_limited(
                 self._broker_bounds(route, broker) for route in routes for broker in route.masters
             )
-            return {queue: bounds for each in some for queue, bounds in each.items()}
+            return {queue: bounds for each in by_broker for queue, bounds in each.items()}
 
         return await self._link.with_retries(load, doing, topics) if topics else {}
 
@@ -289,8 +289,8 @@ class ClusterSource:
         return {queue: found[queue] for queue in wanted}
 
     async def _queue_bounds(self, queue: Queue) -> tuple[int, int]:
-        offsets, asked = self._link.offsets, message_queue(queue)
-        low, high = await asyncio.gather(offsets.min_offset(asked), offsets.max_offset(asked))
+        offsets, queue_name = self._link.offsets, message_queue(queue)
+        low, high = await asyncio.gather(offsets.min_offset(queue_name), offsets.max_offset(queue_name))
         return max(0, low), max(0, high)
 
     async def _committed(self, group: str, queue: Queue) -> int | None:

@@ -49,7 +49,7 @@ log = logging.getLogger("penstock.pipeline")
 T = TypeVar("T")
 
 
-# -- the client --------------------------------------------------------------------------------------------------------
+# -- the client ------------------------------------------------------------------------------------------------------
 
 _TIMEOUT_S: Final = 10.0
 """Per request: a page from a cold disk takes a broker longer than the usual client timeout."""
@@ -110,7 +110,7 @@ class ClusterLink:
     def __exit__(self, *error: object) -> None:
         self.close()
 
-    # -- in its loop -------------------------------------------------------------------------------------
+    # -- in its loop -----------------------------------------------------------------------------------------
 
     async def with_retries(self, ask: Callable[[], Awaitable[T]], doing: str, topics: tuple[str, ...] = ()) -> T:
         """Calls `ask` until it succeeds, while the cluster is briefly away.
@@ -198,7 +198,7 @@ async def _create_instance(config: ClientConfig) -> ClientInstance:
     return ClientInstance(config)
 
 
-# -- pulling a range ---------------------------------------------------------------------------------------------------
+# -- pulling a range -------------------------------------------------------------------------------------------------
 
 _MAX_MESSAGES: Final = 1024
 """Per pull; brokers have their own limit, 32 by default."""
@@ -257,11 +257,13 @@ class RangePuller:
                 yield RecordPage(queue, memoryview(page.body)[:size], inside, tuple(flaws))
             at = following
 
-    async def _missing(self, span: OffsetRange, start: int, stop: int, there: Longs, known: list[Flaw]) -> list[Flaw]:
+    async def _missing(
+        self, span: OffsetRange, start: int, stop: int, received: Longs, known: list[Flaw]
+    ) -> list[Flaw]:
         """Flaws for messages of a range that the broker skipped; reports deleted ones as lost."""
-        if len(there) == stop - start:
+        if len(received) == stop - start:
             return []
-        accounted = {flaw.queue_offset for flaw in known}.union(there.tolist())
+        accounted = {flaw.queue_offset for flaw in known}.union(received.tolist())
         missing = [number for number in range(start, stop) if number not in accounted]
         if not missing:
             return []
@@ -291,9 +293,9 @@ def valid_rows(body: bytes | memoryview, queue: Queue, at: int) -> tuple[Rows, F
     room = np.empty(len(body) // MIN_RECORD_SIZE + 1, ROW)
     count, _, reason = kernels.loose_rows(body, 0, True, room)
     rows = room[:count]
-    kept = _count_of_queue(body, rows, queue, at)
-    if kept < count:
-        return rows[:kept], _queue_flaw(queue, "a record belongs to another message")
+    valid = _count_of_queue(body, rows, queue, at)
+    if valid < count:
+        return rows[:valid], _queue_flaw(queue, "a record belongs to another message")
     if reason != Reason.STOP:
         return rows, _queue_flaw(queue, f"a record is damaged ({Reason(reason).name})")
     return rows, None
@@ -307,9 +309,9 @@ def _count_of_queue(body: bytes | memoryview, rows: Rows, queue: Queue, at: int)
     good &= numbers > np.concatenate(([at - 1], numbers[:-1]))
     count = len(rows) if good.all() else int(good.argmin())
     lengths = rows["size"][:count].astype(np.int64)
-    places = np.cumsum(lengths) - lengths + rows["topic_at"][:count]
+    positions = np.cumsum(lengths) - lengths + rows["topic_at"][:count]
     names = np.empty((count, len(topic)), np.uint8)
-    kernels.gather(body, places, np.full(count, len(topic), np.int32), names.reshape(-1))
+    kernels.gather(body, positions, np.full(count, len(topic), np.int32), names.reshape(-1))
     same = (names == topic).all(axis=1)
     return count if same.all() else int(same.argmin())
 
@@ -322,7 +324,7 @@ def _queue_flaw(queue: Queue, what: str, queue_offset: int | None = None) -> Fla
     return Flaw(queue.topic, queue.queue_id, queue_offset, None, what)
 
 
-# -- prefetching -------------------------------------------------------------------------------------------------------
+# -- prefetching -----------------------------------------------------------------------------------------------------
 
 _RANGE_MESSAGES: Final = 256
 """Messages of one range."""
@@ -400,7 +402,7 @@ def _ranges(spans: Iterable[OffsetRange]) -> Iterator[tuple[OffsetRange, int, in
             yield span, start, min(start + _RANGE_MESSAGES, span.stop)
 
 
-# -- tasks -------------------------------------------------------------------------------------------------------------
+# -- tasks -----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -416,12 +418,12 @@ class ClusterTask:
         """Raises DataLost, Unreachable if a broker stays away, Refused if it refuses."""
         schema = select_columns(columns)
         with ClusterLink(self.access, reached=True) as link:
-            reading = _PageReader(link, self)
+            reader = _PageReader(link, self)
             try:
-                while pieces := link.run(reading.page()):
+                while pieces := link.run(reader.page()):
                     yield _page(pieces, schema)
             finally:
-                link.run(reading.close())
+                link.run(reader.close())
 
 
 class _PageReader:

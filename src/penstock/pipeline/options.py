@@ -35,7 +35,7 @@ _UNITS |= {"b": 1, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30}
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 
 
-# -- values of options -------------------------------------------------------------------------------------------------
+# -- values of options -----------------------------------------------------------------------------------------------
 
 
 class OffsetSpec(msgspec.Struct, frozen=True):
@@ -191,7 +191,7 @@ def _number(topic: str, queue_id: str, number: Any) -> int:
     return number
 
 
-# -- the options -------------------------------------------------------------------------------------------------------
+# -- the options -----------------------------------------------------------------------------------------------------
 
 ALL, READ, BATCH, STREAM, WRITE = (Section(use, Origin.PENSTOCK) for use in ("all", "read", "batch", "stream", "write"))
 _SPARKS_OWN: Final = re.compile(

@@ -23,7 +23,7 @@ Offsets = dict[Queue, int]
 _MAX_TOPICS_LISTED = 20
 
 
-# -- queues and offsets ------------------------------------------------------------------------------------------------
+# -- queues and offsets ----------------------------------------------------------------------------------------------
 
 
 def choose_queues(source: MessageSource, options: Options, *, must_exist: bool = True) -> list[Queue]:
@@ -105,8 +105,8 @@ def _starts_by_time(source: MessageSource, times: Mapping[Queue, int], options: 
     offsets: Offsets = {}
     for queue, timestamp in times.items():
         offsets[queue] = offset = source.offset_at(queue, timestamp)
-        nothing = offset >= source.bounds(queue)[1]
-        if nothing and options.starting_offsets_by_timestamp_strategy == "error":
+        is_empty = offset >= source.bounds(queue)[1]
+        if is_empty and options.starting_offsets_by_timestamp_strategy == "error":
             raise BadSettings(
                 f"{name}: {describe(queue)} has no message stored at or after {timestamp}; "
                 "set startingOffsetsByTimestampStrategy=latest to begin at its end"
@@ -157,7 +157,7 @@ def describe(queue: Queue) -> str:
     return f"topic {queue.topic} queue {queue.queue_id}" + (f" (broker {queue.broker})" if queue.broker else "")
 
 
-# -- ranges ------------------------------------------------------------------------------------------------------------
+# -- ranges ----------------------------------------------------------------------------------------------------------
 
 
 def check_range(source: MessageSource, queue: Queue, start: int, stop: int, options: Options) -> tuple[int, int]:
@@ -192,7 +192,7 @@ def spans_between(source: MessageSource, first: Offsets, last: Offsets, options:
     return spans
 
 
-# -- tasks -------------------------------------------------------------------------------------------------------------
+# -- tasks -----------------------------------------------------------------------------------------------------------
 
 _MIN_TASKS: Final = 16
 """Small queues share tasks, as long as at least this many remain."""

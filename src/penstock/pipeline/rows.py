@@ -25,7 +25,7 @@ from penstock.pipeline.options import Options
 from penstock.pipeline.ranges import Flaw, ReadTask, RowPage
 from penstock.protocol.compression import MAX_SIZE, inflate_body
 
-# -- bodies ------------------------------------------------------------------------------------------------------------
+# -- bodies ----------------------------------------------------------------------------------------------------------
 
 _MAX_PIECE_BYTES: Final = 64 << 20
 """Bytes of unpacked bodies in one piece; the body that crosses the limit is the last."""
@@ -83,7 +83,7 @@ def _piece(
     return InflatedRows(first, part.set_column(at, part.schema.field(at), column), tuple(failures))
 
 
-# -- columns -----------------------------------------------------------------------------------------------------------
+# -- columns ---------------------------------------------------------------------------------------------------------
 
 BROKER: Final = "broker"
 _LOG_APPEND_TIME: Final = 1
@@ -138,7 +138,7 @@ def make_column(name: str, batch: pa.RecordBatch, *, kafka: bool) -> pa.Array:
     return _KAFKA[name][1](batch) if kafka else batch.column(name)
 
 
-# -- rows --------------------------------------------------------------------------------------------------------------
+# -- rows ------------------------------------------------------------------------------------------------------------
 
 _COALESCE_ROWS: Final = 20_000
 _COALESCE_BYTES: Final = 8 << 20
@@ -219,11 +219,13 @@ class RowShape(msgspec.Struct, frozen=True):
             )
             if flaws and batch.num_rows:
                 positions = batch.column(self._position_column).to_numpy()
-                here = [flaw for flaw in flaws if self._position_of(flaw) < positions[-1]]
-                flaws = flaws[len(here) :]
-                together = pa.concat_batches([made, self._flaw_rows(here, page.broker, schema)])
-                order = np.argsort(np.append(positions, [self._position_of(flaw) for flaw in here]), kind="stable")
-                made = together.take(pa.array(order))
+                before_last = [flaw for flaw in flaws if self._position_of(flaw) < positions[-1]]
+                flaws = flaws[len(before_last) :]
+                joined = pa.concat_batches([made, self._flaw_rows(before_last, page.broker, schema)])
+                order = np.argsort(
+                    np.append(positions, [self._position_of(flaw) for flaw in before_last]), kind="stable"
+                )
+                made = joined.take(pa.array(order))
             yield made
         if flaws:
             yield self._flaw_rows(flaws, page.broker, schema)
@@ -330,19 +332,19 @@ def _with_keys(batch: pa.RecordBatch, keys: pa.Array) -> pa.Array:
 
 def _coalesced(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Joins small batches: a batch costs Spark the same whatever its size."""
-    held: list[pa.RecordBatch] = []
+    pending: list[pa.RecordBatch] = []
     rows = size = 0
     for batch in batches:
         if not batch.num_rows:
             continue
-        if not held and batch.nbytes >= _SMALL_BATCH:
+        if not pending and batch.nbytes >= _SMALL_BATCH:
             yield batch
             continue
-        held.append(batch)
+        pending.append(batch)
         rows += batch.num_rows
         size += batch.nbytes
         if rows >= _COALESCE_ROWS or size >= _COALESCE_BYTES:
-            yield pa.concat_batches(held)
-            held, rows, size = [], 0, 0
-    if held:
-        yield pa.concat_batches(held)
+            yield pa.concat_batches(pending)
+            pending, rows, size = [], 0, 0
+    if pending:
+        yield pa.concat_batches(pending)

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 
-# -- sessions ----------------------------------------------------------------------------------------------------------
+# -- sessions --------------------------------------------------------------------------------------------------------
 
 LOOPBACK: Final = {"spark.connect.grpc.binding.address": "127.0.0.1"}
 
@@ -145,7 +145,7 @@ def _children() -> set[int]:
     return set(map(int, listed.read_text().split())) if listed.exists() else set()
 
 
-# -- workers -----------------------------------------------------------------------------------------------------------
+# -- workers ---------------------------------------------------------------------------------------------------------
 
 Piece = TypeVar("Piece")
 _CONNECT_TASKS: Final = 4
@@ -212,7 +212,7 @@ def _run_numbered(work: Callable[[Piece], bytes], piece: tuple[int, Piece]) -> I
     yield pa.RecordBatch.from_arrays(columns, ["number", "result"])
 
 
-# -- progress ----------------------------------------------------------------------------------------------------------
+# -- progress --------------------------------------------------------------------------------------------------------
 
 ProgressCallback = Callable[[int, int], object]
 """Called with the number of finished tasks and of all tasks known so far; by one thread at a time."""
@@ -268,7 +268,7 @@ def _follow(spark: SparkSession, report: ProgressCallback, stop: threading.Event
             report(sum(done for done, _ in seen.values()), sum(total for _, total in seen.values()))
 
 
-# -- interrupts --------------------------------------------------------------------------------------------------------
+# -- interrupts ------------------------------------------------------------------------------------------------------
 
 _SILENCE_TIMEOUT_S: Final = 3.0
 """How long Ctrl-C waits until Java is silent."""

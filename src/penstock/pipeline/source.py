@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-# -- schemas -----------------------------------------------------------------------------------------------------------
+# -- schemas ---------------------------------------------------------------------------------------------------------
 
 _NATIVE: Final[dict[str, DataType]] = {
     "topic": StringType(),
@@ -129,7 +129,7 @@ def check_schema(schema: StructType, options: Options) -> None:
             raise BadSettings(f"the schema says that column '{field.name}' is never null; leave NOT NULL out")
 
 
-# -- the source --------------------------------------------------------------------------------------------------------
+# -- the source ------------------------------------------------------------------------------------------------------
 
 
 class RocketMQSource(DataSource):

@@ -41,7 +41,7 @@ _PAGE_UNITS: Final = 1 << 12
 _SAMPLED_PAGES: Final = 64
 
 
-# -- one store ---------------------------------------------------------------------------------------------------------
+# -- one store -------------------------------------------------------------------------------------------------------
 
 
 class SingleStore:
@@ -94,7 +94,7 @@ class SingleStore:
         """The settings, with the file sizes found on disk."""
         return self.view.settings if self._tail is None else self._tail.settings
 
-    # -- queues and offsets ---------------------------------------------------------------------------------------
+    # -- queues and offsets ----------------------------------------------------------------------------------
 
     def queues(self) -> Iterator[tuple[str, int]]:
         """(topic, queue id) of every queue."""
@@ -247,7 +247,7 @@ def log_queue(broker: str) -> Queue:
     return Queue(LOG, broker, 0)
 
 
-# -- several stores ----------------------------------------------------------------------------------------------------
+# -- several stores --------------------------------------------------------------------------------------------------
 
 _FILE_URI: Final = re.compile(r"^file:(//)?(?=/)")
 

@@ -32,7 +32,7 @@ from penstock.store.mapped_file import MappedFile
 from penstock.store.message import MAX_BYTES, MAX_ROWS
 from penstock.store.readonly.view import FilesView, GivenUnits, LogView, QueueView
 
-# -- the mapped-log cache ----------------------------------------------------------------------------------------------
+# -- the mapped-log cache --------------------------------------------------------------------------------------------
 
 _MAX_CACHED: Final = 2
 _cache_lock = threading.Lock()
@@ -62,7 +62,7 @@ class CachedLog(LogView):
                 files.close()
 
 
-# -- tasks -------------------------------------------------------------------------------------------------------------
+# -- tasks -----------------------------------------------------------------------------------------------------------
 
 _POSITIONS_PER_READ = 1000
 _MAP_ROWS, _MAP_BYTES = 4096, 4 << 20  # few enough to stay in the CPU cache

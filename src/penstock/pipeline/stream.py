@@ -46,7 +46,7 @@ Size = Callable[[Queue, int, int], int]
 _MAX_ESTIMATES = 8
 
 
-# -- offsets -----------------------------------------------------------------------------------------------------------
+# -- offsets ---------------------------------------------------------------------------------------------------------
 
 
 def to_json(offsets: Mapping[Queue, int]) -> dict[str, Any]:
@@ -101,7 +101,7 @@ def within_bytes(first: Mapping[Queue, int], last: Mapping[Queue, int], max_byte
     return dict(last)
 
 
-# -- queues ------------------------------------------------------------------------------------------------------------
+# -- queues ----------------------------------------------------------------------------------------------------------
 
 log = logging.getLogger("penstock.pipeline")
 _MAX_BATCH_BYTES: Final = 1 << 30
@@ -134,7 +134,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._source = open_source(self._options, following=True)
         return self._source
 
-    # -- offsets ----------------------------------------------------------------------------------
+    # -- offsets ---------------------------------------------------------------------------------------------
 
     def initialOffset(self) -> dict[str, Any]:
         with as_user_errors():
@@ -217,7 +217,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 "rocketmq: maxOffsetsPerTrigger and maxBytesPerTrigger are not set; micro-batches are 1 GiB at most"
             )
 
-    # -- batches ----------------------------------------------------------------------------------
+    # -- batches ---------------------------------------------------------------------------------------------
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         with as_user_errors():
@@ -245,7 +245,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             log.warning("rocketmq: progress was not mirrored to group %s: %s", self._options.progress_group, error)
 
 
-# -- the published log -------------------------------------------------------------------------------------------------
+# -- the published log -----------------------------------------------------------------------------------------------
 
 FORMAT: Final = "penstock-log"
 _MIN_PIECE: Final = 4 << 20

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 
-# -- input -------------------------------------------------------------------------------------------------------------
+# -- input -----------------------------------------------------------------------------------------------------------
 
 
 class JobInput(msgspec.Struct, frozen=True, kw_only=True):
@@ -81,7 +81,7 @@ class JobInput(msgspec.Struct, frozen=True, kw_only=True):
         }
 
 
-# -- batch log ---------------------------------------------------------------------------------------------------------
+# -- batch log -------------------------------------------------------------------------------------------------------
 
 Entry = TypeVar("Entry")
 
@@ -139,7 +139,7 @@ def locked_folder(folder: Path, busy: str) -> Iterator[None]:
         lock.release()
 
 
-# -- reading -----------------------------------------------------------------------------------------------------------
+# -- reading ---------------------------------------------------------------------------------------------------------
 
 CORRUPT: Final = "_corrupt"
 USERS_TOPICS: Final = rf"(?!(?:{'|'.join(map(re.escape, sorted(NOT_FOR_SENDING)))})$).*"

@@ -91,12 +91,12 @@ def _spark_schema() -> StructType:
 def _row(each: QueueLag) -> tuple[object, ...]:
     from datetime import UTC, datetime
 
-    def moment(milliseconds: int) -> datetime | None:
+    def as_datetime(milliseconds: int) -> datetime | None:
         return datetime.fromtimestamp(milliseconds / 1000, UTC) if milliseconds > 0 else None
 
-    places = each.broker, each.group, each.topic, each.queue_id, each.min_offset, each.max_offset, each.consumer_offset
-    times = moment(each.last_consumed_ms), moment(each.oldest_unread_ms), moment(each.newest_ms)
-    return (*places, each.behind, each.gone, each.behind_ms, *times, each.stuck)
+    queue = each.broker, each.group, each.topic, each.queue_id, each.min_offset, each.max_offset, each.consumer_offset
+    times = as_datetime(each.last_consumed_ms), as_datetime(each.oldest_unread_ms), as_datetime(each.newest_ms)
+    return (*queue, each.behind, each.gone, each.behind_ms, *times, each.stuck)
 
 
 def mark_stuck(rows: Sequence[QueueLag]) -> list[QueueLag]:

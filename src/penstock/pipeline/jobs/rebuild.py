@@ -73,8 +73,8 @@ def _run_on_spark(spark: SparkSession, work: Callable[[Any], bytes], pieces: Seq
     """
     if is_soon_done(pieces):
         return InThreads()(work, pieces)
-    together = max(min(len(pieces) // (_TASKS_PER_WORKER * parallelism(spark)), _MAX_TASK_PIECES), 1)
-    count = -(-len(pieces) // together)
+    pieces_per_task = max(min(len(pieces) // (_TASKS_PER_WORKER * parallelism(spark)), _MAX_TASK_PIECES), 1)
+    count = -(-len(pieces) // pieces_per_task)
     answers = gather(spark, [pieces[number::count] for number in range(count)], partial(_run_pieces, work))
     results = [b""] * len(pieces)
     for number, some in enumerate(answers):

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-# -- counts ------------------------------------------------------------------------------------------------------------
+# -- counts ----------------------------------------------------------------------------------------------------------
 
 _PER_OCTAVE: Final = 8
 CLASSES: Final = 32 * _PER_OCTAVE
@@ -122,7 +122,7 @@ def merge(tallies: Iterable[KeyCounts]) -> KeyCounts:
     return KeyCounts(sorted(sums.items(), key=lambda each: each[0]), flaws)
 
 
-# -- counting ----------------------------------------------------------------------------------------------------------
+# -- counting --------------------------------------------------------------------------------------------------------
 
 _SUM_ROWS: Final = 1 << 16
 _MAX_TABLE_CODES: Final = 1 << 20
@@ -258,11 +258,11 @@ def _class_counts(numbers: Ints, count: int, classes: Longs) -> Iterator[tuple[i
     codes = numbers * np.int64(CLASSES) + classes
     if count * CLASSES <= _MAX_TABLE_CODES:
         table = np.bincount(codes)
-        found = np.flatnonzero(table)
-        often = table[found]
+        result = np.flatnonzero(table)
+        often = table[result]
     else:
-        found, often = np.unique(codes, return_counts=True)
-    for code, messages in zip(found.tolist(), often.tolist(), strict=True):
+        result, often = np.unique(codes, return_counts=True)
+    for code, messages in zip(result.tolist(), often.tolist(), strict=True):
         yield code // CLASSES, code % CLASSES, messages
 
 
@@ -290,7 +290,7 @@ def _address(host: bytes) -> str:
     return decode_host(host + bytes(4)).rpartition(":")[0]
 
 
-# -- the job -----------------------------------------------------------------------------------------------------------
+# -- the job ---------------------------------------------------------------------------------------------------------
 
 _GROWTH_DAYS: Final = 7
 
@@ -335,15 +335,15 @@ class Usage(msgspec.Struct, frozen=True):
 
 def usage(spark: SparkSession, job_input: JobInput) -> Usage:
     """Counts on Spark. Raises BadStore, BadSettings."""
-    with _UsagePlan(job_input, parallelism(spark)) as planned:
-        results = gather(spark, planned.tasks, _count_piece)
-        return planned.usage([msgspec.msgpack.decode(each, type=KeyCounts) for each in results])
+    with _UsagePlan(job_input, parallelism(spark)) as plan:
+        results = gather(spark, plan.tasks, _count_piece)
+        return plan.usage([msgspec.msgpack.decode(each, type=KeyCounts) for each in results])
 
 
 def usage_here(job_input: JobInput) -> Usage:
     """Counts in this process, without Spark."""
-    with _UsagePlan(job_input) as planned:
-        return planned.usage([count_task(task) for task in planned.tasks])
+    with _UsagePlan(job_input) as plan:
+        return plan.usage([count_task(task) for task in plan.tasks])
 
 
 def count_task(task: LogTask) -> KeyCounts:
@@ -408,17 +408,17 @@ def _per_day(store: str, tally: KeyCounts) -> int:
     return sum(size for hour, size in hours.items() if hour >= oldest) * 24 // (newest - oldest + 1)
 
 
-# -- the page ----------------------------------------------------------------------------------------------------------
+# -- the page --------------------------------------------------------------------------------------------------------
 
 
-def page(found: Usage) -> str:
+def page(result: Usage) -> str:
     """The usage as an HTML page."""
-    stores = f"{len(found.disks)} store{'' if len(found.disks) == 1 else 's'}"
-    heading = f"<h1>{found.messages:,} messages, {units(found.size)}</h1>"
-    return document(f"Usage of {stores}", [heading, disks(found), *charts(found)])
+    stores = f"{len(result.disks)} store{'' if len(result.disks) == 1 else 's'}"
+    heading = f"<h1>{result.messages:,} messages, {units(result.size)}</h1>"
+    return document(f"Usage of {stores}", [heading, disks(result), *charts(result)])
 
 
-def disks(found: Usage) -> str:
+def disks(result: Usage) -> str:
     """The stores and their disks as an HTML table."""
     rows = [
         (
@@ -428,26 +428,26 @@ def disks(found: Usage) -> str:
             units(disk.free),
             "–" if disk.days_left is None else f"{disk.days_left:.0f}",
         )
-        for disk in found.disks
+        for disk in result.disks
     ]
     figures = ("log", "a day", "free", "days left")
     return table(("store", *figures), rows, right=figures)
 
 
-def charts(found: Usage) -> list[str]:
+def charts(result: Usage) -> list[str]:
     """Charts by topic, day, tag, producer and queue."""
     return [
-        bars("Topics", [(key.topic or "?", size) for key, _, size in found.rows("topic")]),
-        _days(found),
-        bars("Tags", [(f"{key.topic} : {key.tag or '(none)'}", size) for key, _, size in found.rows("tag")]),
-        bars("Producers", [(f"{key.host} → {key.topic}", size) for key, _, size in found.rows("producer")]),
-        bars("Queues", [(f"{key.topic} / {key.queue_id}", size) for key, _, size in found.rows("queue")]),
+        bars("Topics", [(key.topic or "?", size) for key, _, size in result.rows("topic")]),
+        _days(result),
+        bars("Tags", [(f"{key.topic} : {key.tag or '(none)'}", size) for key, _, size in result.rows("tag")]),
+        bars("Producers", [(f"{key.host} → {key.topic}", size) for key, _, size in result.rows("producer")]),
+        bars("Queues", [(f"{key.topic} / {key.queue_id}", size) for key, _, size in result.rows("queue")]),
     ]
 
 
-def _days(found: Usage) -> str:
+def _days(result: Usage) -> str:
     days: dict[int, int] = {}
-    for key, _, size in found.rows("day"):
+    for key, _, size in result.rows("day"):
         days[key.hour] = days.get(key.hour, 0) + size
     names = [(datetime.fromtimestamp(hour * 3600, UTC).strftime("%Y-%m-%d"), days[hour]) for hour in sorted(days)]
     return bars("Days", names[-BARS:])

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 
-# -- on workers --------------------------------------------------------------------------------------------------------
+# -- on workers ------------------------------------------------------------------------------------------------------
 
 _TASK_BYTES: Final = 16 << 20
 _MAX_TASK_PIECES: Final = 64
@@ -67,7 +67,7 @@ class IndexPiece(msgspec.Struct, frozen=True):
 
     store: PackedPlan
     file: NumberedFile
-    place: int
+    number: int
 
     @property
     def path(self) -> Path:
@@ -150,7 +150,7 @@ def _audit(piece: AuditPiece) -> AuditAnswer:
     if not files.exists(piece.path):
         return AuditAnswer(gone=str(piece.path))
     if isinstance(piece, IndexPiece):
-        return AuditAnswer(audit_index_file(plan, files, piece.place))
+        return AuditAnswer(audit_index_file(plan, files, piece.number))
     return AuditAnswer(audit_range(plan, files, piece.range, _unpickle(piece.store.index)))
 
 
@@ -159,7 +159,7 @@ def _unpickle(data: bytes) -> Any:
     return pickle.loads(data)
 
 
-# -- one store ---------------------------------------------------------------------------------------------------------
+# -- one store -------------------------------------------------------------------------------------------------------
 
 
 class AuditCase:
@@ -177,7 +177,7 @@ class AuditCase:
         self._plan: AuditPlan | None = None
         self._config = ConfigState()
         self._index: tuple[IndexFacts, ...] = ()
-        self._asked: list[AuditPiece] = []
+        self._requested: list[AuditPiece] = []
         self.problem = ""
         """Why there is no report, in one sentence."""
 
@@ -191,7 +191,7 @@ class AuditCase:
 
     def begin(self) -> None:
         """Starts a pass over the store."""
-        with self._failing_case():
+        with self._record_failures():
             self._look = self._looks.begin()
             self._plan, self._config = plan_look(
                 self._files,
@@ -203,40 +203,42 @@ class AuditCase:
 
     def index_pieces(self) -> list[AuditPiece]:
         """The first pieces: every index file."""
-        self._asked = []
+        self._requested = []
         plan = self._plan
         if plan is not None:
             packed = PackedPlan.of(plan)
-            self._asked += [IndexPiece(packed, file, place) for place, file in enumerate(plan.index_files)]
-        return self._asked
+            self._requested += [IndexPiece(packed, file, number) for number, file in enumerate(plan.index_files)]
+        return self._requested
 
     def log_pieces(self, answers: Sequence[AuditAnswer]) -> list[AuditPiece]:
         """The next pieces: ranges of the log. `answers` are those to the index pieces, in order."""
-        asked, self._asked = self._asked, []
+        requested, self._requested = self._requested, []
         plan = self._plan
         if plan is not None:
-            with self._failing_case():
-                self._index = tuple(facts for facts in self._results(plan, asked, answers) if facts is not None)
+            with self._record_failures():
+                self._index = tuple(facts for facts in self._results(plan, requested, answers) if facts is not None)
                 size = self._piece_size or piece_size_for(sum(file.size for file in plan.log.files), self._workers)
                 packed = PackedPlan.of(plan, self._index)
-                self._asked += [LogPiece(packed, piece) for piece in pieces(plan, self._files, size)]
-        return self._asked
+                self._requested += [LogPiece(packed, piece) for piece in pieces(plan, self._files, size)]
+        return self._requested
 
     def end(self, answers: Sequence[AuditAnswer]) -> None:
         """Ends the pass; `answers` are those to the log pieces, in order."""
         plan, look = self._plan, self._look
         if plan is None or look is None:
             return
-        with self._failing_case():
+        with self._record_failures():
             joined = RangeResult()
-            for result in self._results(plan, self._asked, answers):
+            for result in self._results(plan, self._requested, answers):
                 joined.join(result or RangeResult())
             settle(plan, self._files, self._index, joined)
             self._looks.take(look, finish(plan, self._files, self._config, self._index, joined))
 
-    def _results(self, plan: AuditPlan, asked: Sequence[AuditPiece], answers: Sequence[AuditAnswer]) -> Iterator[Any]:
+    def _results(
+        self, plan: AuditPlan, requested: Sequence[AuditPiece], answers: Sequence[AuditAnswer]
+    ) -> Iterator[Any]:
         """The workers' results, None for a file that retention deleted. Raises BadStore, FileNotFoundError."""
-        for piece, answer in zip(asked, answers, strict=True):
+        for piece, answer in zip(requested, answers, strict=True):
             if answer.problem:
                 raise BadStore(answer.problem)
             if answer.gone:
@@ -247,7 +249,7 @@ class AuditCase:
             yield answer.result
 
     @contextmanager
-    def _failing_case(self) -> Iterator[None]:
+    def _record_failures(self) -> Iterator[None]:
         """Ends the pass on a failure, and the case unless the store's owner caused it."""
         try:
             try:
@@ -267,7 +269,7 @@ class AuditCase:
         self.problem = problem
 
 
-# -- the job -----------------------------------------------------------------------------------------------------------
+# -- the job ---------------------------------------------------------------------------------------------------------
 
 FINDINGS: Final = (
     "store string, severity string, kind string, path string, offset bigint, what string, messages bigint, "
@@ -345,8 +347,8 @@ def audit_stores(
             for case in waiting:
                 case.begin()
             found = _run_together(run, [case.index_pieces() for case in waiting])
-            asked = [case.log_pieces(some) for case, some in zip(waiting, found, strict=True)]
-            for case, some in zip(waiting, _run_together(run, asked), strict=True):
+            requested = [case.log_pieces(some) for case, some in zip(waiting, found, strict=True)]
+            for case, some in zip(waiting, _run_together(run, requested), strict=True):
                 case.end(some)
     done = {
         name: Verified(str(stores.folders[name].layout.root), case.report, case.problem) for name, case in cases.items()
@@ -356,7 +358,7 @@ def audit_stores(
 
 def _run_together(run: Run, work: Sequence[Sequence[AuditPiece]]) -> list[list[AuditAnswer]]:
     """Runs the pieces of all stores together; the answers by store."""
-    every = [piece for some in work for piece in some]
-    found = dict(run(tasks_of(every))) if every else {}
-    results = iter([found[number] for number in range(len(every))])
+    all_pieces = [piece for some in work for piece in some]
+    found = dict(run(tasks_of(all_pieces))) if all_pieces else {}
+    results = iter([found[number] for number in range(len(all_pieces))])
     return [[next(results) for _ in some] for some in work]

@@ -20,7 +20,7 @@ from penstock.pipeline.jobs.common import JobInput
 from penstock.pipeline.plan import open_source
 from penstock.pipeline.session import LOOPBACK
 
-# -- files of a new lake -----------------------------------------------------------------------------------------------
+# -- files of a new lake ---------------------------------------------------------------------------------------------
 
 OWN_SETTINGS: Final = {
     "spark.sql.catalogImplementation": "hive",
@@ -123,7 +123,7 @@ def consumer_lag():
 TRANSFORMATIONS: Final = {"raw.py": _RAW, "topics.py": _TOPICS, "views.py": _VIEWS}
 
 
-# -- the lake ----------------------------------------------------------------------------------------------------------
+# -- the lake --------------------------------------------------------------------------------------------------------
 
 FILE: Final = "lake.yml"
 SPEC_FILE: Final = "spark-pipeline.yml"

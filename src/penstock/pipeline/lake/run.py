@@ -59,7 +59,7 @@ def run_project(
     folder = folder.absolute()
     lake = check_initialised(folder)
     _check_free(folder)
-    there = lake.user_topics()
+    topics = lake.user_topics()
     failures: list[str] = []
     with _session(lake, master, conf or {}) as spark, _as_lake_errors(folder, failures):
         spark.sql("SHOW TABLES").collect()  # opens the catalog now, not in the middle of a run
@@ -69,7 +69,7 @@ def run_project(
         tables = ["messages", *(topic.table for topic in lake.topics), "bad_messages"]
         rows = {table: spark.read.table(table).count() for table in tables}
     named = {topic.topic for topic in lake.topics}
-    return Summary(rows, [topic for topic in there if topic not in named])
+    return Summary(rows, [topic for topic in topics if topic not in named])
 
 
 def _check_free(folder: Path) -> None:

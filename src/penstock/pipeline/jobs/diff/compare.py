@@ -48,7 +48,7 @@ from penstock.pipeline.jobs.diff.report import (
 from penstock.pipeline.ranges import Flaw, ReadTask
 from penstock.protocol.compression import inflate_body
 
-# -- equality ----------------------------------------------------------------------------------------------------------
+# -- equality --------------------------------------------------------------------------------------------------------
 
 POSITION: Final = ("topic", "queue_id", "queue_offset")
 EXACT: Final = ("body", "properties", "born_timestamp", "born_host", "flag", "sys_flag", "reconsume_times")
@@ -93,7 +93,7 @@ def _digest(row: dict[str, Any], properties: dict[str, str], *, exact: bool) -> 
     return digest.digest()
 
 
-# -- matching leftovers ------------------------------------------------------------------------------------------------
+# -- matching leftovers ----------------------------------------------------------------------------------------------
 
 
 class Leftover(NamedTuple):
@@ -204,7 +204,7 @@ def _difference(kind: str, a: Leftover | None, b: Leftover | None) -> Difference
     )
 
 
-# -- a worker's task ---------------------------------------------------------------------------------------------------
+# -- a worker's task -------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)

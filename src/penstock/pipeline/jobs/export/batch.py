@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 
-# -- values ------------------------------------------------------------------------------------------------------------
+# -- values ----------------------------------------------------------------------------------------------------------
 
 REASON: Final = "_reason"
 _MISFIT: Final = "_misfit"
@@ -83,7 +83,7 @@ def json_columns(decode: Decode) -> StructType:
     return made
 
 
-# -- batches -----------------------------------------------------------------------------------------------------------
+# -- batches ---------------------------------------------------------------------------------------------------------
 
 ONCE: Final = "once"
 _MICROS: Final = "spark.sql.parquet.outputTimestampType"
@@ -132,14 +132,17 @@ class ExportBatch:
         staged = folder.staged / str(number)
         clear(staged)
         rows = self._rows(frame)
-        seen = Observation(f"export {number}")
-        watched = rows.observe(
-            seen, f.count(f.lit(1)).alias("rows"), f.count(CORRUPT).alias("unread"), f.count(REASON).alias("undecoded")
+        observation = Observation(f"export {number}")
+        observed = rows.observe(
+            observation,
+            f.count(f.lit(1)).alias("rows"),
+            f.count(CORRUPT).alias("unread"),
+            f.count(REASON).alias("undecoded"),
         )
         is_bad = f"{CORRUPT} is not null or {REASON} is not null"
         with _in_micros(frame.sparkSession):
-            self._write(watched.where(f"not ({is_bad})").drop(CORRUPT, REASON), staged / "good", by_date=True)
-            counts = observed_counts(seen, "rows", "unread", "undecoded")
+            self._write(observed.where(f"not ({is_bad})").drop(CORRUPT, REASON), staged / "good", by_date=True)
+            counts = observed_counts(observation, "rows", "unread", "undecoded")
             bad = counts["unread"] + counts["undecoded"]
             if bad:
                 reason = f.expr(f"coalesce({CORRUPT}, {REASON})").alias("reason")

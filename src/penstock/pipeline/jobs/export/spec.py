@@ -28,7 +28,7 @@ from penstock.pipeline.jobs.common import locked_folder
 from penstock.store.atomic_files import read_sealed, write_sealed
 from penstock.store.io import Files
 
-# -- spec and folder ---------------------------------------------------------------------------------------------------
+# -- spec and folder -------------------------------------------------------------------------------------------------
 
 FORMATS: Final = ("parquet", "json", "delta", "iceberg")
 BAD: Final = "_bad"
@@ -130,7 +130,7 @@ def _difference(before: Export, now: Export) -> str:
     return ""
 
 
-# -- files of a batch --------------------------------------------------------------------------------------------------
+# -- files of a batch ------------------------------------------------------------------------------------------------
 
 NO_VALUE: Final = "__HIVE_DEFAULT_PARTITION__"
 _CHUNK: Final = 1 << 20

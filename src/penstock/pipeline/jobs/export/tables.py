@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pyiceberg.table import Table
 
 
-# -- Delta -------------------------------------------------------------------------------------------------------------
+# -- Delta -----------------------------------------------------------------------------------------------------------
 
 
 def commit_delta(root: Path, batch: ExportedBatch) -> None:
@@ -78,7 +78,7 @@ def check_delta() -> None:
         raise MissingPackage("Delta tables need the package deltalake: pip install 'penstock[delta]'") from None
 
 
-# -- Iceberg -----------------------------------------------------------------------------------------------------------
+# -- Iceberg ---------------------------------------------------------------------------------------------------------
 
 
 def commit_iceberg(spec: Export, batch: ExportedBatch) -> None:

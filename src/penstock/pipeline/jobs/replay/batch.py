@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 
-# -- target ------------------------------------------------------------------------------------------------------------
+# -- target ----------------------------------------------------------------------------------------------------------
 
 _NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,100}")
 
@@ -103,7 +103,7 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
         return Path(state) / "penstock" / "replay" / name
 
 
-# -- mapping -----------------------------------------------------------------------------------------------------------
+# -- mapping ---------------------------------------------------------------------------------------------------------
 
 REASON: Final = "_why"
 """Why a row cannot be sent; null if it can."""
@@ -142,7 +142,7 @@ class Mapping(msgspec.Struct, frozen=True, kw_only=True):
 
     def columns(self) -> dict[str, str]:
         """Expressions by target column. Raises BadSettings."""
-        made: dict[str, str] = {}
+        mapped: dict[str, str] = {}
         for text in self.maps:
             name, equals, expression = (part.strip() for part in text.partition("="))
             if not equals or not expression:
@@ -151,8 +151,8 @@ class Mapping(msgspec.Struct, frozen=True, kw_only=True):
                 raise BadSettings(
                     f"--map '{text}': '{name}' is not a message column; there are {', '.join(_MESSAGE_COLUMNS)}"
                 )
-            made[name] = expression
-        return made
+            mapped[name] = expression
+        return mapped
 
 
 def is_selected(frame: DataFrame, mapping: Mapping) -> Column:
@@ -181,47 +181,47 @@ def to_messages(frame: DataFrame, mapping: Mapping, name: str, *, to_origin: boo
     from pyspark.sql import functions as f
 
     given = mapping.columns()
-    have = set(frame.columns)
+    existing = set(frame.columns)
     columns: dict[str, Column] = {column: f.expr(text) for column, text in given.items()}
     if "body" not in columns:
-        body = next((column for column in ("body", "value") if column in have), None)
+        body = next((column for column in ("body", "value") if column in existing), None)
         if body is None:
             raise BadSettings("there is neither a column 'body' nor 'value'; add one with --map 'body=...'")
         columns["body"] = f.col(body)
     if "topic" not in columns:
-        columns["topic"] = _topic(have, mapping, to_origin=to_origin)
+        columns["topic"] = _topic(existing, mapping, to_origin=to_origin)
     columns["topic"] = columns["topic"].cast("string")
     for column in ("tags", "keys"):
-        if column in have:
+        if column in existing:
             columns.setdefault(column, f.col(column))
-    properties = columns.get("properties", f.col("properties") if "properties" in have else None)
-    made = _properties(properties, have, name)
-    if made is not None:
-        columns["properties"] = made
+    properties = columns.get("properties", f.col("properties") if "properties" in existing else None)
+    mapped = _properties(properties, existing, name)
+    if mapped is not None:
+        columns["properties"] = mapped
     rows = frame.select(*(columns[column].alias(column) for column in _MESSAGE_COLUMNS if column in columns))
     return rows.withColumn(REASON, _reject_reason())
 
 
-def _topic(have: set[str], mapping: Mapping, *, to_origin: bool) -> Column:
+def _topic(existing: set[str], mapping: Mapping, *, to_origin: bool) -> Column:
     from pyspark.sql import functions as f
 
     if mapping.to_topic:
         return f.lit(mapping.to_topic)
     if to_origin:
         return f.col("properties")[RETRY_TOPIC]
-    if "topic" not in have:
+    if "topic" not in existing:
         raise BadSettings("no topic is given: use --to-topic T, or --map 'topic=...'")
     return f.col("topic")
 
 
-def _properties(properties: Column | None, have: set[str], name: str) -> Column | None:
+def _properties(properties: Column | None, existing: set[str], name: str) -> Column | None:
     """Properties without the broker's own, and with a unique key that is the same whenever the row is replayed."""
     from pyspark.sql import functions as f
 
     kept = None
     if properties is not None:
         kept = f.map_filter(properties, lambda key, value: ~key.isin(*_BROKER_PROPERTIES) & value.isNotNull())
-    if not have.issuperset(_POSITION_COLUMNS):
+    if not existing.issuperset(_POSITION_COLUMNS):
         return kept
     position = f.concat_ws("/", f.lit(name), *(f.col(column).cast("string") for column in _POSITION_COLUMNS))
     unique = f.upper(f.substring(f.sha2(position, 256), 1, 32))
@@ -245,7 +245,7 @@ def _reject_reason() -> Column:
     )
 
 
-# -- batches -----------------------------------------------------------------------------------------------------------
+# -- batches ---------------------------------------------------------------------------------------------------------
 
 _PREVIEW_ROWS: Final = 5
 _PREVIEW_CHARS: Final = 80
@@ -293,10 +293,12 @@ class ReplayBatch:
         batch_log = BatchLog(self._own / "batches", ReplayedBatch)
         if batch_log.find(number) is not None:
             return
-        seen, made = Observation(f"replay {number}"), Observation(f"messages {number}")
+        read_counts, message_counts = Observation(f"replay {number}"), Observation(f"messages {number}")
         unread = f.count(CORRUPT) if CORRUPT in frame.columns else f.count(f.lit(None))
-        watched = frame.observe(seen, f.count(f.lit(1)).alias("read"), unread.alias("unread"))
-        rows = self.messages(watched).observe(made, f.count(f.lit(1)).alias("chosen"), f.count(REASON).alias("aside"))
+        observed = frame.observe(read_counts, f.count(f.lit(1)).alias("read"), unread.alias("unread"))
+        rows = self.messages(observed).observe(
+            message_counts, f.count(f.lit(1)).alias("chosen"), f.count(REASON).alias("aside")
+        )
         preview: dict[str, Any] = {}
         good = rows.where(f"{REASON} is null").drop(REASON)
         if self._dry_run:
@@ -305,7 +307,10 @@ class ReplayBatch:
             self._store(good, number)
         else:
             self._send(good, number)
-        counts: dict[str, Any] = {**observed_counts(seen, "read", "unread"), **observed_counts(made, "chosen", "aside")}
+        counts: dict[str, Any] = {
+            **observed_counts(read_counts, "read", "unread"),
+            **observed_counts(message_counts, "chosen", "aside"),
+        }
         if counts["read"]:
             if counts["aside"] and not self._dry_run:
                 bad = rows.where(f"{REASON} is not null").withColumnRenamed(REASON, "reason")
@@ -362,7 +367,7 @@ def _text(value: Any) -> str:
     return text if len(text) <= _PREVIEW_CHARS else f"{text[:_PREVIEW_CHARS]}…"
 
 
-# -- rate limit --------------------------------------------------------------------------------------------------------
+# -- rate limit ------------------------------------------------------------------------------------------------------
 
 _PIECES_PER_SECOND: Final = 10
 
