@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from support.loopback import free_port
 from support.peers import JAVA, JavaServed, PeerError, build, make_orders, until_stored
-from support.pipeline import cluster_place, send
+from support.pipeline import cluster_source, send
 from support.spark import sentence
 
 from penstock.client.message import Message
@@ -73,7 +73,7 @@ def test_a_stream_follows_a_cluster_and_mirrors_its_progress(
         rows += 100
         table = spark.read.parquet(str(tmp_path / "table"))
         assert (table.count(), table.select("queue_id", "queue_offset").distinct().count()) == (rows, rows)
-    place = cluster_place(b)
+    place = cluster_source(b)
     try:
         mirrored = [place.group_offset("lake", queue) or 0 for queue in place.queues(["orders"])]
     finally:

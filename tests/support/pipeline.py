@@ -133,7 +133,7 @@ def send(b: LocalBroker, messages: Iterable[Message]) -> None:
     b.settle()
 
 
-def cluster_place(b: LocalBroker, **options: str) -> ClusterSource:
+def cluster_source(b: LocalBroker, **options: str) -> ClusterSource:
     return ClusterSource(Options.read({"namesrv": b.namesrv, **options}))
 
 
@@ -141,9 +141,9 @@ def access_to(namesrv: str, patience_s: float = 30.0) -> ClusterAccess:
     return ClusterAccess(namesrv, "TOOLS_CONSUMER", patience_s=patience_s)
 
 
-def whole(place: ClusterSource, *topics: str) -> list[OffsetRange]:
+def whole(source: ClusterSource, *topics: str) -> list[OffsetRange]:
     """Everything that the queues of some topics hold."""
-    return [OffsetRange(queue, *place.bounds(queue)) for queue in place.queues(topics)]
+    return [OffsetRange(queue, *source.bounds(queue)) for queue in source.queues(topics)]
 
 
 def read_pages(task: ReadTask, columns: Sequence[str] = ALL_COLUMNS) -> list[RowPage]:

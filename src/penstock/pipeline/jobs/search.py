@@ -168,12 +168,12 @@ class _TaskSearch:
     """Filters the rows of one task on a worker. Pickled."""
 
     def __init__(self, shape: RowShape, query: SearchQuery, schema: pa.Schema) -> None:
-        self._shape, self._wanted, self._schema = shape, query, schema
+        self._shape, self._query, self._schema = shape, query, schema
 
     def __call__(self, task: ReadTask) -> Iterator[pa.RecordBatch]:
         for batch in self._shape.batches(task, self._schema):
             unread = batch.column(CORRUPT).is_valid().to_numpy(zero_copy_only=False)
-            hits = self._wanted.matches(batch) | unread
+            hits = self._query.matches(batch) | unread
             if hits.any():
                 yield batch.filter(pa.array(np.asarray(hits)))
 
