@@ -168,7 +168,7 @@ MISTAKES: dict[str, tuple[Typed, str, str]] = {
     "a job on a pattern without a match": (
         lambda p: ["pipeline", "verify", "--store", f"{p.missing}/*"],
         "missing/*' matches no folder",
-        "check it",
+        "check the path",
     ),
     "a setting of Spark without a value": (
         lambda p: ["pipeline", "usage", "--store", p.store, "--conf", "spark.executor.memory"],
@@ -270,12 +270,12 @@ MISTAKES: dict[str, tuple[Typed, str, str]] = {
             "10",
         ],
         "--rate",
-        "is for a cluster",
+        "applies to a cluster only",
     ),
     "a replay of an export that is none": (
         lambda p: ["pipeline", "replay", "--from", f"export:{p.store}", "--to-store", p.missing],
         "store: there is no export in this folder",
-        "name one that `penstock pipeline export --to` was given",
+        "name the folder given to `penstock pipeline export --to`",
     ),
     "a comparison with a store that is not there": (
         lambda p: ["pipeline", "diff", p.store, p.missing],
@@ -290,11 +290,11 @@ MISTAKES: dict[str, tuple[Typed, str, str]] = {
     "a rebuild into a file": (
         lambda p: ["pipeline", "rebuild", "--store", p.store, "--into", p.file],
         "file: that is a file",
-        "a folder is needed",
+        "name a folder",
     ),
     "a file for a lake": (
         lambda p: ["pipeline", "lake", "run", p.file],
-        "file: there is no lake.yml in it",
+        "file: it has no lake.yml",
         "make one with `penstock pipeline lake init`",
     ),
     "a format that there is not": (
@@ -305,7 +305,7 @@ MISTAKES: dict[str, tuple[Typed, str, str]] = {
     "an export onto a file": (
         lambda p: ["pipeline", "export", "--store", p.store, "--to", p.file],
         "file: that is a file",
-        "a folder is needed",
+        "name a folder",
     ),
     "an export into somebody else's folder": (
         lambda p: ["pipeline", "export", "--store", p.store, "--to", p.store],
@@ -335,7 +335,7 @@ MISTAKES: dict[str, tuple[Typed, str, str]] = {
     ),
     "a lake that is none": (
         lambda p: ["pipeline", "lake", "run", p.store],
-        "store: there is no lake.yml in it",
+        "store: it has no lake.yml",
         "make one with `penstock pipeline lake init`",
     ),
 }

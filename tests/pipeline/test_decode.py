@@ -71,7 +71,7 @@ def test_avro_comes_out_as_columns(tmp_path: Path) -> None:
     assert values[1:] == [None, None, None]
     assert reasons[0] is None
     assert reasons[1] == "1 bytes follow the Avro datum"
-    assert all(reason and "no Avro datum" in reason for reason in reasons[2:])
+    assert all(reason and "not an Avro datum" in reason for reason in reasons[2:])
 
 
 @pytest.mark.parametrize(

@@ -141,7 +141,7 @@ def test_a_folder_belongs_to_one_export_at_a_time(tmp_path: Path) -> None:
         (Export(to=spec.to, topics=("a",), since_ms=5), "--since"),
         (Export(to=spec.to, topics=("a",), decode=Decode.of("text")), "--decode"),
     ):
-        with pytest.raises(BadSettings, match=f"begun with another {named};"), folder.owned(changed):
+        with pytest.raises(BadSettings, match=f"started with a different {named};"), folder.owned(changed):
             pass
     assert folder.spec() == spec
     (tmp_path / "other").mkdir()

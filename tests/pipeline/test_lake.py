@@ -79,7 +79,7 @@ def test_what_is_there_is_not_overwritten(home: StoreHome, tmp_path: Path) -> No
         ("store: a\nshop: b", "there is no setting 'shop'; there are config, fail_on_data_loss"),
         ("store: a\ntopics: [orders]", "topics must be names with what they hold"),
         ("store: a\ntopics: {orders: {decode: xml}}", "must be one of json, text, none"),
-        ("store: a\ntopics: {orders: {decode: text, schema: a INT}}", "a schema goes with decode: json"),
+        ("store: a\ntopics: {orders: {decode: text, schema: a INT}}", "a schema needs decode: json"),
         ("store: a\ntopics: {a-b: , a_b: }", "topics a-b and a_b would have the same table"),
         ("store: a\nfail_on_data_loss: 7", "Expected `bool`, got `int`"),
     ],
@@ -102,7 +102,7 @@ def test_a_run_says_what_is_missing_before_spark_is_started(home: StoreHome, tmp
         run_project(tmp_path)
     init_project(tmp_path / "lake", JobInput(stores=(str(home.path),)))
     home.path.rename(tmp_path / "elsewhere")
-    with pytest.raises(BadStore, match=r"there is no store here; lake\.yml of .* names it"):
+    with pytest.raises(BadStore, match=r"there is no store here; correct the path in lake\.yml"):
         run_project(tmp_path / "lake")
     (tmp_path / "elsewhere").rename(home.path)
     (tmp_path / "lake" / "spark-pipeline.yml").unlink()
@@ -144,7 +144,7 @@ def test_the_command_makes_a_lake(home: StoreHome, tmp_path: Path, capsys: pytes
     assert "topic_orders" in capsys.readouterr().out
     for arguments, expected in (
         (["init", lake, "--store", str(home.path)], "this folder is not empty"),
-        (["init", str(tmp_path / "new")], "Give either --store DIR or --namesrv"),
+        (["init", str(tmp_path / "new")], "give either --store DIR or --namesrv"),
         (["init", str(tmp_path / "new"), "--store", str(tmp_path / "none")], "there is no store here"),
         (["init", str(tmp_path / "new"), "--store", str(home.path), "--decode", "xml"], "it must be one of json, text"),
         (["run", str(tmp_path)], "this is not a lake"),

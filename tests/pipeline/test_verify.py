@@ -97,7 +97,7 @@ def test_without_any_store_nothing_is_begun(tmp_path: Path) -> None:
         stores_at(tmp_path / "nowhere", tmp_path / "either")
     with pytest.raises(BadSettings, match="matches no folder"):
         stores_at(tmp_path / "none*")
-    with pytest.raises(BadSettings, match="which stores"):
+    with pytest.raises(BadSettings, match="no store is given"):
         Stores.find(JobInput(namesrv="127.0.0.1:9876"))
 
 

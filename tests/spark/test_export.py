@@ -110,9 +110,9 @@ def test_the_command_exports_columns_of_json_and_says_what_it_did(
         "it is JSON of another shape than the schema's"
     ]
     for more, expected in (
-        (["--format", "json"], "begun with another --format"),
+        (["--format", "json"], "started with a different --format"),
         (["--until", "2026-11-16"], "give --once"),
-        (["--topic", "%RETRY%g"], "begun with another --topic"),
+        (["--topic", "%RETRY%g"], "started with a different --topic"),
         (["--to", str(tmp_path / "new"), "--topic", "none"], "there is no topic 'none'"),
     ):
         assert main([*arguments, *more]) == 2

@@ -30,7 +30,7 @@ def protobuf_decoder(descriptors: bytes, message: str) -> Decoder:
             pool.Add(file)
         descriptor = pool.FindMessageTypeByName(message)
     except (DecodeError, TypeError) as error:
-        raise BadSettings(f"--schema is not a complete descriptor set ({error})") from None
+        raise BadSettings(f"--schema must be a descriptor set with all imports, and is not ({error})") from None
     except KeyError:
         raise BadSettings(
             f"--message '{message}': there is no such message in --schema; write its full name, as in shop.v1.Order"
