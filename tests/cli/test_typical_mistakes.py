@@ -290,12 +290,12 @@ MISTAKES: dict[str, tuple[Typed, str, str]] = {
     "a rebuild into a file": (
         lambda p: ["pipeline", "rebuild", "--store", p.store, "--into", p.file],
         "file: that is a file",
-        "name a folder",
+        "a folder is needed",
     ),
     "a file for a lake": (
         lambda p: ["pipeline", "lake", "run", p.file],
         "file: it has no lake.yml",
-        "make one with `penstock pipeline lake init`",
+        "create one with `penstock pipeline lake init`",
     ),
     "a format that there is not": (
         lambda p: ["pipeline", "export", "--store", p.store, "--to", p.missing, "--format", "xml"],
@@ -336,7 +336,7 @@ MISTAKES: dict[str, tuple[Typed, str, str]] = {
     "a lake that is none": (
         lambda p: ["pipeline", "lake", "run", p.store],
         "store: it has no lake.yml",
-        "make one with `penstock pipeline lake init`",
+        "create one with `penstock pipeline lake init`",
     ),
 }
 
