@@ -114,19 +114,19 @@ def place(
     return JobInput(stores=tuple(stores or ()), namesrv=namesrv, config=given, settings=tuple(pairs or ()))
 
 
-def check(job_input: JobInput, topics: Sequence[str] = (), *, only_stores: bool = False) -> None:
+def check(where: JobInput, topics: Sequence[str] = (), *, only_stores: bool = False) -> None:
     """Before Spark starts, which takes a while: raises for a place that is no good, or has not all of these topics.
 
     That is BadSettings, BadStore, or Unreachable for a cluster that does not answer.
     """
     from penstock.pipeline.plan import check_input
 
-    job_input.check(only_stores=only_stores)
-    job_input.folders()
+    where.check(only_stores=only_stores)
+    where.folders()
     if topics:
-        check_input(job_input.options(subscribe=tuple(topics)))
-    elif job_input.namesrv:
-        check_input(job_input.options(subscribe_pattern=_NO_TOPIC))
+        check_input(where.options(subscribe=tuple(topics)))
+    elif where.namesrv:
+        check_input(where.options(subscribe_pattern=_NO_TOPIC))
 
 
 def milliseconds(name: str, text: str) -> int | None:

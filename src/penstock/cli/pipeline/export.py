@@ -64,10 +64,10 @@ def export(
     from penstock.pipeline.jobs.export import Export
     from penstock.pipeline.jobs.export import export as run
 
-    job_input = place(stores, namesrv, config, pairs)
+    where = place(stores, namesrv, config, pairs)
     if (schema or message) and not decode:
         raise BadSettings("--schema and --message say how bodies are decoded: give --decode KIND with them")
-    spec = Export(
+    wish = Export(
         to=to,
         format=form,
         topics=tuple(topics or ()),
@@ -79,10 +79,10 @@ def export(
         catalog=catalog,
         **({"table": name} if name else {}),
     )
-    spec.check()
-    check(job_input, spec.topics)
+    wish.check()
+    check(where, wish.topics)
     with session("export", master, conf) as spark:
-        done = run(spark, spec, job_input)
+        done = run(spark, wish, where)
     if as_json:
         write_json(msgspec.to_builtins(done))
     else:

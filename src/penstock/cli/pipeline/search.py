@@ -53,7 +53,7 @@ def search(
     from penstock.pipeline.jobs.search import CORRUPT, SearchQuery, describe
     from penstock.pipeline.jobs.search import search as find
 
-    job_input = place(stores, namesrv, config, pairs)
+    where = place(stores, namesrv, config, pairs)
     wanted = SearchQuery(
         topic=topic,
         keys=tuple(key or ()),
@@ -67,9 +67,9 @@ def search(
         until_ms=milliseconds("--until", until),
     )
     wanted.check()
-    check(job_input, [topic] if topic else [])
+    check(where, [topic] if topic else [])
     with session("search", master, conf, light_java=True) as spark:
-        found = find(spark, wanted, job_input)
+        found = find(spark, wanted, where)
         unread, more = 0, ""
         hits: list[dict[str, Any]] = []
         for row in found.frame.toLocalIterator():

@@ -54,14 +54,14 @@ def usage(
     """
     from penstock.pipeline.jobs.usage import usage as count
 
-    job_input = place(stores, config=config, pairs=pairs)
+    where = place(stores, config=config, pairs=pairs)
     _check(by, as_json, as_csv, html)
-    check(job_input, only_stores=True)
+    check(where, only_stores=True)
     with session("usage", master, conf, light_java=True) as spark:
-        found = count(spark, job_input)
+        found = count(spark, where)
     _print_usage(found, by, as_json, as_csv, html)
     if found.size < _SMALL and not as_json and not as_csv:
-        say(f"for stores of this size, `penstock store usage {job_input.stores[0]}` says the same at once.")
+        say(f"for stores of this size, `penstock store usage {where.stores[0]}` says the same at once.")
 
 
 def usage_here(
@@ -237,9 +237,9 @@ def lag(
     from penstock.pipeline.jobs.lag import lag as look
     from penstock.pipeline.jobs.lag import lag_frame
 
-    job_input = place(stores, namesrv, config, pairs)
-    check(job_input)
-    rows = look(job_input, group)
+    where = place(stores, namesrv, config, pairs)
+    check(where)
+    rows = look(where, group)
     with session("lag", master, conf, light_java=True) as spark:
         behind = lag_frame(spark, rows).groupBy().sum("behind").first()
     _print_lag(rows, group, as_json)

@@ -123,16 +123,16 @@ def rebuild(
     from penstock.pipeline.jobs.rebuild import rebuild as build
     from penstock.store.rebuild.plan import check_unused
 
-    job_input = place(stores, config=config, pairs=pairs)
-    check(job_input, only_stores=True)
+    where = place(stores, config=config, pairs=pairs)
+    check(where, only_stores=True)
     if into is not None and into.exists() and not into.is_dir():
         raise BadSettings(f"--into {into}: that is a file, and a folder is needed")
-    for folder in () if into is not None else job_input.folders().values():
+    for folder in () if into is not None else where.folders().values():
         check_unused(folder.layout)  # Spark need not be started to be told so
     with session("rebuild", master, conf, light_java=True) as spark:
         reports = build(
             spark,
-            job_input,
+            where,
             topic=topic,
             queue_id=queue,
             into=into,
