@@ -45,8 +45,8 @@ def test_topics_are_those_that_people_made(b: LocalBroker) -> None:
     try:
         assert source.topics() == ["%RETRY%CID", "orders"]
         assert [queue.queue_id for queue in source.queues(["orders"])] == [0, 1, 2, 3]
-        assert source.queues(["nobody-has-it"]) == []
-        assert source.queues(["SCHEDULE_TOPIC_XXXX"])  # whoever names one of the cluster's own may read it
+        assert source.queues(["missing"]) == []
+        assert source.queues(["SCHEDULE_TOPIC_XXXX"])  # a system topic can be read by name
         assert source.name == b.namesrv
     finally:
         source.close()
@@ -203,11 +203,11 @@ def test_a_name_server_that_is_not_there_is_said_at_once() -> None:
 
 def test_a_cluster_that_was_there_is_waited_for(b: LocalBroker) -> None:
     with ClusterLink(access_to(b.namesrv, patience_s=0.3)) as link:
-        queue = Queue("orders", "nobody", 0)
-        with pytest.raises(NoRoute, match="broker 'nobody'"):
+        queue = Queue("orders", "broker-x", 0)
+        with pytest.raises(NoRoute, match="broker 'broker-x'"):
             link.run(link.pull(queue, 0, 1))
         link.run(link.pull(queue._replace(broker="broker-a"), 0, 1))
-        with pytest.raises(Unreachable, match=r"topic orders queue 0 of broker nobody .*retried for"):
+        with pytest.raises(Unreachable, match=r"topic orders queue 0 of broker broker-x .*retried for"):
             link.run(link.pull(queue, 0, 1))
 
 
@@ -227,7 +227,7 @@ def test_an_account_reads_what_it_is_granted(tmp_path: Path) -> None:
     def count(**options: str) -> int:
         source = cluster_source(b, **options)
         try:
-            # Such an account is told of queues one by one only.
+            # Such an account may only ask queue by queue.
             (task,) = source.tasks([whole(source, "orders")])
             return sum(page.batch.num_rows for page in read_pages(task))
         finally:

@@ -102,7 +102,7 @@ def test_pages_are_bounded_and_a_read_may_be_broken_off(b: LocalBroker) -> None:
 
 def test_tags_are_left_to_the_broker(b: LocalBroker) -> None:
     send(b, varied(2000, seed=3))
-    source = cluster_source(b, tags="paid || nobody")
+    source = cluster_source(b, tags="paid || unused")
     everything = cluster_source(b)
     try:
         found = read_pages(source.tasks([whole(source, "orders")])[0])

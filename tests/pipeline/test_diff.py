@@ -148,7 +148,7 @@ def test_what_cannot_be_read_is_told_with_its_place(home: StoreHome, tmp_path: P
         "the record of queue offset 7 is damaged",
     )
     assert diff_here(sides(damaged, home)).count("unreadable_a") == 1
-    assert not diff_here(sides(damaged, damaged)).same, "nobody can say whether these are equal"
+    assert not diff_here(sides(damaged, damaged)).same, "damaged messages cannot be called equal"
 
 
 def test_empty_stores_and_such_that_are_not_there(home: StoreHome, other: StoreHome, tmp_path: Path) -> None:

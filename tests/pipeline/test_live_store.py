@@ -1,4 +1,4 @@
-"""Reading a store that somebody is writing to."""
+"""Reading a store while a broker writes to it."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Seen:
         self.logs: list[pa.Table] = []
 
     def read_queues(self) -> None:
-        """Plans anew, and reads what was planned."""
+        """Plans again, and reads."""
         options = options_for(self._folder, subscribePattern=".*", maxBytesPerPartition=3_000_000)
         tasks = plan_batch(options)
         ends: dict[tuple[str, int], int] = {}

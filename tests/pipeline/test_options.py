@@ -72,7 +72,7 @@ def take(options: dict[str, str], *, check: bool) -> None:
 
 
 def refusal(options: dict[str, str], *, check: bool = True) -> str:
-    """The sentence that somebody gets who gives these."""
+    """The error for these options."""
     with pytest.raises(BadSettings) as caught:
         take(options, check=check)
     assert is_one_sentence(str(caught.value))

@@ -1,4 +1,4 @@
-"""What planning leaves out: it looks at part of a long queue, and at no index that nobody asks."""
+"""What planning does not read: most of a long queue, and an index that is not needed."""
 
 from __future__ import annotations
 

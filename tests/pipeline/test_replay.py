@@ -16,7 +16,7 @@ from penstock.pipeline.jobs.replay.job import _refuse_circles
 
 
 class SleepingClock:
-    """Time that passes only where somebody sleeps or works."""
+    """A clock that advances only by sleeping or working."""
 
     def __init__(self) -> None:
         self.now = 100.0

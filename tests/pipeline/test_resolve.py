@@ -176,8 +176,8 @@ def test_a_time_behind_all_messages_is_an_error_or_the_end(source: Given) -> Non
 def test_a_group_goes_on_where_it_was_and_at_the_beginning_of_what_it_never_read(source: Given) -> None:
     source.groups["billing", A0] = 17
     assert begin(source, startingOffsets="group:billing") == {A0: 17, A1: 0}
-    said = refused(BadSettings, lambda: begin(source, startingOffsets="group:nobody"))
-    assert "group 'nobody' has no committed offsets here" in said
+    said = refused(BadSettings, lambda: begin(source, startingOffsets="group:idle"))
+    assert "group 'idle' has no committed offsets here" in said
 
 
 @pytest.mark.parametrize(

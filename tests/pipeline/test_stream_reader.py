@@ -50,7 +50,7 @@ class Query:
         self.restart()
 
     def restart(self) -> None:
-        """In a new process: the reader is made anew, and only the checkpoint is left."""
+        """In a new process: a new reader, and only the checkpoint is left."""
         self.reader = pickle.loads(pickle.dumps(StreamReader(self._options, schema_of(self._options))))
         if not self.logged:
             assert self.reader.initialOffset() == self.reader.initialOffset()

@@ -1,4 +1,4 @@
-"""The job `verify` finds what `penstock store verify` finds, whatever the pieces are and whoever works on them."""
+"""The job `verify` finds what `penstock store verify` finds, whatever the pieces and the workers."""
 
 from __future__ import annotations
 

@@ -48,10 +48,10 @@ def test_what_is_wrong_with_a_cluster_is_one_sentence(spark: SparkSession, b: Lo
     with pytest.raises(Exception, match="there is no topic 'order'") as caught:
         load(spark, b.namesrv, subscribe="order").count()
     assert "it has orders" in sentence(caught)
-    nobody = f"127.0.0.1:{free_port()}"
+    unreachable = f"127.0.0.1:{free_port()}"
     with pytest.raises(Exception, match="no name server answers") as caught:
-        load(spark, nobody, subscribe="orders").count()
-    assert nobody in sentence(caught)
+        load(spark, unreachable, subscribe="orders").count()
+    assert unreachable in sentence(caught)
 
 
 def test_a_stream_follows_a_cluster_and_mirrors_its_progress(

@@ -131,8 +131,8 @@ def test_decoded_bodies_are_columns_in_each_format(
     fill(home, bodies)
     arguments = ["pipeline", "export", "--store", str(home.path), "--to", str(lake), "--format", form, "--json"]
     assert main([*arguments, *bodies.arguments]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert (told["rows"], told["undecoded"]) == (COUNT, 1)
+    report = json.loads(capsys.readouterr().out)
+    assert (report["rows"], report["undecoded"]) == (COUNT, 1)
     assert values(lake, form) == {number: bodies.value(number) for number in range(COUNT)}
     (bad,) = bad_rows(spark, Export(to=str(lake)))
     assert bad["queue_offset"] == COUNT

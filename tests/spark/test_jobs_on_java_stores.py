@@ -278,8 +278,8 @@ def test_a_lake_of_a_store_that_java_wrote_has_every_message_once(written: Writt
         status, out, said = finish_lake(start_lake(lake, *lake_command(lake, "--json")))
         assert status == 0, out + said[-4000:]
         raw = [each for each in written.messages if each["topic"] != "SCHEDULE_TOPIC_XXXX"]
-        told = json.loads(next(line for line in out.splitlines() if line.startswith("{")))
-        assert told["tables"]["messages"] == len(raw) + 30 * run
+        report = json.loads(next(line for line in out.splitlines() if line.startswith("{")))
+        assert report["tables"]["messages"] == len(raw) + 30 * run
         expected = Counter(map(body_of, written.of("orders"))) + Counter(new * run)
         assert Counter(row["body"] for row in table_rows(lake, "topic_orders")) == expected
         if not run:

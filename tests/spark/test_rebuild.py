@@ -34,7 +34,7 @@ def test_several_stores_come_out_as_one_process_builds_them(
     damaged.damage(damaged.record("U", 1, 30))
     with damaged.open_small() as store:
         assert store.delete_topic("T")
-        assert store.put_many([Message("T", b"anew")] * 2).ok
+        assert store.put_many([Message("T", b"again")] * 2).ok
     (damaged.path / "penstock" / "deleted_topics.json").unlink()
     expected = DamagedHome(damaged.copy_to(tmp_path / "expected").path)
     expected.rebuild()
@@ -58,7 +58,7 @@ def test_the_command_builds_one_topic_and_says_what_it_did(
     (report,) = json.loads(capsys.readouterr().out)
     assert [each["what"] for each in report["rebuilt"]] == ["U queue 0", "U queue 1"]
     assert derived(filled.path) == due
-    assert main([*given, "--topic", "nobody"]) == 1
+    assert main([*given, "--topic", "missing"]) == 1
     assert "no such queue" in capsys.readouterr().err
 
 

@@ -78,14 +78,14 @@ def test_a_topic_goes_to_a_cluster_and_dead_letters_to_where_they_came_from(
         arguments = ["pipeline", "replay", "--store", str(home.path), "--dead-letters", "g", "--json"]
         arguments += ["--to-namesrv", running.namesrv, "--progress", str(tmp_path / "progress")]
         assert main([*arguments, "--dry-run"]) == 0
-        told = json.loads(capsys.readouterr().out)
-        assert told["by_topic"] == {"bills": 5, "orders": 5}
-        assert len(told["first"]) == 5
+        report = json.loads(capsys.readouterr().out)
+        assert report["by_topic"] == {"bills": 5, "orders": 5}
+        assert len(report["first"]) == 5
         assert not (tmp_path / "progress").exists(), "a dry run leaves nothing behind"
         for expected in ((12, 10, 1, 1), (0, 0, 0, 0)):
             assert main([*arguments, "--rate", "1000"]) == 0
-            told = json.loads(capsys.readouterr().out)
-            assert (told["read"], told["sent"], told["unread"], told["aside"]) == expected
+            report = json.loads(capsys.readouterr().out)
+            assert (report["read"], report["sent"], report["unread"], report["aside"]) == expected
     found = {topic: records(served, topic) for topic in ("orders", "bills")}
     assert {topic: [record.body for record in each] for topic, each in found.items()} == {
         "orders": [b"00", b"04", b"06", b"08", b"10"],
@@ -95,7 +95,7 @@ def test_a_topic_goes_to_a_cluster_and_dead_letters_to_where_they_came_from(
     assert first.properties["ORIGIN_MESSAGE_ID"] == "id0"
     assert not {"RETRY_TOPIC", "DELAY"} & first.properties.keys()
     assert len(first.properties["UNIQ_KEY"]) == 32
-    aside = spark.read.parquet(f"{told['progress']}/aside/*").collect()
+    aside = spark.read.parquet(f"{report['progress']}/aside/*").collect()
     assert [(bytes(row.body), row.reason) for row in aside] == [(b"07", "its topic is unknown")]
 
 

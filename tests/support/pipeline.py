@@ -177,11 +177,11 @@ Answers = list[tuple[int, AuditAnswer]]
 
 def in_process(tasks: Tasks) -> Answers:
     """What Spark does with tasks."""
-    told: Answers = []
+    results: Answers = []
     for sent in [pickle.dumps(task) for task in tasks]:
-        told += pickle.loads(answers(pickle.loads(sent)))
-    random.Random(len(told)).shuffle(told)
-    return told
+        results += pickle.loads(answers(pickle.loads(sent)))
+    random.Random(len(results)).shuffle(results)
+    return results
 
 
 def stores_at(*paths: Path | str) -> Stores:
