@@ -41,7 +41,7 @@ _PULLED = 32 * 1_300
 class Sizes(msgspec.Struct, frozen=True):
     """How much is done in a round."""
 
-    one_by_one: int
+    run_serially: int
     """Messages with one in flight."""
     many: int
     """Messages in all other rounds; a multiple of 32 pages of 4 queues."""
@@ -67,7 +67,7 @@ class Sizes(msgspec.Struct, frozen=True):
 
 
 FULL = Sizes(
-    one_by_one=20_000,
+    run_serially=20_000,
     many=102_400,
     passes=4,
     rate=2_000,
@@ -77,7 +77,7 @@ FULL = Sizes(
     store_limit=3 * GIB,
 )
 QUICK = Sizes(
-    one_by_one=200, many=1_280, passes=1, rate=500, seconds=0.4, warm_up=0, log_file=32 * MIB, store_limit=GIB
+    run_serially=200, many=1_280, passes=1, rate=500, seconds=0.4, warm_up=0, log_file=32 * MIB, store_limit=GIB
 )
 
 
@@ -124,7 +124,7 @@ class Warm:
     def _warm_up(self, count: int) -> None:
         for do, body, window in (("send", 128, 64), ("send", 1024, 16), ("batch", 128, 16)):
             self._generate(do=do, topic="sends", body=body, count=count, window=window, messages=_BATCH)
-        self._generate(do="send", topic="sends", body=128, count=self._sizes.one_by_one, window=1)
+        self._generate(do="send", topic="sends", body=128, count=self._sizes.run_serially, window=1)
         self._generate(do="pull", topic=self.filled(1024), count=self._sizes.many, passes=2, window=16)
 
     def new_topic(self) -> str:
@@ -242,7 +242,7 @@ def send_row(body: int, window: int) -> Row:
 
 def send(sizes: Sizes, body: int, window: int, side: Warm) -> Run:
     """Single messages on one connection."""
-    count = sizes.one_by_one if window == 1 else sizes.many
+    count = sizes.run_serially if window == 1 else sizes.many
     done, cpu = side.ask(do="send", topic="sends", body=body, count=count, window=window)
     return Run.of(count / done["seconds"], {"messages": int(done["replies"])}, cpu)
 
@@ -299,7 +299,7 @@ def generator_alone(sizes: Sizes, window: int, reply: int) -> Run:
     """The generator with a server that only answers: no broker could be seen to be faster than this."""
     request = len(send_frame("sink", 0, bytes(128), 100_000))
     order = [sys.executable, "-m", "bench.load", json.dumps({"do": "sink", "request": request, "reply": reply})]
-    count = sizes.one_by_one if window == 1 else sizes.many
+    count = sizes.run_serially if window == 1 else sizes.many
     with subprocess.Popen(order, cwd=PROJECT, stdout=subprocess.PIPE, text=True) as sink:
         try:
             assert sink.stdout is not None

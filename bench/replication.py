@@ -63,7 +63,7 @@ class PairSizes(msgspec.Struct, frozen=True):
 
 FULL = PairSizes(
     load=Sizes(
-        one_by_one=10_000,
+        run_serially=10_000,
         many=102_400,
         passes=1,
         rate=1_000,
@@ -76,7 +76,7 @@ FULL = PairSizes(
 )
 QUICK = PairSizes(
     load=Sizes(
-        one_by_one=50, many=640, passes=1, rate=200, seconds=0.4, warm_up=0, log_file=8 * MIB, store_limit=256 * MIB
+        run_serially=50, many=640, passes=1, rate=200, seconds=0.4, warm_up=0, log_file=8 * MIB, store_limit=256 * MIB
     ),
     behind=9_600,
 )
@@ -145,7 +145,7 @@ def _sizes(quick: bool) -> PairSizes:
 
 def send(sizes: Sizes, role: Role, window: int, pairs: Pairs) -> Run:
     """Single messages of 1 KB; also how long it takes until the slave has all of them."""
-    count = sizes.one_by_one if window == 1 else sizes.many
+    count = sizes.run_serially if window == 1 else sizes.many
     done, cpu = pairs.warm(role).ask(do="send", topic="sends", body=BODY, count=count, window=window)
     ended = time.perf_counter()
     pair = pairs.pairs[role]

@@ -39,7 +39,7 @@ class Machine(msgspec.Struct, frozen=True):
     """Of the last 1, 5 and 15 minutes; well below 1 on a quiet machine."""
 
 
-def list_data_files(folder: Path) -> Machine:
+def look_at(folder: Path) -> Machine:
     """The machine, and the file system of `folder`."""
     return Machine(
         cores=len(os.sched_getaffinity(0)),

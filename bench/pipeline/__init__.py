@@ -333,6 +333,6 @@ def rebuild_on_spark(spark: SparkSession, path: str, pairs: list[str]) -> dict[s
 
 
 def _where(path: str, settings: list[str]) -> Any:
-    from penstock.pipeline.jobs.common import Where
+    from penstock.pipeline.jobs.common import JobInput
 
-    return Where(stores=(path,), settings=tuple(settings))
+    return JobInput(stores=(path,), settings=tuple(settings))

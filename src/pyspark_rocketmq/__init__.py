@@ -1,7 +1,7 @@
-"""Registers `format("rocketmq")` with Spark, which looks for `DefaultSource` in every package named `pyspark_*`.
+"""Registers `format("rocketmq")` with Spark, which loads `DefaultSource` from every package named `pyspark_*`.
 
-Importing this must never fail: one such package that does hides all others from Spark, without a word. So Penstock is
-imported when a source is made, and what is wrong then is said in one sentence.
+Importing this must never fail: one such package that fails hides all others from Spark, silently. So Penstock is
+imported when a source is created, and errors appear then, as one sentence.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class DefaultSource(DataSource):
-    """Stands for `penstock.pipeline.source.RocketMQSource`, which has the contract."""
+    """Delegates to `penstock.pipeline.source.RocketMQSource`."""
 
     def __init__(self, options: Any) -> None:
         super().__init__(options)

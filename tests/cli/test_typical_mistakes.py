@@ -159,7 +159,7 @@ MISTAKES: dict[str, tuple[Typed, str, str]] = {
         "store: ",
         "name a folder that is",
     ),
-    "a job without a place": (lambda p: ["pipeline", "usage"], "which stores?", "Name them with --store DIR"),
+    "a job without a place": (lambda p: ["pipeline", "usage"], "no store is given", "name it with --store DIR"),
     "a job on a store that is not there": (
         lambda p: ["pipeline", "usage", "--store", p.missing],
         "missing: there is no store",
@@ -168,14 +168,14 @@ MISTAKES: dict[str, tuple[Typed, str, str]] = {
     "a job on a pattern without a match": (
         lambda p: ["pipeline", "verify", "--store", f"{p.missing}/*"],
         "missing/*' matches no folder",
-        "check it",
+        "check the path",
     ),
     "a setting of Spark without a value": (
         lambda p: ["pipeline", "usage", "--store", p.store, "--conf", "spark.executor.memory"],
         "--conf 'spark.executor.memory'",
         "it must be a name and a value",
     ),
-    "a search for nothing": (lambda p: ["pipeline", "search", "--store", p.store], "what is to be found?", "--key"),
+    "a search for nothing": (lambda p: ["pipeline", "search", "--store", p.store], "nothing to search for", "--key"),
     "a wrong regular expression": (
         lambda p: ["pipeline", "search", "--store", p.store, "--regex", "order("],
         "--regex 'order('",
@@ -243,7 +243,7 @@ MISTAKES: dict[str, tuple[Typed, str, str]] = {
     ),
     "an export into the store itself": (
         lambda p: ["pipeline", "export", "--store", p.store, "--to", p.store / "export"],
-        "that lies in the store",
+        "that is inside the store",
         "export to a folder elsewhere",
     ),
     "a schema without a way to decode": (
@@ -253,7 +253,7 @@ MISTAKES: dict[str, tuple[Typed, str, str]] = {
     ),
     "a replay into what it reads": (
         lambda p: ["pipeline", "replay", "--store", p.store, "--topic", "orders", "--to-store", p.store],
-        "read from and written to in one place",
+        "source and target are the same topic",
         "name another one with --to-topic",
     ),
     "a rate for a store": (
@@ -270,12 +270,12 @@ MISTAKES: dict[str, tuple[Typed, str, str]] = {
             "10",
         ],
         "--rate",
-        "is for a cluster",
+        "applies to a cluster only",
     ),
     "a replay of an export that is none": (
         lambda p: ["pipeline", "replay", "--from", f"export:{p.store}", "--to-store", p.missing],
         "store: there is no export in this folder",
-        "name one that `penstock pipeline export --to` was given",
+        "name the folder given to `penstock pipeline export --to`",
     ),
     "a comparison with a store that is not there": (
         lambda p: ["pipeline", "diff", p.store, p.missing],
@@ -294,8 +294,8 @@ MISTAKES: dict[str, tuple[Typed, str, str]] = {
     ),
     "a file for a lake": (
         lambda p: ["pipeline", "lake", "run", p.file],
-        "file: there is no lake.yml in it",
-        "make one with `penstock pipeline lake init`",
+        "file: it has no lake.yml",
+        "create one with `penstock pipeline lake init`",
     ),
     "a format that there is not": (
         lambda p: ["pipeline", "export", "--store", p.store, "--to", p.missing, "--format", "xml"],
@@ -305,11 +305,11 @@ MISTAKES: dict[str, tuple[Typed, str, str]] = {
     "an export onto a file": (
         lambda p: ["pipeline", "export", "--store", p.store, "--to", p.file],
         "file: that is a file",
-        "a folder is needed",
+        "name a folder",
     ),
     "an export into somebody else's folder": (
         lambda p: ["pipeline", "export", "--store", p.store, "--to", p.store],
-        "store: there is something else in this folder",
+        "store: this folder holds something else",
         "export to a new one",
     ),
     "a replay of nothing": (
@@ -335,8 +335,8 @@ MISTAKES: dict[str, tuple[Typed, str, str]] = {
     ),
     "a lake that is none": (
         lambda p: ["pipeline", "lake", "run", p.store],
-        "store: there is no lake.yml in it",
-        "make one with `penstock pipeline lake init`",
+        "store: it has no lake.yml",
+        "create one with `penstock pipeline lake init`",
     ),
 }
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from penstock.cli.main import main
-from penstock.console.jobs import FORMS, MAX_RUNNING, Jobs, JobState, arguments_of, folder_of
+from penstock.console.jobs import FORMS, MAX_RUNNING, Jobs, JobState, arguments_of, staging_folder
 from penstock.errors import BadRequest, PenstockError
 
 
@@ -121,12 +121,12 @@ def test_a_value_can_never_be_an_option() -> None:
 
 
 def test_an_export_stays_among_the_exports(tmp_path: Path) -> None:
-    assert folder_of(tmp_path, "orders-2026") == tmp_path / "orders-2026"
+    assert staging_folder(tmp_path, "orders-2026") == tmp_path / "orders-2026"
     for name in ("../elsewhere", "a/b", "", ".hidden", "-x", "a" * 65):
         with pytest.raises(BadRequest, match="folder's name"):
-            folder_of(tmp_path, name)
+            staging_folder(tmp_path, name)
     with pytest.raises(BadRequest, match="--exports DIR"):
-        folder_of(None, "orders")
+        staging_folder(None, "orders")
 
 
 @pytest.mark.parametrize("verb", FORMS)

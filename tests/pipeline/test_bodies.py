@@ -61,7 +61,7 @@ def test_what_cannot_be_unpacked_stays_and_is_told() -> None:
 
 
 def test_bodies_that_grow_large_come_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rows_module, "_ROOM", 1000)
+    monkeypatch.setattr(rows_module, "_MAX_PIECE_BYTES", 1000)
     texts = [b"x" * 400 if number % 2 else b"plain" for number in range(20)]
     flags = [ZLIB if number % 2 else PLAIN for number in range(20)]
     flags[9] = PLAIN

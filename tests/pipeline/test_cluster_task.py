@@ -9,7 +9,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from support.pipeline import ALL_COLUMNS, access_to, cluster_place, column_of, places, read_pages, send, table, whole
+from support.pipeline import ALL_COLUMNS, access_to, cluster_source, column_of, places, read_pages, send, table, whole
 
 from penstock.client.config import Credentials
 from penstock.client.message import Message
@@ -38,12 +38,12 @@ def varied(count: int, seed: int) -> list[Message]:
 
 def test_a_read_equals_what_the_store_holds_to_the_field(b: LocalBroker) -> None:
     send(b, varied(3000, seed=1))
-    place = cluster_place(b)
+    source = cluster_source(b)
     try:
-        (task,) = place.tasks([whole(place, "orders")])
+        (task,) = source.tasks([whole(source, "orders")])
         found = table(read_pages(task))
     finally:
-        place.close()
+        source.close()
     b.stop()
     with MessageStore.open(b.store_path, Settings.dev()) as store:
         batches = []
@@ -60,36 +60,36 @@ def test_any_cut_of_the_queues_reads_each_message_once_and_in_order(b: LocalBrok
     chance = random.Random(seed := 5)
     print("seed", seed)
     send(b, varied(2500, seed))
-    place = cluster_place(b)
+    source = cluster_source(b)
     try:
-        spans = whole(place, "orders")
+        spans = whole(source, "orders")
         pieces = []
         for span in spans:
             borders = sorted({span.start, span.stop, *(chance.randrange(span.stop + 1) for _ in range(4))})
             pieces += [OffsetRange(span.queue, start, stop) for start, stop in pairwise(borders)]
-        tasks = place.tasks([pieces[start : start + 3] for start in range(0, len(pieces), 3)])
+        tasks = source.tasks([pieces[start : start + 3] for start in range(0, len(pieces), 3)])
         found = [each for task in tasks for each in places(read_pages(task, ["topic", "queue_id", "queue_offset"]))]
     finally:
-        place.close()
+        source.close()
     assert found == [(span.queue, offset) for span in spans for offset in range(span.start, span.stop)]
 
 
 def test_columns_come_as_they_are_asked_for(b: LocalBroker) -> None:
     send(b, varied(10, seed=2))
     assert read_pages(ClusterTask(access_to(b.namesrv), ())) == []
-    place = cluster_place(b)
+    source = cluster_source(b)
     try:
-        (task,) = place.tasks([whole(place, "orders")])
+        (task,) = source.tasks([whole(source, "orders")])
         assert [page.batch.schema.names for page in task.pages(["queue_offset", "body"])] == [["queue_offset", "body"]]
     finally:
-        place.close()
+        source.close()
 
 
 def test_pages_are_bounded_and_a_read_may_be_broken_off(b: LocalBroker) -> None:
     send(b, [Message("orders", b"x" * 8000) for _ in range(3000)])
-    place = cluster_place(b)
+    source = cluster_source(b)
     try:
-        (task,) = place.tasks([whole(place, "orders")])
+        (task,) = source.tasks([whole(source, "orders")])
         sizes = [page.batch.nbytes for page in task.pages(["body"])]
         assert len(sizes) == 3
         assert max(sizes) < 10 << 20
@@ -97,18 +97,18 @@ def test_pages_are_bounded_and_a_read_may_be_broken_off(b: LocalBroker) -> None:
         next(pages)
         pages.close()  # type: ignore[attr-defined]  # as Spark does when a limit is reached
     finally:
-        place.close()
+        source.close()
 
 
 def test_tags_are_left_to_the_broker(b: LocalBroker) -> None:
     send(b, varied(2000, seed=3))
-    place = cluster_place(b, tags="paid || nobody")
-    everything = cluster_place(b)
+    source = cluster_source(b, tags="paid || unused")
+    everything = cluster_source(b)
     try:
-        found = read_pages(place.tasks([whole(place, "orders")])[0])
+        found = read_pages(source.tasks([whole(source, "orders")])[0])
         wanted = read_pages(everything.tasks([whole(everything, "orders")])[0])
     finally:
-        place.close()
+        source.close()
         everything.close()
     assert set(column_of(found, "tags")) == {"paid"}
     assert not [flaw for page in found for flaw in page.flaws]
@@ -134,12 +134,12 @@ def test_a_damaged_message_is_a_flaw_and_the_others_are_read(b: LocalBroker) -> 
         for body in (b"<017>", b"<018>", b"<150>"):
             file.seek(log.read_bytes().index(body))
             file.write(b"damage"[:5])
-    place = cluster_place(b)
+    source = cluster_source(b)
     try:
-        spans = whole(place, "orders")
-        pages = read_pages(place.tasks([spans])[0])
+        spans = whole(source, "orders")
+        pages = read_pages(source.tasks([spans])[0])
     finally:
-        place.close()
+        source.close()
     flaws = [(Queue(f.topic or "", "broker-a", f.queue_id or 0), f.queue_offset) for page in pages for f in page.flaws]
     assert len(flaws) == 3
     assert len(set(column_of(pages, "body"))) == 197
@@ -157,11 +157,11 @@ def test_what_retention_has_deleted_is_an_error_unless_allowed(tmp_path: Path) -
         first, *_ = sorted((tmp_path / "store" / "commitlog").iterdir())
         first.unlink()
         b.start()
-        place = cluster_place(b)
+        source = cluster_source(b)
         try:
-            low, high = place.bounds(Q)
+            low, high = source.bounds(Q)
         finally:
-            place.close()
+            source.close()
         assert 0 < low < high == 500
         access = access_to(b.namesrv)
         with pytest.raises(DataLost, match=f"messages 0 to {low - 1} of topic orders queue 0 .*failOnDataLoss=false"):
@@ -174,11 +174,11 @@ def test_what_retention_has_deleted_is_an_error_unless_allowed(tmp_path: Path) -
 
 def test_a_broker_that_restarts_in_the_middle_costs_nothing_but_time(b: LocalBroker) -> None:
     send(b, [Message("orders", b"x" * 8000) for _ in range(3000)])
-    place = cluster_place(b)
+    source = cluster_source(b)
     try:
-        spans = whole(place, "orders")
+        spans = whole(source, "orders")
     finally:
-        place.close()
+        source.close()
     pages = ClusterTask(access_to(b.namesrv), tuple(spans)).pages(ALL_COLUMNS)
     found = [next(pages)]
     b.stop()
@@ -193,13 +193,13 @@ def test_a_broker_that_restarts_in_the_middle_costs_nothing_but_time(b: LocalBro
 
 def test_a_broker_that_stays_away_is_one_sentence(b: LocalBroker) -> None:
     send(b, [Message("orders", b"x" * 8000) for _ in range(3000)])
-    place = cluster_place(b)
+    source = cluster_source(b)
     try:
-        spans = whole(place, "orders")
+        spans = whole(source, "orders")
     finally:
-        place.close()
+        source.close()
     pages = ClusterTask(access_to(b.namesrv, patience_s=0.3), tuple(spans)).pages(ALL_COLUMNS)
     next(pages)
     b.stop()
-    with pytest.raises(Unreachable, match=r"topic orders queue \d of broker broker-a was being read from \d+ on"):
+    with pytest.raises(Unreachable, match=r"reading topic orders queue \d of broker broker-a from \d+;"):
         list(pages)

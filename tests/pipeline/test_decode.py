@@ -25,14 +25,14 @@ def decoded(decode: Decode, *bodies: bytes | None) -> tuple[list[Any], list[str 
 def test_text_is_utf_8_or_has_a_reason() -> None:
     values, reasons = decoded(Decode.of("text"), "grün".encode(), b"\xff", b"", None)
     assert values == ["grün", None, "", None]
-    assert reasons == [None, "it is no UTF-8 text (byte 0)", None, None]
+    assert reasons == [None, "it is not UTF-8 text (byte 0)", None, None]
 
 
 def test_json_stays_the_text_it_was_if_it_is_json() -> None:
     values, reasons = decoded(Decode.of("json"), b'{"a": 1 }', b"{a", b"7", b"\xfe", b"[" * 100_000)
     assert values == ['{"a": 1 }', None, "7", None, None]
     assert [reason and reason.split(" (")[0] for reason in reasons] == [
-        None, "it is no JSON", None, "it is no UTF-8 text", "it is no JSON",
+        None, "it is not JSON", None, "it is not UTF-8 text", "it is not JSON",
     ]  # fmt: skip
 
 
@@ -41,7 +41,7 @@ def test_rows_that_could_not_be_read_are_left_alone() -> None:
     values, reasons = make_decoder(Decode.of("json")).column(bodies, skip)
     assert values.to_pylist() == [None, None]
     assert reasons.to_pylist()[0] is None
-    assert "it is no JSON" in reasons.to_pylist()[1]
+    assert "it is not JSON" in reasons.to_pylist()[1]
 
 
 def avro(tmp_path: Path, schema: Any) -> Decode:
@@ -71,7 +71,7 @@ def test_avro_comes_out_as_columns(tmp_path: Path) -> None:
     assert values[1:] == [None, None, None]
     assert reasons[0] is None
     assert reasons[1] == "1 bytes follow the Avro datum"
-    assert all(reason and "no Avro datum" in reason for reason in reasons[2:])
+    assert all(reason and "not an Avro datum" in reason for reason in reasons[2:])
 
 
 @pytest.mark.parametrize(
@@ -104,7 +104,7 @@ def test_protobuf_comes_out_as_columns(tmp_path: Path) -> None:
     }
     assert values[1] is None
     assert reasons[0] is None
-    assert "it is no shop.Order" in str(reasons[1])
+    assert "it is not a shop.Order" in str(reasons[1])
     with pytest.raises(BadSettings, match="there is no such message"):
         Decode.of("protobuf", path, "shop.Cart")
     with pytest.raises(BadSettings, match="contains itself"):

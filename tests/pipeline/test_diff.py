@@ -15,8 +15,8 @@ from support.stores import StoreHome
 from penstock.cli.main import main
 from penstock.client.message import Message as Sent
 from penstock.errors import BadSettings, BadStore
-from penstock.pipeline.jobs.common import Where
-from penstock.pipeline.jobs.diff import Difference, Sides, Spot, diff_here
+from penstock.pipeline.jobs.common import JobInput
+from penstock.pipeline.jobs.diff import Difference, MessagePosition, Sides, diff_here
 from penstock.pipeline.jobs.diff.compare import Leftover, pair_up
 from penstock.store import Message
 from penstock.testing import LocalBroker
@@ -33,7 +33,7 @@ def other(tmp_path: Path) -> StoreHome:
 
 
 def sides(a: StoreHome, b: StoreHome, **more: Any) -> Sides:
-    return Sides(a=Where(stores=(str(a.path),)), b=Where(stores=(str(b.path),)), **more)
+    return Sides(a=JobInput(stores=(str(a.path),)), b=JobInput(stores=(str(b.path),)), **more)
 
 
 def orders(count: int) -> list[Message]:
@@ -79,10 +79,10 @@ def test_every_planted_difference_is_found_and_no_other(home: StoreHome, other: 
     assert found.queues[0].counts == {"different": 2, "moved": 2}
     assert found.queues[0].same == 96
     assert [(each.kind, each.a, each.b, each.unique_key) for each in found.examples] == [
-        ("different", Spot(0, 7), Spot(0, 7), "u7"),
-        ("different", Spot(0, 11), Spot(0, 11), "u11"),
-        ("moved", Spot(0, 20), Spot(0, 21), "u20"),
-        ("moved", Spot(0, 21), Spot(0, 20), "u21"),
+        ("different", MessagePosition(0, 7), MessagePosition(0, 7), "u7"),
+        ("different", MessagePosition(0, 11), MessagePosition(0, 11), "u11"),
+        ("moved", MessagePosition(0, 20), MessagePosition(0, 21), "u20"),
+        ("moved", MessagePosition(0, 21), MessagePosition(0, 20), "u21"),
     ]
     assert diff_here(sides(home, other), examples=1).examples == found.examples[:1]
 
@@ -94,7 +94,7 @@ def test_one_lost_message_is_one_difference_and_the_others_have_moved(home: Stor
     found = diff_here(sides(home, other))
     assert found.count("only_a") == 1
     (lost,) = [each for each in diff_here(sides(home, other), examples=1000).examples if each.kind == "only_a"]
-    assert (lost.topic, lost.a, lost.b) == ("T0", Spot(50 % 3, 50 // 3), None)
+    assert (lost.topic, lost.a, lost.b) == ("T0", MessagePosition(50 % 3, 50 // 3), None)
     assert (found.count("only_b"), found.count("different")) == (0, 0)
     assert found.count("moved") == 83, "all that came behind it in its queue"
     by_key = diff_here(sides(home, other, by="key"))
@@ -142,9 +142,13 @@ def test_what_cannot_be_read_is_told_with_its_place(home: StoreHome, tmp_path: P
     found = diff_here(sides(home, damaged))
     assert found.queues[0].counts == {"unreadable_b": 1}
     (example,) = found.examples
-    assert (example.a, example.b, example.what) == (Spot(0, 7), Spot(0, 7), "the record of queue offset 7 is damaged")
+    assert (example.a, example.b, example.what) == (
+        MessagePosition(0, 7),
+        MessagePosition(0, 7),
+        "the record of queue offset 7 is damaged",
+    )
     assert diff_here(sides(damaged, home)).count("unreadable_a") == 1
-    assert not diff_here(sides(damaged, damaged)).same, "nobody can say whether these are equal"
+    assert not diff_here(sides(damaged, damaged)).same, "damaged messages cannot be called equal"
 
 
 def test_empty_stores_and_such_that_are_not_there(home: StoreHome, other: StoreHome, tmp_path: Path) -> None:
@@ -206,7 +210,7 @@ def test_pairs_prefer_the_same_key_then_the_same_content_then_the_same_place() -
 def test_a_store_and_the_cluster_it_was_sent_to(home: StoreHome, b: LocalBroker) -> None:
     send(b, [Sent("orders", b"%d" % number) for number in range(200)])
     put(home, [Message("orders", b"%d" % number) for number in range(199)])
-    here = Sides(a=Where(stores=(str(home.path),)), b=Where(namesrv=b.namesrv), topics=("orders",), by="key")
+    here = Sides(a=JobInput(stores=(str(home.path),)), b=JobInput(namesrv=b.namesrv), topics=("orders",), by="key")
     found = diff_here(here)
     assert (found.count("only_b"), found.count("only_a"), found.count("different")) == (1, 0, 0)
     with pytest.raises(BadSettings, match="a cluster shows none"):
@@ -237,4 +241,4 @@ def test_the_command_tells_people_and_programs(
 
 
 def test_a_difference_knows_its_queue() -> None:
-    assert Difference(kind="only_b", topic="T", b=Spot(3, 9)).queue_id == 3
+    assert Difference(kind="only_b", topic="T", b=MessagePosition(3, 9)).queue_id == 3

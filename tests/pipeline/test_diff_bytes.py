@@ -11,7 +11,7 @@ import pytest
 from support.stores import StoreHome
 
 from penstock.cli.main import main
-from penstock.pipeline.jobs.common import Where
+from penstock.pipeline.jobs.common import JobInput
 from penstock.pipeline.jobs.diff import Sides, diff_bytes_here
 from penstock.store import Message
 
@@ -29,7 +29,7 @@ def home(tmp_path: Path) -> StoreHome:
 
 
 def sides(a: StoreHome, b: StoreHome, **more: Any) -> Sides:
-    return Sides(a=Where(stores=(str(a.path),)), b=Where(stores=(str(b.path),)), by="bytes", **more)
+    return Sides(a=JobInput(stores=(str(a.path),)), b=JobInput(stores=(str(b.path),)), by="bytes", **more)
 
 
 def plain(a: StoreHome, b: StoreHome, start: int, stop: int) -> list[int]:

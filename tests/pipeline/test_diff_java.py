@@ -10,7 +10,7 @@ from peers.stores.test_store_interchange import fill_with_java, fill_with_pensto
 from support.peers import Peer, PeerError, build
 from support.stores import StoreHome
 
-from penstock.pipeline.jobs.common import Where
+from penstock.pipeline.jobs.common import JobInput
 from penstock.pipeline.jobs.diff import Sides, diff_bytes_here, diff_here
 
 pytestmark = pytest.mark.java
@@ -31,13 +31,13 @@ def test_what_java_and_penstock_stored_of_the_same_messages_is_the_same(java: Pe
     theirs.mkdir()
     fill_with_java(java, theirs)
     fill_with_penstock(ours)
-    a, b = Where(stores=(str(theirs),)), Where(stores=(str(ours),))
+    a, b = JobInput(stores=(str(theirs),)), JobInput(stores=(str(ours),))
     found = diff_here(Sides(a=a, b=b))
     assert (found.same, found.examples) == (True, [])
     assert sum(queue.same for queue in found.queues) > 500
     assert diff_here(Sides(a=a, b=b, by="key")).same
     assert not diff_bytes_here(Sides(a=a, b=b, by="bytes")).same, "they were stored at other times"
     copy = StoreHome(theirs).copy_to(tmp_path / "copy")
-    assert diff_bytes_here(Sides(a=a, b=Where(stores=(str(copy.path),)), by="bytes")).same
+    assert diff_bytes_here(Sides(a=a, b=JobInput(stores=(str(copy.path),)), by="bytes")).same
     copy.flip(copy.log_files()[0], 3000)
-    assert diff_here(Sides(a=a, b=Where(stores=(str(copy.path),)))).count("unreadable_b") == 1
+    assert diff_here(Sides(a=a, b=JobInput(stores=(str(copy.path),)))).count("unreadable_b") == 1

@@ -14,11 +14,11 @@ import pytest
 
 from penstock.errors import BadSettings, BadStore, StoreInUse
 from penstock.pipeline.decode import Decode
-from penstock.pipeline.jobs.common import Notes, Where
+from penstock.pipeline.jobs.common import BatchLog, JobInput
 from penstock.pipeline.jobs.export import Export, export
 from penstock.pipeline.jobs.export import batch as export_batch
 from penstock.pipeline.jobs.export.batch import ExportBatch
-from penstock.pipeline.jobs.export.spec import BatchNote, ExportFolder, staged_files
+from penstock.pipeline.jobs.export.spec import ExportedBatch, ExportFolder, staged_files
 from penstock.pipeline.jobs.export.tables import open_catalog
 
 DAY = datetime.datetime(2026, 11, 16, 8, tzinfo=datetime.UTC)
@@ -29,11 +29,11 @@ class Killed(Exception):
     """Stands for a process that ends here."""
 
 
-def stage(wish: Export, number: int, query: str = "q") -> BatchNote:
+def stage(spec: Export, number: int, query: str = "q") -> ExportedBatch:
     """What Spark leaves: a file for each topic and day, with two rows each."""
-    folder = ExportFolder(wish.to)
+    folder = ExportFolder(spec.to)
     staged = folder.staged / str(number)
-    mark = "_of_" if wish.format == "iceberg" else ""
+    mark = "_of_" if spec.format == "iceberg" else ""
     for topic in TOPICS:
         columns: dict[str, Any] = {
             "queue_offset": pa.array([2 * number, 2 * number + 1], pa.int64()),
@@ -47,18 +47,18 @@ def stage(wish: Export, number: int, query: str = "q") -> BatchNote:
         pq.write_table(pa.table(columns), place / "part-00000-x.c000.snappy.parquet")
     (staged / "good" / "_SUCCESS").touch()
     files = tuple(staged_files(folder.root, staged / "good", number, ".parquet", is_bad=False))
-    return BatchNote(number=number, query=query, files=files, rows=4, undecoded=0, unread=0)
+    return ExportedBatch(number=number, query=query, files=files, rows=4, undecoded=0, unread=0)
 
 
-def rows(wish: Export) -> list[tuple[str, int]]:
-    if wish.format == "delta":
+def rows(spec: Export) -> list[tuple[str, int]]:
+    if spec.format == "delta":
         from deltalake import DeltaTable
 
-        table = DeltaTable(wish.to).to_pyarrow_table()
-    elif wish.format == "iceberg":
-        table = open_catalog(wish).load_table(wish.table).scan().to_arrow()
+        table = DeltaTable(spec.to).to_pyarrow_table()
+    elif spec.format == "iceberg":
+        table = open_catalog(spec).load_table(spec.table).scan().to_arrow()
     else:
-        table = ds.dataset(wish.to, format="parquet", partitioning="hive").to_table()
+        table = ds.dataset(spec.to, format="parquet", partitioning="hive").to_table()
     return sorted((row["topic"], row["queue_offset"]) for row in table.select(["topic", "queue_offset"]).to_pylist())
 
 
@@ -66,10 +66,10 @@ def rows(wish: Export) -> list[tuple[str, int]]:
 def test_a_batch_that_is_published_again_after_any_kill_is_there_once(
     form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    wish = Export(to=str(tmp_path / "lake"), format=form)
-    folder, each = ExportFolder(wish.to), ExportBatch(wish)
+    spec = Export(to=str(tmp_path / "lake"), format=form)
+    folder, each = ExportFolder(spec.to), ExportBatch(spec)
     for number in range(4):
-        batch = stage(wish, number)
+        batch = stage(spec, number)
         for step in ("move", *([] if form == "parquet" else [f"commit_{form}"]), "clear"):
             for is_done_first in (False, True):
                 with monkeypatch.context() as patched:
@@ -77,7 +77,7 @@ def test_a_batch_that_is_published_again_after_any_kill_is_there_once(
                     with pytest.raises(Killed):
                         each.publish(folder, batch)
         each.publish(folder, batch)
-        assert rows(wish) == sorted((topic, offset) for topic in TOPICS for offset in range(2 * number + 2))
+        assert rows(spec) == sorted((topic, offset) for topic in TOPICS for offset in range(2 * number + 2))
     assert not list(folder.staged.iterdir())
 
 
@@ -113,40 +113,40 @@ def test_json_lines_are_counted_and_an_unknown_day_has_no_name(tmp_path: Path) -
 
 
 def test_a_file_that_is_nowhere_ends_the_export(tmp_path: Path) -> None:
-    wish = Export(to=str(tmp_path / "lake"))
-    batch = stage(wish, 0)
-    (ExportFolder(wish.to).root / batch.files[0].staged).unlink()
+    spec = Export(to=str(tmp_path / "lake"))
+    batch = stage(spec, 0)
+    (ExportFolder(spec.to).root / batch.files[0].staged).unlink()
     with pytest.raises(BadStore, match="is gone"):
-        ExportBatch(wish).publish(ExportFolder(wish.to), batch)
+        ExportBatch(spec).publish(ExportFolder(spec.to), batch)
 
 
 def test_a_batch_of_another_checkpoint_is_refused(tmp_path: Path) -> None:
-    wish = Export(to=str(tmp_path / "lake"))
-    folder = ExportFolder(wish.to)
-    Notes(folder.notes, BatchNote).write(0, stage(wish, 0, "the first"))
+    spec = Export(to=str(tmp_path / "lake"))
+    folder = ExportFolder(spec.to)
+    BatchLog(folder.batches, ExportedBatch).write(0, stage(spec, 0, "the first"))
     folder.checkpoint.mkdir()
     (folder.checkpoint / "metadata").write_text('{"id": "another"}', encoding="utf-8")
-    with pytest.raises(BadStore, match="not the one it began with"):
-        ExportBatch(wish)(None, 0)  # type: ignore[arg-type]  # no row is looked at
+    with pytest.raises(BadStore, match="a different checkpoint than at its start"):
+        ExportBatch(spec)(None, 0)  # type: ignore[arg-type]  # no row is looked at
 
 
 def test_a_folder_belongs_to_one_export_at_a_time(tmp_path: Path) -> None:
-    wish = Export(to=str(tmp_path / "lake"), topics=("a",))
-    folder = ExportFolder(wish.to)
-    with folder.owned(wish), pytest.raises(StoreInUse, match="another export"), folder.owned(wish):
+    spec = Export(to=str(tmp_path / "lake"), topics=("a",))
+    folder = ExportFolder(spec.to)
+    with folder.owned(spec), pytest.raises(StoreInUse, match="another export"), folder.owned(spec):
         pass
     for changed, named in (
-        (Export(to=wish.to), "--topic"),
-        (Export(to=wish.to, topics=("a",), format="json"), "--format"),
-        (Export(to=wish.to, topics=("a",), since_ms=5), "--since"),
-        (Export(to=wish.to, topics=("a",), decode=Decode.of("text")), "--decode"),
+        (Export(to=spec.to), "--topic"),
+        (Export(to=spec.to, topics=("a",), format="json"), "--format"),
+        (Export(to=spec.to, topics=("a",), since_ms=5), "--since"),
+        (Export(to=spec.to, topics=("a",), decode=Decode.of("text")), "--decode"),
     ):
-        with pytest.raises(BadSettings, match=f"begun with another {named};"), folder.owned(changed):
+        with pytest.raises(BadSettings, match=f"started with a different {named};"), folder.owned(changed):
             pass
-    assert folder.wish() == wish
+    assert folder.spec() == spec
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "file").touch()
-    with pytest.raises(BadSettings, match="something else"), ExportFolder(str(tmp_path / "other")).owned(wish):
+    with pytest.raises(BadSettings, match="something else"), ExportFolder(str(tmp_path / "other")).owned(spec):
         pass
 
 
@@ -170,16 +170,16 @@ def test_a_catalog_that_cannot_be_opened_is_a_sentence_and_begins_nothing(tmp_pa
     nobodys = Export(to=str(tmp_path / "lake"), format="iceberg", catalog="nobodys")
     no_spark: Any = None
     with pytest.raises(BadSettings, match=r"--catalog nobodys cannot be used: .*; check its settings"):
-        export(no_spark, nobodys, Where(stores=(str(tmp_path),)))
+        export(no_spark, nobodys, JobInput(stores=(str(tmp_path),)))
     assert not (tmp_path / "lake").exists(), "the folder may be used with another catalog"
 
 
 def test_a_note_that_cannot_be_read_is_not_taken_for_a_missing_one(tmp_path: Path) -> None:
-    notes = Notes(tmp_path / "notes", BatchNote)
-    assert notes.find(3) is None
-    notes.write(3, BatchNote(number=3, query="q", files=(), rows=1, undecoded=0, unread=0))
-    assert [(number, note.rows) for number, note in notes.all()] == [(3, 1)]
+    batch_log = BatchLog(tmp_path / "notes", ExportedBatch)
+    assert batch_log.find(3) is None
+    batch_log.write(3, ExportedBatch(number=3, query="q", files=(), rows=1, undecoded=0, unread=0))
+    assert [(number, note.rows) for number, note in batch_log.all()] == [(3, 1)]
     path = tmp_path / "notes" / "00000003.json"
     path.write_bytes(path.read_bytes().replace(b'"rows": 1', b'"rows": 2'))
     with pytest.raises(BadStore, match="cannot be read"):
-        notes.find(3)
+        batch_log.find(3)

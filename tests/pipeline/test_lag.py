@@ -12,8 +12,8 @@ from penstock.cli.main import main
 from penstock.client.message import Message as Sent
 from penstock.client.sync import Producer, PullConsumer
 from penstock.format.config_tables import ConsumerOffsets
-from penstock.pipeline.jobs.common import Where
-from penstock.pipeline.jobs.lag import Behind, lag, mark_stuck
+from penstock.pipeline.jobs.common import JobInput
+from penstock.pipeline.jobs.lag import QueueLag, lag, mark_stuck
 from penstock.store import Message
 from penstock.store.config_files import ConfigFiles
 from penstock.store.io import Files
@@ -32,7 +32,7 @@ def test_a_store_says_how_far_each_group_is(tmp_path: Path, capsys: pytest.Captu
             assert store.put(Message("orders", b"x", queue_id=number % 2)).ok
     start = home.clock.now - 19 * 60_000
     consumed(home, {("orders", "fast"): {0: 10, 1: 10}, ("orders", "slow"): {0: 9, 1: 2}, ("gone", "fast"): {0: 7}})
-    by_queue = {(each.group, each.topic, each.queue_id): each for each in lag(Where(stores=(str(home.path),)))}
+    by_queue = {(each.group, each.topic, each.queue_id): each for each in lag(JobInput(stores=(str(home.path),)))}
     assert len(by_queue) == 5
     fast, slow = by_queue["fast", "orders", 1], by_queue["slow", "orders", 1]
     assert (fast.behind, fast.behind_ms, fast.stuck, fast.last_consumed_ms) == (0, 0, False, start + 19 * 60_000)
@@ -42,7 +42,7 @@ def test_a_store_says_how_far_each_group_is(tmp_path: Path, capsys: pytest.Captu
     assert slow.stuck, "the group has consumed far newer messages of queue 0"
     assert not by_queue["slow", "orders", 0].stuck
     assert by_queue["fast", "gone", 0].behind == 0
-    assert [each.group for each in lag(Where(stores=(str(home.path),)), "slow")] == ["slow", "slow"]
+    assert [each.group for each in lag(JobInput(stores=(str(home.path),)), "slow")] == ["slow", "slow"]
     assert main(["store", "lag", str(home.path)]) == 0
     assert "stuck" in capsys.readouterr().out
     assert main(["store", "lag", str(home.path), "--json", "--group", "fast"]) == 0
@@ -58,7 +58,7 @@ def test_a_queue_that_a_group_never_consumed_from_counts_from_the_beginning(
             home.clock.now += 60_000
             assert store.put(Message("orders", b"x", queue_id=number % 2)).ok
     consumed(home, {("orders", "half"): {1: 10}})
-    rows = {each.queue_id: each for each in lag(Where(stores=(str(home.path),)))}
+    rows = {each.queue_id: each for each in lag(JobInput(stores=(str(home.path),)))}
     assert (rows[0].behind, rows[0].last_consumed_ms, rows[0].stuck) == (10, 0, True)
     assert rows[1].behind == 0
     assert main(["store", "lag", str(home.path), "--group", "haf", "--json"]) == 0
@@ -68,7 +68,7 @@ def test_a_queue_that_a_group_never_consumed_from_counts_from_the_beginning(
 
 
 def test_messages_that_were_deleted_unread_are_told_apart() -> None:
-    one = Behind(
+    one = QueueLag(
         broker="b", group="g", topic="t", queue_id=0, min_offset=10, max_offset=30, consumer_offset=4,
         last_consumed_ms=0, oldest_unread_ms=5, newest_ms=25,
     )  # fmt: skip
@@ -88,7 +88,7 @@ def test_a_cluster_says_the_same() -> None:
             assert sum(ends.values()) == 10
             reader.offsets.commit("readers", first, ends[first])
             reader.offsets.commit("readers", second, 1)
-        rows = {each.queue_id: each for each in lag(Where(namesrv=b.namesrv), "readers")}
+        rows = {each.queue_id: each for each in lag(JobInput(namesrv=b.namesrv), "readers")}
     assert {queue_id: each.behind for queue_id, each in rows.items()} == {
         first.queue_id: 0,
         second.queue_id: ends[second] - 1,

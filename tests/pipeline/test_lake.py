@@ -16,7 +16,7 @@ from support.stores import StoreHome
 from penstock.cli.main import main
 from penstock.client.message import Message as Sent
 from penstock.errors import BadSettings, BadStore, StoreInUse
-from penstock.pipeline.jobs.common import Where
+from penstock.pipeline.jobs.common import JobInput
 from penstock.pipeline.lake import Lake, LakeTable, init_project, run_project
 from penstock.pipeline.lake.run import _sentence
 from penstock.store import Message
@@ -34,7 +34,7 @@ def home(tmp_path: Path) -> StoreHome:
 
 
 def test_a_new_lake_has_a_table_for_each_topic(home: StoreHome, tmp_path: Path) -> None:
-    made = init_project(tmp_path / "lake", Where(stores=(str(home.path),)), "json")
+    made = init_project(tmp_path / "lake", JobInput(stores=(str(home.path),)), "json")
     assert [(each.topic, each.table, each.decode) for each in made.topics] == [
         ("Clicks-2", "topic_clicks_2", "json"),
         ("orders", "topic_orders", "json"),
@@ -52,20 +52,20 @@ def test_a_new_lake_has_a_table_for_each_topic(home: StoreHome, tmp_path: Path) 
 
 def test_a_lake_of_a_cluster(b: LocalBroker, tmp_path: Path) -> None:
     send(b, [Sent("orders", b"1")])
-    made = init_project(tmp_path / "lake", Where(namesrv=b.namesrv))
+    made = init_project(tmp_path / "lake", JobInput(namesrv=b.namesrv))
     assert "orders" in [each.topic for each in made.topics]
-    assert Lake.read(tmp_path / "lake").where == Where(namesrv=b.namesrv)
+    assert Lake.read(tmp_path / "lake").job_input == JobInput(namesrv=b.namesrv)
 
 
 def test_what_is_there_is_not_overwritten(home: StoreHome, tmp_path: Path) -> None:
-    where = Where(stores=(str(home.path),))
+    where = JobInput(stores=(str(home.path),))
     before = home.listing()
-    with pytest.raises(BadSettings, match="there is something here already"):
+    with pytest.raises(BadSettings, match="this folder is not empty"):
         init_project(home.path, where)
     assert home.listing() == before
     (tmp_path / "empty").mkdir()
     init_project(tmp_path / "empty", where)
-    with pytest.raises(BadSettings, match="there is something here already"):
+    with pytest.raises(BadSettings, match="this folder is not empty"):
         init_project(tmp_path / "empty", where)
 
 
@@ -73,14 +73,14 @@ def test_what_is_there_is_not_overwritten(home: StoreHome, tmp_path: Path) -> No
     ("text", "said"),
     [
         ("store: [", "it must be YAML, and is not"),
-        ("[]", "it must say what the lake is made from"),
+        ("[]", "it must name the input of the lake"),
         ("topics: {}", "it must name either a store or a namesrv"),
         ("store: a\nnamesrv: b", "it must name either a store or a namesrv"),
         ("store: a\nshop: b", "there is no setting 'shop'; there are config, fail_on_data_loss"),
         ("store: a\ntopics: [orders]", "topics must be names with what they hold"),
         ("store: a\ntopics: {orders: {decode: xml}}", "must be one of json, text, none"),
-        ("store: a\ntopics: {orders: {decode: text, schema: a INT}}", "a schema goes with decode: json"),
-        ("store: a\ntopics: {a-b: , a_b: }", "topics a-b and a_b have the same table's name"),
+        ("store: a\ntopics: {orders: {decode: text, schema: a INT}}", "a schema needs decode: json"),
+        ("store: a\ntopics: {a-b: , a_b: }", "topics a-b and a_b would have the same table"),
         ("store: a\nfail_on_data_loss: 7", "Expected `bool`, got `int`"),
     ],
 )
@@ -98,11 +98,11 @@ def test_a_topic_may_leave_out_what_it_holds(tmp_path: Path) -> None:
 
 
 def test_a_run_says_what_is_missing_before_spark_is_started(home: StoreHome, tmp_path: Path) -> None:
-    with pytest.raises(BadSettings, match="this is no lake; make one with `penstock pipeline lake init`"):
+    with pytest.raises(BadSettings, match="this is not a lake; create one with `penstock pipeline lake init`"):
         run_project(tmp_path)
-    init_project(tmp_path / "lake", Where(stores=(str(home.path),)))
+    init_project(tmp_path / "lake", JobInput(stores=(str(home.path),)))
     home.path.rename(tmp_path / "elsewhere")
-    with pytest.raises(BadStore, match=r"there is no store here; lake\.yml of .* names it"):
+    with pytest.raises(BadStore, match=r"there is no store here; correct the path in lake\.yml"):
         run_project(tmp_path / "lake")
     (tmp_path / "elsewhere").rename(home.path)
     (tmp_path / "lake" / "spark-pipeline.yml").unlink()
@@ -111,7 +111,7 @@ def test_a_run_says_what_is_missing_before_spark_is_started(home: StoreHome, tmp
 
 
 def test_a_run_beside_another_one_is_told_so_before_spark_is_started(home: StoreHome, tmp_path: Path) -> None:
-    init_project(tmp_path / "lake", Where(stores=(str(home.path),)))
+    init_project(tmp_path / "lake", JobInput(stores=(str(home.path),)))
     lock = tmp_path / "lake" / "catalog" / "metastore" / "dbex.lck"
     lock.parent.mkdir()
     hold = (
@@ -143,11 +143,11 @@ def test_the_command_makes_a_lake(home: StoreHome, tmp_path: Path, capsys: pytes
     assert main(["pipeline", "lake", "init", str(tmp_path / "other"), "--store", str(home.path)]) == 0
     assert "topic_orders" in capsys.readouterr().out
     for arguments, expected in (
-        (["init", lake, "--store", str(home.path)], "there is something here already"),
-        (["init", str(tmp_path / "new")], "Give either --store DIR or --namesrv"),
+        (["init", lake, "--store", str(home.path)], "this folder is not empty"),
+        (["init", str(tmp_path / "new")], "give either --store DIR or --namesrv"),
         (["init", str(tmp_path / "new"), "--store", str(tmp_path / "none")], "there is no store here"),
         (["init", str(tmp_path / "new"), "--store", str(home.path), "--decode", "xml"], "it must be one of json, text"),
-        (["run", str(tmp_path)], "this is no lake"),
+        (["run", str(tmp_path)], "this is not a lake"),
         (["run", lake, "--conf", "x"], "it must be a name and a value"),
     ):
         assert main(["pipeline", "lake", *arguments]) == 2

@@ -1,4 +1,4 @@
-"""Reading a store that somebody is writing to."""
+"""Reading a store while a broker writes to it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from support.disks import FaultyFiles
 from support.pipeline import options_for, read, read_table, read_tasks
 from support.stores import StoreHome, eventually
 
-from penstock.pipeline.plan import choose_queues, open_place, plan, plan_batch, spans_between
+from penstock.pipeline.plan import choose_queues, open_source, plan, plan_batch, spans_between
 from penstock.pipeline.ranges import Queue
 from penstock.pipeline.store_tasks import QueueTask
 from penstock.store import Message, MessageStore, Settings
@@ -57,7 +57,7 @@ class Seen:
         self.logs: list[pa.Table] = []
 
     def read_queues(self) -> None:
-        """Plans anew, and reads what was planned."""
+        """Plans again, and reads."""
         options = options_for(self._folder, subscribePattern=".*", maxBytesPerPartition=3_000_000)
         tasks = plan_batch(options)
         ends: dict[tuple[str, int], int] = {}
@@ -119,15 +119,15 @@ def test_a_place_that_is_followed_hands_out_each_message_once(tmp_path: Path) ->
     folder = tmp_path / "store"
     options = options_for(folder, subscribePattern=".*")
     tables: list[pa.Table] = []
-    with writing(folder, COUNT) as process, closing(open_place(options, following=True)) as place:
+    with writing(folder, COUNT) as process, closing(open_source(options, following=True)) as source:
         first: dict[Queue, int] = {}
         running = True
         while running:
             running = process.poll() is None
-            place.refresh()
-            last = {queue: place.bounds(queue)[1] for queue in choose_queues(place, options)}
-            spans = spans_between(place, {queue: first.get(queue, 0) for queue in last}, last, options)
-            new = read_table(options, plan(place, spans, options), NAMES)
+            source.refresh()
+            last = {queue: source.bounds(queue)[1] for queue in choose_queues(source, options)}
+            spans = spans_between(source, {queue: first.get(queue, 0) for queue in last}, last, options)
+            new = read_table(options, plan(source, spans, options), NAMES)
             assert len(new) == sum(last.values()) - sum(first.values())
             tables += [new] if len(new) else []
             first = last
@@ -173,15 +173,15 @@ def test_under_sync_flush_nothing_is_seen_before_it_is_on_disk(tmp_path: Path) -
     with closing(store):
         assert store.put(Message("T", b"first", keys=("k",))).ok
         store.catch_up()
-        place = open_place(options, following=True)
+        source = open_source(options, following=True)
 
         def seen() -> list[list[bytes]]:
             """By all ways of reading."""
-            place.refresh()
-            queues = choose_queues(place, options)
-            last = {queue: place.bounds(queue)[1] for queue in queues}
+            source.refresh()
+            queues = choose_queues(source, options)
+            last = {queue: source.bounds(queue)[1] for queue in queues}
             followed = read_tasks(
-                options, plan(place, spans_between(place, dict.fromkeys(last, 0), last, options), options)
+                options, plan(source, spans_between(source, dict.fromkeys(last, 0), last, options), options)
             )
             ways = [
                 followed,
@@ -204,7 +204,7 @@ def test_under_sync_flush_nothing_is_seen_before_it_is_on_disk(tmp_path: Path) -
         assert answers == [True]
         store.catch_up()
         eventually(lambda: seen() == [[b"first", b"second"]] * 4, "what is on disk can be seen")
-        place.close()
+        source.close()
 
 
 @pytest.mark.parametrize("by", [{"topic": "T"}, {"order": "log"}], ids=str)

@@ -10,28 +10,28 @@ import pytest
 from support.stores import is_one_sentence
 
 from penstock.errors import BadSettings
-from penstock.pipeline.options import EARLIEST, LATEST, TABLE, Options, Wish
+from penstock.pipeline.options import EARLIEST, LATEST, TABLE, OffsetSpec, Options
 
 PLACE = {"path": "/data/store"}
 EMPTY = "it must not be empty"
 NUMBER = "it must be a whole number of at least"
 BYTES = "it must be a number of bytes such as 1048576, 64m or 1g"
 FLAG = "it must be true or false"
-BY_QUEUE = Wish(by_queue={("o", "", 0): 5})
+BY_QUEUE = OffsetSpec(by_queue={("o", "", 0): 5})
 
 # What is written, what it becomes, what is refused, and why.
 VALUES: dict[str, tuple[str, Any, str, str]] = {
     "path": ("/a, /b*", ("/a", "/b*"), " , ", "it must name at least one"),
     "namesrv": ("h1:9876;h2:9876", "h1:9876;h2:9876", "", EMPTY),
-    "subscribe": ("orders, Alerts", ("orders", "Alerts"), "a,b,a", "a name is there twice"),
+    "subscribe": ("orders, Alerts", ("orders", "Alerts"), "a,b,a", "a name is given twice"),
     "subscribePattern": ("ord.*", re.compile("ord.*"), "ord(", "it is not a regular expression (missing )"),
     "assign": ('{"o": [0, 1]}', (("o", "", 0), ("o", "", 1)), "o", "it is not a JSON object"),
     "topic": ("orders", "orders", "", EMPTY),
     "order": ("LOG", "log", "time", "it must be one of queue, log"),
     "tags": ("a || b", "a || b", "", EMPTY),
     "keys": ("k1,k2", ("k1", "k2"), ",", "it must name at least one"),
-    "startingOffsets": ("earliest", Wish(EARLIEST), "begin", "it must be earliest, latest, group:NAME, or JSON"),
-    "endingOffsets": ("latest", Wish(LATEST), "earliest", "it must be latest, or JSON"),
+    "startingOffsets": ("earliest", OffsetSpec(EARLIEST), "begin", "it must be earliest, latest, group:NAME, or JSON"),
+    "endingOffsets": ("latest", OffsetSpec(LATEST), "earliest", "it must be latest, or JSON"),
     "startingTimestamp": ("1600000000000", 1_600_000_000_000, "-1", f"{NUMBER} 0"),
     "endingTimestamp": ("0", 0, "2020-01-01", f"{NUMBER} 0"),
     "startingOffsetsByTimestamp": ('{"o": {"0": 5}}', BY_QUEUE, "5", "it must be JSON such as"),
@@ -46,7 +46,7 @@ VALUES: dict[str, tuple[str, Any, str, str]] = {
     "maxBytesPerPartition": ("1 GiB", 1 << 30, "1 elephant", BYTES),
     "failOnDataLoss": ("FALSE", False, "no", FLAG),
     "schema": ("Kafka", "kafka", "pulsar", "it must be one of rocketmq, kafka"),
-    "columns": ("topic,body", ("topic", "body"), "topic,topic", "a name is there twice"),
+    "columns": ("topic,body", ("topic", "body"), "topic,topic", "a name is given twice"),
     "includeBody": ("false", False, "0", FLAG),
     "decompress": ("true", True, "gzip", FLAG),
     "mode": ("failfast", "FAILFAST", "STRICT", "it must be one of PERMISSIVE, FAILFAST, DROPMALFORMED"),
@@ -72,7 +72,7 @@ def take(options: dict[str, str], *, check: bool) -> None:
 
 
 def refusal(options: dict[str, str], *, check: bool = True) -> str:
-    """The sentence that somebody gets who gives these."""
+    """The error for these options."""
     with pytest.raises(BadSettings) as caught:
         take(options, check=check)
     assert is_one_sentence(str(caught.value))
@@ -148,15 +148,15 @@ def test_delays_have_units(text: str, seconds: float) -> None:
     [
         ({"path": "/a", "namesrv": "h:1"}, "path and namesrv are both given"),
         ({"subscribe": "a"}, "neither path nor namesrv is given; a table created with CREATE TABLE loses its options"),
-        ({**PLACE}, "which messages? Give subscribe, subscribePattern or assign, or read the log: order=log"),
+        ({**PLACE}, "no topics are given; set subscribe, subscribePattern or assign, or read the log with order=log"),
         ({**PLACE, "subscribe": "a", "topic": "b"}, "subscribe and topic are given; only one of them may be"),
         (
             {**PLACE, "subscribe": "a", "subscribePattern": "b", "assign": '{"c": [0]}'},
             "subscribe and subscribePattern and assign are given",
         ),
-        ({**PLACE, "order": "log", "assign": '{"c": [0]}'}, "assign goes by queue; with order=log use subscribe"),
+        ({**PLACE, "order": "log", "assign": '{"c": [0]}'}, "assign works by queue; with order=log use subscribe"),
         ({"namesrv": "h:1", "order": "log"}, "order=log reads the files of a store; leave it out with namesrv"),
-        ({**PLACE, "order": "log", "keys": "k"}, "keys are found through the index"),
+        ({**PLACE, "order": "log", "keys": "k"}, "keys are looked up in the index"),
         ({**PLACE, "order": "log", "maxOffsetsPerTrigger": "5"}, "limit it with maxBytesPerTrigger"),
         ({**PLACE, "order": "log", "minOffsetsPerTrigger": "5"}, "limit it with maxBytesPerTrigger"),
         ({**PLACE, "order": "log", "maxRecordsPerPartition": "5"}, "limit it with maxBytesPerPartition"),

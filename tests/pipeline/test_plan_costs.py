@@ -1,4 +1,4 @@
-"""What planning leaves out: it looks at part of a long queue, and at no index that nobody asks."""
+"""What planning does not read: most of a long queue, and an index that is not needed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from support.stores import StoreHome
 
 from penstock.errors import BadStore
 from penstock.pipeline import store_source as store_source_module
-from penstock.pipeline.store_source import OneStore
+from penstock.pipeline.store_source import SingleStore
 from penstock.store import Message
 from penstock.store.readonly.store_folder import StoreFolder
 
@@ -26,8 +26,8 @@ def home(tmp_path: Path) -> StoreHome:
     return home
 
 
-def one(home: StoreHome, *, by_key: bool = False) -> OneStore:
-    return OneStore(StoreFolder.find(home.path), "store", following=False, by_key=by_key)
+def one(home: StoreHome, *, by_key: bool = False) -> SingleStore:
+    return SingleStore(StoreFolder.find(home.path), "store", following=False, by_key=by_key)
 
 
 def test_the_size_of_a_range_is_that_of_its_records(home: StoreHome) -> None:
@@ -45,10 +45,10 @@ def test_the_size_of_a_long_range_is_guessed_from_pages_all_over_it(
 ) -> None:
     place = one(home)
     exact = place.size("orders", 0, 0, 40)
-    monkeypatch.setattr(store_source_module, "_PAGE", 4)
-    monkeypatch.setattr(store_source_module, "_PAGES_ADDED_UP", 5)
+    monkeypatch.setattr(store_source_module, "_PAGE_UNITS", 4)
+    monkeypatch.setattr(store_source_module, "_SAMPLED_PAGES", 5)
     assert place.size("orders", 0, 0, 40) == exact  # each page of four has one large message
-    monkeypatch.setattr(store_source_module, "_PAGE", 1)
+    monkeypatch.setattr(store_source_module, "_PAGE_UNITS", 1)
     assert place.size("orders", 0, 0, 40) > 2 * exact  # only large messages were looked at
     place.close()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.pipeline.ranges import OffsetRange, Queue, TaskLimits, cut, packed
+from penstock.pipeline.ranges import OffsetRange, Queue, TaskLimits, pack_ranges, split_ranges
 
 SPANS = st.lists(
     st.tuples(st.integers(0, 10**12), st.integers(0, 300), st.integers(0, 10**6)), min_size=0, max_size=8
@@ -24,16 +24,16 @@ def offsets(spans: list[OffsetRange]) -> list[tuple[Queue, int]]:
 
 @given(SPANS, LIMITS)
 def test_pieces_hold_everything_once_and_in_order(spans: list[OffsetRange], limits: TaskLimits) -> None:
-    pieces = cut(spans, limits)
+    pieces = split_ranges(spans, limits)
     assert offsets(pieces) == offsets(spans)
     assert all(piece.count for piece in pieces)
-    assert cut(spans, limits) == pieces, "a batch that is run again has the same tasks"
+    assert split_ranges(spans, limits) == pieces, "a batch that is run again has the same tasks"
 
 
 @given(SPANS, LIMITS)
 def test_pieces_are_no_larger_than_they_may_be(spans: list[OffsetRange], limits: TaskLimits) -> None:
     by_queue = {span.queue: span for span in spans}
-    for piece in cut(spans, limits):
+    for piece in split_ranges(spans, limits):
         assert limits.max_records is None or piece.count <= limits.max_records
         whole = by_queue[piece.queue]
         one = -(-whole.size // whole.count)  # sizes are spread evenly: a piece may be off by one message
@@ -45,25 +45,25 @@ def test_there_are_as_many_pieces_as_asked_for_if_there_are_as_many_offsets(
     spans: list[OffsetRange], limits: TaskLimits
 ) -> None:
     if limits.min_tasks is not None:
-        assert len(cut(spans, limits)) >= min(limits.min_tasks, sum(span.count for span in spans))
+        assert len(split_ranges(spans, limits)) >= min(limits.min_tasks, sum(span.count for span in spans))
 
 
 def test_the_largest_span_is_cut_first() -> None:
     small, large = OffsetRange(Queue("t", "b", 0), 0, 10, 100), OffsetRange(Queue("t", "b", 1), 0, 10, 1000)
-    pieces = cut([small, large], TaskLimits(1 << 20, min_tasks=4))
+    pieces = split_ranges([small, large], TaskLimits(1 << 20, min_tasks=4))
     assert [piece.queue.queue_id for piece in pieces] == [0, 1, 1, 1]
     assert [piece.count for piece in pieces[1:]] == [3, 3, 4]
 
 
 def test_nothing_makes_no_pieces() -> None:
     empty = OffsetRange(Queue("t", "b", 0), 7, 7)
-    assert cut([], TaskLimits(1, min_tasks=5)) == cut([empty], TaskLimits(1, min_tasks=5)) == []
-    assert packed([], 100, 16) == []
+    assert split_ranges([], TaskLimits(1, min_tasks=5)) == split_ranges([empty], TaskLimits(1, min_tasks=5)) == []
+    assert pack_ranges([], 100, 16) == []
 
 
 @given(SPANS, st.integers(1, 10**6), st.integers(1, 20))
 def test_packed_spans_stay_in_order_and_within_the_bytes(spans: list[OffsetRange], max_bytes: int, tasks: int) -> None:
-    groups = packed(spans, max_bytes, tasks)
+    groups = pack_ranges(spans, max_bytes, tasks)
     assert [span for group in groups for span in group] == spans
     assert all(groups)
     for group in groups:
@@ -72,4 +72,4 @@ def test_packed_spans_stay_in_order_and_within_the_bytes(spans: list[OffsetRange
 
 def test_a_thousand_quiet_queues_share_a_few_tasks() -> None:
     spans = [OffsetRange(Queue("t", "b", number), 0, 10, 1000) for number in range(1000)]
-    assert 16 <= len(packed(spans, 128 << 20, 16)) <= 20
+    assert 16 <= len(pack_ranges(spans, 128 << 20, 16)) <= 20

@@ -9,14 +9,14 @@ import pyarrow as pa
 import pytest
 
 from penstock.errors import BadSettings
-from penstock.pipeline.jobs.common import Where
-from penstock.pipeline.jobs.replay import Mapping, Target, from_export, from_files, from_place
+from penstock.pipeline.jobs.common import JobInput
+from penstock.pipeline.jobs.replay import Mapping, Target, from_export, from_files, from_input
 from penstock.pipeline.jobs.replay.batch import paced
 from penstock.pipeline.jobs.replay.job import _refuse_circles
 
 
 class SleepingClock:
-    """Time that passes only where somebody sleeps or works."""
+    """A clock that advances only by sleeping or working."""
 
     def __init__(self) -> None:
         self.now = 100.0
@@ -51,9 +51,9 @@ def test_no_second_sees_more_rows_than_the_rate_and_a_piece(rate: int, sizes: li
     ("changes", "expected"),
     [
         ({"maps": ("body",)}, "a column and an expression"),
-        ({"maps": ("born=1",)}, "there is no column 'born' to make"),
+        ({"maps": ("born=1",)}, "'born' is not a message column"),
         ({"to_topic": "a b"}, "--to-topic"),
-        ({"to_topic": "SCHEDULE_TOPIC_XXXX"}, "the broker's own"),
+        ({"to_topic": "SCHEDULE_TOPIC_XXXX"}, "internal to the broker"),
         ({"since_ms": 5, "until_ms": 4}, "ends before it begins"),
     ],
 )
@@ -68,7 +68,7 @@ def test_an_expression_may_hold_equal_signs() -> None:
 
 def test_a_target_is_one_place_and_a_name_is_that_of_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for target in (Target(), Target(store="a", namesrv="b:1")):
-        with pytest.raises(BadSettings, match="where to"):
+        with pytest.raises(BadSettings, match="give either --to-store"):
             target.check()
     with pytest.raises(BadSettings, match="are allowed"):
         Target(store="a").progress("../b")
@@ -79,20 +79,20 @@ def test_a_target_is_one_place_and_a_name_is_that_of_a_folder(tmp_path: Path, mo
 
 
 def test_a_replay_does_not_read_what_it_writes(tmp_path: Path) -> None:
-    here, there = Where(stores=(str(tmp_path),)), Target(store=str(tmp_path))
+    here, there = JobInput(stores=(str(tmp_path),)), Target(store=str(tmp_path))
     for mapping in (Mapping(), Mapping(to_topic="a")):
         with pytest.raises(BadSettings, match="name another one"):
-            _refuse_circles(from_place(here, "a"), there, mapping)
-    _refuse_circles(from_place(here, "a"), there, Mapping(to_topic="b"))
-    _refuse_circles(from_place(here, "a"), Target(store=str(tmp_path / "other")), Mapping())
-    cluster = from_place(Where(namesrv="127.0.0.1:1"), "a")
+            _refuse_circles(from_input(here, "a"), there, mapping)
+    _refuse_circles(from_input(here, "a"), there, Mapping(to_topic="b"))
+    _refuse_circles(from_input(here, "a"), Target(store=str(tmp_path / "other")), Mapping())
+    cluster = from_input(JobInput(namesrv="127.0.0.1:1"), "a")
     with pytest.raises(BadSettings, match="name another one"):
         _refuse_circles(cluster, Target(namesrv="127.0.0.1:1"), Mapping())
 
 
 def test_a_source_must_be_there(tmp_path: Path) -> None:
-    with pytest.raises(BadSettings, match="which messages"):
-        from_place(Where(stores=("a",))).check()
+    with pytest.raises(BadSettings, match="no topic is given"):
+        from_input(JobInput(stores=("a",))).check()
     with pytest.raises(BadSettings, match="no such folder"):
         from_export(str(tmp_path / "none")).check()
     with pytest.raises(BadSettings, match="it must be one of parquet, json"):

@@ -9,7 +9,7 @@ from support.stores import is_one_sentence
 
 from penstock.errors import BadSettings, DataLost, PenstockError
 from penstock.pipeline.options import EARLIEST, LATEST, Options
-from penstock.pipeline.plan import Offsets, check_range, choose_queues, ends, spans_between, starts
+from penstock.pipeline.plan import Offsets, check_range, choose_queues, end_offsets, spans_between, start_offsets
 from penstock.pipeline.ranges import OffsetRange, Queue, ReadTask
 from penstock.pipeline.store_source import log_queue
 
@@ -55,7 +55,7 @@ class Given:
 
 
 @pytest.fixture
-def place() -> Given:
+def source() -> Given:
     return Given({A0: (10, 20), A1: (0, 5), B0: (0, 0), X0: (3, 9)})
 
 
@@ -86,9 +86,9 @@ def refused(kind: type[PenstockError], act: object) -> str:
     ],
 )
 def test_queues_are_chosen_by_topic_pattern_or_one_by_one(
-    place: Given, given: dict[str, str], queues: list[Queue]
+    source: Given, given: dict[str, str], queues: list[Queue]
 ) -> None:
-    assert choose_queues(place, options(**given)) == queues
+    assert choose_queues(source, options(**given)) == queues
 
 
 @pytest.mark.parametrize(
@@ -101,15 +101,15 @@ def test_queues_are_chosen_by_topic_pattern_or_one_by_one(
     ],
 )
 def test_what_is_not_there_is_said_unless_a_stream_may_wait_for_it(
-    place: Given, given: dict[str, str], sentence: str
+    source: Given, given: dict[str, str], sentence: str
 ) -> None:
-    assert sentence in refused(BadSettings, lambda: choose_queues(place, options(**given)))
-    assert choose_queues(place, options(**given), must_exist=False) == []
+    assert sentence in refused(BadSettings, lambda: choose_queues(source, options(**given)))
+    assert choose_queues(source, options(**given), must_exist=False) == []
 
 
 def test_a_long_list_of_topics_is_cut_short_in_the_sentence() -> None:
-    place = Given({Queue(f"t{number:02d}", "a", 0): (0, 0) for number in range(50)})
-    said = refused(BadSettings, lambda: choose_queues(place, options(topic="x")))
+    source = Given({Queue(f"t{number:02d}", "a", 0): (0, 0) for number in range(50)})
+    said = refused(BadSettings, lambda: choose_queues(source, options(topic="x")))
     assert "t19 and 30 more" in said
     assert "it has none" in refused(BadSettings, lambda: choose_queues(Given({}), options(topic="x")))
 
@@ -117,67 +117,67 @@ def test_a_long_list_of_topics_is_cut_short_in_the_sentence() -> None:
 # -- from where, to where ------------------------------------------------------------------------------------------
 
 
-def begin(place: Given, otherwise: int = EARLIEST, queues: Sequence[Queue] = (A0, A1), **given: str) -> Offsets:
-    return starts(place, queues, options(topic="orders", **given), otherwise=otherwise)
+def begin(source: Given, otherwise: int = EARLIEST, queues: Sequence[Queue] = (A0, A1), **given: str) -> Offsets:
+    return start_offsets(source, queues, options(topic="orders", **given), otherwise=otherwise)
 
 
-def end(place: Given, queues: Sequence[Queue] = (A0, A1), **given: str) -> Offsets:
-    return ends(place, queues, options(topic="orders", **given))
+def end(source: Given, queues: Sequence[Queue] = (A0, A1), **given: str) -> Offsets:
+    return end_offsets(source, queues, options(topic="orders", **given))
 
 
-def test_a_batch_begins_at_the_earliest_and_a_stream_at_the_latest(place: Given) -> None:
-    assert begin(place) == {A0: 10, A1: 0}
-    assert begin(place, LATEST) == {A0: 20, A1: 5}
-    assert begin(place, startingOffsets="latest") == {A0: 20, A1: 5}
-    assert end(place) == end(place, endingOffsets="latest") == {A0: 20, A1: 5}
+def test_a_batch_begins_at_the_earliest_and_a_stream_at_the_latest(source: Given) -> None:
+    assert begin(source) == {A0: 10, A1: 0}
+    assert begin(source, LATEST) == {A0: 20, A1: 5}
+    assert begin(source, startingOffsets="latest") == {A0: 20, A1: 5}
+    assert end(source) == end(source, endingOffsets="latest") == {A0: 20, A1: 5}
 
 
-def test_offsets_by_queue_may_be_words_too(place: Given) -> None:
-    assert begin(place, startingOffsets='{"orders": {"0": 12, "1": -2}}') == {A0: 12, A1: 0}
-    assert begin(place, startingOffsets='{"orders": {"a": {"0": -1, "1": 3}}}') == {A0: 20, A1: 3}
-    assert end(place, endingOffsets='{"orders": {"0": 15, "1": -1}}') == {A0: 15, A1: 5}
+def test_offsets_by_queue_may_be_words_too(source: Given) -> None:
+    assert begin(source, startingOffsets='{"orders": {"0": 12, "1": -2}}') == {A0: 12, A1: 0}
+    assert begin(source, startingOffsets='{"orders": {"a": {"0": -1, "1": 3}}}') == {A0: 20, A1: 3}
+    assert end(source, endingOffsets='{"orders": {"0": 15, "1": -1}}') == {A0: 15, A1: 5}
 
 
 @pytest.mark.parametrize("name", ["startingOffsets", "endingOffsets"])
-def test_offsets_by_queue_must_name_every_queue_and_no_other(place: Given, name: str) -> None:
+def test_offsets_by_queue_must_name_every_queue_and_no_other(source: Given, name: str) -> None:
     resolve = begin if name == "startingOffsets" else end
     few = {name: '{"orders": {"0": 12}}'}
-    assert f"{name} says nothing of topic orders queue 1 (broker a); it must name every queue" in refused(
-        BadSettings, lambda: resolve(place, **few)
+    assert f"{name} has no entry for topic orders queue 1 (broker a); it must name every queue" in refused(
+        BadSettings, lambda: resolve(source, **few)
     )
     more = {name: '{"orders": {"0": 12, "1": 1, "2": 1}}'}
     assert f"{name} names topic orders queue 2, which is not read here" in refused(
-        BadSettings, lambda: resolve(place, **more)
+        BadSettings, lambda: resolve(source, **more)
     )
 
 
-def test_a_time_is_the_first_message_at_or_after_it(place: Given) -> None:
-    assert begin(place, startingTimestamp="4000") == {A0: 10, A1: 4}
-    assert begin(place, startingTimestamp="3001") == {A0: 10, A1: 4}
-    assert end(place, endingTimestamp="15000") == {A0: 15, A1: 5}
+def test_a_time_is_the_first_message_at_or_after_it(source: Given) -> None:
+    assert begin(source, startingTimestamp="4000") == {A0: 10, A1: 4}
+    assert begin(source, startingTimestamp="3001") == {A0: 10, A1: 4}
+    assert end(source, endingTimestamp="15000") == {A0: 15, A1: 5}
     by_queue = '{"orders": {"0": 15000, "1": 2000}}'
-    assert begin(place, startingOffsetsByTimestamp=by_queue) == {A0: 15, A1: 2}
-    assert end(place, endingOffsetsByTimestamp=by_queue) == {A0: 15, A1: 2}
+    assert begin(source, startingOffsetsByTimestamp=by_queue) == {A0: 15, A1: 2}
+    assert end(source, endingOffsetsByTimestamp=by_queue) == {A0: 15, A1: 2}
 
 
-def test_a_time_goes_before_offsets(place: Given) -> None:
-    assert begin(place, startingTimestamp="4000", startingOffsets="latest") == {A0: 10, A1: 4}
-    assert end(place, endingTimestamp="4000", endingOffsets="latest") == {A0: 10, A1: 4}
+def test_a_time_goes_before_offsets(source: Given) -> None:
+    assert begin(source, startingTimestamp="4000", startingOffsets="latest") == {A0: 10, A1: 4}
+    assert end(source, endingTimestamp="4000", endingOffsets="latest") == {A0: 10, A1: 4}
 
 
-def test_a_time_behind_all_messages_is_an_error_or_the_end(place: Given) -> None:
+def test_a_time_behind_all_messages_is_an_error_or_the_end(source: Given) -> None:
     for given in ({"startingTimestamp": "6000"}, {"startingOffsetsByTimestamp": '{"orders": {"0": 1, "1": 6000}}'}):
-        said = refused(BadSettings, lambda given=given: begin(place, **given))
+        said = refused(BadSettings, lambda given=given: begin(source, **given))
         assert "topic orders queue 1 (broker a) has no message stored at or after 6000" in said
         assert "set startingOffsetsByTimestampStrategy=latest" in said
-        assert begin(place, startingOffsetsByTimestampStrategy="latest", **given) == {A0: 10, A1: 5}
+        assert begin(source, startingOffsetsByTimestampStrategy="latest", **given) == {A0: 10, A1: 5}
 
 
-def test_a_group_goes_on_where_it_was_and_at_the_beginning_of_what_it_never_read(place: Given) -> None:
-    place.groups["billing", A0] = 17
-    assert begin(place, startingOffsets="group:billing") == {A0: 17, A1: 0}
-    said = refused(BadSettings, lambda: begin(place, startingOffsets="group:nobody"))
-    assert "group 'nobody' has consumed nothing of what is read here" in said
+def test_a_group_goes_on_where_it_was_and_at_the_beginning_of_what_it_never_read(source: Given) -> None:
+    source.groups["billing", A0] = 17
+    assert begin(source, startingOffsets="group:billing") == {A0: 17, A1: 0}
+    said = refused(BadSettings, lambda: begin(source, startingOffsets="group:idle"))
+    assert "group 'idle' has no committed offsets here" in said
 
 
 @pytest.mark.parametrize(
@@ -192,11 +192,14 @@ def test_a_group_goes_on_where_it_was_and_at_the_beginning_of_what_it_never_read
 )
 def test_the_log_goes_by_words_and_times_only(given: dict[str, str], starting: bool) -> None:
     log = log_queue("a")
-    place, asked = Given({log: (4096, 9000)}), options(order="log", **given)
+    source, asked = Given({log: (4096, 9000)}), options(order="log", **given)
     said = refused(
-        BadSettings, lambda: starts(place, [log], asked, otherwise=EARLIEST) if starting else ends(place, [log], asked)
+        BadSettings,
+        lambda: (
+            start_offsets(source, [log], asked, otherwise=EARLIEST) if starting else end_offsets(source, [log], asked)
+        ),
     )
-    assert "goes by queue, and order=log does not; use earliest, latest or a time" in said
+    assert "works by queue and cannot be combined with order=log; use earliest, latest or a time" in said
 
 
 # -- what is gone --------------------------------------------------------------------------------------------------
@@ -209,26 +212,26 @@ GOES_ON = {"failOnDataLoss": "false"}
     [
         ((5, 15), (10, 15), "messages 5 to 9 are gone (deleted by retention; 10 to 19 are there)"),
         ((0, 4), (10, 10), "messages 0 to 3 are gone (deleted by retention"),
-        ((12, 25), (12, 20), "messages 20 to 24 are gone (cut off, or the store is another one than before"),
-        ((30, 40), (20, 20), "messages 30 to 39 are gone (cut off"),
-        ((30, 20), (20, 20), "messages 20 to 29 are gone (cut off"),
-        ((30, 30), (20, 20), "messages 20 to 29 are gone (cut off"),
+        ((12, 25), (12, 20), "messages 20 to 24 are gone (truncated, or this is a different store"),
+        ((30, 40), (20, 20), "messages 30 to 39 are gone (truncated"),
+        ((30, 20), (20, 20), "messages 20 to 29 are gone (truncated"),
+        ((30, 30), (20, 20), "messages 20 to 29 are gone (truncated"),
         ((5, 25), (10, 20), "messages 5 to 9 are gone (deleted by retention"),
     ],
 )
 def test_what_is_gone_is_an_error_that_names_the_range_and_the_option(
-    place: Given, asked: tuple[int, int], there: tuple[int, int], gone: str
+    source: Given, asked: tuple[int, int], there: tuple[int, int], gone: str
 ) -> None:
-    said = refused(DataLost, lambda: check_range(place, A0, *asked, options(topic="orders")))
+    said = refused(DataLost, lambda: check_range(source, A0, *asked, options(topic="orders")))
     assert said.startswith("topic orders queue 0 (broker a): ")
     assert gone in said
-    assert "set failOnDataLoss=false to go on with what is there" in said
-    assert check_range(place, A0, *asked, options(topic="orders", **GOES_ON)) == there
+    assert "set failOnDataLoss=false to continue with what is left" in said
+    assert check_range(source, A0, *asked, options(topic="orders", **GOES_ON)) == there
 
 
 @pytest.mark.parametrize("asked", [(10, 20), (15, 15), (3, 3), (20, 20), (15, 12)])
-def test_a_range_that_is_there_or_empty_is_no_loss(place: Given, asked: tuple[int, int]) -> None:
-    start, stop = check_range(place, A0, *asked, options(topic="orders"))
+def test_a_range_that_is_there_or_empty_is_no_loss(source: Given, asked: tuple[int, int]) -> None:
+    start, stop = check_range(source, A0, *asked, options(topic="orders"))
     assert (start, stop) == (asked[0], max(asked))
 
 
@@ -238,14 +241,14 @@ def test_bytes_of_a_log_are_called_bytes() -> None:
     assert said.startswith("the log of a: bytes 0 to 4095 are gone")
 
 
-def test_spans_leave_out_what_is_empty_and_know_their_sizes(place: Given) -> None:
+def test_spans_leave_out_what_is_empty_and_know_their_sizes(source: Given) -> None:
     first, last = {A0: 12, A1: 5, X0: 9}, {X0: 9, A0: 20, A1: 5, B0: 0}
-    assert spans_between(place, first, last, options(topic="orders")) == [OffsetRange(A0, 12, 20, 80)]
+    assert spans_between(source, first, last, options(topic="orders")) == [OffsetRange(A0, 12, 20, 80)]
 
 
-def test_a_queue_that_is_gone_altogether_is_a_loss(place: Given) -> None:
+def test_a_queue_that_is_gone_altogether_is_a_loss(source: Given) -> None:
     gone = Queue("deleted", "a", 0)
-    said = refused(DataLost, lambda: spans_between(place, {gone: 5}, {gone: 9}, options(topic="orders")))
+    said = refused(DataLost, lambda: spans_between(source, {gone: 5}, {gone: 9}, options(topic="orders")))
     assert said.startswith("topic deleted queue 0 (broker a): messages 5 to 8 are gone")
     assert "nothing is there" in said
-    assert spans_between(place, {gone: 5}, {gone: 9}, options(topic="orders", **GOES_ON)) == []
+    assert spans_between(source, {gone: 5}, {gone: 9}, options(topic="orders", **GOES_ON)) == []

@@ -218,7 +218,7 @@ def test_bodies_may_stay_as_they_are() -> None:
 def test_bodies_that_grow_large_come_in_pieces_with_all_their_columns(
     monkeypatch: pytest.MonkeyPatch, kafka: bool
 ) -> None:
-    monkeypatch.setattr(rows_module, "_ROOM", 2)
+    monkeypatch.setattr(rows_module, "_MAX_PIECE_BYTES", 2)
     messages = [{**each, "properties": [("n", str(number))]} for number, each in enumerate(packed(*range(9)))]
     flaws = [Flaw(None, None, None, place, f"broken {place}") for place in (750, 350, 2000)]
     if kafka:
@@ -258,8 +258,8 @@ def test_a_page_of_nothing_but_damage_is_shown() -> None:
 
 
 def test_small_batches_are_put_together_and_large_ones_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rows, "_ROWS_TOGETHER", 10)
-    monkeypatch.setattr(rows, "_SMALL", 1000)
+    monkeypatch.setattr(rows, "_COALESCE_ROWS", 10)
+    monkeypatch.setattr(rows, "_SMALL_BATCH", 1000)
     sizes = [3, 3, 3, 3, 1, 500, 500, 2]
     first = 0
     pages = []

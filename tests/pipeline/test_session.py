@@ -33,7 +33,7 @@ def test_a_java_that_is_interrupted_while_it_starts_does_not_stay() -> None:
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as other:
         start = InterruptedStart()
         with pytest.raises(KeyboardInterrupt):
-            session._started(start, "local[1]")  # type: ignore[arg-type]
+            session._start(start, "local[1]")  # type: ignore[arg-type]
         assert start.java is not None
         with start.java as java:
             assert java.wait(timeout=60) == -signal.SIGTERM

@@ -15,7 +15,7 @@ from penstock.errors import BadMessage, BadSettings, BadStore, PenstockError, St
 from penstock.pipeline.options import Options
 from penstock.pipeline.sink import make_stream_writer, make_writer
 from penstock.pipeline.sink_rows import RowOrigin, WrittenRows
-from penstock.pipeline.store_sink import RowCheck, Staged, StoreTarget
+from penstock.pipeline.store_sink import RowCheck, StagedRows, StoreTarget
 from penstock.store import Message, MessageStore, Settings
 from penstock.store.sink.commit import TopicQueues
 from penstock.store.sink.journal import Identity, WriterKind
@@ -42,19 +42,19 @@ def options(path: Path | str = "", **given: str) -> Options:
         (
             "topic string",
             "",
-            "there is neither a column 'body' nor a column 'value'; select or rename what is to be written",
+            "there is neither a column 'body' nor a column 'value'; select or rename one",
         ),
-        ("body binary, value binary", "t", "the column 'value' is there beside 'body', which means the same"),
-        ("value binary, key binary, keys string", "t", "the column 'keys' is there beside 'key', which means the same"),
+        ("body binary, value binary", "t", "the column 'value' means the same as 'body'"),
+        ("value binary, key binary, keys string", "t", "the column 'keys' means the same as 'key'"),
         ("body binary, body binary", "t", "the column 'body' is there twice; only one of them can be written"),
         (
             "body binary, key binary",
             "t",
-            "the column 'key' goes with 'value', as Kafka has it; beside 'body' it is 'keys'",
+            "the column 'key' belongs to 'value', as in Kafka; with 'body' use 'keys'",
         ),
-        ("body binary", "", "which topic? Give the option topic, or a column 'topic'"),
+        ("body binary", "", "no topic is given; set the option topic, or add a column 'topic'"),
         ("body binary", "a b", "option topic: the topic 'a b' holds characters other than letters"),
-        ("body binary", "SCHEDULE_TOPIC_XXXX", "is the broker's own; nobody else may write to it"),
+        ("body binary", "SCHEDULE_TOPIC_XXXX", "is internal to the broker; write to another topic"),
     ],
 )
 def test_a_schema_that_cannot_be_written_is_refused(columns: str, topic: str, sentence: str) -> None:
@@ -151,11 +151,14 @@ def test_a_queue_that_is_given_counts_and_null_is_not_given() -> None:
     ("columns", "sentence"),
     [
         ({"topic": ["t", "a b"]}, "row 1 of partition 5: the topic 'a b' holds characters"),
-        ({"topic": ["t", "RMQ_SYS_TRANS_HALF_TOPIC"]}, "row 1 of partition 5: topic 'RMQ_SYS_TRANS_HALF_TOPIC' is the"),
-        ({"topic": ["t", "closed"]}, "row 1 of partition 5: topic 'closed' is not writable"),
-        ({"queue_id": [3, 4]}, "row 1 of partition 5: topic 't' has 4 queues; queue 4 does not exist"),
-        ({"queue_id": [-1]}, "row 0 of partition 5: topic 't' has 4 queues; queue -1 does not exist"),
-        ({"topic": ["new"], "queue_id": [8]}, "topic 'new' has 8 queues (defaultTopicQueueNums)"),
+        (
+            {"topic": ["t", "RMQ_SYS_TRANS_HALF_TOPIC"]},
+            "row 1 of partition 5: topic 'RMQ_SYS_TRANS_HALF_TOPIC' is internal",
+        ),
+        ({"topic": ["t", "closed"]}, "row 1 of partition 5: topic 'closed' may not be written to"),
+        ({"queue_id": [3, 4]}, "row 1 of partition 5: topic 't' has 4 queues, and no queue 4"),
+        ({"queue_id": [-1]}, "row 0 of partition 5: topic 't' has 4 queues, and no queue -1"),
+        ({"topic": ["new"], "queue_id": [8]}, "topic 'new' has 8 queues, as new topics have (defaultTopicQueueNums)"),
         ({"delay_level": [18, 19]}, "row 1 of partition 5: there is no delay level 19; there are 1 to 18"),
         ({"delay_level": [None, -1]}, "row 1 of partition 5: there is no delay level -1"),
         ({"body": [b"", b"x" * (600 << 10)]}, "row 1 of partition 5: the body has 614400 bytes"),
@@ -194,28 +197,28 @@ def test_a_place_that_cannot_be_written_to_is_refused(given: dict[str, str], sen
 
 def test_a_folder_of_something_else_is_refused(tmp_path: Path) -> None:
     (tmp_path / "_SUCCESS").touch()
-    with pytest.raises(BadStore, match="something else than a store"):
+    with pytest.raises(BadStore, match="something other than a store"):
         make_writer(options(tmp_path, topic="t"), BODY, overwrite=False)
     with pytest.raises(BadStore, match="a store is a folder, and this is a file"):
         make_writer(options(tmp_path / "_SUCCESS", topic="t"), BODY, overwrite=False)
 
 
 def test_overwriting_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(BadSettings, match="use the mode append instead of overwrite"):
+    with pytest.raises(BadSettings, match="instead of overwrite"):
         make_writer(options(tmp_path, topic="t"), BODY, overwrite=True)
-    with pytest.raises(BadSettings, match="use the mode append instead of overwrite"):
+    with pytest.raises(BadSettings, match="instead of overwrite"):
         make_stream_writer(options(tmp_path, topic="t"), BODY, overwrite=True)
 
 
 def test_a_stream_has_no_write_id(tmp_path: Path) -> None:
-    with pytest.raises(BadSettings, match="writeId names a batch write"):
+    with pytest.raises(BadSettings, match="writeId is for batch writes"):
         make_stream_writer(options(tmp_path, topic="t", writeId="w"), BODY, overwrite=False)
 
 
 def test_a_store_in_use_is_refused_before_any_row_is_made(tmp_path: Path) -> None:
     with (
         MessageStore.open(tmp_path / "store", Settings.dev()),
-        pytest.raises(StoreInUse, match="option namesrv instead of path"),
+        pytest.raises(StoreInUse, match="with namesrv instead of path"),
     ):
         make_writer(options(tmp_path / "store", topic="t"), BODY, overwrite=False)
 
@@ -234,7 +237,7 @@ def target(tmp_path: Path) -> StoreTarget:
 ROWS = WrittenRows.of(columns_of("body string, keys array<string>"), "t")
 
 
-def stage(target: StoreTarget, identity: Identity, partition: int, *bodies: str) -> Staged:
+def stage(target: StoreTarget, identity: Identity, partition: int, *bodies: str) -> StagedRows:
     batches = [pa.RecordBatch.from_pydict({"body": [body], "keys": [[body, "all"]]}) for body in bodies]
     return target.stage(identity, "run", ROWS, partition, batches)
 

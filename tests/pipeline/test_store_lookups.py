@@ -75,7 +75,7 @@ def of(home: StoreHome, **given: Any) -> list[int]:
 )
 def test_keys_are_exact_and_unique_keys_are_keys_too(used: StoreHome, keys: str, expected: list[int] | None) -> None:
     if expected is None:
-        with pytest.raises(BadSettings, match="a name is there twice"):
+        with pytest.raises(BadSettings, match="a name is given twice"):
             of(used, keys=keys)
     else:
         assert of(used, keys=keys) == expected
@@ -171,10 +171,10 @@ def test_a_group_goes_on_where_its_progress_says(used: StoreHome) -> None:
     tables = ConfigFiles(Files(), used.path / "config")
     tables.consumer_offsets.write(ConsumerOffsets(offsets={("orders", "billing"): {0: 58}, ("other", "idle"): {0: 1}}))
     assert of(used, startingOffsets="group:billing") == sorted([116, 118, *range(1, COUNT, 2)])
-    with pytest.raises(BadSettings, match="group 'idle' has consumed nothing of what is read here"):
+    with pytest.raises(BadSettings, match="group 'idle' has no committed offsets here"):
         of(used, startingOffsets="group:idle")
 
 
 def test_a_store_without_progress_knows_no_group(home: StoreHome) -> None:
-    with pytest.raises(BadSettings, match="group 'billing' has consumed nothing"):
+    with pytest.raises(BadSettings, match="group 'billing' has no committed offsets"):
         of(home, startingOffsets="group:billing")

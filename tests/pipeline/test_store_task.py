@@ -86,15 +86,15 @@ BY_QUEUE, BY_LOG = {"topic": "T"}, {"order": "log"}
 def test_a_damaged_message_is_a_row_in_its_place(damaged: Damaged, by: dict[str, str], split: dict[str, int]) -> None:
     rows = damaged.read(**by, **split)
     assert [row["body"] for row in rows] == [b"%04d" % n if n != damaged.number else None for n in range(COUNT)]
-    told = [row for row in rows if row[CORRUPT] is not None]
-    assert len(told) == 1
+    corrupt = [row for row in rows if row[CORRUPT] is not None]
+    assert len(corrupt) == 1
     if by == BY_QUEUE:
         place = {"topic": "T", "queue_id": 0, "queue_offset": 70, "physical_offset": None}
         what = "the record of queue offset 70 is damaged"
     else:
         place = {"topic": None, "queue_id": None, "queue_offset": None, "physical_offset": damaged.offset}
         what = f"{damaged.size} bytes at {damaged.offset} of the log hold no valid record"
-    assert told == [{**place, "body": None, CORRUPT: what}]
+    assert corrupt == [{**place, "body": None, CORRUPT: what}]
 
 
 @pytest.mark.parametrize("by", [BY_QUEUE, BY_LOG], ids=str)
@@ -163,8 +163,8 @@ def test_a_log_file_that_is_missing_in_the_middle_is_told_once(home: StoreHome) 
     second.unlink()
     for split in ({}, {"minPartitions": 9}, {"minPartitions": 300}):
         rows = read(home.path, names, order="log", **split)
-        told = [row for row in rows if row[CORRUPT]]
-        assert [(row["physical_offset"], row[CORRUPT]) for row in told] == [
+        corrupt = [row for row in rows if row[CORRUPT]]
+        assert [(row["physical_offset"], row[CORRUPT]) for row in corrupt] == [
             (
                 RANDOM_LOG_SIZE,
                 f"the file with bytes {RANDOM_LOG_SIZE} to {2 * RANDOM_LOG_SIZE - 1} of the log is missing",
@@ -189,10 +189,10 @@ def test_a_file_that_goes_missing_in_the_middle_between_plan_and_read_is_told_by
     tasks = plan_batch(options)
     home.log_files()[1].unlink()
     rows = read_tasks(options, tasks, PLACE)
-    told = [row for row in rows if row[CORRUPT]]
+    corrupt = [row for row in rows if row[CORRUPT]]
     assert [row["queue_offset"] for row in rows] == list(range(COUNT)), "a row for each"
-    assert 10 < len(told) < 60
-    assert told[0][CORRUPT] == f"the record of queue offset {told[0]['queue_offset']} is missing"
+    assert 10 < len(corrupt) < 60
+    assert corrupt[0][CORRUPT] == f"the record of queue offset {corrupt[0]['queue_offset']} is missing"
 
 
 # -- what is gone --------------------------------------------------------------------------------------------------
@@ -210,7 +210,7 @@ def test_messages_deleted_between_plan_and_read_are_a_loss(home: StoreHome, spli
         read_tasks(options, tasks)
     assert said[0].startswith("messages 0 to ")
     assert "of topic T queue 0 (broker store) are gone, most likely deleted by retention" in said[0]
-    assert said[0].endswith("set failOnDataLoss=false to go on without them")
+    assert said[0].endswith("set failOnDataLoss=false to continue without them")
     options = options_for(home.path, topic="T", failOnDataLoss=False, startingOffsets='{"T": {"0": 0}}', **split)
     assert numbers(read_tasks(options, plan_batch(options))) == kept
     with refused(DataLost) as said:
@@ -279,7 +279,7 @@ def test_an_end_behind_the_last_message_is_a_loss(home: StoreHome) -> None:
     beyond = {"topic": "T", "startingOffsets": '{"T": {"0": 190}}', "endingOffsets": '{"T": {"0": 250}}'}
     with refused(DataLost) as said:
         read(home.path, **beyond)
-    assert "messages 200 to 249 are gone (cut off, or the store is another one than before; 0 to 199 are" in said[0]
+    assert "messages 200 to 249 are gone (truncated, or this is a different store; 0 to 199 are" in said[0]
     assert numbers(read(home.path, failOnDataLoss=False, **beyond)) == list(range(190, 200))
 
 

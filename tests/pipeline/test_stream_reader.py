@@ -50,7 +50,7 @@ class Query:
         self.restart()
 
     def restart(self) -> None:
-        """In a new process: the reader is made anew, and only the checkpoint is left."""
+        """In a new process: a new reader, and only the checkpoint is left."""
         self.reader = pickle.loads(pickle.dumps(StreamReader(self._options, schema_of(self._options))))
         if not self.logged:
             assert self.reader.initialOffset() == self.reader.initialOffset()
@@ -220,7 +220,7 @@ def test_a_topic_that_begins_again_below_the_stream_is_a_loss(home: StoreHome) -
     home.put_numbered(store, 4)
     store.catch_up()
     with pytest.raises(
-        UserError, match=r"topic T queue 0 .*: messages 4 to 8 are gone \(cut off, or the store is another"
+        UserError, match=r"topic T queue 0 .*: messages 4 to 8 are gone \(truncated, or this is a different store"
     ):
         query.trigger()
     forgiving.restart()

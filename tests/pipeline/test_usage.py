@@ -17,12 +17,12 @@ from support.stores import StoreHome
 from penstock.cli.main import main
 from penstock.format import kernels
 from penstock.pipeline.jobs import usage as counting_module
-from penstock.pipeline.jobs.common import Where
+from penstock.pipeline.jobs.common import JobInput
 from penstock.pipeline.jobs.usage import (
     Count,
-    Counting,
     Key,
     KeyCounts,
+    LogCounter,
     Usage,
     class_end,
     merge,
@@ -82,7 +82,7 @@ def plain_key(by: str, record: Record) -> Key:
 
 def test_counts_are_those_of_a_plain_count(home: StoreHome) -> None:
     log = fill(home)
-    found = usage_here(Where(stores=(str(home.path),)))
+    found = usage_here(JobInput(stores=(str(home.path),)))
     assert (found.messages, found.size) == (len(log), sum(record.size for record in log))
     for by in ("topic", "queue", "tag", "producer", "hour", "day"):
         messages = Counter(plain_key(by, record) for record in log)
@@ -98,7 +98,7 @@ def test_counts_are_those_of_a_plain_count(home: StoreHome) -> None:
 
 def test_a_percentile_is_at_most_nine_per_cent_too_large(home: StoreHome) -> None:
     log = fill(home)
-    count = dict(usage_here(Where(stores=(str(home.path),))).tally.counts)[Key("topic", "store", "payments")]
+    count = dict(usage_here(JobInput(stores=(str(home.path),))).tally.counts)[Key("topic", "store", "payments")]
     sizes = sorted(record.size for record in log if record.topic == "payments")
     for share in (0.5, 0.95, 0.99, 1.0):
         exact = sizes[max(int(-(-share * len(sizes) // 1)) - 1, 0)]
@@ -113,7 +113,7 @@ def test_every_size_lies_in_its_class() -> None:
 
 
 def counted(data: bytes, *parts: tuple[kernels.Longs, kernels.Rows]) -> KeyCounts:
-    counting = Counting("store")
+    counting = LogCounter("store")
     for part in parts:
         counting.add(data, *part)
     return counting.tally()
@@ -139,7 +139,7 @@ def test_tallies_add_up_in_any_order_and_are_the_same_on_both_twins(home: StoreH
 def test_odd_times_addresses_and_texts_are_counted_and_many_keys_need_no_table(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(counting_module, "_CODES_IN_A_TABLE", 1 << 10)
+    monkeypatch.setattr(counting_module, "_MAX_TABLE_CODES", 1 << 10)
     log = bytearray()
     for number in range(1500):
         log += make_record(
@@ -172,7 +172,7 @@ def test_growth_is_told_from_the_last_week(home: StoreHome) -> None:
             home.clock.now += 3_600_000
             assert store.put(Message("T", b"x" * 100)).ok
         size = store.log.max_offset // 240
-    (disk,) = usage_here(Where(stores=(str(home.path),))).disks
+    (disk,) = usage_here(JobInput(stores=(str(home.path),))).disks
     assert disk.per_day == size * 24
     assert disk.days_left == disk.free / disk.per_day
     assert Usage(KeyCounts(), []).messages == 0
@@ -180,14 +180,14 @@ def test_growth_is_told_from_the_last_week(home: StoreHome) -> None:
 
 def test_an_empty_store_and_damage_are_told(home: StoreHome, tmp_path: Path) -> None:
     home.open().close()
-    empty = usage_here(Where(stores=(str(home.path),)))
+    empty = usage_here(JobInput(stores=(str(home.path),)))
     assert (empty.messages, empty.disks[0].days_left) == (0, None)
     damaged = StoreHome(tmp_path / "damaged")
     with damaged.open() as store:
         damaged.put_numbered(store, 20)
         place = store.queues.find("T", 0).unit(7)[0]  # type: ignore[union-attr]
     damaged.flip(damaged.log_files()[0], place + 90)
-    found = usage_here(Where(stores=(str(damaged.path),)))
+    found = usage_here(JobInput(stores=(str(damaged.path),)))
     assert (found.messages, found.tally.flaws) == (19, 1)
 
 
@@ -195,7 +195,7 @@ def test_several_stores_are_counted_apart(home: StoreHome, tmp_path: Path) -> No
     fill(home, 20)
     other = home.copy_to(tmp_path / "copy")
     found = usage_here(
-        Where(
+        JobInput(
             stores=(
                 str(home.path),
                 str(other.path),
@@ -223,7 +223,7 @@ class _Text(HTMLParser):
 def test_the_page_stands_alone_and_escapes_what_producers_chose(home: StoreHome) -> None:
     fill(home)
     parsed = _Text()
-    parsed.feed(page(usage_here(Where(stores=(str(home.path),)))))
+    parsed.feed(page(usage_here(JobInput(stores=(str(home.path),)))))
     assert parsed.tags["b"] == parsed.tags["script"] == 0
     assert parsed.tags["svg"] == 5
     assert any("<b>" in text for text in parsed.texts)

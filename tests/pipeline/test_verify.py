@@ -1,4 +1,4 @@
-"""The job `verify` finds what `penstock store verify` finds, whatever the pieces are and whoever works on them."""
+"""The job `verify` finds what `penstock store verify` finds, whatever the pieces and the workers."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from support.pipeline import Answers, Tasks, audit_here, in_process, stores_at, 
 
 from penstock.cli.main import main
 from penstock.errors import BadSettings, BadStore
-from penstock.pipeline.jobs.common import Where
+from penstock.pipeline.jobs.common import JobInput
 from penstock.pipeline.jobs.verify import (
     AuditAnswer,
     AuditPiece,
     LogPiece,
-    Packed,
+    PackedPlan,
     Stores,
     answer,
     audit_stores,
     tasks_of,
 )
-from penstock.pipeline.ranges import size_of_pieces
+from penstock.pipeline.ranges import piece_size_for
 from penstock.store import MessageStore, Settings
 from penstock.store.audit.files import NumberedFile
 from penstock.store.audit.plan import AuditRange
@@ -97,8 +97,8 @@ def test_without_any_store_nothing_is_begun(tmp_path: Path) -> None:
         stores_at(tmp_path / "nowhere", tmp_path / "either")
     with pytest.raises(BadSettings, match="matches no folder"):
         stores_at(tmp_path / "none*")
-    with pytest.raises(BadSettings, match="which stores"):
-        Stores.find(Where(namesrv="127.0.0.1:9876"))
+    with pytest.raises(BadSettings, match="no store is given"):
+        Stores.find(JobInput(namesrv="127.0.0.1:9876"))
 
 
 def test_the_command_does_not_start_spark_where_there_is_no_store(
@@ -195,7 +195,7 @@ def test_a_host_that_does_not_see_the_store_is_said_and_never_taken_for_damage(
     (found,) = audit_stores(stores_at(store.folder), run).values()
     assert found.report is None
     assert found.problem == (
-        f"{store.folder / 'commitlog'}: {socket.gethostname()} does not see it; all hosts must, by this path"
+        f"{store.folder / 'commitlog'}: {socket.gethostname()} does not see this folder; every host must, by this path"
     )
 
 
@@ -212,7 +212,7 @@ def test_a_host_that_sees_only_some_files_is_said_and_never_taken_for_damage(sto
 
     (found,) = audit_stores(stores_at(store.folder), run).values()
     assert found.report is None
-    assert found.problem == f"{hidden}: not every host sees this file; all must, by this path"
+    assert found.problem == f"{hidden}: not every host sees this file; every host must, by this path"
 
 
 def test_a_file_that_goes_while_nobody_owns_the_store_is_a_problem_of_that_store_alone(
@@ -252,14 +252,14 @@ def test_what_the_system_refuses_a_worker_is_an_answer(store: SoundStore, monkey
 
 
 def test_pieces_are_neither_too_many_nor_too_large() -> None:
-    assert size_of_pieces(0, 2) == size_of_pieces(64 << 20, 2) == 16 << 20
-    assert size_of_pieces(1 << 30, 2) == size_of_pieces(2 << 30, 4) == 128 << 20
-    assert size_of_pieces(1 << 40, 2) == 512 << 20
+    assert piece_size_for(0, 2) == piece_size_for(64 << 20, 2) == 16 << 20
+    assert piece_size_for(1 << 30, 2) == piece_size_for(2 << 30, 4) == 128 << 20
+    assert piece_size_for(1 << 40, 2) == 512 << 20
 
 
 def test_small_pieces_share_tasks_and_large_ones_do_not() -> None:
     def piece(size: int) -> LogPiece:
-        return LogPiece(Packed(b""), AuditRange(NumberedFile(0, size, Path("file")), 0, size, True))
+        return LogPiece(PackedPlan(b""), AuditRange(NumberedFile(0, size, Path("file")), 0, size, True))
 
     def shape(*sizes: int) -> list[list[int]]:
         return [[number for number, _ in task] for task in tasks_of([piece(size) for size in sizes])]

@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from support.loopback import free_port
 from support.peers import JAVA, JavaServed, PeerError, build, make_orders, until_stored
-from support.pipeline import cluster_place, send
+from support.pipeline import cluster_source, send
 from support.spark import sentence
 
 from penstock.client.message import Message
@@ -48,10 +48,10 @@ def test_what_is_wrong_with_a_cluster_is_one_sentence(spark: SparkSession, b: Lo
     with pytest.raises(Exception, match="there is no topic 'order'") as caught:
         load(spark, b.namesrv, subscribe="order").count()
     assert "it has orders" in sentence(caught)
-    nobody = f"127.0.0.1:{free_port()}"
+    unreachable = f"127.0.0.1:{free_port()}"
     with pytest.raises(Exception, match="no name server answers") as caught:
-        load(spark, nobody, subscribe="orders").count()
-    assert nobody in sentence(caught)
+        load(spark, unreachable, subscribe="orders").count()
+    assert unreachable in sentence(caught)
 
 
 def test_a_stream_follows_a_cluster_and_mirrors_its_progress(
@@ -73,7 +73,7 @@ def test_a_stream_follows_a_cluster_and_mirrors_its_progress(
         rows += 100
         table = spark.read.parquet(str(tmp_path / "table"))
         assert (table.count(), table.select("queue_id", "queue_offset").distinct().count()) == (rows, rows)
-    place = cluster_place(b)
+    place = cluster_source(b)
     try:
         mirrored = [place.group_offset("lake", queue) or 0 for queue in place.queues(["orders"])]
     finally:

@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 from support.stores import StoreHome
 
 from penstock.cli.main import main
-from penstock.pipeline.jobs.common import Where
+from penstock.pipeline.jobs.common import JobInput
 from penstock.pipeline.jobs.diff import Sides, diff, diff_bytes, diff_bytes_here, diff_frame, diff_here
 from penstock.store import Message
 
@@ -26,7 +26,7 @@ def put(home: StoreHome, numbers: list[int]) -> StoreHome:
 
 
 def sides(a: StoreHome, b: StoreHome, **more: Any) -> Sides:
-    return Sides(a=Where(stores=(str(a.path),)), b=Where(stores=(str(b.path),)), **more)
+    return Sides(a=JobInput(stores=(str(a.path),)), b=JobInput(stores=(str(b.path),)), **more)
 
 
 def test_diff_on_spark_is_diff_here(spark: SparkSession, home: StoreHome, tmp_path: Path) -> None:

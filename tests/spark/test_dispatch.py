@@ -55,8 +55,8 @@ def test_the_stream_builds_what_inline_dispatch_builds_beside_a_store_that_is_wr
         put_mixed(home, store, 300, 600)
     assert job.report().behind == 0
     assert main(["pipeline", "dispatch", "--store", str(home.path), "--once", "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert told["position"] == told["published"] > told["start"] == job.report().position
+    report = json.loads(capsys.readouterr().out)
+    assert report["position"] == report["published"] > report["start"] == job.report().position
     assert derived_files(home.path) == derived_files(twin.path)
     assert main(["pipeline", "dispatch", "--store", str(twin.path)]) == 2
     assert "start it with dispatch=external first" in capsys.readouterr().err
@@ -69,7 +69,7 @@ def test_a_property_index_has_every_property_once(spark: SparkSession, home: Sto
             for number in range(200 * round_, 200 * round_ + 200):
                 store.put(Message("T", b"x", queue_id=number % 2, properties={"colour": f"c{number % 7}"}))
             store.flush()
-            eventually(lambda: store.dispatcher._published[0] == store.log.max_offset, "the end is told")  # type: ignore[attr-defined]
+            eventually(lambda: store.dispatcher._published[0] == store.log.max_offset, "the end is published")  # type: ignore[attr-defined]
             property_index(spark, home.path, target, once=True).awaitTermination()
             if not round_:  # half a batch of a job that was killed
                 first = min(target.glob("*.parquet"))
@@ -121,4 +121,4 @@ def eventually_found(consumer: PullConsumer, queue: MessageQueue) -> list[Receiv
     while time.monotonic() < deadline:
         if found := consumer.pull(queue, 0, wait_s=1).messages:
             return list(found)
-    raise AssertionError("nobody dispatched the message")
+    raise AssertionError("the message was not dispatched")

@@ -14,7 +14,7 @@ from support.stores import StoreHome
 from penstock.cli.main import main
 from penstock.errors import BadSettings, PenstockError
 from penstock.pipeline.decode import Decode
-from penstock.pipeline.jobs.common import Where
+from penstock.pipeline.jobs.common import JobInput
 from penstock.pipeline.jobs.export import Export, export
 from penstock.pipeline.jobs.export import batch as export_batch
 from penstock.pipeline.jobs.export import spec as spec_module
@@ -37,7 +37,7 @@ LONG = [pytest.param(form, marks=pytest.mark.torture) for form in ("parquet", "j
 def test_two_runs_with_traffic_between_and_a_kill_miss_and_double_nothing(
     form: str, spark: SparkSession, home: StoreHome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    where, wish = Where(stores=(str(home.path),)), Export(to=str(tmp_path / "lake"), format=form)
+    where, spec = JobInput(stores=(str(home.path),)), Export(to=str(tmp_path / "lake"), format=form)
     put = fill_days(home, 0, 40)
     with monkeypatch.context() as patched:
         for step in ("commit_delta", "commit_iceberg"):  # written and noted and moved, but not committed
@@ -45,10 +45,10 @@ def test_two_runs_with_traffic_between_and_a_kill_miss_and_double_nothing(
         if form in ("parquet", "json"):  # written and noted, and only the first file moved
             patched.setattr(export_batch, "move", lambda root, files: (spec_module.move(root, files[:1]), kill()))
         with pytest.raises(PenstockError):
-            export(spark, wish, where)
+            export(spark, spec, where)
     put += fill_days(home, 40, 20)
-    done = export(spark, wish, where)
-    assert held(spark, wish) == sorted(put)
+    done = export(spark, spec, where)
+    assert held(spark, spec) == sorted(put)
     assert (done.rows, done.unread, done.undecoded, done.all_rows) == (60, 0, 0, 60)
     assert done.by_topic == {"%RETRY%g": 30, "orders": 30}
     assert not list((tmp_path / "lake" / "_penstock" / "staged").iterdir())
@@ -71,23 +71,23 @@ def test_what_cannot_be_read_or_decoded_is_kept_aside_with_its_reason(
     damaged(home, [b'{"id": 1}', b"{broken", b"\xff", b'{"id": 4}', b'{"id": {"x": 5}}'])
     empty = StoreHome(tmp_path / "empty")
     empty.open().close()
-    where = Where(stores=(str(home.path), str(empty.path)))
-    wish = Export(to=str(tmp_path / "lake"), format="json", decode=Decode.of("json"), once=True)
-    done = export(spark, wish, where)
+    where = JobInput(stores=(str(home.path), str(empty.path)))
+    spec = Export(to=str(tmp_path / "lake"), format="json", decode=Decode.of("json"), once=True)
+    done = export(spark, spec, where)
     assert (done.rows, done.undecoded, done.unread) == (2, 2, 1)
-    lines = [json.loads(line) for path in files_of(wish.to) if not path.startswith("_") for line in
+    lines = [json.loads(line) for path in files_of(spec.to) if not path.startswith("_") for line in
              (tmp_path / "lake" / path).read_text(encoding="utf-8").splitlines()]  # fmt: skip
     assert sorted((line["queue_offset"], json.dumps(line["value"])) for line in lines) == [
         (0, '{"id": 1}'),
         (4, '{"id": {"x": 5}}'),
     ]
-    bad = bad_rows(spark, wish)
+    bad = bad_rows(spark, spec)
     assert [row["queue_offset"] for row in bad] == [1, 2, 3]
-    assert "it is no JSON" in bad[0]["reason"]
-    assert "it is no UTF-8" in bad[1]["reason"]
+    assert "it is not JSON" in bad[0]["reason"]
+    assert "it is not UTF-8" in bad[1]["reason"]
     assert "is damaged" in bad[2]["reason"]
     with pytest.raises(BadSettings, match="there is an export already"):
-        export(spark, wish, where)
+        export(spark, spec, where)
 
 
 def test_the_command_exports_columns_of_json_and_says_what_it_did(
@@ -110,9 +110,9 @@ def test_the_command_exports_columns_of_json_and_says_what_it_did(
         "it is JSON of another shape than the schema's"
     ]
     for more, expected in (
-        (["--format", "json"], "begun with another --format"),
+        (["--format", "json"], "started with a different --format"),
         (["--until", "2026-11-16"], "give --once"),
-        (["--topic", "%RETRY%g"], "begun with another --topic"),
+        (["--topic", "%RETRY%g"], "started with a different --topic"),
         (["--to", str(tmp_path / "new"), "--topic", "none"], "there is no topic 'none'"),
     ):
         assert main([*arguments, *more]) == 2

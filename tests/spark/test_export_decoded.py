@@ -105,8 +105,8 @@ def values(lake: Path, form: str) -> dict[int, dict[str, Any]]:
     elif form == "iceberg":
         from penstock.pipeline.jobs.export.tables import open_catalog
 
-        wish = Export(to=str(lake), format=form)
-        rows = open_catalog(wish).load_table(wish.table).scan().to_arrow().to_pylist()
+        spec = Export(to=str(lake), format=form)
+        rows = open_catalog(spec).load_table(spec.table).scan().to_arrow().to_pylist()
     else:
         rows = ds.dataset(lake, format="parquet", partitioning="hive").to_table().to_pylist()
     return {row["queue_offset"]: row["value"] for row in rows}
@@ -131,8 +131,8 @@ def test_decoded_bodies_are_columns_in_each_format(
     fill(home, bodies)
     arguments = ["pipeline", "export", "--store", str(home.path), "--to", str(lake), "--format", form, "--json"]
     assert main([*arguments, *bodies.arguments]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert (told["rows"], told["undecoded"]) == (COUNT, 1)
+    report = json.loads(capsys.readouterr().out)
+    assert (report["rows"], report["undecoded"]) == (COUNT, 1)
     assert values(lake, form) == {number: bodies.value(number) for number in range(COUNT)}
     (bad,) = bad_rows(spark, Export(to=str(lake)))
     assert bad["queue_offset"] == COUNT

@@ -14,7 +14,7 @@ from support.stores import StoreHome
 
 from penstock.broker.topics import NOT_FOR_SENDING
 from penstock.format.sys_flag import COMPRESSED
-from penstock.pipeline.jobs.common import Where
+from penstock.pipeline.jobs.common import JobInput
 from penstock.pipeline.jobs.export import Export, export
 from penstock.store import MessageStore
 
@@ -62,11 +62,11 @@ def test_an_export_of_a_store_that_java_wrote_has_every_message(
             (row["topic"], row["queue_id"], row["queue_offset"]): row
             for row in stored(home, store, *(topic for topic in store.topics() if topic not in NOT_FOR_SENDING))
         }
-    wish = Export(to=str(tmp_path / "lake"), once=True)
-    done = export(spark, wish, Where(stores=(str(home.path),)))
-    frames = [spark.read.parquet(wish.to)]
+    spec = Export(to=str(tmp_path / "lake"), once=True)
+    done = export(spark, spec, JobInput(stores=(str(home.path),)))
+    frames = [spark.read.parquet(spec.to)]
     if done.undecoded + done.unread:
-        frames.append(spark.read.parquet(f"{wish.to}/_bad"))
+        frames.append(spark.read.parquet(f"{spec.to}/_bad"))
     found = [row for frame in frames for row in frame.toArrow().to_pylist()]
     assert len(found) == len(expected) == done.rows + done.unread > 500
     for row in found:

@@ -13,10 +13,10 @@ from support.stores import StoreHome
 
 from penstock.cli.main import main
 from penstock.errors import BadSettings, BadStore
-from penstock.pipeline.jobs.common import Where
-from penstock.pipeline.jobs.search import SearchResult, Wanted, describe, search
+from penstock.pipeline.jobs.common import JobInput
+from penstock.pipeline.jobs.search import SearchQuery, SearchResult, describe, search
 from penstock.pipeline.jobs.usage import usage, usage_here
-from penstock.pipeline.session import in_workers
+from penstock.pipeline.session import map_in_workers
 from penstock.store import Message
 
 
@@ -32,7 +32,7 @@ def fill(home: StoreHome) -> None:
 def test_usage_on_spark_is_usage_here(spark: SparkSession, home: StoreHome, tmp_path: Path) -> None:
     fill(home)
     other = home.copy_to(tmp_path / "copy")
-    both = Where(stores=(str(home.path), str(other.path)))
+    both = JobInput(stores=(str(home.path), str(other.path)))
     found, here = usage(spark, both), usage_here(both)
     assert found.tally == here.tally
     assert found.messages == 600
@@ -43,7 +43,7 @@ def test_what_a_worker_meets_is_one_sentence(spark: SparkSession, home: StoreHom
         raise BadStore(f"piece {piece} is no good", path="somewhere")
 
     with pytest.raises(Exception) as error:
-        in_workers(spark, [7], fail, "x int").collect()  # type: ignore[arg-type]
+        map_in_workers(spark, [7], fail, "x int").collect()  # type: ignore[arg-type]
     assert sentence(error) == "somewhere: piece 7 is no good"
 
 
@@ -65,11 +65,11 @@ def test_search_finds_by_what_messages_hold(spark: SparkSession, home: StoreHome
             )
             assert store.put(message).ok
         (hit,) = store.query("T1", "k77")
-    where = Where(stores=(str(home.path),))
+    where = JobInput(stores=(str(home.path),))
     begin = home.clock.now - 199_000
 
     def numbers(**wanted: Any) -> list[int]:
-        found = search(spark, Wanted(**wanted), where=where)
+        found = search(spark, SearchQuery(**wanted), job_input=where)
         return sorted(int(json.loads(body)["order"]["id"]) for body in bodies(found))
 
     assert numbers(topic="T1", keys=("k77", "k78")) == [77]
@@ -82,8 +82,8 @@ def test_search_finds_by_what_messages_hold(spark: SparkSession, home: StoreHome
     assert numbers(properties=(("color", "c3"),), tag="green") == [10, 80, 150]
     assert numbers(since_ms=begin + 195_000) == [195, 196, 197, 198, 199]
     assert numbers(since_ms=begin, until_ms=begin + 1000) == [0]
-    with pytest.raises(BadSettings, match="what is to be found"):
-        search(spark, Wanted(), where=where)
+    with pytest.raises(BadSettings, match="nothing to search for"):
+        search(spark, SearchQuery(), job_input=where)
 
 
 def test_search_tells_of_what_it_could_not_read(spark: SparkSession, home: StoreHome) -> None:
@@ -91,8 +91,8 @@ def test_search_tells_of_what_it_could_not_read(spark: SparkSession, home: Store
         home.put_numbered(store, 20)
         place = store.queues.find("T", 0).unit(7)[0]  # type: ignore[union-attr]
     home.flip(home.log_files()[0], place + 90)
-    for wanted in (Wanted(text="0003"), Wanted(text="0003", topic="T")):
-        found = search(spark, wanted, where=Where(stores=(str(home.path),)))
+    for wanted in (SearchQuery(text="0003"), SearchQuery(text="0003", topic="T")):
+        found = search(spark, wanted, job_input=JobInput(stores=(str(home.path),)))
         rows = found.frame.select("body", "_corrupt").collect()
         assert sorted(row.body for row in rows if row.body is not None) == [b"0003"]
         assert len([row for row in rows if row._corrupt is not None]) == 1
@@ -121,8 +121,8 @@ def test_the_commands_run_on_spark(
     assert "there are more" not in shown.err, "there is one, and one was asked for"
     assert "penstock store query" in shown.err, "the instant twin is named"
     for arguments, expected in (
-        (["search", *where], "what is to be found?"),
-        (["search", "--text", "x"], "where? Give either --store DIR or --namesrv"),
+        (["search", *where], "nothing to search for"),
+        (["search", "--text", "x"], "give either --store DIR or --namesrv"),
         (["search", *where, "--since", "yesterday"], "it must be a time such as"),
         (["search", *where, "--property", "color"], "joined by ="),
         (["search", *where, "--regex", "("], "it must be a regular expression"),

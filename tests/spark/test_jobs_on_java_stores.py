@@ -28,11 +28,11 @@ from support.spark import finish_lake, lake_command, start_lake, table_rows
 
 from penstock.cli.main import main
 from penstock.format.constants import DELAY, KEYS, TAGS, UNIQ_KEY
-from penstock.pipeline.jobs.common import Where
+from penstock.pipeline.jobs.common import JobInput
 from penstock.pipeline.jobs.diff import Sides, diff, diff_bytes
 from penstock.pipeline.jobs.rebuild import rebuild
-from penstock.pipeline.jobs.replay import Mapping, Target, from_place, replay
-from penstock.pipeline.jobs.search import Wanted, search
+from penstock.pipeline.jobs.replay import Mapping, Target, from_input, replay
+from penstock.pipeline.jobs.search import SearchQuery, search
 from penstock.pipeline.jobs.usage import usage
 from penstock.pipeline.lake import init_project
 from penstock.store import Dispatch, Message, MessageStore
@@ -50,8 +50,8 @@ class Written(NamedTuple):
     messages: list[dict[str, Any]]
 
     @property
-    def where(self) -> Where:
-        return Where(stores=(str(self.path),), settings=PAIRS)
+    def where(self) -> JobInput:
+        return JobInput(stores=(str(self.path),), settings=PAIRS)
 
     def of(self, topic: str) -> list[dict[str, Any]]:
         return [each for each in self.messages if each["topic"] == topic]
@@ -115,7 +115,7 @@ def test_usage_counts_what_java_was_given(spark: SparkSession, written: Written)
 
 def test_search_finds_what_java_serves(spark: SparkSession, written: Written) -> None:
     def found(**wanted: Any) -> list[int]:
-        frame = search(spark, Wanted(**wanted), written.where).frame
+        frame = search(spark, SearchQuery(**wanted), written.where).frame
         assert frame.where("_corrupt is not null").count() == 0
         return sorted(row.physical_offset for row in frame.collect())
 
@@ -150,7 +150,7 @@ def test_rebuild_on_spark_gives_the_files_that_java_built(
     for name in due["queues"]:
         (copy / name).write_bytes(bytes((copy / name).stat().st_size))
     shutil.rmtree(copy / "index")
-    (report,) = rebuild(spark, Where(stores=(str(copy),), settings=PAIRS), range_size=20_000)
+    (report,) = rebuild(spark, JobInput(stores=(str(copy),), settings=PAIRS), range_size=20_000)
     assert derived(copy) == due
     assert (report.records, report.damaged, report.in_log_order) == (len(written.log()), 0, [])
     assert_java_serves_it(java, copy)
@@ -228,7 +228,7 @@ def test_replays_and_imports_of_what_java_wrote_reach_a_store_that_java_wrote(
     path = shutil.copytree(written.path, tmp_path / "store")
     target = Target(store=str(path), config=str(written.conf()))
     mapping = Mapping(to_topic="again", where="size(filter(map_keys(properties), name -> name = 'colour')) = 0")
-    runs = [replay(spark, from_place(written.where, "payments"), target, mapping) for _ in range(2)]
+    runs = [replay(spark, from_input(written.where, "payments"), target, mapping) for _ in range(2)]
     sent = [each for each in written.of("payments") if "colour" not in each["properties"]]
     assert [(run.read, run.sent, run.aside, run.unread) for run in runs] == [
         (len(written.of("payments")), len(sent), 0, 0),
@@ -258,7 +258,7 @@ def test_replays_and_imports_of_what_java_wrote_reach_a_store_that_java_wrote(
 
 def test_diff_tells_what_came_to_a_store_of_javas(spark: SparkSession, written: Written, tmp_path: Path) -> None:
     path = shutil.copytree(written.path, tmp_path / "store")
-    other = Where(stores=(str(path),), settings=PAIRS)
+    other = JobInput(stores=(str(path),), settings=PAIRS)
     assert diff(spark, Sides(a=written.where, b=other)).same
     assert diff_bytes(spark, Sides(a=written.where, b=other, by="bytes")).same
     with MessageStore.open(path, SETTINGS) as store:
@@ -272,14 +272,14 @@ def test_a_lake_of_a_store_that_java_wrote_has_every_message_once(written: Writt
     """Two runs, with Penstock's messages in between."""
     path = shutil.copytree(written.path, tmp_path / "store")
     lake = tmp_path / "lake"
-    init_project(lake, Where(stores=(str(path),), config=str(written.conf())))
+    init_project(lake, JobInput(stores=(str(path),), config=str(written.conf())))
     new = [b"new %d" % number for number in range(30)]
     for run in range(2):
         status, out, said = finish_lake(start_lake(lake, *lake_command(lake, "--json")))
         assert status == 0, out + said[-4000:]
         raw = [each for each in written.messages if each["topic"] != "SCHEDULE_TOPIC_XXXX"]
-        told = json.loads(next(line for line in out.splitlines() if line.startswith("{")))
-        assert told["tables"]["messages"] == len(raw) + 30 * run
+        report = json.loads(next(line for line in out.splitlines() if line.startswith("{")))
+        assert report["tables"]["messages"] == len(raw) + 30 * run
         expected = Counter(map(body_of, written.of("orders"))) + Counter(new * run)
         assert Counter(row["body"] for row in table_rows(lake, "topic_orders")) == expected
         if not run:

@@ -15,7 +15,7 @@ from support.documents import to_run
 from support.spark import LAKE_SETTINGS, finish_lake, lake_command, start_lake, table_rows
 from support.stores import StoreHome
 
-from penstock.pipeline.jobs.common import Where
+from penstock.pipeline.jobs.common import JobInput
 from penstock.pipeline.lake import init_project
 from penstock.store import Message
 
@@ -54,7 +54,7 @@ def lake(home: StoreHome, tmp_path: Path) -> Path:
     (home.path / "config").mkdir(exist_ok=True)
     (home.path / "config" / "consumerOffset.json").write_text(json.dumps(offsets))
     folder = tmp_path / "lake"
-    init_project(folder, Where(stores=(str(home.path),)), "text")
+    init_project(folder, JobInput(stores=(str(home.path),)), "text")
     settings = folder / "lake.yml"
     text = settings.read_text().replace("orders:\n    decode: text", "orders: {decode: json, schema: id INT}")
     settings.write_text(text)
@@ -71,7 +71,11 @@ def check(lake: Path, orders: int) -> None:
     reasons = sorted(row["reason"] for row in table_rows(lake, "bad_messages"))
     bad = orders // 10
     assert reasons == sorted(
-        [*["the body is no json with id INT"] * bad, "the body is no text", "the record of queue offset 50 is damaged"]
+        [
+            *["the body is not json with id INT"] * bad,
+            "the body is not text",
+            "the record of queue offset 50 is damaged",
+        ]
     )
     assert sum(row["messages"] for row in table_rows(lake, "usage") if row["topic"] == "orders") == orders
     assert {row["topic"]: row["messages"] for row in table_rows(lake, "latency")}["clicks"] == 99

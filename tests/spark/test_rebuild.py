@@ -11,7 +11,7 @@ from support.damage import DamagedHome, derived
 
 from penstock.cli.main import main
 from penstock.errors import PenstockError, StoreInUse
-from penstock.pipeline.jobs.common import Where
+from penstock.pipeline.jobs.common import JobInput
 from penstock.pipeline.jobs.rebuild import rebuild
 from penstock.store import Message
 
@@ -34,11 +34,11 @@ def test_several_stores_come_out_as_one_process_builds_them(
     damaged.damage(damaged.record("U", 1, 30))
     with damaged.open_small() as store:
         assert store.delete_topic("T")
-        assert store.put_many([Message("T", b"anew")] * 2).ok
+        assert store.put_many([Message("T", b"again")] * 2).ok
     (damaged.path / "penstock" / "deleted_topics.json").unlink()
     expected = DamagedHome(damaged.copy_to(tmp_path / "expected").path)
     expected.rebuild()
-    where = Where(stores=(str(filled.path), str(damaged.path)), settings=SIZES)
+    where = JobInput(stores=(str(filled.path), str(damaged.path)), settings=SIZES)
     first, second = rebuild(spark, where, range_size=3000)
     assert derived(filled.path) == due
     assert derived(damaged.path) == derived(expected.path)
@@ -58,14 +58,14 @@ def test_the_command_builds_one_topic_and_says_what_it_did(
     (report,) = json.loads(capsys.readouterr().out)
     assert [each["what"] for each in report["rebuilt"]] == ["U queue 0", "U queue 1"]
     assert derived(filled.path) == due
-    assert main([*given, "--topic", "nobody"]) == 1
+    assert main([*given, "--topic", "missing"]) == 1
     assert "no such queue" in capsys.readouterr().err
 
 
 def test_a_store_in_use_and_what_a_worker_meets_are_said_in_one_sentence(
     spark: SparkSession, filled: DamagedHome, tmp_path: Path
 ) -> None:
-    where = Where(stores=(str(filled.path),), settings=SIZES)
+    where = JobInput(stores=(str(filled.path),), settings=SIZES)
     with filled.open_small():
         with pytest.raises(StoreInUse, match=r"build into another folder with .* --into DIR"):
             rebuild(spark, where)

@@ -14,8 +14,8 @@ from support.stores import StoreHome
 from penstock.cli.main import main
 from penstock.errors import PenstockError
 from penstock.format.record import Record
-from penstock.pipeline.jobs.common import Where
-from penstock.pipeline.jobs.replay import Mapping, Target, from_place, replay
+from penstock.pipeline.jobs.common import JobInput
+from penstock.pipeline.jobs.replay import Mapping, Target, from_input, replay
 from penstock.pipeline.jobs.replay import batch as replay_batch
 from penstock.store import Message
 from penstock.testing import broker
@@ -44,11 +44,11 @@ def test_two_runs_with_traffic_between_and_a_kill_miss_and_double_nothing(
 ) -> None:
     other = StoreHome(tmp_path / "other")
     small(other)
-    source, target = from_place(Where(stores=(str(home.path),)), "orders"), Target(store=str(other.path))
+    source, target = from_input(JobInput(stores=(str(home.path),)), "orders"), Target(store=str(other.path))
     mapping = Mapping(where="body not like '%: 4,%'", maps=("tags=upper(tags)",))
     put = [body for topic, _, body in fill_days(home, 0, 10) if topic == "orders"]
     with monkeypatch.context() as patched:
-        patched.setattr(replay_batch.Notes, "write", killed)  # stored, and killed before that is noted
+        patched.setattr(replay_batch.BatchLog, "write", killed)  # stored, and killed before that is noted
         with pytest.raises(PenstockError, match="Spark says: killed"):
             replay(spark, source, target, mapping)
     put += [body for topic, _, body in fill_days(home, 10, 4) if topic == "orders"]
@@ -78,14 +78,14 @@ def test_a_topic_goes_to_a_cluster_and_dead_letters_to_where_they_came_from(
         arguments = ["pipeline", "replay", "--store", str(home.path), "--dead-letters", "g", "--json"]
         arguments += ["--to-namesrv", running.namesrv, "--progress", str(tmp_path / "progress")]
         assert main([*arguments, "--dry-run"]) == 0
-        told = json.loads(capsys.readouterr().out)
-        assert told["by_topic"] == {"bills": 5, "orders": 5}
-        assert len(told["first"]) == 5
+        report = json.loads(capsys.readouterr().out)
+        assert report["by_topic"] == {"bills": 5, "orders": 5}
+        assert len(report["first"]) == 5
         assert not (tmp_path / "progress").exists(), "a dry run leaves nothing behind"
         for expected in ((12, 10, 1, 1), (0, 0, 0, 0)):
             assert main([*arguments, "--rate", "1000"]) == 0
-            told = json.loads(capsys.readouterr().out)
-            assert (told["read"], told["sent"], told["unread"], told["aside"]) == expected
+            report = json.loads(capsys.readouterr().out)
+            assert (report["read"], report["sent"], report["unread"], report["aside"]) == expected
     found = {topic: records(served, topic) for topic in ("orders", "bills")}
     assert {topic: [record.body for record in each] for topic, each in found.items()} == {
         "orders": [b"00", b"04", b"06", b"08", b"10"],
@@ -95,10 +95,8 @@ def test_a_topic_goes_to_a_cluster_and_dead_letters_to_where_they_came_from(
     assert first.properties["ORIGIN_MESSAGE_ID"] == "id0"
     assert not {"RETRY_TOPIC", "DELAY"} & first.properties.keys()
     assert len(first.properties["UNIQ_KEY"]) == 32
-    aside = spark.read.parquet(f"{told['progress']}/aside/*").collect()
-    assert [(bytes(row.body), row.reason) for row in aside] == [
-        (b"07", "nobody knows which topic it came from, or is for")
-    ]
+    aside = spark.read.parquet(f"{report['progress']}/aside/*").collect()
+    assert [(bytes(row.body), row.reason) for row in aside] == [(b"07", "its topic is unknown")]
 
 
 def test_files_of_others_and_frames_come_in_once(
@@ -122,7 +120,7 @@ def test_files_of_others_and_frames_come_in_once(
     assert [record.body for record in records(home, "F")] == [b"a", b"b"]
     for more, expected in (
         (["--map", "x=1"], "there is no column 'x'"),
-        (["--name", "mine"], "is that of a replay from a frame"),
+        (["--name", "mine"], "belongs to a replay from a frame"),
         (["--filter", "nothing > 1"], "with name `nothing` cannot be resolved"),
     ):
         assert main([*arguments, *more]) == 2
@@ -135,7 +133,7 @@ def test_a_time_range_of_a_topic_goes_to_another_topic_of_its_own_store(spark: S
     fill_days(home, 0, 8)
     begin = home.clock.now
     fill_days(home, 8, 8)
-    source = from_place(Where(stores=(str(home.path),)), "orders", since_ms=begin + 1)
+    source = from_input(JobInput(stores=(str(home.path),)), "orders", since_ms=begin + 1)
     mapping = Mapping(to_topic="again", since_ms=begin + 1, keys=("k8", "k10", "k0"))
     done = replay(spark, source, Target(store=str(home.path)), mapping)
     assert (done.read, done.sent) == (4, 2)

@@ -144,10 +144,10 @@ def test_a_mode_an_option_and_a_folder_that_do_not_fit_are_said_in_one_sentence(
     (tmp_path / "other" / "part-0.parquet").touch()
     with pytest.raises(PySparkException) as other:
         write(rows, tmp_path / "other")
-    assert "there is something else than a store in this folder" in sentence(other)
+    assert "this folder holds something other than a store" in sentence(other)
 
 
 def test_a_store_in_use_is_refused_with_a_sentence_that_names_namesrv(spark: SparkSession, store: StoreHome) -> None:
     with MessageStore.open(store.path, Settings.dev()), pytest.raises(PySparkException) as error:
         write(frame(spark, 4, 1), store.path)
-    assert "the store is in use, as by a broker; stop that, or write through it: option namesrv" in sentence(error)
+    assert "the store is in use, for example by a broker; stop it, or write through it with namesrv" in sentence(error)

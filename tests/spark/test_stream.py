@@ -232,7 +232,7 @@ def test_what_is_wrong_with_a_stream_is_one_sentence(spark: SparkSession, home: 
         query.awaitTermination()
     assert (
         sentence(error)
-        == "startingOffsets: group 'unknown' has consumed nothing of what is read here; give earliest, latest or a time"
+        == "startingOffsets: group 'unknown' has no committed offsets here; give earliest, latest or a time"
     )
     table = Table(spark, home, tmp_path / "c")
     table.drain()

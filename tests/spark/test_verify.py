@@ -15,7 +15,7 @@ from support.peers import Peer, message_json
 from support.pipeline import PAIRS, audit_here
 
 from penstock.cli.main import main
-from penstock.pipeline.jobs.common import Where
+from penstock.pipeline.jobs.common import JobInput
 from penstock.pipeline.jobs.verify import verify, verify_frame
 from penstock.store import Message, MessageStore, Settings
 from penstock.store.audit.findings import Finding
@@ -56,7 +56,7 @@ def test_sound_damaged_empty_and_missing_stores_are_checked_together(spark: Spar
         ALL[name](SoundStore(Path(shutil.copytree(sound, tmp_path / name))))
     with MessageStore.open(tmp_path / "empty", Settings.dev()):
         pass
-    where = Where(stores=(f"{tmp_path}/*", str(tmp_path / "nowhere")), settings=PAIRS)
+    where = JobInput(stores=(f"{tmp_path}/*", str(tmp_path / "nowhere")), settings=PAIRS)
     found = verify(spark, where)
     assert list(found) == sorted(["sound", "empty", "nowhere", *PLANTED])
     gone = found.pop("nowhere")
@@ -79,7 +79,7 @@ def test_sound_damaged_empty_and_missing_stores_are_checked_together(spark: Spar
 @pytest.mark.parametrize("count", [200_000, pytest.param(5_000_000, marks=pytest.mark.torture)])
 def test_many_messages_in_many_files_give_nothing(spark: SparkSession, tmp_path: Path, count: int) -> None:
     fill_many(tmp_path / "store", count)
-    (found,) = verify(spark, Where(stores=(str(tmp_path / "store"),))).values()
+    (found,) = verify(spark, JobInput(stores=(str(tmp_path / "store"),))).values()
     assert found.report is not None
     assert {finding.kind for finding in found.report.findings} <= {"config-missing"}
     figures = found.report.figures
@@ -128,7 +128,7 @@ def test_stores_that_java_wrote_and_is_writing_to_are_sound(spark: SparkSession,
     for fields in corpus():
         assert java.ask("put", message=message_json(**fields))["status"] == "PUT_OK"
     settings = tuple(f"{name}={value}" for name, value in SIZES.items())
-    found = verify(spark, Where(stores=(str(closed), str(open_)), settings=settings))
+    found = verify(spark, JobInput(stores=(str(closed), str(open_)), settings=settings))
     java.ask("close")
     for name, each in found.items():
         assert each.report is not None, each.problem

@@ -62,12 +62,12 @@ def test_rows_are_stored_as_messages_put_one_by_one_would_be_to_the_byte(home: S
     by_arrow = home.open()
     result = by_arrow.put_arrow(batch_of(**rows))
     other = type(home)(tmp_path / "other")
-    one_by_one = other.open()
+    run_serially = other.open()
     answers = []
     for number in range(6):
         fields = {name: values[number] for name, values in rows.items() if values[number] is not None}
         fields["properties"] = dict(fields.get("properties", []))
-        answers.append(one_by_one.put(Message(**fields)))
+        answers.append(run_serially.put(Message(**fields)))
     assert result.ok, result.reason
     assert result.count == 6
     assert result.physical_offset == 0
@@ -75,7 +75,7 @@ def test_rows_are_stored_as_messages_put_one_by_one_would_be_to_the_byte(home: S
     assert result.queue_offsets.tolist() == [answer.queue_offset for answer in answers]
     assert {answer.store_timestamp for answer in answers} == {result.store_timestamp}
     end = by_arrow.log.max_offset
-    assert one_by_one.log.max_offset == end
+    assert run_serially.log.max_offset == end
     assert home.log_files()[0].read_bytes()[:end] == other.log_files()[0].read_bytes()[:end]
     other.close_all()
 

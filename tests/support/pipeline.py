@@ -35,10 +35,10 @@ from penstock.client.message import Message
 from penstock.client.sync import Producer
 from penstock.format.arrow_rows import MESSAGE_SCHEMA
 from penstock.format.record import Record
-from penstock.pipeline.cluster_source import ClusterPlace
+from penstock.pipeline.cluster_source import ClusterSource
 from penstock.pipeline.cluster_tasks import ClusterAccess
-from penstock.pipeline.jobs.common import Where
-from penstock.pipeline.jobs.verify import AuditAnswer, Numbered, Stores, Verified, answers, audit_stores
+from penstock.pipeline.jobs.common import JobInput
+from penstock.pipeline.jobs.verify import AuditAnswer, NumberedPiece, Stores, Verified, answers, audit_stores
 from penstock.pipeline.options import Options
 from penstock.pipeline.plan import plan_batch
 from penstock.pipeline.ranges import OffsetRange, Queue, ReadTask, RowPage
@@ -133,17 +133,17 @@ def send(b: LocalBroker, messages: Iterable[Message]) -> None:
     b.settle()
 
 
-def cluster_place(b: LocalBroker, **options: str) -> ClusterPlace:
-    return ClusterPlace(Options.read({"namesrv": b.namesrv, **options}))
+def cluster_source(b: LocalBroker, **options: str) -> ClusterSource:
+    return ClusterSource(Options.read({"namesrv": b.namesrv, **options}))
 
 
 def access_to(namesrv: str, patience_s: float = 30.0) -> ClusterAccess:
     return ClusterAccess(namesrv, "TOOLS_CONSUMER", patience_s=patience_s)
 
 
-def whole(place: ClusterPlace, *topics: str) -> list[OffsetRange]:
+def whole(source: ClusterSource, *topics: str) -> list[OffsetRange]:
     """Everything that the queues of some topics hold."""
-    return [OffsetRange(queue, *place.bounds(queue)) for queue in place.queues(topics)]
+    return [OffsetRange(queue, *source.bounds(queue)) for queue in source.queues(topics)]
 
 
 def read_pages(task: ReadTask, columns: Sequence[str] = ALL_COLUMNS) -> list[RowPage]:
@@ -171,21 +171,21 @@ def table(pages: Iterable[RowPage]) -> pa.Table:
 
 PAIRS = (f"maxHashSlotNum={SLOTS}", f"maxIndexNum={ITEMS}")
 """What must be said of a `SoundStore`: an index file does not say its geometry."""
-Tasks = Sequence[Sequence[Numbered]]
+Tasks = Sequence[Sequence[NumberedPiece]]
 Answers = list[tuple[int, AuditAnswer]]
 
 
 def in_process(tasks: Tasks) -> Answers:
     """What Spark does with tasks."""
-    told: Answers = []
+    results: Answers = []
     for sent in [pickle.dumps(task) for task in tasks]:
-        told += pickle.loads(answers(pickle.loads(sent)))
-    random.Random(len(told)).shuffle(told)
-    return told
+        results += pickle.loads(answers(pickle.loads(sent)))
+    random.Random(len(results)).shuffle(results)
+    return results
 
 
 def stores_at(*paths: Path | str) -> Stores:
-    return Stores.find(Where(stores=tuple(str(path) for path in paths), settings=PAIRS))
+    return Stores.find(JobInput(stores=tuple(str(path) for path in paths), settings=PAIRS))
 
 
 def verified(*paths: Path | str, piece_size: int = 0) -> dict[str, Verified]:

@@ -132,21 +132,21 @@ def fill_days(home: StoreHome, start: int, count: int, *, close: bool = True) ->
     return put
 
 
-def held(spark: SparkSession, wish: Export) -> list[tuple[str, str, bytes]]:
+def held(spark: SparkSession, spec: Export) -> list[tuple[str, str, bytes]]:
     """(topic, day, body) of each row of an export, as a reader of its format sees them."""
-    if wish.format == "delta":
+    if spec.format == "delta":
         from deltalake import DeltaTable
 
-        rows = DeltaTable(wish.to).to_pyarrow_table().to_pylist()
-    elif wish.format == "iceberg":
-        rows = open_catalog(wish).load_table(wish.table).scan().to_arrow().to_pylist()
+        rows = DeltaTable(spec.to).to_pyarrow_table().to_pylist()
+    elif spec.format == "iceberg":
+        rows = open_catalog(spec).load_table(spec.table).scan().to_arrow().to_pylist()
         rows = [{**row, "date": row["store_timestamp"].astimezone(UTC).date()} for row in rows]
-    elif wish.format == "parquet":
-        rows = ds.dataset(wish.to, format="parquet", partitioning="hive", exclude_invalid_files=False).to_table()
+    elif spec.format == "parquet":
+        rows = ds.dataset(spec.to, format="parquet", partitioning="hive", exclude_invalid_files=False).to_table()
         rows = rows.to_pylist()
     else:
         schema = "topic string, date date, body binary"
-        rows = [row.asDict() for row in spark.read.schema(schema).json(wish.to).collect()]
+        rows = [row.asDict() for row in spark.read.schema(schema).json(spec.to).collect()]
     return sorted((row["topic"], str(row["date"]), bytes(row["body"])) for row in rows)
 
 
@@ -156,9 +156,9 @@ def files_of(root: str | Path) -> list[str]:
     return sorted(str(path.relative_to(root)) for path in root.rglob("batch-*") if "_penstock" not in path.parts)
 
 
-def bad_rows(spark: SparkSession, wish: Export) -> list[dict[str, Any]]:
-    reader = spark.read.json if wish.format == "json" else spark.read.parquet
-    return [row.asDict() for row in reader(f"{wish.to}/_bad").orderBy("queue_offset").collect()]
+def bad_rows(spark: SparkSession, spec: Export) -> list[dict[str, Any]]:
+    reader = spark.read.json if spec.format == "json" else spark.read.parquet
+    return [row.asDict() for row in reader(f"{spec.to}/_bad").orderBy("queue_offset").collect()]
 
 
 LAKE_SETTINGS = [

@@ -19,7 +19,7 @@ from penstock.telemetry import job_span
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from penstock.pipeline.jobs.common import Where
+    from penstock.pipeline.jobs.common import JobInput
 
 Stores: TypeAlias = Annotated[list[str] | None, option("--store", "DIR", "A store's folder, or a glob; repeatable.")]
 Master: TypeAlias = Annotated[
@@ -47,7 +47,7 @@ def session(
 
     `light_java`: see `start_session`.
     """
-    from penstock.pipeline.session import has_session, quiet_interrupts, start_session, watched
+    from penstock.pipeline.session import has_session, quiet_interrupts, report_progress, start_session
 
     pairs = parse_confs(conf)
     stays = has_session()
@@ -58,7 +58,7 @@ def session(
                 nullcontext() if stays else quiet_interrupts(),
                 job_span(job),
                 ProgressLine(lambda tasks: f"{tasks} tasks") as line,
-                watched(spark, lambda done, total: line(job, done, total)),
+                report_progress(spark, lambda done, total: line(job, done, total)),
             ):
                 yield spark
         finally:
@@ -106,27 +106,27 @@ def parse_confs(conf: Sequence[str] | None) -> dict[str, str]:
 
 def place(
     stores: Sequence[str] | None, namesrv: str = "", config: Path | None = None, pairs: Sequence[str] | None = None
-) -> Where:
+) -> JobInput:
     """Where a job's messages are, as the options say it."""
-    from penstock.pipeline.jobs.common import Where
+    from penstock.pipeline.jobs.common import JobInput
 
     given = str(config) if config else ""
-    return Where(stores=tuple(stores or ()), namesrv=namesrv, config=given, settings=tuple(pairs or ()))
+    return JobInput(stores=tuple(stores or ()), namesrv=namesrv, config=given, settings=tuple(pairs or ()))
 
 
-def check(where: Where, topics: Sequence[str] = (), *, only_stores: bool = False) -> None:
+def check(where: JobInput, topics: Sequence[str] = (), *, only_stores: bool = False) -> None:
     """Before Spark starts, which takes a while: raises for a place that is no good, or has not all of these topics.
 
     That is BadSettings, BadStore, or Unreachable for a cluster that does not answer.
     """
-    from penstock.pipeline.plan import check_there
+    from penstock.pipeline.plan import check_input
 
     where.check(only_stores=only_stores)
     where.folders()
     if topics:
-        check_there(where.options(subscribe=tuple(topics)))
+        check_input(where.options(subscribe=tuple(topics)))
     elif where.namesrv:
-        check_there(where.options(subscribe_pattern=_NO_TOPIC))
+        check_input(where.options(subscribe_pattern=_NO_TOPIC))
 
 
 def milliseconds(name: str, text: str) -> int | None:

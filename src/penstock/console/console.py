@@ -12,7 +12,7 @@ from penstock.console.cluster_view import ClusterView
 from penstock.console.commands import Changes
 from penstock.console.health import Parent
 from penstock.console.history import History
-from penstock.console.jobs import EXPORT_FOLDER, FORMS, Job, Jobs, arguments_of, folder_of
+from penstock.console.jobs import EXPORT_FOLDER, FORMS, Job, Jobs, arguments_of, staging_folder
 from penstock.console.message_search import Finder
 from penstock.errors import BadRequest
 
@@ -81,7 +81,7 @@ class Console:
         name = given.pop(EXPORT_FOLDER, "messages") if verb == "export" else ""
         arguments = arguments_of(verb, given)
         if name:
-            arguments.append(f"--to={folder_of(self.options.exports, name)}")
+            arguments.append(f"--to={staging_folder(self.options.exports, name)}")
         if self.options.store is not None:
             where = [f"--store={self.options.store}", *self._conf()]
         elif FORMS[verb].over_network:

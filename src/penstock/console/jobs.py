@@ -140,7 +140,7 @@ def arguments_of(verb: str, given: Mapping[str, str]) -> list[str]:
     return made
 
 
-def folder_of(exports: Path | None, name: str) -> Path:
+def staging_folder(exports: Path | None, name: str) -> Path:
     """Where an export goes: a folder of this name among the exports. Raises BadRequest."""
     if exports is None:
         raise BadRequest("exports have no place yet; start the console with --exports DIR")

@@ -92,20 +92,20 @@ def _start(scene: Scene, spark: SparkSession) -> StreamingQuery:
 
 
 def verify(scene: Scene) -> str:
-    from penstock.pipeline.jobs.common import Where
+    from penstock.pipeline.jobs.common import JobInput
     from penstock.pipeline.jobs.verify import verify as job
 
-    (found,) = job(scene.spark, Where(stores=(str(scene.store),))).values()
+    (found,) = job(scene.spark, JobInput(stores=(str(scene.store),))).values()
     check(found.report is not None, found.problem)
     assert found.report is not None
     return judged(scene, found.report)
 
 
 def usage(scene: Scene) -> str:
-    from penstock.pipeline.jobs.common import Where
+    from penstock.pipeline.jobs.common import JobInput
     from penstock.pipeline.jobs.usage import usage as job
 
-    counted = job(scene.spark, Where(stores=(str(scene.store),)))
+    counted = job(scene.spark, JobInput(stores=(str(scene.store),)))
     says = usage_here(scene)
     assert scene.usage is not None
     check(counted.rows("topic") == scene.usage.rows("topic"), "Spark counts other than one process does")

@@ -177,10 +177,10 @@ def usage(scene: Scene) -> str:
     if find_spec("pyarrow") is None:
         raise StepSkipped("counting needs the package pyarrow: pip install 'penstock[arrow]'")
     from penstock.pipeline.charts import units
-    from penstock.pipeline.jobs.common import Where
+    from penstock.pipeline.jobs.common import JobInput
     from penstock.pipeline.jobs.usage import usage_here
 
-    found = scene.usage = usage_here(Where(stores=(str(scene.store),)))
+    found = scene.usage = usage_here(JobInput(stores=(str(scene.store),)))
     counted = {key.topic: (messages, size) for key, messages, size in found.rows("topic")}
     for topic, acked in scene.ledger.acked.items():
         check(counted.get(topic, (0, 0))[0] >= len(acked), f"{topic} was counted short")

@@ -1,4 +1,4 @@
-"""The data pipeline on Spark: a data source and sink over RocketMQ stores and clusters, and the jobs on top of it.
+"""The data pipeline on Spark: a data source and sink for RocketMQ stores and clusters, and jobs on top of them.
 
-Nothing below this package knows Spark. What touches bytes runs in Spark's Python workers on the store's own kernels.
+No package below this one imports Spark. Code that touches bytes runs in Spark's Python workers, on the store's kernels.
 """

@@ -1,4 +1,4 @@
-"""Pages with charts that need nothing but themselves: no script, no font, no network. Pure functions, HTML out.
+"""Self-contained HTML pages with charts: no script, no font, no network. Pure functions.
 
 Every text that is passed in is escaped here: names of topics, tags and hosts come from producers.
 """
@@ -10,7 +10,7 @@ from html import escape
 from typing import Final
 
 BARS: Final = 15
-"""So many bars a chart has at most."""
+"""The maximum number of bars in a chart."""
 _WIDTH, _ROW, _LABEL = 860, 26, 300
 _HEIGHT, _MARGIN = 180, 46
 _HUES: Final = ("#2f7ea6", "#c4662a", "#3f8f5b", "#8a5aa8")
@@ -30,7 +30,7 @@ pre { overflow-x: auto; }
 
 
 def document(title: str, parts: Iterable[str]) -> str:
-    """A whole page of parts that are HTML already; those that are empty are left out."""
+    """A page of HTML parts; empty parts are left out."""
     head = [
         "<!doctype html><html lang='en'><head><meta charset='utf-8'>",
         "<meta name='viewport' content='width=device-width'>",
@@ -51,7 +51,7 @@ def table(head: Sequence[str], rows: Iterable[Sequence[object]], *, right: Seque
 
 
 def bars(title: str, rows: Sequence[tuple[str, int]]) -> str:
-    """A bar for each name, with its bytes; nothing where there are no rows."""
+    """A bar for each name, with its bytes; empty without rows."""
     shown = list(rows[:BARS])
     if not shown:
         return ""
@@ -69,7 +69,7 @@ def bars(title: str, rows: Sequence[tuple[str, int]]) -> str:
 
 
 def lines(title: str, series: Mapping[str, Sequence[tuple[float, float]]], away: Sequence[tuple[float, float]]) -> str:
-    """Lines over seconds, each a list of (second, value) in order; `away` are spans that are shaded."""
+    """Lines over seconds, each an ordered list of (second, value); `away` are shaded spans."""
     points = [point for line in series.values() for point in line]
     if not points:
         return ""
@@ -77,7 +77,7 @@ def lines(title: str, series: Mapping[str, Sequence[tuple[float, float]]], away:
     most = max(value for _, value in points) or 1.0
     across = (_WIDTH - 2 * _MARGIN) / last
 
-    def place(second: float, value: float) -> str:
+    def point(second: float, value: float) -> str:
         return f"{_MARGIN + second * across:.1f},{_HEIGHT - 24 - (_HEIGHT - 44) * value / most:.1f}"
 
     marks = [
@@ -87,7 +87,7 @@ def lines(title: str, series: Mapping[str, Sequence[tuple[float, float]]], away:
     ]
     for number, (name, line) in enumerate(series.items()):
         hue = _HUES[number % len(_HUES)]
-        path = " ".join(place(*point) for point in line)
+        path = " ".join(point(*each) for each in line)
         marks.append(f"<polyline points='{path}' fill='none' stroke='{hue}' stroke-width='2'/>")
         marks.append(f"<text x='{_MARGIN + 8 + number * 190}' y='12' style='fill:{hue}'>{escape(name)}</text>")
     marks.append(f"<text class='faint' x='{_MARGIN - 6}' y='24' text-anchor='end'>{most:,.0f}</text>")
@@ -97,7 +97,7 @@ def lines(title: str, series: Mapping[str, Sequence[tuple[float, float]]], away:
 
 
 def units(count: int) -> str:
-    """A number of bytes, in the unit that suits it."""
+    """A number of bytes with a suitable unit."""
     amount = float(count)
     for unit in ("B", "KiB", "MiB", "GiB"):
         if amount < 1024:

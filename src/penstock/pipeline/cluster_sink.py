@@ -1,9 +1,9 @@
-"""Rows on their way into a cluster: sent by the workers themselves, each awaited, at least once.
+"""Writes rows to a cluster: workers send them and wait for each ack. At least once. Needs pyarrow.
 
-A task that is tried again, and a batch that is replayed, sends its rows again. So each row has a unique key (UNIQ_KEY)
-that is made of its place: the write, the batch, the partition, the number of the row. Whoever consumes can tell by it
-what came twice, provided that the plan makes the same rows in the same order again. Rows of a topic go in batches where
-that is allowed, in the order of their rows; a batch lies in one queue. Needs pyarrow.
+A retried task and a replayed batch send their rows again. Each row therefore has a unique key (UNIQ_KEY) derived from
+the write, the batch, the partition and the row's number, by which consumers can drop duplicates, provided that the plan
+yields the same rows in the same order. Rows of a topic are sent in batches where the broker allows it, in order; a
+batch goes to one queue.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _BATCH_BYTES: Final = 128 << 10
-"""Brokers may be set to take no more than half a megabyte at once."""
+"""Brokers may limit a request to half a megabyte."""
 _BATCH_ROWS: Final = 500
 _PATIENCE: Final = ProducerOptions(timeout_s=30.0, retries=10)
 
 
 @dataclass(frozen=True)
 class ClusterTarget:
-    """The cluster that is written to. May be pickled; printed, it shows no secret."""
+    """The cluster to write to. Pickled; printing it shows no secret."""
 
     namesrv: str
     group: str
@@ -44,37 +44,37 @@ class ClusterTarget:
 
     @classmethod
     def of(cls, options: Options) -> ClusterTarget:
-        """Raises BadSettings for an address that is none, or half an account."""
+        """Raises BadSettings for an invalid address, or if only one of accessKey and secretKey is given."""
         access = ClusterAccess.of(options)
         ClientConfig(options.namesrv)
         return cls(options.namesrv, options.producer_group, access.credentials)
 
     def send(self, identity: Identity, rows: WrittenRows, partition: int, batches: Iterable[pa.RecordBatch]) -> int:
-        """Sends the rows of one task; returns how many. Raises BadMessage, or why the cluster does not take them."""
+        """Sends the rows of one task and returns their number. Raises BadMessage, or what the producer raises."""
         config = ClientConfig(self.namesrv, credentials=self.credentials)
         keys = UniqueKeys(identity, partition)
         count = 0
         with Producer(self.group, config, options=_PATIENCE) as producer:
             sender = _Sender(producer)
             for batch in batches:
-                place = RowOrigin(partition, count)
-                fields = rows.messages(batch, place).to_pylist(maps_as_pydicts="lossy")
+                origin = RowOrigin(partition, count)
+                fields = rows.messages(batch, origin).to_pylist(maps_as_pydicts="lossy")
                 sender.send(
-                    [_message(each, keys.of(count + number), place, number) for number, each in enumerate(fields)]
+                    [_message(each, keys.of(count + number), origin, number) for number, each in enumerate(fields)]
                 )
                 count += batch.num_rows
         return count
 
 
 class UniqueKeys:
-    """The keys of a task's rows: the same for the same rows, whoever makes them."""
+    """Deterministic unique keys for the rows of a task."""
 
     def __init__(self, identity: Identity, partition: int) -> None:
         seed = f"{identity.kind} {identity.name} {identity.batch_id} {partition}"
         self._seed = hashlib.sha256(seed.encode("utf-8", "surrogatepass"))
 
     def of(self, row: int) -> str:
-        """Of RocketMQ's shape, 32 hex digits; those in which clients have the time within the month are zero."""
+        """32 hex digits as RocketMQ writes them; the digits for the time of creation are zero."""
         hashed = self._seed.copy()
         hashed.update(row.to_bytes(8, "big"))
         digits = hashed.hexdigest().upper()
@@ -83,16 +83,16 @@ class UniqueKeys:
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """A message, and the queue that its row names."""
+    """A message, and the queue that its row names, if any."""
 
     message: Message
     queue_id: int | None
-    place: RowOrigin
+    origin: RowOrigin
     number: int
 
     @property
     def goes_alone(self) -> bool:
-        """Whether no batch takes it."""
+        """Whether it cannot be part of a batch."""
         message = self.message
         is_large = len(message.body) > _BATCH_BYTES
         return is_large or message.delay_level > 0 or message.topic.startswith(RETRY_PREFIX)
@@ -102,7 +102,7 @@ class _Row:
         return len(self.message.body) + sum(map(len, self.message.all_properties().values())) + 100
 
 
-def _message(fields: dict[str, Any], unique_key: str, place: RowOrigin, number: int) -> _Row:
+def _message(fields: dict[str, Any], unique_key: str, origin: RowOrigin, number: int) -> _Row:
     properties = {name: value for name, value in (fields.get("properties") or {}).items() if value is not None}
     properties.setdefault(UNIQ_KEY, unique_key)
     keys, body, level = fields.get("keys") or (), fields["body"], fields.get("delay_level") or 0
@@ -121,12 +121,12 @@ def _message(fields: dict[str, Any], unique_key: str, place: RowOrigin, number: 
             delay_level=level,
         )
     except BadMessage as error:
-        raise place.refused(number, str(error)) from None
-    return _Row(message, fields.get("queue_id"), place, number)
+        raise origin.refused(number, str(error)) from None
+    return _Row(message, fields.get("queue_id"), origin, number)
 
 
 class _Sender:
-    """Sends rows in their order, as many at a time as a broker takes."""
+    """Sends rows in order, in the largest batches that a broker accepts."""
 
     def __init__(self, producer: Producer) -> None:
         self._producer = producer
@@ -142,22 +142,22 @@ class _Sender:
                 else:
                     self._producer.send_batch([row.message for row in group], queue=queue)
             except BadMessage as error:
-                raise first.place.refused(first.number, str(error)) from None
+                raise first.origin.refused(first.number, str(error)) from None
 
     def _queue(self, row: _Row) -> MessageQueue | None:
-        """The queue that a row names; where several brokers have it, each in turn."""
+        """The queue that a row names; round-robin if several brokers have it."""
         if row.queue_id is None:
             return None
         topic = row.message.topic
-        found = [queue for queue in self._producer.queues(topic) if queue.queue_id == row.queue_id]
-        if not found:
+        queues = [queue for queue in self._producer.queues(topic) if queue.queue_id == row.queue_id]
+        if not queues:
             raise BadMessage(f"topic '{topic}' has no queue {row.queue_id} that may be written to")
         self._turn += 1
-        return found[self._turn % len(found)]
+        return queues[self._turn % len(queues)]
 
 
 def _groups(rows: list[_Row]) -> Iterator[list[_Row]]:
-    """Rows that can go in one request. Those of one topic and queue stay in their order."""
+    """Groups of rows for one request each. Rows of one topic and queue stay in order."""
     waiting: dict[tuple[str, int | None], list[_Row]] = {}
     sizes: dict[tuple[str, int | None], int] = {}
     for row in rows:

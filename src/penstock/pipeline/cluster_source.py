@@ -1,13 +1,8 @@
-"""Looks into queues of a cluster without reading them: where a time lies, and how large messages are.
+"""The message source over a cluster: topics, offsets and sizes from its name servers and brokers. Runs on the driver.
 
-Belongs to the link's loop. Keeps nothing.
-
-
-A cluster as a place to read from: what its name servers and brokers say, kept until the next refresh.
-
-A refresh asks all brokers at once, one request for each topic and broker, so it takes about one round trip; routes are
-asked for anew once a second at most. Only queues whose master is there are seen. A broker that is away for a moment is
-waited for. Lives on the driver; one thread.
+State is kept until the next refresh. A refresh asks all brokers at once, one request per topic and broker, so it takes
+about one round trip; routes are reloaded at most once a second. Only queues whose master is up are visible. Requests
+are retried while a broker is briefly away. Not thread-safe.
 """
 
 from __future__ import annotations
@@ -23,7 +18,14 @@ from penstock.client.admin.topics import TopicAdmin
 from penstock.client.fetch import PullStatus
 from penstock.client.routes import Route
 from penstock.errors import NoRoute, Refused
-from penstock.pipeline.cluster_tasks import ClusterAccess, ClusterLink, ClusterTask, all_of, message_queue, sound_rows
+from penstock.pipeline.cluster_tasks import (
+    ClusterAccess,
+    ClusterLink,
+    ClusterTask,
+    gather_limited,
+    message_queue,
+    valid_rows,
+)
 from penstock.pipeline.options import Options
 from penstock.pipeline.ranges import OffsetRange, Queue, ReadTask
 from penstock.protocol.bodies.stats import TopicStatsTable
@@ -31,241 +33,248 @@ from penstock.protocol.bodies.tables import GroupList
 from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.protocol.headers.admin import TopicName
 
-_LOOKED_AT: Final = 32
+# -- probing queues --------------------------------------------------------------------------------------------------
+
+_SAMPLE_SIZE: Final = 32
 _NEVER: Final = 1 << 63
 
 
-class _Moment(NamedTuple):
-    """The first message that can be read at or after an offset, and when it was stored."""
+class _StoredMessage(NamedTuple):
+    """The first readable message at or after an offset, and its store time."""
 
     offset: int
     timestamp: int
 
 
-class QueueLook:
-    """Every method raises Unreachable or Refused."""
+class QueueProbe:
+    """Finds offsets by time and estimates sizes with single pulls. Belongs to the link's loop; keeps no state.
+
+    Every method raises Unreachable or Refused.
+    """
 
     def __init__(self, link: ClusterLink) -> None:
         self._link = link
 
     async def offset_at(self, queue: Queue, timestamp: int, low: int, high: int) -> int:
-        """The first message of a queue that was stored at or after a time; `high`, its end, if there is none.
+        """The first message stored at or after a time; the queue's end `high` if no message qualifies.
 
-        Brokers of RocketMQ 4 give a message close to the time, before or after it. From there the border is looked for
-        in steps that grow, and then halved, so that a good answer costs two looks and a bad one a few more.
+        A RocketMQ 4 broker returns an offset near the time, before or after it. From there the search gallops and then
+        bisects, so that a good hint costs two pulls and a bad one a few more.
         """
         if low >= high:
             return high
-        begin, step = min(max(await self._hint(queue, timestamp), low), high - 1), 1
-        found = await self._moment(queue, begin, high)
-        if found.timestamp >= timestamp:  # the border is here or before: find one that is too early
+        start, step = min(max(await self._hint(queue, timestamp), low), high - 1), 1
+        found = await self._message_at(queue, start, high)
+        if found.timestamp >= timestamp:  # the border is here or before: find a message that is too early
             below, above = low - 1, found
-            while (at := begin - step) >= low:
-                looked = await self._moment(queue, at, high)
-                if looked.timestamp < timestamp:
-                    below = looked.offset
+            while (at := start - step) >= low:
+                probed = await self._message_at(queue, at, high)
+                if probed.timestamp < timestamp:
+                    below = probed.offset
                     break
-                above, begin, step = looked, at, 2 * step
-        else:  # the border is behind: find one that is late enough
-            below, above = found.offset, _Moment(high, _NEVER)
+                above, start, step = probed, at, 2 * step
+        else:  # the border is after: find a message that is late enough
+            below, above = found.offset, _StoredMessage(high, _NEVER)
             while (at := below + step) < high:
-                looked = await self._moment(queue, at, high)
-                if looked.timestamp >= timestamp:
-                    above = looked
+                probed = await self._message_at(queue, at, high)
+                if probed.timestamp >= timestamp:
+                    above = probed
                     break
-                below, step = looked.offset, 2 * step
-        return await self._halve(queue, timestamp, below, above, high)
+                below, step = probed.offset, 2 * step
+        return await self._bisect(queue, timestamp, below, above, high)
 
-    async def _halve(self, queue: Queue, timestamp: int, below: int, above: _Moment, high: int) -> int:
-        """`below` is too early and `above` is not; what lies between is not known."""
+    async def _bisect(self, queue: Queue, timestamp: int, below: int, above: _StoredMessage, high: int) -> int:
+        """Bisects between `below`, which is too early, and `above`, which is not."""
         top = above.offset
         while below + 1 < top:
             middle = (below + top) // 2
-            looked = await self._moment(queue, middle, high)
-            if looked.timestamp < timestamp:
-                below = looked.offset
+            probed = await self._message_at(queue, middle, high)
+            if probed.timestamp < timestamp:
+                below = probed.offset
             else:
-                top, above = middle, looked
+                top, above = middle, probed
         return above.offset
 
     async def _hint(self, queue: Queue, timestamp: int) -> int:
-        """About where a time lies. `lower` is exact, at brokers that know the word."""
+        """The broker's offset for a time; exact if the broker supports the boundary `lower`."""
 
         async def ask() -> int:
             return await self._link.offsets.offset_by_time(message_queue(queue), timestamp, boundary="lower")
 
-        doing = f"a time in topic {queue.topic} queue {queue.queue_id} was being looked for"
-        return await self._link.steadily(ask, doing, (queue.topic,))
+        doing = f"looking up a time in topic {queue.topic} queue {queue.queue_id}"
+        return await self._link.with_retries(ask, doing, (queue.topic,))
 
-    async def _moment(self, queue: Queue, offset: int, high: int) -> _Moment:
+    async def _message_at(self, queue: Queue, offset: int, high: int) -> _StoredMessage:
         at = offset
         while at < high:
             page = await self._link.pull(queue, at, 1)
             if page.status is PullStatus.FOUND:
-                rows, _ = sound_rows(page.body, queue, at)
+                rows, _ = valid_rows(page.body, queue, at)
                 if len(rows):
-                    return _Moment(int(rows["queue_offset"][0]), int(rows["store_timestamp"][0]))
+                    return _StoredMessage(int(rows["queue_offset"][0]), int(rows["store_timestamp"][0]))
             if page.next_offset <= at:
                 break
             at = page.next_offset
-        return _Moment(high, _NEVER)
+        return _StoredMessage(high, _NEVER)
 
     async def mean_size(self, queue: Queue, low: int, high: int) -> int | None:
-        """Bytes of a record, by the newest ones, as a power of two so that it rarely differs; None without any."""
+        """The mean size of the newest records, rounded to a power of two so that it rarely changes; None if empty."""
         if low >= high:
             return None
-        at = max(low, high - _LOOKED_AT)
-        page = await self._link.pull(queue, at, _LOOKED_AT)
-        rows, _ = sound_rows(page.body, queue, at)
+        at = max(low, high - _SAMPLE_SIZE)
+        page = await self._link.pull(queue, at, _SAMPLE_SIZE)
+        rows, _ = valid_rows(page.body, queue, at)
         return None if not len(rows) else 1 << (int(rows["size"].mean()) - 1).bit_length()
 
 
-_ROUTES_LAST_S: Final = 1.0
-_GUESSED_SIZE: Final = 1024
-"""Of a message in a queue where none can be looked at."""
+# -- the source ------------------------------------------------------------------------------------------------------
+
+_ROUTES_TTL_S: Final = 1.0
+_DEFAULT_SIZE: Final = 1024
+"""Assumed bytes of a message in a queue that has none to sample."""
 Bounds = dict[Queue, tuple[int, int]]
 
 
-class ClusterPlace:
-    """Raises Unreachable where no name server or broker answers, Refused where one refuses, each in one sentence."""
+class ClusterSource:
+    """A MessageSource over a cluster. Raises Unreachable if no server answers, Refused if one refuses."""
 
     def __init__(self, options: Options) -> None:
         self.name = options.namesrv
         self._options = options
         self._access = ClusterAccess.of(options)
         self._link = ClusterLink(self._access)
-        self._look = QueueLook(self._link)
+        self._probe = QueueProbe(self._link)
         self._topics: list[str] | None = None
         self._routes: dict[str, Route | None] = {}
-        self._routes_of = 0.0
+        self._routes_loaded_at = 0.0
         self._bounds: Bounds = {}
         self._sizes: dict[Queue, int] = {}
-        self._asks_by_queue: set[str] = set()
-        """Brokers that do not tell this account how a whole topic stands."""
+        self._without_topic_stats: set[str] = set()
+        """Brokers that refuse topic statistics to this account."""
 
     def close(self) -> None:
         self._link.close()
 
     def refresh(self) -> None:
-        if time.monotonic() - self._routes_of >= _ROUTES_LAST_S:
+        if time.monotonic() - self._routes_loaded_at >= _ROUTES_TTL_S:
             self._topics = None
             if self._routes:
-                self._link.run(self._learn(self._routes))
+                self._link.run(self._load_routes(self._routes))
         measured = {queue.topic for queue in self._bounds}
-        self._bounds = self._link.run(self._measure(measured))
+        self._bounds = self._link.run(self._load_bounds(measured))
 
-    # -- what is there ---------------------------------------------------------------------------------------
+    # -- queues and offsets ----------------------------------------------------------------------------------
 
     def topics(self) -> list[str]:
-        """Without those that the cluster has for itself; retry and dead-letter topics are among them."""
+        """All topics except the cluster's system topics; with retry and dead-letter topics."""
         if self._topics is None:
-            self._topics = self._link.run(
-                self._link.steadily(self._names_for_people, "the topics were being asked for")
-            )
+            self._topics = self._link.run(self._link.with_retries(self._user_topic_names, "listing topics"))
         return list(self._topics)
 
     def queues(self, topics: Sequence[str]) -> list[Queue]:
         unknown = [topic for topic in topics if topic not in self._routes]
         if unknown:
-            self._link.run(self._learn(unknown))
-        return sorted({queue for topic in topics for queue in _readable(self._routes[topic])})
+            self._link.run(self._load_routes(unknown))
+        return sorted({queue for topic in topics for queue in _readable_queues(self._routes[topic])})
 
     def bounds(self, queue: Queue) -> tuple[int, int]:
         """Raises NoRoute for a queue that no broker has."""
         if queue not in self._bounds and queue in self.queues([queue.topic]):
-            self._bounds |= self._link.run(self._measure([queue.topic]))
-        found = self._bounds.get(queue)
-        if found is None:
+            self._bounds |= self._link.run(self._load_bounds([queue.topic]))
+        bounds = self._bounds.get(queue)
+        if bounds is None:
             raise NoRoute(
                 f"queue {queue.queue_id} of topic {queue.topic} at broker {queue.broker} is not in the cluster "
-                f"{self.name} now; start that broker, or begin anew without its offsets"
+                f"{self.name} now; start that broker, or start a new query without its offsets"
             )
-        return found
+        return bounds
 
     def offset_at(self, queue: Queue, timestamp: int) -> int:
         low, high = self.bounds(queue)
-        return self._link.run(self._look.offset_at(queue, timestamp, low, high))
+        return self._link.run(self._probe.offset_at(queue, timestamp, low, high))
 
     def group_offset(self, group: str, queue: Queue) -> int | None:
-        return self._link.run(self._progress(group, queue))
+        return self._link.run(self._committed(group, queue))
 
     def size(self, queue: Queue, start: int, stop: int) -> int:
-        """By the mean size of some messages, which are looked at once for each queue."""
+        """Estimated from the mean size of a few messages, sampled once per queue."""
         if start < stop and queue not in self._sizes:
             self._sizes |= self._link.run(self._mean_sizes())
-        return self._sizes.get(queue, _GUESSED_SIZE) * max(0, stop - start)
+        return self._sizes.get(queue, _DEFAULT_SIZE) * max(0, stop - start)
 
-    # -- what is done ----------------------------------------------------------------------------------------
+    # -- tasks and progress ----------------------------------------------------------------------------------
 
     def tasks(self, spans: Sequence[Sequence[OffsetRange]]) -> list[ReadTask]:
         tags, fail = self._options.tags, self._options.fail_on_data_loss
         return [ClusterTask(self._access, tuple(group), tags, fail) for group in spans]
 
     def commit_group(self, group: str, offsets: Mapping[Queue, int]) -> None:
-        """Has a consumer group go on at these offsets."""
+        """Commits offsets for a consumer group."""
 
         async def commit() -> None:
-            told = ((message_queue(queue), offset) for queue, offset in offsets.items())
-            await all_of(self._link.offsets.commit(group, queue, offset) for queue, offset in told)
+            committed = ((message_queue(queue), offset) for queue, offset in offsets.items())
+            await gather_limited(self._link.offsets.commit(group, queue, offset) for queue, offset in committed)
 
         topics = tuple({queue.topic for queue in offsets})
-        self._link.run(self._link.steadily(commit, f"the progress of group {group} was being stored", topics))
+        self._link.run(self._link.with_retries(commit, f"committing offsets of group {group}", topics))
 
-    # -- within the link's loop ------------------------------------------------------------------------------
+    # -- in the link's loop ----------------------------------------------------------------------------------
 
-    async def _names(self) -> list[str]:
+    async def _topic_names(self) -> list[str]:
         return await TopicAdmin(self._link.instance, ClusterAdmin(self._link.instance)).names()
 
-    async def _names_for_people(self) -> list[str]:
-        names, info = await asyncio.gather(self._names(), ClusterAdmin(self._link.instance).info())
-        # Brokers have a topic of their own name, of their cluster's, and one for replies.
+    async def _user_topic_names(self) -> list[str]:
+        names, info = await asyncio.gather(self._topic_names(), ClusterAdmin(self._link.instance).info())
+        # Brokers register topics for their own name, their cluster's name and replies.
         own = {*info.broker_addr_table, *info.cluster_addr_table}
         own |= {f"{name}{REPLY_TOPIC_SUFFIX}" for name in info.cluster_addr_table}
         return [name for name in names if name not in own and not is_system_topic(name)]
 
-    async def _learn(self, topics: Iterable[str]) -> None:
-        """Asks for the routes of topics; one that nobody has has none."""
+    async def _load_routes(self, topics: Iterable[str]) -> None:
+        """Loads the routes of topics; None for a topic that does not exist."""
         routes = self._link.instance.routes
         topics = list(topics)
 
-        async def find(topic: str, there: set[str]) -> Route | None:
+        async def find(topic: str, existing: set[str]) -> Route | None:
             if self._routes.get(topic) is not None:
                 await routes.refresh([topic])
-            elif topic not in there:
-                return None  # name servers may have a route for it all the same: the one it would be made with
+            elif topic not in existing:
+                return None  # a name server may still return the route that the topic would be created with
             return await routes.find(topic)
 
         async def find_all() -> list[Route | None]:
             is_new = any(self._routes.get(topic) is None for topic in topics)
-            there = set(await self._names()) if is_new else set()
-            return await all_of(find(topic, there) for topic in topics)
+            existing = set(await self._topic_names()) if is_new else set()
+            return await gather_limited(find(topic, existing) for topic in topics)
 
-        found = await self._link.steadily(find_all, "routes were being asked for")
-        self._routes |= dict(zip(topics, found, strict=True))
-        self._routes_of = time.monotonic()
+        loaded = await self._link.with_retries(find_all, "loading routes")
+        self._routes |= dict(zip(topics, loaded, strict=True))
+        self._routes_loaded_at = time.monotonic()
 
-    async def _measure(self, topics: Iterable[str]) -> Bounds:
+    async def _load_bounds(self, topics: Iterable[str]) -> Bounds:
         topics = tuple(topics)
-        doing = f"the offsets of {', '.join(sorted(topics)[:3])} were being asked for"
+        doing = f"reading offsets of {', '.join(sorted(topics)[:3])}"
 
-        async def measure() -> Bounds:
+        async def load() -> Bounds:
             routes = [await self._link.instance.routes.find(topic) for topic in topics]
-            some = await all_of(self._stand(route, broker) for route in routes for broker in route.masters)
-            return {queue: bounds for each in some for queue, bounds in each.items()}
+            by_broker = await gather_limited(
+                self._broker_bounds(route, broker) for route in routes for broker in route.masters
+            )
+            return {queue: bounds for each in by_broker for queue, bounds in each.items()}
 
-        return await self._link.steadily(measure, doing, topics) if topics else {}
+        return await self._link.with_retries(load, doing, topics) if topics else {}
 
-    async def _stand(self, route: Route, broker: str) -> Bounds:
-        """The bounds of a topic's queues at one broker: in one answer, and queue by queue what is not in it."""
-        wanted = [queue for queue in _readable(route) if queue.broker == broker]
+    async def _broker_bounds(self, route: Route, broker: str) -> Bounds:
+        """The bounds of a topic's queues at one broker: with one request, and one by one for queues missing in it."""
+        wanted = [queue for queue in _readable_queues(route) if queue.broker == broker]
         found: Bounds = {}
-        if broker not in self._asks_by_queue:
+        if broker not in self._without_topic_stats:
             header = TopicName(topic=route.topic)
             try:
                 reply = await self._link.instance.ask(route.masters[broker], RequestCode.GET_TOPIC_STATS_INFO, header)
             except Refused as error:
                 if error.code != ResponseCode.TOPIC_NOT_EXIST:
-                    self._asks_by_queue.add(broker)
+                    self._without_topic_stats.add(broker)
             else:
                 table = TopicStatsTable.from_bytes(reply.body).offset_table
                 found = {
@@ -276,40 +285,40 @@ class ClusterPlace:
                     for queue, at in table.items()
                 }
         missing = [queue for queue in wanted if queue not in found]
-        found |= dict(zip(missing, await all_of(self._ask_bounds(queue) for queue in missing), strict=True))
+        found |= dict(zip(missing, await gather_limited(self._queue_bounds(queue) for queue in missing), strict=True))
         return {queue: found[queue] for queue in wanted}
 
-    async def _ask_bounds(self, queue: Queue) -> tuple[int, int]:
-        offsets, asked = self._link.offsets, message_queue(queue)
-        low, high = await asyncio.gather(offsets.min_offset(asked), offsets.max_offset(asked))
+    async def _queue_bounds(self, queue: Queue) -> tuple[int, int]:
+        offsets, queue_name = self._link.offsets, message_queue(queue)
+        low, high = await asyncio.gather(offsets.min_offset(queue_name), offsets.max_offset(queue_name))
         return max(0, low), max(0, high)
 
-    async def _progress(self, group: str, queue: Queue) -> int | None:
+    async def _committed(self, group: str, queue: Queue) -> int | None:
         offsets, instance = self._link.offsets, self._link.instance
 
         async def ask() -> int | None:
-            found = await offsets.committed(group, message_queue(queue), exact=True)
-            if found != 0:
-                return found
-            # Brokers of RocketMQ 4 say 0 also of a group that they have never seen.
+            offset = await offsets.committed(group, message_queue(queue), exact=True)
+            if offset != 0:
+                return offset
+            # RocketMQ 4 brokers also return 0 for a group that they have never seen.
             address, header = instance.routes.address(queue.broker), TopicName(topic=queue.topic)
             try:
                 reply = await instance.ask(address, RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, header)
             except Refused:
-                return found
-            return found if group in GroupList.from_bytes(reply.body).group_list else None
+                return offset
+            return offset if group in GroupList.from_bytes(reply.body).group_list else None
 
-        return await self._link.steadily(ask, f"the progress of group {group} was being asked for", (queue.topic,))
+        return await self._link.with_retries(ask, f"reading offsets of group {group}", (queue.topic,))
 
     async def _mean_sizes(self) -> dict[Queue, int]:
-        """Of all queues of which it is not known yet: it will be asked of the others next."""
+        """The mean sizes of all queues without one: the caller will ask for the others next."""
         unknown = [queue for queue in self._bounds if queue not in self._sizes]
-        found = await all_of(self._look.mean_size(queue, *self._bounds[queue]) for queue in unknown)
+        found = await gather_limited(self._probe.mean_size(queue, *self._bounds[queue]) for queue in unknown)
         return {queue: size for queue, size in zip(unknown, found, strict=True) if size is not None}
 
 
-def _readable(route: Route | None) -> list[Queue]:
-    """The queues that may be read, at brokers whose master is there."""
+def _readable_queues(route: Route | None) -> list[Queue]:
+    """The readable queues, at brokers whose master is up."""
     if route is None:
         return []
     return [

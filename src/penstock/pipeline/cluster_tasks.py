@@ -1,30 +1,16 @@
-"""A client of a cluster for the pipeline's plain code, and how patient it is.
+"""What workers read from a cluster: ranges of queues, pulled from their brokers. Needs pyarrow.
 
-`ClusterAccess` is what a worker must know to reach a cluster; it is pickled, and shows no secret when printed. A
-`ClusterLink` is the client itself: one event loop in a thread of its own. It belongs to whoever made it; only `run` is
-for plain code.
+    ClusterTask   pickled by the driver; its pages are built from the brokers' bytes by the store's kernels
+    Prefetcher    keeps a few short ranges in flight and yields them in order
+    RangePuller   pulls one range and checks every record
+    ClusterLink   the client: one event loop in its own thread, with retries
 
+A message comes as a row, as a flaw, or is lost: none is duplicated or dropped silently. Records are checked as a store
+checks them: shape, CRC, topic, queue and offset. Java's brokers return damaged records and ours skip them; both become
+flaws. With a tag filter at the broker, skipped records cannot be detected.
 
-A range of a queue, pulled from its broker: whole records as they came, and what is wrong with the rest.
-
-Nothing is there twice and nothing is left out unsaid: a message comes as a row, as a flaw, or is lost. Every record is
-checked as a store does: its shape, its body's CRC, and that it is the message of this topic, queue and offset. Brokers
-differ in what they do with a damaged record: Java's hand it out as it is, ours pass over it; both become flaws. Where
-tags are left to the broker it cannot be told what it passed over. Belongs to the link's loop.
-
-
-Several ranges pulled at the same time and handed out one after the other.
-
-A broker gives 32 messages a pull unless it is told otherwise, so one pull at a time mostly waits. Spans are cut into
-short ranges, a few of which are on their way at once; what comes early waits here. Each range holds back once it has
-`_MAX_HELD` bytes waiting, so memory does not depend on how large messages are, nor on how slow the reader is. Belongs
-to one event loop.
-
-
-What a worker reads from a cluster: ranges of queues, pulled from the brokers that have them.
-
-The records stay bytes: a page is made of what the brokers sent by the kernels that make pages of a store's files.
-Pickled by the driver; printed, it shows no secret. Needs pyarrow.
+A broker returns 32 messages per pull by default, so a single pull mostly waits; hence the prefetch. Back-pressure: a
+range stops pulling at `_MAX_BUFFERED` unread bytes. Printing tasks and access objects shows no secret.
 """
 
 from __future__ import annotations
@@ -53,7 +39,7 @@ from penstock.format.kernels import Longs, Rows
 from penstock.format.rows import ROW, Reason
 from penstock.pipeline.options import Options
 from penstock.pipeline.ranges import Flaw, OffsetRange, Queue, RowPage
-from penstock.pipeline.store_tasks import gone
+from penstock.pipeline.store_tasks import lost_messages
 from penstock.protocol.bodies.queues import MessageQueue
 from penstock.protocol.codes import ResponseCode
 from penstock.protocol.subscription import EVERYTHING
@@ -61,28 +47,32 @@ from penstock.store.message import MAX_BYTES, MAX_ROWS
 
 log = logging.getLogger("penstock.pipeline")
 T = TypeVar("T")
+
+
+# -- the client ------------------------------------------------------------------------------------------------------
+
 _TIMEOUT_S: Final = 10.0
-"""For one request: a page from a cold disk takes a broker longer than what clients usually wait."""
+"""Per request: a page from a cold disk takes a broker longer than the usual client timeout."""
 _FIRST_PAUSE_S: Final = 0.1
 _LONGEST_PAUSE_S: Final = 2.0
-_AT_ONCE: Final = 256
-"""Requests that wait for their answers."""
+_MAX_CONCURRENT: Final = 256
+"""Requests in flight."""
 _BUSY: Final = frozenset({ResponseCode.SYSTEM_BUSY, ResponseCode.SERVICE_NOT_AVAILABLE})
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterAccess:
-    """Where a cluster is, who reads it, and in which group's name."""
+    """Address, consumer group and account for reading a cluster. Pickled."""
 
     namesrv: str
     group: str
     credentials: Credentials | None = None
     patience_s: float = 30.0
-    """How long a broker that was there may be away before that is an error."""
+    """How long a broker that was reachable may be away before that is an error."""
 
     @classmethod
     def of(cls, options: Options) -> Self:
-        """Raises BadSettings if half of an account is given."""
+        """Raises BadSettings if only one of accessKey and secretKey is given."""
         if bool(options.access_key) != bool(options.secret_key):
             given, missing = ("accessKey", "secretKey") if options.access_key else ("secretKey", "accessKey")
             raise BadSettings(f"{given} is given without {missing}; give both, or none of them")
@@ -91,23 +81,23 @@ class ClusterAccess:
 
 
 class ClusterLink:
-    """A client that runs from its making until `close`. Raises BadSettings for an address that is none."""
+    """A client that runs until `close`. Plain code calls `run`. Raises BadSettings for an invalid address."""
 
     def __init__(self, access: ClusterAccess, *, reached: bool = False) -> None:
-        """`reached`: somebody has reached the cluster lately, so it is worth waiting for."""
+        """`reached`: the cluster was reachable recently, so the first request is retried too."""
         self._access = access
         self._reached = reached
         config = ClientConfig(access.namesrv, credentials=access.credentials, timeout_s=_TIMEOUT_S)
         self._thread = LoopThread("penstock pipeline")
-        self.instance = self._thread.run(_make(config))
+        self.instance = self._thread.run(_create_instance(config))
         self.offsets = QueueOffsets(self.instance)
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """What the coroutine returns or raises; an interrupt cancels it."""
+        """Runs a coroutine in the link's loop; an interrupt cancels it."""
         return self._thread.run(work)
 
     def close(self) -> None:
-        """Does nothing the second time."""
+        """Idempotent."""
         if not self._thread.is_closed:
             try:
                 self._thread.run(self.instance.close())
@@ -120,43 +110,43 @@ class ClusterLink:
     def __exit__(self, *error: object) -> None:
         self.close()
 
-    # -- within its loop -------------------------------------------------------------------------------------
+    # -- in its loop -----------------------------------------------------------------------------------------
 
-    async def steadily(self, ask: Callable[[], Awaitable[T]], doing: str, topics: tuple[str, ...] = ()) -> T:
-        """What `ask` returns, which is called again while the cluster is away for a moment.
+    async def with_retries(self, ask: Callable[[], Awaitable[T]], doing: str, topics: tuple[str, ...] = ()) -> T:
+        """Calls `ask` until it succeeds, while the cluster is briefly away.
 
-        A cluster that was never reached is not waited for: its address is more likely wrong. `doing` is for the error,
-        as in "while … were read"; the routes of `topics` are asked for anew in between.
+        Does not retry on a cluster that was never reached: its address is probably wrong. Reloads the routes of
+        `topics` between attempts. `doing` completes "while ..." in the error.
         """
         clock = asyncio.get_running_loop().time
         began, pause = clock(), _FIRST_PAUSE_S
         while True:
             try:
-                found = await ask()
+                result = await ask()
             except (Unreachable, NoAnswer, NoRoute, Refused) as error:
-                if not self._may_pass(error):
+                if not self._is_transient(error):
                     raise
                 waited = clock() - began
                 if waited >= self._access.patience_s:
                     raise Unreachable(
-                        f"{error}; {doing}, and to wait {waited:.0f} s did not change that; check that all brokers run"
+                        f"{error} (while {doing}; retried for {waited:.0f} s); check that all brokers are running"
                     ) from None
-                log.debug("asking again: %s", error)
+                log.debug("retrying: %s", error)
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, _LONGEST_PAUSE_S)
                 await self.instance.routes.refresh(topics)
             else:
                 self._reached = True
-                return found
+                return result
 
-    async def pull(self, queue: Queue, offset: int, most: int, tags: str = EVERYTHING) -> PulledRecords:
-        """A page from the queue's master, which alone has everything. Steadily."""
+    async def pull(self, queue: Queue, offset: int, max_messages: int, tags: str = EVERYTHING) -> PulledRecords:
+        """Pulls a page from the queue's master, which alone has every message. Retries."""
         pull = Pull(
             group=self._access.group,
             queue=message_queue(queue),
             offset=offset,
             subscription=make_subscription(queue.topic, tags),
-            max_messages=most,
+            max_messages=max_messages,
         )
 
         async def ask() -> PulledRecords:
@@ -164,24 +154,24 @@ class ClusterLink:
             await routes.find(queue.topic)
             return await pull_records(self.instance, pull, routes.address(queue.broker))
 
-        doing = f"topic {queue.topic} queue {queue.queue_id} of broker {queue.broker} was being read from {offset} on"
-        return await self.steadily(ask, doing, (queue.topic,))
+        doing = f"reading topic {queue.topic} queue {queue.queue_id} of broker {queue.broker} from {offset}"
+        return await self.with_retries(ask, doing, (queue.topic,))
 
     async def min_offset(self, queue: Queue) -> int:
-        """Of the oldest message that is still there. Steadily."""
-        doing = f"the oldest message of topic {queue.topic} queue {queue.queue_id} was being asked for"
-        return await self.steadily(lambda: self.offsets.min_offset(message_queue(queue)), doing, (queue.topic,))
+        """The offset of the oldest message. Retries."""
+        doing = f"reading the minimum offset of topic {queue.topic} queue {queue.queue_id}"
+        return await self.with_retries(lambda: self.offsets.min_offset(message_queue(queue)), doing, (queue.topic,))
 
-    def _may_pass(self, error: PenstockError) -> bool:
-        """Whether the same request may be answered a little later."""
+    def _is_transient(self, error: PenstockError) -> bool:
+        """Whether a retry may succeed."""
         if isinstance(error, Refused):
             return error.code in _BUSY
         return self._reached
 
 
-async def all_of(work: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
-    """What all of them return, a limited number at a time; the first error ends the others."""
-    limit = asyncio.Semaphore(_AT_ONCE)
+async def gather_limited(work: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
+    """Runs coroutines with limited concurrency; the first error cancels the others."""
+    limit = asyncio.Semaphore(_MAX_CONCURRENT)
 
     async def one(each: Coroutine[Any, Any, T]) -> T:
         async with limit:
@@ -196,25 +186,27 @@ async def all_of(work: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         for each in given:
-            each.close()  # what was not begun
+            each.close()  # those that never started
 
 
 def message_queue(queue: Queue) -> MessageQueue:
-    """The same queue as clients call it."""
+    """The queue as clients name it."""
     return MessageQueue(broker_name=queue.broker, queue_id=queue.queue_id, topic=queue.topic)
 
 
-async def _make(config: ClientConfig) -> ClientInstance:
+async def _create_instance(config: ClientConfig) -> ClientInstance:
     return ClientInstance(config)
 
 
+# -- pulling a range -------------------------------------------------------------------------------------------------
+
 _MAX_MESSAGES: Final = 1024
-"""Of one pull; brokers have limits of their own, 32 unless they are told otherwise."""
+"""Per pull; brokers have their own limit, 32 by default."""
 _NO_ROWS: Final = np.empty(0, ROW)
 
 
 class RecordPage(NamedTuple):
-    """Some messages of one queue: their records without anything between them, and a row for each."""
+    """Messages of one queue: contiguous records, and a row for each."""
 
     queue: Queue
     records: memoryview
@@ -223,38 +215,38 @@ class RecordPage(NamedTuple):
 
 
 class RangePuller:
-    """Pulls ranges. `tags` are left to the broker; whether data loss is an error is said once for all ranges."""
+    """Pulls ranges. The broker filters by `tags`. Belongs to the link's loop."""
 
     def __init__(self, link: ClusterLink, *, tags: str = EVERYTHING, fail_on_data_loss: bool = True) -> None:
         self._link = link
         self._tags = tags
         self._fail_on_data_loss = fail_on_data_loss
-        self._told: set[OffsetRange] = set()
+        self._reported: set[OffsetRange] = set()
 
     async def pieces(self, span: OffsetRange, start: int, stop: int) -> AsyncGenerator[RecordPage, None]:
-        """The part of a span from `start` to `stop`, in order. Raises DataLost, unless that is allowed."""
+        """Pages of a span from `start` to `stop`, in order. Raises DataLost, unless that is allowed."""
         queue, at, careful_until = span.queue, start, start
         while at < stop:
-            one_by_one = at < careful_until
-            page = await self._link.pull(queue, at, 1 if one_by_one else min(stop - at, _MAX_MESSAGES), self._tags)
+            run_serially = at < careful_until
+            page = await self._link.pull(queue, at, 1 if run_serially else min(stop - at, _MAX_MESSAGES), self._tags)
             if page.status in (PullStatus.OFFSET_ILLEGAL, PullStatus.NO_NEW_MSG) and page.next_offset <= at:
-                self._lose(span, at, span.stop)  # the queue ends before the range does
+                self._report_loss(span, at, span.stop)  # the queue ends before the range does
                 return
             if page.status is PullStatus.OFFSET_ILLEGAL:
                 following = page.min_offset if page.min_offset > at else span.stop
-                self._lose(span, at, min(following, span.stop))
+                self._report_loss(span, at, min(following, span.stop))
                 at = following
                 continue
             if page.next_offset <= at:
                 raise NoAnswer(
-                    f"broker {queue.broker} answers a pull of topic {queue.topic} queue {queue.queue_id} at {at} with "
-                    f"{page.next_offset} as the next offset, which leads nowhere"
+                    f"broker {queue.broker} returns {page.next_offset} as the next offset for a pull of topic "
+                    f"{queue.topic} queue {queue.queue_id} at {at}; it must be larger"
                 )
-            rows, flaw = sound_rows(page.body, queue, at)
+            rows, flaw = valid_rows(page.body, queue, at)
             following, flaws = page.next_offset, []
-            if flaw is not None and not one_by_one:
-                # Which message is damaged is known for sure only if it comes alone.
-                careful_until, following = page.next_offset, _behind(rows, at)
+            if flaw is not None and not run_serially:
+                # Pull one by one to learn which message is damaged.
+                careful_until, following = page.next_offset, _offset_after(rows, at)
             elif flaw is not None and following <= stop:
                 flaws = [flaw._replace(queue_offset=following - 1)]
             inside = rows[: int(np.searchsorted(rows["queue_offset"], stop))]
@@ -265,150 +257,157 @@ class RangePuller:
                 yield RecordPage(queue, memoryview(page.body)[:size], inside, tuple(flaws))
             at = following
 
-    async def _missing(self, span: OffsetRange, start: int, stop: int, there: Longs, known: list[Flaw]) -> list[Flaw]:
-        """Flaws for the messages of a range that the broker did not give, as far as they are not lost."""
-        if len(there) == stop - start:
+    async def _missing(
+        self, span: OffsetRange, start: int, stop: int, received: Longs, known: list[Flaw]
+    ) -> list[Flaw]:
+        """Flaws for messages of a range that the broker skipped; reports deleted ones as lost."""
+        if len(received) == stop - start:
             return []
-        told = {flaw.queue_offset for flaw in known}.union(there.tolist())
-        missing = [number for number in range(start, stop) if number not in told]
+        accounted = {flaw.queue_offset for flaw in known}.union(received.tolist())
+        missing = [number for number in range(start, stop) if number not in accounted]
         if not missing:
             return []
         lowest = await self._link.min_offset(span.queue)
         if missing[0] < lowest:
-            self._lose(span, missing[0], min(lowest, span.stop))
+            self._report_loss(span, missing[0], min(lowest, span.stop))
         return [
-            _flaw(span.queue, f"the record of queue offset {number} is missing", number)
+            _queue_flaw(span.queue, f"the record of queue offset {number} is missing", number)
             for number in missing
             if number >= lowest
         ]
 
-    def _lose(self, span: OffsetRange, start: int, stop: int) -> None:
+    def _report_loss(self, span: OffsetRange, start: int, stop: int) -> None:
         topic, broker, queue_id = span.queue
-        error = gone(topic, broker, queue_id, start, stop)
+        error = lost_messages(topic, broker, queue_id, start, stop)
         if self._fail_on_data_loss:
             raise error
-        if span not in self._told:
-            self._told.add(span)
+        if span not in self._reported:
+            self._reported.add(span)
             log.warning("messages from %d on of topic %s queue %d (broker %s) are gone", start, topic, queue_id, broker)
 
 
-def sound_rows(body: bytes | memoryview, queue: Queue, at: int) -> tuple[Rows, Flaw | None]:
-    """Rows of a page's records up to the first that is damaged or not of this queue, and what is wrong with it."""
+def valid_rows(body: bytes | memoryview, queue: Queue, at: int) -> tuple[Rows, Flaw | None]:
+    """Rows of a page up to the first record that is damaged or not of this queue, and that record's flaw."""
     if not body:
         return _NO_ROWS, None
     room = np.empty(len(body) // MIN_RECORD_SIZE + 1, ROW)
     count, _, reason = kernels.loose_rows(body, 0, True, room)
     rows = room[:count]
-    kept = _of_queue(body, rows, queue, at)
-    if kept < count:
-        return rows[:kept], _flaw(queue, "a record is that of another message")
+    valid = _count_of_queue(body, rows, queue, at)
+    if valid < count:
+        return rows[:valid], _queue_flaw(queue, "a record belongs to another message")
     if reason != Reason.STOP:
-        return rows, _flaw(queue, f"a record is damaged ({Reason(reason).name})")
+        return rows, _queue_flaw(queue, f"a record is damaged ({Reason(reason).name})")
     return rows, None
 
 
-def _of_queue(body: bytes | memoryview, rows: Rows, queue: Queue, at: int) -> int:
-    """How many rows, from the first on, are messages of the queue, in order, from an offset on."""
+def _count_of_queue(body: bytes | memoryview, rows: Rows, queue: Queue, at: int) -> int:
+    """How many leading rows are messages of the queue, in order, from an offset on."""
     topic = np.frombuffer(queue.topic.encode(), np.uint8)
     numbers = rows["queue_offset"]
     good = (rows["queue_id"] == queue.queue_id) & (rows["topic_length"] == len(topic))
     good &= numbers > np.concatenate(([at - 1], numbers[:-1]))
     count = len(rows) if good.all() else int(good.argmin())
     lengths = rows["size"][:count].astype(np.int64)
-    places = np.cumsum(lengths) - lengths + rows["topic_at"][:count]
+    positions = np.cumsum(lengths) - lengths + rows["topic_at"][:count]
     names = np.empty((count, len(topic)), np.uint8)
-    kernels.gather(body, places, np.full(count, len(topic), np.int32), names.reshape(-1))
+    kernels.gather(body, positions, np.full(count, len(topic), np.int32), names.reshape(-1))
     same = (names == topic).all(axis=1)
     return count if same.all() else int(same.argmin())
 
 
-def _behind(rows: Rows, at: int) -> int:
+def _offset_after(rows: Rows, at: int) -> int:
     return int(rows["queue_offset"][-1]) + 1 if len(rows) else at
 
 
-def _flaw(queue: Queue, what: str, queue_offset: int | None = None) -> Flaw:
+def _queue_flaw(queue: Queue, what: str, queue_offset: int | None = None) -> Flaw:
     return Flaw(queue.topic, queue.queue_id, queue_offset, None, what)
 
 
-_RANGE: Final = 256
+# -- prefetching -----------------------------------------------------------------------------------------------------
+
+_RANGE_MESSAGES: Final = 256
 """Messages of one range."""
-_PREFETCH_AT_ONCE: Final = 4
-_MAX_HELD: Final = 1 << 20
+_PREFETCH_RANGES: Final = 4
+_MAX_BUFFERED: Final = 1 << 20
 
 
-class PulledAhead:
-    """The pieces of some spans, in order. Made within the loop; closed once."""
+class Prefetcher:
+    """The pages of some spans, in order, pulled ahead. Created in the link's loop; closed once."""
 
     def __init__(self, puller: RangePuller, spans: Iterable[OffsetRange]) -> None:
         self._puller = puller
         self._ranges = _ranges(spans)
-        self._under_way: deque[_Range] = deque()
+        self._in_flight: deque[_PrefetchedRange] = deque()
 
     async def next(self) -> RecordPage | None:
-        """The next piece, None behind the last. Raises what the pulling of it raised."""
+        """The next page, None at the end. Raises what its pull raised."""
         while True:
-            while len(self._under_way) < _PREFETCH_AT_ONCE and (following := next(self._ranges, None)) is not None:
-                self._under_way.append(_Range(self._puller.pieces(*following)))
-            if not self._under_way:
+            while len(self._in_flight) < _PREFETCH_RANGES and (following := next(self._ranges, None)) is not None:
+                self._in_flight.append(_PrefetchedRange(self._puller.pieces(*following)))
+            if not self._in_flight:
                 return None
-            piece = await self._under_way[0].take()
+            piece = await self._in_flight[0].next_page()
             if piece is not None:
                 return piece
-            self._under_way.popleft()
+            self._in_flight.popleft()
 
     async def close(self) -> None:
-        """Stops whatever is under way."""
-        for under_way in self._under_way:
-            under_way.task.cancel()
-        await asyncio.gather(*(under_way.task for under_way in self._under_way), return_exceptions=True)
-        self._under_way.clear()
+        """Cancels the ranges in flight."""
+        for in_flight in self._in_flight:
+            in_flight.task.cancel()
+        await asyncio.gather(*(in_flight.task for in_flight in self._in_flight), return_exceptions=True)
+        self._in_flight.clear()
 
 
-class _Range:
-    """One range on its way. The last thing it gives is None, or the error that ended it."""
+class _PrefetchedRange:
+    """One range in flight. Its queue ends with None, or with the error that ended it."""
 
     def __init__(self, pieces: AsyncGenerator[RecordPage, None]) -> None:
         self._pieces = pieces
-        self._waiting: asyncio.Queue[RecordPage | Exception | None] = asyncio.Queue()
-        self._held = 0
+        self._pages: asyncio.Queue[RecordPage | Exception | None] = asyncio.Queue()
+        self._buffered = 0
         self._has_room = asyncio.Event()
         self._has_room.set()
-        self.task = asyncio.create_task(self._fill())
+        self.task = asyncio.create_task(self._pull_all())
 
-    async def take(self) -> RecordPage | None:
-        found = await self._waiting.get()
-        if isinstance(found, Exception):
-            raise found
-        if found is not None:
-            self._held -= len(found.records)
-            if self._held < _MAX_HELD:
+    async def next_page(self) -> RecordPage | None:
+        page = await self._pages.get()
+        if isinstance(page, Exception):
+            raise page
+        if page is not None:
+            self._buffered -= len(page.records)
+            if self._buffered < _MAX_BUFFERED:
                 self._has_room.set()
-        return found
+        return page
 
-    async def _fill(self) -> None:
+    async def _pull_all(self) -> None:
         try:
             async with aclosing(self._pieces) as pieces:
                 async for piece in pieces:
-                    self._waiting.put_nowait(piece)
-                    self._held += len(piece.records)
-                    if self._held >= _MAX_HELD:
+                    self._pages.put_nowait(piece)
+                    self._buffered += len(piece.records)
+                    if self._buffered >= _MAX_BUFFERED:
                         self._has_room.clear()
                     await self._has_room.wait()
-        except Exception as error:  # `take` raises it
-            self._waiting.put_nowait(error)
+        except Exception as error:  # `next_page` raises it
+            self._pages.put_nowait(error)
         else:
-            self._waiting.put_nowait(None)
+            self._pages.put_nowait(None)
 
 
 def _ranges(spans: Iterable[OffsetRange]) -> Iterator[tuple[OffsetRange, int, int]]:
     for span in spans:
-        for start in range(span.start, span.stop, _RANGE):
-            yield span, start, min(start + _RANGE, span.stop)
+        for start in range(span.start, span.stop, _RANGE_MESSAGES):
+            yield span, start, min(start + _RANGE_MESSAGES, span.stop)
+
+
+# -- tasks -----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterTask:
-    """`tags` are compared by the brokers, by their hashes: what comes may be more than was asked for, never less."""
+    """Reads ranges of queues. Brokers filter `tags` by hash, so a page may have extra messages, never fewer."""
 
     access: ClusterAccess
     spans: tuple[OffsetRange, ...]
@@ -416,31 +415,31 @@ class ClusterTask:
     fail_on_data_loss: bool = True
 
     def pages(self, columns: Sequence[str]) -> Iterator[RowPage]:
-        """Raises DataLost, and Unreachable where a broker stays away, Refused where it refuses."""
+        """Raises DataLost, Unreachable if a broker stays away, Refused if it refuses."""
         schema = select_columns(columns)
         with ClusterLink(self.access, reached=True) as link:
-            reading = _Reading(link, self)
+            reader = _PageReader(link, self)
             try:
-                while pieces := link.run(reading.page()):
+                while pieces := link.run(reader.page()):
                     yield _page(pieces, schema)
             finally:
-                link.run(reading.close())
+                link.run(reader.close())
 
 
-class _Reading:
-    """Puts pieces together until they make a page. Belongs to the link's loop."""
+class _PageReader:
+    """Joins pulled pages into pages of full size. Belongs to the link's loop."""
 
     def __init__(self, link: ClusterLink, task: ClusterTask) -> None:
         puller = RangePuller(link, tags=task.tags, fail_on_data_loss=task.fail_on_data_loss)
-        self._ahead = PulledAhead(puller, task.spans)
+        self._prefetcher = Prefetcher(puller, task.spans)
         self._left_over: RecordPage | None = None
 
     async def page(self) -> list[RecordPage]:
-        """The pieces of one page, all from one broker; none at the end."""
+        """The parts of one page, all from one broker; empty at the end."""
         pieces: list[RecordPage] = []
         rows = size = 0
         while rows < MAX_ROWS and size < MAX_BYTES:
-            piece, self._left_over = self._left_over or await self._ahead.next(), None
+            piece, self._left_over = self._left_over or await self._prefetcher.next(), None
             if piece is None:
                 break
             if pieces and piece.queue.broker != pieces[0].queue.broker:
@@ -452,7 +451,7 @@ class _Reading:
         return pieces
 
     async def close(self) -> None:
-        await self._ahead.close()
+        await self._prefetcher.close()
 
 
 def _page(pieces: list[RecordPage], schema: pa.Schema) -> RowPage:

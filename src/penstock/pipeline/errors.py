@@ -1,7 +1,7 @@
-"""Errors that a Spark user reads as one sentence.
+"""Errors that a Spark user reads as one sentence, and Spark's errors as Penstock's.
 
-Spark shows what its Python processes raise together with their traceback, unless it is told to hide it. A process that
-has raised is done for, so it may as well be told at the last moment.
+Spark prints the traceback of whatever its Python processes raise, unless SPARK_HIDE_TRACEBACK is set. A process that
+raises is about to end, so `user_error` sets the variable at that moment.
 """
 
 from __future__ import annotations
@@ -21,50 +21,50 @@ _RAISED: Final = re.compile(r"^[\w.]+: ")
 
 
 class UserError(Exception):
-    """What Spark shows as `rocketmq: <sentence>`."""
+    """Spark prints it as `rocketmq: <sentence>`."""
 
 
 UserError.__module__, UserError.__qualname__ = "builtins", "rocketmq"
 
 
-def say(sentence: str) -> NoReturn:
-    """Ends what Spark is doing with one sentence for its user."""
+def user_error(sentence: str) -> NoReturn:
+    """Raises a UserError, and hides the traceback from Spark's output."""
     os.environ["SPARK_HIDE_TRACEBACK"] = "1"
     raise UserError(sentence) from None
 
 
 @contextmanager
-def said() -> Iterator[None]:
-    """Has errors of Penstock, and what the system refuses, said as one sentence."""
+def as_user_errors() -> Iterator[None]:
+    """Turns PenstockError and OSError into UserError. For code that Spark calls."""
     try:
         yield
     except PenstockError as error:
-        say(str(error))
+        user_error(str(error))
     except OSError as error:
-        say(f"{error.filename or 'the network'}: {error.strerror or error}")
+        user_error(f"{error.filename or 'the network'}: {error.strerror or error}")
 
 
 @contextmanager
-def heard() -> Iterator[None]:
-    """The way back: what Spark raises, as an error of Penstock's with one sentence. For whoever runs a job."""
+def from_spark_errors() -> Iterator[None]:
+    """Turns what Spark raises into a PenstockError with one sentence. For code that calls Spark."""
     from pyspark.errors import PySparkException
 
-    log = logging.getLogger("SQLQueryContextLogger")  # it would say the same before, at length
-    was_off, log.disabled = log.disabled, True
+    log = logging.getLogger("SQLQueryContextLogger")  # it would log the same error first, at length
+    was_disabled, log.disabled = log.disabled, True
     try:
         yield
     except PySparkException as error:
         raise PenstockError(one_sentence(str(error))) from error
     finally:
-        log.disabled = was_off
+        log.disabled = was_disabled
 
 
 def one_sentence(text: str) -> str:
-    """What one of Penstock's processes said, if it was one; otherwise what Python or Spark did, without its traces."""
-    said = _SENTENCE.findall(text)
-    if said:
-        return str(said[-1])
-    _, found, trace = text.rpartition("Traceback (most recent call last):")
-    raised = next((line for line in trace.splitlines()[1:] if found and line and not line[0].isspace()), "")
+    """Our own sentence in Spark's text, if there is one; otherwise the error of Python or Spark, without its traces."""
+    sentences = _SENTENCE.findall(text)
+    if sentences:
+        return str(sentences[-1])
+    _, separator, trace = text.rpartition("Traceback (most recent call last):")
+    raised = next((line for line in trace.splitlines()[1:] if separator and line and not line[0].isspace()), "")
     first = _RAISED.sub("", raised) or text.strip().partition("\n")[0]
     return f"Spark says: {_CONDITION.sub('', first).partition(' SQLSTATE')[0]}"

@@ -1,14 +1,14 @@
-"""Every option of `format("rocketmq")`, once: its name, where it counts, its default and what it means.
+"""Every option of `format("rocketmq")`: its name, where it applies, its default and its meaning.
 
-`Options.read(given)` creates the one typed object that everything else takes. Update the table in the reference page
-with `python -m penstock.config.reference_page docs/reference/spark.md`.
+`Options.read(given)` returns the typed, frozen object that the rest of the pipeline takes. Update the table in the
+reference page with `python -m penstock.config.reference_page docs/reference/spark.md`.
 
-Offsets are written with Kafka's words and numbers; what they mean for the queues that exist is decided in `ranges`:
+Offsets are written as in Kafka; `plan` resolves them against the queues that exist:
 
-    earliest, latest                     everywhere
+    earliest, latest                     all queues
     group:NAME                           the committed offsets of a consumer group (starting only)
     {"orders": {"0": 12, "1": -2}}       by topic and queue; -2 is earliest, -1 is latest
-    {"orders": {"broker-a": {"0": 12}}}  by topic, broker and queue, where there are several brokers or stores
+    {"orders": {"broker-a": {"0": 12}}}  by topic, broker and queue, for several brokers or stores
 """
 
 from __future__ import annotations
@@ -28,15 +28,18 @@ EARLIEST: Final = -2
 LATEST: Final = -1
 
 ANY_BROKER: Final = ""
-"""Any broker that has the queue."""
+"""Matches any broker that has the queue."""
 
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "kb": 1 << 10, "mb": 1 << 20, "gb": 1 << 30}
 _UNITS |= {"b": 1, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30}
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 
 
-class Wish(msgspec.Struct, frozen=True):
-    """What was asked for, before it is known what is there."""
+# -- values of options -----------------------------------------------------------------------------------------------
+
+
+class OffsetSpec(msgspec.Struct, frozen=True):
+    """Offsets as the user gave them, not yet resolved against the queues that exist."""
 
     everywhere: int | None = None
     """EARLIEST or LATEST for all queues."""
@@ -52,32 +55,32 @@ def _text(value: str) -> str:
 
 def _words(value: str) -> tuple[str, ...]:
     """Names joined by commas."""
-    found = tuple(word.strip() for word in value.split(",") if word.strip())
-    if not found:
+    words = tuple(word.strip() for word in value.split(",") if word.strip())
+    if not words:
         raise ValueError("it must name at least one")
-    if len(set(found)) != len(found):
-        raise ValueError("a name is there twice")
-    return found
+    if len(set(words)) != len(words):
+        raise ValueError("a name is given twice")
+    return words
 
 
 def _size(value: str) -> int:
     """Bytes, with or without a unit: 1048576, 64m, 1 GiB."""
-    found = re.fullmatch(r"(\d{1,18})\s*([a-z]*)", value.lower())
-    if found is None or found[2] not in _UNITS or not int(found[1]):
+    match = re.fullmatch(r"(\d{1,18})\s*([a-z]*)", value.lower())
+    if match is None or match[2] not in _UNITS or not int(match[1]):
         raise ValueError("it must be a number of bytes such as 1048576, 64m or 1g")
-    return int(found[1]) * _UNITS[found[2]]
+    return int(match[1]) * _UNITS[match[2]]
 
 
 def _duration(value: str) -> float:
     """Seconds, from text such as 500ms, 30s, 15m."""
-    found = re.fullmatch(r"(\d{1,12})\s*([a-z]+)", value.lower())
-    if found is None or found[2] not in _SECONDS:
+    match = re.fullmatch(r"(\d{1,12})\s*([a-z]+)", value.lower())
+    if match is None or match[2] not in _SECONDS:
         raise ValueError("it must be a time such as 500ms, 30s or 15m")
-    return int(found[1]) * _SECONDS[found[2]]
+    return int(match[1]) * _SECONDS[match[2]]
 
 
 def _one_of(*allowed: str) -> Callable[[str], str]:
-    """One of some words, in any case; the spelling here is what comes out."""
+    """A parser for one of some words, in any case; returns the spelling given here."""
     known = {word.lower(): word for word in allowed}
 
     def parse(value: str) -> str:
@@ -96,7 +99,7 @@ def _pattern(value: str) -> re.Pattern[str]:
 
 
 def _paths(value: str) -> tuple[str, ...]:
-    """One path or glob, several joined by commas, or what Spark makes of `load([...])`."""
+    """A path or glob, several joined by commas, or the JSON list that Spark passes for `load([...])`."""
     if value.startswith('["'):  # a glob may begin with a bracket too
         try:
             return tuple(msgspec.json.decode(value, type=list[str]))
@@ -105,28 +108,28 @@ def _paths(value: str) -> tuple[str, ...]:
     return _words(value)
 
 
-def parse_offsets(value: str, *, starting: bool) -> Wish:
-    """Raises ValueError with what is allowed."""
+def parse_offsets(value: str, *, starting: bool) -> OffsetSpec:
+    """Raises ValueError that names the allowed forms."""
     lowered = value.lower()
     if lowered == "earliest" and starting:
-        return Wish(EARLIEST)
+        return OffsetSpec(EARLIEST)
     if lowered == "latest":
-        return Wish(LATEST)
+        return OffsetSpec(LATEST)
     if lowered.startswith("group:") and starting:
         if not value[6:].strip():
-            raise ValueError("the name of the group is missing behind 'group:'")
-        return Wish(group=value[6:].strip())
+            raise ValueError("the name of the group is missing after 'group:'")
+        return OffsetSpec(group=value[6:].strip())
     if value.startswith("{"):
         numbers = _by_queue(value)
         for (topic, _, queue_id), number in numbers.items():
             if number < (EARLIEST if starting else LATEST) or (not starting and number == EARLIEST):
                 raise ValueError(f"{topic} queue {queue_id}: {number} is not an offset; -2 is earliest, -1 is latest")
-        return Wish(by_queue=numbers)
+        return OffsetSpec(by_queue=numbers)
     allowed = "earliest, latest, group:NAME" if starting else "latest"
     raise ValueError(f'it must be {allowed}, or JSON such as {{"orders": {{"0": 12}}}}')
 
 
-def parse_times(value: str) -> Wish:
+def parse_times(value: str) -> OffsetSpec:
     """Milliseconds by topic, broker and queue."""
     if not value.startswith("{"):
         raise ValueError('it must be JSON such as {"orders": {"0": 1700000000000}}')
@@ -134,27 +137,27 @@ def parse_times(value: str) -> Wish:
     for (topic, _, queue_id), number in numbers.items():
         if number < 0:
             raise ValueError(f"{topic} queue {queue_id}: {number} is not a time in milliseconds")
-    return Wish(by_queue=numbers)
+    return OffsetSpec(by_queue=numbers)
 
 
 def parse_assign(value: str) -> tuple[tuple[str, str, int], ...]:
     """`{"orders": [0, 1]}`, or `{"orders": {"broker-a": [0, 1]}}`."""
-    found: list[tuple[str, str, int]] = []
+    assigned: list[tuple[str, str, int]] = []
     for topic, inner in _object(value).items():
         by_broker = inner if isinstance(inner, dict) else {ANY_BROKER: inner}
         for broker, queues in by_broker.items():
             if not isinstance(queues, list) or not all(type(each) is int and each >= 0 for each in queues):
                 raise ValueError('it must be JSON such as {"orders": [0, 1]}')
-            found += [(topic, broker, queue_id) for queue_id in queues]
-    if not found:
+            assigned += [(topic, broker, queue_id) for queue_id in queues]
+    if not assigned:
         raise ValueError("it must name at least one queue")
-    if len(set(found)) != len(found):
-        raise ValueError("a queue is there twice")
-    return tuple(found)
+    if len(set(assigned)) != len(assigned):
+        raise ValueError("a queue is given twice")
+    return tuple(assigned)
 
 
 def _by_queue(value: str) -> dict[tuple[str, str, int], int]:
-    found: dict[tuple[str, str, int], int] = {}
+    numbers: dict[tuple[str, str, int], int] = {}
     for topic, inner in _object(value).items():
         if not isinstance(inner, dict) or not inner:
             raise ValueError(f'topic {topic}: it must have numbers by queue, as in {{"{topic}": {{"0": 12}}}}')
@@ -163,10 +166,10 @@ def _by_queue(value: str) -> dict[tuple[str, str, int], int]:
             if not isinstance(queues, dict):
                 raise ValueError(f"topic {topic}: brokers and queues are mixed")
             for queue_id, number in queues.items():
-                found[topic, broker, _queue_id(topic, queue_id)] = _number(topic, queue_id, number)
-    if not found:
+                numbers[topic, broker, _queue_id(topic, queue_id)] = _number(topic, queue_id, number)
+    if not numbers:
         raise ValueError("it must name at least one queue")
-    return found
+    return numbers
 
 
 def _object(value: str) -> dict[str, Any]:
@@ -188,16 +191,18 @@ def _number(topic: str, queue_id: str, number: Any) -> int:
     return number
 
 
+# -- the options -----------------------------------------------------------------------------------------------------
+
 ALL, READ, BATCH, STREAM, WRITE = (Section(use, Origin.PENSTOCK) for use in ("all", "read", "batch", "stream", "write"))
 _SPARKS_OWN: Final = re.compile(
     r"owner|provider|location|option\..*|checkpointlocation|querytype|serialization\.format|mergeschema|header"
 )
-"""Keys that Spark itself puts among the options."""
+"""Keys that Spark itself adds to the options."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """The options of one source or sink, checked one by one; who uses them checks what they mean together."""
+    """The options of one source or sink. `read` checks each value; `check_*` check how they combine."""
 
     path: Annotated[
         tuple[str, ...],
@@ -206,12 +211,12 @@ class Options:
     namesrv: Annotated[str, ALL("name servers of a cluster, `host:port;host:port`", parser=_text)] = ""
     subscribe: Annotated[tuple[str, ...], READ("topics joined by commas", parser=_words, aliases=("topics",))] = ()
     subscribe_pattern: Annotated[
-        re.Pattern[str] | None, READ("regular expression that topics match as a whole", parser=_pattern)
+        re.Pattern[str] | None, READ("regular expression that must match the whole topic name", parser=_pattern)
     ] = None
     assign: Annotated[
         tuple[tuple[str, str, int], ...], READ('queues: `{"orders": [0, 1]}`, or by broker', parser=parse_assign)
     ] = ()
-    topic: Annotated[str, ALL("reading: `subscribe`; writing: where rows go that name no topic", parser=_text)] = ""
+    topic: Annotated[str, ALL("reading: as `subscribe`; writing: the topic of rows without one", parser=_text)] = ""
     order: Annotated[str, READ("by consume queue, or every record of the log", parser=_one_of("queue", "log"))] = (
         "queue"
     )
@@ -220,11 +225,12 @@ class Options:
         tuple[str, ...], READ("only messages with one of these keys, found through the index", parser=_words)
     ] = ()
     starting_offsets: Annotated[
-        Wish | None,
+        OffsetSpec | None,
         READ("where to begin", parser=partial(parse_offsets, starting=True), shown="batch `earliest`, stream `latest`"),
     ] = None
     ending_offsets: Annotated[
-        Wish | None, BATCH("where to end, exclusive", parser=partial(parse_offsets, starting=False), shown="`latest`")
+        OffsetSpec | None,
+        BATCH("where to end, exclusive", parser=partial(parse_offsets, starting=False), shown="`latest`"),
     ] = None
     starting_timestamp: Annotated[
         int | None, READ("begin at the first message stored at or after it, ms", high=LONG_MAX)
@@ -233,63 +239,69 @@ class Options:
         int | None, BATCH("end before the first message stored at or after it, ms", high=LONG_MAX)
     ] = None
     starting_offsets_by_timestamp: Annotated[
-        Wish | None, READ("the same, by topic, broker and queue", parser=parse_times)
+        OffsetSpec | None, READ("the same, by topic, broker and queue", parser=parse_times)
     ] = None
     ending_offsets_by_timestamp: Annotated[
-        Wish | None, BATCH("the same, by topic, broker and queue", parser=parse_times)
+        OffsetSpec | None, BATCH("the same, by topic, broker and queue", parser=parse_times)
     ] = None
     starting_offsets_by_timestamp_strategy: Annotated[
-        str, READ("what a queue without a message at or after the time does", parser=_one_of("error", "latest"))
+        str,
+        READ(
+            "a queue without a message at or after the time: fail, or start at its end",
+            parser=_one_of("error", "latest"),
+        ),
     ] = "error"
     max_offsets_per_trigger: Annotated[
-        int | None, STREAM("messages of one micro-batch at most", low=1, high=LONG_MAX)
+        int | None, STREAM("maximum messages of a micro-batch", low=1, high=LONG_MAX)
     ] = None
     min_offsets_per_trigger: Annotated[
-        int | None, STREAM("wait until so many messages are there", low=1, high=LONG_MAX)
+        int | None, STREAM("minimum messages of a micro-batch", low=1, high=LONG_MAX)
     ] = None
-    max_trigger_delay: Annotated[float, STREAM("but never longer than this", parser=_duration, shown="`15m`")] = 900.0
+    max_trigger_delay: Annotated[
+        float, STREAM("maximum wait for `minOffsetsPerTrigger`", parser=_duration, shown="`15m`")
+    ] = 900.0
     max_bytes_per_trigger: Annotated[
         int | None,
-        STREAM("bytes of a micro-batch at most", parser=_size, shown="`1g`, unless messages are limited"),
+        STREAM("maximum bytes of a micro-batch", parser=_size, shown="`1g`, unless messages are limited"),
     ] = None
-    min_partitions: Annotated[int | None, READ("split queues until there are so many tasks", low=1, high=LONG_MAX)] = (
-        None
+    min_partitions: Annotated[int | None, READ("minimum number of tasks; splits queues", low=1, high=LONG_MAX)] = None
+    max_records_per_partition: Annotated[int | None, READ("maximum messages of a task", low=1, high=LONG_MAX)] = None
+    max_bytes_per_partition: Annotated[int, READ("approximate bytes of a task", parser=_size, shown="`128m`")] = (
+        128 << 20
     )
-    max_records_per_partition: Annotated[int | None, READ("messages of one task at most", low=1, high=LONG_MAX)] = None
-    max_bytes_per_partition: Annotated[int, READ("bytes of one task, about", parser=_size, shown="`128m`")] = 128 << 20
-    fail_on_data_loss: Annotated[bool, READ("an error where messages are gone that should be read")] = True
-    schema: Annotated[str, READ("which columns there are", parser=_one_of("rocketmq", "kafka"))] = "rocketmq"
+    fail_on_data_loss: Annotated[bool, READ("fail if messages to be read were deleted")] = True
+    schema: Annotated[str, READ("column names: RocketMQ's or Kafka's", parser=_one_of("rocketmq", "kafka"))] = (
+        "rocketmq"
+    )
     columns: Annotated[
         tuple[str, ...],
-        READ("only these columns, joined by commas: Spark itself prunes none", parser=_words, shown="all"),
+        READ("only these columns, joined by commas; Spark itself does not prune", parser=_words, shown="all"),
     ] = ()
     include_body: Annotated[bool, READ("`false`: without the column `body` (or `value`)")] = True
-    decompress: Annotated[bool, READ("unpack bodies that a client has compressed")] = True
+    decompress: Annotated[bool, READ("decompress bodies that a client compressed")] = True
     mode: Annotated[
         str,
         READ(
-            "what is done about damage: a row, an error, nothing",
+            "what damage becomes: a row, an error, or nothing",
             parser=_one_of("PERMISSIVE", "FAILFAST", "DROPMALFORMED"),
         ),
     ] = "PERMISSIVE"
     column_name_of_corrupt_record: Annotated[
-        str, READ("column that says what is wrong, if asked for", parser=_text)
+        str, READ("name of the column with the reason, if selected", parser=_text)
     ] = "_corrupt"
-    consumer_group: Annotated[str, READ("group in whose name a cluster is read; its offsets stay", parser=_text)] = (
-        "TOOLS_CONSUMER"
-    )
+    consumer_group: Annotated[
+        str, READ("consumer group for reading a cluster; its offsets do not change", parser=_text)
+    ] = "TOOLS_CONSUMER"
     progress_group: Annotated[
         str, STREAM("consumer group to which progress is mirrored (`namesrv` only)", parser=_text)
     ] = ""
-    config: Annotated[
-        str, ALL("broker.conf of the store, where its file sizes are not the usual ones", parser=_text)
-    ] = ""
+    config: Annotated[str, ALL("the store's broker.conf, if its file sizes are not the defaults", parser=_text)] = ""
     settings: tuple[str, ...] = ()
-    """`name=value` pairs, for options that are created by hand: not an option of Spark's users."""
-    access_key: Annotated[str, ALL("account of a cluster that asks for one", parser=_text)] = ""
-    secret_key: Annotated[str, ALL("its secret", parser=_text)] = ""
+    """`name=value` store settings, set by jobs: not an option of Spark's users."""
+    access_key: Annotated[str, ALL("access key, if the cluster requires an account", parser=_text)] = ""
+    secret_key: Annotated[str, ALL("secret key", parser=_text)] = ""
     write_id: Annotated[
-        str, WRITE("name of a batch write: the same is stored once, however often it runs", parser=_text)
+        str, WRITE("id of a batch write; a write with the same id is stored only once", parser=_text)
     ] = ""
     producer_group: Annotated[str, WRITE("producer group in a cluster", parser=_text)] = "penstock-spark"
 
@@ -311,7 +323,7 @@ class Options:
 
     def _check_place(self) -> None:
         if self.path and self.namesrv:
-            raise BadSettings("path and namesrv are both given; say where the messages are: in files, or in a cluster")
+            raise BadSettings("path and namesrv are both given; use path for files or namesrv for a cluster")
         if not self.path and not self.namesrv:
             raise BadSettings(
                 "neither path nor namesrv is given; a table created with CREATE TABLE loses its options in Spark: use "
@@ -319,7 +331,7 @@ class Options:
             )
 
     def check_reading(self) -> None:
-        """Raises BadSettings where options for reading contradict each other."""
+        """Raises BadSettings if options for reading contradict each other."""
         chosen = [
             name
             for name, value in (
@@ -333,19 +345,23 @@ class Options:
         if len(chosen) > 1:
             raise BadSettings(f"{' and '.join(chosen)} are given; only one of them may be")
         if not chosen and self.order == "queue":
-            raise BadSettings("which messages? Give subscribe, subscribePattern or assign, or read the log: order=log")
+            raise BadSettings(
+                "no topics are given; set subscribe, subscribePattern or assign, or read the log with order=log"
+            )
         if self.order == "log" and self.assign:
-            raise BadSettings("assign goes by queue; with order=log use subscribe, or leave it out for every topic")
+            raise BadSettings(
+                "assign works by queue; with order=log use subscribe, or leave it out to read every topic"
+            )
         if self.order == "log" and self.namesrv:
             raise BadSettings(
                 "order=log reads the files of a store; leave it out with namesrv, a cluster is read by queue"
             )
         if self.order == "log" and self.keys:
-            raise BadSettings("keys are found through the index, which knows topics; leave order=log out")
+            raise BadSettings("keys are looked up in the index by topic; leave order=log out")
         if self.order == "log" and (self.max_offsets_per_trigger or self.min_offsets_per_trigger):
-            raise BadSettings("order=log goes by bytes, not by offsets; limit it with maxBytesPerTrigger")
+            raise BadSettings("order=log counts bytes, not offsets; limit it with maxBytesPerTrigger")
         if self.order == "log" and self.max_records_per_partition:
-            raise BadSettings("order=log goes by bytes, not by records; limit it with maxBytesPerPartition")
+            raise BadSettings("order=log counts bytes, not records; limit it with maxBytesPerPartition")
         if self.progress_group and not self.namesrv:
             raise BadSettings("progressGroup needs namesrv: the offsets in a store's files belong to its broker")
         if not all(name.strip() for name in self.tags.split("||")):
@@ -354,7 +370,7 @@ class Options:
             raise BadSettings("columns names the body and includeBody is false; leave one of them out")
 
     def check_streaming(self) -> None:
-        """Raises BadSettings for what only a batch can do: a stream has no end."""
+        """Raises BadSettings for options that only a batch supports: a stream has no end."""
         for attribute in ("ending_offsets", "ending_timestamp", "ending_offsets_by_timestamp"):
             if getattr(self, attribute) is not None:
                 raise BadSettings(
@@ -363,13 +379,13 @@ class Options:
 
     @property
     def tag_names(self) -> tuple[str, ...] | None:
-        """The tags that are wanted, None for all."""
+        """The wanted tags, None for all."""
         names = tuple(name.strip() for name in self.tags.split("||"))
         return None if names == ("*",) else names
 
     @property
     def topics(self) -> tuple[str, ...]:
-        """Topics named one by one."""
+        """The topics that `subscribe` or `topic` names."""
         return (self.topic,) if self.topic else self.subscribe
 
 

@@ -1,12 +1,10 @@
-"""What is to be read: ranges of queue offsets, or of the log's bytes; and how they are cut into tasks.
+"""What a read consists of: queues, offset ranges and tasks, and the interface of a message source.
 
-Pure: the same ranges and options always give the same tasks, because a replayed micro-batch must read the same rows.
+Two sources implement `MessageSource`: `store_source` over the files of stores, and `cluster_source` over brokers. A
+source lives on the driver. The tasks that it creates are pickled and run on workers, which need nothing else.
 
-
-What the driver asks of wherever messages are, and what a worker is given to read them.
-
-Two kinds of place: the files of stores (`store_place`), and a cluster (`cluster_place`). A place lives on the driver;
-the tasks that it makes are pickled and read on workers, which know nothing else.
+Splitting is pure: the same ranges and options always give the same tasks, because a replayed micro-batch must read the
+same rows.
 """
 
 from __future__ import annotations
@@ -25,8 +23,11 @@ _LARGEST_PIECE: Final = 512 << 20
 _PIECES_EACH: Final = 4
 
 
+# -- ranges ----------------------------------------------------------------------------------------------------------
+
+
 class Queue(NamedTuple):
-    """A queue wherever it is. `broker` is the broker's name in a cluster, and a store's label among files."""
+    """A queue of a cluster or a store. `broker` is the broker's name in a cluster, or the store's label."""
 
     topic: str
     broker: str
@@ -48,28 +49,28 @@ class OffsetRange(msgspec.Struct, frozen=True):
 
 
 class TaskLimits(msgspec.Struct, frozen=True):
-    """How large a task may be."""
+    """Limits on the size and number of tasks."""
 
     max_bytes: int
     max_records: int | None = None
     min_tasks: int | None = None
 
 
-def size_of_pieces(log_bytes: int, workers: int) -> int:
-    """Bytes of a log in one task: so many that its own cost does not show, so few that all workers have the same to do.
+def piece_size_for(log_bytes: int, workers: int) -> int:
+    """Bytes of a log per task: large enough to hide a task's overhead, small enough to balance the workers.
 
     A task costs about 20 ms, in which a worker reads 40 MB.
     """
     return min(max(log_bytes // (_PIECES_EACH * workers), _SMALLEST_PIECE), _LARGEST_PIECE)
 
 
-def cut(spans: Iterable[OffsetRange], limits: TaskLimits) -> list[OffsetRange]:
-    """The spans in pieces no larger than the limits say, in order; nothing is left out, nothing is there twice."""
+def split_ranges(spans: Iterable[OffsetRange], limits: TaskLimits) -> list[OffsetRange]:
+    """Splits spans into pieces within the limits, in order, without gaps or overlaps."""
     spans = [span for span in spans if span.count > 0]
     pieces = [_pieces(span, limits) for span in spans]
     total = sum(span.size for span in spans) or 1
     while limits.min_tasks is not None and sum(pieces) < limits.min_tasks:
-        # The span whose pieces are largest is cut once more, until there are enough or nothing can be cut.
+        # Split the span with the largest pieces once more, until there are enough or no span can be split.
         open_ = [number for number, span in enumerate(spans) if pieces[number] < span.count]
         if not open_:
             break
@@ -93,41 +94,44 @@ def _evenly(span: OffsetRange, pieces: int) -> list[OffsetRange]:
     ]
 
 
-def packed(spans: Sequence[OffsetRange], max_bytes: int, max_tasks: int) -> list[list[OffsetRange]]:
-    """Small spans together in one task, so that a thousand quiet queues do not cost a thousand tasks.
+def pack_ranges(spans: Sequence[OffsetRange], max_bytes: int, max_tasks: int) -> list[list[OffsetRange]]:
+    """Groups small spans into tasks, so that a thousand quiet queues do not cost a thousand tasks.
 
-    Neighbours stay neighbours. A task takes spans until it holds `max_bytes` or its share of them all.
+    Keeps the order. A task takes spans until it has `max_bytes` or an equal share of all bytes.
     """
     total = sum(span.size for span in spans)
     share = min(max_bytes, max(total // max(max_tasks, 1), 1))
     tasks: list[list[OffsetRange]] = []
-    held = 0
+    size = 0
     for span in spans:
-        if not tasks or held + span.size > share:
+        if not tasks or size + span.size > share:
             tasks.append([])
-            held = 0
+            size = 0
         tasks[-1].append(span)
-        held += span.size
+        size += span.size
     return tasks
 
 
+# -- sources and tasks -----------------------------------------------------------------------------------------------
+
+
 class Flaw(NamedTuple):
-    """A message, or some bytes of a log, that cannot be read."""
+    """A message, or bytes of a log, that cannot be read."""
 
     topic: str | None
     queue_id: int | None
     queue_offset: int | None
     physical_offset: int | None
     what: str
-    """One clause for people: what is wrong, and where."""
+    """What is wrong and where, as one clause."""
 
 
 class RowPage(NamedTuple):
-    """Some messages as a task reads them."""
+    """A batch of messages from one broker, as a task reads them."""
 
     broker: str
     batch: pa.RecordBatch
-    """The columns of `penstock.format.arrow_schema.MESSAGE_SCHEMA` that were asked for, in that order."""
+    """The columns of `penstock.format.arrow_schema.MESSAGE_SCHEMA` that the caller asked for, in that order."""
     flaws: tuple[Flaw, ...] = ()
 
 
@@ -135,21 +139,21 @@ class ReadTask(Protocol):
     """What one worker reads. Pickled on the driver."""
 
     def pages(self, columns: Sequence[str]) -> Iterator[RowPage]:
-        """The messages of the task's spans, span after span, in pages of about 8 MB or 20,000 rows.
+        """The messages of the task's spans, span by span, in pages of about 8 MB or 20,000 rows.
 
-        Raises DataLost where messages are gone that the spans include, unless data loss was allowed.
+        Raises DataLost if messages of the spans are gone, unless data loss is allowed.
         """
         ...
 
 
 class MessageSource(Protocol):
-    """Where messages are, as the driver sees it. One thread."""
+    """A set of stores or a cluster, as the driver sees it. Not thread-safe."""
 
     name: str
-    """For sentences: a path, or the address of a cluster."""
+    """For error messages: a path, or a cluster's address."""
 
     def refresh(self) -> None:
-        """Looks again: everything below is as of the last refresh, or of the making. Must be cheap: a stream polls."""
+        """Updates the state that the other methods return. Must be cheap: a stream polls."""
         ...
 
     def topics(self) -> list[str]:
@@ -157,27 +161,27 @@ class MessageSource(Protocol):
         ...
 
     def queues(self, topics: Sequence[str]) -> list[Queue]:
-        """The queues of some topics, sorted. A topic without any has none."""
+        """The queues of some topics, sorted; nothing for a topic without queues."""
         ...
 
     def bounds(self, queue: Queue) -> tuple[int, int]:
-        """The offset of the oldest message that is still there, and the one that the next message will get."""
+        """The offset of the oldest message, and the offset that the next message will get."""
         ...
 
     def offset_at(self, queue: Queue, timestamp: int) -> int:
-        """The first message stored at or after a time in epoch milliseconds; the queue's end if there is none."""
+        """The first message stored at or after a time in epoch milliseconds; otherwise the queue's end."""
         ...
 
     def group_offset(self, group: str, queue: Queue) -> int | None:
-        """Where a consumer group goes on, None if it has not consumed from the queue."""
+        """A consumer group's committed offset, None if it has not consumed from the queue."""
         ...
 
     def size(self, queue: Queue, start: int, stop: int) -> int:
-        """About how many bytes the records of a range take. The same for the same range."""
+        """The estimated bytes of a range's records; deterministic."""
         ...
 
     def tasks(self, spans: Sequence[Sequence[OffsetRange]]) -> list[ReadTask]:
-        """One task for each group of spans, which lie within the bounds."""
+        """One task for each group of spans. Spans must lie within the bounds."""
         ...
 
     def close(self) -> None: ...

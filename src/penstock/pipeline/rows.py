@@ -1,15 +1,9 @@
-"""Bodies that clients have compressed, unpacked in the columns of a batch. Needs pyarrow.
+"""From pages of messages to the record batches that Spark wants: filtered, decompressed, with the requested columns.
 
-Rows whose body is not compressed are not touched, and a batch without any other comes out as it went in. What cannot be
-unpacked stays as it is and is told of: damage is data. No body grows beyond a limit, and no batch by much more than
-`_ROOM`: one that would is handed out in pieces. Pure functions.
-
-
-Columns of a result, made from columns of messages: RocketMQ's own, or Kafka's. Needs pyarrow; runs on workers.
-
-From pages of messages to the record batches that Spark wants: filtered, unpacked, with the columns asked for.
-
-Runs on workers. Nothing here knows where the messages come from.
+`RowShape` is created on the driver and used on workers; it does not know where messages come from. Columns have
+RocketMQ's names or Kafka's. Bodies that clients compressed are unpacked; a body that cannot be unpacked stays as it is
+and is reported, because damage is data. No body grows beyond a limit, and a batch that would grow by much more than
+`_MAX_PIECE_BYTES` is yielded in pieces. Pure functions. Needs pyarrow.
 """
 
 from __future__ import annotations
@@ -31,40 +25,42 @@ from penstock.pipeline.options import Options
 from penstock.pipeline.ranges import Flaw, ReadTask, RowPage
 from penstock.protocol.compression import MAX_SIZE, inflate_body
 
-_ROOM: Final = 64 << 20
-"""Bytes of unpacked bodies in one piece; the one that crosses it is the last."""
+# -- bodies ----------------------------------------------------------------------------------------------------------
+
+_MAX_PIECE_BYTES: Final = 64 << 20
+"""Bytes of unpacked bodies in one piece; the body that crosses the limit is the last."""
 _BODY: Final = "body"
 
 
-class Inflated(NamedTuple):
-    """Rows of a batch, one after the other, with their bodies unpacked."""
+class InflatedRows(NamedTuple):
+    """Consecutive rows of a batch with their bodies unpacked."""
 
     first_row: int
-    """Number of the first row in the batch that was given."""
+    """Number of the first row in the original batch."""
     batch: pa.RecordBatch
     failures: tuple[tuple[int, str], ...] = ()
-    """Rows of this piece, counted from its own first, whose body is still compressed, and why."""
+    """Row numbers within this piece whose body is still compressed, and why."""
 
 
-def inflate_bodies(batch: pa.RecordBatch, sys_flags: pa.Array, limit: int = MAX_SIZE) -> Iterator[Inflated]:
+def inflate_bodies(batch: pa.RecordBatch, sys_flags: pa.Array, limit: int = MAX_SIZE) -> Iterator[InflatedRows]:
     """The batch with its column `body` unpacked, in one piece unless the bodies grow large.
 
-    `sys_flags` has the flags of the batch's rows, whether or not they are a column of it. Raises MissingPackage where
-    bodies were compressed with something that is not installed.
+    `sys_flags` are the flags of the batch's rows, which need not be a column of it. Raises MissingPackage if a codec is
+    not installed.
     """
-    # Flags of our own columns have no nulls, so this is a view and no copy.
+    # Flags of our own columns have no nulls, so this is a view, not a copy.
     packed = np.flatnonzero(sys_flags.to_numpy(zero_copy_only=False) & COMPRESSED)
     if not len(packed) or _BODY not in batch.schema.names:
-        yield Inflated(0, batch)
+        yield InflatedRows(0, batch)
         return
     column = batch.column(_BODY)
-    first, room = 0, _ROOM
+    first, room = 0, _MAX_PIECE_BYTES
     bodies: dict[int, bytes] = {}
     failures: list[tuple[int, str]] = []
     for row in packed.tolist():
         if room <= 0:
             yield _piece(batch, first, row, bodies, failures)
-            first, room, bodies, failures = row, _ROOM, {}, []
+            first, room, bodies, failures = row, _MAX_PIECE_BYTES, {}, []
         try:
             bodies[row] = inflate_body(memoryview(column[row].as_buffer()), sys_flags[row].as_py(), limit)
         except BadRequest as error:
@@ -76,7 +72,7 @@ def inflate_bodies(batch: pa.RecordBatch, sys_flags: pa.Array, limit: int = MAX_
 
 def _piece(
     batch: pa.RecordBatch, first: int, stop: int, bodies: dict[int, bytes], failures: list[tuple[int, str]]
-) -> Inflated:
+) -> InflatedRows:
     """Rows `first` to `stop` with some of their bodies replaced."""
     part = batch.slice(first, stop - first)
     at = part.schema.get_field_index(_BODY)
@@ -84,30 +80,32 @@ def _piece(
     is_new[[row - first for row in bodies]] = True
     new = pa.array(list(bodies.values()), part.schema.field(at).type)
     column = pc.replace_with_mask(part.column(at), pa.array(is_new), new)
-    return Inflated(first, part.set_column(at, part.schema.field(at), column), tuple(failures))
+    return InflatedRows(first, part.set_column(at, part.schema.field(at), column), tuple(failures))
 
+
+# -- columns ---------------------------------------------------------------------------------------------------------
 
 BROKER: Final = "broker"
 _LOG_APPEND_TIME: Final = 1
-"""Kafka's word for a time that the broker has set."""
-Make = Callable[[pa.RecordBatch], pa.Array]
+"""Kafka's LogAppendTime: the broker has set the time."""
+_MakeColumn = Callable[[pa.RecordBatch], pa.Array]
 
 
-def _same(name: str) -> Make:
+def _same(name: str) -> _MakeColumn:
     return lambda batch: batch.column(name)
 
 
 def _key(batch: pa.RecordBatch) -> pa.Array:
-    """All keys of a message as one text, as its sender gave them."""
+    """All keys of a message as one text, as the producer sent them."""
     return pc.map_lookup(batch.column("properties"), KEYS, "first").cast(pa.binary())
 
 
 def _headers(batch: pa.RecordBatch) -> pa.Array:
-    """Properties, in the order in which they were sent; null where there are none."""
+    """Properties in the order in which they were sent; null if there are none."""
     maps = batch.column("properties")
     # The child of a map is a list of pairs already; only the type of the values has to change.
     pairs = pa.StructArray.from_arrays([maps.keys, maps.items.cast(pa.binary())], names=["key", "value"])
-    offsets = pc.add(maps.offsets, pa.scalar(0, pa.int32()))  # a copy: those of a slice may not go with a mask
+    offsets = pc.add(maps.offsets, pa.scalar(0, pa.int32()))  # a copy: a slice's offsets cannot be combined with a mask
     empty = pc.equal(pc.subtract(offsets[1:], offsets[:-1]), 0)
     return pa.ListArray.from_arrays(offsets, pairs, mask=pc.or_kleene(empty, maps.is_null()))
 
@@ -116,7 +114,7 @@ def _timestamp_type(batch: pa.RecordBatch) -> pa.Array:
     return pa.repeat(pa.scalar(_LOG_APPEND_TIME, pa.int32()), batch.num_rows)
 
 
-_KAFKA: Final[dict[str, tuple[tuple[str, ...], Make]]] = {
+_KAFKA: Final[dict[str, tuple[tuple[str, ...], _MakeColumn]]] = {
     "key": (("properties",), _key),
     "value": (("body",), _same("body")),
     "topic": (("topic",), _same("topic")),
@@ -129,30 +127,32 @@ _KAFKA: Final[dict[str, tuple[tuple[str, ...], Make]]] = {
 
 
 def needed_for(name: str, *, kafka: bool) -> tuple[str, ...]:
-    """The columns of messages that a column of the result is made of."""
+    """The message columns that a result column is computed from."""
     if kafka:
         return _KAFKA[name][0] if name in _KAFKA else ()
     return (name,)
 
 
 def make_column(name: str, batch: pa.RecordBatch, *, kafka: bool) -> pa.Array:
-    """A column of the result."""
+    """Computes a result column."""
     return _KAFKA[name][1](batch) if kafka else batch.column(name)
 
 
-_ROWS_TOGETHER: Final = 20_000
-_BYTES_TOGETHER: Final = 8 << 20
-_SMALL: Final = 1 << 20
+# -- rows ------------------------------------------------------------------------------------------------------------
+
+_COALESCE_ROWS: Final = 20_000
+_COALESCE_BYTES: Final = 8 << 20
+_SMALL_BATCH: Final = 1 << 20
 
 
 class RowShape(msgspec.Struct, frozen=True):
-    """What a read makes of messages. Made on the driver, used on workers."""
+    """Filters, columns and error mode of a read. Created on the driver, pickled to workers."""
 
     names: tuple[str, ...]
     """The columns of the result."""
     kafka: bool
     corrupt: str
-    """The name of the column that says what is wrong with a row."""
+    """The name of the corrupt-record column."""
     mode: str
     decompress: bool
     by_log: bool
@@ -160,7 +160,7 @@ class RowShape(msgspec.Struct, frozen=True):
     keys: tuple[str, ...]
     topics: tuple[str, ...] | None
     pattern: str | None
-    """Which topics are wanted, where the log is read."""
+    """Filters topics if the log is read."""
 
     @classmethod
     def of(cls, options: Options, names: Sequence[str]) -> RowShape:
@@ -180,7 +180,7 @@ class RowShape(msgspec.Struct, frozen=True):
 
     @property
     def native(self) -> tuple[str, ...]:
-        """The columns of messages that are needed, in the order of their schema."""
+        """The message columns that the read needs, in schema order."""
         needed = {name for wanted in self.names for name in needed_for(wanted, kafka=self.kafka)}
         if self.decompress and "body" in needed:
             needed.add("sys_flag")
@@ -191,49 +191,53 @@ class RowShape(msgspec.Struct, frozen=True):
         if self.topics is not None or self.pattern is not None:
             needed.add("topic")
         if self.mode != "DROPMALFORMED":
-            needed.add(self._place)
-        return tuple(name for name in MESSAGE_SCHEMA.names if name in needed) or (self._place,)
+            needed.add(self._position_column)
+        return tuple(name for name in MESSAGE_SCHEMA.names if name in needed) or (self._position_column,)
 
     @property
-    def _place(self) -> str:
-        """The column by which a row that cannot be read finds its place among the others."""
+    def _position_column(self) -> str:
+        """The column that orders unreadable rows among the others."""
         return "physical_offset" if self.by_log else "queue_offset"
 
-    def _place_of(self, flaw: Flaw) -> int:
-        place = flaw.physical_offset if self.by_log else flaw.queue_offset
-        return -1 if place is None else place
+    def _position_of(self, flaw: Flaw) -> int:
+        position = flaw.physical_offset if self.by_log else flaw.queue_offset
+        return -1 if position is None else position
 
     def batches(self, task: ReadTask, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-        """What a task reads, with exactly this schema. Raises CorruptData at the first flaw if the mode says so."""
-        return _together(batch for page in task.pages(self.native) for batch in self._shaped(page, schema))
+        """A task's messages with exactly this schema. Raises CorruptData at the first flaw if mode is FAILFAST."""
+        return _coalesced(batch for page in task.pages(self.native) for batch in self._shape_page(page, schema))
 
-    def _shaped(self, page: RowPage, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    def _shape_page(self, page: RowPage, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         if page.flaws and self.mode == "FAILFAST":
-            where = f"{page.broker}: {_where(page.flaws[0])}"
+            where = f"{page.broker}: {_location(page.flaws[0])}"
             raise CorruptData(f"{where}{page.flaws[0].what}; mode=FAILFAST ends the read")
-        shown = self.mode == "PERMISSIVE" and not self._chooses
-        flaws = sorted(page.flaws, key=self._place_of) if shown else []
-        for batch, failures in self._unpacked(self._filtered(page.batch), page.broker):
-            made = self._columns(batch, page.broker, _said(batch.num_rows, failures) if failures else None, schema)
+        shown = self.mode == "PERMISSIVE" and not self._filters_rows
+        flaws = sorted(page.flaws, key=self._position_of) if shown else []
+        for batch, failures in self._decompressed(self._filter(page.batch), page.broker):
+            made = self._columns(
+                batch, page.broker, _corrupt_column(batch.num_rows, failures) if failures else None, schema
+            )
             if flaws and batch.num_rows:
-                places = batch.column(self._place).to_numpy()
-                here = [flaw for flaw in flaws if self._place_of(flaw) < places[-1]]
-                flaws = flaws[len(here) :]
-                together = pa.concat_batches([made, self._flawed(here, page.broker, schema)])
-                order = np.argsort(np.append(places, [self._place_of(flaw) for flaw in here]), kind="stable")
-                made = together.take(pa.array(order))
+                positions = batch.column(self._position_column).to_numpy()
+                before_last = [flaw for flaw in flaws if self._position_of(flaw) < positions[-1]]
+                flaws = flaws[len(before_last) :]
+                joined = pa.concat_batches([made, self._flaw_rows(before_last, page.broker, schema)])
+                order = np.argsort(
+                    np.append(positions, [self._position_of(flaw) for flaw in before_last]), kind="stable"
+                )
+                made = joined.take(pa.array(order))
             yield made
         if flaws:
-            yield self._flawed(flaws, page.broker, schema)
+            yield self._flaw_rows(flaws, page.broker, schema)
 
     # -- filters ---------------------------------------------------------------------------------------------
 
     @property
-    def _chooses(self) -> bool:
-        """Whether rows are chosen by what they hold, which nobody knows of one that cannot be read."""
+    def _filters_rows(self) -> bool:
+        """Whether rows are filtered by content, which is unknown for unreadable rows."""
         return bool(self.keys or self.tags or self.topics or self.pattern)
 
-    def _filtered(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+    def _filter(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         if self.topics is not None:
             batch = batch.filter(pc.is_in(batch.column("topic"), pa.array(self.topics, pa.string())))
         if self.pattern is not None:
@@ -246,8 +250,8 @@ class RowShape(msgspec.Struct, frozen=True):
 
     # -- bodies ----------------------------------------------------------------------------------------------
 
-    def _unpacked(self, batch: pa.RecordBatch, broker: str) -> Iterator[tuple[pa.RecordBatch, dict[int, str]]]:
-        """Rows with their bodies unpacked, and which could not be, and why. Raises CorruptData if the mode says so."""
+    def _decompressed(self, batch: pa.RecordBatch, broker: str) -> Iterator[tuple[pa.RecordBatch, dict[int, str]]]:
+        """Rows with bodies unpacked, and the failures by row. Raises CorruptData if mode is FAILFAST."""
         if not self.decompress or "body" not in batch.schema.names:
             yield batch, {}
             return
@@ -255,8 +259,12 @@ class RowShape(msgspec.Struct, frozen=True):
             failures = dict(piece.failures)
             if failures and self.mode == "FAILFAST":
                 row, why = next(iter(failures.items()))
-                at = piece.batch.column(self._place)[row] if self._place in piece.batch.schema.names else "?"
-                raise CorruptData(f"{broker}: the body at {self._place} {at} cannot be unpacked: {why}")
+                at = (
+                    piece.batch.column(self._position_column)[row]
+                    if self._position_column in piece.batch.schema.names
+                    else "?"
+                )
+                raise CorruptData(f"{broker}: the body at {self._position_column} {at} cannot be unpacked: {why}")
             if failures and self.mode == "DROPMALFORMED":
                 keep = [row for row in range(piece.batch.num_rows) if row not in failures]
                 yield piece.batch.take(pa.array(keep, pa.int64())), {}
@@ -265,8 +273,8 @@ class RowShape(msgspec.Struct, frozen=True):
 
     # -- columns ---------------------------------------------------------------------------------------------
 
-    def _flawed(self, flaws: Sequence[Flaw], broker: str, out: pa.Schema) -> pa.RecordBatch:
-        """Rows for what cannot be read: with its place, as far as that is known, and nothing else."""
+    def _flaw_rows(self, flaws: Sequence[Flaw], broker: str, out: pa.Schema) -> pa.RecordBatch:
+        """Rows for unreadable messages: only their position, as far as it is known."""
         schema = select_columns(self.native)
         known = {
             "topic": [flaw.topic for flaw in flaws],
@@ -280,11 +288,13 @@ class RowShape(msgspec.Struct, frozen=True):
         )
         return self._columns(batch, broker, pa.array([flaw.what for flaw in flaws], pa.string()), out)
 
-    def _columns(self, batch: pa.RecordBatch, broker: str, said: pa.Array | None, schema: pa.Schema) -> pa.RecordBatch:
+    def _columns(
+        self, batch: pa.RecordBatch, broker: str, corrupt: pa.Array | None, schema: pa.Schema
+    ) -> pa.RecordBatch:
         columns = []
         for field in schema:
             if field.name == self.corrupt:
-                column = pa.nulls(batch.num_rows, pa.string()) if said is None else said
+                column = pa.nulls(batch.num_rows, pa.string()) if corrupt is None else corrupt
             elif field.name == BROKER and not self.kafka:
                 column = pa.repeat(pa.scalar(broker), batch.num_rows)
             else:
@@ -293,17 +303,17 @@ class RowShape(msgspec.Struct, frozen=True):
         return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
-def _where(flaw: Flaw) -> str:
+def _location(flaw: Flaw) -> str:
     return "" if flaw.topic is None else f"topic {flaw.topic} queue {flaw.queue_id}: "
 
 
-def _said(rows: int, failures: dict[int, str]) -> pa.Array:
+def _corrupt_column(rows: int, failures: dict[int, str]) -> pa.Array:
     texts = [f"the body cannot be unpacked: {failures[row]}" if row in failures else None for row in range(rows)]
     return pa.array(texts, pa.string())
 
 
 def _matching(topics: pa.Array, pattern: str) -> pa.Array:
-    """Which topics match as a whole, by Python's rules: each distinct one is looked at once."""
+    """Which topics fully match a Python pattern; matches each distinct topic once."""
     distinct = topics.dictionary_encode()
     compiled = re.compile(pattern)
     matches = np.array([compiled.fullmatch(topic) is not None for topic in distinct.dictionary.to_pylist()], np.bool_)
@@ -311,7 +321,7 @@ def _matching(topics: pa.Array, pattern: str) -> pa.Array:
 
 
 def _with_keys(batch: pa.RecordBatch, keys: pa.Array) -> pa.Array:
-    """Which rows have one of the keys, or it as their unique key."""
+    """Which rows have one of the keys, as a key or as the unique key."""
     lists = batch.column("keys")
     hit = pc.is_in(lists.flatten(), keys)
     rows = np.zeros(batch.num_rows, np.bool_)
@@ -320,21 +330,21 @@ def _with_keys(batch: pa.RecordBatch, keys: pa.Array) -> pa.Array:
     return pa.array(rows | unique.to_numpy(zero_copy_only=False))
 
 
-def _together(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The same rows in fewer batches, where they are small: each costs Spark the same, whatever it holds."""
-    held: list[pa.RecordBatch] = []
+def _coalesced(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Joins small batches: a batch costs Spark the same whatever its size."""
+    pending: list[pa.RecordBatch] = []
     rows = size = 0
     for batch in batches:
         if not batch.num_rows:
             continue
-        if not held and batch.nbytes >= _SMALL:
+        if not pending and batch.nbytes >= _SMALL_BATCH:
             yield batch
             continue
-        held.append(batch)
+        pending.append(batch)
         rows += batch.num_rows
         size += batch.nbytes
-        if rows >= _ROWS_TOGETHER or size >= _BYTES_TOGETHER:
-            yield pa.concat_batches(held)
-            held, rows, size = [], 0, 0
-    if held:
-        yield pa.concat_batches(held)
+        if rows >= _COALESCE_ROWS or size >= _COALESCE_BYTES:
+            yield pa.concat_batches(pending)
+            pending, rows, size = [], 0, 0
+    if pending:
+        yield pa.concat_batches(pending)

@@ -1,28 +1,12 @@
-"""Ctrl-C while Spark runs: the job ends, and neither Java nor py4j fills the terminal with how it ended.
+"""Spark sessions as Penstock's commands start them, and running functions in Spark's Python workers. Needs pyspark.
 
-pyspark's own handler asks Java to cancel all jobs over the connection that the interrupted call is still using, which
-fails, and Java then tells of everything that it was doing. Here another thread first has Java be silent; the jobs end
-with their session, which the caller stops. Use it in the main thread; elsewhere it does nothing. Needs pyspark.
+Sessions are quiet, have no web UI, use local sockets between Java and Python (which halves the cost of a task) and run
+in UTC. The caller's settings win; a running session is used as it is. `start_connect_session` (extra `lake`) runs a
+Connect server in this process, on a free loopback port: Spark's own `remote("local")` listens on port 15002 of every
+interface, so a second one fails and strangers can connect. It calls functions that are not public in Spark 4.3.
 
-
-How far Spark is with what a caller waits for: tasks done, of all tasks known so far. Needs pyspark.
-
-Work on pieces in Spark's Python workers: only what the work yields crosses into the JVM. Needs pyspark.
-
-This is how jobs run that go over a store's bytes: a plan of pieces, a function for one piece, a small result.
-
-
-A Connect server inside this process, and a session with it. Needs the extra `lake`.
-
-Spark starts such a server itself (`remote("local")`), on port 15002 of every network interface, so that a second one on
-the machine fails and strangers can knock. Here it listens on a free port of loopback. What is called for that is not
-public in Spark 4.3; where it is gone, that is said.
-
-
-Spark sessions as Penstock's own commands start them. Needs pyspark.
-
-Quiet, without a web page, with sockets of the local machine between Java and Python (which halves what a task costs),
-and in UTC. What the caller sets wins, and a session that is already there is used as it is.
+Jobs over a store's bytes are a plan of pieces, a function for one piece and a small result: `map_in_workers` and
+`gather` run them, and only the results cross into the JVM.
 """
 
 from __future__ import annotations
@@ -42,171 +26,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
 
 from penstock.errors import MissingPackage, Unreachable
-from penstock.pipeline.errors import heard, said
+from penstock.pipeline.errors import as_user_errors, from_spark_errors
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
-_LONGEST_S: Final = 3.0
-"""How long a person waits for Java to be silent."""
 
-
-@contextlib.contextmanager
-def quiet_interrupts() -> Iterator[None]:
-    """Within the block, SIGINT is a KeyboardInterrupt, and the last that Spark says."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def interrupted(number: int, frame: object) -> NoReturn:
-        signal.signal(signal.SIGINT, signal.default_int_handler)  # the second one does not wait
-        thread = threading.Thread(target=hush, name="penstock hush", daemon=True)
-        thread.start()
-        thread.join(_LONGEST_S)
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGINT, interrupted)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
-
-
-def hush() -> None:
-    """Has Java and py4j say nothing any more. For a thread of its own: threads have connections of their own."""
-    from pyspark import SparkContext
-
-    logging.getLogger("py4j").setLevel(logging.CRITICAL + 1)
-    with contextlib.suppress(Exception):  # there is no Java here if the session is of a Connect server elsewhere
-        java = SparkContext._gateway.jvm  # type: ignore[union-attr]
-        logging_of_java = java.org.apache.logging.log4j
-        logging_of_java.core.config.Configurator.setRootLevel(logging_of_java.Level.OFF)
-        java.java.lang.System.setErr(java.java.io.PrintStream(java.java.io.OutputStream.nullOutputStream()))
-
-
-Tell = Callable[[int, int], object]
-"""Called with the tasks that are done, and all of them; by one thread at a time."""
-_EVERY_S: Final = 0.25
-
-
-@contextmanager
-def watched(spark: SparkSession, tell: Tell) -> Iterator[None]:
-    """Tells now and then how far the jobs are that run inside the block."""
-    if hasattr(spark, "registerProgressHandler"):
-        watch: Any = _Handler(tell)
-        try:
-            spark.registerProgressHandler(watch)
-        except Exception:  # a classic session has the method and refuses it
-            watch = None
-        if watch is not None:
-            try:
-                yield
-            finally:
-                spark.removeProgressHandler(watch)
-            return
-    stop = threading.Event()
-    thread = threading.Thread(target=_follow, args=(spark, tell, stop), name="penstock progress", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        stop.set()
-        thread.join()
-
-
-class _Handler:
-    """Takes what a Connect session tells."""
-
-    def __init__(self, tell: Tell) -> None:
-        self._tell = tell
-
-    def __call__(self, stages: Any, inflight_tasks: int, operation_id: str, done: bool) -> None:
-        total = sum(stage.num_tasks for stage in stages or ())
-        if total:
-            self._tell(sum(stage.num_completed_tasks for stage in stages), total)
-
-
-def _follow(spark: SparkSession, tell: Tell, stop: threading.Event) -> None:
-    tracker = spark.sparkContext.statusTracker()
-    seen: dict[int, tuple[int, int]] = {}
-    while not stop.wait(_EVERY_S):
-        for stage in tracker.getActiveStageIds():
-            info = tracker.getStageInfo(stage)
-            if info is not None:
-                seen[stage] = info.numCompletedTasks, info.numTasks
-        if seen:
-            tell(sum(done for done, _ in seen.values()), sum(total for _, total in seen.values()))
-
-
-Piece = TypeVar("Piece")
-_CONNECT_TASKS: Final = 4
-
-
-def in_workers(
-    spark: SparkSession,
-    pieces: Sequence[Piece],
-    work: Callable[[Piece], Iterator[pa.RecordBatch]],
-    schema: Any,
-) -> DataFrame:
-    """The rows that `work` yields for each piece, one task each. `work` and the pieces are pickled.
-
-    `schema` is Spark's; the batches of `work` must have the same columns, in order.
-    """
-
-    def run(numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in numbers:
-            for number in batch.column(0).to_pylist():
-                with said():
-                    yield from work(pieces[number])
-
-    count = max(len(pieces), 1)
-    return spark.range(0, len(pieces), 1, count).mapInArrow(run, schema)
-
-
-def gather(spark: SparkSession, pieces: Sequence[Piece], work: Callable[[Piece], bytes]) -> list[bytes]:
-    """What `work` makes of each piece, one task each, in the order of the pieces. `work` and the pieces are pickled.
-
-    For small results. Where there is a driver in this process it goes without columns and a query plan, which takes a
-    third of the time that Spark adds to a short job.
-    """
-    if not pieces:
-        return []
-    with heard():
-        if is_connect(spark):
-            rows = in_workers(spark, list(enumerate(pieces)), partial(_numbered, work), "number int, told binary")
-            return [bytes(row.told) for row in sorted(rows.collect(), key=lambda row: int(row.number))]
-        return spark.sparkContext.parallelize(pieces, len(pieces)).map(partial(_told, work)).collect()
-
-
-def parallelism(spark: SparkSession) -> int:
-    """How many tasks run at once, as far as it is known."""
-    return _CONNECT_TASKS if is_connect(spark) else spark.sparkContext.defaultParallelism
-
-
-def is_connect(spark: SparkSession) -> bool:
-    """Whether the driver is elsewhere."""
-    return type(spark).__module__.startswith("pyspark.sql.connect")
-
-
-def _told(work: Callable[[Piece], bytes], piece: Piece) -> bytes:
-    with said():
-        return work(piece)
-
-
-def _numbered(work: Callable[[Piece], bytes], piece: tuple[int, Piece]) -> Iterator[pa.RecordBatch]:
-    import pyarrow as pa
-
-    number, what = piece
-    columns = [pa.array([number], pa.int32()), pa.array([work(what)], pa.binary())]
-    yield pa.RecordBatch.from_arrays(columns, ["number", "told"])
-
+# -- sessions --------------------------------------------------------------------------------------------------------
 
 LOOPBACK: Final = {"spark.connect.grpc.binding.address": "127.0.0.1"}
 
 
 def start_connect_session(app: str, master: str, conf: Mapping[str, str]) -> SparkSession:
-    """The server's Spark is on `master`. Stopping the session ends the server. Raises MissingPackage."""
+    """A session with a new Connect server on `master`. Stopping the session ends the server. Raises MissingPackage."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of what pyspark itself imports
         try:
@@ -219,9 +52,9 @@ def start_connect_session(app: str, master: str, conf: Mapping[str, str]) -> Spa
             port = free.getsockname()[1]
         options: dict[str, Any] = {"spark.app.name": app, **conf, **LOOPBACK}
         options["spark.connect.grpc.binding.port"] = str(port)
-        os.environ["SPARK_LOCAL_REMOTE"] = "1"  # has the session end the server with itself
+        os.environ["SPARK_LOCAL_REMOTE"] = "1"  # the session then ends the server with itself
         try:
-            start(master, options)  # leaves in the options what counts for a session
+            start(master, options)  # leaves the session's own settings in the options
         except BaseException:
             del os.environ["SPARK_LOCAL_REMOTE"]
             raise
@@ -232,7 +65,7 @@ def start_connect_session(app: str, master: str, conf: Mapping[str, str]) -> Spa
 
 
 NO_JAVA: Final = "Spark needs Java 17 or newer: install it, or set JAVA_HOME"
-_QUIET: Final = Path(__file__).parent / "spark_conf"
+_CONF_FOLDER: Final = Path(__file__).parent / "spark_conf"
 _DEFAULTS: Final = {
     "spark.driver.memory": "2g",
     "spark.python.unix.domain.socket.enabled": "true",
@@ -240,8 +73,8 @@ _DEFAULTS: Final = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
 }
-_BY_SPARK_SUBMIT: Final = "PYSPARK_GATEWAY_PORT"
-"""The variable by which `spark-submit` tells a script where its Java listens."""
+_SUBMIT_PORT: Final = "PYSPARK_GATEWAY_PORT"
+"""Set by `spark-submit`: the port on which its Java listens."""
 _LIGHT_JAVA: Final = {
     f"spark.{process}.defaultJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
     for process in ("driver", "executor")
@@ -260,42 +93,41 @@ def has_session() -> bool:
 def start_session(
     app: str, master: str | None = None, conf: Mapping[str, str] | None = None, *, light_java: bool = False
 ) -> SparkSession:
-    """A session on `master`, on all cores of this machine if none is given; the one that is running, if one is.
+    """The running session, or a new one on `master`: by default all cores of this machine, or spark-submit's master.
 
-    In a script that `spark-submit` runs, its master counts unless another is given; one that begins with `sc://` is a
-    Connect server. `light_java` is for short jobs whose work is done in Python: Java then compiles little, which halves
-    what a start and each job take, and is slow with rows of its own. Raises MissingPackage where there is no pyspark or
-    no Java, and Unreachable where Spark does not start.
+    A master that begins with `sc://` is a Connect server. `light_java` is for short jobs whose work is done in Python:
+    Java then compiles little, which halves the time of a start and of each job, but is slow with rows of its own.
+    Raises MissingPackage without pyspark or Java, and Unreachable if Spark does not start.
     """
     try:
         from pyspark.sql import SparkSession
     except ModuleNotFoundError:
         raise MissingPackage("Spark needs the package pyspark: pip install 'penstock[spark]'") from None
-    where = master or ("" if _BY_SPARK_SUBMIT in os.environ else "local[*]")
+    where = master or ("" if _SUBMIT_PORT in os.environ else "local[*]")
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.builder.appName(app)
     if where.startswith("sc://"):
-        return _started(builder.remote(where), where)
+        return _start(builder.remote(where), where)
     settings = {**_DEFAULTS, "spark.sql.shuffle.partitions": str(os.cpu_count() or 2)}
     if light_java:
         settings |= _LIGHT_JAVA
     if where.startswith("local"):
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-        os.environ.setdefault("SPARK_CONF_DIR", str(_QUIET))
+        os.environ.setdefault("SPARK_CONF_DIR", str(_CONF_FOLDER))
     for name, value in {**settings, **(conf or {})}.items():
         builder = builder.config(name, value)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of what pyspark itself imports
-        return _started(builder.master(where), where) if where else _started(builder, "the master of spark-submit")
+        return _start(builder.master(where), where) if where else _start(builder, "the master of spark-submit")
 
 
-def _started(builder: SparkSession.Builder, where: str) -> SparkSession:
-    """The session, or in one sentence why there is none: what Java says fills pages."""
+def _start(builder: SparkSession.Builder, where: str) -> SparkSession:
+    """Starts the session. Raises one sentence instead of Java's pages of output."""
     before = _children()
     try:
         return builder.getOrCreate()
     except KeyboardInterrupt:
-        for process in _children() - before:  # a Java that is interrupted while it starts would stay for ever
+        for process in _children() - before:  # a Java interrupted during its start would stay forever
             with contextlib.suppress(ProcessLookupError):
                 os.kill(process, signal.SIGTERM)
         raise
@@ -304,10 +136,176 @@ def _started(builder: SparkSession.Builder, where: str) -> SparkSession:
             raise
         if "JAVA_GATEWAY_EXITED" in str(error):
             raise MissingPackage(NO_JAVA) from None
-        raise Unreachable(f"Spark does not start on {where}; check --master and --conf, and that it runs") from error
+        raise Unreachable(f"Spark does not start on {where}; is it running? Check --master and --conf") from error
 
 
 def _children() -> set[int]:
-    """The processes that this thread has started; none where the system does not tell."""
+    """The child processes of this thread; empty if the system does not list them."""
     listed = Path(f"/proc/self/task/{threading.get_native_id()}/children")
     return set(map(int, listed.read_text().split())) if listed.exists() else set()
+
+
+# -- workers ---------------------------------------------------------------------------------------------------------
+
+Piece = TypeVar("Piece")
+_CONNECT_TASKS: Final = 4
+
+
+def map_in_workers(
+    spark: SparkSession,
+    pieces: Sequence[Piece],
+    work: Callable[[Piece], Iterator[pa.RecordBatch]],
+    schema: Any,
+) -> DataFrame:
+    """The rows that `work` yields for each piece, one task per piece. `work` and the pieces are pickled.
+
+    `schema` is Spark's; the batches of `work` must have the same columns, in order.
+    """
+
+    def run(numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in numbers:
+            for number in batch.column(0).to_pylist():
+                with as_user_errors():
+                    yield from work(pieces[number])
+
+    count = max(len(pieces), 1)
+    return spark.range(0, len(pieces), 1, count).mapInArrow(run, schema)
+
+
+def gather(spark: SparkSession, pieces: Sequence[Piece], work: Callable[[Piece], bytes]) -> list[bytes]:
+    """The result of `work` for each piece, one task per piece, in order. `work` and the pieces are pickled.
+
+    For small results. With a driver in this process it skips columns and the query plan, which saves two thirds of the
+    time that Spark adds to a short job.
+    """
+    if not pieces:
+        return []
+    with from_spark_errors():
+        if is_connect(spark):
+            rows = map_in_workers(
+                spark, list(enumerate(pieces)), partial(_run_numbered, work), "number int, result binary"
+            )
+            return [bytes(row.result) for row in sorted(rows.collect(), key=lambda row: int(row.number))]
+        return spark.sparkContext.parallelize(pieces, len(pieces)).map(partial(_run_piece, work)).collect()
+
+
+def parallelism(spark: SparkSession) -> int:
+    """How many tasks run at once; a guess under Connect."""
+    return _CONNECT_TASKS if is_connect(spark) else spark.sparkContext.defaultParallelism
+
+
+def is_connect(spark: SparkSession) -> bool:
+    """Whether the driver runs elsewhere."""
+    return type(spark).__module__.startswith("pyspark.sql.connect")
+
+
+def _run_piece(work: Callable[[Piece], bytes], piece: Piece) -> bytes:
+    with as_user_errors():
+        return work(piece)
+
+
+def _run_numbered(work: Callable[[Piece], bytes], piece: tuple[int, Piece]) -> Iterator[pa.RecordBatch]:
+    import pyarrow as pa
+
+    number, content = piece
+    columns = [pa.array([number], pa.int32()), pa.array([work(content)], pa.binary())]
+    yield pa.RecordBatch.from_arrays(columns, ["number", "result"])
+
+
+# -- progress --------------------------------------------------------------------------------------------------------
+
+ProgressCallback = Callable[[int, int], object]
+"""Called with the number of finished tasks and of all tasks known so far; by one thread at a time."""
+_POLL_S: Final = 0.25
+
+
+@contextmanager
+def report_progress(spark: SparkSession, report: ProgressCallback) -> Iterator[None]:
+    """Reports the progress of the jobs that run in the block, a few times a second."""
+    if hasattr(spark, "registerProgressHandler"):
+        watch: Any = _ConnectProgress(report)
+        try:
+            spark.registerProgressHandler(watch)
+        except Exception:  # a classic session has the method and refuses it
+            watch = None
+        if watch is not None:
+            try:
+                yield
+            finally:
+                spark.removeProgressHandler(watch)
+            return
+    stop = threading.Event()
+    thread = threading.Thread(target=_follow, args=(spark, report, stop), name="penstock progress", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
+
+
+class _ConnectProgress:
+    """A Connect session's progress handler."""
+
+    def __init__(self, report: ProgressCallback) -> None:
+        self._report = report
+
+    def __call__(self, stages: Any, inflight_tasks: int, operation_id: str, done: bool) -> None:
+        total = sum(stage.num_tasks for stage in stages or ())
+        if total:
+            self._report(sum(stage.num_completed_tasks for stage in stages), total)
+
+
+def _follow(spark: SparkSession, report: ProgressCallback, stop: threading.Event) -> None:
+    tracker = spark.sparkContext.statusTracker()
+    seen: dict[int, tuple[int, int]] = {}
+    while not stop.wait(_POLL_S):
+        for stage in tracker.getActiveStageIds():
+            info = tracker.getStageInfo(stage)
+            if info is not None:
+                seen[stage] = info.numCompletedTasks, info.numTasks
+        if seen:
+            report(sum(done for done, _ in seen.values()), sum(total for _, total in seen.values()))
+
+
+# -- interrupts ------------------------------------------------------------------------------------------------------
+
+_SILENCE_TIMEOUT_S: Final = 3.0
+"""How long Ctrl-C waits until Java is silent."""
+
+
+@contextlib.contextmanager
+def quiet_interrupts() -> Iterator[None]:
+    """In the block, SIGINT raises KeyboardInterrupt, and Java and py4j print nothing more. Main thread only.
+
+    pyspark's handler asks Java to cancel all jobs over the connection that the interrupted call still uses. That fails,
+    and Java prints everything it was doing. Here another thread silences Java first; the jobs end with their session.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def interrupted(number: int, frame: object) -> NoReturn:
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # a second Ctrl-C does not wait
+        thread = threading.Thread(target=silence_spark, name="penstock hush", daemon=True)
+        thread.start()
+        thread.join(_SILENCE_TIMEOUT_S)
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGINT, interrupted)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def silence_spark() -> None:
+    """Turns off the logging of Java and py4j. Call it in a new thread: connections are per thread."""
+    from pyspark import SparkContext
+
+    logging.getLogger("py4j").setLevel(logging.CRITICAL + 1)
+    with contextlib.suppress(Exception):  # no local Java if the session belongs to a remote Connect server
+        java = SparkContext._gateway.jvm  # type: ignore[union-attr]
+        logging_of_java = java.org.apache.logging.log4j
+        logging_of_java.core.config.Configurator.setRootLevel(logging_of_java.Level.OFF)
+        java.java.lang.System.setErr(java.java.io.PrintStream(java.java.io.OutputStream.nullOutputStream()))

@@ -1,12 +1,11 @@
-"""What `df.write.format("rocketmq")` and `writeStream` write with. Needs pyspark.
+"""The writers behind `df.write.format("rocketmq")` and `writeStream`. Needs pyspark.
 
-Spark makes a writer on the driver, pickles it to the workers, whose `write` is called once for each attempt of a task,
-and calls `commit` in another process with what the winning attempts returned. So nothing is known in `commit` but the
-writer as it was made, and those messages. A stream's writer is made anew for each batch; the ids of query and batch are
-known to the tasks only, which is why they travel in the messages.
+Spark creates a writer on the driver and pickles it to the workers, which call `write` once per attempt of a task. It
+then calls `commit` in another process with the messages that the winning attempts returned; `commit` knows nothing
+else. A stream gets a new writer for each batch. Only tasks know the ids of query and batch, so the messages carry them.
 
-To a store (`path`) a batch is there whole and once: tasks stage, the driver appends. To a cluster (`namesrv`) rows are
-sent by the tasks, at least once, and there is nothing left to commit.
+A store (`path`) gets a batch completely and exactly once: tasks stage, the driver appends. A cluster (`namesrv`) gets
+rows at least once: tasks send them, and `commit` has nothing left to do.
 """
 
 from __future__ import annotations
@@ -22,10 +21,10 @@ from pyspark.sql.types import StructType
 
 from penstock.errors import BadSettings, PenstockError
 from penstock.pipeline.cluster_sink import ClusterTarget
-from penstock.pipeline.errors import said
+from penstock.pipeline.errors import as_user_errors
 from penstock.pipeline.options import Options
 from penstock.pipeline.sink_rows import WrittenRows
-from penstock.pipeline.store_sink import Staged, StoreTarget
+from penstock.pipeline.store_sink import StagedRows, StoreTarget
 from penstock.store.sink.journal import Identity, WriterKind
 
 if TYPE_CHECKING:
@@ -36,8 +35,8 @@ _BATCH_ID: Final = "streaming.sql.batchId"
 
 
 def make_writer(options: Options, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
-    """For one batch write. Raises BadSettings, BadStore or StoreInUse."""
-    rows = _checked(options, schema, overwrite)
+    """The writer of a batch write. Raises BadSettings, BadStore or StoreInUse."""
+    rows = _check_rows(options, schema, overwrite)
     identity = (
         Identity(WriterKind.WRITE, options.write_id) if options.write_id else Identity(WriterKind.ONCE, _random())
     )
@@ -47,18 +46,18 @@ def make_writer(options: Options, schema: StructType, overwrite: bool) -> DataSo
 
 
 def make_stream_writer(options: Options, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
-    """For one batch of a stream. Raises BadSettings, BadStore or StoreInUse."""
+    """The writer of one batch of a stream. Raises BadSettings, BadStore or StoreInUse."""
     if options.write_id:
-        raise BadSettings("writeId names a batch write; a stream's batches have names already: leave it out")
-    rows = _checked(options, schema, overwrite)
+        raise BadSettings("writeId is for batch writes; Spark identifies a stream's batches itself: leave it out")
+    rows = _check_rows(options, schema, overwrite)
     if options.namesrv:
         return ClusterStreamWriter(ClusterTarget.of(options), rows)
     return StoreStreamWriter(StoreTarget.of(options), rows)
 
 
-def _checked(options: Options, schema: StructType, overwrite: bool) -> WrittenRows:
+def _check_rows(options: Options, schema: StructType, overwrite: bool) -> WrittenRows:
     if overwrite:
-        raise BadSettings("messages are only ever appended: use the mode append instead of overwrite, `mode('append')`")
+        raise BadSettings("messages can only be appended; use mode('append') instead of overwrite")
     return WrittenRows.of(schema, options.topic)
 
 
@@ -68,19 +67,19 @@ def _random() -> str:
 
 @dataclass(frozen=True)
 class StagedMessage(WriterCommitMessage):
-    """What a task tells the driver: what it has staged."""
+    """A task's message to the driver: what it has staged."""
 
-    staged: Staged
+    staged: StagedRows
 
 
 @dataclass(frozen=True)
 class SentMessage(WriterCommitMessage):
-    """What a task tells the driver: how many rows a cluster has stored."""
+    """A task's message to the driver: how many rows the cluster has stored."""
 
     rows: int
 
 
-def _staged(messages: Sequence[WriterCommitMessage | None]) -> list[Staged]:
+def _staged_rows(messages: Sequence[WriterCommitMessage | None]) -> list[StagedRows]:
     return [message.staged for message in messages if isinstance(message, StagedMessage)]
 
 
@@ -91,10 +90,10 @@ def _task() -> TaskContext:
 
 
 def _stream_batch(task: TaskContext) -> Identity:
-    """Names the batch that a task belongs to. Raises PenstockError if Spark does not tell."""
+    """The batch that a task belongs to. Raises PenstockError if Spark does not provide its ids."""
     query, batch = task.getLocalProperty(_QUERY_ID), task.getLocalProperty(_BATCH_ID)
     if not query or not batch:
-        raise PenstockError("Spark does not say which query and batch this is, so it cannot be stored exactly once")
+        raise PenstockError("Spark does not provide the ids of query and batch, so exactly once is not possible")
     return Identity(WriterKind.QUERY, query, int(batch))
 
 
@@ -102,7 +101,7 @@ def _stream_batch(task: TaskContext) -> Identity:
 
 
 class StoreWriter(DataSourceArrowWriter):
-    """Writes a DataFrame into a store, whole and once."""
+    """Writes a DataFrame into a store, completely and exactly once."""
 
     def __init__(self, target: StoreTarget, rows: WrittenRows, identity: Identity) -> None:
         self._target = target
@@ -111,21 +110,21 @@ class StoreWriter(DataSourceArrowWriter):
         self._run = _random()
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        with said():
+        with as_user_errors():
             partition = _task().partitionId()
             return StagedMessage(self._target.stage(self._identity, self._run, self._rows, partition, iterator))
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        with said():
-            self._target.commit(_staged(messages) or [Staged(self._identity, self._run, (), 0, {})])
+        with as_user_errors():
+            self._target.commit(_staged_rows(messages) or [StagedRows(self._identity, self._run, (), 0, {})])
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        with said():
-            self._target.forget(self._identity, self._run)
+        with as_user_errors():
+            self._target.discard(self._identity, self._run)
 
 
 class StoreStreamWriter(DataSourceStreamArrowWriter):
-    """Writes one batch of a stream into a store, whole and once."""
+    """Writes one batch of a stream into a store, completely and exactly once."""
 
     def __init__(self, target: StoreTarget, rows: WrittenRows) -> None:
         self._target = target
@@ -133,28 +132,28 @@ class StoreStreamWriter(DataSourceStreamArrowWriter):
         self._run = _random()
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        with said():
+        with as_user_errors():
             task = _task()
             staged = self._target.stage(_stream_batch(task), self._run, self._rows, task.partitionId(), iterator)
             return StagedMessage(staged)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        with said():
-            staged = _staged(messages)
+        with as_user_errors():
+            staged = _staged_rows(messages)
             if any(each.rows for each in staged):
                 self._target.commit(staged)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        with said():
-            for each in _staged(messages):
-                self._target.forget(each.identity, each.run)
+        with as_user_errors():
+            for each in _staged_rows(messages):
+                self._target.discard(each.identity, each.run)
 
 
 # -- to a cluster ----------------------------------------------------------------------------------------------------
 
 
-class _Sending:
-    """What both kinds of writers to a cluster do."""
+class _ClusterWrites:
+    """What the two cluster writers share."""
 
     _target: ClusterTarget
     _rows: WrittenRows
@@ -163,30 +162,30 @@ class _Sending:
         return SentMessage(self._target.send(identity, self._rows, task.partitionId(), iterator))
 
     def commit(self, messages: Any, batchId: int = 0) -> None:  # noqa: N803
-        """Everything is stored already."""
+        """Nothing to do: the rows are stored."""
 
     def abort(self, messages: Any, batchId: int = 0) -> None:  # noqa: N803
-        """What is stored stays: at least once."""
+        """Stored rows stay: delivery is at least once."""
 
 
-class ClusterWriter(_Sending, DataSourceArrowWriter):
+class ClusterWriter(_ClusterWrites, DataSourceArrowWriter):
     """Sends a DataFrame to a cluster."""
 
     def __init__(self, target: ClusterTarget, rows: WrittenRows, identity: Identity) -> None:
         self._target, self._rows, self._identity = target, rows, identity
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        with said():
+        with as_user_errors():
             return self._send(self._identity, _task(), iterator)
 
 
-class ClusterStreamWriter(_Sending, DataSourceStreamArrowWriter):
+class ClusterStreamWriter(_ClusterWrites, DataSourceStreamArrowWriter):
     """Sends one batch of a stream to a cluster."""
 
     def __init__(self, target: ClusterTarget, rows: WrittenRows) -> None:
         self._target, self._rows = target, rows
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        with said():
+        with as_user_errors():
             task = _task()
             return self._send(_stream_batch(task), task, iterator)

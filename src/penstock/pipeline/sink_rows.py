@@ -1,8 +1,7 @@
-"""Which columns a DataFrame that is written may have, and its rows as messages. Needs pyspark and pyarrow.
+"""The columns that a written DataFrame may have, and its rows as messages. Pure. Needs pyspark and pyarrow.
 
-`body`, or Kafka's `value`, must be there; `topic`, `tags`, `keys` (or `key`, beside `value`), `properties`,
-`delay_level` and `queue_id` may be. The schema is checked on the driver, before any row is made; rows are checked where
-they are written. Pure.
+`body`, or Kafka's `value`, is required; `topic`, `tags`, `keys` (or `key`, next to `value`), `properties`,
+`delay_level` and `queue_id` are optional. The driver checks the schema before any row is read; workers check rows.
 """
 
 from __future__ import annotations
@@ -59,7 +58,7 @@ def _is_properties(kind: DataType) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Column:
-    """A column that may be written: what it is in a message, and which types it may have."""
+    """A column that can be written: its field of a message, and its allowed types."""
 
     field: str
     fits: Callable[[DataType], bool]
@@ -80,20 +79,20 @@ _COLUMNS: Final = {
 
 
 def check_may_send(topic: str) -> None:
-    """Raises BadMessage for a topic that has no legal name, or that only a broker writes to."""
+    """Raises BadMessage for an invalid topic name, or for a topic that only a broker writes to."""
     check_topic(topic)
     if topic in NOT_FOR_SENDING:
-        raise BadMessage(f"topic '{topic}' is the broker's own; nobody else may write to it")
+        raise BadMessage(f"topic '{topic}' is internal to the broker; write to another topic")
 
 
 @dataclass(frozen=True, slots=True)
 class WrittenRows:
-    """From the columns of a DataFrame to those of messages. May be pickled."""
+    """Maps the columns of a DataFrame to those of messages. Pickled."""
 
     fields: dict[str, str]
-    """What a message has, by the name of the column."""
+    """Message fields by column name."""
     topic: str
-    """Of rows that name none; empty if each must."""
+    """For rows without a topic; empty if every row must have one."""
 
     @classmethod
     def of(cls, schema: StructType, topic: str) -> WrittenRows:
@@ -111,17 +110,15 @@ class WrittenRows:
                 )
             if column.field in fields.values():
                 other = next((name for name in fields if fields[name] == column.field and name != field.name), "")
-                also = f"there beside '{other}', which means the same" if other else "there twice"
-                raise BadSettings(f"the column '{field.name}' is {also}; only one of them can be written")
+                also = f"means the same as '{other}'" if other else "is there twice"
+                raise BadSettings(f"the column '{field.name}' {also}; only one of them can be written")
             fields[field.name] = column.field
         if BODY not in fields.values():
-            raise BadSettings(
-                "there is neither a column 'body' nor a column 'value'; select or rename what is to be written"
-            )
+            raise BadSettings("there is neither a column 'body' nor a column 'value'; select or rename one")
         if "key" in fields and "value" not in fields:
-            raise BadSettings("the column 'key' goes with 'value', as Kafka has it; beside 'body' it is 'keys'")
+            raise BadSettings("the column 'key' belongs to 'value', as in Kafka; with 'body' use 'keys'")
         if TOPIC not in fields.values() and not topic:
-            raise BadSettings("which topic? Give the option topic, or a column 'topic'")
+            raise BadSettings("no topic is given; set the option topic, or add a column 'topic'")
         if topic:
             try:
                 check_may_send(topic)
@@ -129,29 +126,29 @@ class WrittenRows:
                 raise BadSettings(f"option topic: {error}") from None
         return cls(fields, topic)
 
-    def messages(self, batch: pa.RecordBatch, place: RowOrigin) -> pa.RecordBatch:
+    def messages(self, batch: pa.RecordBatch, origin: RowOrigin) -> pa.RecordBatch:
         """The rows as `MessageStore.put_arrow` takes them. Raises BadMessage for a row without a topic or body."""
         columns = {self.fields[name]: batch.column(name) for name in batch.schema.names}
         if TOPIC not in columns:
             columns[TOPIC] = pa.repeat(pa.scalar(self.topic), batch.num_rows)
         elif columns[TOPIC].null_count and self.topic:
             columns[TOPIC] = pc.fill_null(columns[TOPIC], self.topic)
-        place.refuse_nulls(columns[TOPIC], "the topic is null, and there is no option topic")
-        place.refuse_nulls(columns[BODY], "the body is null")
+        origin.refuse_nulls(columns[TOPIC], "the topic is null, and there is no option topic")
+        origin.refuse_nulls(columns[BODY], "the body is null")
         if KEYS in columns and columns[KEYS].type in (pa.binary(), pa.large_binary()):
-            columns[KEYS] = _as_text(columns[KEYS], place)
+            columns[KEYS] = _as_text(columns[KEYS], origin)
         return pa.RecordBatch.from_pydict(columns)
 
 
 @dataclass(frozen=True, slots=True)
 class RowOrigin:
-    """Where some rows come from, for sentences."""
+    """Partition and first row of a batch, for error messages."""
 
     partition: int
     first_row: int
 
     def refused(self, number: int, why: str) -> BadMessage:
-        """The error about a row of the batch, or about all of it (-1)."""
+        """The error for a row of the batch, or for all of it (-1)."""
         if number < 0:
             return BadMessage(f"rows from {self.first_row} on of partition {self.partition}: {why}")
         return BadMessage(f"row {self.first_row + number} of partition {self.partition}: {why}")
@@ -162,7 +159,7 @@ class RowOrigin:
             raise self.refused(pc.index(column.is_null(), True).as_py(), why)
 
 
-def _as_text(column: pa.Array, place: RowOrigin) -> pa.Array:
+def _as_text(column: pa.Array, origin: RowOrigin) -> pa.Array:
     """Kafka's keys are bytes; a message's are text."""
     try:
         return column.cast(pa.string())
@@ -171,5 +168,5 @@ def _as_text(column: pa.Array, place: RowOrigin) -> pa.Array:
             try:
                 (key or b"").decode()
             except UnicodeDecodeError:
-                raise place.refused(number, "the key is no UTF-8 text, which a message's keys must be") from None
+                raise origin.refused(number, "the key is not UTF-8 text, as a message's keys must be") from None
         raise

@@ -1,13 +1,10 @@
-"""Which columns a read has, as Spark's schema: RocketMQ's names, Kafka's names, or the user's own choice.
+"""`format("rocketmq")`: the Spark data source, its schemas and its batch reader. Needs pyspark.
 
-Spark prunes no columns of a Python source, so what is not wanted must be said by options: `columns`, `includeBody`, or
-`.schema(...)`. Needs pyspark.
+Columns have RocketMQ's names or Kafka's, or are the user's choice. Spark does not prune columns of a Python source, so
+users drop them with the options `columns` and `includeBody`, or with `.schema(...)`.
 
-
-`format("rocketmq")` for Spark: the data source and its batch reader. Needs pyspark.
-
-Spark makes the source in one process, plans in another, and reads in a third; what is passed on is pickled. Options and
-schemas are checked in each, as early as Spark lets Python speak, and what is wrong is said in one sentence.
+Spark creates the source in one process, plans in another and reads in a third; state travels by pickle. Options and
+schemas are checked in each, as early as Spark allows, and errors are one sentence.
 """
 
 from __future__ import annotations
@@ -37,14 +34,17 @@ from pyspark.sql.types import (
 )
 
 from penstock.errors import BadSettings
-from penstock.pipeline.errors import said
+from penstock.pipeline.errors import as_user_errors
 from penstock.pipeline.options import Options
-from penstock.pipeline.plan import check_there, plan_batch
+from penstock.pipeline.plan import check_input, plan_batch
 from penstock.pipeline.ranges import ReadTask
 from penstock.pipeline.rows import BROKER, RowShape
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+
+# -- schemas ---------------------------------------------------------------------------------------------------------
 
 _NATIVE: Final[dict[str, DataType]] = {
     "topic": StringType(),
@@ -83,9 +83,9 @@ _BODIES: Final = {"rocketmq": "body", "kafka": "value"}
 
 
 def known_columns(options: Options) -> dict[str, DataType]:
-    """All columns that may be asked for: those of the schema, and the one that says what is wrong with a row.
+    """All columns that a read can have: those of the schema, and the corrupt-record column.
 
-    Raises BadSettings if that one has the name of another.
+    Raises BadSettings if that column's name is already taken.
     """
     columns, corrupt = _KAFKA if options.schema == "kafka" else _NATIVE, options.column_name_of_corrupt_record
     if corrupt in columns:
@@ -106,13 +106,13 @@ def schema_of(options: Options) -> StructType:
 
 
 def spark_schema(names: Sequence[str], options: Options) -> StructType:
-    """Some of the known columns, in this order."""
+    """Some of the known columns, in the given order."""
     known = known_columns(options)
     return StructType([StructField(name, known[name]) for name in names])
 
 
 def check_schema(schema: StructType, options: Options) -> None:
-    """Checks what the user gave with `.schema(...)`: any columns in any order. Raises BadSettings."""
+    """Checks a user's `.schema(...)`: known columns in any order, with their types. Raises BadSettings."""
     known = known_columns(options)
     if not schema.fields:
         raise BadSettings("the schema has no columns; at least one is needed")
@@ -129,12 +129,15 @@ def check_schema(schema: StructType, options: Options) -> None:
             raise BadSettings(f"the schema says that column '{field.name}' is never null; leave NOT NULL out")
 
 
+# -- the source ------------------------------------------------------------------------------------------------------
+
+
 class RocketMQSource(DataSource):
     """Messages of RocketMQ stores and clusters as rows."""
 
     def __init__(self, options: dict[str, str]) -> None:
         super().__init__(options)
-        with said():
+        with as_user_errors():
             self._options = Options.read(dict(options))
 
     @classmethod
@@ -142,14 +145,14 @@ class RocketMQSource(DataSource):
         return "rocketmq"
 
     def schema(self) -> StructType:
-        with said():
+        with as_user_errors():
             self._options.check_reading()
             schema = schema_of(self._options)
-            check_there(self._options)
+            check_input(self._options)
             return schema
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        with said():
+        with as_user_errors():
             self._options.check_reading()
             check_schema(schema, self._options)
             return BatchReader(self._options, schema)
@@ -162,13 +165,13 @@ class RocketMQSource(DataSource):
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         from penstock.pipeline.sink import make_writer
 
-        with said():
+        with as_user_errors():
             return make_writer(self._options, schema, overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         from penstock.pipeline.sink import make_stream_writer
 
-        with said():
+        with as_user_errors():
             return make_stream_writer(self._options, schema, overwrite)
 
 
@@ -181,7 +184,7 @@ class ReadPartition(InputPartition):
 
 
 class BatchReader(DataSourceReader):
-    """Reads once what is there when Spark plans the first action."""
+    """Reads once: the messages that exist when Spark plans the first action."""
 
     def __init__(self, options: Options, schema: StructType) -> None:
         self._options = options
@@ -189,7 +192,7 @@ class BatchReader(DataSourceReader):
         self._shape = RowShape.of(options, schema.names)
 
     def partitions(self) -> Sequence[InputPartition]:
-        with said():
+        with as_user_errors():
             return [ReadPartition(task) for task in plan_batch(self._options)]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
@@ -197,10 +200,10 @@ class BatchReader(DataSourceReader):
 
 
 def read_part(shape: RowShape, schema: StructType, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-    """What a worker does with one partition; Spark makes one without a task where there are none."""
+    """Reads one partition on a worker. Spark adds a partition without a task where a plan is empty."""
     from pyspark.sql.pandas.types import to_arrow_schema
 
     if not isinstance(partition, ReadPartition):
         return
-    with said():
+    with as_user_errors():
         yield from shape.batches(partition.task, to_arrow_schema(schema, timezone="UTC"))

@@ -1,8 +1,8 @@
-"""Rows on their way into a store: checked and staged by workers, read again by the driver that commits them.
+"""Writes rows to a store: workers check and stage them, the driver commits them. Needs pyarrow.
 
-A worker stages its rows as Arrow streams of about 32 MB in the store's own folder (`penstock.store.sink.staged`), so
-driver and workers must see that folder under the same path. Everything that a store would refuse is refused here,
-before anything is appended. Needs pyarrow.
+A worker stages its rows as Arrow streams of about 32 MB in the store's folder (`penstock.store.sink`), so driver and
+workers must see that folder under the same path. Every row that the store would refuse is refused while staging, before
+anything is appended. A crash before the commit leaves only staged files.
 """
 
 from __future__ import annotations
@@ -43,42 +43,42 @@ from penstock.store.sink.commit import (
 from penstock.store.sink.journal import Identity
 
 _PART_BYTES: Final = 32 << 20
-_SIGNS: Final = ("commitlog", "consumequeue", "config", "penstock", "checkpoint", "lock")
+_STORE_ENTRIES: Final = ("commitlog", "consumequeue", "config", "penstock", "checkpoint", "lock")
 
 
 @dataclass(frozen=True)
-class Staged:
-    """What one task has staged."""
+class StagedRows:
+    """The rows that one task has staged."""
 
     identity: Identity
     run: str
     parts: tuple[StagedFile, ...]
     rows: int
     queues: dict[str, int]
-    """The topics that its rows go to, with the highest queue id of each."""
+    """The highest queue id of each topic."""
 
 
 @dataclass(frozen=True)
 class StoreTarget:
-    """The store that is written to. May be pickled."""
+    """The store to write to. Pickled."""
 
     root: Path
     settings: Settings
 
     @classmethod
     def of(cls, options: Options) -> StoreTarget:
-        """Raises BadSettings, BadStore, or StoreInUse if somebody else writes to the store."""
+        """Raises BadSettings, BadStore, or StoreInUse if another process owns the store."""
         if len(options.path) != 1:
             raise BadSettings(f"path names {len(options.path)} stores; name one, rows are written to one")
         root = Path(options.path[0])
-        if any(sign in options.path[0] for sign in "*?[") and not root.exists():
+        if any(char in options.path[0] for char in "*?[") and not root.exists():
             raise BadSettings(f"path '{root}' is a pattern; name one store, rows are written to one")
         if root.exists() and not root.is_dir():
             raise BadStore("a store is a folder, and this is a file; name a folder", path=root)
         settings = Settings.load(options.config or None).with_changes(store_path_root_dir=root)
         layout = Layout.of(root, settings)
-        if root.is_dir() and any(root.iterdir()) and not any((root / sign).exists() for sign in _SIGNS):
-            raise BadStore("there is something else than a store in this folder; write to a new one", path=root)
+        if root.is_dir() and any(root.iterdir()) and not any((root / name).exists() for name in _STORE_ENTRIES):
+            raise BadStore("this folder holds something other than a store; write to a new one", path=root)
         fitted = fit_to_files(settings, OverlayFiles(), layout)
         if fitted.index_problem and settings.message_index_enable:
             raise BadStore(fitted.index_problem, path=root)
@@ -89,7 +89,7 @@ class StoreTarget:
 
     def in_use(self) -> StoreInUse:
         return StoreInUse(
-            "the store is in use, as by a broker; stop that, or write through it: option namesrv instead of path",
+            "the store is in use, for example by a broker; stop it, or write through it with namesrv instead of path",
             path=self.root,
         )
 
@@ -98,17 +98,17 @@ class StoreTarget:
         return Layout.of(self.root, self.settings)
 
     @property
-    def new_topic_queues(self) -> int:
+    def default_queue_count(self) -> int:
         return BrokerSettings.of(self.settings).default_topic_queue_nums
 
     # -- on a worker -----------------------------------------------------------------------------------------
 
     def stage(
         self, identity: Identity, run: str, rows: WrittenRows, partition: int, batches: Iterable[pa.RecordBatch]
-    ) -> Staged:
+    ) -> StagedRows:
         """Checks and stages the rows of one task. Raises BadMessage, BadStore or StoreFailed."""
         files, layout = Files(), self.layout
-        check = RowCheck(self.settings, read_topic_queues(files, layout, self.new_topic_queues), partition)
+        check = RowCheck(self.settings, read_topic_queues(files, layout, self.default_queue_count), partition)
         parts: list[StagedFile] = []
         waiting: list[pa.RecordBatch] = []
 
@@ -118,30 +118,30 @@ class StoreTarget:
                 waiting.clear()
 
         for batch in batches:
-            waiting.append(check.checked(rows.messages(batch, check.place)))
+            waiting.append(check.checked(rows.messages(batch, check.origin)))
             if sum(each.nbytes for each in waiting) >= _PART_BYTES:
                 write()
         write()
-        return Staged(identity, run, tuple(parts), check.count, check.used)
+        return StagedRows(identity, run, tuple(parts), check.count, check.used)
 
     # -- on the driver ---------------------------------------------------------------------------------------
 
-    def commit(self, staged: Sequence[Staged]) -> CommitResult | None:
-        """Appends what the tasks of one write have staged, once; None if there is nothing to do.
+    def commit(self, staged: Sequence[StagedRows]) -> CommitResult | None:
+        """Appends the staged rows of one write. Idempotent; None if there is nothing to do.
 
-        Raises StoreInUse, BadMessage, BadStore, CorruptData or StoreFailed: nothing is stored then.
+        Raises StoreInUse, BadMessage, BadStore, CorruptData or StoreFailed; then nothing is stored.
         """
         queues: dict[str, int] = {}
         for each in staged:
             for topic, highest in each.queues.items():
                 queues[topic] = max(highest, queues.get(topic, 0))
-        batch = SinkBatch(staged[0].identity, sum(each.rows for each in staged), queues, self.new_topic_queues)
+        batch = SinkBatch(staged[0].identity, sum(each.rows for each in staged), queues, self.default_queue_count)
         try:
             return commit(self.root, self.settings, batch, lambda born: self._read(staged, born))
         except StoreInUse:
             raise self.in_use() from None
 
-    def _read(self, staged: Sequence[Staged], born: int) -> Iterator[pa.RecordBatch]:
+    def _read(self, staged: Sequence[StagedRows], born: int) -> Iterator[pa.RecordBatch]:
         files, layout = Files(), self.layout
         for each in staged:
             for part in each.parts:
@@ -150,13 +150,13 @@ class StoreTarget:
                     times = pa.array(np.full(batch.num_rows, born, np.int64))
                     yield batch.append_column("born_timestamp", times)
 
-    def forget(self, identity: Identity, run: str) -> None:
-        """Removes what was staged in vain. Raises OSError."""
+    def discard(self, identity: Identity, run: str) -> None:
+        """Removes the staged files of an aborted write. Raises OSError."""
         remove_staged(Files(), self.layout, staging_folder(identity, run))
 
 
 class RowCheck:
-    """Checks the rows of one task, batch by batch, and chooses queues for those that name none: in turn."""
+    """Checks the rows of one task batch by batch. Assigns queues round-robin to rows that name none."""
 
     def __init__(self, settings: Settings, queues: TopicQueues, partition: int) -> None:
         self._settings = settings
@@ -168,34 +168,34 @@ class RowCheck:
         self.used: dict[str, int] = {}
 
     @property
-    def place(self) -> RowOrigin:
-        """Of the next batch."""
+    def origin(self) -> RowOrigin:
+        """The origin of the next batch."""
         return RowOrigin(self._partition, self.count)
 
     def checked(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """The rows with their queues. Raises BadMessage for one that may not be stored."""
+        """The rows with their queues. Raises BadMessage for a row that the store would refuse."""
         if not batch.num_rows:
             return batch
-        place = self.place
-        batch = self._with_queues(batch, place)
+        origin = self.origin
+        batch = self._with_queues(batch, origin)
         if "delay_level" in batch.schema.names:
             levels = pc.fill_null(batch.column("delay_level"), 0).to_numpy(zero_copy_only=False)
             bad = (levels < 0) | (levels > self._levels)
             if bad.any():
                 number = int(bad.argmax())
-                raise place.refused(number, f"there is no delay level {levels[number]}; there are 1 to {self._levels}")
+                raise origin.refused(number, f"there is no delay level {levels[number]}; there are 1 to {self._levels}")
         try:
             check_batch(batch, self._settings)
         except RowRefused as refused:
-            raise place.refused(refused.number, refused.reason) from None
+            raise origin.refused(refused.number, refused.reason) from None
         self.count += batch.num_rows
         return batch
 
-    def _with_queues(self, batch: pa.RecordBatch, place: RowOrigin) -> pa.RecordBatch:
+    def _with_queues(self, batch: pa.RecordBatch, origin: RowOrigin) -> pa.RecordBatch:
         topics = batch.column("topic").dictionary_encode()
         names, which = topics.dictionary.to_pylist(), topics.indices.to_numpy(zero_copy_only=False)
-        counts = np.array([self._count(name, which, number, place) for number, name in enumerate(names)])[which]
-        queues = (place.first_row + self._partition + np.arange(batch.num_rows)) % counts
+        counts = np.array([self._count(name, which, number, origin) for number, name in enumerate(names)])[which]
+        queues = (origin.first_row + self._partition + np.arange(batch.num_rows)) % counts
         if "queue_id" in batch.schema.names:
             given = batch.column("queue_id")
             wanted = pc.fill_null(given, 0).to_numpy(zero_copy_only=False)
@@ -206,18 +206,18 @@ class RowCheck:
                 try:
                     self._queues.check(names[which[number]], int(queues[number]))
                 except BadMessage as error:
-                    raise place.refused(number, str(error)) from None
+                    raise origin.refused(number, str(error)) from None
             batch = batch.drop_columns("queue_id")
         for number, name in enumerate(names):
             self.used[name] = max(self.used.get(name, 0), int(queues[which == number].max()))
         return batch.append_column("queue_id", pa.array(queues.astype(np.int32)))
 
-    def _count(self, topic: str, which: np.ndarray, number: int, place: RowOrigin) -> int:
+    def _count(self, topic: str, which: np.ndarray, number: int, origin: RowOrigin) -> int:
         try:
             check_may_send(topic)
             return self._queues.count(topic)
         except BadMessage as error:
-            raise place.refused(int((which == number).argmax()), str(error)) from None
+            raise origin.refused(int((which == number).argmax()), str(error)) from None
 
 
 def _encoded(batches: Sequence[pa.RecordBatch]) -> memoryview:

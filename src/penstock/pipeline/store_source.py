@@ -1,14 +1,11 @@
-"""One store's files as the driver sees them: which queues there are, from where to where, and tasks over them.
+"""The message source over the files of one store or several, on the driver. Changes nothing and takes no lock.
 
-A store that is read once is opened as a view, which shows what a start would serve. One that is in use, that a stream
-follows, or that is as it was closed, is read up to what its queue files refer to (`penstock.store.tail`): a view is
-opened only where a time or a key has to be looked up.
+`StoreSource` names each store by its folder, in the column `broker` and in offsets; folders with equal names get as
+much of their paths as tells them apart. Paths may be globs.
 
-
-The files of one store or of several as a place to read from.
-
-Paths may be globs. Each store is called by its folder's name, in the column `broker` and in offsets; where two folders
-have the same name, by as much of their paths as tells them apart.
+`SingleStore` opens a store that is read once as a view, which shows what recovery would serve. A store that is in use,
+followed by a stream, or cleanly closed is read up to what its queue files refer to
+(`penstock.store.readonly.tail`); a view is then opened only to look up times and keys. Not thread-safe.
 """
 
 from __future__ import annotations
@@ -38,14 +35,17 @@ from penstock.store.settings import Settings
 from penstock.store.store import MessageStore
 
 LOG: Final = ""
-"""The topic that stands for a store's log."""
-_PAGE: Final = 1 << 12
-"""Units that are looked at together: so few that they stay in the cache, and that memory for them is at hand."""
-_PAGES_ADDED_UP: Final = 64
+"""The topic of the pseudo queue that represents a store's log."""
+_PAGE_UNITS: Final = 1 << 12
+"""Queue units per page: few enough to stay in the CPU cache."""
+_SAMPLED_PAGES: Final = 64
 
 
-class OneStore:
-    """The files of one store. One thread."""
+# -- one store -------------------------------------------------------------------------------------------------------
+
+
+class SingleStore:
+    """The files of one store. Not thread-safe."""
 
     def __init__(self, folder: StoreFolder, broker: str, *, following: bool, by_key: bool) -> None:
         self._folder = folder
@@ -56,7 +56,7 @@ class OneStore:
         self._tail = StoreTail(folder.layout, folder.settings) if following or folder.owner else self._closed_tail()
 
     def _closed_tail(self) -> StoreTail | None:
-        """The ends of a store that was closed and not touched since; None if a start would have to look closer."""
+        """The tail of a store that was closed cleanly; None if it needs recovery."""
         with contextlib.suppress(BadStore, FileNotFoundError):
             tail = StoreTail(self._folder.layout, self._folder.settings)
             if tail.is_cleanly_closed:
@@ -70,7 +70,7 @@ class OneStore:
             self._tail.close()
 
     def close_view(self) -> None:
-        """Lets go of what was opened to look something up."""
+        """Closes the view that lookups opened."""
         if self._view is not None:
             self._view.close()
             self._view = None
@@ -81,9 +81,9 @@ class OneStore:
 
     @property
     def view(self) -> MessageStore:
-        """The store as a start would serve it, opened when it is needed.
+        """The store as recovery would serve it, opened on first use.
 
-        Without its index unless keys are looked up: a store that has none would have it built, from the whole log.
+        Without the index unless keys are looked up: a missing index would be built from the whole log.
         """
         if self._view is None:
             self._view = (self._folder.view() if self._by_key else self._folder.view(message_index_enable=False)).store
@@ -91,10 +91,10 @@ class OneStore:
 
     @property
     def _settings(self) -> Settings:
-        """With the sizes that the files have."""
+        """The settings, with the file sizes found on disk."""
         return self.view.settings if self._tail is None else self._tail.settings
 
-    # -- what is there ---------------------------------------------------------------------------------------
+    # -- queues and offsets ----------------------------------------------------------------------------------
 
     def queues(self) -> Iterator[tuple[str, int]]:
         """(topic, queue id) of every queue."""
@@ -121,13 +121,13 @@ class OneStore:
     def offset_at(self, topic: str, queue_id: int, timestamp: int) -> int:
         low, high = self.bounds(topic, queue_id)
         if topic == LOG:
-            found = self._log_offset_at(timestamp, low, high)
+            offset = self._log_offset_at(timestamp, low, high)
         else:
-            found = self.view.offset_by_time(topic, queue_id, timestamp, Boundary.LOWER)
-        return min(max(found, low), high)
+            offset = self.view.offset_by_time(topic, queue_id, timestamp, Boundary.LOWER)
+        return min(max(offset, low), high)
 
     def _log_offset_at(self, timestamp: int, low: int, high: int) -> int:
-        """Where the first record stored at or after a time begins: files are told by their first records."""
+        """Where the first record stored at or after a time begins. Skips files by their first records."""
         log, records = self.view.log, self.view.records
         start = low
         for file in log.queue.files:
@@ -149,23 +149,23 @@ class OneStore:
         return tables.consumer_offsets.read().table.offsets.get((topic, group), {}).get(queue_id)
 
     def size(self, topic: str, queue_id: int, start: int, stop: int) -> int:
-        """Bytes of a range of records; of a long one, what pages from all over it make of it."""
+        """Bytes of a range's records; of a long range, an estimate from evenly spaced pages."""
         if topic == LOG:
             return stop - start
         queue = self.queue(topic, queue_id)
         if queue is None or stop <= start:
             return 0
-        step = max(_PAGE, -(-(stop - start) // _PAGES_ADDED_UP))
-        total = looked_at = 0
+        step = max(_PAGE_UNITS, -(-(stop - start) // _SAMPLED_PAGES))
+        total = sampled = 0
         for first in range(start, stop, step):
-            last = min(first + _PAGE, stop)
-            looked_at += last - first
+            last = min(first + _PAGE_UNITS, stop)
+            sampled += last - first
             total += sum(_sizes(queue, first, last))
-        return total * (stop - start) // looked_at
+        return total * (stop - start) // sampled
 
     # -- tasks -----------------------------------------------------------------------------------------------
 
-    def _files(self) -> StorePaths:
+    def _paths(self) -> StorePaths:
         low, high = self._log_bounds()
         return StorePaths(
             broker=self.broker,
@@ -178,19 +178,19 @@ class OneStore:
         )
 
     def task(self, spans: Sequence[OffsetRange], *, fail_on_data_loss: bool) -> ReadTask:
-        """What reads some spans of queues, or one of the log."""
+        """The task that reads some spans of queues, or one of the log."""
         first = spans[0]
         if first.queue.topic == LOG:
-            return LogTask(self._files(), first.start, first.stop, fail_on_data_loss)
-        return QueueTask(self._files(), tuple(self._span(span) for span in spans), fail_on_data_loss)
+            return LogTask(self._paths(), first.start, first.stop, fail_on_data_loss)
+        return QueueTask(self._paths(), tuple(self._span(span) for span in spans), fail_on_data_loss)
 
     def _span(self, span: OffsetRange) -> QueueSpan:
         topic, _, queue_id = span.queue
-        units = b"" if self._tail is not None else self._units_off_disk(topic, queue_id, span.start, span.stop)
+        units = b"" if self._tail is not None else self._units_not_on_disk(topic, queue_id, span.start, span.stop)
         return QueueSpan(topic, queue_id, span.start, span.stop, units)
 
-    def _units_off_disk(self, topic: str, queue_id: int, start: int, stop: int) -> bytes:
-        """The units of a range if the files do not hold the same: a start would write them."""
+    def _units_not_on_disk(self, topic: str, queue_id: int, start: int, stop: int) -> bytes:
+        """The units of a range if recovery would write others than the files hold; otherwise empty."""
         queue = self.queue(topic, queue_id)
         assert queue is not None, "a span lies in a queue"
         folder = self._folder.layout.consume_queue / topic / str(queue_id)
@@ -202,24 +202,24 @@ class OneStore:
                 if all(shown == there for shown, there in both):
                     return b""
             except BadStore:
-                pass  # a file of another size: a start would build it again
+                pass  # a file of the wrong size, which recovery would rebuild
         return b"".join(_pages(queue, start, stop))
 
     def key_task(
         self, topic: str, keys: Sequence[str], spans: Sequence[OffsetRange], *, fail_on_data_loss: bool
     ) -> ReadTask | None:
-        """What reads the messages of a topic that have one of some keys; None if there are none."""
-        _, found = self.view.query_many(topic, list(keys))
+        """The task that reads a topic's messages with one of the keys; None without a match."""
+        _, offsets = self.view.query_many(topic, list(keys))
         low, high = self._log_bounds()
-        positions = sorted({offset for offset in found.tolist() if low <= offset < high})
+        positions = sorted({offset for offset in offsets.tolist() if low <= offset < high})
         if not positions:
             return None
         ranges = tuple(QueueSpan(span.queue.topic, span.queue.queue_id, span.start, span.stop) for span in spans)
-        return RecordTask(self._files(), tuple(positions), ranges, fail_on_data_loss)
+        return RecordTask(self._paths(), tuple(positions), ranges, fail_on_data_loss)
 
 
 def _sizes(queue: ReadableQueue, start: int, stop: int) -> Iterator[int]:
-    """Bytes of the records from one queue offset to another, page by page."""
+    """Bytes of the records between two queue offsets, page by page."""
     at = start
     while at < stop:
         units = queue.page(at, stop - at)
@@ -232,36 +232,38 @@ def _sizes(queue: ReadableQueue, start: int, stop: int) -> Iterator[int]:
 
 
 def _pages(queue: ReadableQueue, start: int, stop: int) -> Iterator[bytes]:
-    """The units from one queue offset to another, in pages; those that are not there point to nothing."""
+    """The units between two queue offsets, in pages; missing ones are blank."""
     at = start
     while at < stop:
-        most = min(stop - at, _PAGE, queue.units_in_file - at % queue.units_in_file)
-        units = queue.page(at, most)
+        count = min(stop - at, _PAGE_UNITS, queue.units_in_file - at % queue.units_in_file)
+        units = queue.page(at, count)
         data = b"" if units is None else units.tobytes()
-        yield data + PRE_BLANK * (most - len(data) // UNIT_SIZE)
-        at += most
+        yield data + PRE_BLANK * (count - len(data) // UNIT_SIZE)
+        at += count
 
 
 def log_queue(broker: str) -> Queue:
-    """Stands for the log of a store."""
+    """The pseudo queue that represents a store's log."""
     return Queue(LOG, broker, 0)
 
 
-_FILE_ADDRESS: Final = re.compile(r"^file:(//)?(?=/)")
+# -- several stores --------------------------------------------------------------------------------------------------
+
+_FILE_URI: Final = re.compile(r"^file:(//)?(?=/)")
 
 
-class StorePlace:
-    """Stores by their names. `following`: for a stream, which looks at them again and again."""
+class StoreSource:
+    """A MessageSource over stores, by name. `following`: opens them for a stream, which refreshes often."""
 
     def __init__(self, options: Options, *, following: bool = False) -> None:
         paths = find_paths(options.path)
         self.name = ", ".join(str(path) for path in paths)
         self._options = options
         config = Path(options.config) if options.config else None
-        self._stores: dict[str, OneStore] = {}
+        self._stores: dict[str, SingleStore] = {}
         try:
             for broker, path in name_stores(paths).items():
-                self._stores[broker] = OneStore(
+                self._stores[broker] = SingleStore(
                     StoreFolder.find(path, config, options.settings),
                     broker,
                     following=following,
@@ -279,8 +281,8 @@ class StorePlace:
         for store in self._stores.values():
             store.close()
 
-    def looked_up(self) -> None:
-        """What was opened to look up times and keys may go: a stream needs it only at its start."""
+    def close_views(self) -> None:
+        """Closes the views that lookups opened: a stream needs them only at its start."""
         for store in self._stores.values():
             store.close_view()
 
@@ -315,7 +317,7 @@ class StorePlace:
         return [task for group in spans for task in self._tasks(group)]
 
     def _tasks(self, group: Sequence[OffsetRange]) -> list[ReadTask]:
-        """One task for each store that a group touches."""
+        """One task for each store of a group."""
         by_broker: dict[str, list[OffsetRange]] = {}
         for span in group:
             by_broker.setdefault(span.queue.broker, []).append(span)
@@ -323,36 +325,36 @@ class StorePlace:
         return [self._stores[broker].task(spans, fail_on_data_loss=fail) for broker, spans in by_broker.items()]
 
     def key_tasks(self, keys: Sequence[str], spans: Sequence[OffsetRange]) -> list[ReadTask]:
-        """Tasks that read only messages with one of some keys, which the index finds."""
+        """Tasks that read only messages with one of the keys, found through the index."""
         by_topic: dict[tuple[str, str], list[OffsetRange]] = {}
         for span in spans:
             by_topic.setdefault((span.queue.broker, span.queue.topic), []).append(span)
         fail = self._options.fail_on_data_loss
-        found = (
+        tasks = (
             self._stores[broker].key_task(topic, keys, spans, fail_on_data_loss=fail)
             for (broker, topic), spans in by_topic.items()
         )
-        return [task for task in found if task is not None]
+        return [task for task in tasks if task is not None]
 
 
 def find_paths(given: Sequence[str]) -> list[Path]:
-    """The folders that paths and globs name, sorted, each once. Raises BadSettings where a glob matches nothing."""
-    found: dict[Path, Path] = {}
+    """The folders that paths and globs name, sorted, each once. Raises BadSettings if a glob matches nothing."""
+    unique: dict[Path, Path] = {}
     for text in given:
-        plain = _FILE_ADDRESS.sub("", text)
+        plain = _FILE_URI.sub("", text)
         folders = [Path(plain)]
         if glob.has_magic(plain) and not folders[0].is_dir():
             root = Path(folders[0].anchor or ".")
             folders = [match for match in root.glob(plain.removeprefix(folders[0].anchor)) if match.is_dir()]
         if not folders:
-            raise BadSettings(f"path '{text}' matches no folder; check it, on this machine")
+            raise BadSettings(f"path '{text}' matches no folder; check the path on this machine")
         for folder in folders:
-            found.setdefault(folder.resolve(), folder.absolute())  # a folder has one store, whatever it is called
-    return sorted(found.values())
+            unique.setdefault(folder.resolve(), folder.absolute())  # one store, whatever path leads to it
+    return sorted(unique.values())
 
 
 def name_stores(paths: Sequence[Path]) -> dict[str, Path]:
-    """A name for each folder: the shortest end of its path that no other has."""
+    """A name for each folder: the shortest tail of its path that is unique."""
     depth = 1
     while len(names := {"/".join(path.parts[-depth:]): path for path in paths}) < len(paths):
         depth += 1

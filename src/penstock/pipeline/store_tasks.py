@@ -1,17 +1,12 @@
-"""A store's log whose files stay mapped from one task of a worker to the next.
+"""What workers read from the files of one store: spans of queues, a range of the log, or single records.
 
-The messages of a queue lie all over the log, so the tasks of a read touch the same pages one after the other. Mapping
-them anew for each task takes longer than reading them.
+A task opens only the files that it needs and checks every record, as the store does. Memory is bounded: pages of about
+8 MB, or of one message if that is larger.
 
-The files of few logs are kept, and each only by its name's present owner: a task that begins looks whether a file was
-deleted, replaced or cut meanwhile, and finds what is there now. Until then, or until the worker ends, the space of a
-deleted file is not free. A log is in the hands of one task at a time; a second one at the same time maps for itself.
-
-
-What a worker reads from the files of one store: spans of queues, a range of the log, or single records.
-
-A task opens nothing but the files it needs, and checks every record, as the store does. Memory stays bounded: pages of
-about 8 MB, or of one message if that is larger.
+The mapped-log cache keeps the files of the last few logs mapped between the tasks of a worker process: a queue's
+messages are spread over the log, and mapping the same pages for each task takes longer than reading them. A new task
+drops files that were deleted, replaced or truncated meanwhile; until then, or until the worker ends, the disk space of
+a deleted file stays in use. Only one task uses a cached log at a time; a concurrent one maps its own.
 """
 
 from __future__ import annotations
@@ -37,36 +32,40 @@ from penstock.store.mapped_file import MappedFile
 from penstock.store.message import MAX_BYTES, MAX_ROWS
 from penstock.store.readonly.view import FilesView, LogView, QueueView, ShippedUnits
 
-_MAX_KEPT: Final = 2
-_lock = threading.Lock()
-_kept: dict[tuple[Path, int], FilesView] = {}
-"""By folder and size of files; the one that was read last is the last."""
+# -- the mapped-log cache --------------------------------------------------------------------------------------------
+
+_MAX_CACHED: Final = 2
+_cache_lock = threading.Lock()
+_cache: dict[tuple[Path, int], FilesView] = {}
+"""By folder and file size, in order of last use."""
 
 
-class KeptLog(LogView):
-    """A view of a log for one task. `close` leaves its files to the next one."""
+class CachedLog(LogView):
+    """A view of a log for one task. `close` returns its files to the cache."""
 
     def __init__(self, folder: Path, file_size: int, min_offset: int, confirmed_offset: int) -> None:
         self._key = (folder, file_size)
-        with _lock:
-            files = _kept.pop(self._key, None)
+        with _cache_lock:
+            files = _cache.pop(self._key, None)
         if files is not None:
             files.unmap_changed()
         super().__init__(folder, file_size, min_offset, confirmed_offset, files)
 
     def close(self) -> None:
-        with _lock:
-            surplus = [_kept.pop(self._key, None)]
-            _kept[self._key] = self.queue
-            if len(_kept) > _MAX_KEPT:
-                surplus.append(_kept.pop(next(iter(_kept))))
+        with _cache_lock:
+            surplus = [_cache.pop(self._key, None)]
+            _cache[self._key] = self.queue
+            if len(_cache) > _MAX_CACHED:
+                surplus.append(_cache.pop(next(iter(_cache))))
         for files in surplus:
             if files is not None:
                 files.close()
 
 
-_POSITIONS_AT_ONCE = 1000
-_ROWS_IN_USE, _BYTES_IN_USE = 4096, 4 << 20  # so few that they are still in the cache when they are used
+# -- tasks -----------------------------------------------------------------------------------------------------------
+
+_POSITIONS_PER_READ = 1000
+_MAP_ROWS, _MAP_BYTES = 4096, 4 << 20  # few enough to stay in the CPU cache
 T = TypeVar("T")
 
 
@@ -82,11 +81,11 @@ class StorePaths(msgspec.Struct, frozen=True):
     log_end: int
 
     def log(self) -> LogView:
-        return KeptLog(Path(self.commit_log), self.log_file_size, self.log_min, self.log_end)
+        return CachedLog(Path(self.commit_log), self.log_file_size, self.log_min, self.log_end)
 
 
 class QueueSpan(msgspec.Struct, frozen=True):
-    """A range of one queue, with its units if they are not in the files."""
+    """A range of one queue, with its units if the files do not have them."""
 
     topic: str
     queue_id: int
@@ -95,8 +94,8 @@ class QueueSpan(msgspec.Struct, frozen=True):
     units: bytes = b""
 
 
-def with_these(columns: Sequence[str], *needed: str) -> list[str]:
-    """The columns, and behind them those that are needed besides."""
+def with_columns(columns: Sequence[str], *needed: str) -> list[str]:
+    """The columns, followed by the missing ones of `needed`."""
     return [*columns, *(name for name in needed if name not in columns)]
 
 
@@ -105,7 +104,7 @@ def _reader(log: LogView, columns: Sequence[str]) -> ArrowReader:
 
 
 class QueueTask(msgspec.Struct, frozen=True):
-    """Ranges of queues."""
+    """Reads ranges of queues."""
 
     files: StorePaths
     spans: tuple[QueueSpan, ...]
@@ -115,10 +114,10 @@ class QueueTask(msgspec.Struct, frozen=True):
         with closing(self.files.log()) as log:
             reader = _reader(log, columns)
             for span in self.spans:
-                with closing(self._units(span)) as queue:
+                with closing(self._open_units(span)) as queue:
                     yield from self._span(log, reader, queue, span)
 
-    def _units(self, span: QueueSpan) -> QueueView | ShippedUnits:
+    def _open_units(self, span: QueueSpan) -> QueueView | ShippedUnits:
         if span.units:
             return ShippedUnits(span.topic, span.queue_id, span.start, span.units)
         folder = Path(self.files.consume_queue) / span.topic / str(span.queue_id)
@@ -135,11 +134,11 @@ class QueueTask(msgspec.Struct, frozen=True):
                 for number in page.damaged
             ]
             if not page.batch.num_rows and queue.page(at, 1) is None:
-                self._lost(span, at, min(page.next_begin_offset, span.stop))
+                self._report_loss(span, at, min(page.next_begin_offset, span.stop))
             for first, last in _runs(page.missing):
                 units = queue.page(first, 1)
                 if units is None or _is_gone(log, int(units["offset"][0])):
-                    self._lost(span, first, last + 1)
+                    self._report_loss(span, first, last + 1)
                     continue
                 flaws += [
                     Flaw(span.topic, span.queue_id, number, None, f"the record of queue offset {number} is missing")
@@ -149,21 +148,21 @@ class QueueTask(msgspec.Struct, frozen=True):
                 yield RowPage(self.files.broker, page.batch, tuple(flaws))
             at = page.next_begin_offset
 
-    def _lost(self, span: QueueSpan, start: int, stop: int) -> None:
+    def _report_loss(self, span: QueueSpan, start: int, stop: int) -> None:
         if self.fail_on_data_loss:
-            raise gone(span.topic, self.files.broker, span.queue_id, start, stop)
+            raise lost_messages(span.topic, self.files.broker, span.queue_id, start, stop)
 
 
-def gone(topic: str, broker: str, queue_id: int, start: int, stop: int) -> DataLost:
+def lost_messages(topic: str, broker: str, queue_id: int, start: int, stop: int) -> DataLost:
     """The error for a range of a queue that is gone."""
     return DataLost(
         f"messages {start} to {stop - 1} of topic {topic} queue {queue_id} (broker {broker}) are gone, most likely "
-        "deleted by retention; set failOnDataLoss=false to go on without them"
+        "deleted by retention; set failOnDataLoss=false to continue without them"
     )
 
 
 def _runs(numbers: Sequence[int]) -> list[tuple[int, int]]:
-    """Neighbouring numbers together, as (first, last)."""
+    """Runs of consecutive numbers, as (first, last)."""
     runs = []
     for _, group in groupby(enumerate(numbers), lambda each: each[1] - each[0]):
         members = [number for _, number in group]
@@ -172,7 +171,7 @@ def _runs(numbers: Sequence[int]) -> list[tuple[int, int]]:
 
 
 def _is_gone(log: LogView, offset: int) -> bool:
-    """Whether retention has removed the file of a record; one that is missing in the middle was lost otherwise."""
+    """Whether retention deleted a record's file. A file missing in the middle of the log was lost otherwise."""
     if log.queue.find(offset) is not None:
         return False
     first = next(iter(log.queue.offsets()), None)
@@ -180,7 +179,7 @@ def _is_gone(log: LogView, offset: int) -> bool:
 
 
 class LogTask(msgspec.Struct, frozen=True):
-    """The records of a log that begin in a range of its bytes."""
+    """Reads the records that begin in a byte range of a log."""
 
     files: StorePaths
     start: int
@@ -189,7 +188,7 @@ class LogTask(msgspec.Struct, frozen=True):
 
     def pages(self, columns: Sequence[str]) -> Iterator[RowPage]:
         with closing(self.files.log()) as log:
-            reader = _reader(log, with_these(columns, "physical_offset"))
+            reader = _reader(log, with_columns(columns, "physical_offset"))
 
             def read(at: int) -> tuple[pa.RecordBatch, Longs, int]:
                 page = reader.read_log(at, MAX_ROWS, max(min(MAX_BYTES, self.stop - at), 1))
@@ -198,22 +197,22 @@ class LogTask(msgspec.Struct, frozen=True):
             for batch, count, flaws in self._walk(log, read):
                 yield RowPage(self.files.broker, batch.slice(0, count).select(list(columns)), flaws)
 
-    def use(self, make: Callable[[Buffer, Longs, Rows], T]) -> Iterator[tuple[T | None, tuple[Flaw, ...]]]:
-        """What `make` makes of the records, some at a time, without a way through columns; and the flaws among them.
+    def map_records(self, make: Callable[[Buffer, Longs, Rows], T]) -> Iterator[tuple[T | None, tuple[Flaw, ...]]]:
+        """The results of `make` for the records, some at a time, without building columns; and the flaws among them.
 
-        It gets bytes of the log, where in them the records begin, and their rows; it must not keep the bytes.
+        `make` gets bytes of the log, the positions of records in them, and their rows; it must not keep the bytes.
         """
         with closing(self.files.log()) as log:
             reader = _reader(log, ["physical_offset"])
 
-            def own(data: Buffer, starts: Longs, rows: Rows) -> tuple[T | None, Longs]:
+            def map_own(data: Buffer, starts: Longs, rows: Rows) -> tuple[T | None, Longs]:
                 offsets = rows["physical_offset"].copy()
                 count = int((offsets < self.stop).sum())
                 return make(data, starts[:count], rows[:count]) if count else None, offsets
 
             def read(at: int) -> tuple[T | None, Longs, int]:
-                most = max(min(_BYTES_IN_USE, self.stop - at), 1)
-                found, next_offset = reader.use_log(at, _ROWS_IN_USE, most, own)
+                size = max(min(_MAP_BYTES, self.stop - at), 1)
+                found, next_offset = reader.use_log(at, _MAP_ROWS, size, map_own)
                 made, offsets = found or (None, np.empty(0, np.int64))
                 return made, offsets, next_offset
 
@@ -223,38 +222,38 @@ class LogTask(msgspec.Struct, frozen=True):
     def _walk(
         self, log: LogView, read: Callable[[int], tuple[T, Longs, int]]
     ) -> Iterator[tuple[T, int, tuple[Flaw, ...]]]:
-        """What was read at each step, how many of its records are this task's, and the flaws before them.
+        """For each step: the result, how many of its records belong to this task, and the flaws before them.
 
-        `read` gives what it read from an offset on, where the records in it begin, and the offset behind them. A gap is
-        told of by whoever reads the record before it, also where that record crosses the range's end.
+        `read` returns a result from an offset on, the offsets of its records, and the next offset. The task that reads
+        the record before a gap reports the gap, even if that record crosses the end of the range.
         """
-        at, sure = self.start, self.start == log.min_offset  # that a record should begin there
-        while at < self.stop or sure:
+        at, at_record = self.start, self.start == log.min_offset  # whether a record must begin at `at`
+        while at < self.stop or at_record:
             if at < self.stop and _is_gone(log, at):
-                at = self._lost(log, at)
-                sure = at < self.stop
+                at = self._report_loss(log, at)
+                at_record = at < self.stop
                 continue
             found, offsets, next_offset = read(at)
             begin = int(offsets[0]) if len(offsets) else next_offset
-            flaws = self._gap(log, at, min(begin, self.files.log_end)) if sure else ()
+            flaws = self._gap(log, at, min(begin, self.files.log_end)) if at_record else ()
             count = int((offsets < self.stop).sum())
             if count or flaws:
                 yield found, count, flaws
             if not count or count < len(offsets):
-                return  # the next record, if there is one, is somebody else's
-            at, sure = next_offset, True
+                return  # the next record, if any, belongs to another task
+            at, at_record = next_offset, True
 
-    def _lost(self, log: LogView, at: int) -> int:
+    def _report_loss(self, log: LogView, at: int) -> int:
         first = next(iter(log.queue.offsets()), self.stop)
         if self.fail_on_data_loss:
             raise DataLost(
                 f"bytes {at} to {min(first, self.stop) - 1} of the log of {self.files.broker} are gone, most likely "
-                "deleted by retention; set failOnDataLoss=false to go on without them"
+                "deleted by retention; set failOnDataLoss=false to continue without them"
             )
         return first
 
     def _gap(self, log: LogView, start: int, stop: int) -> tuple[Flaw, ...]:
-        """What lies between the place where a record should begin and the one where the next does."""
+        """The flaws between where a record must begin and where the next one does."""
         flaws = []
         begins = [start, *range(log.roll_next(start), stop, log.queue.file_size)] if start < stop else []
         for begin in begins:
@@ -262,7 +261,7 @@ class LogTask(msgspec.Struct, frozen=True):
             file = log.queue.find(begin)
             if file is None and _is_gone(log, begin):
                 if begin < self.stop:
-                    self._lost(log, begin)
+                    self._report_loss(log, begin)
                 continue
             if file is None:
                 what = f"the file with bytes {begin} to {end - 1} of the log is missing"
@@ -280,7 +279,7 @@ def _is_filler(file: MappedFile, offset: int) -> bool:
 
 
 class RecordTask(msgspec.Struct, frozen=True):
-    """Single records of known positions: what an index has found. `spans` are the queues' ranges they must lie in."""
+    """Reads single records at positions from the index. `spans` are the queue ranges that they must lie in."""
 
     files: StorePaths
     positions: tuple[int, ...]
@@ -289,14 +288,14 @@ class RecordTask(msgspec.Struct, frozen=True):
 
     def pages(self, columns: Sequence[str]) -> Iterator[RowPage]:
         with closing(self.files.log()) as log:
-            reader = _reader(log, with_these(columns, "topic", "queue_id", "queue_offset", "physical_offset"))
+            reader = _reader(log, with_columns(columns, "topic", "queue_id", "queue_offset", "physical_offset"))
             for _, group in groupby(self.positions, lambda offset: offset // self.files.log_file_size):
                 offsets = list(group)
                 if _is_gone(log, offsets[0]):
-                    self._lost(offsets)
+                    self._report_loss(offsets)
                     continue
-                for first in range(0, len(offsets), _POSITIONS_AT_ONCE):
-                    yield self._page(reader, offsets[first : first + _POSITIONS_AT_ONCE], columns)
+                for first in range(0, len(offsets), _POSITIONS_PER_READ):
+                    yield self._page(reader, offsets[first : first + _POSITIONS_PER_READ], columns)
 
     def _page(self, reader: ArrowReader, offsets: list[int], columns: Sequence[str]) -> RowPage:
         batch = reader.read_at(offsets)
@@ -309,9 +308,10 @@ class RecordTask(msgspec.Struct, frozen=True):
             self.files.broker, batch.filter(pa.array(inside, pa.bool_())).select(list(columns)), tuple(flaws)
         )
 
-    def _lost(self, offsets: Sequence[int]) -> None:
+    def _report_loss(self, offsets: Sequence[int]) -> None:
         if self.fail_on_data_loss:
             raise DataLost(
                 f"{len(offsets)} messages with the keys are gone, in bytes {offsets[0]} to {offsets[-1]} of the log of "
-                f"{self.files.broker}, most likely deleted by retention; set failOnDataLoss=false to go on without them"
+                f"{self.files.broker}, most likely deleted by retention; set failOnDataLoss=false to continue without "
+                "them"
             )

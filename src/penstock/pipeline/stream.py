@@ -1,26 +1,16 @@
-"""Offsets of a stream: as Spark keeps them in its checkpoint, and how far one micro-batch goes.
+"""`spark.readStream` over queues (`format("rocketmq")`) and over a store's published log. Needs pyspark.
 
-Spark compares offsets as text, so they are always written in the same order: `{topic: {broker: {queue id: offset}}}`.
+Spark's checkpoint keeps the offsets, as `{topic: {broker: {queue id: offset}}}`; Spark compares them as text, so the
+order is fixed. A start option counts only for a new query. Spark logs only the ends of micro-batches, so the first
+batch is empty and logs the start, which a crash then cannot move. A replayed batch reads the same rows, because its
+plan depends on its offsets and the options alone. One StreamReader lives on the driver and keeps the source open;
+copies read on workers.
 
-
-`spark.readStream.format("rocketmq")`: the stream reader. Needs pyspark.
-
-Spark keeps where the query is in its own checkpoint: a start option counts for a new query only. Only the ends of
-micro-batches are logged there, so the first one is empty: it logs the start, which a crash can then not move. A batch
-that is run again reads the same rows, because it is planned from its offsets and the options alone.
-
-One instance lives on the driver as long as the query runs, and keeps the place open; copies read on workers.
-
-
-The log of a store that only appends, as a stream of byte ranges: what jobs that build derived data follow.
-
-A micro-batch is a range of the log, from where the last one ended to where the store lets its log be dispatched, in
-pieces for the workers: rows of `start`, `stop` and `exact`. Whoever works on a piece takes the records that begin in
-it; `exact` says that one begins at `start`. The store's lock is not taken, and nothing is changed. Needs pyspark.
-
-Options: `path`, the store; `start`, the physical offset where a new query begins; `pieces`, how many pieces a batch has
-at most; `maxBytes`, how large it is at most. The pieces follow from the range and these options alone, so a batch that
-is run again has the same ones.
+`PublishedLog` streams the log of an append-only store as byte ranges, for jobs that build derived data. A micro-batch
+runs from the last end to the position that the store publishes, as rows of `start`, `stop` and `exact`. A worker reads
+the records that begin in its range; `exact` means that one begins at `start`. It takes no lock and changes nothing.
+Options: `path`, the store; `start`, the physical offset of a new query; `pieces`, the maximum ranges per batch;
+`maxBytes`, its maximum size. Ranges depend only on these, so a replayed batch has the same ones.
 """
 
 from __future__ import annotations
@@ -36,13 +26,13 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from pyspark.sql.types import BooleanType, LongType, StructField, StructType
 
 from penstock.errors import BadStore, PenstockError
-from penstock.pipeline.errors import said
+from penstock.pipeline.errors import as_user_errors
 from penstock.pipeline.options import LATEST, Options
-from penstock.pipeline.plan import check_range, choose_queues, open_place, plan, spans_between, starts
+from penstock.pipeline.plan import check_range, choose_queues, open_source, plan, spans_between, start_offsets
 from penstock.pipeline.ranges import MessageSource, Queue
 from penstock.pipeline.rows import RowShape
 from penstock.pipeline.source import ReadPartition, check_schema, read_part
-from penstock.pipeline.store_source import StorePlace
+from penstock.pipeline.store_source import StoreSource
 from penstock.store.external.agreement import read_mark
 from penstock.store.external.scan import cut_range
 from penstock.store.io import Files
@@ -53,7 +43,10 @@ if TYPE_CHECKING:
 
 Offsets = dict[Queue, int]
 Size = Callable[[Queue, int, int], int]
-_TRIES = 8
+_MAX_ESTIMATES = 8
+
+
+# -- offsets ---------------------------------------------------------------------------------------------------------
 
 
 def to_json(offsets: Mapping[Queue, int]) -> dict[str, Any]:
@@ -75,186 +68,192 @@ def from_json(document: Mapping[str, Any]) -> Offsets:
 
 
 def backlog(first: Mapping[Queue, int], last: Mapping[Queue, int]) -> int:
-    """How many offsets lie between."""
+    """The number of offsets between two ends."""
     return sum(max(last[queue] - first.get(queue, last[queue]), 0) for queue in last)
 
 
-def within_count(first: Mapping[Queue, int], last: Mapping[Queue, int], most: int) -> Offsets:
-    """The end of a micro-batch of at most `most` offsets: each queue gets its share of them, by what waits in it."""
+def within_count(first: Mapping[Queue, int], last: Mapping[Queue, int], max_count: int) -> Offsets:
+    """The end of a micro-batch of at most `max_count` offsets, shared among queues in proportion to their backlog."""
     waiting = {queue: max(last[queue] - first.get(queue, last[queue]), 0) for queue in sorted(last)}
     total = sum(waiting.values())
-    if total <= most:
+    if total <= max_count:
         return dict(last)
-    shares = {queue: count * most // total for queue, count in waiting.items()}
-    left = most - sum(shares.values())
-    for queue in sorted(waiting, key=lambda each: (-(waiting[each] * most % total), each)):
+    shares = {queue: count * max_count // total for queue, count in waiting.items()}
+    left = max_count - sum(shares.values())
+    for queue in sorted(waiting, key=lambda each: (-(waiting[each] * max_count % total), each)):
         if left and shares[queue] < waiting[queue]:
             shares[queue] += 1
             left -= 1
     return {queue: last[queue] - waiting[queue] + share for queue, share in shares.items()}
 
 
-def within_bytes(first: Mapping[Queue, int], last: Mapping[Queue, int], most: int, size: Size) -> Offsets:
-    """The end of a micro-batch of at most `most` bytes, as far as sizes are known, and of one message at least."""
+def within_bytes(first: Mapping[Queue, int], last: Mapping[Queue, int], max_bytes: int, size: Size) -> Offsets:
+    """The end of a micro-batch of at most about `max_bytes`, but of at least one message."""
     tries = 0
     while (count := backlog(first, last)) > 1:
         total = sum(size(queue, first.get(queue, stop), stop) for queue, stop in last.items())
-        if total <= most:
+        if total <= max_bytes:
             break
-        # What the share of the bytes says is near the truth, unless sizes differ much; halving always gets there.
-        fitting = min(count * most // total, count - 1) if tries < _TRIES else count // 2
+        # An estimate by the mean size converges quickly unless sizes differ much; halving always does.
+        fitting = min(count * max_bytes // total, count - 1) if tries < _MAX_ESTIMATES else count // 2
         last = within_count(first, last, max(fitting, 1))
         tries += 1
     return dict(last)
 
+
+# -- queues ----------------------------------------------------------------------------------------------------------
 
 log = logging.getLogger("penstock.pipeline")
 _MAX_BATCH_BYTES: Final = 1 << 30
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Follows queues, or logs, micro-batch by micro-batch. What is wrong is raised by the methods, never here:
+    """Follows queues or logs, micro-batch by micro-batch.
 
-    Spark would hide what a constructor raises.
+    Errors are raised by the methods, not by the constructor: Spark would hide them.
     """
 
     def __init__(self, options: Options, schema: StructType) -> None:
         self._options = options
         self._schema = schema
         self._shape = RowShape.of(options, schema.names)
-        self._place: MessageSource | None = None
+        self._source: MessageSource | None = None
         self._initial: dict[str, Any] | None = None
         self._anchored = False
         self._goal: Offsets | None = None
         self._last_batch = time.monotonic()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_place": None}
+        return {**self.__dict__, "_source": None}
 
     def _open(self) -> MessageSource:
-        if self._place is None:
+        if self._source is None:
             self._options.check_reading()
             self._options.check_streaming()
             check_schema(self._schema, self._options)
-            self._place = open_place(self._options, following=True)
-        return self._place
+            self._source = open_source(self._options, following=True)
+        return self._source
 
-    # -- where the query is ----------------------------------------------------------------------------------
+    # -- offsets ---------------------------------------------------------------------------------------------
 
     def initialOffset(self) -> dict[str, Any]:
-        with said():
+        with as_user_errors():
             if self._initial is None:
-                place = self._open()
-                queues = choose_queues(place, self._options)
-                self._initial = to_json(starts(place, queues, self._options, otherwise=LATEST))
-                self._say_limit()
-                if isinstance(place, StorePlace):
-                    place.looked_up()
+                source = self._open()
+                queues = choose_queues(source, self._options)
+                self._initial = to_json(start_offsets(source, queues, self._options, otherwise=LATEST))
+                self._log_limit()
+                if isinstance(source, StoreSource):
+                    source.close_views()
             return self._initial
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        most = self._options.max_offsets_per_trigger
-        return ReadAllAvailable() if most is None else ReadMaxRows(most)
+        max_count = self._options.max_offsets_per_trigger
+        return ReadAllAvailable() if max_count is None else ReadMaxRows(max_count)
 
     def prepareForTriggerAvailableNow(self) -> None:
-        with said():
+        with as_user_errors():
             self._goal = self._ends()
 
     def reportLatestOffset(self) -> dict[str, Any]:
-        with said():
+        with as_user_errors():
             return to_json(self._ends(refresh=False))
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        with said():
+        with as_user_errors():
             if self._initial is not None and not self._anchored:
                 self._anchored = True
                 return start
             first = from_json(start)
             last = self._ends() if self._goal is None else dict(self._goal)
             first |= {queue: self._open().bounds(queue)[0] for queue in last if queue not in first}
-            if behind := self._behind(first, last):
-                return to_json({**first, **behind})
+            if truncated := self._truncated(first, last):
+                return to_json({**first, **truncated})
             last = {queue: max(stop, first[queue]) for queue, stop in last.items()}
             waiting = backlog(first, last)
-            if not waiting or self._waits(waiting):
+            if not waiting or self._should_wait(waiting):
                 return start
-            last = self._limited(first, last)
+            last = self._limit(first, last)
             self._last_batch = time.monotonic()
             return to_json({**first, **last})
 
     def _ends(self, *, refresh: bool = True) -> Offsets:
-        place = self._open()
+        source = self._open()
         if refresh:
-            place.refresh()
-        return {queue: place.bounds(queue)[1] for queue in choose_queues(place, self._options, must_exist=False)}
+            source.refresh()
+        return {queue: source.bounds(queue)[1] for queue in choose_queues(source, self._options, must_exist=False)}
 
-    def _behind(self, first: Offsets, last: Offsets) -> Offsets:
-        """Queues that end before what was read of them, and where they begin: they were cut off, or made again.
+    def _truncated(self, first: Offsets, last: Offsets) -> Offsets:
+        """The starts of queues that now end before what was read: truncated, or created again.
 
-        Raises DataLost unless that is allowed. Then an empty batch logs where it goes on.
+        Raises DataLost unless that is allowed; then an empty batch logs the new position.
         """
-        place = self._open()
-        found = {queue: place.bounds(queue) for queue in last}
-        behind = {queue: low for queue, (low, high) in found.items() if high < first[queue]}
-        for queue in behind:
-            check_range(place, queue, first[queue], first[queue], self._options)
-        return behind
+        source = self._open()
+        found = {queue: source.bounds(queue) for queue in last}
+        truncated = {queue: low for queue, (low, high) in found.items() if high < first[queue]}
+        for queue in truncated:
+            check_range(source, queue, first[queue], first[queue], self._options)
+        return truncated
 
-    def _waits(self, waiting: int) -> bool:
-        """Whether more messages are to come before a batch begins."""
-        least = self._options.min_offsets_per_trigger
-        if least is None or self._goal is not None or waiting >= least:
+    def _should_wait(self, waiting: int) -> bool:
+        """Whether to wait for more messages before the next batch."""
+        minimum = self._options.min_offsets_per_trigger
+        if minimum is None or self._goal is not None or waiting >= minimum:
             return False
         return time.monotonic() - self._last_batch < self._options.max_trigger_delay
 
-    def _limited(self, first: Offsets, last: Offsets) -> Offsets:
+    def _limit(self, first: Offsets, last: Offsets) -> Offsets:
         options = self._options
         if options.max_offsets_per_trigger is not None:
             last = within_count(first, last, options.max_offsets_per_trigger)
-        most = options.max_bytes_per_trigger
-        if most is None and options.max_offsets_per_trigger is None:
-            most = _MAX_BATCH_BYTES
-        return last if most is None else within_bytes(first, last, most, self._open().size)
+        max_bytes = options.max_bytes_per_trigger
+        if max_bytes is None and options.max_offsets_per_trigger is None:
+            max_bytes = _MAX_BATCH_BYTES
+        return last if max_bytes is None else within_bytes(first, last, max_bytes, self._open().size)
 
-    def _say_limit(self) -> None:
+    def _log_limit(self) -> None:
         if self._options.max_offsets_per_trigger is None and self._options.max_bytes_per_trigger is None:
-            log.warning("rocketmq: without maxOffsetsPerTrigger or maxBytesPerTrigger a micro-batch is 1 GiB at most")
+            log.warning(
+                "rocketmq: maxOffsetsPerTrigger and maxBytesPerTrigger are not set; micro-batches are 1 GiB at most"
+            )
 
-    # -- what a batch reads ----------------------------------------------------------------------------------
+    # -- batches ---------------------------------------------------------------------------------------------
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        with said():
-            place = self._open()
+        with as_user_errors():
+            source = self._open()
             first, last = from_json(start), from_json(end)
             if first == last:
                 return []
-            first |= {queue: place.bounds(queue)[0] for queue in last if queue not in first}
-            spans = spans_between(place, first, last, self._options)
-            return [ReadPartition(task) for task in plan(place, spans, self._options)]
+            first |= {queue: source.bounds(queue)[0] for queue in last if queue not in first}
+            spans = spans_between(source, first, last, self._options)
+            return [ReadPartition(task) for task in plan(source, spans, self._options)]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         return read_part(self._shape, self._schema, partition)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Mirrors progress to a consumer group, if one is named. It is a courtesy: a failure is only logged."""
+        """Mirrors progress to the group of `progressGroup`, if set. A failure is only logged."""
         if not self._options.progress_group:
             return
-        place = self._open()
-        if isinstance(place, StorePlace):
+        source = self._open()
+        if isinstance(source, StoreSource):
             return
         try:
-            place.commit_group(self._options.progress_group, from_json(end))  # type: ignore[attr-defined]
+            source.commit_group(self._options.progress_group, from_json(end))  # type: ignore[attr-defined]
         except PenstockError as error:
             log.warning("rocketmq: progress was not mirrored to group %s: %s", self._options.progress_group, error)
 
 
+# -- the published log -----------------------------------------------------------------------------------------------
+
 FORMAT: Final = "penstock-log"
-_LEAST_PIECE: Final = 4 << 20
+_MIN_PIECE: Final = 4 << 20
 _MAX_BYTES: Final = 256 << 20
 
 
 class PublishedLog(DataSource):
-    """Registered with a session by the job that uses it."""
+    """The data source; jobs register it with their session."""
 
     @classmethod
     def name(cls) -> str:
@@ -269,7 +268,7 @@ class PublishedLog(DataSource):
 
 
 class LogSlice(InputPartition):
-    """One piece of a batch."""
+    """One range of a batch."""
 
     def __init__(self, start: int, stop: int, exact: bool) -> None:
         super().__init__(start)
@@ -277,7 +276,7 @@ class LogSlice(InputPartition):
 
 
 class PublishedLogReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Offsets are positions of the log."""
+    """Streams the published log. Offsets are physical offsets."""
 
     def __init__(self, options: dict[str, str]) -> None:
         root = Path(options["path"])
@@ -291,7 +290,7 @@ class PublishedLogReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _published(self) -> int:
         mark = read_mark(self._files, self._end)
         if mark is None:
-            raise BadStore("this store does not tell how far its log may be read; start it with dispatch=external",
+            raise BadStore("this store does not publish the end of its log; start it with dispatch=external",
                            path=self._end.parent.parent)  # fmt: skip
         return mark.position
 
@@ -302,15 +301,15 @@ class PublishedLogReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:
-        with said():
+        with as_user_errors():
             self._goal = self._published()
 
     def reportLatestOffset(self) -> dict[str, Any]:
-        with said():
+        with as_user_errors():
             return {"position": self._published()}
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        with said():
+        with as_user_errors():
             begin = int(start["position"])
             end = self._published() if self._goal is None else self._goal
             return {"position": max(begin, min(end, begin + self._max_bytes))}
@@ -319,7 +318,7 @@ class PublishedLogReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         begin, stop = int(start["position"]), int(end["position"])
         if begin >= stop:
             return []
-        cut = cut_range(begin, stop, self._pieces, _LEAST_PIECE)
+        cut = cut_range(begin, stop, self._pieces, _MIN_PIECE)
         return [LogSlice(first, last, first == self._start) for first, last in cut]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

@@ -90,11 +90,11 @@ def take_in(pieces: list[bytes]) -> int:
     except BadFrame:
         return 0
     for command in commands:
-        list_data_files(command)
+        look_at(command)
     return len(commands)
 
 
-def list_data_files(command: Command) -> None:
+def look_at(command: Command) -> None:
     kinds = [kind for kind in (REQUESTS.get(command.code), REPLIES.get(command.code)) if kind is not None]
     for kind in kinds:
         attempt(command.read, kind)  # straight from JSON, where it is JSON

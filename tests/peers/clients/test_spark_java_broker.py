@@ -13,9 +13,9 @@ from support.pipeline import access_to, column_of, places, read_pages, whole
 from penstock.client.message import Message
 from penstock.client.sync import Admin, Producer
 from penstock.errors import DataLost
-from penstock.pipeline.cluster_source import ClusterPlace
+from penstock.pipeline.cluster_source import ClusterSource
 from penstock.pipeline.cluster_tasks import ClusterTask
-from penstock.pipeline.jobs.common import Where
+from penstock.pipeline.jobs.common import JobInput
 from penstock.pipeline.jobs.lag import lag
 from penstock.pipeline.options import Options
 from penstock.pipeline.ranges import OffsetRange, Queue
@@ -46,22 +46,22 @@ def theirs(tmp_path_factory: pytest.TempPathFactory, java_broker_jars: list[Path
 
 
 @pytest.fixture
-def place(theirs: JavaServed) -> Iterator[ClusterPlace]:
-    opened = ClusterPlace(Options.read({"namesrv": theirs.namesrv}))
+def source(theirs: JavaServed) -> Iterator[ClusterSource]:
+    opened = ClusterSource(Options.read({"namesrv": theirs.namesrv}))
     yield opened
     opened.close()
 
 
-def test_all_messages_of_javas_broker_are_read_once_and_in_order(place: ClusterPlace) -> None:
-    assert "orders" in place.topics()
-    assert not {"TBW102", "broker-a", "DefaultCluster", "SCHEDULE_TOPIC_XXXX"} & set(place.topics())
-    spans = whole(place, "orders")
+def test_all_messages_of_javas_broker_are_read_once_and_in_order(source: ClusterSource) -> None:
+    assert "orders" in source.topics()
+    assert not {"TBW102", "broker-a", "DefaultCluster", "SCHEDULE_TOPIC_XXXX"} & set(source.topics())
+    spans = whole(source, "orders")
     halves = [
         OffsetRange(span.queue, *border)
         for span in spans
         for border in pairwise((span.start, (span.start + span.stop) // 2, span.stop))
     ]
-    pages = [page for task in place.tasks([halves[:5], halves[5:]]) for page in read_pages(task)]
+    pages = [page for task in source.tasks([halves[:5], halves[5:]]) for page in read_pages(task)]
     assert places(pages) == [(span.queue, offset) for span in spans for offset in range(span.start, span.stop)]
     assert not [flaw for page in pages for flaw in page.flaws]
     unpacked = [
@@ -76,34 +76,36 @@ def test_all_messages_of_javas_broker_are_read_once_and_in_order(place: ClusterP
     )  # type: ignore[attr-defined]
 
 
-def test_javas_broker_compares_tags(theirs: JavaServed, place: ClusterPlace) -> None:
-    pages = read_pages(ClusterTask(access_to(theirs.namesrv), tuple(whole(place, "orders")), "large"), ["body", "tags"])
+def test_javas_broker_compares_tags(theirs: JavaServed, source: ClusterSource) -> None:
+    pages = read_pages(
+        ClusterTask(access_to(theirs.namesrv), tuple(whole(source, "orders")), "large"), ["body", "tags"]
+    )
     assert column_of(pages, "tags") == ["large"] * 100
 
 
-def test_javas_broker_knows_about_times_and_the_exact_one_is_found(place: ClusterPlace) -> None:
-    for span in whole(place, "orders"):
-        (task,) = place.tasks([[span]])
+def test_javas_broker_knows_about_times_and_the_exact_one_is_found(source: ClusterSource) -> None:
+    for span in whole(source, "orders"):
+        (task,) = source.tasks([[span]])
         moments = [round(moment.timestamp() * 1000) for moment in column_of(read_pages(task), "store_timestamp")]  # type: ignore[attr-defined]
         some = sorted(set(moments))
         for moment in {*some[:: max(1, len(some) // 10)], some[0] - 1, some[-1] + 1}:
             first = next((number for number, each in enumerate(moments) if each >= moment), len(moments))
-            assert place.offset_at(span.queue, moment) == first
+            assert source.offset_at(span.queue, moment) == first
 
 
-def test_a_groups_progress_is_kept_at_javas_broker(place: ClusterPlace) -> None:
-    queues = place.queues(["orders"])
-    assert place.group_offset("lake", queues[0]) is None
+def test_a_groups_progress_is_kept_at_javas_broker(source: ClusterSource) -> None:
+    queues = source.queues(["orders"])
+    assert source.group_offset("lake", queues[0]) is None
     for number in range(30):  # Java's broker loses one of two first commits that come at once
         group = f"lake-{number}"
-        place.commit_group(group, {queue: 7 + queue.queue_id for queue in queues})
-        assert [place.group_offset(group, queue) for queue in queues] == [7, 8, 9, 10]
+        source.commit_group(group, {queue: 7 + queue.queue_id for queue in queues})
+        assert [source.group_offset(group, queue) for queue in queues] == [7, 8, 9, 10]
 
 
-def test_a_size_and_a_loss_at_javas_broker(theirs: JavaServed, place: ClusterPlace) -> None:
+def test_a_size_and_a_loss_at_javas_broker(theirs: JavaServed, source: ClusterSource) -> None:
     queue = Queue("orders", "broker-a", 0)
-    low, high = place.bounds(queue)
-    assert 128 * 10 <= place.size(queue, low, low + 10) <= 8192 * 10
+    low, high = source.bounds(queue)
+    assert 128 * 10 <= source.size(queue, low, low + 10) <= 8192 * 10
     with pytest.raises(DataLost, match=f"messages {high} to {high + 9} of topic orders queue 0 "):
         read_pages(ClusterTask(access_to(theirs.namesrv), (OffsetRange(queue, low, high + 10),)))
 
@@ -119,11 +121,11 @@ def test_lag_is_the_same_of_javas_broker_and_of_the_files_that_it_leaves(
                 for number in range(10 * (queue.queue_id < 3) + 9 * (queue.queue_id == 3)):
                     producer.send(Message("orders", b"%d" % number), queue=queue)
             until_stored(admin, 39)
-        place = ClusterPlace(Options.read({"namesrv": served.namesrv}))
-        place.commit_group("billing", {queue: consumed[queue.queue_id] for queue in place.queues(["orders"])})
-        place.close()
-        told = lag(Where(namesrv=served.namesrv), "billing")
-    left = lag(Where(stores=(str(store),)), "billing")
+        source = ClusterSource(Options.read({"namesrv": served.namesrv}))
+        source.commit_group("billing", {queue: consumed[queue.queue_id] for queue in source.queues(["orders"])})
+        source.close()
+        told = lag(JobInput(namesrv=served.namesrv), "billing")
+    left = lag(JobInput(stores=(str(store),)), "billing")
     for found in (told, left):
         assert {each.queue_id: (each.behind, each.consumer_offset, each.gone) for each in found} == {
             0: (7, 3, 0), 1: (10, 0, 0), 2: (0, 10, 0), 3: (2, 7, 0),

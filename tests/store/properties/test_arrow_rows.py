@@ -95,18 +95,18 @@ def as_message(row: dict[str, Any]) -> Message:
 @slow
 def test_a_batch_is_stored_as_single_puts_are_to_the_byte(twin: str, rows: list[dict[str, Any]]) -> None:
     with running_on(twin), Home() as home:
-        by_arrow, one_by_one = home.open("arrow", 1 << 20), home.open("single", 1 << 20)
+        by_arrow, run_serially = home.open("arrow", 1 << 20), home.open("single", 1 << 20)
         columns = {name: pa.array([row[name] for row in rows], kind) for name, kind in TYPES.items()}
         result = by_arrow.put_arrow(pa.RecordBatch.from_pydict(columns))
-        answers = [one_by_one.put(as_message(row)) for row in rows]
+        answers = [run_serially.put(as_message(row)) for row in rows]
         assert result.ok, result.reason
         assert result.queue_offsets.tolist() == [answer.queue_offset for answer in answers]
         assert result.physical_offsets.tolist() == [answer.physical_offset for answer in answers]
-        end = one_by_one.log.max_offset
+        end = run_serially.log.max_offset
         assert by_arrow.log.max_offset == end
-        assert by_arrow.log.read(0, end) == one_by_one.log.read(0, end)
-        for topic in one_by_one.topics():
-            assert by_arrow.max_offset(topic, 0) == one_by_one.max_offset(topic, 0)
+        assert by_arrow.log.read(0, end) == run_serially.log.read(0, end)
+        for topic in run_serially.topics():
+            assert by_arrow.max_offset(topic, 0) == run_serially.max_offset(topic, 0)
 
 
 def log_of(store: MessageStore) -> list[Record]:

@@ -17,7 +17,7 @@ from penstock.cli.spark import Confs, Master, MaybeNamesrv, check, place, sessio
 if TYPE_CHECKING:
     from penstock.pipeline.jobs.diff import Diff, LogDiff, Sides
     from penstock.pipeline.jobs.diff.log_bytes import LogMessage
-    from penstock.pipeline.jobs.diff.report import QueueDiff, Spot
+    from penstock.pipeline.jobs.diff.report import MessagePosition, QueueDiff
 
 _SHOWN: Final = 20
 
@@ -204,7 +204,7 @@ def _tell_ends(found: Diff) -> None:
             write(f"{side} is {sum(behind)} messages behind, in {len(behind)} queues\n")
 
 
-def _spot(spot: Spot | None) -> str:
+def _spot(spot: MessagePosition | None) -> str:
     return "-" if spot is None else f"{spot.queue_id}, {spot.queue_offset}"
 
 

@@ -89,7 +89,7 @@ def run(
     from penstock.pipeline.lake import run_project
 
     with interruptible("lake"):
-        done = run_project(folder, master, parse_confs(conf), full_refresh=full_refresh, tell=say)
+        done = run_project(folder, master, parse_confs(conf), full_refresh=full_refresh, report=say)
     if as_json:
         write_json({"tables": done.tables, "without_table": done.without_table})
         return

@@ -77,7 +77,7 @@ def replay(
       penstock pipeline replay --store data/store --topic orders --since 2026-11-15 --to-namesrv 10.0.0.1:9876
       penstock pipeline replay --namesrv 127.0.0.1:9876 --dead-letters billing --to-namesrv 127.0.0.1:9876 --dry-run
     """
-    from penstock.pipeline.jobs.replay import dead_letters, from_export, from_place
+    from penstock.pipeline.jobs.replay import dead_letters, from_export, from_input
 
     begin, end = milliseconds("--since", since), milliseconds("--until", until)
     kind, _, folder = given.partition(":")
@@ -91,7 +91,7 @@ def replay(
         if given
         else dead_letters(place_, group, since_ms=begin, allow_loss=allow_loss)
         if group
-        else from_place(place_, *(topics or ()), since_ms=begin, allow_loss=allow_loss)
+        else from_input(place_, *(topics or ()), since_ms=begin, allow_loss=allow_loss)
     )
     mapping = _mapping(to_topic, where, maps, keys=tuple(keys or ()), since_ms=begin, until_ms=end)
     target = _target(to_store, to_namesrv, to_config, to_account)
@@ -181,7 +181,7 @@ def _run(
 
     check_replay(source, target, mapping, rate)
     if not source.folder:
-        check(source.where, source.topics)
+        check(source.job_input, source.topics)
     with session(job, master, conf) as spark:
         done = run(spark, source, target, mapping, name=name, rate=rate, dry_run=dry_run, progress=progress)
     if as_json:

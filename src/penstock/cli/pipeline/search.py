@@ -50,11 +50,11 @@ def search(
       penstock pipeline search --store '/stores/*' --text 'order 7' --since 2026-11-15
       penstock pipeline search --namesrv 127.0.0.1:9876 --topic orders --json-path customer.id=42 --json
     """
-    from penstock.pipeline.jobs.search import CORRUPT, Wanted, describe
+    from penstock.pipeline.jobs.search import CORRUPT, SearchQuery, describe
     from penstock.pipeline.jobs.search import search as find
 
     where = place(stores, namesrv, config, pairs)
-    wanted = Wanted(
+    wanted = SearchQuery(
         topic=topic,
         keys=tuple(key or ()),
         msg_id=msg_id,

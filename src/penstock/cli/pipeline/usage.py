@@ -19,7 +19,7 @@ from penstock.cli.output import add_row, in_units, moment, say, show, table, wri
 from penstock.cli.spark import Confs, Master, MaybeNamesrv, Stores, check, place, session
 
 if TYPE_CHECKING:
-    from penstock.pipeline.jobs.lag import Behind
+    from penstock.pipeline.jobs.lag import QueueLag
     from penstock.pipeline.jobs.usage import Count, Key, Usage
 
 KINDS: Final = ("topic", "queue", "tag", "producer", "day", "hour")
@@ -266,7 +266,7 @@ def lag_here(
     _print_lag(look(place([str(folder)], config=config, pairs=pairs), group), group, as_json)
 
 
-def _print_lag(rows: Sequence[Behind], group: str, as_json: bool) -> None:
+def _print_lag(rows: Sequence[QueueLag], group: str, as_json: bool) -> None:
     if not rows:
         say(f"nothing is known of {f'a group {group}' if group else 'any group'} here: none has consumed anything.")
     if as_json:
@@ -284,7 +284,7 @@ def _print_lag(rows: Sequence[Behind], group: str, as_json: bool) -> None:
     show(made)
 
 
-def _object(each: Behind) -> dict[str, Any]:
+def _object(each: QueueLag) -> dict[str, Any]:
     return {
         **msgspec.to_builtins(each),
         "behind": each.behind,

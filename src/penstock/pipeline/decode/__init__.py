@@ -1,6 +1,6 @@
-"""Bodies as values: text, JSON, Avro or protobuf, decoded in columns on Spark's workers.
+"""Decodes bodies in columns on Spark's workers: text, JSON, Avro or protobuf.
 
-A body that does not decode is data, not an exception: it has no value, and a sentence says why.
+A body that cannot be decoded is data, not an exception: it has no value, and a sentence says why.
 """
 
 from penstock.pipeline.decode.decoder import KINDS, Decode, Decoder, make_decoder

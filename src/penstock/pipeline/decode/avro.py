@@ -1,7 +1,7 @@
-"""Avro bodies: one datum each, without a header, by the schema of whoever wrote them. Needs fastavro.
+"""Avro bodies: one datum each, without a header, by the writer's schema. Pure. Needs fastavro.
 
-A union of null and one other type is that type; any other union is JSON text. A type that contains itself has no
-columns, and is refused. Pure.
+A union of null and one other type becomes that type; any other union becomes JSON text. A recursive type cannot be a
+column and is refused.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _LOGICAL: Final = {
 
 
 def avro_decoder(schema: bytes) -> Decoder:
-    """Raises BadSettings for a schema that is none, MissingPackage without fastavro."""
+    """Raises BadSettings for an invalid schema, MissingPackage without fastavro."""
     try:
         import fastavro
         from fastavro.schema import SchemaParseException, UnknownType
@@ -63,18 +63,18 @@ def avro_decoder(schema: bytes) -> Decoder:
     def value(body: bytes) -> Any:
         source = io.BytesIO(body)
         try:
-            found = fastavro.schemaless_reader(source, parsed, None)
-        except Exception as error:  # whatever it stumbles over: the bytes are foreign
-            raise Undecodable(f"it is no Avro datum of this schema ({type(error).__name__}: {error})") from None
+            datum = fastavro.schemaless_reader(source, parsed, None)
+        except Exception as error:  # the bytes are foreign: any error is possible
+            raise Undecodable(f"it is not an Avro datum of this schema ({type(error).__name__}: {error})") from None
         if source.tell() != len(body):
             raise Undecodable(f"{len(body) - source.tell()} bytes follow the Avro datum")
-        return kind.made(found)
+        return kind.convert(datum)
 
     return Decoder(kind.type, value)
 
 
 class _Kinds:
-    """From a schema to columns. Named types are known once they were met; one that is open contains itself."""
+    """From a schema to columns. Remembers named types; a type that is still open contains itself."""
 
     def __init__(self) -> None:
         self._named: dict[str, Mapping[str, Any]] = {}
@@ -97,12 +97,12 @@ class _Kinds:
             return self._record(schema)
         if kind == "array":
             item = self.of(schema["items"])
-            return ArrowKind(pa.list_(item.type), lambda found: [_made(item, each) for each in found])
+            return ArrowKind(pa.list_(item.type), lambda found: [_convert(item, each) for each in found])
         if kind == "map":
             item = self.of(schema["values"])
             return ArrowKind(
                 pa.map_(pa.string(), item.type),
-                lambda found: [(name, _made(item, each)) for name, each in found.items()],
+                lambda found: [(name, _convert(item, each)) for name, each in found.items()],
             )
         return self.of(kind)
 
@@ -111,7 +111,7 @@ class _Kinds:
         if len(others) == 1:
             return self.of(others[0])
         for each in others:
-            self.of(each)  # its names may be used further on
+            self.of(each)  # registers its names for later use
         return ArrowKind(pa.string(), _json_text)
 
     def _record(self, schema: Mapping[str, Any]) -> ArrowKind:
@@ -129,9 +129,9 @@ class _Kinds:
             )
         return ArrowKind(
             pa.struct([pa.field(each, kind.type) for each, kind in fields.items()]),
-            lambda found: {each: _made(kind, found[each]) for each, kind in fields.items()},
+            lambda found: {each: _convert(kind, found[each]) for each, kind in fields.items()},
         )
 
 
-def _made(kind: ArrowKind, value: Any) -> Any:
-    return None if value is None else kind.made(value)
+def _convert(kind: ArrowKind, value: Any) -> Any:
+    return None if value is None else kind.convert(value)

@@ -1,8 +1,7 @@
-"""A type of value as a column has it.
+"""How to decode bodies, and the columns of values from columns of bodies. Pure. Needs pyarrow.
 
-Which way bodies are decoded, and the column of values that a column of bodies makes. Needs pyarrow; pure.
-
-A `Decode` is what travels to the workers, with the schema's content and not its path; each makes its `Decoder` there.
+A `Decode` travels to the workers, with the content of the schema, not its path; each worker builds its `Decoder` from
+it.
 """
 
 from __future__ import annotations
@@ -17,36 +16,43 @@ import pyarrow as pa
 from penstock.errors import BadSettings
 
 
-def same(value: Any) -> Any:
-    """What needs no change."""
+def _unchanged(value: Any) -> Any:
+    """The identity."""
     return value
 
 
 class ArrowKind(NamedTuple):
-    """An Arrow type, and what makes a value of it from what a decoder returns."""
+    """An Arrow type, and the conversion of a decoder's values to it."""
 
     type: pa.DataType
-    made: Callable[[Any], Any] = same
+    convert: Callable[[Any], Any] = _unchanged
 
 
 KINDS: Final = ("text", "json", "avro", "protobuf")
-_UNFIT: Final = (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError, TypeError, ValueError)
+_MISFIT_ERRORS: Final = (
+    pa.ArrowInvalid,
+    pa.ArrowTypeError,
+    pa.ArrowNotImplementedError,
+    OverflowError,
+    TypeError,
+    ValueError,
+)
 
 
 class Undecodable(Exception):
-    """Why a body has no value, in a sentence."""
+    """Raised for a body that cannot be decoded; the text says why."""
 
 
 class Decoder(NamedTuple):
-    """One way to decode: the type of its values, and the value of one body, for which it may raise Undecodable."""
+    """The type of the values, and a function from a body to its value, which may raise Undecodable."""
 
     type: pa.DataType
     value: Callable[[bytes], Any]
 
     def column(self, bodies: pa.Array, skip: pa.Array | None = None) -> tuple[pa.Array, pa.Array]:
-        """The values of a column of bodies, and why those that are missing could not be decoded.
+        """The values of a column of bodies, and the reasons why some could not be decoded.
 
-        Neither is there for a body that is null, and for rows where `skip` holds.
+        Both are null for a null body, and for rows where `skip` is true.
         """
         values: list[Any] = []
         reasons: list[str | None] = []
@@ -59,28 +65,28 @@ class Decoder(NamedTuple):
                     reason = str(why)
             values.append(value)
             reasons.append(reason)
-        return self._fitted(values, reasons), pa.array(reasons, pa.string())
+        return self._to_column(values, reasons), pa.array(reasons, pa.string())
 
-    def _fitted(self, values: list[Any], reasons: list[str | None]) -> pa.Array:
-        """The values as a column. Those that do not fit its type are dropped, with a reason."""
+    def _to_column(self, values: list[Any], reasons: list[str | None]) -> pa.Array:
+        """The values as a column. A value that does not fit the type becomes null, with a reason."""
         try:
             return pa.array(values, self.type)
-        except _UNFIT:
+        except _MISFIT_ERRORS:
             for number, value in enumerate(values):
                 try:
                     pa.array([value], self.type)
-                except _UNFIT as why:
+                except _MISFIT_ERRORS as why:
                     values[number] = None
                     reasons[number] = f"a value does not fit its column: {why}"
             return pa.array(values, self.type)
 
 
 class Decode(msgspec.Struct, frozen=True, kw_only=True):
-    """How bodies are decoded. May be pickled."""
+    """How to decode bodies. Pickled."""
 
     kind: str
     schema: bytes = b""
-    """Avro: the schema's JSON. Protobuf: a descriptor set. JSON: the columns of the value, as Spark writes them."""
+    """Avro: the schema's JSON. Protobuf: a descriptor set. JSON: the columns of the value, in DDL."""
     message: str = ""
     """Protobuf: the full name of the message."""
 
@@ -100,13 +106,13 @@ class Decode(msgspec.Struct, frozen=True, kw_only=True):
             content = b"" if schema is None else Path(schema).read_bytes()
         except OSError as error:
             raise BadSettings(f"--schema {schema} cannot be read: {error.strerror}; check the path") from None
-        made = cls(kind=kind, schema=content, message=message)
-        make_decoder(made)
-        return made
+        decode = cls(kind=kind, schema=content, message=message)
+        make_decoder(decode)
+        return decode
 
 
 def make_decoder(decode: Decode) -> Decoder:
-    """Raises BadSettings for a schema that is none, MissingPackage where its package is not installed."""
+    """Raises BadSettings for an invalid schema, MissingPackage without its package."""
     if decode.kind == "avro":
         from penstock.pipeline.decode.avro import avro_decoder
 
@@ -122,14 +128,14 @@ def _text(body: bytes) -> str:
     try:
         return body.decode()
     except UnicodeDecodeError as error:
-        raise Undecodable(f"it is no UTF-8 text (byte {error.start})") from None
+        raise Undecodable(f"it is not UTF-8 text (byte {error.start})") from None
 
 
 def _json(body: bytes) -> str:
-    """The body's own text, if it is JSON."""
+    """The body's text, if it is JSON."""
     text = _text(body)
     try:
         msgspec.json.decode(text)
     except (msgspec.DecodeError, RecursionError) as error:
-        raise Undecodable(f"it is no JSON ({error})") from None
+        raise Undecodable(f"it is not JSON ({error})") from None
     return text

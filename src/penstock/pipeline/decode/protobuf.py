@@ -1,7 +1,7 @@
-"""Protobuf bodies, by a descriptor set (`protoc --include_imports --descriptor_set_out`). Needs protobuf.
+"""Protobuf bodies, by a descriptor set (`protoc --include_imports --descriptor_set_out`). Pure. Needs protobuf.
 
-Protobuf says little about itself: bytes of another message may well decode. What is certainly wrong is told. A message
-that contains itself has no columns, and is refused. Pure.
+The bytes of another message may decode without an error; only certain errors are reported. A recursive message cannot
+be a column and is refused.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _MOMENT: Final = "google.protobuf.Timestamp"
 
 
 def protobuf_decoder(descriptors: bytes, message: str) -> Decoder:
-    """Raises BadSettings for what is no descriptor set or has no such message, MissingPackage without protobuf."""
+    """Raises BadSettings for an invalid descriptor set or an unknown message, MissingPackage without protobuf."""
     try:
         from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
         from google.protobuf.message import DecodeError
@@ -28,21 +28,21 @@ def protobuf_decoder(descriptors: bytes, message: str) -> Decoder:
     try:
         for file in descriptor_pb2.FileDescriptorSet.FromString(descriptors).file:
             pool.Add(file)
-        found = pool.FindMessageTypeByName(message)
+        descriptor = pool.FindMessageTypeByName(message)
     except (DecodeError, TypeError) as error:
-        raise BadSettings(f"--schema is no descriptor set that holds all it needs ({error})") from None
+        raise BadSettings(f"--schema must be a descriptor set with all imports, and is not ({error})") from None
     except KeyError:
         raise BadSettings(
             f"--message '{message}': there is no such message in --schema; write its full name, as in shop.v1.Order"
         ) from None
-    kind = _message(found, ())
-    factory = message_factory.GetMessageClass(found)
+    kind = _message(descriptor, ())
+    factory = message_factory.GetMessageClass(descriptor)
 
     def value(body: bytes) -> Any:
         try:
-            return kind.made(factory.FromString(body))
+            return kind.convert(factory.FromString(body))
         except (DecodeError, ValueError, OverflowError) as error:
-            raise Undecodable(f"it is no {message} ({error})") from None
+            raise Undecodable(f"it is not a {message} ({error})") from None
 
     return Decoder(kind.type, value)
 
@@ -59,7 +59,7 @@ def _message(descriptor: Any, inside: tuple[str, ...]) -> ArrowKind:
 
     def made(found: Any) -> dict[str, Any]:
         return {
-            each: None if field.has_presence and not found.HasField(each) else kind.made(getattr(found, each))
+            each: None if field.has_presence and not found.HasField(each) else kind.convert(getattr(found, each))
             for each, (field, kind) in fields.items()
         }
 
@@ -71,11 +71,11 @@ def _field(field: Any, inside: tuple[str, ...]) -> ArrowKind:
         key, item = (_one(field.message_type.fields_by_name[name], inside) for name in ("key", "value"))
         return ArrowKind(
             pa.map_(key.type, item.type),
-            lambda found: [(key.made(name), item.made(found[name])) for name in found],
+            lambda found: [(key.convert(name), item.convert(found[name])) for name in found],
         )
     one = _one(field, inside)
     if field.is_repeated:
-        return ArrowKind(pa.list_(one.type), lambda found: [one.made(each) for each in found])
+        return ArrowKind(pa.list_(one.type), lambda found: [one.convert(each) for each in found])
     return one
 
 
@@ -91,7 +91,7 @@ def _one(field: Any, inside: tuple[str, ...]) -> ArrowKind:
 _SCALARS: Final = {
     1: pa.int32(),
     2: pa.int64(),
-    3: pa.int64(),  # what is unsigned may not fit the next smaller type
+    3: pa.int64(),  # an unsigned number may not fit the signed type
     4: pa.decimal128(20, 0),
     5: pa.float64(),
     6: pa.float32(),

@@ -1,17 +1,13 @@
-"""Where the messages are that a job goes over: the files of stores, or a cluster.
+"""What jobs share: their input, the batch log, and reading messages once or as a stream. Needs pyspark.
 
-What a job notes of its micro-batches: a small file each, so that a batch that comes again is known.
+`JobInput` names the stores or the cluster. `BatchLog` keeps one small checksummed file per micro-batch, replaced
+atomically by one writer at a time:
 
-    <folder>/00000012.json    what became of batch 12
+    <folder>/00000012.json    the outcome of batch 12
 
-Written by whoever runs the batch, one at a time; replaced as a whole, and with a checksum. A batch is replayed by Spark
-if it was killed before the checkpoint had it, so its note may be there already: it says how far the batch came.
-
-
-Messages as frames for jobs that go on where they were: as a stream with a checkpoint, or once. Needs pyspark.
-
-The stream ends when it has read what there was at its start (`availableNow`). Both have all columns of messages and
-`_corrupt`, which says why a row could not be read.
+If a job is killed before Spark's checkpoint has a batch, Spark replays it; its entry in the log then says how far it
+came. `read_once` and `read_stream` have all columns of messages and `_corrupt`, the reason why a row could not be read.
+A stream ends at the messages that existed at its start (`availableNow`).
 """
 
 from __future__ import annotations
@@ -28,12 +24,12 @@ import pyarrow as pa
 
 from penstock.broker.topics import NOT_FOR_SENDING
 from penstock.errors import BadSettings, BadStore, StoreInUse
-from penstock.pipeline.errors import heard
+from penstock.pipeline.errors import from_spark_errors
 from penstock.pipeline.options import Options
-from penstock.pipeline.plan import check_there, plan_batch
+from penstock.pipeline.plan import check_input, plan_batch
 from penstock.pipeline.ranges import ReadTask
 from penstock.pipeline.rows import RowShape
-from penstock.pipeline.session import in_workers
+from penstock.pipeline.session import map_in_workers
 from penstock.pipeline.source import known_columns, spark_schema
 from penstock.pipeline.store_source import find_paths, name_stores
 from penstock.store.atomic_files import read_checksummed, write_checksummed
@@ -46,24 +42,27 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 
-class Where(msgspec.Struct, frozen=True, kw_only=True):
-    """Stores by their folders or globs, with a broker.conf and settings that hold for all of them; or name servers."""
+# -- input -----------------------------------------------------------------------------------------------------------
+
+
+class JobInput(msgspec.Struct, frozen=True, kw_only=True):
+    """A job's input: stores by folder or glob, with a broker.conf and settings for all of them; or name servers."""
 
     stores: tuple[str, ...] = ()
     namesrv: str = ""
     config: str = ""
     settings: tuple[str, ...] = ()
-    """`name=value` by RocketMQ's names; they win over `config`."""
+    """`name=value` with RocketMQ's names; they override `config`."""
 
     def check(self, *, only_stores: bool = False) -> None:
-        """Raises BadSettings unless exactly one kind of place is named."""
+        """Raises BadSettings unless either stores or name servers are given."""
         if only_stores and not self.stores:
-            raise BadSettings("which stores? Name them with --store DIR")
+            raise BadSettings("no store is given; name it with --store DIR")
         if bool(self.stores) == bool(self.namesrv):
-            raise BadSettings("where? Give either --store DIR or --namesrv HOST:PORT")
+            raise BadSettings("give either --store DIR or --namesrv HOST:PORT")
 
     def options(self, **changes: Any) -> Options:
-        """The source's options for reading there; what is gone is passed over, and told by the job."""
+        """The source's options. Deleted messages are skipped; the job reports them."""
         return Options(
             path=self.stores,
             namesrv=self.namesrv,
@@ -74,7 +73,7 @@ class Where(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def folders(self) -> dict[str, StoreFolder]:
-        """The stores' folders by the names that they have in results. Raises BadSettings, BadStore."""
+        """The stores' folders by the names used in results. Raises BadSettings, BadStore."""
         config = Path(self.config) if self.config else None
         return {
             name: StoreFolder.find(path, config, self.settings)
@@ -82,50 +81,52 @@ class Where(msgspec.Struct, frozen=True, kw_only=True):
         }
 
 
-Note = TypeVar("Note")
+# -- batch log -------------------------------------------------------------------------------------------------------
+
+Entry = TypeVar("Entry")
 
 
-class Notes(Generic[Note]):
-    """The notes of one job in one folder."""
+class BatchLog(Generic[Entry]):
+    """One job's micro-batches, one file each in a folder."""
 
-    def __init__(self, folder: Path, kind: type[Note]) -> None:
+    def __init__(self, folder: Path, kind: type[Entry]) -> None:
         self.folder = folder
         self._kind = kind
         self._files = Files()
 
-    def find(self, number: int) -> Note | None:
-        """Raises BadStore for a note that cannot be read: nobody knows then how far the batch came."""
+    def find(self, number: int) -> Entry | None:
+        """Raises BadStore for an unreadable entry: the state of its batch is unknown."""
         path = self._path(number)
-        found = read_checksummed(self._files, path, self._kind)
-        if found is None and self._files.exists(path):
-            raise BadStore("this note of a batch cannot be read; begin again in another folder", path=path)
-        return found
+        entry = read_checksummed(self._files, path, self._kind)
+        if entry is None and self._files.exists(path):
+            raise BadStore("this entry of the batch log cannot be read; start again in another folder", path=path)
+        return entry
 
-    def write(self, number: int, note: Note) -> None:
-        """On disk when this returns. Raises StoreFailed."""
+    def write(self, number: int, entry: Entry) -> None:
+        """Durable when this returns. Raises StoreFailed."""
         self._files.make_folder(self.folder)
-        write_checksummed(self._files, self._path(number), note)
+        write_checksummed(self._files, self._path(number), entry)
 
-    def all(self) -> Iterator[tuple[int, Note]]:
+    def all(self) -> Iterator[tuple[int, Entry]]:
         """Raises BadStore as `find` does."""
         for name in self._files.names(self.folder):
             if name.endswith(".json"):
-                note = self.find(int(name.removesuffix(".json")))
-                if note is not None:
-                    yield int(name.removesuffix(".json")), note
+                entry = self.find(int(name.removesuffix(".json")))
+                if entry is not None:
+                    yield int(name.removesuffix(".json")), entry
 
     def _path(self, number: int) -> Path:
         return self.folder / f"{number:08d}.json"
 
 
-def query_of(checkpoint: Path) -> str:
-    """The id of the query that a checkpoint belongs to; Spark writes it before the first batch. Raises OSError."""
+def query_id_of(checkpoint: Path) -> str:
+    """The query id in a checkpoint; Spark writes it before the first batch. Raises OSError."""
     return str(msgspec.json.decode((checkpoint / "metadata").read_bytes())["id"])
 
 
 @contextmanager
-def held(folder: Path, busy: str) -> Iterator[None]:
-    """Makes a folder that is there for one run at a time. Raises StoreInUse with what `busy` says, StoreFailed."""
+def locked_folder(folder: Path, busy: str) -> Iterator[None]:
+    """Creates and locks a folder. Raises StoreInUse with the text `busy` if another run holds it, StoreFailed."""
     files = Files()
     files.make_folder(folder)
     try:
@@ -138,30 +139,32 @@ def held(folder: Path, busy: str) -> Iterator[None]:
         lock.release()
 
 
+# -- reading ---------------------------------------------------------------------------------------------------------
+
 CORRUPT: Final = "_corrupt"
 USERS_TOPICS: Final = rf"(?!(?:{'|'.join(map(re.escape, sorted(NOT_FOR_SENDING)))})$).*"
-"""Every topic but those that only a broker writes to."""
-_STARTS: Final = 5
-_TOO_LATE: Final = "Python worker failed to connect back"
+"""Matches every topic except those that only a broker writes to."""
+_START_ATTEMPTS: Final = 5
+_CONNECT_TIMEOUT: Final = "Python worker failed to connect back"
 
 
 def message_columns() -> list[str]:
-    """All columns of messages, and the one that says what is wrong."""
+    """All columns of messages, and `_corrupt`."""
     return list(known_columns(Options()))
 
 
 def read_once(
     spark: SparkSession,
-    where: Where,
+    job_input: JobInput,
     topics: Sequence[str] = (),
     *,
     since_ms: int | None = None,
     until_ms: int | None = None,
 ) -> DataFrame:
-    """What is there now, of some topics or of all users' topics. Raises BadSettings, BadStore, Unreachable."""
+    """The current messages of some topics, or of all user topics. Raises BadSettings, BadStore, Unreachable."""
     from pyspark.sql.pandas.types import to_arrow_schema
 
-    options = _options(where, topics, starting_timestamp=since_ms, ending_timestamp=until_ms)
+    options = _options(job_input, topics, starting_timestamp=since_ms, ending_timestamp=until_ms)
     names = message_columns()
     schema = spark_schema(names, options)
     shape, arrow = RowShape.of(options, names), to_arrow_schema(schema, timezone="UTC")
@@ -169,12 +172,12 @@ def read_once(
     def read(task: ReadTask) -> Iterator[pa.RecordBatch]:
         return shape.batches(task, arrow)
 
-    return in_workers(spark, plan_batch(options), read, schema)
+    return map_in_workers(spark, plan_batch(options), read, schema)
 
 
 def read_stream(
     spark: SparkSession,
-    where: Where,
+    job_input: JobInput,
     topics: Sequence[str] = (),
     *,
     folder: Path,
@@ -182,81 +185,84 @@ def read_stream(
     allow_loss: bool = False,
     more: Mapping[str, str] | None = None,
 ) -> DataFrame:
-    """The same as a stream, from the first message (or a time) on if its checkpoint is new.
+    """The same as a stream. A new checkpoint starts at the first message, or at a time.
 
-    `folder` is where settings are put that the source must find in a file. Raises BadSettings, BadStore, Unreachable.
+    `folder` gets a file with the settings, for the source. Raises BadSettings, BadStore, Unreachable.
     """
-    check_there(_options(where, topics))
+    check_input(_options(job_input, topics))
     options = {
         "columns": ",".join(message_columns()),
         "startingOffsets": "earliest",
         "failOnDataLoss": "false" if allow_loss else "true",
         "maxBytesPerTrigger": "1g",
         **({"subscribe": ",".join(topics)} if topics else {"subscribePattern": USERS_TOPICS}),
-        **({"namesrv": where.namesrv} if where.namesrv else {"paths": json.dumps(_absolute(where.stores))}),
+        **({"namesrv": job_input.namesrv} if job_input.namesrv else {"paths": json.dumps(_absolute(job_input.stores))}),
         **(more or {}),
     }
     if since_ms is not None:
         options |= {"startingTimestamp": str(since_ms), "startingOffsetsByTimestampStrategy": "latest"}
-    if where.config or where.settings:
-        options["config"] = _conf_file(where, folder)
-    with heard():
+    if job_input.config or job_input.settings:
+        options["config"] = _conf_file(job_input, folder)
+    with from_spark_errors():
         return spark.readStream.format("rocketmq").options(**options).load()
 
 
-def _options(where: Where, topics: Sequence[str], **changes: Any) -> Options:
+def _options(job_input: JobInput, topics: Sequence[str], **changes: Any) -> Options:
     if topics:
-        return where.options(subscribe=tuple(topics), starting_offsets_by_timestamp_strategy="latest", **changes)
+        return job_input.options(subscribe=tuple(topics), starting_offsets_by_timestamp_strategy="latest", **changes)
     pattern = re.compile(USERS_TOPICS)
-    return where.options(subscribe_pattern=pattern, starting_offsets_by_timestamp_strategy="latest", **changes)
+    return job_input.options(subscribe_pattern=pattern, starting_offsets_by_timestamp_strategy="latest", **changes)
 
 
 def _absolute(paths: Sequence[str]) -> list[str]:
-    """Spark's processes may work in another folder than this one."""
+    """Spark's processes may have another working directory."""
     return [path if path.startswith("file:") else str(Path(path).absolute()) for path in paths]
 
 
-def _conf_file(where: Where, folder: Path) -> str:
-    """The settings as one file, those that win at its end."""
-    if not where.settings:
-        return where.config
-    text = Path(where.config).read_text(encoding="utf-8") + "\n" if where.config else ""
+def _conf_file(job_input: JobInput, folder: Path) -> str:
+    """Writes `config` and `settings` into one file; the last value wins."""
+    if not job_input.settings:
+        return job_input.config
+    text = Path(job_input.config).read_text(encoding="utf-8") + "\n" if job_input.config else ""
     path = folder / "broker.conf"
     Files().make_folder(folder)
-    Files().replace_bytes(path, (text + "\n".join(where.settings) + "\n").encode())
+    Files().replace_bytes(path, (text + "\n".join(job_input.settings) + "\n").encode())
     return str(path)
 
 
-def counted(observation: Observation, *names: str) -> dict[str, int]:
-    """What was counted by an action; noughts where Spark knew before it that there is no row, and counted none."""
+def observed_counts(observation: Observation, *names: str) -> dict[str, int]:
+    """The counts of an action; zeros if Spark skipped it because it knew that there are no rows."""
     from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 
     try:
-        found: dict[str, int] = observation.get
-    except Py4JJavaError:  # which is how Spark 4.3 says so
-        found = {}
-    return {name: found.get(name, 0) for name in names}
+        counts: dict[str, int] = observation.get
+    except Py4JJavaError:  # how Spark 4.3 reports a skipped action
+        counts = {}
+    return {name: counts.get(name, 0) for name in names}
 
 
-def _started(writer: DataStreamWriter) -> StreamingQuery:
-    """Under Connect a server starts a Python process for the batches, and gives it ten seconds to come up, which it
-    may miss where much else is running. Nothing has begun then, and the next one finds its files in memory."""
+def _start_query(writer: DataStreamWriter) -> StreamingQuery:
+    """Starts a query, with retries under Connect.
+
+    The Connect server gives a new Python process ten seconds to connect, which is too short on a busy machine. Nothing
+    has run then, and the next process finds its files in memory.
+    """
     from pyspark.errors import PySparkException
 
-    for _ in range(_STARTS - 1):
+    for _ in range(_START_ATTEMPTS - 1):
         try:
             return writer.start()
         except PySparkException as error:
-            if _TOO_LATE not in str(error):
+            if _CONNECT_TIMEOUT not in str(error):
                 raise
     return writer.start()
 
 
 def run_batches(stream: DataFrame, each: Callable[[DataFrame, int], None], checkpoint: Path) -> None:
-    """Runs a function for each micro-batch of what is there now. Raises PenstockError for what ended it."""
-    with heard():
+    """Calls `each` for every micro-batch of the current messages. Raises PenstockError if the query fails."""
+    with from_spark_errors():
         writer = stream.writeStream.foreachBatch(each).option("checkpointLocation", str(checkpoint))
-        query = _started(writer.trigger(availableNow=True))
+        query = _start_query(writer.trigger(availableNow=True))
         try:
             query.awaitTermination()
         finally:

@@ -1,10 +1,9 @@
-"""Dispatch as a stream: queues and index of a store that only appends, built by a Structured Streaming query.
+"""External dispatch: a streaming query that builds queues and index of an append-only store. Needs pyspark.
 
-Each micro-batch is a range of the log (`penstock.pipeline.log_stream`). Workers walk its pieces with the kernels and
-send what they found: where each record goes, and the hashes of its keys. One process, the driver's, builds from that:
-it holds the job's lock, so whatever a worker of a killed driver still does, nobody else writes. What was built is known
-by physical offset and told in the store itself, so Spark's checkpoint is of no importance: it lies in memory, and every
-start goes on where the store says. Needs pyspark.
+Each micro-batch is a range of the published log (`penstock.pipeline.stream`). Workers scan its pieces with the kernels
+and return where each record goes and the hashes of its keys. Only the driver's process writes: it holds the job's lock,
+so leftover workers of a killed driver cannot interfere. Progress is kept in the store by physical offset; every start
+resumes there. Spark's checkpoint does not matter and lies in memory.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import StreamingQueryException
 
 from penstock.errors import BadSettings, PenstockError, StoreFailed
-from penstock.pipeline.errors import said
+from penstock.pipeline.errors import as_user_errors
 from penstock.pipeline.session import is_connect
 from penstock.pipeline.stream import FORMAT, PublishedLog
 from penstock.store.external.builder import Builder
@@ -38,20 +37,20 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("penstock.pipeline")
 
-_IN_MEMORY: Final = Path("/dev/shm")
+_MEMORY_FOLDER: Final = Path("/dev/shm")
 _SCHEMA: Final = "stop long, piece binary"
 
 
 class DispatchReport(msgspec.Struct, frozen=True):
-    """How far a job has come."""
+    """The progress of a job."""
 
     store: str
     start: int
     """The physical offset where it began."""
     position: int
-    """Up to where of the log queues and index are complete."""
+    """The physical offset up to which queues and index are complete."""
     published: int
-    """Up to where the store lets its log be dispatched."""
+    """The physical offset up to which the log may be dispatched."""
     batches: int
 
     @property
@@ -60,9 +59,9 @@ class DispatchReport(msgspec.Struct, frozen=True):
 
 
 class DispatchJob:
-    """A running job. Close it, or use it in a `with` block: the query ends and queues and index are synced."""
+    """A running job, and a context manager. `close` ends the query and syncs queues and index."""
 
-    def __init__(self, builder: Builder, query: StreamingQuery, batches: _Batches, checkpoint: Path) -> None:
+    def __init__(self, builder: Builder, query: StreamingQuery, batches: _BatchBuilder, checkpoint: Path) -> None:
         self._builder = builder
         self._query = query
         self._batches = batches
@@ -70,7 +69,7 @@ class DispatchJob:
         self._report: DispatchReport | None = None
 
     def wait(self, seconds: float | None = None) -> bool:
-        """Waits for the end, or so long; True if it has ended. Raises what ended it as an error of Penstock."""
+        """Waits for the end, or at most `seconds`; True if the job has ended. Raises PenstockError if it failed."""
         try:
             if seconds is None:
                 self._query.awaitTermination()
@@ -78,7 +77,7 @@ class DispatchJob:
             return bool(self._query.awaitTermination(seconds))  # type: ignore[arg-type]
         except (Py4JError, OSError) as error:
             raise StoreFailed(
-                f"Spark is gone ({_sentence(str(error))}); start the job again, it goes on where it was",
+                f"Spark is gone ({_sentence(str(error))}); start the job again; it resumes where it stopped",
                 path=self._builder.layout.root,
             ) from None
         except StreamingQueryException as error:
@@ -94,11 +93,11 @@ class DispatchJob:
     def close(self) -> None:
         """Ends the query after the batch that is being built."""
         self._batches.stopping.set()
-        with self._batches.gate:  # the batch that is under way goes to its end, and none after that
+        with self._batches.gate:  # waits for the current batch; no other starts
             pass
         try:
             self._query.stop()
-        except (Py4JError, OSError):  # Spark is gone already: who ends all processes at once ends it, too
+        except (Py4JError, OSError):  # Spark ended first, such as by a signal to the process group
             log.warning("Spark ended before its query did; what was built is complete")
         self._report = self.report()
         self._builder.close()
@@ -114,23 +113,23 @@ class DispatchJob:
 def dispatch(
     spark: SparkSession, store: str | Path, *, once: bool = False, trigger: float = 0.0, max_bytes: int = 256 << 20
 ) -> DispatchJob:
-    """Starts the job: until it is closed, or with `once` up to what is published now.
+    """Starts the job. It runs until it is closed, or with `once` up to the published position.
 
-    `trigger` is how many seconds lie between the starts of two batches at least. Raises StoreInUse while another job
-    is at work, BadStore if the store does not dispatch externally, StoreFailed, and BadSettings in a Connect session,
-    whose batches another process would build than the one that holds the lock.
+    `trigger` is the minimum number of seconds between the starts of two batches. Raises StoreInUse if another job is
+    running, BadStore if the store does not dispatch externally, StoreFailed, and BadSettings in a Connect session,
+    where another process than the holder of the lock would build.
     """
     if is_connect(spark):
         raise BadSettings(
-            "dispatch is built by the process that runs it, and through Connect that is not this one; name another "
-            "--master than sc://"
+            "dispatch builds in the process that runs it, which is not this one under Connect; use a --master other "
+            "than sc://"
         )
     root = Path(store).absolute()
     builder = Builder.open(root)
-    checkpoint = _new_checkpoint(root)
+    checkpoint = _create_checkpoint(root)
     try:
         spark.dataSource.register(PublishedLog)
-        batches = _Batches(builder)
+        batches = _BatchBuilder(builder)
         ranges = (
             spark.readStream.format(FORMAT)
             .option("path", str(root))
@@ -148,21 +147,21 @@ def dispatch(
         raise
 
 
-def _new_checkpoint(root: Path) -> Path:
-    """An empty folder; those that killed jobs of this store left go. The job's lock is held, so none is in use."""
-    place = _IN_MEMORY if _IN_MEMORY.is_dir() else Path(tempfile.gettempdir())
+def _create_checkpoint(root: Path) -> Path:
+    """Creates an empty folder and removes those of killed jobs of this store. The caller holds the job's lock."""
+    parent = _MEMORY_FOLDER if _MEMORY_FOLDER.is_dir() else Path(tempfile.gettempdir())
     prefix = f"penstock-dispatch-{zlib.crc32(os.fsencode(root)):08x}-"
-    for left in place.glob(f"{prefix}*"):
+    for left in parent.glob(f"{prefix}*"):
         shutil.rmtree(left, ignore_errors=True)
-    return Path(tempfile.mkdtemp(prefix=prefix, dir=place))
+    return Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
 
 
-class _Batches:
-    """Builds what workers found; called by Spark, one batch at a time."""
+class _BatchBuilder:
+    """Builds from the workers' results; Spark calls it, one batch at a time."""
 
     def __init__(self, builder: Builder) -> None:
         self._builder = builder
-        self._work = _work(builder)
+        self._scan_function = _scan_function(builder)
         self.start = builder.position
         self.count = 0
         self.failure: PenstockError | None = None
@@ -173,7 +172,7 @@ class _Batches:
         with self.gate:
             if self.stopping.is_set():
                 return
-            found = ranges.mapInArrow(self._work, _SCHEMA).collect()
+            found = ranges.mapInArrow(self._scan_function, _SCHEMA).collect()
             if not found:
                 return
             pieces = [decode_piece(bytes(row.piece)) for row in found if row.piece]
@@ -188,12 +187,12 @@ class _Batches:
                 raise
 
 
-def _work(builder: Builder) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """What a worker does with the ranges that it is given. Holds nothing but values, because it is pickled."""
+def _scan_function(builder: Builder) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """The function that workers run on ranges. It closes over plain values, because it is pickled."""
     settings = builder.settings
     folder, size, levels = builder.layout.commit_log, settings.mapped_file_size_commit_log, settings.delay_levels
 
-    def work(ranges: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def scan_ranges(ranges: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa
 
         def row(stop: int, piece: bytes) -> pa.RecordBatch:
@@ -201,17 +200,17 @@ def _work(builder: Builder) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.
 
         for batch in ranges:
             for each in batch.to_pylist():
-                yield row(each["stop"], b"")  # so that a range is known in which nothing begins
-                with said():
-                    place = LogRange(folder, size, each["start"], each["stop"], each["exact"], levels)
-                    for piece in scan(place):
+                yield row(each["stop"], b"")  # reports a range in which no record begins
+                with as_user_errors():
+                    log_range = LogRange(folder, size, each["start"], each["stop"], each["exact"], levels)
+                    for piece in scan(log_range):
                         yield row(each["stop"], encode_piece(piece))
 
-    return work
+    return scan_ranges
 
 
 def _sentence(text: str) -> str:
-    """The line of Spark's error that says what went wrong."""
+    """The line of Spark's error with the cause."""
     lines: list[Any] = [line.strip() for line in text.splitlines() if line.strip()]
     return next(
         (line.partition("rocketmq: ")[2] for line in lines if "rocketmq: " in line), lines[0] if lines else text
@@ -219,6 +218,6 @@ def _sentence(text: str) -> str:
 
 
 def end_session(spark: SparkSession) -> None:
-    """Ends a session that may be gone already."""
+    """Stops a session that may have ended already."""
     with contextlib.suppress(Py4JError, OSError):
         spark.stop()

@@ -1,6 +1,6 @@
-"""How far consumer groups are behind: by group, topic and queue, in messages and in time; and which queues are stuck.
+"""Consumer lag by group, topic and queue, in messages and in time; and which queues are stuck.
 
-From a store's files, or from the brokers of a cluster. Nothing but offsets and a few store times is read.
+From a store's files, or from the brokers of a cluster. Reads only offsets and a few store times.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from penstock.errors import Refused
-from penstock.pipeline.jobs.common import Where
+from penstock.pipeline.jobs.common import JobInput
 from penstock.store.config_files import ConfigFiles
 from penstock.store.readonly.store_folder import StoreFolder
 
@@ -30,8 +30,8 @@ SCHEMA: Final = (
 )
 
 
-class Behind(msgspec.Struct, frozen=True, kw_only=True):
-    """How far one group is in one queue. Times are epoch milliseconds of storing, 0 where nothing is known."""
+class QueueLag(msgspec.Struct, frozen=True, kw_only=True):
+    """The lag of one group in one queue. Times are store times in epoch milliseconds, 0 if unknown."""
 
     broker: str
     group: str
@@ -44,43 +44,43 @@ class Behind(msgspec.Struct, frozen=True, kw_only=True):
     oldest_unread_ms: int
     newest_ms: int
     stuck: bool = False
-    """Others of the topic's queues go on, and this one has had an unread message for longer than ten minutes."""
+    """The group consumes from the topic's other queues, but has left a message here unread for over ten minutes."""
 
     @property
     def behind(self) -> int:
-        """Messages that are there and not consumed."""
+        """Existing messages that are not consumed."""
         return max(self.max_offset - max(self.consumer_offset, self.min_offset), 0)
 
     @property
     def gone(self) -> int:
-        """Messages that were deleted before the group had consumed them."""
+        """Messages that were deleted before the group consumed them."""
         return max(self.min_offset - self.consumer_offset, 0)
 
     @property
     def behind_ms(self) -> int:
-        """From the oldest message that is not consumed to the newest."""
+        """The time from the oldest unread message to the newest."""
         known = self.oldest_unread_ms and self.newest_ms
         return max(self.newest_ms - self.oldest_unread_ms, 0) if self.behind and known else 0
 
 
-def lag(where: Where, group: str = "") -> list[Behind]:
-    """All groups, or one. Raises BadSettings, BadStore, Unreachable."""
-    where.check()
-    if where.namesrv:
-        return mark_stuck(_of_cluster(where.namesrv, group))
-    found: list[Behind] = []
-    for broker, folder in where.folders().items():
-        found += _of_store(broker, folder, group)
+def lag(job_input: JobInput, group: str = "") -> list[QueueLag]:
+    """The lag of all groups, or of one. Raises BadSettings, BadStore, Unreachable."""
+    job_input.check()
+    if job_input.namesrv:
+        return mark_stuck(_cluster_lag(job_input.namesrv, group))
+    found: list[QueueLag] = []
+    for broker, folder in job_input.folders().items():
+        found += _store_lag(broker, folder, group)
     return mark_stuck(found)
 
 
-def lag_frame(spark: SparkSession, rows: Sequence[Behind]) -> DataFrame:
+def lag_frame(spark: SparkSession, rows: Sequence[QueueLag]) -> DataFrame:
     """The same as a DataFrame."""
     return spark.createDataFrame([_row(each) for each in rows], _spark_schema())
 
 
 def _spark_schema() -> StructType:
-    """Made here and not by Spark, which may not be asked where tables are being defined."""
+    """Built without Spark's parser, which cannot be called while a pipeline defines its tables."""
     from pyspark.sql.types import BooleanType, IntegerType, LongType, StringType, StructField, StructType, TimestampType
 
     kinds = (StringType(), IntegerType(), LongType(), TimestampType(), BooleanType())
@@ -88,19 +88,19 @@ def _spark_schema() -> StructType:
     return StructType([StructField(name, by_name[kind]) for name, kind in map(str.split, SCHEMA.split(", "))])
 
 
-def _row(each: Behind) -> tuple[object, ...]:
+def _row(each: QueueLag) -> tuple[object, ...]:
     from datetime import UTC, datetime
 
-    def moment(milliseconds: int) -> datetime | None:
+    def as_datetime(milliseconds: int) -> datetime | None:
         return datetime.fromtimestamp(milliseconds / 1000, UTC) if milliseconds > 0 else None
 
-    places = each.broker, each.group, each.topic, each.queue_id, each.min_offset, each.max_offset, each.consumer_offset
-    times = moment(each.last_consumed_ms), moment(each.oldest_unread_ms), moment(each.newest_ms)
-    return (*places, each.behind, each.gone, each.behind_ms, *times, each.stuck)
+    queue = each.broker, each.group, each.topic, each.queue_id, each.min_offset, each.max_offset, each.consumer_offset
+    times = as_datetime(each.last_consumed_ms), as_datetime(each.oldest_unread_ms), as_datetime(each.newest_ms)
+    return (*queue, each.behind, each.gone, each.behind_ms, *times, each.stuck)
 
 
-def mark_stuck(rows: Sequence[Behind]) -> list[Behind]:
-    """Marks the queues in which a group stands still while it goes on in others of the same topic."""
+def mark_stuck(rows: Sequence[QueueLag]) -> list[QueueLag]:
+    """Marks queues in which a group makes no progress while it consumes from others of the topic."""
     newest: dict[tuple[str, str], int] = {}
     for each in rows:
         key = each.group, each.topic
@@ -115,7 +115,7 @@ def mark_stuck(rows: Sequence[Behind]) -> list[Behind]:
     ]
 
 
-def _of_store(broker: str, folder: StoreFolder, group: str) -> list[Behind]:
+def _store_lag(broker: str, folder: StoreFolder, group: str) -> list[QueueLag]:
     offsets = ConfigFiles(folder.files, folder.layout.config).consumer_offsets.read().table.offsets
     found = []
     with folder.view().store as store:
@@ -125,7 +125,7 @@ def _of_store(broker: str, folder: StoreFolder, group: str) -> list[Behind]:
         for (topic, name), queues in offsets.items():
             if group and name != group:
                 continue
-            # a queue without an offset counts from 0, as a broker counts it: nobody has consumed from it
+            # a queue without an offset counts from 0, as in a broker: the group has not consumed from it
             for queue_id, consumed in {**dict.fromkeys(there.get(topic, ()), 0), **queues}.items():
                 low, high = max(store.min_offset(topic, queue_id), 0), store.max_offset(topic, queue_id)
 
@@ -133,7 +133,7 @@ def _of_store(broker: str, folder: StoreFolder, group: str) -> list[Behind]:
                     return max(store.store_time(topic, queue_id, offset), 0)
 
                 found.append(
-                    Behind(
+                    QueueLag(
                         broker=broker,
                         group=name,
                         topic=topic,
@@ -149,29 +149,29 @@ def _of_store(broker: str, folder: StoreFolder, group: str) -> list[Behind]:
     return found
 
 
-def _of_cluster(namesrv: str, group: str) -> list[Behind]:
+def _cluster_lag(namesrv: str, group: str) -> list[QueueLag]:
     from penstock.client.sync import Admin, PullConsumer
 
-    found: list[Behind] = []
+    found: list[QueueLag] = []
     with Admin(namesrv) as admin, PullConsumer("TOOLS_CONSUMER", namesrv) as reader:
         for name in [group] if group else sorted(admin.groups.configs()):
-            found += _of_group(admin, reader, name)
+            found += _group_lag(admin, reader, name)
     return found
 
 
-def _of_group(admin: Admin, reader: PullConsumer, group: str) -> list[Behind]:
+def _group_lag(admin: Admin, reader: PullConsumer, group: str) -> list[QueueLag]:
     try:
         progress = admin.groups.progress(group)
     except Refused:  # a group that has never consumed has no progress
         return []
     found = []
-    stands = {topic: admin.topics.stats(topic) for topic in {each.queue.topic for each in progress.queues}}
+    stats = {topic: admin.topics.stats(topic) for topic in {each.queue.topic for each in progress.queues}}
     for each in progress.queues:
-        stand = stands[each.queue.topic].get(each.queue)
-        low = 0 if stand is None else stand.min_offset
+        queue_stats = stats[each.queue.topic].get(each.queue)
+        low = 0 if queue_stats is None else queue_stats.min_offset
         first = max(each.consumer_offset, low)
         found.append(
-            Behind(
+            QueueLag(
                 broker=each.queue.broker_name,
                 group=group,
                 topic=each.queue.topic,
@@ -181,7 +181,7 @@ def _of_group(admin: Admin, reader: PullConsumer, group: str) -> list[Behind]:
                 consumer_offset=each.consumer_offset,
                 last_consumed_ms=max(each.last_timestamp, 0),
                 oldest_unread_ms=_time_at(reader, each.queue, first) if first < each.broker_offset else 0,
-                newest_ms=0 if stand is None else stand.last_update_timestamp,
+                newest_ms=0 if queue_stats is None else queue_stats.last_update_timestamp,
             )
         )
     return found

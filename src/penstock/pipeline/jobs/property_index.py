@@ -1,9 +1,9 @@
-"""An index over properties, in Parquet: a new kind of derived data, built from the log as it grows.
+"""An index over properties in Parquet: an example of derived data that follows the log. Needs pyspark.
 
-The worked example of what external dispatch is good for. A row is one property of one message: topic, queue, queue
-offset, physical offset, store time, name and value. Each micro-batch is a range of the log, each piece of it one file
-named by its range, written whole and renamed; what a killed batch left is removed by the one that runs in its place, so
-every property is there once. Spark's checkpoint, in the same folder, says where the query is. Needs pyspark.
+A row is one property of one message: topic, queue, queue offset, physical offset, store time, name and value. Each
+micro-batch is a range of the log; each of its pieces becomes one file named by its range, written under a temporary
+name and renamed. A replayed batch first removes what a killed one left, so every property is there once. Spark's
+checkpoint, in the same folder, keeps the position.
 """
 
 from __future__ import annotations
@@ -19,9 +19,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as parquet
 
 from penstock.errors import BadStore
-from penstock.pipeline.errors import said
-from penstock.pipeline.store_tasks import LogTask
-from penstock.pipeline.store_tasks import StorePaths as StoreFiles
+from penstock.pipeline.errors import as_user_errors
+from penstock.pipeline.store_tasks import LogTask, StorePaths
 from penstock.pipeline.stream import FORMAT, PublishedLog
 from penstock.store.external.agreement import DispatchAgreement, read_agreement, read_mark
 from penstock.store.io import Files
@@ -53,7 +52,7 @@ _NAME: Final = re.compile(r"(\d{20})-(\d{20})\.parquet")
 def property_index(
     spark: SparkSession, store: str | Path, target: str | Path, *, once: bool = False, trigger: float = 0.0
 ) -> StreamingQuery:
-    """Starts the query that keeps the index in folder `target`; with `once` it ends at what is published now.
+    """Starts the query that maintains the index in folder `target`; with `once` it ends at the published position.
 
     `spark.read.parquet(target)` reads it at any time. Raises BadStore if the store does not dispatch externally.
     """
@@ -72,11 +71,11 @@ def property_index(
         .option("pieces", str(os.cpu_count() or 2))
         .load()
     )
-    work = _work(root, terms, folder)
+    write = _write_function(root, terms, folder)
 
     def build(batch: DataFrame, number: int) -> None:
-        _clear(batch, folder)
-        batch.mapInArrow(work, "rows long").collect()
+        _remove_leftovers(batch, folder)
+        batch.mapInArrow(write, "rows long").collect()
 
     checkpoint = (folder / "_checkpoint").as_uri()
     writer = ranges.writeStream.foreachBatch(build).option("checkpointLocation", checkpoint)
@@ -87,8 +86,8 @@ def _log_folder(root: Path, terms: DispatchAgreement) -> Path:
     return Path(terms.commit_log) if terms.commit_log else root / "commitlog"
 
 
-def _clear(batch: DataFrame, folder: Path) -> None:
-    """Removes what an earlier run of the same batch has left: its pieces may have been others."""
+def _remove_leftovers(batch: DataFrame, folder: Path) -> None:
+    """Removes the files of an earlier run of the same batch: its pieces may have differed."""
     ranges = batch.collect()
     begin, end = min((row.start for row in ranges), default=0), max((row.stop for row in ranges), default=0)
     for path in folder.glob("*.parquet"):
@@ -97,23 +96,23 @@ def _clear(batch: DataFrame, folder: Path) -> None:
             path.unlink()
 
 
-def _work(
+def _write_function(
     root: Path, terms: DispatchAgreement, folder: Path
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """What a worker does: a file for each range, and how many rows it has."""
+    """The function that workers run: writes a file per range and yields its number of rows."""
 
-    def work(ranges: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def write(ranges: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in ranges:
             for each in batch.to_pylist():
-                with said():
+                with as_user_errors():
                     rows = write_range(root, terms, folder, each["start"], each["stop"])
                 yield pa.RecordBatch.from_arrays([pa.array([rows])], ["rows"])
 
-    return work
+    return write
 
 
 def write_range(root: Path, terms: DispatchAgreement, folder: Path, start: int, stop: int) -> int:
-    """Writes the file of one range of the log; the same range gives the same file. Returns how many rows it has."""
+    """Writes the file of one range of the log and returns its number of rows. Deterministic."""
     tables = [SCHEMA.empty_table(), *properties_of(root, terms, start, stop)]
     table = pa.concat_tables(tables)
     path = folder / f"{start:020d}-{stop:020d}.parquet"
@@ -124,12 +123,12 @@ def write_range(root: Path, terms: DispatchAgreement, folder: Path, start: int, 
 
 
 def properties_of(root: Path, terms: DispatchAgreement, start: int, stop: int) -> Iterator[pa.Table]:
-    """The properties of the records that begin in a range of the log, a row each."""
+    """The properties of the records that begin in a range of the log, one row each."""
     mark = read_mark(Files(), Layout(root, root / "commitlog").dispatch_end)
     end = stop if mark is None else max(mark.position, stop)
     log = _log_folder(root, terms)
-    place = StoreFiles("", str(log), "", terms.sizes.commit_log, terms.sizes.consume_queue, start, end)
-    for page in LogTask(place, start, stop, False).pages([*COLUMNS, "properties"]):
+    paths = StorePaths("", str(log), "", terms.sizes.commit_log, terms.sizes.consume_queue, start, end)
+    for page in LogTask(paths, start, stop, False).pages([*COLUMNS, "properties"]):
         pairs = page.batch.column("properties").cast(_PAIRS)
         rows, flat = pc.list_parent_indices(pairs), pc.list_flatten(pairs)
         columns = [page.batch.column(name).take(rows) for name in COLUMNS]

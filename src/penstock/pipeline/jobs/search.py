@@ -1,9 +1,7 @@
-"""Which messages a search wants: by what they hold, compared column by column. Pure; needs pyarrow; runs on workers.
+"""Finds messages: by key through the index; by id, body, property, tag and time by scanning. Needs pyspark and pyarrow.
 
-Finding messages: by key through the index, and by id, body, property, tag and time by looking at all of them.
-
-Nothing is left out silently: what could not be read comes back as a row that says so in `_corrupt`, and `Coverage` has
-what was searched and what is not there any more.
+Nothing is skipped silently: an unreadable message comes back as a row with the reason in `_corrupt`, and `Coverage`
+says what was searched and what retention has deleted. Matching is pure and runs on workers, column by column.
 """
 
 from __future__ import annotations
@@ -20,23 +18,26 @@ import pyarrow.compute as pc
 
 from penstock.errors import BadSettings
 from penstock.format.message_id import decode_message_id
-from penstock.pipeline.jobs.common import Where
+from penstock.pipeline.jobs.common import JobInput
 from penstock.pipeline.options import EARLIEST, Options
-from penstock.pipeline.plan import choose_queues, ends, open_place, plan, spans_between, starts
+from penstock.pipeline.plan import choose_queues, end_offsets, open_source, plan, spans_between, start_offsets
 from penstock.pipeline.ranges import OffsetRange, ReadTask
 from penstock.pipeline.rows import RowShape
-from penstock.pipeline.session import in_workers
+from penstock.pipeline.session import map_in_workers
 from penstock.pipeline.source import known_columns, spark_schema
-from penstock.pipeline.store_source import LOG, StorePlace
+from penstock.pipeline.store_source import LOG, StoreSource
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+
+# -- the query -------------------------------------------------------------------------------------------------------
+
 Mask = npt.NDArray[np.bool_]
 
 
-class Wanted(msgspec.Struct, frozen=True, kw_only=True):
-    """What a message must have; all of it. Times are epoch milliseconds of storing, the end exclusive."""
+class SearchQuery(msgspec.Struct, frozen=True, kw_only=True):
+    """Conditions on a message; all must hold. Times are store times in epoch milliseconds, the end exclusive."""
 
     topic: str = ""
     keys: tuple[str, ...] = ()
@@ -47,17 +48,17 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     pattern: str = ""
     """A regular expression that matches somewhere in the body."""
     json: tuple[tuple[str, str], ...] = ()
-    """(path, value): the body is JSON, and what lies at the path is the value, as JSON or as text."""
+    """(path, value): the body is JSON with this value at the path, as JSON or as text."""
     properties: tuple[tuple[str, str], ...] = ()
     tag: str = ""
     since_ms: int | None = None
     until_ms: int | None = None
 
     def check(self) -> None:
-        """Raises BadSettings for what cannot be searched for."""
-        if self == Wanted():
+        """Raises BadSettings for conditions that are missing or invalid."""
+        if self == SearchQuery():
             raise BadSettings(
-                "what is to be found? Give one of --key, --id, --text, --regex, --property, --tag, --since and --until"
+                "nothing to search for: give one of --key, --id, --text, --regex, --property, --tag, --since, --until"
             )
         if self.pattern:
             try:
@@ -70,20 +71,20 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
             raise BadSettings("the search ends before it begins: --until must be later than --since")
 
     def matches(self, batch: pa.RecordBatch) -> Mask:
-        """Which rows have all of it. The batch has the columns of messages, with bodies unpacked."""
+        """Which rows match. The batch has the columns of messages, with bodies unpacked."""
         mask = np.ones(batch.num_rows, np.bool_)
         if self.topic:
-            mask &= _true(pc.equal(batch.column("topic"), self.topic))
+            mask &= _mask(pc.equal(batch.column("topic"), self.topic))
         if self.tag:
-            mask &= _true(pc.equal(batch.column("tags"), self.tag))
+            mask &= _mask(pc.equal(batch.column("tags"), self.tag))
         if self.msg_id:
-            mask &= _true(pc.equal(batch.column("msg_id"), self.msg_id.upper()))
+            mask &= _mask(pc.equal(batch.column("msg_id"), self.msg_id.upper()))
         mask &= self._in_time(batch)
         for name, value in self.properties:
-            mask &= _true(pc.equal(pc.map_lookup(batch.column("properties"), name, "first"), value))
+            mask &= _mask(pc.equal(pc.map_lookup(batch.column("properties"), name, "first"), value))
         bodies = batch.column("body")
         if self.text and mask.any():
-            mask &= _true(pc.match_substring(bodies, self.text.encode()))
+            mask &= _mask(pc.match_substring(bodies, self.text.encode()))
         if (self.pattern or self.json) and mask.any():
             mask[np.flatnonzero(mask)] = [self._body_matches(bodies[row].as_py()) for row in np.flatnonzero(mask)]
         return mask
@@ -105,131 +106,138 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
             document = msgspec.json.decode(body)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             return False
-        return all(_is(at_path(document, path), value) for path, value in self.json)
+        return all(_equals(at_path(document, path), value) for path, value in self.json)
 
 
-def _true(column: pa.Array) -> Mask:
+def _mask(column: pa.Array) -> Mask:
     return np.asarray(column.fill_null(False).to_numpy(zero_copy_only=False))
 
 
-class _Nothing:
-    """What lies where nothing lies: not even null."""
+class _Missing:
+    """A path that does not exist, as opposed to null."""
 
 
 def at_path(document: Any, path: str) -> Any:
-    """What lies at `a.b.0`, or `$.a.b[0]`, in a JSON document."""
+    """The value at `a.b.0`, or `$.a.b[0]`, in a JSON document."""
     for step in re.findall(r"[^.\[\]$]+", path):
         if isinstance(document, dict) and step in document:
             document = document[step]
         elif isinstance(document, list) and step.isdecimal() and int(step) < len(document):
             document = document[int(step)]
         else:
-            return _Nothing()
+            return _Missing()
     return document
 
 
-def _is(found: Any, value: str) -> bool:
-    if isinstance(found, _Nothing):
+def _equals(found: Any, value: str) -> bool:
+    if isinstance(found, _Missing):
         return False
     if isinstance(found, str):
         return found == value
     try:
-        wanted = msgspec.json.decode(value)
+        query = msgspec.json.decode(value)
     except msgspec.DecodeError:
         return False
-    return type(found) is type(wanted) and found == wanted
+    return type(found) is type(query) and found == query
 
+
+# -- the job ---------------------------------------------------------------------------------------------------------
 
 CORRUPT: Final = "_corrupt"
 
 
 class Coverage(msgspec.Struct, frozen=True):
-    """What a search goes over."""
+    """What a search covers."""
 
     places: list[OffsetRange]
     """Ranges of queues, or of logs (their topic is empty)."""
     gone: dict[str, int]
-    """How many messages of a queue, or bytes of a log, are not there any more: nobody can search them."""
+    """Deleted messages of each queue, or bytes of each log, that cannot be searched."""
     through_index: bool
-    """Whether only what the index proposes is looked at."""
+    """Whether only the candidates from the index are read."""
 
 
 class SearchResult(msgspec.Struct, frozen=True):
-    """What a search gives: rows with the columns of messages and `_corrupt`."""
+    """The matching rows, with the columns of messages and `_corrupt`."""
 
     frame: DataFrame
     coverage: Coverage
 
 
-class _Look:
-    """What a worker does with one task. Pickled."""
+class _TaskSearch:
+    """Filters the rows of one task on a worker. Pickled."""
 
-    def __init__(self, shape: RowShape, wanted: Wanted, schema: pa.Schema) -> None:
-        self._shape, self._wanted, self._schema = shape, wanted, schema
+    def __init__(self, shape: RowShape, query: SearchQuery, schema: pa.Schema) -> None:
+        self._shape, self._query, self._schema = shape, query, schema
 
     def __call__(self, task: ReadTask) -> Iterator[pa.RecordBatch]:
         for batch in self._shape.batches(task, self._schema):
             unread = batch.column(CORRUPT).is_valid().to_numpy(zero_copy_only=False)
-            hits = self._wanted.matches(batch) | unread
+            hits = self._query.matches(batch) | unread
             if hits.any():
                 yield batch.filter(pa.array(np.asarray(hits)))
 
 
-def search(spark: SparkSession, wanted: Wanted, where: Where) -> SearchResult:
+def search(spark: SparkSession, query: SearchQuery, job_input: JobInput) -> SearchResult:
     """Searches stores, or a cluster. Raises BadSettings, BadStore, Unreachable."""
     from pyspark.sql.pandas.types import to_arrow_schema
 
-    wanted.check()
-    where.check()
-    options = _options(wanted, where)
-    tasks, coverage = _plan(options, wanted)
+    query.check()
+    job_input.check()
+    options = _options(query, job_input)
+    tasks, coverage = _plan(options, query)
     names = list(known_columns(options))
     schema = spark_schema(names, options)
     shape = RowShape.of(options, names)
-    look = _Look(shape, wanted, to_arrow_schema(schema, timezone="UTC"))
-    return SearchResult(in_workers(spark, tasks, look, schema), coverage)
+    search_task = _TaskSearch(shape, query, to_arrow_schema(schema, timezone="UTC"))
+    return SearchResult(map_in_workers(spark, tasks, search_task, schema), coverage)
 
 
-def _options(wanted: Wanted, where: Where) -> Options:
-    """With a topic, its queues; without one, the log, which holds all of them. A cluster is read by queue."""
-    if wanted.topic:
-        return where.options(topic=wanted.topic, keys=wanted.keys)
-    if where.namesrv:
-        return where.options(subscribe_pattern=re.compile(".*"), keys=wanted.keys)
-    return where.options(order="log", keys=wanted.keys)
+def _options(query: SearchQuery, job_input: JobInput) -> Options:
+    """Reads a topic's queues; without a topic the log, or all queues of a cluster."""
+    if query.topic:
+        return job_input.options(topic=query.topic, keys=query.keys)
+    if job_input.namesrv:
+        return job_input.options(subscribe_pattern=re.compile(".*"), keys=query.keys)
+    return job_input.options(order="log", keys=query.keys)
 
 
-def _plan(options: Options, wanted: Wanted) -> tuple[list[ReadTask], Coverage]:
-    place = open_place(options)
+def _plan(options: Options, query: SearchQuery) -> tuple[list[ReadTask], Coverage]:
+    source = open_source(options)
     try:
-        queues = choose_queues(place, options)
+        queues = choose_queues(source, options)
         spans = spans_between(
-            place, starts(place, queues, options, otherwise=EARLIEST), ends(place, queues, options), options
+            source,
+            start_offsets(source, queues, options, otherwise=EARLIEST),
+            end_offsets(source, queues, options),
+            options,
         )
-        gone = {f"{q.broker}/{q.topic}/{q.queue_id}": place.bounds(q)[0] for q in queues if place.bounds(q)[0] > 0}
-        through_index = bool(wanted.keys and wanted.topic) and isinstance(place, StorePlace)
-        if through_index and isinstance(place, StorePlace):
-            tasks = place.key_tasks(wanted.keys, spans)
+        gone = {f"{q.broker}/{q.topic}/{q.queue_id}": source.bounds(q)[0] for q in queues if source.bounds(q)[0] > 0}
+        through_index = bool(query.keys and query.topic) and isinstance(source, StoreSource)
+        if through_index and isinstance(source, StoreSource):
+            tasks = source.key_tasks(query.keys, spans)
         else:
-            tasks = plan(place, spans, options)
+            tasks = plan(source, spans, options)
         return tasks, Coverage(spans, gone, through_index)
     finally:
-        place.close()
+        source.close()
 
 
 def describe(coverage: Coverage) -> list[str]:
-    """What was searched and what was not, one sentence each."""
+    """What was searched and what was not, as sentences."""
     logs = [span for span in coverage.places if span.queue.topic == LOG]
     queues = [span for span in coverage.places if span.queue.topic != LOG]
-    said = []
+    sentences = []
     if coverage.through_index:
-        said.append(f"searched through the index of {len({span.queue.broker for span in queues})} stores")
+        sentences.append(f"searched through the index of {len({span.queue.broker for span in queues})} stores")
     elif logs:
-        said.append(f"searched {sum(span.count for span in logs)} bytes of {len(logs)} logs, with every topic in them")
+        sentences.append(
+            f"searched {sum(span.count for span in logs)} bytes of {len(logs)} logs, with every topic in them"
+        )
     else:
-        said.append(f"searched {sum(span.count for span in queues)} messages of {len(queues)} queues")
+        sentences.append(f"searched {sum(span.count for span in queues)} messages of {len(queues)} queues")
     if coverage.gone:
         count = sum(coverage.gone.values())
-        what = "bytes" if logs else "messages"
-        said.append(f"not searched: {count} {what} of {len(coverage.gone)} that retention has deleted")
-    return said
+        what, kind = ("bytes", "logs") if logs else ("messages", "queues")
+        sentences.append(f"not searched: {count} {what} of {len(coverage.gone)} {kind}, deleted by retention")
+    return sentences

@@ -1,22 +1,12 @@
-"""Counting messages by topic, queue, tag, producer, day and hour: what one piece of a log adds up to, and sums of that.
+"""Disk usage: messages and bytes by topic, queue, tag, producer, day and hour; growth, and the days left.
 
-A tally is small whatever the log's size, so only tallies travel. Sizes of records are counted in classes that are nine
-per cent wide, from which percentiles are told to that precision. Pure.
+Scans the log itself, so prepared and rolled-back records and topics without queues count too. Each worker counts a
+range of the log; a tally is small whatever the log's size, and only tallies travel. Sizes of records are counted in
+classes that are nine per cent wide, which is the precision of percentiles.
 
-
-Counts the records of a log into a tally, some at a time.
-
-Records are numbered by what they are counted by, a few thousand at once so that their bytes are still in the cache, and
-added up many thousands at once. Memory: that, and the keys there are. One thread.
-
-
-Who fills the disk: messages and bytes by topic, queue, tag, producer, day and hour; growth, and how long it lasts.
-
-Goes over the log itself, so prepared and rolled-back records and topics without queues count too. Each worker counts
-its piece of the log; only counts travel.
-
-
-The usage of stores as one page with charts, which needs nothing but itself: no script, no font, no network.
+`LogCounter` numbers records by what they are counted by, a few thousand at once so that their bytes stay in the CPU
+cache, and sums many thousands at once. Its memory is that, and the distinct keys. Not thread-safe. `page` renders the
+result as one self-contained HTML page.
 """
 
 from __future__ import annotations
@@ -36,22 +26,25 @@ from penstock.format.hosts import decode_host
 from penstock.format.kernels import Buffer, Ints, Longs, Rows
 from penstock.format.sys_flag import BORN_HOST_V6
 from penstock.pipeline.charts import BARS, bars, document, table, units
-from penstock.pipeline.jobs.common import Where
-from penstock.pipeline.ranges import OffsetRange, TaskLimits, cut, size_of_pieces
+from penstock.pipeline.jobs.common import JobInput
+from penstock.pipeline.ranges import OffsetRange, TaskLimits, piece_size_for, split_ranges
 from penstock.pipeline.session import gather, parallelism
-from penstock.pipeline.store_source import StorePlace
+from penstock.pipeline.store_source import StoreSource
 from penstock.pipeline.store_tasks import LogTask
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+
+# -- counts ----------------------------------------------------------------------------------------------------------
+
 _PER_OCTAVE: Final = 8
 CLASSES: Final = 32 * _PER_OCTAVE
-"""How many classes of sizes there are."""
+"""The number of size classes."""
 
 
 class Key(msgspec.Struct, frozen=True, order=True):
-    """What was counted together; what a kind of count does not tell apart is empty."""
+    """What was counted together; fields that this kind of count ignores are empty."""
 
     by: str
     store: str
@@ -60,11 +53,11 @@ class Key(msgspec.Struct, frozen=True, order=True):
     tag: str = ""
     host: str = ""
     hour: int = -1
-    """Hours since 1970, in UTC; of a day, its first hour."""
+    """Hours since 1970 in UTC; for a day, its first hour."""
 
 
 class Count(msgspec.Struct):
-    """How many messages, how many bytes in the log, from when to when, and how large."""
+    """Messages, bytes in the log, first and last store time, and size classes."""
 
     messages: int = 0
     size: int = 0
@@ -81,7 +74,7 @@ class Count(msgspec.Struct):
             self.classes[number] = self.classes.get(number, 0) + count
 
     def percentile(self, share: float) -> int:
-        """A size that this share of the messages does not exceed, at most nine per cent too large."""
+        """The size that this share of the messages does not exceed; up to nine per cent too large."""
         wanted, seen = share * self.messages, 0
         for number in sorted(self.classes):
             seen += self.classes[number]
@@ -91,11 +84,11 @@ class Count(msgspec.Struct):
 
 
 class KeyCounts(msgspec.Struct):
-    """Counts by key. Adding is commutative, so pieces may come in any order."""
+    """Counts by key. Merging is commutative, so pieces may arrive in any order."""
 
     counts: list[tuple[Key, Count]] = []
     flaws: int = 0
-    """Places where no record could be read."""
+    """Positions where no record could be read."""
 
 
 def _class_of(sizes: Ints) -> Longs:
@@ -107,7 +100,7 @@ _CLASS_OF_SMALL: Final = _class_of(np.arange(1 << 16, dtype=np.int32))
 
 
 def size_class(sizes: Ints) -> Longs:
-    """The class of a size: all up to its end and above the end of the class before."""
+    """The class of each size: the first whose end is not smaller."""
     if len(sizes) and sizes.min() >= 0 and sizes.max() < len(_CLASS_OF_SMALL):
         return np.asarray(_CLASS_OF_SMALL[sizes])
     return _class_of(sizes)
@@ -129,8 +122,10 @@ def merge(tallies: Iterable[KeyCounts]) -> KeyCounts:
     return KeyCounts(sorted(sums.items(), key=lambda each: each[0]), flaws)
 
 
-_ROWS_ADDED_UP: Final = 1 << 16
-_CODES_IN_A_TABLE: Final = 1 << 20
+# -- counting --------------------------------------------------------------------------------------------------------
+
+_SUM_ROWS: Final = 1 << 16
+_MAX_TABLE_CODES: Final = 1 << 20
 _HOUR_MS: Final = 3_600_000
 _MAX_MS: Final = (2**63 - 1) // 1000
 _BORN_HOST_AT: Final = 48
@@ -145,11 +140,11 @@ _FIELDS: Final = (
     "size",
 )
 Texts = tuple[Longs, Ints]
-"""Where texts lie in the data, and how long they are."""
+"""Positions and lengths of texts in the data."""
 
 
-class Counting:
-    """`add` records, in any order; then ask for their `tally`."""
+class LogCounter:
+    """Counts records: `add` them in any order, then call `tally`."""
 
     def __init__(self, store: str) -> None:
         self._store = store
@@ -157,16 +152,16 @@ class Counting:
         self._queues, self._tags, self._hosts, self._hours = (_Groups() for _ in range(4))
         self._times: list[Longs] = []
         self._sizes: list[Ints] = []
-        self._waiting = 0
+        self._pending = 0
 
     def add(self, data: Buffer, starts: Longs, rows: Rows) -> None:
-        """Takes records: the bytes of a log file, where in them the records begin, and their rows."""
+        """Counts records: bytes of a log file, the positions of the records in them, and their rows."""
         if not len(rows):
             return
         field: dict[str, Any] = dict(zip(_FIELDS, kernels.row_fields(rows, _FIELDS), strict=True))
         view, nothing = kernels.view_of(data), np.zeros(len(rows), np.int64)
         none: Texts = nothing, np.zeros(len(rows), np.int32)
-        times = _moments(field["store_timestamp"])
+        times = _valid_times(field["store_timestamp"])
 
         names: Texts = starts + field["topic_at"], field["topic_length"]
         numbers, firsts = kernels.number_groups(data, *names, nothing)
@@ -183,17 +178,17 @@ class Counting:
         hosts: Texts = starts + _BORN_HOST_AT, np.where(wide, np.int32(16), np.int32(4))
         self._hosts.add(data, hosts, topics, topics, lambda row: _bytes(view, hosts, row))
         hours = times // _HOUR_MS
-        self._hours.add(b"", none, shifted | _numbered(hours, none), topics, lambda row: int(hours[row]))
+        self._hours.add(b"", none, shifted | _hour_numbers(hours, none), topics, lambda row: int(hours[row]))
 
         self._times.append(times)
         self._sizes.append(field["size"])
-        self._waiting += len(rows)
-        if self._waiting >= _ROWS_ADDED_UP:
-            self._add_up()
+        self._pending += len(rows)
+        if self._pending >= _SUM_ROWS:
+            self._sum_pending()
 
     def tally(self) -> KeyCounts:
-        """What has been counted so far."""
-        self._add_up()
+        """The counts so far."""
+        self._sum_pending()
         store, names = self._store, [name.decode("utf-8", "replace") for name in self._topics]
         counts = [(Key("queue", store, names[topic], queue), each) for topic, queue, each in self._queues.counts()]
         counts += [
@@ -212,14 +207,14 @@ class Counting:
             ]
         return merge([KeyCounts(counts)])
 
-    def _add_up(self) -> None:
-        if not self._waiting:
+    def _sum_pending(self) -> None:
+        if not self._pending:
             return
         times, sizes = np.concatenate(self._times), np.concatenate(self._sizes)
         classes = size_class(sizes)
         for groups in (self._queues, self._tags, self._hosts, self._hours):
-            groups.add_up(times, sizes, classes)
-        self._times, self._sizes, self._waiting = [], [], 0
+            groups.sum_pending(times, sizes, classes)
+        self._times, self._sizes, self._pending = [], [], 0
 
 
 class _Groups:
@@ -231,7 +226,7 @@ class _Groups:
         self._sums: list[Count] = []
 
     def add(self, data: Buffer, texts: Texts, values: Longs, topics: Longs, key: Callable[[int], Any]) -> None:
-        """Takes records that are alike where text and value are; `key` is what the one of a row is known by."""
+        """Groups records by equal text and value; `key` returns the key of a row's group."""
         numbers, firsts = kernels.number_groups(data, *texts, values)
         known = [
             self._known.setdefault((topic, key(row)), len(self._known))
@@ -239,8 +234,8 @@ class _Groups:
         ]
         self._numbers.append(np.array(known, np.int32)[numbers])
 
-    def add_up(self, times: Longs, sizes: Ints, classes: Longs) -> None:
-        """Adds up all that was taken since the last time."""
+    def sum_pending(self, times: Longs, sizes: Ints, classes: Longs) -> None:
+        """Sums the records added since the last call."""
         numbers, count = np.concatenate(self._numbers), len(self._known)
         self._numbers = []
         self._sums += [Count(classes={}) for _ in range(count - len(self._sums))]
@@ -259,47 +254,49 @@ class _Groups:
 
 
 def _class_counts(numbers: Ints, count: int, classes: Longs) -> Iterator[tuple[int, int, int]]:
-    """How many records of each group have sizes of each class."""
+    """The number of records by group and size class."""
     codes = numbers * np.int64(CLASSES) + classes
-    if count * CLASSES <= _CODES_IN_A_TABLE:
+    if count * CLASSES <= _MAX_TABLE_CODES:
         table = np.bincount(codes)
-        found = np.flatnonzero(table)
-        often = table[found]
+        result = np.flatnonzero(table)
+        often = table[result]
     else:
-        found, often = np.unique(codes, return_counts=True)
-    for code, messages in zip(found.tolist(), often.tolist(), strict=True):
+        result, often = np.unique(codes, return_counts=True)
+    for code, messages in zip(result.tolist(), often.tolist(), strict=True):
         yield code // CLASSES, code % CLASSES, messages
 
 
-def _moments(times: Longs) -> Longs:
-    """Times in milliseconds; one that no clock can have shown counts as the first."""
+def _valid_times(times: Longs) -> Longs:
+    """Times in milliseconds; impossible ones become 0."""
     if times.min() >= -_MAX_MS and times.max() <= _MAX_MS:
         return times
     return np.where((times >= -_MAX_MS) & (times <= _MAX_MS), times, np.int64(0))
 
 
-def _numbered(hours: Longs, none: Texts) -> Longs:
-    """Small numbers for hours; as a rule there is one."""
+def _hour_numbers(hours: Longs, none: Texts) -> Longs:
+    """Numbers the distinct hours; usually there is one."""
     if hours.min() == hours.max():
         return none[0]
     return kernels.number_groups(b"", *none, hours)[0].astype(np.int64)
 
 
 def _bytes(view: memoryview, texts: Texts, row: int) -> bytes:
-    place, length = int(texts[0][row]), int(texts[1][row])
-    return bytes(view[place : place + length]) if length > 0 else b""
+    start, length = int(texts[0][row]), int(texts[1][row])
+    return bytes(view[start : start + length]) if length > 0 else b""
 
 
 def _address(host: bytes) -> str:
-    """An address as text, without a port."""
+    """An address without its port."""
     return decode_host(host + bytes(4)).rpartition(":")[0]
 
 
-_DAYS_LOOKED_AT: Final = 7
+# -- the job ---------------------------------------------------------------------------------------------------------
+
+_GROWTH_DAYS: Final = 7
 
 
 class Disk(msgspec.Struct, frozen=True):
-    """The disk that a store lies on."""
+    """The disk of a store."""
 
     store: str
     path: str
@@ -308,22 +305,22 @@ class Disk(msgspec.Struct, frozen=True):
     log: int
     """Bytes of the store's log, from its first record to its end."""
     per_day: int
-    """Bytes that came a day, on the average of the last week that there is."""
+    """Bytes per day, averaged over the last week that has messages."""
 
     @property
     def days_left(self) -> float | None:
-        """Days until the disk is full if nothing is deleted; None if nothing comes."""
+        """Days until the disk is full if nothing is deleted; None without growth."""
         return self.free / self.per_day if self.per_day else None
 
 
 class Usage(msgspec.Struct, frozen=True):
-    """What the stores hold."""
+    """The usage of some stores."""
 
     tally: KeyCounts
     disks: list[Disk]
 
     def rows(self, by: str) -> list[tuple[Key, int, int]]:
-        """(key, messages, bytes) of one kind of count, the largest first."""
+        """(key, messages, bytes) of one kind of count, largest first."""
         chosen = [(key, count.messages, count.size) for key, count in self.tally.counts if key.by == by]
         return sorted(chosen, key=lambda row: (-row[2], row[0]))
 
@@ -336,23 +333,23 @@ class Usage(msgspec.Struct, frozen=True):
         return sum(count.size for key, count in self.tally.counts if key.by == "topic")
 
 
-def usage(spark: SparkSession, where: Where) -> Usage:
+def usage(spark: SparkSession, job_input: JobInput) -> Usage:
     """Counts on Spark. Raises BadStore, BadSettings."""
-    with _Plan(where, parallelism(spark)) as planned:
-        told = gather(spark, planned.tasks, _count_piece)
-        return planned.usage([msgspec.msgpack.decode(each, type=KeyCounts) for each in told])
+    with _UsagePlan(job_input, parallelism(spark)) as plan:
+        results = gather(spark, plan.tasks, _count_piece)
+        return plan.usage([msgspec.msgpack.decode(each, type=KeyCounts) for each in results])
 
 
-def usage_here(where: Where) -> Usage:
-    """Counts in this process: the same, without Spark."""
-    with _Plan(where) as planned:
-        return planned.usage([count_task(task) for task in planned.tasks])
+def usage_here(job_input: JobInput) -> Usage:
+    """Counts in this process, without Spark."""
+    with _UsagePlan(job_input) as plan:
+        return plan.usage([count_task(task) for task in plan.tasks])
 
 
 def count_task(task: LogTask) -> KeyCounts:
-    """The tally of one piece of a log."""
-    counting = Counting(task.files.broker)
-    flaws = sum(len(flaws) for _, flaws in task.use(counting.add))
+    """The counts of one range of a log."""
+    counting = LogCounter(task.files.broker)
+    flaws = sum(len(flaws) for _, flaws in task.map_records(counting.add))
     return merge([counting.tally(), KeyCounts(flaws=flaws)])
 
 
@@ -360,33 +357,33 @@ def _count_piece(task: LogTask) -> bytes:
     return msgspec.msgpack.encode(count_task(task))
 
 
-class _Plan:
-    """The logs of some stores, cut into pieces for so many workers."""
+class _UsagePlan:
+    """The logs of some stores, split into tasks for a number of workers."""
 
-    def __init__(self, where: Where, workers: int = 1) -> None:
-        where.check(only_stores=True)
-        options = where.options(order="log")
-        self._paths = {name: folder.layout.root for name, folder in where.folders().items()}
-        self._place = StorePlace(options)
+    def __init__(self, job_input: JobInput, workers: int = 1) -> None:
+        job_input.check(only_stores=True)
+        options = job_input.options(order="log")
+        self._paths = {name: folder.layout.root for name, folder in job_input.folders().items()}
+        self._source = StoreSource(options)
         try:
-            queues = self._place.queues(())
-            self._bounds = {queue.broker: self._place.bounds(queue) for queue in queues}
+            queues = self._source.queues(())
+            self._bounds = {queue.broker: self._source.bounds(queue) for queue in queues}
             spans = [
-                OffsetRange(queue, *self._bounds[queue.broker], self._place.size(queue, *self._bounds[queue.broker]))
+                OffsetRange(queue, *self._bounds[queue.broker], self._source.size(queue, *self._bounds[queue.broker]))
                 for queue in queues
             ]
-            pieces = cut(spans, TaskLimits(size_of_pieces(sum(span.size for span in spans), workers)))
-            tasks = self._place.tasks([[piece] for piece in pieces])
+            pieces = split_ranges(spans, TaskLimits(piece_size_for(sum(span.size for span in spans), workers)))
+            tasks = self._source.tasks([[piece] for piece in pieces])
             self.tasks = [task for task in tasks if isinstance(task, LogTask)]
         except BaseException:
-            self._place.close()
+            self._source.close()
             raise
 
-    def __enter__(self) -> _Plan:
+    def __enter__(self) -> _UsagePlan:
         return self
 
     def __exit__(self, *error: object) -> None:
-        self._place.close()
+        self._source.close()
 
     def usage(self, tallies: Sequence[KeyCounts]) -> Usage:
         tally = merge(tallies)
@@ -399,7 +396,7 @@ class _Plan:
 
 
 def _per_day(store: str, tally: KeyCounts) -> int:
-    """Bytes a day over the last days that have any; the last one is not over, so it counts by its hours."""
+    """Bytes per day over the last week that has messages; the current day counts by its hours."""
     hours: dict[int, int] = {}
     for key, count in tally.counts:
         if key.by == "hour" and key.store == store:
@@ -407,19 +404,22 @@ def _per_day(store: str, tally: KeyCounts) -> int:
     if not hours:
         return 0
     newest = max(hours)
-    oldest = max(min(hours), newest - 24 * _DAYS_LOOKED_AT + 1)
+    oldest = max(min(hours), newest - 24 * _GROWTH_DAYS + 1)
     return sum(size for hour, size in hours.items() if hour >= oldest) * 24 // (newest - oldest + 1)
 
 
-def page(found: Usage) -> str:
-    """The page as HTML."""
-    stores = f"{len(found.disks)} store{'' if len(found.disks) == 1 else 's'}"
-    heading = f"<h1>{found.messages:,} messages, {units(found.size)}</h1>"
-    return document(f"Usage of {stores}", [heading, disks(found), *charts(found)])
+# -- the page --------------------------------------------------------------------------------------------------------
 
 
-def disks(found: Usage) -> str:
-    """The stores and their disks, as a table."""
+def page(result: Usage) -> str:
+    """The usage as an HTML page."""
+    stores = f"{len(result.disks)} store{'' if len(result.disks) == 1 else 's'}"
+    heading = f"<h1>{result.messages:,} messages, {units(result.size)}</h1>"
+    return document(f"Usage of {stores}", [heading, disks(result), *charts(result)])
+
+
+def disks(result: Usage) -> str:
+    """The stores and their disks as an HTML table."""
     rows = [
         (
             disk.store,
@@ -428,26 +428,26 @@ def disks(found: Usage) -> str:
             units(disk.free),
             "–" if disk.days_left is None else f"{disk.days_left:.0f}",
         )
-        for disk in found.disks
+        for disk in result.disks
     ]
     figures = ("log", "a day", "free", "days left")
     return table(("store", *figures), rows, right=figures)
 
 
-def charts(found: Usage) -> list[str]:
-    """Who fills the disk, from several sides."""
+def charts(result: Usage) -> list[str]:
+    """Charts by topic, day, tag, producer and queue."""
     return [
-        bars("Topics", [(key.topic or "?", size) for key, _, size in found.rows("topic")]),
-        _days(found),
-        bars("Tags", [(f"{key.topic} : {key.tag or '(none)'}", size) for key, _, size in found.rows("tag")]),
-        bars("Producers", [(f"{key.host} → {key.topic}", size) for key, _, size in found.rows("producer")]),
-        bars("Queues", [(f"{key.topic} / {key.queue_id}", size) for key, _, size in found.rows("queue")]),
+        bars("Topics", [(key.topic or "?", size) for key, _, size in result.rows("topic")]),
+        _days(result),
+        bars("Tags", [(f"{key.topic} : {key.tag or '(none)'}", size) for key, _, size in result.rows("tag")]),
+        bars("Producers", [(f"{key.host} → {key.topic}", size) for key, _, size in result.rows("producer")]),
+        bars("Queues", [(f"{key.topic} / {key.queue_id}", size) for key, _, size in result.rows("queue")]),
     ]
 
 
-def _days(found: Usage) -> str:
+def _days(result: Usage) -> str:
     days: dict[int, int] = {}
-    for key, _, size in found.rows("day"):
+    for key, _, size in result.rows("day"):
         days[key.hour] = days.get(key.hour, 0) + size
     names = [(datetime.fromtimestamp(hour * 3600, UTC).strftime("%Y-%m-%d"), days[hour]) for hour in sorted(days)]
     return bars("Days", names[-BARS:])

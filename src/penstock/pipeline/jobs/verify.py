@@ -1,22 +1,15 @@
-"""What workers do for `verify`: audit one index file, or some bytes of one store's log.
+"""Audits many stores at once on Spark: every record valid, in its queue and in the index, and nothing else there.
 
-A piece carries its store's plan packed, so that a worker unpacks the plans of the stores it works on and no others, and
-keeps the last. Nothing that happens to one store ends the job: what a worker could not do is an answer too.
+It runs the code of `penstock store verify` (`penstock.store.audit`), so the findings are the same. The driver plans;
+workers audit the index files, then ranges of the logs with their records, units and keys; the driver combines the
+results and needs memory for the queues and the findings, not for the logs. It changes nothing and takes no lock.
 
-
-One store's audit when others do the reading: what is asked of the workers, and what follows from their answers.
+`AuditCase` is one store's audit on the driver:
 
     case.begin(); case.index_pieces() -> answers; case.log_pieces(answers) -> answers; case.end(answers)
 
-and from the beginning until `is_done`. On the driver; one thread. Whatever cannot be done becomes the case's problem.
-
-
-Is every record sound, in its queue and in the index, and is nothing else there: of many stores at once.
-
-The audit of `penstock store verify` (`penstock.store.audit`), with the same findings, because it is the same code.
-Stores are planned on the driver; workers go over the index files, then over ranges of the logs, each with its records,
-units and keys; what follows from all of them together is told on the driver, which needs memory for the queues and for
-what is wrong, not for the logs. Nothing is changed, and no lock is taken.
+repeated until `is_done`. A failure in one store becomes that case's problem and does not end the job. A piece carries
+its store's plan pickled, so that a worker unpickles only the plans it needs, and caches the last few.
 """
 
 from __future__ import annotations
@@ -34,8 +27,8 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from penstock.errors import BadStore, PenstockError
-from penstock.pipeline.jobs.common import Where
-from penstock.pipeline.ranges import size_of_pieces
+from penstock.pipeline.jobs.common import JobInput
+from penstock.pipeline.ranges import piece_size_for
 from penstock.pipeline.session import gather, parallelism
 from penstock.pipeline.store_source import find_paths, name_stores
 from penstock.store.audit import AuditReport
@@ -51,27 +44,30 @@ from penstock.store.readonly.store_folder import StoreFolder, quiet_log
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-_SMALLEST: Final = 16 << 20
-_MAX_IN_A_TASK: Final = 64
+
+# -- on workers ------------------------------------------------------------------------------------------------------
+
+_TASK_BYTES: Final = 16 << 20
+_MAX_TASK_PIECES: Final = 64
 
 
-class Packed(msgspec.Struct, frozen=True):
-    """A store's plan, and what is known of its index files, as bytes."""
+class PackedPlan(msgspec.Struct, frozen=True):
+    """A store's plan and the facts about its index files, pickled."""
 
     plan: bytes
     index: bytes = b""
 
     @classmethod
-    def of(cls, plan: AuditPlan, index: tuple[IndexFacts, ...] = ()) -> Packed:
+    def of(cls, plan: AuditPlan, index: tuple[IndexFacts, ...] = ()) -> PackedPlan:
         return cls(pickle.dumps(plan), pickle.dumps(index))
 
 
 class IndexPiece(msgspec.Struct, frozen=True):
-    """One index file, by its place among the plan's."""
+    """One index file, by its number in the plan."""
 
-    store: Packed
+    store: PackedPlan
     file: NumberedFile
-    place: int
+    number: int
 
     @property
     def path(self) -> Path:
@@ -85,7 +81,7 @@ class IndexPiece(msgspec.Struct, frozen=True):
 class LogPiece(msgspec.Struct, frozen=True):
     """A range of one log file."""
 
-    store: Packed
+    store: PackedPlan
     range: AuditRange
 
     @property
@@ -98,31 +94,31 @@ class LogPiece(msgspec.Struct, frozen=True):
 
 
 AuditPiece = IndexPiece | LogPiece
-Numbered = tuple[int, AuditPiece]
-"""A piece with the number by which its answer is known."""
+NumberedPiece = tuple[int, AuditPiece]
+"""A piece with the number of its answer."""
 
 
 class AuditAnswer(msgspec.Struct, frozen=True):
-    """What became of a piece."""
+    """The outcome of a piece."""
 
     result: Any = None
     """IndexFacts, or a RangeResult."""
     gone: str = ""
-    """A file that is not there: its owner may have deleted it."""
+    """A missing file: the store's owner may have deleted it."""
     problem: str = ""
-    """Why the piece could not be looked at, in one sentence."""
+    """Why the piece could not be audited, in one sentence."""
 
 
-def tasks_of(pieces: Sequence[AuditPiece]) -> list[list[Numbered]]:
-    """Numbers pieces, and puts small neighbours together: a hundred small stores are not to cost a thousand tasks."""
-    tasks: list[list[Numbered]] = []
-    held = 0
+def tasks_of(pieces: Sequence[AuditPiece]) -> list[list[NumberedPiece]]:
+    """Numbers pieces and groups small neighbours, so that a hundred small stores do not cost a thousand tasks."""
+    tasks: list[list[NumberedPiece]] = []
+    size = 0
     for number, piece in enumerate(pieces):
-        if not tasks or held + piece.size > _SMALLEST or len(tasks[-1]) == _MAX_IN_A_TASK:
+        if not tasks or size + piece.size > _TASK_BYTES or len(tasks[-1]) == _MAX_TASK_PIECES:
             tasks.append([])
-            held = 0
+            size = 0
         tasks[-1].append((number, piece))
-        held += piece.size
+        size += piece.size
     return tasks
 
 
@@ -138,36 +134,39 @@ def answer(piece: AuditPiece) -> AuditAnswer:
         return AuditAnswer(problem=f"{error.filename}: {error.strerror or error}")
 
 
-def answers(numbered: Sequence[Numbered]) -> bytes:
-    """The same for the pieces of one of Spark's tasks: numbers and answers, pickled."""
+def answers(numbered: Sequence[NumberedPiece]) -> bytes:
+    """Audits the pieces of one Spark task. Returns numbers and answers, pickled."""
     return pickle.dumps([(number, answer(piece)) for number, piece in numbered])
 
 
 def _audit(piece: AuditPiece) -> AuditAnswer:
     files = OverlayFiles()
-    plan: AuditPlan = _unpacked(piece.store.plan)
+    plan: AuditPlan = _unpickle(piece.store.plan)
     for folder in (plan.layout.commit_log, *([plan.layout.consume_queue] if plan.queues else [])):
         if not files.is_folder(folder):
             return AuditAnswer(
-                problem=f"{folder}: {socket.gethostname()} does not see it; all hosts must, by this path"
+                problem=f"{folder}: {socket.gethostname()} does not see this folder; every host must, by this path"
             )
     if not files.exists(piece.path):
         return AuditAnswer(gone=str(piece.path))
     if isinstance(piece, IndexPiece):
-        return AuditAnswer(audit_index_file(plan, files, piece.place))
-    return AuditAnswer(audit_range(plan, files, piece.range, _unpacked(piece.store.index)))
+        return AuditAnswer(audit_index_file(plan, files, piece.number))
+    return AuditAnswer(audit_range(plan, files, piece.range, _unpickle(piece.store.index)))
 
 
 @lru_cache(maxsize=4)
-def _unpacked(data: bytes) -> Any:
+def _unpickle(data: bytes) -> Any:
     return pickle.loads(data)
 
 
+# -- one store -------------------------------------------------------------------------------------------------------
+
+
 class AuditCase:
-    """The looks at one store. A look that has failed asks for nothing more."""
+    """The audit of one store. Not thread-safe. After a failure it asks for no more pieces."""
 
     def __init__(self, folder: StoreFolder, *, check_crc: bool = True, workers: int = 2, piece_size: int = 0) -> None:
-        """`piece_size`: bytes of the log that are one piece; 0 takes what suits the log and the number of workers."""
+        """`piece_size`: bytes of the log per piece; 0 chooses by the log's size and the number of workers."""
         self._folder = folder
         self._files = folder.files
         self._check_crc = check_crc
@@ -178,9 +177,9 @@ class AuditCase:
         self._plan: AuditPlan | None = None
         self._config = ConfigState()
         self._index: tuple[IndexFacts, ...] = ()
-        self._asked: list[AuditPiece] = []
+        self._requested: list[AuditPiece] = []
         self.problem = ""
-        """Why there will be no report, in one sentence."""
+        """Why there is no report, in one sentence."""
 
     @property
     def report(self) -> AuditReport | None:
@@ -191,8 +190,8 @@ class AuditCase:
         return self.report is not None or bool(self.problem)
 
     def begin(self) -> None:
-        """Begins a look."""
-        with self._trying():
+        """Starts a pass over the store."""
+        with self._record_failures():
             self._look = self._looks.begin()
             self._plan, self._config = plan_pass(
                 self._files,
@@ -203,53 +202,55 @@ class AuditCase:
             )
 
     def index_pieces(self) -> list[AuditPiece]:
-        """What is asked first: every index file."""
-        self._asked = []
+        """The first pieces: every index file."""
+        self._requested = []
         plan = self._plan
         if plan is not None:
-            packed = Packed.of(plan)
-            self._asked += [IndexPiece(packed, file, place) for place, file in enumerate(plan.index_files)]
-        return self._asked
+            packed = PackedPlan.of(plan)
+            self._requested += [IndexPiece(packed, file, number) for number, file in enumerate(plan.index_files)]
+        return self._requested
 
     def log_pieces(self, answers: Sequence[AuditAnswer]) -> list[AuditPiece]:
-        """What is asked next: the log, by ranges. `answers` are those to the index pieces, in their order."""
-        asked, self._asked = self._asked, []
+        """The next pieces: ranges of the log. `answers` are those to the index pieces, in order."""
+        requested, self._requested = self._requested, []
         plan = self._plan
         if plan is not None:
-            with self._trying():
-                self._index = tuple(facts for facts in self._results(plan, asked, answers) if facts is not None)
-                size = self._piece_size or size_of_pieces(sum(file.size for file in plan.log.files), self._workers)
-                packed = Packed.of(plan, self._index)
-                self._asked += [LogPiece(packed, piece) for piece in split_log(plan, self._files, size)]
-        return self._asked
+            with self._record_failures():
+                self._index = tuple(facts for facts in self._results(plan, requested, answers) if facts is not None)
+                size = self._piece_size or piece_size_for(sum(file.size for file in plan.log.files), self._workers)
+                packed = PackedPlan.of(plan, self._index)
+                self._requested += [LogPiece(packed, piece) for piece in split_log(plan, self._files, size)]
+        return self._requested
 
     def end(self, answers: Sequence[AuditAnswer]) -> None:
-        """Ends the look; `answers` are those to the log pieces, in their order."""
+        """Ends the pass; `answers` are those to the log pieces, in order."""
         plan, look = self._plan, self._look
         if plan is None or look is None:
             return
-        with self._trying():
+        with self._record_failures():
             joined = RangeResult()
-            for result in self._results(plan, self._asked, answers):
+            for result in self._results(plan, self._requested, answers):
                 joined.join(result or RangeResult())
             wait_for_dispatch(plan, self._files, self._index, joined)
             self._looks.add(look, build_report(plan, self._files, self._config, self._index, joined))
 
-    def _results(self, plan: AuditPlan, asked: Sequence[AuditPiece], answers: Sequence[AuditAnswer]) -> Iterator[Any]:
-        """What the workers found, None for a file that retention has taken. Raises BadStore, FileNotFoundError."""
-        for piece, answer in zip(asked, answers, strict=True):
+    def _results(
+        self, plan: AuditPlan, requested: Sequence[AuditPiece], answers: Sequence[AuditAnswer]
+    ) -> Iterator[Any]:
+        """The workers' results, None for a file that retention deleted. Raises BadStore, FileNotFoundError."""
+        for piece, answer in zip(requested, answers, strict=True):
             if answer.problem:
                 raise BadStore(answer.problem)
             if answer.gone:
                 if self._files.exists(Path(answer.gone)):
-                    raise BadStore("not every host sees this file; all must, by this path", path=answer.gone)
+                    raise BadStore("not every host sees this file; every host must, by this path", path=answer.gone)
                 if not plan.is_live or answer.gone != str(piece.path):
                     raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), answer.gone)
             yield answer.result
 
     @contextmanager
-    def _trying(self) -> Iterator[None]:
-        """Ends the look if something in it fails, and the case if that was not the store's owner at work."""
+    def _record_failures(self) -> Iterator[None]:
+        """Ends the pass on a failure, and the case unless the store's owner caused it."""
         try:
             try:
                 yield
@@ -268,17 +269,19 @@ class AuditCase:
         self.problem = problem
 
 
+# -- the job ---------------------------------------------------------------------------------------------------------
+
 FINDINGS: Final = (
     "store string, severity string, kind string, path string, offset bigint, what string, messages bigint, "
     "remedy string"
 )
-"""The columns of `verify_frame`: a finding's, and whose it is."""
-Run = Callable[[Sequence[Sequence[Numbered]]], Iterable[tuple[int, AuditAnswer]]]
-"""Has the pieces of tasks audited; the answers come in any order, by their pieces' numbers."""
+"""The columns of `verify_frame`: the store, and those of a finding."""
+Run = Callable[[Sequence[Sequence[NumberedPiece]]], Iterable[tuple[int, AuditAnswer]]]
+"""Audits the pieces of tasks; answers come in any order, with their pieces' numbers."""
 
 
 class Verified(msgspec.Struct, frozen=True):
-    """What became of one store: a report, or why there is none."""
+    """The result for one store: a report, or the problem."""
 
     path: str
     report: AuditReport | None = None
@@ -286,21 +289,21 @@ class Verified(msgspec.Struct, frozen=True):
 
 
 class Stores(msgspec.Struct, frozen=True):
-    """The stores that were named, and what is wrong with the names of others."""
+    """The named stores, and the problems of names that are not stores."""
 
     folders: dict[str, StoreFolder]
     others: dict[str, Verified]
 
     @classmethod
-    def find(cls, where: Where) -> Stores:
-        """Raises BadSettings, and BadStore if none of them is a store."""
-        where.check(only_stores=True)
-        config = Path(where.config) if where.config else None
+    def find(cls, job_input: JobInput) -> Stores:
+        """Raises BadSettings, and BadStore if no name is a store."""
+        job_input.check(only_stores=True)
+        config = Path(job_input.config) if job_input.config else None
         found = cls({}, {})
         problem: BadStore | None = None
-        for name, path in name_stores(find_paths(where.stores)).items():
+        for name, path in name_stores(find_paths(job_input.stores)).items():
             try:
-                found.folders[name] = StoreFolder.find(path, config, where.settings)
+                found.folders[name] = StoreFolder.find(path, config, job_input.settings)
             except BadStore as error:
                 problem = error
                 found.others[name] = Verified(str(path), problem=str(error))
@@ -309,19 +312,19 @@ class Stores(msgspec.Struct, frozen=True):
         return found
 
 
-def verify(spark: SparkSession, where: Where | Stores, *, check_crc: bool = True) -> dict[str, Verified]:
-    """Audits stores on Spark; by their names. Raises BadSettings, and BadStore if none of them is a store."""
+def verify(spark: SparkSession, job_input: JobInput | Stores, *, check_crc: bool = True) -> dict[str, Verified]:
+    """Audits stores on Spark; results by name. Raises BadSettings, and BadStore if no name is a store."""
 
-    def run(tasks: Sequence[Sequence[Numbered]]) -> Iterator[tuple[int, AuditAnswer]]:
-        for told in gather(spark, tasks, answers):
-            yield from pickle.loads(told)
+    def run(tasks: Sequence[Sequence[NumberedPiece]]) -> Iterator[tuple[int, AuditAnswer]]:
+        for results in gather(spark, tasks, answers):
+            yield from pickle.loads(results)
 
-    stores = Stores.find(where) if isinstance(where, Where) else where
+    stores = Stores.find(job_input) if isinstance(job_input, JobInput) else job_input
     return audit_stores(stores, run, check_crc=check_crc, workers=parallelism(spark))
 
 
 def verify_frame(spark: SparkSession, found: Mapping[str, Verified]) -> DataFrame:
-    """One row for each finding."""
+    """One row per finding."""
     rows = [
         (store, *msgspec.structs.astuple(finding))
         for store, each in found.items()
@@ -334,7 +337,7 @@ def verify_frame(spark: SparkSession, found: Mapping[str, Verified]) -> DataFram
 def audit_stores(
     stores: Stores, run: Run, *, check_crc: bool = True, workers: int = 2, piece_size: int = 0
 ) -> dict[str, Verified]:
-    """Audits stores with the help of `run`; those in use as often as it takes to believe what is seen of them."""
+    """Audits stores with `run`; repeats passes over a store in use until its result is reliable."""
     cases = {
         name: AuditCase(folder, check_crc=check_crc, workers=workers, piece_size=piece_size)
         for name, folder in stores.folders.items()
@@ -343,9 +346,9 @@ def audit_stores(
         while waiting := [case for case in cases.values() if not case.is_done]:
             for case in waiting:
                 case.begin()
-            found = _together(run, [case.index_pieces() for case in waiting])
-            asked = [case.log_pieces(some) for case, some in zip(waiting, found, strict=True)]
-            for case, some in zip(waiting, _together(run, asked), strict=True):
+            found = _run_together(run, [case.index_pieces() for case in waiting])
+            requested = [case.log_pieces(some) for case, some in zip(waiting, found, strict=True)]
+            for case, some in zip(waiting, _run_together(run, requested), strict=True):
                 case.end(some)
     done = {
         name: Verified(str(stores.folders[name].layout.root), case.report, case.problem) for name, case in cases.items()
@@ -353,9 +356,9 @@ def audit_stores(
     return dict(sorted({**done, **stores.others}.items()))
 
 
-def _together(run: Run, work: Sequence[Sequence[AuditPiece]]) -> list[list[AuditAnswer]]:
-    """The answers to the pieces of all stores, which are worked on together."""
-    every = [piece for some in work for piece in some]
-    found = dict(run(tasks_of(every))) if every else {}
-    told = iter([found[number] for number in range(len(every))])
-    return [[next(told) for _ in some] for some in work]
+def _run_together(run: Run, work: Sequence[Sequence[AuditPiece]]) -> list[list[AuditAnswer]]:
+    """Runs the pieces of all stores together; the answers by store."""
+    all_pieces = [piece for some in work for piece in some]
+    found = dict(run(tasks_of(all_pieces))) if all_pieces else {}
+    results = iter([found[number] for number in range(len(all_pieces))])
+    return [[next(results) for _ in some] for some in work]

@@ -1,8 +1,7 @@
-"""A lake: a project for Spark Declarative Pipelines that turns messages into tables, a little more with each run.
+"""A lake: a Spark Declarative Pipelines project that turns messages into tables, incrementally with each run.
 
-`project` is the folder and its settings, `tables` what the project's own files call to say what a table holds, and
-`run` brings all tables up to date. The tables' catalog is an embedded database in the project's folder, which one
-process at a time may open.
+`project` is the folder and its settings, `tables` the functions that the project's own files call, and `run` brings all
+tables up to date. The catalog is an embedded database in the project's folder; one process at a time can open it.
 """
 
 from penstock.pipeline.lake.project import Lake, LakeTable, init_project

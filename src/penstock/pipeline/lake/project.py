@@ -1,9 +1,7 @@
-"""The files of a new lake. `transformations` are meant to be read and changed by whoever owns the lake.
+"""The folder of a lake: its settings, its tables, and the files that Spark needs.
 
-The folder of a lake: what it is made from, which topics get a table of their own, and the files Spark needs.
-
-`lake.yml` and the files in `transformations` are the user's to edit. `conf`, `catalog`, `tables` and `storage` are
-Spark's: its settings, the catalog, the tables' files, and the checkpoints that say what was read already.
+The user edits `lake.yml` and the files in `transformations`. `conf`, `catalog`, `tables` and `storage` are Spark's: its
+settings, the catalog, the tables' files, and the checkpoints.
 """
 
 from __future__ import annotations
@@ -18,9 +16,11 @@ import yaml
 from penstock.broker.topics import is_system_topic
 from penstock.errors import BadSettings, BadStore
 from penstock.format.constants import DLQ_PREFIX, RETRY_PREFIX
-from penstock.pipeline.jobs.common import Where
-from penstock.pipeline.plan import open_place
+from penstock.pipeline.jobs.common import JobInput
+from penstock.pipeline.plan import open_source
 from penstock.pipeline.session import LOOPBACK
+
+# -- files of a new lake ---------------------------------------------------------------------------------------------
 
 OWN_SETTINGS: Final = {
     "spark.sql.catalogImplementation": "hive",
@@ -34,7 +34,7 @@ OWN_SETTINGS: Final = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
 }
-"""Static settings: they count when a session starts, and must not be in the pipeline's own file."""
+"""Static settings: they apply when a session starts, and must not be in the pipeline's own file."""
 SPEC: Final = """\
 name: {name}
 storage: {storage}
@@ -45,15 +45,15 @@ libraries:
       include: transformations/**
 """
 LAKE_FILE: Final = """\
-# What this lake is made from, and which topics get a table of their own. Edit it; the next run goes by it.
+# The input of this lake, and the topics that get a table. Edit it; the next run applies it.
 #   topics:
 #     orders: {{decode: json, schema: "id INT, amount DOUBLE"}}   # without a schema, any JSON
 #     clicks: {{decode: text}}
 #     images: {{decode: none}}
-# `fail_on_data_loss: false` goes on where retention has deleted messages before they were read.
-{told}"""
+# `fail_on_data_loss: false` continues if retention has deleted messages before they were read.
+{content}"""
 LOGGING: Final = """\
-# What goes wrong is told by the run itself; set this to error to see Spark's own traces.
+# The run itself reports errors; set this to error to see Spark's traces.
 rootLogger.level = off
 rootLogger.appenderRef.stderr.ref = stderr
 appender.stderr.type = Console
@@ -63,7 +63,7 @@ appender.stderr.layout.type = PatternLayout
 appender.stderr.layout.pattern = %p %c{1}: %m%n
 """
 _RAW: Final = '''\
-"""Every message as it came: the table that the others are made from."""
+"""Every message as it arrived: the source of the other tables."""
 
 from pyspark import pipelines as dp
 
@@ -72,12 +72,12 @@ from penstock.pipeline.lake import Lake, tables
 here = Lake.here()
 
 
-@dp.table(comment="Every message as it came; _corrupt says why one cannot be read")
+@dp.table(comment="Every message as it arrived; _corrupt says why one cannot be read")
 def messages():
     return tables.messages(here)
 '''
 _TOPICS: Final = '''\
-"""A table for each topic of lake.yml, with its bodies decoded; what cannot be decoded is kept aside."""
+"""A table for each topic of lake.yml, with decoded bodies; undecodable messages go to bad_messages."""
 
 from pyspark import pipelines as dp
 
@@ -97,7 +97,7 @@ def bad_messages():
     return tables.bad_messages(here)
 '''
 _VIEWS: Final = '''\
-"""What people ask for most, computed anew with each run."""
+"""Common queries, recomputed with each run."""
 
 from pyspark import pipelines as dp
 
@@ -111,38 +111,42 @@ def usage():
     return tables.usage()
 
 
-@dp.materialized_view(comment="Milliseconds from being sent to being stored, by topic and hour")
+@dp.materialized_view(comment="Milliseconds from send to store, by topic and hour")
 def latency():
     return tables.latency()
 
 
-@dp.materialized_view(comment="How far consumer groups are behind, as of the run")
+@dp.materialized_view(comment="Consumer lag, as of the run")
 def consumer_lag():
     return tables.consumer_lag(here)
 '''
 TRANSFORMATIONS: Final = {"raw.py": _RAW, "topics.py": _TOPICS, "views.py": _VIEWS}
+
+
+# -- the lake --------------------------------------------------------------------------------------------------------
+
 FILE: Final = "lake.yml"
 SPEC_FILE: Final = "spark-pipeline.yml"
 DECODERS: Final = ("json", "text", "none")
 
 
 class LakeTable(msgspec.Struct, frozen=True, kw_only=True):
-    """A topic that has a table of its own."""
+    """A topic with its own table."""
 
     topic: str
     decode: str = "none"
-    """What the body is: json, text, or none if it stays as it is."""
+    """How to decode the body: json, text, or none."""
     schema: str = ""
-    """Columns of a JSON body as Spark writes them (`id INT, name STRING`); any JSON if it is empty."""
+    """Columns of a JSON body in DDL (`id INT, name STRING`); empty for any JSON."""
 
     @property
     def table(self) -> str:
-        """Topics may have characters in their names that tables may not."""
+        """The table's name; characters that tables do not allow become underscores."""
         return f"topic_{re.sub('[^a-z0-9_]', '_', self.topic.lower())}"
 
 
 class Lake(msgspec.Struct, frozen=True, kw_only=True):
-    """What `lake.yml` says."""
+    """The settings in `lake.yml`."""
 
     folder: str
     store: str = ""
@@ -153,24 +157,24 @@ class Lake(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def here(cls) -> Lake:
-        """The lake in whose folder Spark runs the definitions of its tables."""
+        """The lake in the current folder, in which Spark runs the table definitions."""
         return cls.read(Path.cwd())
 
     @classmethod
     def read(cls, folder: Path) -> Lake:
-        """Raises BadSettings if there is none, or if it makes no sense."""
+        """Raises BadSettings if the file is missing or invalid."""
         path = folder.absolute() / FILE
         try:
-            found = yaml.safe_load(path.read_text(encoding="utf-8"))
+            document = yaml.safe_load(path.read_text(encoding="utf-8"))
         except (FileNotFoundError, NotADirectoryError):
             raise BadSettings(
-                f"there is no {FILE} in it, so this is no lake; make one with `penstock pipeline lake init`",
+                f"it has no {FILE}, so this is not a lake; create one with `penstock pipeline lake init`",
                 path=folder,
             ) from None
         except yaml.YAMLError as error:
             raise BadSettings(f"it must be YAML, and is not: {' '.join(str(error).split())}", path=path) from None
         try:
-            lake = msgspec.convert({**_fields(found), "folder": str(path.parent)}, cls)
+            lake = msgspec.convert({**_fields(document), "folder": str(path.parent)}, cls)
         except (msgspec.ValidationError, TypeError, ValueError) as error:
             raise BadSettings(f"{error}", path=path) from None
         lake._check(path)
@@ -187,69 +191,67 @@ class Lake(msgspec.Struct, frozen=True, kw_only=True):
                     path=path,
                 )
             if each.schema and each.decode != "json":
-                raise BadSettings(f"topic {each.topic}: a schema goes with decode: json", path=path)
+                raise BadSettings(f"topic {each.topic}: a schema needs decode: json", path=path)
             if each.table in tables:
                 raise BadSettings(
-                    f"topics {tables[each.table]} and {each.topic} have the same table's name; leave one of them out",
+                    f"topics {tables[each.table]} and {each.topic} would have the same table; leave one of them out",
                     path=path,
                 )
             tables[each.table] = each.topic
 
     @property
-    def where(self) -> Where:
-        return Where(stores=(self.store,) if self.store else (), namesrv=self.namesrv, config=self.config)
+    def job_input(self) -> JobInput:
+        return JobInput(stores=(self.store,) if self.store else (), namesrv=self.namesrv, config=self.config)
 
     @property
     def spark_settings(self) -> dict[str, str]:
-        """What a session needs so that catalog and tables are those of this lake."""
+        """The session settings for this lake's catalog and tables."""
         return {name: value.replace("{folder}", self.folder) for name, value in OWN_SETTINGS.items()}
 
-    def topics_there(self) -> list[str]:
-        """The topics with messages that are anybody's business. Raises BadStore, Unreachable."""
-        options = self.where.options(subscribe_pattern=re.compile(".*"))
-        place = open_place(options)
+    def user_topics(self) -> list[str]:
+        """All topics except system topics. Raises BadStore, Unreachable."""
+        options = self.job_input.options(subscribe_pattern=re.compile(".*"))
+        source = open_source(options)
         try:
-            return [topic for topic in place.topics() if not is_system_topic(topic)]
+            return [topic for topic in source.topics() if not is_system_topic(topic)]
         finally:
-            place.close()
+            source.close()
 
 
-def _fields(found: Any) -> dict[str, Any]:
-    """The file as people write it, as fields."""
-    if not isinstance(found, dict):
-        raise ValueError("it must say what the lake is made from: store or namesrv, and topics")
+def _fields(document: Any) -> dict[str, Any]:
+    """The file's content as fields of a Lake. Raises ValueError."""
+    if not isinstance(document, dict):
+        raise ValueError("it must name the input of the lake: store or namesrv, and topics")
     known = {field.name for field in msgspec.structs.fields(Lake)} - {"folder"}
-    unknown = sorted(set(map(str, found)) - known)
+    unknown = sorted(set(map(str, document)) - known)
     if unknown:
         raise ValueError(f"there is no setting '{unknown[0]}'; there are {', '.join(sorted(known))}")
-    topics = found.get("topics") or {}
+    topics = document.get("topics") or {}
     if not isinstance(topics, dict):
         raise ValueError("topics must be names with what they hold, as in `orders: {decode: json}`")
     return {
-        **{name: value for name, value in found.items() if value is not None},
+        **{name: value for name, value in document.items() if value is not None},
         "topics": [{**(what or {}), "topic": str(name)} for name, what in topics.items()],
     }
 
 
-def init_project(folder: Path, where: Where, decode: str = "none") -> Lake:
-    """Makes the project, with a table for each topic that is there. Nothing that exists is overwritten.
+def init_project(folder: Path, job_input: JobInput, decode: str = "none") -> Lake:
+    """Creates the project, with a table for each existing topic. Overwrites nothing.
 
     Raises BadSettings, BadStore, Unreachable.
     """
-    where.check()
+    job_input.check()
     if decode not in DECODERS:
         raise BadSettings(f"--decode '{decode}': it must be one of {', '.join(DECODERS)}")
-    if len(where.stores) > 1:
-        raise BadSettings(
-            "a lake is made from one store, or from a cluster: give either --store DIR once or --namesrv HOST:PORT"
-        )
+    if len(job_input.stores) > 1:
+        raise BadSettings("a lake has one input: give either --store DIR once or --namesrv HOST:PORT")
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise BadSettings("there is something here already; a lake needs a new folder, or an empty one", path=folder)
+        raise BadSettings("this folder is not empty; a lake needs a new or empty folder", path=folder)
     folder = folder.absolute()
-    store = str(Path(where.stores[0]).absolute()) if where.stores else ""
-    config = str(Path(where.config).absolute()) if where.config else ""
-    lake = Lake(folder=str(folder), store=store, namesrv=where.namesrv, config=config)
-    chosen = [topic for topic in lake.topics_there() if not topic.startswith((RETRY_PREFIX, DLQ_PREFIX))]
+    store = str(Path(job_input.stores[0]).absolute()) if job_input.stores else ""
+    config = str(Path(job_input.config).absolute()) if job_input.config else ""
+    lake = Lake(folder=str(folder), store=store, namesrv=job_input.namesrv, config=config)
+    chosen = [topic for topic in lake.user_topics() if not topic.startswith((RETRY_PREFIX, DLQ_PREFIX))]
     lake = msgspec.structs.replace(lake, topics=tuple(LakeTable(topic=topic, decode=decode) for topic in chosen))
     lake._check(folder / FILE)
     _write(lake, folder)
@@ -261,7 +263,7 @@ def _write(lake: Lake, folder: Path) -> None:
     if lake.config:
         from_["config"] = lake.config
     topics = {each.topic: {"decode": each.decode} for each in lake.topics}
-    told = yaml.safe_dump(from_, sort_keys=False) + yaml.safe_dump({"topics": topics}, sort_keys=False)
+    content = yaml.safe_dump(from_, sort_keys=False) + yaml.safe_dump({"topics": topics}, sort_keys=False)
     for name in ("transformations", "conf", "catalog"):
         (folder / name).mkdir(parents=True)
     for name, text in TRANSFORMATIONS.items():
@@ -271,15 +273,17 @@ def _write(lake: Lake, folder: Path) -> None:
     (folder / "conf" / "log4j2.properties").write_text(LOGGING, encoding="utf-8")
     name = re.sub("[^A-Za-z0-9_]", "_", folder.name) or "lake"
     (folder / SPEC_FILE).write_text(SPEC.format(name=name, storage=(folder / "storage").as_uri()), encoding="utf-8")
-    (folder / FILE).write_text(LAKE_FILE.format(told=told), encoding="utf-8")
+    (folder / FILE).write_text(LAKE_FILE.format(content=content), encoding="utf-8")
 
 
 def check_initialised(folder: Path) -> Lake:
-    """The lake of a folder, before it is run. Raises BadSettings, and BadStore where its store is gone."""
+    """Loads a lake before a run. Raises BadSettings, and BadStore if its store is gone."""
     lake = Lake.read(folder)
     for name in (SPEC_FILE, "transformations"):
         if not (folder / name).exists():
-            raise BadSettings(f"{name} is missing; make the lake anew with `penstock pipeline lake init`", path=folder)
+            raise BadSettings(
+                f"{name} is missing; create the lake again with `penstock pipeline lake init`", path=folder
+            )
     if lake.store and not Path(lake.store).is_dir():
-        raise BadStore(f"there is no store here; {FILE} of {folder} names it; correct that", path=lake.store)
+        raise BadStore(f"there is no store here; correct the path in {FILE} of {folder}", path=lake.store)
     return lake

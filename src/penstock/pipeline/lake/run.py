@@ -1,8 +1,7 @@
 """Brings the tables of a lake up to date. Needs pyspark.
 
-Spark's own command `spark-pipelines run` does the same; what is added here is where its catalog is, one sentence for
-what goes wrong, and how many rows the tables have. The functions of Spark that are called are not public: a Spark that
-has other ones is told as such.
+Does what Spark's command `spark-pipelines run` does, and adds the catalog's location, one sentence per error, and row
+counts. It calls functions of Spark that are not public; a Spark without them raises MissingPackage.
 """
 
 from __future__ import annotations
@@ -25,22 +24,22 @@ from penstock.store.overlay import OverlayFiles
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-_NO_CATALOG: Final = ("XSDB6", "Another instance of Derby", "SessionHiveMetaStoreClient")
+_CATALOG_ERRORS: Final = ("XSDB6", "Another instance of Derby", "SessionHiveMetaStoreClient")
 _JAVA: Final = "spark.driver.extraJavaOptions"
-_OWN_WORDS: Final = re.compile(r"rocketmq: (.*?)\s*(?:SQLSTATE: \w+)?$")
+_SOURCE_SENTENCE: Final = re.compile(r"rocketmq: (.*?)\s*(?:SQLSTATE: \w+)?$")
 
 
 class LakeFailed(PenstockError):
-    """A run that Spark ended before all tables were up to date."""
+    """Spark ended a run before all tables were up to date."""
 
 
 class Summary(msgspec.Struct, frozen=True):
-    """What the tables hold after a run."""
+    """The tables after a run."""
 
     tables: dict[str, int]
-    """Rows by table; the views are not among them."""
+    """Rows by table, without the views."""
     without_table: list[str]
-    """Topics that are only in `messages`."""
+    """Topics that are only in the table `messages`."""
 
 
 def run_project(
@@ -49,32 +48,32 @@ def run_project(
     conf: Mapping[str, str] | None = None,
     *,
     full_refresh: bool = False,
-    tell: Callable[[str], object] = lambda line: None,
+    report: Callable[[str], object] = lambda line: None,
 ) -> Summary:
-    """Reads what has come since the last run into the tables, and computes the views anew.
+    """Adds the messages since the last run to the tables, and recomputes the views.
 
-    `full_refresh`: begins from nothing; what retention has deleted meanwhile is then gone from the tables too. `tell`
-    gets Spark's own words about how far it is. Must be called where no other session runs. Raises BadSettings,
-    BadStore, StoreInUse where another run is going on, LakeFailed, MissingPackage.
+    `full_refresh` rebuilds the tables from scratch; messages that retention has deleted are then lost in them too.
+    `report` gets Spark's progress lines. No other session may run in this process. Raises BadSettings, BadStore,
+    StoreInUse if another run is active, LakeFailed, MissingPackage.
     """
     folder = folder.absolute()
     lake = check_initialised(folder)
     _check_free(folder)
-    there = lake.topics_there()
+    topics = lake.user_topics()
     failures: list[str] = []
-    with _session(lake, master, conf or {}) as spark, _said(folder, failures):
-        spark.sql("SHOW TABLES").collect()  # opens the catalog: better now than in the middle of a run
-        for event in _run(spark, folder, full_refresh):
+    with _session(lake, master, conf or {}) as spark, _as_lake_errors(folder, failures):
+        spark.sql("SHOW TABLES").collect()  # opens the catalog now, not in the middle of a run
+        for event in _run_events(spark, folder, full_refresh):
             failures += [event] if " FAILED" in event else []
-            tell(event.splitlines()[0])
+            report(event.splitlines()[0])
         tables = ["messages", *(topic.table for topic in lake.topics), "bad_messages"]
         rows = {table: spark.read.table(table).count() for table in tables}
     named = {topic.topic for topic in lake.topics}
-    return Summary(rows, [topic for topic in there if topic not in named])
+    return Summary(rows, [topic for topic in topics if topic not in named])
 
 
 def _check_free(folder: Path) -> None:
-    """One process at a time may have the catalog open; its database locks this file."""
+    """Raises StoreInUse if another process has the catalog open, which its database's lock file shows."""
     owner = OverlayFiles().lock_owner(folder / "catalog" / "metastore" / "dbex.lck")
     if owner and owner != _own_java():
         raise StoreInUse(
@@ -84,7 +83,7 @@ def _check_free(folder: Path) -> None:
 
 
 def _own_java() -> int:
-    """The process of this one's Java, which keeps the catalog open after a run; 0 if none was started."""
+    """The process id of our own Java, which keeps the catalog open after a run; 0 without Java."""
     from pyspark import SparkContext
 
     process = getattr(SparkContext._gateway, "proc", None)
@@ -97,7 +96,7 @@ def _session(lake: Lake, master: str | None, conf: Mapping[str, str]) -> Iterato
         raise BadSettings(
             "a Spark session runs in this process, and a lake needs one of its own; call `spark.stop()` first"
         )
-    with _said(Path(lake.folder), []):
+    with _as_lake_errors(Path(lake.folder), []):
         spark = _start(lake, master or "local[*]", conf)
     try:
         with quiet_interrupts():
@@ -114,13 +113,13 @@ def _start(lake: Lake, master: str, conf: Mapping[str, str]) -> SparkSession:
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     os.environ["SPARK_CONF_DIR"] = str(Path(lake.folder) / "conf")
     own = {**lake.spark_settings, "spark.sql.shuffle.partitions": str(os.cpu_count() or 2)}
-    added = {_JAVA: f"{own[_JAVA]} {conf[_JAVA]}"} if _JAVA in conf else {}  # ours says where the catalog logs
+    added = {_JAVA: f"{own[_JAVA]} {conf[_JAVA]}"} if _JAVA in conf else {}  # ours sets the catalog's log folder
     quiet = {"spark.sql.connect.serverStacktrace.enabled": "false"}
     return start_connect_session("penstock lake", master, {**own, **quiet, **conf, **added})
 
 
-def _run(spark: SparkSession, folder: Path, full_refresh: bool) -> Iterator[str]:
-    """What Spark's command does, in the session that is there."""
+def _run_events(spark: SparkSession, folder: Path, full_refresh: bool) -> Iterator[str]:
+    """Runs the pipeline in this session; yields Spark's progress lines."""
     try:
         from pyspark.pipelines import cli
         from pyspark.pipelines.spark_connect_graph_element_registry import SparkConnectGraphElementRegistry
@@ -142,15 +141,15 @@ def _run(spark: SparkSession, folder: Path, full_refresh: bool) -> Iterator[str]
 
 
 @contextlib.contextmanager
-def _said(folder: Path, failures: Sequence[str]) -> Iterator[None]:
-    """Has what Spark raises said as one sentence: the source's own, if it has said one. `failures`: told before."""
+def _as_lake_errors(folder: Path, failures: Sequence[str]) -> Iterator[None]:
+    """Turns Spark's errors into one sentence: the source's own, if there is one. `failures` were reported before."""
     try:
         yield
     except PenstockError:
         raise
     except Exception as error:
         texts = [*failures, str(error)]
-        if any(sign in text for sign in _NO_CATALOG for text in texts):
+        if any(sign in text for sign in _CATALOG_ERRORS for text in texts):
             raise StoreInUse(
                 "its catalog cannot be opened: another Spark has it open, or it is damaged; see catalog/derby.log "
                 "in it",
@@ -160,10 +159,10 @@ def _said(folder: Path, failures: Sequence[str]) -> Iterator[None]:
 
 
 def _sentence(texts: Sequence[str]) -> str:
-    """What is to be told of what Spark said, the first thing that went wrong first."""
+    """The sentence for the first error in Spark's texts."""
     lines = [line.strip() for text in texts for line in text.splitlines() if line.strip()]
     for line in lines:
-        if (found := _OWN_WORDS.search(line)) is not None:
+        if (found := _SOURCE_SENTENCE.search(line)) is not None:
             return found[1]
     named = [line for line in lines if line.startswith(("[", "Error: ["))]
     return "Spark could not run it: " + (named or lines)[0].removeprefix("Error: ") if lines else ""

@@ -1,4 +1,4 @@
-"""What the tables of a lake hold. Called by the project's own files, in the session that runs them. Needs pyspark."""
+"""Queries behind the tables of a lake. The project's files call them in the session of a run. Needs pyspark."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from penstock.pipeline.lake.project import Lake, LakeTable
 from penstock.pipeline.options import Options
 from penstock.pipeline.source import known_columns
 
-# Columns are chosen by `select` alone: under Connect `drop` looks at the table at once, which may not be there yet.
+# Only `select` chooses columns: under Connect `drop` resolves the table at once, and it may not exist yet.
 _RAW: Final = "messages"
 _CORRUPT: Final = "_corrupt"
 _COLUMNS: Final = tuple(name for name in known_columns(Options()) if name != _CORRUPT)
-_NOT_THE_CLUSTERS: Final = "(?i)(?!SCHEDULE_TOPIC_XXXX$|RMQ_SYS_|TRANS_CHECK_MAX_TIME_TOPIC$|OFFSET_MOVED_EVENT$).*"
+_USER_TOPICS: Final = "(?i)(?!SCHEDULE_TOPIC_XXXX$|RMQ_SYS_|TRANS_CHECK_MAX_TIME_TOPIC$|OFFSET_MOVED_EVENT$).*"
 _MILLISECONDS: Final = "unix_millis(store_timestamp) - unix_millis(born_timestamp)"
 
 
 def messages(lake: Lake) -> DataFrame:
-    """Every message of every topic but the brokers' own, from the first that is there; what is unreadable too."""
+    """All messages of user topics from the oldest on, with unreadable ones."""
     options = {
-        "subscribePattern": _NOT_THE_CLUSTERS,
+        "subscribePattern": _USER_TOPICS,
         "startingOffsets": "earliest",
         "failOnDataLoss": str(lake.fail_on_data_loss).lower(),
         "maxBytesPerTrigger": "1g",
@@ -36,7 +36,7 @@ def messages(lake: Lake) -> DataFrame:
 
 
 def decoded(topic: LakeTable) -> DataFrame:
-    """The messages of one topic that can be read and decoded, with what their bodies say as `value`."""
+    """The readable and decodable messages of one topic, with their decoded bodies as `value`."""
     rows = SparkSession.active().readStream.table(_RAW).where(_of(topic))
     if topic.decode == "none":
         return rows.select(*_COLUMNS)
@@ -45,12 +45,12 @@ def decoded(topic: LakeTable) -> DataFrame:
 
 
 def bad_messages(lake: Lake) -> DataFrame:
-    """What no other table than the raw one has: messages that cannot be read, or not decoded."""
+    """Messages that cannot be read or decoded, which only the raw table has otherwise."""
     reason = f.col(_CORRUPT)
     for topic in lake.topics:
         if topic.decode != "none":
-            said = f.lit(f"the body is no {topic.decode}" + (f" with {topic.schema}" if topic.schema else ""))
-            reason = f.coalesce(reason, f.when(_of(topic) & _value(topic).isNull(), said))
+            text = f.lit(f"the body is not {topic.decode}" + (f" with {topic.schema}" if topic.schema else ""))
+            reason = f.coalesce(reason, f.when(_of(topic) & _value(topic).isNull(), text))
     rows = SparkSession.active().readStream.table(_RAW)
     return rows.where(reason.isNotNull()).select(*_COLUMNS, reason.alias("reason"))
 
@@ -60,13 +60,13 @@ def _of(topic: LakeTable) -> Column:
 
 
 def _value(topic: LakeTable) -> Column:
-    """What a body says, null if it is not what it should be."""
+    """The decoded body, null if it cannot be decoded."""
     text = f.when(f.is_valid_utf8(f.col("body").cast("string")), f.col("body").cast("string"))
     if topic.decode == "text":
         return text
     if not topic.schema:
         return f.when(f.try_parse_json(text).isNotNull(), text)
-    # A body that does not fit has its text in the column for that; an extra one of ours, taken off again.
+    # Spark puts a body that does not fit into an extra column, which is dropped again.
     parsed = f.from_json(text, f"{topic.schema}, {_CORRUPT} STRING", {"columnNameOfCorruptRecord": _CORRUPT})
     return f.when(parsed[_CORRUPT].isNull() & parsed.isNotNull(), parsed.dropFields(_CORRUPT))
 
@@ -83,7 +83,7 @@ def usage() -> DataFrame:
 
 
 def latency() -> DataFrame:
-    """How long messages took from their producer's clock to the store's, by topic and hour."""
+    """Time from the producer's clock to the store's, by topic and hour."""
     rows = SparkSession.active().read.table(_RAW).where(f"{_CORRUPT} IS NULL")
     shares = [("p50", 0.5), ("p95", 0.95), ("p99", 0.99)]
     figures = [f.expr(f"percentile_approx({_MILLISECONDS}, {share})").alias(f"{name}_ms") for name, share in shares]
@@ -94,5 +94,5 @@ def latency() -> DataFrame:
 
 
 def consumer_lag(lake: Lake) -> DataFrame:
-    """How far consumer groups are behind now."""
-    return lag_frame(SparkSession.active(), lag(lake.where))
+    """The current lag of consumer groups."""
+    return lag_frame(SparkSession.active(), lag(lake.job_input))

@@ -61,7 +61,7 @@ class DerivedCleaner:
         self._queues = engine.queues
         self._index = engine.index
         self._deleted_topics = engine.deleted_topics
-        self._standstill = engine.dispatcher.paused
+        self._paused = engine.dispatcher.paused
         self._dropper = dropper
         self._pause = pause
         self._done_up_to = -1
@@ -80,7 +80,7 @@ class DerivedCleaner:
             return
         done = on_disk == readable
         for queue in self._queues:
-            with self._standstill():
+            with self._paused():
                 queue.correct_min_offset(readable)
             before = self.files_deleted
             done &= self._delete_expired(queue, on_disk)

@@ -1,19 +1,12 @@
-"""When two messages are the same, and a digest of what they are. Pure; needs pyarrow; runs on workers.
+"""Compares two sides: equality of messages, matching of leftovers, and a worker's task. Pure. Needs pyarrow.
 
-Exactly: all that its producer and its broker have said of it, but not where and when it was stored. Loosely: what its
-producer meant, so that a copy is the same which was sent once more: body (unpacked), flag, and properties without those
-that brokers and clients add.
+Exact equality covers everything that producer and broker recorded, except where and when the message was stored. Loose
+equality covers what the producer sent (unpacked body, flag, and properties without those that brokers and clients
+add), so that a replayed copy is equal.
 
-
-Messages that have no equal at their place: which have moved, which are different, which are on one side only.
-
-Pure. All leftovers of one topic are matched together, in memory: some 300 bytes each.
-
-
-One piece of two sides, read and compared by one worker. Needs pyarrow.
-
-Pages of both sides are cut where the other's end, so that the same offsets lie side by side whatever the pages were.
-Columns that are equal as a whole are not looked at row by row. Memory stays at a few pages.
+A worker cuts the pages of both sides at common offsets, so that equal offsets align whatever the pages were. Columns
+that are equal as a whole are not compared row by row. Memory is a few pages. Messages without an equal at their
+position are then matched per topic: moved, different, or on one side only.
 """
 
 from __future__ import annotations
@@ -49,28 +42,30 @@ from penstock.pipeline.jobs.diff.report import (
     UNREADABLE_A,
     UNREADABLE_B,
     Difference,
+    MessagePosition,
     QueueKey,
-    Spot,
 )
 from penstock.pipeline.ranges import Flaw, ReadTask
 from penstock.protocol.compression import inflate_body
 
-PLACE: Final = ("topic", "queue_id", "queue_offset")
+# -- equality --------------------------------------------------------------------------------------------------------
+
+POSITION: Final = ("topic", "queue_id", "queue_offset")
 EXACT: Final = ("body", "properties", "born_timestamp", "born_host", "flag", "sys_flag", "reconsume_times")
 LOOSE: Final = ("body", "properties", "flag", "sys_flag")
-_NOT_THE_PRODUCERS: Final = frozenset(
+_BROKER_PROPERTIES: Final = frozenset(
     {CLUSTER, DELAY, MAX_RECONSUME_TIMES, ORIGIN_MESSAGE_ID, PGROUP, REAL_QID, REAL_TOPIC, RECONSUME_TIME}
     | {RETRY_TOPIC, TRAN_MSG, UNIQ_KEY, WAIT, "MSG_REGION", "TRACE_ON", "MIN_OFFSET", "MAX_OFFSET"}
 )
 
 
 def columns(*, exact: bool) -> tuple[str, ...]:
-    """The columns of messages that are compared."""
+    """The message columns that are compared."""
     return EXACT if exact else LOOSE
 
 
 def digests(batch: pa.RecordBatch, *, exact: bool) -> Iterator[tuple[str, bytes]]:
-    """The unique key of each row, empty if it has none, and sixteen bytes that equal messages share."""
+    """Each row's unique key, or an empty text, and a digest of sixteen bytes that equal messages share."""
     names = columns(exact=exact)
     for values in zip(*(batch.column(name).to_pylist() for name in names), strict=True):
         row = dict(zip(names, values, strict=True))
@@ -84,27 +79,30 @@ def _digest(row: dict[str, Any], properties: dict[str, str], *, exact: bool) -> 
         rest = [str(row[name]) for name in EXACT[2:]]
     else:
         rest = [str(row["flag"])]
-        properties = {name: value for name, value in properties.items() if name not in _NOT_THE_PRODUCERS}
+        properties = {name: value for name, value in properties.items() if name not in _BROKER_PROPERTIES}
         try:
             body = inflate_body(body, row["sys_flag"])
         except BadRequest:
-            rest.append("packed")  # and cannot be unpacked: the same only as another one of this kind
-    told = [text for pair in sorted(properties.items()) for text in pair]
+            rest.append("packed")  # cannot be unpacked: equal only to a message of the same kind
+    pairs = [text for pair in sorted(properties.items()) for text in pair]
     digest = blake2b(body, digest_size=16)
-    for text in (str(len(told)), *told, *rest):
+    for text in (str(len(pairs)), *pairs, *rest):
         data = text.encode(errors="surrogatepass")
         digest.update(b"%d:" % len(data))
         digest.update(data)
     return digest.digest()
 
 
+# -- matching leftovers ----------------------------------------------------------------------------------------------
+
+
 class Leftover(NamedTuple):
-    """A message of one side without an equal at its place; one that cannot be read has no digest, and says why."""
+    """A message without an equal at its position on the other side. An unreadable one has no digest, but a reason."""
 
     side: str
     """`a` or `b`."""
     edge: bool
-    """Whether it lies where only its side has messages: there it counts only if it has moved."""
+    """Whether only its side has messages there: then it counts only if it has moved."""
     topic: str
     queue_id: int
     queue_offset: int
@@ -113,13 +111,13 @@ class Leftover(NamedTuple):
     what: str
 
     @property
-    def spot(self) -> Spot:
-        return Spot(self.queue_id, self.queue_offset)
+    def position(self) -> MessagePosition:
+        return MessagePosition(self.queue_id, self.queue_offset)
 
 
 Leftovers = list[Leftover]
 _Key = Callable[[Leftover], Hashable]
-"""What two messages must share to be a pair; None if this one is nobody's."""
+"""What two messages must share to be a pair; None if the message cannot be paired."""
 
 
 def _by_key_and_digest(row: Leftover) -> Hashable:
@@ -134,24 +132,24 @@ def _by_key(row: Leftover) -> Hashable:
     return row.unique_key or None
 
 
-def _by_place(row: Leftover) -> Hashable:
-    return None if row.edge else row.spot
+def _by_position(row: Leftover) -> Hashable:
+    return None if row.edge else row.position
 
 
-_STEPS: tuple[tuple[_Key, str], ...] = (
+_MATCH_STEPS: tuple[tuple[_Key, str], ...] = (
     (_by_key_and_digest, MOVED),
     (_by_digest, MOVED),
     (_by_key, DIFFERENT),
-    (_by_place, DIFFERENT),
+    (_by_position, DIFFERENT),
 )
 
 
 def pair_up(rows: Iterable[Leftover]) -> list[Difference]:
-    """The differences of one topic, by place."""
-    ordered = sorted(rows, key=lambda row: row.spot)
+    """The differences of one topic, by position. Pairs in memory: about 300 bytes per message."""
+    ordered = sorted(rows, key=lambda row: row.position)
     a, b = [row for row in ordered if row.side == "a"], [row for row in ordered if row.side == "b"]
     found, a, b = _unreadable(a, b)
-    for key, kind in _STEPS:
+    for key, kind in _MATCH_STEPS:
         pairs, a, b = _pairs(a, b, key)
         found += [_difference(kind, *pair) for pair in pairs if not (pair[0].edge and pair[1].edge)]
     found += [_difference(ONLY_A, row, None) for row in a if not row.edge]
@@ -160,20 +158,20 @@ def pair_up(rows: Iterable[Leftover]) -> list[Difference]:
 
 
 def _unreadable(a: Leftovers, b: Leftovers) -> tuple[list[Difference], Leftovers, Leftovers]:
-    """What cannot be read is told once, with what the other side has at its place."""
+    """Reports unreadable messages once, with the other side's message at their position."""
     found: list[Difference] = []
-    there_a, there_b = {row.spot: row for row in a}, {row.spot: row for row in b}
-    told: set[Spot] = set()
+    at_a, at_b = {row.position: row for row in a}, {row.position: row for row in b}
+    reported: set[MessagePosition] = set()
     for row in (*a, *b):
-        if row.digest or row.spot in told or row.edge:
+        if row.digest or row.position in reported or row.edge:
             continue
-        told.add(row.spot)
+        reported.add(row.position)
         kind = UNREADABLE_A if row.side == "a" else UNREADABLE_B
-        found.append(_difference(kind, there_a.get(row.spot), there_b.get(row.spot)))
+        found.append(_difference(kind, at_a.get(row.position), at_b.get(row.position)))
     return (
         found,
-        [row for row in a if row.digest and row.spot not in told],
-        [row for row in b if row.digest and row.spot not in told],
+        [row for row in a if row.digest and row.position not in reported],
+        [row for row in b if row.digest and row.position not in reported],
     )
 
 
@@ -187,10 +185,10 @@ def _pairs(a: Leftovers, b: Leftovers, key: _Key) -> tuple[list[tuple[Leftover, 
         candidates = waiting.get(wanted) if (wanted := key(row)) is not None else None
         if candidates:
             pairs.append((row, candidates.pop()))
-            paired.add(pairs[-1][1].spot)
+            paired.add(pairs[-1][1].position)
         else:
             rest_a.append(row)
-    return pairs, rest_a, [row for row in b if row.spot not in paired]
+    return pairs, rest_a, [row for row in b if row.position not in paired]
 
 
 def _difference(kind: str, a: Leftover | None, b: Leftover | None) -> Difference:
@@ -199,11 +197,14 @@ def _difference(kind: str, a: Leftover | None, b: Leftover | None) -> Difference
     return Difference(
         kind=kind,
         topic=row.topic,
-        a=None if a is None else a.spot,
-        b=None if b is None else b.spot,
+        a=None if a is None else a.position,
+        b=None if b is None else b.position,
         unique_key=(a and a.unique_key) or (b and b.unique_key) or "",
         what=(a and a.what) or (b and b.what) or "",
     )
+
+
+# -- a worker's task -------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,29 +218,29 @@ class QueueRange:
 
 @dataclass(frozen=True, slots=True)
 class ComparisonTask:
-    """What one worker compares; None where a side has nothing there. Pickled."""
+    """What one worker compares; None if a side has nothing there. Pickled."""
 
-    stretches: tuple[QueueRange, ...]
+    ranges: tuple[QueueRange, ...]
     a: ReadTask | None
     b: ReadTask | None
     exact: bool
     edge: bool = False
-    """Whether it lies where only one side has messages: they are looked at only to find those that have moved."""
+    """Whether only one side has messages there: they are read only to find moved messages."""
 
 
 class QueueComparison(NamedTuple):
-    """How far a stretch of a queue is the same."""
+    """The outcome for one range of a queue."""
 
-    stretch: int
-    """Its number in the piece."""
+    range_index: int
+    """Its number in the task."""
     same: int
     differs: bool
 
 
 class _Part(NamedTuple):
-    """Messages of one stretch with ascending offsets, none where only flaws came."""
+    """Messages of one range in ascending order; empty if there are only flaws."""
 
-    stretch: int
+    range_index: int
     batch: pa.RecordBatch
     flaws: tuple[Flaw, ...]
 
@@ -248,7 +249,7 @@ class _Part(NamedTuple):
         return int(self.batch.column("queue_offset")[-1].as_py())
 
     def split(self, last: int) -> tuple[_Part, _Part | None]:
-        """What is up to an offset, and what is behind it."""
+        """The parts up to an offset, and after it."""
         count = int(np.searchsorted(self.batch.column("queue_offset").to_numpy(), last, "right"))
         rest = self.batch.slice(count)
         return self._replace(batch=self.batch.slice(0, count)), (
@@ -256,47 +257,47 @@ class _Part(NamedTuple):
         )
 
 
-def outcomes(piece: ComparisonTask) -> list[QueueComparison]:
-    """What came of each stretch."""
-    same = [0] * len(piece.stretches)
-    differs = [False] * len(piece.stretches)
-    for a, b in _side_by_side(piece):
+def outcomes(task: ComparisonTask) -> list[QueueComparison]:
+    """The outcome for each range."""
+    same = [0] * len(task.ranges)
+    differs = [False] * len(task.ranges)
+    for a, b in _aligned_parts(task):
         part = a or b
         assert part is not None, "one side is there"
-        equal, rest_a, rest_b = _without_equals(a, b, exact=piece.exact)
-        same[part.stretch] += equal
+        equal, rest_a, rest_b = _unmatched(a, b, exact=task.exact)
+        same[part.range_index] += equal
         if rest_a or rest_b or any(each.flaws for each in (a, b) if each):
-            differs[part.stretch] = True
+            differs[part.range_index] = True
     return [QueueComparison(number, same[number], differs[number]) for number in range(len(same))]
 
 
-def leftovers(piece: ComparisonTask) -> Iterator[Leftover]:
-    """What has no equal at the same place of the other side, and what cannot be read."""
-    for a, b in _side_by_side(piece):
-        _, rest_a, rest_b = _without_equals(a, b, exact=piece.exact)
+def leftovers(task: ComparisonTask) -> Iterator[Leftover]:
+    """Messages without an equal at the same position on the other side, and unreadable ones."""
+    for a, b in _aligned_parts(task):
+        _, rest_a, rest_b = _unmatched(a, b, exact=task.exact)
         for side, part, rows in (("a", a, rest_a), ("b", b, rest_b)):
             if part is None:
                 continue
-            topic, queue_id = piece.stretches[part.stretch].key
+            topic, queue_id = task.ranges[part.range_index].key
             for flaw in part.flaws:
                 at = -1 if flaw.queue_offset is None else flaw.queue_offset
-                yield Leftover(side, piece.edge, topic, queue_id, at, "", b"", flaw.what)
+                yield Leftover(side, task.edge, topic, queue_id, at, "", b"", flaw.what)
             for offset, unique_key, digest in rows:
-                yield Leftover(side, piece.edge, topic, queue_id, offset, unique_key, digest, "")
+                yield Leftover(side, task.edge, topic, queue_id, offset, unique_key, digest, "")
 
 
 _Row = tuple[int, str, bytes]
 
 
-def _without_equals(a: _Part | None, b: _Part | None, *, exact: bool) -> tuple[int, list[_Row], list[_Row]]:
-    """How many are the same at the same place, and the others of each side."""
+def _unmatched(a: _Part | None, b: _Part | None, *, exact: bool) -> tuple[int, list[_Row], list[_Row]]:
+    """The number of equal messages at equal positions, and the others of each side."""
     if a is not None and b is not None:
         names = ["queue_offset", *columns(exact=exact)]
         if a.batch.num_rows == b.batch.num_rows and a.batch.select(names).equals(b.batch.select(names)):
             return a.batch.num_rows, [], []
     rows_a, rows_b = _rows(a, exact=exact), _rows(b, exact=exact)
-    there = {offset: digest for offset, _, digest in rows_b}
-    equal = {offset for offset, _, digest in rows_a if there.get(offset) == digest}
+    by_offset = {offset: digest for offset, _, digest in rows_b}
+    equal = {offset for offset, _, digest in rows_a if by_offset.get(offset) == digest}
     return (
         len(equal),
         [row for row in rows_a if row[0] not in equal],
@@ -311,18 +312,18 @@ def _rows(part: _Part | None, *, exact: bool) -> list[_Row]:
     return [(at, key, digest) for at, (key, digest) in zip(offsets, digests(part.batch, exact=exact), strict=True)]
 
 
-def _side_by_side(piece: ComparisonTask) -> Iterator[tuple[_Part | None, _Part | None]]:
-    """The same offsets of both sides; None where a side has no messages among them."""
-    names = [*PLACE, *columns(exact=piece.exact)]
-    numbers = {stretch.key: number for number, stretch in enumerate(piece.stretches)}
-    parts_a = _parts(piece.a, names, piece.stretches, numbers)
-    parts_b = _parts(piece.b, names, piece.stretches, numbers)
+def _aligned_parts(task: ComparisonTask) -> Iterator[tuple[_Part | None, _Part | None]]:
+    """Parts of both sides that cover the same offsets; None if a side has no messages there."""
+    names = [*POSITION, *columns(exact=task.exact)]
+    numbers = {each.key: number for number, each in enumerate(task.ranges)}
+    parts_a = _parts(task.a, names, numbers)
+    parts_b = _parts(task.b, names, numbers)
     a, b = next(parts_a, None), next(parts_b, None)
     while a is not None or b is not None:
-        if a is not None and (b is None or a.stretch < b.stretch or not a.batch.num_rows):
+        if a is not None and (b is None or a.range_index < b.range_index or not a.batch.num_rows):
             yield a, None
             a = next(parts_a, None)
-        elif b is not None and (a is None or b.stretch < a.stretch or not b.batch.num_rows):
+        elif b is not None and (a is None or b.range_index < a.range_index or not b.batch.num_rows):
             yield None, b
             b = next(parts_b, None)
         elif a is not None and b is not None:
@@ -333,10 +334,8 @@ def _side_by_side(piece: ComparisonTask) -> Iterator[tuple[_Part | None, _Part |
             b = rest_b or next(parts_b, None)
 
 
-def _parts(
-    task: ReadTask | None, names: Sequence[str], stretches: Sequence[QueueRange], numbers: dict[QueueKey, int]
-) -> Iterator[_Part]:
-    """What a task reads, cut where another queue begins."""
+def _parts(task: ReadTask | None, names: Sequence[str], numbers: dict[QueueKey, int]) -> Iterator[_Part]:
+    """A task's pages, split by queue."""
     for page in task.pages(names) if task is not None else ():
         flaws: dict[int, tuple[Flaw, ...]] = {}
         for flaw in page.flaws:

@@ -1,7 +1,7 @@
-"""Two logs byte by byte: a master's and its slave's must be equal wherever both have something.
+"""Compares two logs byte by byte: a master's and its slave's must be equal wherever both exist.
 
-Each worker compares its piece of both logs in memory. What differs is told as ranges of positions; the first of them
-with the messages that lie there.
+Each worker compares a range of both logs in memory and returns the ranges that differ. The report shows the messages at
+the first of them.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 import numpy as np
 
-from penstock.pipeline.jobs.common import Where
+from penstock.pipeline.jobs.common import JobInput
 from penstock.pipeline.jobs.diff.sides import Sides
-from penstock.pipeline.ranges import OffsetRange, TaskLimits, cut
+from penstock.pipeline.ranges import OffsetRange, TaskLimits, split_ranges
 from penstock.pipeline.session import gather
-from penstock.pipeline.store_source import StorePlace
+from penstock.pipeline.store_source import StoreSource
 from penstock.pipeline.store_tasks import LogTask
 from penstock.store.mapped_file import MappedFile
 from penstock.store.readonly.view import LogView
@@ -27,25 +27,25 @@ if TYPE_CHECKING:
 
 EXAMPLES: Final = 20
 _BLOCK: Final = 1 << 20
-_NEAR: Final = 4096
-"""Differences that lie nearer together make one range."""
+_MERGE_DISTANCE: Final = 4096
+"""Differences closer than this are merged into one range."""
 _MAX_RANGES: Final = 1000
-"""Of one piece; the last one then reaches to the piece's last difference."""
-_PLACE: Final = ("topic", "queue_id", "queue_offset", "physical_offset", "store_size")
+"""Per piece; the last range then extends to the piece's last difference."""
+_POSITION: Final = ("topic", "queue_id", "queue_offset", "physical_offset", "store_size")
 
 
-class Unequal(msgspec.Struct, frozen=True):
-    """Positions `start` to `stop` (exclusive), of which `count` bytes are not the same."""
+class DifferingRange(msgspec.Struct, frozen=True):
+    """Positions `start` to `stop` (exclusive), of which `count` bytes differ."""
 
     start: int
     stop: int
     count: int
     missing: str = ""
-    """`a` or `b`, where that side has no file."""
+    """`a` or `b` if that side has no file."""
 
 
 class LogMessage(msgspec.Struct, frozen=True):
-    """A message of one side that covers the first byte of a range."""
+    """The message of one side that covers the first byte of a range."""
 
     topic: str
     queue_id: int
@@ -54,15 +54,15 @@ class LogMessage(msgspec.Struct, frozen=True):
 
 
 class Example(msgspec.Struct, frozen=True):
-    """A range that differs, and what lies at its begin; None where a side has no valid record there."""
+    """A range that differs, and the messages at its start; None if a side has no valid record there."""
 
-    where: Unequal
+    where: DifferingRange
     a: LogMessage | None
     b: LogMessage | None
 
 
 class LogDiff(msgspec.Struct, frozen=True, kw_only=True):
-    """What was found. A side's range: the first byte that is there, and the end."""
+    """The result. A side's range is its first byte and its end."""
 
     a: str
     b: str
@@ -73,7 +73,7 @@ class LogDiff(msgspec.Struct, frozen=True, kw_only=True):
     differing: int
     """Bytes."""
     first: int | None
-    """The first position that differs, None if none does."""
+    """The first position that differs, None if the logs are equal."""
     examples: list[Example]
 
     @property
@@ -89,20 +89,20 @@ class LogDiff(msgspec.Struct, frozen=True, kw_only=True):
 def diff_bytes(spark: SparkSession, sides: Sides, examples: int = EXAMPLES) -> LogDiff:
     """Compares on Spark. Raises BadSettings, BadStore."""
     with _Logs(sides) as logs:
-        decode = msgspec.msgpack.Decoder(list[Unequal]).decode
-        found = [each for told in gather(spark, logs.pieces, _unequal_of) for each in decode(told)]
+        decode = msgspec.msgpack.Decoder(list[DifferingRange]).decode
+        found = [each for answer in gather(spark, logs.pieces, _differing_ranges_packed) for each in decode(answer)]
         return logs.report(found, examples)
 
 
 def diff_bytes_here(sides: Sides, examples: int = EXAMPLES) -> LogDiff:
-    """Compares in this process: the same, without Spark."""
+    """Compares in this process, without Spark."""
     with _Logs(sides) as logs:
-        return logs.report([each for piece in logs.pieces for each in unequal(*piece)], examples)
+        return logs.report([each for piece in logs.pieces for each in differing_ranges(*piece)], examples)
 
 
-def unequal(a: LogTask, b: LogTask) -> list[Unequal]:
-    """Where the same range of two logs differs."""
-    found: list[Unequal] = []
+def differing_ranges(a: LogTask, b: LogTask) -> list[DifferingRange]:
+    """The differing parts of the same range of two logs."""
+    found: list[DifferingRange] = []
     with closing(a.files.log()) as log_a, closing(b.files.log()) as log_b:
         at = a.start
         while at < a.stop:
@@ -112,18 +112,19 @@ def unequal(a: LogTask, b: LogTask) -> list[Unequal]:
     return found
 
 
-def _block(a: LogView, b: LogView, start: int, stop: int) -> list[Unequal]:
+def _block(a: LogView, b: LogView, start: int, stop: int) -> list[DifferingRange]:
     file_a, file_b = a.queue.find(start), b.queue.find(start)
     if file_a is None or file_b is None:
         if file_a is None and file_b is None:
             return []
-        return [Unequal(start, stop, stop - start, "a" if file_a is None else "b")]
+        return [DifferingRange(start, stop, stop - start, "a" if file_a is None else "b")]
     changed = np.flatnonzero(_bytes(file_a, start, stop) != _bytes(file_b, start, stop))
     if not len(changed):
         return []
-    borders = np.flatnonzero(np.diff(changed) > _NEAR) + 1
+    borders = np.flatnonzero(np.diff(changed) > _MERGE_DISTANCE) + 1
     return [
-        Unequal(start + int(group[0]), start + int(group[-1]) + 1, len(group)) for group in np.split(changed, borders)
+        DifferingRange(start + int(group[0]), start + int(group[-1]) + 1, len(group))
+        for group in np.split(changed, borders)
     ]
 
 
@@ -131,63 +132,63 @@ def _bytes(file: MappedFile, start: int, stop: int) -> np.ndarray[tuple[int], np
     return np.frombuffer(file.map.view[start - file.from_offset : stop - file.from_offset], np.uint8)
 
 
-def _add(found: list[Unequal], more: Sequence[Unequal]) -> None:
-    """Appends ranges; those that touch, or are too many, become one."""
+def _add(found: list[DifferingRange], more: Sequence[DifferingRange]) -> None:
+    """Appends ranges; merges those that touch, or exceed the limit."""
     for each in more:
         last = found[-1] if found else None
-        near = last is not None and last.missing == each.missing and each.start - last.stop <= _NEAR
+        near = last is not None and last.missing == each.missing and each.start - last.stop <= _MERGE_DISTANCE
         if last is not None and (near or len(found) >= _MAX_RANGES):
-            found[-1] = Unequal(last.start, each.stop, last.count + each.count, last.missing)
+            found[-1] = DifferingRange(last.start, each.stop, last.count + each.count, last.missing)
         else:
             found.append(each)
 
 
-def _unequal_of(piece: tuple[LogTask, LogTask]) -> bytes:
-    return msgspec.msgpack.encode(unequal(*piece))
+def _differing_ranges_packed(piece: tuple[LogTask, LogTask]) -> bytes:
+    return msgspec.msgpack.encode(differing_ranges(*piece))
 
 
 class _Logs:
-    """Two logs, cut into pieces at the same positions."""
+    """Two logs, split into pieces at the same positions."""
 
     def __init__(self, sides: Sides) -> None:
         sides.check()
         self._sides = sides
-        self._places: list[StorePlace] = []
+        self._sources: list[StoreSource] = []
         try:
             (self._name_a, self._range_a), (self._name_b, self._range_b) = self._open(sides.a), self._open(sides.b)
             start = max(self._range_a[0], self._range_b[0])
             stop = max(min(self._range_a[1], self._range_b[1]), start)
             self.compared = stop - start
-            self.pieces = list(zip(*(self._cut(place, start, stop) for place in self._places), strict=True))
+            self.pieces = list(zip(*(self._cut(source, start, stop) for source in self._sources), strict=True))
         except BaseException:
             self.__exit__()
             raise
 
-    def _open(self, where: Where) -> tuple[str, tuple[int, int]]:
-        place = StorePlace(where.options(order="log"))
-        self._places.append(place)
-        return place.name, place.bounds(place.queues(())[0])
+    def _open(self, job_input: JobInput) -> tuple[str, tuple[int, int]]:
+        source = StoreSource(job_input.options(order="log"))
+        self._sources.append(source)
+        return source.name, source.bounds(source.queues(())[0])
 
-    def _cut(self, place: StorePlace, start: int, stop: int) -> list[LogTask]:
-        span = OffsetRange(place.queues(())[0], start, stop, stop - start)
-        spans = cut([span], TaskLimits(self._sides.a.options().max_bytes_per_partition))
-        return [task for task in place.tasks([[each] for each in spans]) if isinstance(task, LogTask)]
+    def _cut(self, source: StoreSource, start: int, stop: int) -> list[LogTask]:
+        span = OffsetRange(source.queues(())[0], start, stop, stop - start)
+        spans = split_ranges([span], TaskLimits(self._sides.a.options().max_bytes_per_partition))
+        return [task for task in source.tasks([[each] for each in spans]) if isinstance(task, LogTask)]
 
     def __enter__(self) -> _Logs:
         return self
 
     def __exit__(self, *error: object) -> None:
-        for place in self._places:
-            place.close()
+        for source in self._sources:
+            source.close()
 
-    def report(self, found: Sequence[Unequal], examples: int) -> LogDiff:
-        together: list[Unequal] = []
+    def report(self, found: Sequence[DifferingRange], examples: int) -> LogDiff:
+        merged: list[DifferingRange] = []
         for each in sorted(found, key=lambda one: one.start):
-            last = together[-1] if together else None
+            last = merged[-1] if merged else None
             if last is not None and last.stop == each.start and last.missing == each.missing:
-                together[-1] = Unequal(last.start, each.stop, last.count + each.count, last.missing)
+                merged[-1] = DifferingRange(last.start, each.stop, last.count + each.count, last.missing)
             else:
-                together.append(each)
+                merged.append(each)
         return LogDiff(
             a=self._name_a,
             b=self._name_b,
@@ -195,21 +196,23 @@ class _Logs:
             b_range=self._range_b,
             up_to_common_end=self._sides.up_to_common_end,
             compared=self.compared,
-            differing=sum(each.count for each in together),
-            first=together[0].start if together else None,
-            examples=[self._example(each) for each in together[:examples]],
+            differing=sum(each.count for each in merged),
+            first=merged[0].start if merged else None,
+            examples=[self._example(each) for each in merged[:examples]],
         )
 
-    def _example(self, where: Unequal) -> Example:
-        a, b = next(piece for piece in self.pieces if piece[0].stop > where.start)
-        return Example(where, *(None if where.missing == s else _at(t, where.start) for s, t in (("a", a), ("b", b))))
+    def _example(self, differing: DifferingRange) -> Example:
+        a, b = next(piece for piece in self.pieces if piece[0].stop > differing.start)
+        return Example(
+            differing, *(None if differing.missing == s else _at(t, differing.start) for s, t in (("a", a), ("b", b)))
+        )
 
 
 def _at(task: LogTask, position: int) -> LogMessage | None:
-    """The message whose record covers a position, found by walking its file from the begin."""
+    """The message whose record covers a position, found by scanning its file from the start."""
     files = task.files
     first = max(position - position % files.log_file_size, files.log_min)
-    for page in LogTask(files, first, position + 1, False).pages(_PLACE):
+    for page in LogTask(files, first, position + 1, False).pages(_POSITION):
         if not page.batch.num_rows:
             continue
         row = page.batch.slice(page.batch.num_rows - 1).to_pylist()[0]

@@ -1,4 +1,4 @@
-"""The job: compares two sides message by message, on Spark or in this process."""
+"""The diff job: compares two sides message by message, on Spark or in this process."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from penstock.pipeline.jobs.diff.compare import (
     outcomes,
     pair_up,
 )
-from penstock.pipeline.jobs.diff.report import KINDS, MOVED, Diff, Difference, QueueDiff, QueueKey, Spot
+from penstock.pipeline.jobs.diff.report import KINDS, MOVED, Diff, Difference, MessagePosition, QueueDiff, QueueKey
 from penstock.pipeline.jobs.diff.sides import Comparison, Sides
-from penstock.pipeline.session import gather, in_workers
+from penstock.pipeline.session import gather, map_in_workers
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -31,11 +31,11 @@ SCHEMA: Final = (
     "kind string, topic string, a_queue_id int, a_queue_offset bigint, b_queue_id int, b_queue_offset bigint, "
     "unique_key string, what string"
 )
-_LEFT_OVER: Final = (
+_LEFTOVER: Final = (
     "side string, edge boolean, topic string, queue_id int, queue_offset bigint, unique_key string, digest binary, "
     "what string"
 )
-_LEFT_OVER_ARROW: Final = pa.schema(
+_LEFTOVER_ARROW: Final = pa.schema(
     [
         ("side", pa.string()),
         ("edge", pa.bool_()),
@@ -47,16 +47,16 @@ _LEFT_OVER_ARROW: Final = pa.schema(
         ("what", pa.string()),
     ]
 )
-_ROWS_AT_ONCE: Final = 10_000
+_BATCH_ROWS: Final = 10_000
 
 
 def diff(spark: SparkSession, sides: Sides, examples: int = EXAMPLES) -> Diff:
     """Compares on Spark. Raises BadSettings, BadStore, Unreachable."""
     with Comparison(sides) as comparison:
-        same, differing = _first_look(spark, comparison)
+        same, differing = _compare_all(spark, comparison)
         if not differing:
             return _report(comparison, same, Counter(), [])
-        frame = _frame(spark, comparison.pieces_again(differing)).persist()
+        frame = _frame(spark, comparison.recheck_tasks(differing)).persist()
         try:
             counted = frame.selectExpr("kind", "topic", "coalesce(a_queue_id, b_queue_id) AS queue_id")
             counts = Counter(
@@ -82,63 +82,63 @@ def diff(spark: SparkSession, sides: Sides, examples: int = EXAMPLES) -> Diff:
 
 
 def diff_frame(spark: SparkSession, sides: Sides) -> DataFrame:
-    """One row for each difference; what lies beyond a common end is none. Raises BadSettings, BadStore, Unreachable."""
+    """One row per difference, up to the common end. Raises BadSettings, BadStore, Unreachable."""
     with Comparison(sides) as comparison:
-        _, differing = _first_look(spark, comparison)
-        return _frame(spark, comparison.pieces_again(differing) if differing else [])
+        _, differing = _compare_all(spark, comparison)
+        return _frame(spark, comparison.recheck_tasks(differing) if differing else [])
 
 
 def diff_here(sides: Sides, examples: int = EXAMPLES) -> Diff:
-    """Compares in this process: the same, without Spark. What differs is held in memory."""
+    """Compares in this process, without Spark. Holds the differences in memory."""
     with Comparison(sides) as comparison:
-        pieces = comparison.pieces()
-        same, differing = _added_up(pieces, map(outcomes, pieces))
-        again = comparison.pieces_again(differing) if differing else []
-        rows = sorted((row for piece in again for row in leftovers(piece)), key=lambda row: row.topic)
+        tasks = comparison.tasks()
+        same, differing = _sum_outcomes(tasks, map(outcomes, tasks))
+        rechecks = comparison.recheck_tasks(differing) if differing else []
+        rows = sorted((row for task in rechecks for row in leftovers(task)), key=lambda row: row.topic)
         found = [each for _, group in groupby(rows, lambda row: row.topic) for each in pair_up(group)]
         counts = Counter((each.kind, QueueKey(each.topic, each.queue_id)) for each in found)
         shown = [each for each in found if each.kind != MOVED or sides.by != "key"]
-        return _report(comparison, same, counts, sorted(shown, key=_as_shown)[:examples])
+        return _report(comparison, same, counts, sorted(shown, key=_display_order)[:examples])
 
 
-def _as_shown(each: Difference) -> tuple[Any, ...]:
-    """In the order of the first side's places, and behind them what only the second one has."""
-    a, b = each.a or Spot(-1, -1), each.b or Spot(-1, -1)
+def _display_order(each: Difference) -> tuple[Any, ...]:
+    """Sorts by the first side's position; messages of the second side only come last."""
+    a, b = each.a or MessagePosition(-1, -1), each.b or MessagePosition(-1, -1)
     return each.topic, each.a is None, a, b
 
 
 # -- on Spark --------------------------------------------------------------------------------------------------------
 
 
-def _first_look(spark: SparkSession, comparison: Comparison) -> tuple[Counter[QueueKey], list[QueueRange]]:
-    """How many messages of each queue are the same at their place, and where the others are."""
-    pieces = comparison.pieces()
+def _compare_all(spark: SparkSession, comparison: Comparison) -> tuple[Counter[QueueKey], list[QueueRange]]:
+    """The number of equal messages of each queue, and the ranges that differ."""
+    tasks = comparison.tasks()
     decode = msgspec.msgpack.Decoder(list[QueueComparison]).decode
-    return _added_up(pieces, (decode(told) for told in gather(spark, pieces, _outcomes_of)))
+    return _sum_outcomes(tasks, (decode(answer) for answer in gather(spark, tasks, _outcomes_of)))
 
 
-def _outcomes_of(piece: ComparisonTask) -> bytes:
-    return msgspec.msgpack.encode(outcomes(piece))
+def _outcomes_of(task: ComparisonTask) -> bytes:
+    return msgspec.msgpack.encode(outcomes(task))
 
 
-def _frame(spark: SparkSession, pieces: Sequence[ComparisonTask]) -> DataFrame:
-    rows = in_workers(spark, pieces, _leftovers_of, _LEFT_OVER)
+def _frame(spark: SparkSession, tasks: Sequence[ComparisonTask]) -> DataFrame:
+    rows = map_in_workers(spark, tasks, _leftovers_of, _LEFTOVER)
     return rows.groupBy("topic").applyInArrow(_pair_up_table, SCHEMA)
 
 
-def _leftovers_of(piece: ComparisonTask) -> Iterator[pa.RecordBatch]:
-    held: list[Leftover] = []
-    for row in leftovers(piece):
-        held.append(row)
-        if len(held) == _ROWS_AT_ONCE:
-            yield _batch(held)
-            held = []
-    if held:
-        yield _batch(held)
+def _leftovers_of(task: ComparisonTask) -> Iterator[pa.RecordBatch]:
+    pending: list[Leftover] = []
+    for row in leftovers(task):
+        pending.append(row)
+        if len(pending) == _BATCH_ROWS:
+            yield _batch(pending)
+            pending = []
+    if pending:
+        yield _batch(pending)
 
 
 def _batch(rows: Sequence[Leftover]) -> pa.RecordBatch:
-    return pa.RecordBatch.from_pylist([row._asdict() for row in rows], schema=_LEFT_OVER_ARROW)
+    return pa.RecordBatch.from_pylist([row._asdict() for row in rows], schema=_LEFTOVER_ARROW)
 
 
 def _pair_up_table(table: pa.Table) -> pa.Table:
@@ -148,23 +148,23 @@ def _pair_up_table(table: pa.Table) -> pa.Table:
         "topic": pa.array([each.topic for each in found], pa.string()),
     }
     for side in ("a", "b"):
-        spots = [getattr(each, side) for each in found]
-        columns[f"{side}_queue_id"] = pa.array([spot and spot.queue_id for spot in spots], pa.int32())
-        columns[f"{side}_queue_offset"] = pa.array([spot and spot.queue_offset for spot in spots], pa.int64())
+        positions = [getattr(each, side) for each in found]
+        columns[f"{side}_queue_id"] = pa.array([each and each.queue_id for each in positions], pa.int32())
+        columns[f"{side}_queue_offset"] = pa.array([each and each.queue_offset for each in positions], pa.int64())
     columns["unique_key"] = pa.array([each.unique_key for each in found], pa.string())
     columns["what"] = pa.array([each.what for each in found], pa.string())
     return pa.table(columns)
 
 
 def _difference(row: Any) -> Difference:
-    def spot(queue_id: int | None, queue_offset: int | None) -> Spot | None:
-        return None if queue_id is None or queue_offset is None else Spot(queue_id, queue_offset)
+    def position(queue_id: int | None, queue_offset: int | None) -> MessagePosition | None:
+        return None if queue_id is None or queue_offset is None else MessagePosition(queue_id, queue_offset)
 
     return Difference(
         kind=row.kind,
         topic=row.topic,
-        a=spot(row.a_queue_id, row.a_queue_offset),
-        b=spot(row.b_queue_id, row.b_queue_offset),
+        a=position(row.a_queue_id, row.a_queue_offset),
+        b=position(row.b_queue_id, row.b_queue_offset),
         unique_key=row.unique_key,
         what=row.what,
     )
@@ -173,17 +173,17 @@ def _difference(row: Any) -> Difference:
 # -- sums ------------------------------------------------------------------------------------------------------------
 
 
-def _added_up(
-    pieces: Sequence[ComparisonTask], found: Iterable[Iterable[QueueComparison]]
+def _sum_outcomes(
+    tasks: Sequence[ComparisonTask], found: Iterable[Iterable[QueueComparison]]
 ) -> tuple[Counter[QueueKey], list[QueueRange]]:
     same: Counter[QueueKey] = Counter()
     differing = []
-    for piece, outcomes_there in zip(pieces, found, strict=True):
+    for task, outcomes_there in zip(tasks, found, strict=True):
         for outcome in outcomes_there:
-            stretch = piece.stretches[outcome.stretch]
-            same[stretch.key] += outcome.same
+            span = task.ranges[outcome.range_index]
+            same[span.key] += outcome.same
             if outcome.differs:
-                differing.append(stretch)
+                differing.append(span)
     return same, differing
 
 

@@ -1,4 +1,4 @@
-"""What a comparison of messages finds. Values only."""
+"""The result of a diff by messages. Values only."""
 
 from __future__ import annotations
 
@@ -16,47 +16,47 @@ KINDS: Final = (DIFFERENT, ONLY_A, ONLY_B, MOVED, UNREADABLE_A, UNREADABLE_B)
 
 
 class QueueKey(NamedTuple):
-    """A queue, whoever's it is."""
+    """A queue on either side."""
 
     topic: str
     queue_id: int
 
 
-class Spot(msgspec.Struct, frozen=True, order=True):
-    """Where in its topic a message is."""
+class MessagePosition(msgspec.Struct, frozen=True, order=True):
+    """A message's position in its topic."""
 
     queue_id: int
     queue_offset: int
 
 
 class Difference(msgspec.Struct, frozen=True, kw_only=True):
-    """A message that has no equal at its place, and where it is on each side, None if it is not there."""
+    """A message without an equal at its position, and its position on each side, None if it is missing there."""
 
     kind: str
     topic: str
-    a: Spot | None = None
-    b: Spot | None = None
+    a: MessagePosition | None = None
+    b: MessagePosition | None = None
     unique_key: str = ""
     what: str = ""
-    """Why it cannot be read, where that is so."""
+    """Why it cannot be read; empty otherwise."""
 
     @property
     def queue_id(self) -> int:
-        """The queue that it is counted for: that of the first side, if the message is there."""
-        spot = self.a or self.b
-        assert spot is not None, "a message is somewhere"
-        return spot.queue_id
+        """The queue that it counts for: the first side's, if the message exists there."""
+        position = self.a or self.b
+        assert position is not None, "a message is somewhere"
+        return position.queue_id
 
     @property
-    def order(self) -> tuple[str, Spot, str]:
-        """Sorts by place."""
-        spot = self.a or self.b
-        assert spot is not None, "a message is somewhere"
-        return self.topic, spot, self.kind
+    def order(self) -> tuple[str, MessagePosition, str]:
+        """Sort key: by position."""
+        position = self.a or self.b
+        assert position is not None, "a message is somewhere"
+        return self.topic, position, self.kind
 
 
 class QueueDiff(msgspec.Struct, frozen=True, kw_only=True):
-    """One queue on both sides. A range is the first offset that is there, and the one that the next message gets."""
+    """One queue on both sides. A range is the first offset and the one that the next message gets."""
 
     topic: str
     queue_id: int
@@ -83,7 +83,7 @@ class QueueDiff(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Diff(msgspec.Struct, frozen=True, kw_only=True):
-    """What was found. `examples` are the first differences by place."""
+    """The result. `examples` are the first differences by position."""
 
     a: str
     b: str
@@ -97,7 +97,7 @@ class Diff(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def same(self) -> bool:
-        """Whether nothing was found that counts. Elsewhere is the same to who compares by key."""
+        """Whether the sides are equal. By key, a moved message is equal."""
         if any(self.count(kind) for kind in KINDS if kind != MOVED or self.by != "key"):
             return False
         if self.by == "key":

@@ -1,4 +1,4 @@
-"""What is compared, and how it is cut: two stores, or a store and a cluster. Lives on the driver; one thread."""
+"""The two sides of a diff, opened, and split into tasks. Runs on the driver. Not thread-safe."""
 
 from __future__ import annotations
 
@@ -10,32 +10,32 @@ import msgspec
 
 from penstock.broker.topics import is_system_topic
 from penstock.errors import BadSettings
-from penstock.pipeline.cluster_source import ClusterPlace
-from penstock.pipeline.jobs.common import Where
+from penstock.pipeline.cluster_source import ClusterSource
+from penstock.pipeline.jobs.common import JobInput
 from penstock.pipeline.jobs.diff.compare import ComparisonTask, QueueRange
 from penstock.pipeline.jobs.diff.report import QueueKey
 from penstock.pipeline.options import Options
-from penstock.pipeline.plan import open_place
-from penstock.pipeline.ranges import MessageSource, OffsetRange, Queue, ReadTask, TaskLimits, cut, packed
+from penstock.pipeline.plan import open_source
+from penstock.pipeline.ranges import MessageSource, OffsetRange, Queue, ReadTask, TaskLimits, pack_ranges, split_ranges
 
-_TASKS_AT_LEAST: Final = 16
+_MIN_TASKS: Final = 16
 WAYS: Final = ("place", "key", "bytes")
 
 Bounds = tuple[int, int]
 
 
 class Sides(msgspec.Struct, frozen=True, kw_only=True):
-    """What is to be compared with what. A side is one store, or a cluster."""
+    """What to compare. A side is one store, or a cluster."""
 
-    a: Where
-    b: Where
+    a: JobInput
+    b: JobInput
     by: str = "place"
     topics: tuple[str, ...] = ()
-    """Only these; all of them if there are none. The logs' bytes have every topic."""
+    """Only these topics; all if empty. Not for `bytes`, which compares whole logs."""
     broker: str = ""
-    """Which broker of a cluster, where it has several."""
+    """Which broker of a cluster that has several."""
     up_to_common_end: bool = False
-    """Whether it is the same if one side ends sooner."""
+    """Whether sides are equal even if one ends sooner."""
 
     def check(self) -> None:
         """Raises BadSettings."""
@@ -54,52 +54,52 @@ class Sides(msgspec.Struct, frozen=True, kw_only=True):
 class OpenSide:
     """One side: its queues by topic and id."""
 
-    def __init__(self, where: Where, sides: Sides) -> None:
-        options: Options = where.options(subscribe_pattern=re.compile(".*"))
-        self.place: MessageSource = open_place(options)
+    def __init__(self, job_input: JobInput, sides: Sides) -> None:
+        options: Options = job_input.options(subscribe_pattern=re.compile(".*"))
+        self.source: MessageSource = open_source(options)
         try:
-            self.name = self.place.name
-            self.queues = {QueueKey(queue.topic, queue.queue_id): queue for queue in self._find(sides)}
+            self.name = self.source.name
+            self.queues = {QueueKey(queue.topic, queue.queue_id): queue for queue in self._find_queues(sides)}
         except BaseException:
-            self.place.close()
+            self.source.close()
             raise
 
-    def _find(self, sides: Sides) -> list[Queue]:
-        there = self.place.topics()
+    def _find_queues(self, sides: Sides) -> list[Queue]:
+        topics = self.source.topics()
         if sides.a.namesrv or sides.b.namesrv:
-            there = [topic for topic in there if not is_system_topic(topic)]  # a cluster does not list its own
-        queues = self.place.queues([topic for topic in there if topic in sides.topics or not sides.topics])
-        if isinstance(self.place, ClusterPlace):
+            topics = [topic for topic in topics if not is_system_topic(topic)]  # which a cluster does not list
+        queues = self.source.queues([topic for topic in topics if topic in sides.topics or not sides.topics])
+        if isinstance(self.source, ClusterSource):
             brokers = sorted({queue.broker for queue in queues})
             if sides.broker:
                 return [queue for queue in queues if queue.broker == sides.broker]
             if len(brokers) > 1:
                 raise BadSettings(
-                    f"{self.name} has several brokers ({', '.join(brokers)}), whose queues have the same numbers; say "
-                    "with --broker which of them is compared"
+                    f"{self.name} has several brokers ({', '.join(brokers)}), whose queues have the same numbers; "
+                    "choose one with --broker"
                 )
         return queues
 
     def bounds(self, key: QueueKey) -> Bounds | None:
         queue = self.queues.get(key)
-        return None if queue is None else self.place.bounds(queue)
+        return None if queue is None else self.source.bounds(queue)
 
     def size(self, key: QueueKey, start: int, stop: int) -> int:
-        return self.place.size(self.queues[key], start, stop)
+        return self.source.size(self.queues[key], start, stop)
 
-    def task(self, stretches: Iterable[QueueRange]) -> ReadTask | None:
-        """What reads these ranges as far as they are there."""
+    def task(self, ranges: Iterable[QueueRange]) -> ReadTask | None:
+        """The task that reads the existing parts of these ranges; None if there are none."""
         spans = []
-        for stretch in stretches:
-            low, high = self.bounds(stretch.key) or (0, 0)
-            start, stop = max(stretch.start, low), min(stretch.stop, high)
+        for span in ranges:
+            low, high = self.bounds(span.key) or (0, 0)
+            start, stop = max(span.start, low), min(span.stop, high)
             if start < stop:
-                spans.append(OffsetRange(self.queues[stretch.key], start, stop))
-        return self.place.tasks([spans])[0] if spans else None
+                spans.append(OffsetRange(self.queues[span.key], start, stop))
+        return self.source.tasks([spans])[0] if spans else None
 
 
 class Comparison:
-    """Both sides while they are compared."""
+    """Both sides, open."""
 
     def __init__(self, sides: Sides) -> None:
         sides.check()
@@ -108,10 +108,10 @@ class Comparison:
         try:
             self.b = OpenSide(sides.b, sides)
         except BaseException:
-            self.a.place.close()
+            self.a.source.close()
             raise
-        there = {key.topic for key in (*self.a.queues, *self.b.queues)}
-        missing = [topic for topic in sides.topics if topic not in there]
+        topics = {key.topic for key in (*self.a.queues, *self.b.queues)}
+        missing = [topic for topic in sides.topics if topic not in topics]
         if missing:
             self.close()
             raise BadSettings(
@@ -128,65 +128,65 @@ class Comparison:
         self.close()
 
     def close(self) -> None:
-        self.a.place.close()
-        self.b.place.close()
+        self.a.source.close()
+        self.b.source.close()
 
-    def pieces(self) -> list[ComparisonTask]:
-        """What is compared: by place, where both sides have messages; by key, everything."""
-        return self._pieces(self._ranges())
+    def tasks(self) -> list[ComparisonTask]:
+        """The tasks: by place, where both sides have messages; by key, everything."""
+        return self._tasks(self._ranges())
 
     def _ranges(self) -> list[QueueRange]:
-        found = []
+        ranges = []
         for key, (a, b) in self.bounds.items():
             if self.sides.by == "key":
                 each = [side for side in (a, b) if side is not None]
-                found.append(QueueRange(key, min(low for low, _ in each), max(high for _, high in each)))
+                ranges.append(QueueRange(key, min(low for low, _ in each), max(high for _, high in each)))
             elif a is not None and b is not None:
-                found.append(QueueRange(key, max(a[0], b[0]), min(a[1], b[1])))
-        return found
+                ranges.append(QueueRange(key, max(a[0], b[0]), min(a[1], b[1])))
+        return ranges
 
-    def pieces_again(self, differing: Sequence[QueueRange]) -> list[ComparisonTask]:
-        """Pieces of what differs, and of what their queues have beyond, where messages may have moved to."""
-        pieces = self._pieces(differing)
+    def recheck_tasks(self, differing: Sequence[QueueRange]) -> list[ComparisonTask]:
+        """Tasks for the ranges that differ, and for the rest of their topics, where messages may have moved to."""
+        tasks = self._tasks(differing)
         if self.sides.by == "key":
-            return pieces
+            return tasks
         edges = []
-        common = {stretch.key: stretch for stretch in self._ranges()}
-        topics = {stretch.key.topic for stretch in differing}
+        common = {span.key: span for span in self._ranges()}
+        topics = {span.key.topic for span in differing}
         for key, sides in self.bounds.items():
             for low, high in (side for side in sides if side is not None and key.topic in topics):
                 both = common.get(key, QueueRange(key, high, high))
                 edges += [QueueRange(key, low, min(high, both.start)), QueueRange(key, max(low, both.stop), high)]
-        return pieces + self._pieces(edges, edge=True)
+        return tasks + self._tasks(edges, edge=True)
 
-    def _pieces(self, stretches: Iterable[QueueRange], *, edge: bool = False) -> list[ComparisonTask]:
+    def _tasks(self, ranges: Iterable[QueueRange], *, edge: bool = False) -> list[ComparisonTask]:
         spans = [
             OffsetRange(Queue(each.key.topic, "", each.key.queue_id), each.start, each.stop, self._size(each))
-            for each in stretches
+            for each in ranges
             if each.start < each.stop
         ]
         limits = TaskLimits(self.sides.a.options().max_bytes_per_partition)
-        made = []
-        for group in packed(cut(spans, limits), limits.max_bytes, _TASKS_AT_LEAST):
-            for together in _one_each(group):
-                made.append(
-                    ComparisonTask(together, self.a.task(together), self.b.task(together), self.sides.by != "key", edge)
+        tasks = []
+        for group in pack_ranges(split_ranges(spans, limits), limits.max_bytes, _MIN_TASKS):
+            for chosen in _without_repeats(group):
+                tasks.append(
+                    ComparisonTask(chosen, self.a.task(chosen), self.b.task(chosen), self.sides.by != "key", edge)
                 )
-        return made
+        return tasks
 
-    def _size(self, stretch: QueueRange) -> int:
+    def _size(self, span: QueueRange) -> int:
         return max(
             (
-                side.size(stretch.key, max(stretch.start, bounds[0]), min(stretch.stop, bounds[1]))
+                side.size(span.key, max(span.start, bounds[0]), min(span.stop, bounds[1]))
                 for side in (self.a, self.b)
-                if (bounds := side.bounds(stretch.key)) is not None
+                if (bounds := side.bounds(span.key)) is not None
             ),
             default=0,
         )
 
 
-def _one_each(spans: Sequence[OffsetRange]) -> list[tuple[QueueRange, ...]]:
-    """The ranges of a task, in groups in which no queue is there twice."""
+def _without_repeats(spans: Sequence[OffsetRange]) -> list[tuple[QueueRange, ...]]:
+    """Groups the ranges of a task so that no queue occurs twice in a group."""
     groups: list[dict[QueueKey, QueueRange]] = [{}]
     for span in spans:
         key = QueueKey(span.queue.topic, span.queue.queue_id)

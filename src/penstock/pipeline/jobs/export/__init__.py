@@ -1,13 +1,12 @@
-"""Messages as files for others: Parquet, JSON lines, a Delta table or an Iceberg table, by topic and day.
+"""Exports messages as Parquet files, JSON lines, a Delta table or an Iceberg table, by topic and day.
 
-An export goes on where the last run ended, by a checkpoint in the target's folder, and no message is missing or
-doubled, whatever was killed when:
+An export resumes where the last run ended, by a checkpoint in the target folder. Exactly once, whatever is killed:
 
 1. Spark writes the files of a micro-batch into `_penstock/staged/`.
-2. A note names them and where they belong (`_penstock/batches/`). A batch that has a note is never written again.
-3. They are moved to their places, and committed to the table together with the batch's number.
+2. An entry in the batch log (`_penstock/batches/`) names them and their targets. Such a batch is never written again.
+3. They are moved to their targets, and committed to the table together with the batch's number.
 
-What could not be read or decoded is kept aside under `_bad/`, with the reason.
+Messages that cannot be read or decoded go to `_bad/`, with the reason.
 """
 
 from penstock.pipeline.jobs.export.job import Exported, export

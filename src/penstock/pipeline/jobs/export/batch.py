@@ -1,8 +1,7 @@
-"""The column `value` of an export: bodies decoded on Spark's workers, and why those that are missing have none.
+"""Exports one micro-batch: decode, stage with Spark, log, move, commit. Needs pyspark.
 
-What becomes of one micro-batch of an export: staged by Spark, noted, moved, committed. Needs pyspark.
-
-May be pickled: where it runs in another process, nothing but the notes comes back.
+Pickled: if it runs in another process, only the batch log comes back. Bodies are decoded on Spark's workers into the
+column `value`; `_reason` says why a body has none.
 """
 
 from __future__ import annotations
@@ -15,14 +14,17 @@ from typing import TYPE_CHECKING, Final
 
 from penstock.errors import BadSettings, BadStore
 from penstock.pipeline.decode import Decode, make_decoder
-from penstock.pipeline.jobs.common import CORRUPT, Notes, counted, query_of
-from penstock.pipeline.jobs.export.spec import BatchNote, Export, ExportFolder, clear, move, staged_files
+from penstock.pipeline.jobs.common import CORRUPT, BatchLog, observed_counts, query_id_of
+from penstock.pipeline.jobs.export.spec import Export, ExportedBatch, ExportFolder, clear, move, staged_files
 from penstock.pipeline.jobs.export.tables import commit_delta, commit_iceberg
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
+
+
+# -- values ----------------------------------------------------------------------------------------------------------
 
 REASON: Final = "_reason"
 _MISFIT: Final = "_misfit"
@@ -31,7 +33,7 @@ _MISFIT: Final = "_misfit"
 def with_value(frame: DataFrame, decode: Decode | None, *, nested: bool = False) -> DataFrame:
     """The rows with `_reason`, and with `value` if bodies are decoded.
 
-    JSON without a schema is text, or nested where the target can hold that. Raises BadSettings.
+    JSON without a schema becomes text, or nested values if the target supports them. Raises BadSettings.
     """
     from pyspark.sql import functions as f
     from pyspark.sql.pandas.types import from_arrow_type
@@ -64,7 +66,7 @@ def with_value(frame: DataFrame, decode: Decode | None, *, nested: bool = False)
 
 
 def json_columns(decode: Decode) -> StructType:
-    """The columns of JSON values: `id bigint, name string`, or what Spark's own schemas look like as JSON."""
+    """The columns of JSON values, from DDL (`id bigint, name string`) or from the JSON of a Spark schema."""
     from pyspark.errors import PySparkException
     from pyspark.sql.types import StructType
 
@@ -74,76 +76,81 @@ def json_columns(decode: Decode) -> StructType:
             return StructType.fromJson(json.loads(text))
         made = StructType.fromDDL(text)
         if not isinstance(made, StructType):
-            raise ValueError(f"{text} is one type, and names are needed")
+            raise ValueError(f"{text} is a type without names")
     except (PySparkException, ValueError, KeyError, TypeError) as error:
         first = str(error).strip().partition("\n")[0]
-        raise BadSettings(f"--schema names no columns, as in `id bigint, name string` ({first})") from None
+        raise BadSettings(f"--schema must name columns, as in `id bigint, name string` ({first})") from None
     return made
 
+
+# -- batches ---------------------------------------------------------------------------------------------------------
 
 ONCE: Final = "once"
 _MICROS: Final = "spark.sql.parquet.outputTimestampType"
 _DAY: Final = "date_from_unix_date(cast(floor(unix_millis(store_timestamp) / 86400000) as int))"
-"""The day in UTC, whatever the session's time zone is."""
+"""The store date in UTC, whatever the session's time zone."""
 
 
 class ExportBatch:
-    """Exports one micro-batch after the other."""
+    """Exports micro-batches, one call each."""
 
-    def __init__(self, wish: Export) -> None:
-        self._wish = wish
+    def __init__(self, spec: Export) -> None:
+        self._spec = spec
 
     def __call__(self, frame: DataFrame, number: int) -> None:
-        folder = ExportFolder(self._wish.to)
-        query = ONCE if self._wish.once else query_of(folder.checkpoint)
-        notes = Notes(folder.notes, BatchNote)
-        batch = notes.find(number)
+        folder = ExportFolder(self._spec.to)
+        query = ONCE if self._spec.once else query_id_of(folder.checkpoint)
+        batch_log = BatchLog(folder.batches, ExportedBatch)
+        batch = batch_log.find(number)
         if batch is None:
-            batch = self._staged(frame, number, query, folder)
+            batch = self._stage(frame, number, query, folder)
             if not batch.files:
                 clear(folder.staged / str(number))
                 return
-            notes.write(number, batch)
+            batch_log.write(number, batch)
         elif batch.query != query:
             raise BadStore(
-                "the checkpoint of this export is not the one it began with; export to a new folder", path=folder.root
+                "this export has a different checkpoint than at its start; export to a new folder", path=folder.root
             )
         if not batch.done:
             self.publish(folder, batch)
-            notes.write(number, batch.finished())
+            batch_log.write(number, batch.as_done())
 
-    def publish(self, folder: ExportFolder, batch: BatchNote) -> None:
-        """Moves and commits what is staged. May be done again, after any part of it."""
+    def publish(self, folder: ExportFolder, batch: ExportedBatch) -> None:
+        """Moves and commits the staged files. Idempotent."""
         move(folder.root, batch.files)
-        if self._wish.format == "delta":
+        if self._spec.format == "delta":
             commit_delta(folder.root, batch)
-        elif self._wish.format == "iceberg":
-            commit_iceberg(self._wish, batch)
+        elif self._spec.format == "iceberg":
+            commit_iceberg(self._spec, batch)
         clear(folder.staged / str(batch.number))
 
-    def _staged(self, frame: DataFrame, number: int, query: str, folder: ExportFolder) -> BatchNote:
+    def _stage(self, frame: DataFrame, number: int, query: str, folder: ExportFolder) -> ExportedBatch:
         from pyspark.sql import Observation
         from pyspark.sql import functions as f
 
         staged = folder.staged / str(number)
         clear(staged)
         rows = self._rows(frame)
-        seen = Observation(f"export {number}")
-        watched = rows.observe(
-            seen, f.count(f.lit(1)).alias("rows"), f.count(CORRUPT).alias("unread"), f.count(REASON).alias("undecoded")
+        observation = Observation(f"export {number}")
+        observed = rows.observe(
+            observation,
+            f.count(f.lit(1)).alias("rows"),
+            f.count(CORRUPT).alias("unread"),
+            f.count(REASON).alias("undecoded"),
         )
         is_bad = f"{CORRUPT} is not null or {REASON} is not null"
         with _in_micros(frame.sparkSession):
-            self._write(watched.where(f"not ({is_bad})").drop(CORRUPT, REASON), staged / "good", by_date=True)
-            counts = counted(seen, "rows", "unread", "undecoded")
+            self._write(observed.where(f"not ({is_bad})").drop(CORRUPT, REASON), staged / "good", by_date=True)
+            counts = observed_counts(observation, "rows", "unread", "undecoded")
             bad = counts["unread"] + counts["undecoded"]
             if bad:
                 reason = f.expr(f"coalesce({CORRUPT}, {REASON})").alias("reason")
                 kept = [name for name in rows.columns if name not in (CORRUPT, REASON, "value", "date")]
                 self._write(rows.where(is_bad).select(*kept, reason), staged / "bad", by_date=False)
         files = (
-            *staged_files(folder.root, staged / "good", number, self._wish.suffix, is_bad=False),
-            *staged_files(folder.root, staged / "bad", number, self._wish.suffix, is_bad=True),
+            *staged_files(folder.root, staged / "good", number, self._spec.suffix, is_bad=False),
+            *staged_files(folder.root, staged / "bad", number, self._spec.suffix, is_bad=True),
         )
         written = sum(file.rows for file in files)
         if written != counts["rows"]:
@@ -153,7 +160,7 @@ class ExportBatch:
                 expected=f"{counts['rows']} rows",
                 found=written,
             )
-        return BatchNote(
+        return ExportedBatch(
             number=number,
             query=query,
             files=files,
@@ -163,19 +170,19 @@ class ExportBatch:
         )
 
     def _rows(self, frame: DataFrame) -> DataFrame:
-        """The rows with their day, their value, and why they have none."""
-        decode: Decode | None = self._wish.decode
-        return with_value(frame, decode, nested=self._wish.format == "json").selectExpr("*", f"{_DAY} as date")
+        """The rows with `date`, `value` and `_reason`."""
+        decode: Decode | None = self._spec.decode
+        return with_value(frame, decode, nested=self._spec.format == "json").selectExpr("*", f"{_DAY} as date")
 
     def _write(self, rows: DataFrame, folder: Path, *, by_date: bool) -> None:
         from pyspark.sql import functions as f
 
         names = ["topic", "date"] if by_date else ["topic"]
-        if self._wish.format == "iceberg" and by_date:  # whose files hold the columns that they are partitioned by
+        if self._spec.format == "iceberg" and by_date:  # Iceberg files contain their partition columns
             rows = rows.withColumns({f"_of_{name}": f.col(name) for name in names}).drop("date")
             names = [f"_of_{name}" for name in names]
         writer = rows.write.partitionBy(*names).mode("overwrite")
-        if self._wish.format == "json":
+        if self._spec.format == "json":
             writer.option("timeZone", "UTC").option("compression", "none").json(str(folder))
         else:
             writer.parquet(str(folder))
@@ -183,7 +190,7 @@ class ExportBatch:
 
 @contextmanager
 def _in_micros(spark: SparkSession) -> Iterator[None]:
-    """Times in the form that all readers of Parquet know; Spark's own default is an older one."""
+    """Writes timestamps as microseconds, which every Parquet reader supports; Spark's default is older."""
     before = spark.conf.get(_MICROS, None)
     spark.conf.set(_MICROS, "TIMESTAMP_MICROS")
     try:

@@ -1,4 +1,4 @@
-"""Runs an export: the stream or the one batch, and what is told of it. Needs pyspark."""
+"""The export job: runs the stream or the single batch, and sums up the batch log. Needs pyspark."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from penstock.errors import BadSettings
-from penstock.pipeline.errors import heard
-from penstock.pipeline.jobs.common import Notes, Where, read_once, read_stream, run_batches
+from penstock.pipeline.errors import from_spark_errors
+from penstock.pipeline.jobs.common import BatchLog, JobInput, read_once, read_stream, run_batches
 from penstock.pipeline.jobs.export.batch import ExportBatch, json_columns
-from penstock.pipeline.jobs.export.spec import BatchNote, Export, ExportFolder
+from penstock.pipeline.jobs.export.spec import Export, ExportedBatch, ExportFolder
 from penstock.pipeline.jobs.export.tables import check_delta, check_iceberg
 
 if TYPE_CHECKING:
@@ -19,59 +19,59 @@ if TYPE_CHECKING:
 
 
 class Exported(msgspec.Struct, frozen=True, kw_only=True):
-    """What one run has added to an export."""
+    """What one run added to an export."""
 
     to: str
     rows: int
     undecoded: int
-    """Kept aside: their body does not decode."""
+    """In quarantine: their body cannot be decoded."""
     unread: int
-    """Kept aside: they could not be read."""
+    """In quarantine: they could not be read."""
     batches: int
     files: int
     by_topic: dict[str, int]
     all_rows: int
-    """Of all runs so far."""
+    """Rows of all runs so far."""
 
 
-def export(spark: SparkSession, wish: Export, where: Where) -> Exported:
-    """Exports what is there now and was not exported before. Raises BadSettings, BadStore, Unreachable, DataLost..."""
-    wish.check()
-    where.check()
-    if wish.format == "delta":
+def export(spark: SparkSession, spec: Export, job_input: JobInput) -> Exported:
+    """Exports the new messages since the last run. Raises BadSettings, BadStore, Unreachable, DataLost and others."""
+    spec.check()
+    job_input.check()
+    if spec.format == "delta":
         check_delta()
-    elif wish.format == "iceberg":
-        check_iceberg(wish)
-    if wish.decode is not None and wish.decode.kind == "json" and wish.decode.schema:
-        json_columns(wish.decode)
-    folder = ExportFolder(wish.to)
-    notes = Notes(folder.notes, BatchNote)
-    with folder.owned(wish):
-        before = {number for number, batch in notes.all() if batch.done}
-        each = ExportBatch(wish)
-        if wish.once:
+    elif spec.format == "iceberg":
+        check_iceberg(spec)
+    if spec.decode is not None and spec.decode.kind == "json" and spec.decode.schema:
+        json_columns(spec.decode)
+    folder = ExportFolder(spec.to)
+    batch_log = BatchLog(folder.batches, ExportedBatch)
+    with folder.owned(spec):
+        before = {number for number, batch in batch_log.all() if batch.done}
+        each = ExportBatch(spec)
+        if spec.once:
             if before:
                 raise BadSettings(
                     f"--to {folder.root}: there is an export already; "
-                    "name a new folder, or leave --once out to go on with it"
+                    "name a new folder, or leave --once out to resume it"
                 )
-            with heard():
-                each(read_once(spark, where, wish.topics, since_ms=wish.since_ms, until_ms=wish.until_ms), 0)
+            with from_spark_errors():
+                each(read_once(spark, job_input, spec.topics, since_ms=spec.since_ms, until_ms=spec.until_ms), 0)
         else:
             stream = read_stream(
                 spark,
-                where,
-                wish.topics,
+                job_input,
+                spec.topics,
                 folder=folder.own,
-                since_ms=wish.since_ms,
-                allow_loss=wish.allow_loss,
+                since_ms=spec.since_ms,
+                allow_loss=spec.allow_loss,
             )
             run_batches(stream, each, folder.checkpoint)
-        return _told(str(folder.root), dict(notes.all()), before)
+        return _summary(str(folder.root), dict(batch_log.all()), before)
 
 
-def _told(to: str, notes: dict[int, BatchNote], before: set[int]) -> Exported:
-    new = [batch for number, batch in notes.items() if number not in before]
+def _summary(to: str, batches: dict[int, ExportedBatch], before: set[int]) -> Exported:
+    new = [batch for number, batch in batches.items() if number not in before]
     by_topic: Counter[str] = Counter()
     for batch in new:
         for file in batch.good:
@@ -84,5 +84,5 @@ def _told(to: str, notes: dict[int, BatchNote], before: set[int]) -> Exported:
         batches=len(new),
         files=sum(len(batch.files) for batch in new),
         by_topic=dict(sorted(by_topic.items())),
-        all_rows=sum(batch.rows for batch in notes.values()),
+        all_rows=sum(batch.rows for batch in batches.values()),
     )

@@ -1,17 +1,13 @@
-"""What is exported, and where to: the wish of a caller, and the folder that a wish has made its own.
+"""What to export and where to, the export's folder, and the files of its micro-batches.
 
-    <to>/topic=orders/date=2026-11-16/batch-00000001-00000.parquet    the data, whatever the format's own files are
-    <to>/_bad/topic=orders/...                                        what could not be read or decoded, with `reason`
-    <to>/_penstock/export.json                                        the wish, which a later run must repeat
-    <to>/_penstock/{lock,checkpoint,batches,staged}                   how far it is
+    <to>/topic=orders/date=2026-11-16/batch-00000001-00000.parquet    the data, in the export's format
+    <to>/_bad/topic=orders/...                                        quarantine, with `reason`
+    <to>/_penstock/export.json                                        the spec, which a later run must repeat
+    <to>/_penstock/{lock,checkpoint,batches,staged}                   the progress
 
-One process at a time, by the lock. Readers of lakes pass over names that begin with an underscore.
-
-
-The files of a micro-batch: found where Spark has staged them, named, synced, and moved to their places.
-
-A file's place follows from the batch and the folder, so that a second try finds what the first has moved. Nothing is
-overwritten and nothing is read but footers (and the lines of JSON, which are counted).
+One process at a time, by the lock. Lake readers ignore names that begin with an underscore. A file's target follows
+from the batch and the folder, so a retry finds what the first attempt moved. Moving is idempotent and never overwrites;
+only footers are read, and the lines of JSON files, to count rows.
 """
 
 from __future__ import annotations
@@ -28,30 +24,32 @@ import msgspec
 
 from penstock.errors import BadSettings, BadStore
 from penstock.pipeline.decode import Decode
-from penstock.pipeline.jobs.common import held
+from penstock.pipeline.jobs.common import locked_folder
 from penstock.store.atomic_files import read_checksummed, write_checksummed
 from penstock.store.io import Files
+
+# -- spec and folder -------------------------------------------------------------------------------------------------
 
 FORMATS: Final = ("parquet", "json", "delta", "iceberg")
 BAD: Final = "_bad"
 
 
 class Export(msgspec.Struct, frozen=True, kw_only=True):
-    """A wish. Times are epoch milliseconds of storing, the end exclusive."""
+    """The spec of an export. Times are store times in epoch milliseconds, the end exclusive."""
 
     to: str
     format: str = "parquet"
     topics: tuple[str, ...] = ()
-    """None: every topic but the broker's own."""
+    """Empty: every topic except the broker's own."""
     since_ms: int | None = None
     until_ms: int | None = None
     decode: Decode | None = None
     once: bool = False
-    """What is there now and never again, instead of going on where the last run ended."""
+    """Exports the current messages once, instead of resuming where the last run ended."""
     allow_loss: bool = False
-    """Goes on where messages were deleted before they were exported."""
+    """Continues if messages were deleted before they were exported."""
     catalog: str = ""
-    """Iceberg: a catalog of pyiceberg's configuration; otherwise one of its own in the folder."""
+    """Iceberg: a catalog from pyiceberg's configuration; by default one in the folder."""
     table: str = "penstock.messages"
     """Iceberg: the table's name in its catalog."""
 
@@ -83,53 +81,56 @@ class ExportFolder:
         self.root = Path(to).absolute()
         self.own = self.root / "_penstock"
         self.checkpoint = self.own / "checkpoint"
-        self.notes = self.own / "batches"
+        self.batches = self.own / "batches"
         self.staged = self.own / "staged"
-        self._wish = self.own / "export.json"
+        self._spec_path = self.own / "export.json"
 
     def check(self) -> None:
-        """Raises BadSettings if no export can be here."""
+        """Raises BadSettings if the folder cannot hold an export."""
         if self.root.exists() and not self.root.is_dir():
-            raise BadSettings(f"--to {self.root}: that is a file, and a folder is needed")
+            raise BadSettings(f"--to {self.root}: that is a file; name a folder")
         for folder in self.root.parents:
             if (folder / "commitlog").is_dir():
-                raise BadSettings(f"--to {self.root}: that lies in the store {folder}; export to a folder elsewhere")
+                raise BadSettings(f"--to {self.root}: that is inside the store {folder}; export to a folder elsewhere")
         if self.root.is_dir() and any(self.root.iterdir()) and not self.own.exists():
-            raise BadSettings(f"--to {self.root}: there is something else in this folder; export to a new one")
+            raise BadSettings(f"--to {self.root}: this folder holds something else; export to a new one")
 
     @contextmanager
-    def owned(self, wish: Export) -> Iterator[None]:
-        """Makes the folder this wish's own, or goes on with it. Raises BadSettings, StoreInUse, StoreFailed."""
+    def owned(self, spec: Export) -> Iterator[None]:
+        """Locks the folder, and stores or compares the spec. Raises BadSettings, StoreInUse, StoreFailed."""
         files = Files()
         self.check()
-        with held(self.own, "another export into this folder is running; wait for it"):
-            before = read_checksummed(files, self._wish, Export)
+        with locked_folder(self.own, "another export into this folder is running; wait for it"):
+            before = read_checksummed(files, self._spec_path, Export)
             if before is None:
-                write_checksummed(files, self._wish, wish)
-            elif difference := _difference(before, wish):
+                write_checksummed(files, self._spec_path, spec)
+            elif difference := _difference(before, spec):
                 raise BadSettings(
-                    f"--to {self.root}: this export was begun with another {difference}; repeat it, or use a new folder"
+                    f"--to {self.root}: this export was started with a different {difference}; "
+                    "repeat the old one, or use a new folder"
                 )
             yield
 
-    def wish(self) -> Export:
-        """What the export in this folder is. Raises BadSettings if there is none."""
-        found = read_checksummed(Files(), self._wish, Export)
-        if found is None:
+    def spec(self) -> Export:
+        """The spec of the export in this folder. Raises BadSettings without an export."""
+        spec = read_checksummed(Files(), self._spec_path, Export)
+        if spec is None:
             raise BadSettings(
                 f"{self.root}: there is no export in this folder; "
-                "name one that `penstock pipeline export --to` was given"
+                "name the folder given to `penstock pipeline export --to`"
             )
-        return found
+        return spec
 
 
 def _difference(before: Export, now: Export) -> str:
-    """The first thing that two wishes for the same folder must have in common and have not."""
+    """The first option that differs and must not; empty if the specs match."""
     for name in ("format", "topics", "since_ms", "until_ms", "decode", "once", "catalog", "table"):
         if getattr(before, name) != getattr(now, name):
             return f"--{name.removesuffix('_ms').removesuffix('s' if name == 'topics' else '')}"
     return ""
 
+
+# -- files of a batch ------------------------------------------------------------------------------------------------
 
 NO_VALUE: Final = "__HIVE_DEFAULT_PARTITION__"
 _CHUNK: Final = 1 << 20
@@ -144,12 +145,12 @@ class ExportFile(msgspec.Struct, frozen=True):
     size: int
     topic: str
     date: str
-    """The day of storing in UTC; empty where nobody knows it."""
+    """The store date in UTC; empty if unknown."""
     is_bad: bool
 
 
-class BatchNote(msgspec.Struct, frozen=True, kw_only=True):
-    """The note of a micro-batch."""
+class ExportedBatch(msgspec.Struct, frozen=True, kw_only=True):
+    """A micro-batch in the batch log. Its fields are the format on disk."""
 
     number: int
     query: str
@@ -164,22 +165,22 @@ class BatchNote(msgspec.Struct, frozen=True, kw_only=True):
     def good(self) -> list[ExportFile]:
         return [file for file in self.files if not file.is_bad]
 
-    def finished(self) -> BatchNote:
+    def as_done(self) -> ExportedBatch:
         return msgspec.structs.replace(self, done=True)
 
 
 def staged_files(root: Path, staged: Path, number: int, suffix: str, *, is_bad: bool) -> Iterator[ExportFile]:
-    """What Spark has written into a staged folder, with the places that its files will have. Syncs them."""
+    """The files that Spark wrote into a staged folder, with their targets. Syncs them."""
     counts: dict[Path, int] = {}
     for path in sorted(staged.rglob(f"part-*{suffix}")):
         folder = path.parent.relative_to(staged)
         values = dict(part.removeprefix("_of_").split("=", 1) for part in folder.parts)
-        place = Path(BAD if is_bad else "", *(part.removeprefix("_of_") for part in folder.parts))
+        target = Path(BAD if is_bad else "", *(part.removeprefix("_of_") for part in folder.parts))
         ordinal = counts[folder] = counts.get(folder, -1) + 1
         _sync(path)
         yield ExportFile(
             staged=path.relative_to(root).as_posix(),
-            path=(place / f"batch-{number:08d}-{ordinal:05d}{suffix}").as_posix(),
+            path=(target / f"batch-{number:08d}-{ordinal:05d}{suffix}").as_posix(),
             rows=_count(path),
             size=path.stat().st_size,
             topic=_value(values.get("topic", "")),
@@ -207,7 +208,7 @@ def _sync(path: Path) -> None:
 
 
 def move(root: Path, files: Sequence[ExportFile]) -> None:
-    """Brings files to their places; what is there already stays. Raises BadStore for one that is nowhere."""
+    """Moves files to their targets. Idempotent. Raises BadStore if a file is in neither place."""
     disk = Files()
     folders = set()
     for file in files:
@@ -223,5 +224,5 @@ def move(root: Path, files: Sequence[ExportFile]) -> None:
 
 
 def clear(staged: Path) -> None:
-    """Removes what is left of a staged batch: Spark's own marks, and empty folders."""
+    """Removes the rest of a staged batch: Spark's marker files, and empty folders."""
     shutil.rmtree(staged, ignore_errors=True)

@@ -1,14 +1,10 @@
-"""Commits the files of a micro-batch to a Delta table, once. Needs deltalake; the table's log is all it writes.
+"""Commits the files of a micro-batch to a Delta or an Iceberg table, exactly once. Needs deltalake or pyiceberg.
 
-The commit carries Delta's own mark for this, an application's transaction: the query as its id, the batch as its
-version. Batches come in order, so one whose version is there already is in the table.
+Delta: the commit carries an application transaction, with the query as its id and the batch as its version. Batches
+come in order, so a batch whose version is not newer is already in the table. Only the table's log is written.
 
-
-Commits the files of a micro-batch to an Iceberg table, once. Needs pyiceberg.
-
-The number of the last batch is a property of the table, set in the same transaction that adds the files: both are there
-or neither is. Without a catalog of the user's own, one in SQLite lies in the export's folder. Files are named by their
-whole paths, as Iceberg wants it, so that folder must not be moved.
+Iceberg: the last batch's number is a table property, set in the transaction that adds the files. Without a user's
+catalog, a SQLite one lies in the export's folder. Iceberg stores absolute paths, so that folder must not be moved.
 """
 
 from __future__ import annotations
@@ -19,15 +15,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from penstock.errors import BadSettings, MissingPackage
-from penstock.pipeline.jobs.export.spec import BatchNote, Export, ExportFolder
+from penstock.pipeline.jobs.export.spec import Export, ExportedBatch, ExportFolder
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
     from pyiceberg.table import Table
 
 
-def commit_delta(root: Path, batch: BatchNote) -> None:
-    """Does nothing if the batch is in the table. Raises MissingPackage."""
+# -- Delta -----------------------------------------------------------------------------------------------------------
+
+
+def commit_delta(root: Path, batch: ExportedBatch) -> None:
+    """Idempotent: does nothing if the batch is in the table. Raises MissingPackage."""
     check_delta()
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -79,13 +78,16 @@ def check_delta() -> None:
         raise MissingPackage("Delta tables need the package deltalake: pip install 'penstock[delta]'") from None
 
 
-def commit_iceberg(wish: Export, batch: BatchNote) -> None:
-    """Does nothing if the batch is in the table. Raises BadSettings."""
+# -- Iceberg ---------------------------------------------------------------------------------------------------------
+
+
+def commit_iceberg(spec: Export, batch: ExportedBatch) -> None:
+    """Idempotent: does nothing if the batch is in the table. Raises BadSettings."""
     if not batch.good:
         return
-    root = ExportFolder(wish.to).root
+    root = ExportFolder(spec.to).root
     paths = [str(root / file.path) for file in batch.good]
-    table = _table(wish, root, paths[0])
+    table = _table(spec, root, paths[0])
     mark = f"penstock.export.{batch.query}"
     if int(table.properties.get(mark, -1)) >= batch.number:
         return
@@ -94,46 +96,46 @@ def commit_iceberg(wish: Export, batch: BatchNote) -> None:
         change.set_properties({mark: str(batch.number)})
 
 
-def open_catalog(wish: Export) -> Catalog:
+def open_catalog(spec: Export) -> Catalog:
     """The user's catalog, or the one in the folder. Raises BadSettings."""
     from pyiceberg.catalog import load_catalog
     from pyiceberg.catalog.sql import SqlCatalog
     from pyiceberg.exceptions import NotInstalledError, RESTError
     from sqlalchemy.exc import SQLAlchemyError
 
-    if not wish.catalog:
-        folder = ExportFolder(wish.to)
+    if not spec.catalog:
+        folder = ExportFolder(spec.to)
         return SqlCatalog("penstock", uri=f"sqlite:///{folder.own}/iceberg.db", warehouse=folder.root.as_uri())
     try:
-        return load_catalog(wish.catalog)
+        return load_catalog(spec.catalog)
     except (ValueError, KeyError, OSError, NotInstalledError, RESTError, SQLAlchemyError) as error:
         first = str(error).strip().partition("\n")[0]
-        raise BadSettings(f"--catalog {wish.catalog} cannot be used: {first}; check its settings") from None
+        raise BadSettings(f"--catalog {spec.catalog} cannot be used: {first}; check its settings") from None
 
 
-def _table(wish: Export, root: Path, first: str) -> Table:
+def _table(spec: Export, root: Path, first: str) -> Table:
     import pyarrow.parquet as pq
     from pyiceberg.transforms import DayTransform, IdentityTransform
 
-    catalog = open_catalog(wish)
-    if not catalog.table_exists(wish.table):
-        catalog.create_namespace_if_not_exists(wish.table.rpartition(".")[0])
+    catalog = open_catalog(spec)
+    if not catalog.table_exists(spec.table):
+        catalog.create_namespace_if_not_exists(spec.table.rpartition(".")[0])
         schema = pq.read_schema(first).remove_metadata()
         with (
-            catalog.create_table_transaction(wish.table, schema, location=root.as_uri()) as change,
-            change.update_spec() as spec,
+            catalog.create_table_transaction(spec.table, schema, location=root.as_uri()) as change,
+            change.update_spec() as partitions,
         ):
-            spec.add_field("topic", IdentityTransform(), "topic")
-            spec.add_field("store_timestamp", DayTransform(), "store_day")
-    return catalog.load_table(wish.table)
+            partitions.add_field("topic", IdentityTransform(), "topic")
+            partitions.add_field("store_timestamp", DayTransform(), "store_day")
+    return catalog.load_table(spec.table)
 
 
-def check_iceberg(wish: Export) -> None:
+def check_iceberg(spec: Export) -> None:
     """Raises MissingPackage without pyiceberg, BadSettings if the user's catalog cannot be opened."""
     try:
         import pyiceberg  # noqa: F401
         import sqlalchemy  # noqa: F401
     except ModuleNotFoundError:
         raise MissingPackage("Iceberg tables need the package pyiceberg: pip install 'penstock[iceberg]'") from None
-    if wish.catalog:
-        open_catalog(wish)
+    if spec.catalog:
+        open_catalog(spec)

@@ -1,13 +1,13 @@
-"""Messages back into topics: from an export, a store, a cluster, files, a dead-letter queue, or any frame.
+"""Replays messages into topics: from an export, a store, a cluster, files, a dead-letter queue, or any DataFrame.
 
-A replay goes on where its last run ended, by a checkpoint under its name. Into a store each micro-batch is stored whole
-and once. Into a cluster it is sent at least once: after a run that was killed within a micro-batch, the next one sends
-that batch again, with the same unique keys.
+A replay resumes where its last run ended, by a checkpoint under its name. A store gets each micro-batch completely and
+exactly once. A cluster gets it at least once: after a kill within a micro-batch, the next run sends that batch again,
+with the same unique keys.
 """
 
 from penstock.pipeline.jobs.replay.batch import Mapping, Target
 from penstock.pipeline.jobs.replay.job import Replayed, check_replay, replay
-from penstock.pipeline.jobs.replay.source import ReplaySource, dead_letters, from_export, from_files, from_place
+from penstock.pipeline.jobs.replay.source import ReplaySource, dead_letters, from_export, from_files, from_input
 
 __all__ = [
     "Mapping",
@@ -18,6 +18,6 @@ __all__ = [
     "dead_letters",
     "from_export",
     "from_files",
-    "from_place",
+    "from_input",
     "replay",
 ]

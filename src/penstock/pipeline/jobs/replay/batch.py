@@ -1,25 +1,15 @@
-"""So many rows in a second, and no more: what waits before the next rows are let through. Pure but for the clock.
+"""Replays one micro-batch: select rows, map them to messages, store or send them, log the batch. Needs pyspark.
 
-Where a replay goes, and where it keeps how far it is.
+The progress of a replay lies in a folder:
 
     <store>/penstock/replay/<name>/                  of a replay into a store
     ~/.local/state/penstock/replay/<name>/           of one into a cluster, unless the caller names a folder
-        replay.json, lock, checkpoint/, batches/     what it is, who runs it, and how far it is
+        replay.json, lock, checkpoint/, batches/     its identity, its lock, and its progress
         aside/                                       rows that could not be sent, with the reason
 
-Whoever removes that folder begins again: everything is sent once more.
-
-
-From rows of any frame to messages that can be sent: chosen, mapped, and those set aside that cannot be.
-
-Frames in, frames out; nothing is run here. Needs pyspark.
-
-
-What becomes of one micro-batch of a replay: chosen, mapped, stored or sent, and noted. Needs pyspark.
-
-May be pickled: where it runs in another process, nothing but the notes comes back. A batch that has a note was
-stored or sent; one without may have been, if a run was killed just then. A store knows by the write's name; to a
-cluster it is sent again.
+Removing the folder starts the replay again from the first message. `ReplayBatch` is pickled: if it runs in another
+process, only the batch log comes back. A batch in the log was stored or sent; another one may have been, if a run was
+killed at that moment: a store recognises it by its write id, and a cluster gets it again.
 """
 
 from __future__ import annotations
@@ -49,8 +39,8 @@ from penstock.format.constants import (
     UNIQ_KEY,
 )
 from penstock.pipeline.cluster_sink import ClusterTarget
-from penstock.pipeline.errors import said
-from penstock.pipeline.jobs.common import CORRUPT, Notes, counted
+from penstock.pipeline.errors import as_user_errors
+from penstock.pipeline.jobs.common import CORRUPT, BatchLog, observed_counts
 from penstock.pipeline.options import Options
 from penstock.pipeline.sink_rows import WrittenRows, check_may_send
 from penstock.pipeline.store_sink import StoreTarget
@@ -60,57 +50,33 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import Column, DataFrame
 
-_PIECES_A_SECOND: Final = 10
 
-
-def paced(
-    batches: Iterable[pa.RecordBatch],
-    rate: int,
-    *,
-    clock: Callable[[], float] = time.monotonic,
-    sleep: Callable[[float], None] = time.sleep,
-) -> Iterator[pa.RecordBatch]:
-    """The same rows in pieces of a tenth of a second each. Time that was lost is not made up for.
-
-    Returns only when the last piece's time is over, so that what follows need not wait.
-    """
-    size = max(1, rate // _PIECES_A_SECOND)
-    due = clock()
-    for batch in batches:
-        for first in range(0, batch.num_rows, size):
-            if (wait := due - clock()) > 0:
-                sleep(wait)
-            piece = batch.slice(first, size)
-            due = max(due, clock()) + piece.num_rows / rate
-            yield piece
-    if (wait := due - clock()) > 0:
-        sleep(wait)
-
+# -- target ----------------------------------------------------------------------------------------------------------
 
 _NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,100}")
 
 
 class Target(msgspec.Struct, frozen=True, kw_only=True):
-    """A store, or a cluster."""
+    """The target of a replay: a store, or a cluster."""
 
     store: str = ""
     namesrv: str = ""
     config: str = ""
-    """A store: its broker.conf."""
+    """The store's broker.conf."""
     access_key: str = ""
     secret_key: str = ""
 
     def check(self) -> None:
         """Raises BadSettings, BadStore, StoreInUse."""
         if bool(self.store) == bool(self.namesrv):
-            raise BadSettings("where to? Give either --to-store DIR or --to-namesrv HOST:PORT")
+            raise BadSettings("give either --to-store DIR or --to-namesrv HOST:PORT")
         if self.store:
             StoreTarget.of(self.options())
         else:
             ClusterTarget.of(self.options())
 
     def options(self) -> Options:
-        """As the sink takes them."""
+        """The sink's options."""
         return Options(
             path=(str(Path(self.store).absolute()),) if self.store else (),
             namesrv=self.namesrv,
@@ -122,11 +88,11 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def label(self) -> str:
-        """The target in a sentence, and in names that are made of it."""
+        """The target's name, for messages and for derived names."""
         return str(Path(self.store).absolute()) if self.store else self.namesrv
 
     def progress(self, name: str, folder: str = "") -> Path:
-        """The folder of a replay. Raises BadSettings for a name that cannot be one of a folder."""
+        """The folder of a replay. Raises BadSettings for a name that is not a valid folder name."""
         if not _NAME.fullmatch(name) or name in (".", ".."):
             raise BadSettings(f"--name '{name}': letters, digits, '.', '_' and '-' are allowed")
         if folder:
@@ -137,25 +103,27 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
         return Path(state) / "penstock" / "replay" / name
 
 
-WHY: Final = "_why"
-"""Why a row cannot be sent; null where it can."""
-_MADE: Final = ("topic", "body", "tags", "keys", "properties", "queue_id", "delay_level")
-_OF_THE_BROKER: Final = (
+# -- mapping ---------------------------------------------------------------------------------------------------------
+
+REASON: Final = "_why"
+"""Why a row cannot be sent; null if it can."""
+_MESSAGE_COLUMNS: Final = ("topic", "body", "tags", "keys", "properties", "queue_id", "delay_level")
+_BROKER_PROPERTIES: Final = (
     CLUSTER, DELAY, MAX_RECONSUME_TIMES, PGROUP, REAL_QID, REAL_TOPIC, RECONSUME_TIME, RETRY_TOPIC, TRAN_MSG,
 )  # fmt: skip
-"""Properties by which a broker would take a message for what it was: delayed, half of a transaction, retried."""
-_PLACE: Final = ("broker", "topic", "queue_id", "queue_offset")
+"""Properties that would make a broker treat the message as delayed, transactional or retried."""
+_POSITION_COLUMNS: Final = ("broker", "topic", "queue_id", "queue_offset")
 
 
 class Mapping(msgspec.Struct, frozen=True, kw_only=True):
-    """Which rows are replayed, and what becomes of them. Times are epoch milliseconds of storing."""
+    """Which rows to replay, and how to map them. Times are store times in epoch milliseconds."""
 
     to_topic: str = ""
-    """Empty: the topic that a row names, or where it came from if it is a dead letter."""
+    """Empty: the row's topic, or the original topic of a dead letter."""
     where: str = ""
-    """A condition in Spark's SQL over the columns of the source."""
+    """A Spark SQL condition over the columns of the source."""
     maps: tuple[str, ...] = ()
-    """`column=expression`, in Spark's SQL over the columns of the source."""
+    """`column=expression`, in Spark SQL over the columns of the source."""
     keys: tuple[str, ...] = ()
     """One of these, as a key or as the unique key."""
     since_ms: int | None = None
@@ -173,20 +141,22 @@ class Mapping(msgspec.Struct, frozen=True, kw_only=True):
             raise BadSettings("the replay ends before it begins: --until must be later than --since")
 
     def columns(self) -> dict[str, str]:
-        """The expressions by the column that they make. Raises BadSettings."""
-        made: dict[str, str] = {}
+        """Expressions by target column. Raises BadSettings."""
+        mapped: dict[str, str] = {}
         for text in self.maps:
             name, equals, expression = (part.strip() for part in text.partition("="))
             if not equals or not expression:
                 raise BadSettings(f"--map '{text}': it must be a column and an expression, as in body=upper(tags)")
-            if name not in _MADE:
-                raise BadSettings(f"--map '{text}': there is no column '{name}' to make; there are {', '.join(_MADE)}")
-            made[name] = expression
-        return made
+            if name not in _MESSAGE_COLUMNS:
+                raise BadSettings(
+                    f"--map '{text}': '{name}' is not a message column; there are {', '.join(_MESSAGE_COLUMNS)}"
+                )
+            mapped[name] = expression
+        return mapped
 
 
-def is_chosen(frame: DataFrame, mapping: Mapping) -> Column:
-    """Whether a row is to be replayed; never null."""
+def is_selected(frame: DataFrame, mapping: Mapping) -> Column:
+    """Whether to replay a row; never null."""
     from pyspark.sql import functions as f
 
     conditions = [f.col(CORRUPT).isNull()] if CORRUPT in frame.columns else []
@@ -206,55 +176,55 @@ def is_chosen(frame: DataFrame, mapping: Mapping) -> Column:
     return chosen
 
 
-def made_messages(frame: DataFrame, mapping: Mapping, name: str, *, to_origin: bool = False) -> DataFrame:
-    """Chosen rows as the sink takes them, with `_why`. Raises BadSettings if there is no body in them."""
+def to_messages(frame: DataFrame, mapping: Mapping, name: str, *, to_origin: bool = False) -> DataFrame:
+    """Selected rows as the sink takes them, with `_why`. Raises BadSettings without a body column."""
     from pyspark.sql import functions as f
 
     given = mapping.columns()
-    have = set(frame.columns)
+    existing = set(frame.columns)
     columns: dict[str, Column] = {column: f.expr(text) for column, text in given.items()}
     if "body" not in columns:
-        body = next((column for column in ("body", "value") if column in have), None)
+        body = next((column for column in ("body", "value") if column in existing), None)
         if body is None:
-            raise BadSettings("there is neither a column 'body' nor 'value' in it; make one with --map 'body=...'")
+            raise BadSettings("there is neither a column 'body' nor 'value'; add one with --map 'body=...'")
         columns["body"] = f.col(body)
     if "topic" not in columns:
-        columns["topic"] = _topic(have, mapping, to_origin=to_origin)
+        columns["topic"] = _topic(existing, mapping, to_origin=to_origin)
     columns["topic"] = columns["topic"].cast("string")
     for column in ("tags", "keys"):
-        if column in have:
+        if column in existing:
             columns.setdefault(column, f.col(column))
-    properties = columns.get("properties", f.col("properties") if "properties" in have else None)
-    made = _properties(properties, have, name)
-    if made is not None:
-        columns["properties"] = made
-    rows = frame.select(*(columns[column].alias(column) for column in _MADE if column in columns))
-    return rows.withColumn(WHY, _why())
+    properties = columns.get("properties", f.col("properties") if "properties" in existing else None)
+    mapped = _properties(properties, existing, name)
+    if mapped is not None:
+        columns["properties"] = mapped
+    rows = frame.select(*(columns[column].alias(column) for column in _MESSAGE_COLUMNS if column in columns))
+    return rows.withColumn(REASON, _reject_reason())
 
 
-def _topic(have: set[str], mapping: Mapping, *, to_origin: bool) -> Column:
+def _topic(existing: set[str], mapping: Mapping, *, to_origin: bool) -> Column:
     from pyspark.sql import functions as f
 
     if mapping.to_topic:
         return f.lit(mapping.to_topic)
     if to_origin:
         return f.col("properties")[RETRY_TOPIC]
-    if "topic" not in have:
-        raise BadSettings("which topic? Give --to-topic T, or make one with --map 'topic=...'")
+    if "topic" not in existing:
+        raise BadSettings("no topic is given: use --to-topic T, or --map 'topic=...'")
     return f.col("topic")
 
 
-def _properties(properties: Column | None, have: set[str], name: str) -> Column | None:
-    """Without what a broker put there, and with a unique key that is the same whenever the row comes again."""
+def _properties(properties: Column | None, existing: set[str], name: str) -> Column | None:
+    """Properties without the broker's own, and with a unique key that is the same whenever the row is replayed."""
     from pyspark.sql import functions as f
 
     kept = None
     if properties is not None:
-        kept = f.map_filter(properties, lambda key, value: ~key.isin(*_OF_THE_BROKER) & value.isNotNull())
-    if not have.issuperset(_PLACE):
+        kept = f.map_filter(properties, lambda key, value: ~key.isin(*_BROKER_PROPERTIES) & value.isNotNull())
+    if not existing.issuperset(_POSITION_COLUMNS):
         return kept
-    place = f.concat_ws("/", f.lit(name), *(f.col(column).cast("string") for column in _PLACE))
-    unique = f.upper(f.substring(f.sha2(place, 256), 1, 32))
+    position = f.concat_ws("/", f.lit(name), *(f.col(column).cast("string") for column in _POSITION_COLUMNS))
+    unique = f.upper(f.substring(f.sha2(position, 256), 1, 32))
     fresh = f.create_map(f.lit(UNIQ_KEY), unique)
     if kept is None:
         return fresh
@@ -263,31 +233,33 @@ def _properties(properties: Column | None, have: set[str], name: str) -> Column 
     )
 
 
-def _why() -> Column:
+def _reject_reason() -> Column:
     from pyspark.sql import functions as f
 
     topic = f.col("topic")
     return (
         f.when(f.col("body").isNull(), "it has no body")
-        .when(topic.isNull(), "nobody knows which topic it came from, or is for")
+        .when(topic.isNull(), "its topic is unknown")
         .when(topic.isin(*NOT_FOR_SENDING), "its topic is the broker's own")
-        .when(~topic.rlike(rf"^[%|a-zA-Z0-9_-]{{1,{MAX_TOPIC_LENGTH}}}$"), "its topic has no legal name")
+        .when(~topic.rlike(rf"^[%|a-zA-Z0-9_-]{{1,{MAX_TOPIC_LENGTH}}}$"), "its topic's name is not valid")
     )
 
 
-_SHOWN: Final = 5
-_PREVIEW: Final = 80
+# -- batches ---------------------------------------------------------------------------------------------------------
+
+_PREVIEW_ROWS: Final = 5
+_PREVIEW_CHARS: Final = 80
 
 
-class Note(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of the rows of a batch."""
+class ReplayedBatch(msgspec.Struct, frozen=True, kw_only=True):
+    """A batch in the batch log. Its fields are the format on disk."""
 
     read: int
     unread: int
     chosen: int
     aside: int
     by_topic: dict[str, int] = {}
-    """Only of a dry run."""
+    """Only in a dry run."""
     first: tuple[dict[str, str], ...] = ()
 
     @property
@@ -296,7 +268,7 @@ class Note(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ReplayBatch:
-    """Replays one micro-batch after the other."""
+    """Replays micro-batches, one call each."""
 
     def __init__(
         self,
@@ -310,7 +282,7 @@ class ReplayBatch:
         dry_run: bool = False,
         run: str = "",
     ) -> None:
-        """`run` tells replays of one name apart that began anew."""
+        """`run` distinguishes replays of the same name that started over."""
         self._name, self._own, self._target, self._mapping = name, own, target, mapping
         self._to_origin, self._rate, self._dry_run, self._run = to_origin, rate, dry_run, run
 
@@ -318,47 +290,52 @@ class ReplayBatch:
         from pyspark.sql import Observation
         from pyspark.sql import functions as f
 
-        notes = Notes(self._own / "batches", Note)
-        if notes.find(number) is not None:
+        batch_log = BatchLog(self._own / "batches", ReplayedBatch)
+        if batch_log.find(number) is not None:
             return
-        seen, made = Observation(f"replay {number}"), Observation(f"messages {number}")
+        read_counts, message_counts = Observation(f"replay {number}"), Observation(f"messages {number}")
         unread = f.count(CORRUPT) if CORRUPT in frame.columns else f.count(f.lit(None))
-        watched = frame.observe(seen, f.count(f.lit(1)).alias("read"), unread.alias("unread"))
-        rows = self.messages(watched).observe(made, f.count(f.lit(1)).alias("chosen"), f.count(WHY).alias("aside"))
-        told: dict[str, Any] = {}
-        good = rows.where(f"{WHY} is null").drop(WHY)
+        observed = frame.observe(read_counts, f.count(f.lit(1)).alias("read"), unread.alias("unread"))
+        rows = self.messages(observed).observe(
+            message_counts, f.count(f.lit(1)).alias("chosen"), f.count(REASON).alias("aside")
+        )
+        preview: dict[str, Any] = {}
+        good = rows.where(f"{REASON} is null").drop(REASON)
         if self._dry_run:
-            told = _looked_at(good)
+            preview = _dry_run_preview(good)
         elif self._target.store:
             self._store(good, number)
         else:
             self._send(good, number)
-        counts: dict[str, Any] = {**counted(seen, "read", "unread"), **counted(made, "chosen", "aside")}
+        counts: dict[str, Any] = {
+            **observed_counts(read_counts, "read", "unread"),
+            **observed_counts(message_counts, "chosen", "aside"),
+        }
         if counts["read"]:
             if counts["aside"] and not self._dry_run:
-                bad = rows.where(f"{WHY} is not null").withColumnRenamed(WHY, "reason")
+                bad = rows.where(f"{REASON} is not null").withColumnRenamed(REASON, "reason")
                 bad.write.mode("overwrite").parquet(str(self._own / "aside" / f"{number:08d}"))
-            notes.write(number, Note(**counts, **told))
+            batch_log.write(number, ReplayedBatch(**counts, **preview))
 
     def messages(self, frame: DataFrame) -> DataFrame:
-        """What would be sent of some rows. Raises what Spark has against the expressions, BadSettings."""
-        chosen = frame.where(is_chosen(frame, self._mapping))
-        return made_messages(chosen, self._mapping, self._name, to_origin=self._to_origin)
+        """The messages for some rows. Raises BadSettings, or Spark's error for an invalid expression."""
+        chosen = frame.where(is_selected(frame, self._mapping))
+        return to_messages(chosen, self._mapping, self._name, to_origin=self._to_origin)
 
     def _store(self, rows: DataFrame, number: int) -> None:
         options = self._target.options()
-        writer = rows.write.format("rocketmq").mode("append").option("writeId", self._write(number))
+        writer = rows.write.format("rocketmq").mode("append").option("writeId", self._write_id(number))
         if options.config:
             writer = writer.option("config", options.config)
         writer.save(options.path[0])
 
-    def _write(self, number: int) -> str:
+    def _write_id(self, number: int) -> str:
         return f"replay {self._name} {self._run} {number}"
 
     def _send(self, rows: DataFrame, number: int) -> None:
         target = ClusterTarget.of(self._target.options())
         written = WrittenRows.of(rows.schema, "")
-        identity, rate = Identity(WriterKind.WRITE, self._write(number)), self._rate
+        identity, rate = Identity(WriterKind.WRITE, self._write_id(number)), self._rate
 
         def send(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             import pyarrow as pa
@@ -366,7 +343,7 @@ class ReplayBatch:
 
             task = TaskContext.get()
             assert task is not None, "rows are sent by tasks"
-            with said():
+            with as_user_errors():
                 sent = target.send(
                     identity, written, task.partitionId(), batches if rate is None else paced(batches, rate)
                 )
@@ -375,11 +352,11 @@ class ReplayBatch:
         (rows if rate is None else rows.coalesce(1)).mapInArrow(send, "sent bigint").collect()
 
 
-def _looked_at(rows: DataFrame) -> dict[str, Any]:
-    """How many messages each topic would get, and the first of them."""
+def _dry_run_preview(rows: DataFrame) -> dict[str, Any]:
+    """The number of messages per topic, and the first messages."""
     first = [
         {name: _text(value) for name, value in row.asDict().items() if value is not None}
-        for row in rows.limit(_SHOWN).collect()
+        for row in rows.limit(_PREVIEW_ROWS).collect()
     ]
     by_topic = {row["topic"]: row["count"] for row in rows.groupBy("topic").count().collect()}
     return {"by_topic": by_topic, "first": tuple(first)}
@@ -387,4 +364,33 @@ def _looked_at(rows: DataFrame) -> dict[str, Any]:
 
 def _text(value: Any) -> str:
     text = bytes(value).decode("utf-8", "backslashreplace") if isinstance(value, bytes | bytearray) else str(value)
-    return text if len(text) <= _PREVIEW else f"{text[:_PREVIEW]}…"
+    return text if len(text) <= _PREVIEW_CHARS else f"{text[:_PREVIEW_CHARS]}…"
+
+
+# -- rate limit ------------------------------------------------------------------------------------------------------
+
+_PIECES_PER_SECOND: Final = 10
+
+
+def paced(
+    batches: Iterable[pa.RecordBatch],
+    rate: int,
+    *,
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> Iterator[pa.RecordBatch]:
+    """Yields the rows at `rate` per second, in pieces of a tenth of a second. Does not catch up after a delay.
+
+    Ends only when the last piece's time is over, so that a next batch can follow at once.
+    """
+    size = max(1, rate // _PIECES_PER_SECOND)
+    due = clock()
+    for batch in batches:
+        for first in range(0, batch.num_rows, size):
+            if (wait := due - clock()) > 0:
+                sleep(wait)
+            piece = batch.slice(first, size)
+            due = max(due, clock()) + piece.num_rows / rate
+            yield piece
+    if (wait := due - clock()) > 0:
+        sleep(wait)

@@ -1,4 +1,4 @@
-"""Runs a replay, and what is told of it. Needs pyspark."""
+"""The replay job: checks its arguments, runs its batches and sums up the batch log. Needs pyspark."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from penstock.errors import BadSettings
-from penstock.pipeline.errors import heard
-from penstock.pipeline.jobs.common import Notes, held, run_batches
-from penstock.pipeline.jobs.replay.batch import WHY, Mapping, Note, ReplayBatch, Target
+from penstock.pipeline.errors import from_spark_errors
+from penstock.pipeline.jobs.common import BatchLog, locked_folder, run_batches
+from penstock.pipeline.jobs.replay.batch import REASON, Mapping, ReplayBatch, ReplayedBatch, Target
 from penstock.pipeline.jobs.replay.source import ReplaySource
 from penstock.pipeline.sink_rows import WrittenRows
 from penstock.store.atomic_files import read_checksummed, write_checksummed
@@ -26,30 +26,30 @@ if TYPE_CHECKING:
 
 _ROWS_STORED_AT_ONCE: Final = 200_000
 _ROWS_SENT_AT_ONCE: Final = 10_000
-"""What a run that is killed may send again."""
+"""The maximum that the next run sends again after a kill."""
 
 
 class Replayed(msgspec.Struct, frozen=True, kw_only=True):
-    """What one run has done with the rows it read."""
+    """What one run did with the rows it read."""
 
     name: str
     progress: str
-    """The folder that says how far it is; rows kept aside are in its folder `aside`."""
+    """The folder with the progress; rejected rows are in its folder `aside`."""
     read: int
     filtered: int
     sent: int
     unread: int
-    """Passed over: they could not be read."""
+    """Skipped: they could not be read."""
     aside: int
-    """Kept aside: they could not be sent."""
+    """In quarantine: they could not be sent."""
     by_topic: dict[str, int]
-    """Only of a dry run: how many messages each topic would get."""
+    """Only in a dry run: messages per topic."""
     first: tuple[dict[str, str], ...]
-    """Only of a dry run: the first messages."""
+    """Only in a dry run: the first messages."""
 
 
-class _Begun(msgspec.Struct, frozen=True):
-    """What a name stands for."""
+class _ReplayIdentity(msgspec.Struct, frozen=True):
+    """What a replay's name refers to. Its fields are the format on disk."""
 
     source: str
     target: str
@@ -67,15 +67,16 @@ def replay(
     dry_run: bool = False,
     progress: str = "",
 ) -> Replayed:
-    """Replays what was not replayed before under this name. A frame needs a name; it is replayed once under it.
+    """Replays the messages that were not replayed under this name before. A DataFrame is replayed once per name.
 
-    Without a name it is made of source, target and mapping. Raises BadSettings, BadStore, StoreInUse, Unreachable...
+    The default name is derived from source, target and mapping; a DataFrame needs one. Raises BadSettings, BadStore,
+    StoreInUse, Unreachable and others.
     """
     mapping = mapping or Mapping()
     check_replay(source, target, mapping, rate)
     label = source.label if isinstance(source, ReplaySource) else "a frame"
     if not isinstance(source, ReplaySource) and not name:
-        raise BadSettings("a frame needs a `name`, by which it is known when it is replayed again")
+        raise BadSettings("a frame needs a `name`, so that a second run recognises it")
     name = name or _name(label, target, mapping)
     own = target.progress(name, progress)
     if dry_run:
@@ -88,11 +89,11 @@ def replay(
 
 
 def check_replay(source: ReplaySource | DataFrame, target: Target, mapping: Mapping, rate: int | None) -> None:
-    """What can be known before anything is read. Raises BadSettings, BadStore, StoreInUse."""
+    """Checks the arguments before anything is read. Raises BadSettings, BadStore, StoreInUse."""
     mapping.check()
     target.check()
     if rate is not None and target.store:
-        raise BadSettings("--rate is for a cluster: nobody consumes from a store while it is written to")
+        raise BadSettings("--rate applies to a cluster only; leave it out for a store")
     if isinstance(source, ReplaySource):
         source.check()
         _refuse_circles(source, target, mapping)
@@ -110,63 +111,67 @@ def _run(
     *,
     dry_run: bool,
 ) -> Replayed:
-    notes = Notes(own / "batches", Note)
-    with held(own, f"another run of the replay '{name}' is not done yet; wait for it"):
-        begun = _begin(own, name, label, target)
-        before = dict(notes.all())
+    batch_log = BatchLog(own / "batches", ReplayedBatch)
+    with locked_folder(own, f"another run of the replay '{name}' is still going; wait for it"):
+        identity = _load_identity(own, name, label, target)
+        before = dict(batch_log.all())
         to_origin = isinstance(source, ReplaySource) and source.to_origin
-        each = ReplayBatch(name, own, target, mapping, to_origin=to_origin, rate=rate, dry_run=dry_run, run=begun.run)
+        each = ReplayBatch(
+            name, own, target, mapping, to_origin=to_origin, rate=rate, dry_run=dry_run, run=identity.run
+        )
         if isinstance(source, ReplaySource):
             rows = _ROWS_STORED_AT_ONCE if target.store else min(rate or _ROWS_SENT_AT_ONCE, _ROWS_SENT_AT_ONCE)
             frame = source.stream(spark, own, rows)
         else:
             frame = source
-        with heard():
-            WrittenRows.of(each.messages(frame).drop(WHY).schema, "")  # what is wrong with the expressions shows now
+        with from_spark_errors():
+            WrittenRows.of(each.messages(frame).drop(REASON).schema, "")  # checks the expressions now
         if frame.isStreaming:
             run_batches(frame, each, own / "checkpoint")
         else:
-            with heard():
+            with from_spark_errors():
                 each(frame, 0)
-        return _told(name, own, [note for number, note in notes.all() if number not in before])
+        return _summary(name, own, [batch for number, batch in batch_log.all() if number not in before])
 
 
-def _begin(own: Path, name: str, label: str, target: Target) -> _Begun:
-    """Raises BadSettings if the name stands for something else."""
+def _load_identity(own: Path, name: str, label: str, target: Target) -> _ReplayIdentity:
+    """Loads or creates `replay.json`. Raises BadSettings if the name belongs to another replay."""
     path = own / "replay.json"
-    begun = read_checksummed(Files(), path, _Begun)
-    if begun is None:
-        begun = _Begun(label, target.label, secrets.token_hex(8))
-        write_checksummed(Files(), path, begun)
-    elif (begun.source, begun.target) != (label, target.label):
-        raise BadSettings(f"--name '{name}' is that of a replay from {begun.source} to {begun.target}; choose another")
-    return begun
+    identity = read_checksummed(Files(), path, _ReplayIdentity)
+    if identity is None:
+        identity = _ReplayIdentity(label, target.label, secrets.token_hex(8))
+        write_checksummed(Files(), path, identity)
+    elif (identity.source, identity.target) != (label, target.label):
+        raise BadSettings(
+            f"--name '{name}' belongs to a replay from {identity.source} to {identity.target}; choose another"
+        )
+    return identity
 
 
 def _name(label: str, target: Target, mapping: Mapping) -> str:
-    """The same for the same wish."""
+    """A deterministic name."""
     text = "\0".join((label, target.label, *map(repr, msgspec.structs.astuple(mapping))))
     return f"replay-{hashlib.sha256(text.encode('utf-8', 'surrogatepass')).hexdigest()[:16]}"
 
 
 def _refuse_circles(source: ReplaySource, target: Target, mapping: Mapping) -> None:
-    """Raises BadSettings where a run would read what the one before it has written."""
+    """Raises BadSettings if a run would read what the previous run wrote."""
     same_store = target.store and any(
-        Path(path).absolute().resolve() == Path(target.store).absolute().resolve() for path in source.where.stores
+        Path(path).absolute().resolve() == Path(target.store).absolute().resolve() for path in source.job_input.stores
     )
-    same = same_store or (target.namesrv and target.namesrv == source.where.namesrv)
+    same = same_store or (target.namesrv and target.namesrv == source.job_input.namesrv)
     if not same or source.to_origin or "topic" in mapping.columns():
         return
     if not mapping.to_topic or mapping.to_topic in source.topics:
-        raise BadSettings("the topic is read from and written to in one place; name another one with --to-topic")
+        raise BadSettings("source and target are the same topic; name another one with --to-topic")
 
 
-def _told(name: str, own: Path, notes: list[Note]) -> Replayed:
+def _summary(name: str, own: Path, batches: list[ReplayedBatch]) -> Replayed:
     by_topic: Counter[str] = Counter()
-    for note in notes:
-        by_topic.update(note.by_topic)
-    read, unread = sum(note.read for note in notes), sum(note.unread for note in notes)
-    chosen, aside = sum(note.chosen for note in notes), sum(note.aside for note in notes)
+    for batch in batches:
+        by_topic.update(batch.by_topic)
+    read, unread = sum(batch.read for batch in batches), sum(batch.unread for batch in batches)
+    chosen, aside = sum(batch.chosen for batch in batches), sum(batch.aside for batch in batches)
     return Replayed(
         name=name,
         progress=str(own),
@@ -176,5 +181,5 @@ def _told(name: str, own: Path, notes: list[Note]) -> Replayed:
         unread=unread,
         aside=aside,
         by_topic=dict(sorted(by_topic.items())),
-        first=notes[0].first if notes else (),
+        first=batches[0].first if batches else (),
     )

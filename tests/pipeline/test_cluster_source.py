@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.loopback import free_port
-from support.pipeline import access_to, cluster_place, column_of, read_pages, send, whole
+from support.pipeline import access_to, cluster_source, column_of, read_pages, send, whole
 
 from penstock.client.config import ClientConfig, Credentials
 from penstock.client.instance import ClientInstance
 from penstock.client.message import Message
 from penstock.client.sync import Producer
 from penstock.errors import BadSettings, NoRoute, Refused, Unreachable
-from penstock.pipeline.cluster_source import ClusterPlace, QueueLook, _Moment
+from penstock.pipeline.cluster_source import ClusterSource, QueueProbe, _StoredMessage
 from penstock.pipeline.cluster_tasks import ClusterLink
 from penstock.pipeline.options import Options
 from penstock.pipeline.ranges import Queue
@@ -41,45 +41,45 @@ def orders(count: int, **fields: str) -> list[Message]:
 def test_topics_are_those_that_people_made(b: LocalBroker) -> None:
     with b.admin() as admin:
         admin.topics.create("%RETRY%CID", queues=1)
-    place = cluster_place(b)
+    source = cluster_source(b)
     try:
-        assert place.topics() == ["%RETRY%CID", "orders"]
-        assert [queue.queue_id for queue in place.queues(["orders"])] == [0, 1, 2, 3]
-        assert place.queues(["nobody-has-it"]) == []
-        assert place.queues(["SCHEDULE_TOPIC_XXXX"])  # whoever names one of the cluster's own may read it
-        assert place.name == b.namesrv
+        assert source.topics() == ["%RETRY%CID", "orders"]
+        assert [queue.queue_id for queue in source.queues(["orders"])] == [0, 1, 2, 3]
+        assert source.queues(["missing"]) == []
+        assert source.queues(["SCHEDULE_TOPIC_XXXX"])  # a system topic can be read by name
+        assert source.name == b.namesrv
     finally:
-        place.close()
+        source.close()
 
 
 def test_bounds_are_those_of_the_last_refresh(b: LocalBroker) -> None:
-    place = cluster_place(b)
+    source = cluster_source(b)
     try:
-        assert [place.bounds(queue) for queue in place.queues(["orders"])] == [(0, 0)] * 4
+        assert [source.bounds(queue) for queue in source.queues(["orders"])] == [(0, 0)] * 4
         send(b, orders(100))
-        assert sum(place.bounds(queue)[1] for queue in place.queues(["orders"])) == 0
-        place.refresh()
-        assert sum(place.bounds(queue)[1] for queue in place.queues(["orders"])) == 100
+        assert sum(source.bounds(queue)[1] for queue in source.queues(["orders"])) == 0
+        source.refresh()
+        assert sum(source.bounds(queue)[1] for queue in source.queues(["orders"])) == 100
     finally:
-        place.close()
+        source.close()
 
 
 def test_a_topic_and_queues_that_come_later_are_seen(b: LocalBroker, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("penstock.pipeline.cluster_source._ROUTES_LAST_S", 0.0)
-    place = cluster_place(b)
+    monkeypatch.setattr("penstock.pipeline.cluster_source._ROUTES_TTL_S", 0.0)
+    source = cluster_source(b)
     try:
-        assert place.queues(["late"]) == []
-        assert place.topics() == ["orders"]
-        assert len(whole(place, "orders")) == 4
+        assert source.queues(["late"]) == []
+        assert source.topics() == ["orders"]
+        assert len(whole(source, "orders")) == 4
         with b.admin() as admin:
             admin.topics.create("late", queues=2)
             admin.topics.create("orders", queues=6)
-        place.refresh()
-        assert place.topics() == ["late", "orders"]
-        assert len(place.queues(["late", "orders"])) == 8
-        assert len(whole(place, "late", "orders")) == 8
+        source.refresh()
+        assert source.topics() == ["late", "orders"]
+        assert len(source.queues(["late", "orders"])) == 8
+        assert len(whole(source, "late", "orders")) == 8
     finally:
-        place.close()
+        source.close()
 
 
 def test_a_refresh_asks_each_broker_once_for_each_topic(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -92,14 +92,14 @@ def test_a_refresh_asks_each_broker_once_for_each_topic(monkeypatch: pytest.Monk
 
     monkeypatch.setattr(ClientInstance, "ask", note)
     with broker({"orders": 16, "bills": 16}) as b:
-        place = cluster_place(b)
+        source = cluster_source(b)
         try:
-            assert len(whole(place, "orders", "bills")) == 32
+            assert len(whole(source, "orders", "bills")) == 32
             asked.clear()
-            place.refresh()
+            source.refresh()
             assert asked == [RequestCode.GET_TOPIC_STATS_INFO] * 2
         finally:
-            place.close()
+            source.close()
 
 
 def test_queues_that_are_only_read_have_bounds_too(b: LocalBroker) -> None:
@@ -107,28 +107,28 @@ def test_queues_that_are_only_read_have_bounds_too(b: LocalBroker) -> None:
     send(b, orders(40))
     with b.admin() as admin:
         admin.topics.create("orders", read_queues=4, write_queues=1)
-    place = cluster_place(b)
+    source = cluster_source(b)
     try:
-        assert sum(span.count for span in whole(place, "orders")) == 40
+        assert sum(span.count for span in whole(source, "orders")) == 40
     finally:
-        place.close()
+        source.close()
 
 
 def test_times_are_found_exactly(b: LocalBroker) -> None:
     for _ in range(4):
         send(b, orders(30))
-    place = cluster_place(b)
+    source = cluster_source(b)
     try:
-        for span in whole(place, "orders"):
-            (task,) = place.tasks([[span]])
+        for span in whole(source, "orders"):
+            (task,) = source.tasks([[span]])
             moments = [moment.timestamp() * 1000 for moment in column_of(read_pages(task), "store_timestamp")]  # type: ignore[attr-defined]
             for moment in sorted({round(moment) + shift for moment in moments for shift in (-1, 0, 1)}):
                 first = next((number for number, each in enumerate(moments) if each >= moment), len(moments))
-                assert place.offset_at(span.queue, moment) == first
-            assert place.offset_at(span.queue, 0) == 0
-            assert place.offset_at(span.queue, 2**62) == span.stop
+                assert source.offset_at(span.queue, moment) == first
+            assert source.offset_at(span.queue, 0) == 0
+            assert source.offset_at(span.queue, 2**62) == span.stop
     finally:
-        place.close()
+        source.close()
 
 
 @given(
@@ -145,13 +145,13 @@ def test_a_time_is_found_wherever_the_broker_points(
     low = min(low, high)
     there = [offset for offset in range(low, high) if offset not in gone]
 
-    class Look(QueueLook):
+    class Look(QueueProbe):
         async def _hint(self, queue: Queue, timestamp: int) -> int:
             return hint
 
-        async def _moment(self, queue: Queue, offset: int, high: int) -> _Moment:
+        async def _message_at(self, queue: Queue, offset: int, high: int) -> _StoredMessage:
             found = next((each for each in there if each >= offset), None)
-            return _Moment(high, 1 << 63) if found is None else _Moment(found, times[found])
+            return _StoredMessage(high, 1 << 63) if found is None else _StoredMessage(found, times[found])
 
     found = asyncio.run(Look(None).offset_at(Queue("T", "b", 0), timestamp, low, high))  # type: ignore[arg-type]
     assert found == next((offset for offset in there if times[offset] >= timestamp), high)
@@ -159,31 +159,31 @@ def test_a_time_is_found_wherever_the_broker_points(
 
 def test_a_groups_progress_is_read_and_stored(b: LocalBroker) -> None:
     send(b, orders(100))
-    place = cluster_place(b)
+    source = cluster_source(b)
     try:
-        queues = place.queues(["orders"])
-        assert [place.group_offset("lake", queue) for queue in queues] == [None] * 4
-        place.commit_group("lake", {queues[0]: 7, queues[2]: 0})
-        assert [place.group_offset("lake", queue) for queue in queues] == [7, None, 0, None]
+        queues = source.queues(["orders"])
+        assert [source.group_offset("lake", queue) for queue in queues] == [None] * 4
+        source.commit_group("lake", {queues[0]: 7, queues[2]: 0})
+        assert [source.group_offset("lake", queue) for queue in queues] == [7, None, 0, None]
     finally:
-        place.close()
+        source.close()
 
 
 def test_a_size_is_about_right_and_stays_the_same(b: LocalBroker) -> None:
-    place = cluster_place(b)
+    source = cluster_source(b)
     try:
-        empty = place.queues(["orders"])[0]
-        assert place.bounds(empty) == (0, 0)
-        assert place.size(empty, 0, 10) == 10 * 1024
+        empty = source.queues(["orders"])[0]
+        assert source.bounds(empty) == (0, 0)
+        assert source.size(empty, 0, 10) == 10 * 1024
         send(b, [Message("orders", b"x" * 5000) for _ in range(60)])
-        place.refresh()
-        sizes = {queue: place.size(queue, 0, 10) for queue in place.queues(["orders"]) if place.bounds(queue)[1]}
+        source.refresh()
+        sizes = {queue: source.size(queue, 0, 10) for queue in source.queues(["orders"]) if source.bounds(queue)[1]}
         assert set(sizes.values()) == {10 * 8192}
         send(b, [Message("orders", b"x" * 90_000) for _ in range(5)])
-        place.refresh()
-        assert {queue: place.size(queue, 0, 10) for queue in sizes} == sizes
+        source.refresh()
+        assert {queue: source.size(queue, 0, 10) for queue in sizes} == sizes
     finally:
-        place.close()
+        source.close()
 
 
 # -- errors --------------------------------------------------------------------------------------------------
@@ -191,33 +191,33 @@ def test_a_size_is_about_right_and_stays_the_same(b: LocalBroker) -> None:
 
 def test_a_name_server_that_is_not_there_is_said_at_once() -> None:
     address = f"127.0.0.1:{free_port()}"
-    place = ClusterPlace(Options.read({"namesrv": address}))
+    source = ClusterSource(Options.read({"namesrv": address}))
     try:
         with pytest.raises(Unreachable, match=f"no name server answers.*{address}"):
-            place.queues(["orders"])
+            source.queues(["orders"])
         with pytest.raises(Unreachable, match=address):
-            place.topics()
+            source.topics()
     finally:
-        place.close()
+        source.close()
 
 
 def test_a_cluster_that_was_there_is_waited_for(b: LocalBroker) -> None:
     with ClusterLink(access_to(b.namesrv, patience_s=0.3)) as link:
-        queue = Queue("orders", "nobody", 0)
-        with pytest.raises(NoRoute, match="broker 'nobody'"):
+        queue = Queue("orders", "broker-x", 0)
+        with pytest.raises(NoRoute, match="broker 'broker-x'"):
             link.run(link.pull(queue, 0, 1))
         link.run(link.pull(queue._replace(broker="broker-a"), 0, 1))
-        with pytest.raises(Unreachable, match=r"topic orders queue 0 of broker nobody .*did not change"):
+        with pytest.raises(Unreachable, match=r"topic orders queue 0 of broker broker-x .*retried for"):
             link.run(link.pull(queue, 0, 1))
 
 
 def test_a_queue_that_no_broker_has_is_one_sentence(b: LocalBroker) -> None:
-    place = cluster_place(b)
+    source = cluster_source(b)
     try:
         with pytest.raises(NoRoute, match="queue 9 of topic orders at broker broker-a is not in the cluster"):
-            place.bounds(Queue("orders", "broker-a", 9))
+            source.bounds(Queue("orders", "broker-a", 9))
     finally:
-        place.close()
+        source.close()
 
 
 def test_an_account_reads_what_it_is_granted(tmp_path: Path) -> None:
@@ -225,13 +225,13 @@ def test_an_account_reads_what_it_is_granted(tmp_path: Path) -> None:
     account = {"accessKey": "reader_1", "secretKey": "reader-secret", "consumerGroup": "lake"}
 
     def count(**options: str) -> int:
-        place = cluster_place(b, **options)
+        source = cluster_source(b, **options)
         try:
-            # Such an account is told of queues one by one only.
-            (task,) = place.tasks([whole(place, "orders")])
+            # Such an account may only ask queue by queue.
+            (task,) = source.tasks([whole(source, "orders")])
             return sum(page.batch.num_rows for page in read_pages(task))
         finally:
-            place.close()
+            source.close()
 
     with broker({"orders": 4, "bills": 4}, settings={"aclEnable": True, "aclFile": tmp_path / "plain_acl.yml"}) as b:
         config = ClientConfig(b.namesrv, credentials=Credentials("reader_1", "reader-secret"))
@@ -244,15 +244,15 @@ def test_an_account_reads_what_it_is_granted(tmp_path: Path) -> None:
             with pytest.raises(Refused) as caught:
                 count(**wrong)
             assert "guessed" not in str(caught.value)
-        place = cluster_place(b, **account)
+        source = cluster_source(b, **account)
         try:
-            assert place.group_offset("lake", place.queues(["orders"])[0]) is None
+            assert source.group_offset("lake", source.queues(["orders"])[0]) is None
             with pytest.raises(Refused, match="bills"):
-                whole(place, "bills")
+                whole(source, "bills")
         finally:
-            place.close()
+            source.close()
 
 
 def test_half_an_account_is_refused() -> None:
     with pytest.raises(BadSettings, match="accessKey is given without secretKey"):
-        ClusterPlace(Options.read({"namesrv": "127.0.0.1:1", "accessKey": "reader_1"}))
+        ClusterSource(Options.read({"namesrv": "127.0.0.1:1", "accessKey": "reader_1"}))

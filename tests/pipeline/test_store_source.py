@@ -15,7 +15,7 @@ from support.stores import STORES, Made, StoreHome, empty_folder, opened, unpack
 
 from penstock.errors import BadSettings, BadStore
 from penstock.format.record import Record
-from penstock.pipeline.plan import check_there
+from penstock.pipeline.plan import check_input
 from penstock.pipeline.store_source import find_paths, name_stores
 from penstock.store import Message, MessageStore
 
@@ -153,7 +153,7 @@ def test_units_that_are_not_on_disk_travel_with_the_task(store_folder: Path, los
     }[lost]
     shutil.rmtree(gone) if gone.is_dir() else gone.unlink()
     before = sorted(store_folder.rglob("*"))
-    check_there(options_for(store_folder, topic="orders"))
+    check_input(options_for(store_folder, topic="orders"))
     assert numbers(read(store_folder, topic="orders", **split)) == EVEN_THEN_ODD
     assert sorted(store_folder.rglob("*")) == before, "reading writes nothing"
 
@@ -161,7 +161,7 @@ def test_units_that_are_not_on_disk_travel_with_the_task(store_folder: Path, los
 def test_a_queue_file_of_another_size_is_read_as_a_start_would_build_it(store_folder: Path) -> None:
     path = sorted((store_folder / "consumequeue" / "orders" / "0").iterdir())[1]
     path.write_bytes(path.read_bytes()[:-20])
-    check_there(options_for(store_folder, topic="orders"))
+    check_input(options_for(store_folder, topic="orders"))
     assert numbers(read(store_folder, topic="orders")) == EVEN_THEN_ODD
 
 
@@ -196,7 +196,7 @@ def test_paths_are_folders_globs_and_file_addresses(tmp_path: Path) -> None:
     assert find_paths([f"file://{tmp_path}/a", f"{tmp_path}/a", f"{tmp_path}/?"]) == [tmp_path / "a", tmp_path / "b"]
     assert find_paths([f"file:{tmp_path}/a"]) == [tmp_path / "a"]
     assert find_paths([f"{tmp_path}/a", f"{tmp_path}/b/../a", f"{tmp_path}/link"]) == [tmp_path / "a"], "one store once"
-    with pytest.raises(BadSettings, match=r"^path '.*/f\*' matches no folder; check it, on this machine$"):
+    with pytest.raises(BadSettings, match=r"^path '.*/f\*' matches no folder; check the path on this machine$"):
         find_paths([f"{tmp_path}/f*"])
 
 
@@ -215,7 +215,7 @@ def test_where_no_store_is_one_sentence_says_so(tmp_path: Path, what: str) -> No
     elif what == "folder":
         path.mkdir()
     with pytest.raises(BadStore, match="there is no store here"):
-        check_there(options_for(path, topic="orders"))
+        check_input(options_for(path, topic="orders"))
 
 
 def test_an_empty_store_has_no_topics_and_an_empty_log(tmp_path: Path) -> None:
@@ -224,4 +224,4 @@ def test_an_empty_store_has_no_topics_and_an_empty_log(tmp_path: Path) -> None:
     assert read(tmp_path / "store", order="log") == []
     assert read(tmp_path / "store", subscribePattern=".*") == []
     with pytest.raises(BadSettings, match=r"there is no topic 'orders' in .*; it has none"):
-        check_there(options_for(tmp_path / "store", topic="orders"))
+        check_input(options_for(tmp_path / "store", topic="orders"))

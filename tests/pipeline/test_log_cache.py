@@ -10,7 +10,7 @@ import pytest
 
 from penstock.errors import BadStore
 from penstock.pipeline import store_tasks as store_tasks_module
-from penstock.pipeline.store_tasks import KeptLog
+from penstock.pipeline.store_tasks import CachedLog
 
 SIZE = 4096
 
@@ -18,13 +18,13 @@ SIZE = 4096
 @pytest.fixture(autouse=True)
 def nothing_kept() -> Iterator[None]:
     """Before and after each test."""
-    for files in store_tasks_module._kept.values():
+    for files in store_tasks_module._cache.values():
         files.close()
-    store_tasks_module._kept.clear()
+    store_tasks_module._cache.clear()
     yield
-    for files in store_tasks_module._kept.values():
+    for files in store_tasks_module._cache.values():
         files.close()
-    store_tasks_module._kept.clear()
+    store_tasks_module._cache.clear()
 
 
 @pytest.fixture
@@ -42,11 +42,11 @@ def write(folder: Path, number: int, content: int, size: int = SIZE) -> None:
     path.write_bytes(bytes([content]) * size)
 
 
-def opened(folder: Path) -> KeptLog:
-    return KeptLog(folder, SIZE, 0, 2 * SIZE)
+def opened(folder: Path) -> CachedLog:
+    return CachedLog(folder, SIZE, 0, 2 * SIZE)
 
 
-def first_byte(log: KeptLog, number: int) -> int | None:
+def first_byte(log: CachedLog, number: int) -> int | None:
     file = log.queue.find(number * SIZE)
     return None if file is None else file.map.view[0]
 
@@ -112,4 +112,4 @@ def test_the_files_of_few_logs_are_kept(folder: Path) -> None:
         write(other, 0, 5)
     for place in (folder, *others):
         read(place)
-    assert [place for place, _ in store_tasks_module._kept] == others[1:]
+    assert [place for place, _ in store_tasks_module._cache] == others[1:]

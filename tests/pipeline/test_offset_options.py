@@ -4,28 +4,28 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.pipeline.options import ANY_BROKER, EARLIEST, LATEST, Wish, parse_assign, parse_offsets, parse_times
+from penstock.pipeline.options import ANY_BROKER, EARLIEST, LATEST, OffsetSpec, parse_assign, parse_offsets, parse_times
 
 
 @pytest.mark.parametrize(
-    ("text", "starting", "wish"),
+    ("text", "starting", "spec"),
     [
-        ("earliest", True, Wish(EARLIEST)),
-        ("Latest", True, Wish(LATEST)),
-        ("latest", False, Wish(LATEST)),
-        ("group:billing", True, Wish(group="billing")),
-        ("GROUP: %RETRY%x ", True, Wish(group="%RETRY%x")),
-        ('{"o": {"0": 12, "1": -2}}', True, Wish(by_queue={("o", ANY_BROKER, 0): 12, ("o", ANY_BROKER, 1): -2})),
-        ('{"o": {"7": -1}}', False, Wish(by_queue={("o", ANY_BROKER, 7): -1})),
+        ("earliest", True, OffsetSpec(EARLIEST)),
+        ("Latest", True, OffsetSpec(LATEST)),
+        ("latest", False, OffsetSpec(LATEST)),
+        ("group:billing", True, OffsetSpec(group="billing")),
+        ("GROUP: %RETRY%x ", True, OffsetSpec(group="%RETRY%x")),
+        ('{"o": {"0": 12, "1": -2}}', True, OffsetSpec(by_queue={("o", ANY_BROKER, 0): 12, ("o", ANY_BROKER, 1): -2})),
+        ('{"o": {"7": -1}}', False, OffsetSpec(by_queue={("o", ANY_BROKER, 7): -1})),
         (
             '{"o": {"a": {"0": 1}, "b": {"0": 2}}, "p": {"3": 0}}',
             True,
-            Wish(by_queue={("o", "a", 0): 1, ("o", "b", 0): 2, ("p", ANY_BROKER, 3): 0}),
+            OffsetSpec(by_queue={("o", "a", 0): 1, ("o", "b", 0): 2, ("p", ANY_BROKER, 3): 0}),
         ),
     ],
 )
-def test_offsets_are_words_or_numbers_by_queue(text: str, starting: bool, wish: Wish) -> None:
-    assert parse_offsets(text, starting=starting) == wish
+def test_offsets_are_words_or_numbers_by_queue(text: str, starting: bool, spec: OffsetSpec) -> None:
+    assert parse_offsets(text, starting=starting) == spec
 
 
 @pytest.mark.parametrize(
@@ -61,8 +61,8 @@ def test_what_is_no_offset_is_said_in_one_sentence(text: str, starting: bool, se
 
 
 def test_times_are_milliseconds_by_queue() -> None:
-    assert parse_times('{"o": {"0": 1700000000000}}') == Wish(by_queue={("o", ANY_BROKER, 0): 1_700_000_000_000})
-    assert parse_times('{"o": {"a": {"0": 0}}}') == Wish(by_queue={("o", "a", 0): 0})
+    assert parse_times('{"o": {"0": 1700000000000}}') == OffsetSpec(by_queue={("o", ANY_BROKER, 0): 1_700_000_000_000})
+    assert parse_times('{"o": {"a": {"0": 0}}}') == OffsetSpec(by_queue={("o", "a", 0): 0})
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ def test_queues_are_assigned_by_topic_and_if_need_be_by_broker() -> None:
         ('{"o": [true]}', "it must be JSON such as"),
         ('{"o": []}', "it must name at least one queue"),
         ("{}", "it must name at least one queue"),
-        ('{"o": [0, 0]}', "a queue is there twice"),
+        ('{"o": [0, 0]}', "a queue is given twice"),
     ],
 )
 def test_what_assigns_no_queue_is_said(text: str, sentence: str) -> None:
