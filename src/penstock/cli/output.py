@@ -14,7 +14,6 @@ import os
 import sys
 from base64 import b64encode
 from collections.abc import Iterator
-from datetime import datetime
 from io import StringIO
 from typing import Any
 
@@ -29,9 +28,9 @@ from penstock.store import MessageStore
 from penstock.store.consume_queue import ConsumeQueue, QueueExtensions
 from penstock.store.io import Files
 from penstock.store.records import belongs_to
+from penstock.units import format_time
 
 _WIDE = 1000
-_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
 def write(text: str) -> None:
@@ -105,24 +104,6 @@ def plain(text: str) -> str:
     return "".join(each if each.isprintable() else ascii(each)[1:-1] for each in text)
 
 
-def moment(milliseconds: int) -> str:
-    """A time as people write it, in local time; `-` for none."""
-    if milliseconds <= 0:
-        return "-"
-    try:
-        return datetime.fromtimestamp(milliseconds / 1000).isoformat(sep=" ", timespec="milliseconds")
-    except (OverflowError, ValueError, OSError):
-        return str(milliseconds)
-
-
-def in_units(count: int) -> str:
-    """A number of bytes, in the unit that suits it."""
-    amount, unit = float(count), 0
-    while amount >= 1024 and unit < len(_UNITS) - 1:
-        amount, unit = amount / 1024, unit + 1
-    return f"{count} B" if unit == 0 else f"{amount:.1f} {_UNITS[unit]}"
-
-
 _PAGE = 4096
 _PREVIEW = 60
 
@@ -154,7 +135,7 @@ def message_object(record: Record, code: int, *, body: bool = True) -> dict[str,
 def message_line(record: Record, *, body: bool = True) -> str:
     """One line: when, which queue and offset, where in the log, tag, keys, and how the body begins."""
     parts = [
-        moment(record.store_timestamp),
+        format_time(record.store_timestamp),
         f"{record.topic}/{record.queue_id}",
         f"offset {record.queue_offset}",
         f"at {record.physical_offset}",

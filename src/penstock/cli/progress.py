@@ -17,9 +17,10 @@ import typer
 from rich import progress as bars
 from rich.console import Console
 
-from penstock.cli.output import in_units, say
+from penstock.cli.output import say
 from penstock.store import Progress
 from penstock.store.damage import MayExceed
+from penstock.units import format_size
 
 _SILENT_SECONDS = 0.5
 _LINE_SECONDS = 5.0
@@ -28,10 +29,10 @@ _LINE_SECONDS = 5.0
 class ProgressLine:
     """Call it with what is being done, how much of it is done, and how much there is. Use it in a `with` block."""
 
-    def __init__(self, in_words: Callable[[int], str] = in_units) -> None:
+    def __init__(self, in_words: Callable[[int], str] = format_size) -> None:
         """`in_words` says how much there is: of bytes, if it is not given."""
         self._in_words = in_words
-        self._bar = _Bar(of_bytes=in_words is in_units) if sys.stderr.isatty() else None
+        self._bar = _Bar(of_bytes=in_words is format_size) if sys.stderr.isatty() else None
         self._due = time.monotonic() + (_LINE_SECONDS if self._bar is None else _SILENT_SECONDS)
         self._what = ""
         self._begun = 0.0
@@ -100,8 +101,8 @@ def asked(yes: bool, progress: ProgressLine) -> MayExceed:
         if yes or not sys.stdin.isatty():
             return yes
         question = (
-            f"{in_units(needed)} have to be kept aside, {in_units(held)} are already, and quarantineMaxBytes allows "
-            f"{in_units(limit)}. Go on?"
+            f"{format_size(needed)} have to be kept aside, {format_size(held)} are already, and quarantineMaxBytes allows "
+            f"{format_size(limit)}. Go on?"
         )
         progress.clear()
         return typer.confirm(question, err=True)

@@ -10,9 +10,10 @@ from typing import Annotated, Any, TypeAlias
 import msgspec
 import typer
 
-from penstock.cli.output import add_row, in_units, plain, show, table, write
+from penstock.cli.output import add_row, plain, show, table, write
 from penstock.store.audit import AuditReport, Finding
 from penstock.store.repair import Rebuilt
+from penstock.units import format_size
 
 SHOWN_OF_A_KIND = 5
 
@@ -43,7 +44,7 @@ def show_report(folder: Path, report: AuditReport) -> None:
     figures = report.figures
     write(
         f"{plain(str(folder))}: {_count(len(report.errors), 'error')}, {_count(len(report.notes), 'note')} in "
-        f"{_count(figures.records, 'record')} of {in_units(figures.record_bytes)}, "
+        f"{_count(figures.records, 'record')} of {format_size(figures.record_bytes)}, "
         f"{_count(figures.units, 'unit')} of {_count(figures.queues, 'queue')} and "
         f"{_count(figures.keys, 'key')} in {_count(figures.index_files, 'index file')}"
         f"{'' if figures.crc_checked else ', without CRC'}.\n"

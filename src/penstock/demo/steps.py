@@ -12,6 +12,7 @@ from penstock.client.sync import Admin
 from penstock.demo.shop import GROUPS, TOPICS, Scene, Shop, StepSkipped, check, consumer
 from penstock.store.audit import AuditReport, audit
 from penstock.store.readonly.store_folder import StoreFolder, quiet_log
+from penstock.units import format_size
 
 _ASKED_FOR: Final = 7
 """The number of the order that is looked for by its key."""
@@ -176,7 +177,6 @@ def judged(scene: Scene, report: AuditReport) -> str:
 def usage(scene: Scene) -> str:
     if find_spec("pyarrow") is None:
         raise StepSkipped("counting needs the package pyarrow: pip install 'penstock[arrow]'")
-    from penstock.pipeline.charts import units
     from penstock.pipeline.jobs.common import Where
     from penstock.pipeline.jobs.usage import usage_here
 
@@ -185,7 +185,7 @@ def usage(scene: Scene) -> str:
     for topic, acked in scene.ledger.acked.items():
         check(counted.get(topic, (0, 0))[0] >= len(acked), f"{topic} was counted short")
     scene.figures.update({topic: {"messages": count, "bytes": size} for topic, (count, size) in counted.items()})
-    return "; ".join(f"{topic}: {count:,} messages, {units(size)}" for topic, (count, size) in counted.items())
+    return "; ".join(f"{topic}: {count:,} messages, {format_size(size)}" for topic, (count, size) in counted.items())
 
 
 FIRST: Final = (

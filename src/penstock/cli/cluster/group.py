@@ -12,13 +12,14 @@ import typer
 
 from penstock.cli.network import Broker, Call, Cluster, Group, MaybeTopic, Truth, named, over_network, told
 from penstock.cli.options import help_if_alone
-from penstock.cli.output import add_row, moment, say, show, table, write, write_json
+from penstock.cli.output import add_row, say, show, table, write, write_json
 from penstock.client.admin.groups import GroupProgress
 from penstock.errors import BadSettings, Refused
 from penstock.format.config_tables import SubscriptionGroup
 from penstock.protocol.bodies.clients import ClientConnection
 from penstock.protocol.codes import ResponseCode
 from penstock.protocol.versions import version_name
+from penstock.units import format_time
 
 
 @over_network
@@ -203,7 +204,7 @@ async def progress(
         right=("queue", "broker offset", "consumer offset", "lag"),
     )
     for each in found.queues:
-        at = [each.broker_offset, each.consumer_offset, each.lag, moment(each.last_timestamp)]
+        at = [each.broker_offset, each.consumer_offset, each.lag, format_time(each.last_timestamp)]
         client = [owners.get(each.queue, "")] if client_ip else []
         add_row(shown, each.queue.topic, each.queue.broker_name, each.queue.queue_id, *at, *client)
     show(shown, f"lag {found.lag}, {found.consume_tps:.2f} messages a second")
@@ -389,7 +390,7 @@ async def status(
                 queue.queue_id,
                 held.commit_offset,
                 held.cached_msg_count,
-                moment(held.last_consume_timestamp),
+                format_time(held.last_consume_timestamp),
             )
         show(shown)
 

@@ -8,8 +8,9 @@ import typer
 
 from penstock.cli.network import Call, Group, Topic, Truth, moment_of, named, over_network, say_if_new, told
 from penstock.cli.options import help_if_alone
-from penstock.cli.output import add_row, moment, show, table, write, write_json
+from penstock.cli.output import add_row, show, table, write, write_json
 from penstock.protocol.bodies.queues import MessageQueue
+from penstock.units import format_time
 
 app = typer.Typer(rich_markup_mode=None)
 _END = -1
@@ -71,7 +72,7 @@ async def show_offsets(
         earliest = row["earliest_timestamp"]
         assert isinstance(earliest, int)
         cells = [row["broker_name"], row["queue_id"], row["min_offset"], row["max_offset"]]
-        add_row(shown, *cells, *("-" if each is None else each for each in more), moment(earliest))
+        add_row(shown, *cells, *("-" if each is None else each for each in more), format_time(earliest))
     show(shown)
 
 

@@ -8,9 +8,10 @@ import typer
 
 from penstock.cli.network import Broker, Call, Cluster, Topic, Truth, over_network, say_if_new, told
 from penstock.cli.options import help_if_alone
-from penstock.cli.output import add_row, moment, show, table, write, write_json
+from penstock.cli.output import add_row, show, table, write, write_json
 from penstock.errors import NoRoute
 from penstock.format.constants import DLQ_PREFIX, RETRY_PREFIX
+from penstock.units import format_time
 
 app = typer.Typer(rich_markup_mode=None)
 
@@ -161,7 +162,12 @@ async def status(call: Call, topic: Topic) -> None:
     )
     for queue, at in stats.items():
         add_row(
-            shown, queue.broker_name, queue.queue_id, at.min_offset, at.max_offset, moment(at.last_update_timestamp)
+            shown,
+            queue.broker_name,
+            queue.queue_id,
+            at.min_offset,
+            at.max_offset,
+            format_time(at.last_update_timestamp),
         )
     show(shown)
 

@@ -11,8 +11,9 @@ import typer
 
 from penstock.cli import exit_codes
 from penstock.cli.options import AsJson, Config, Folder, Pairs, number, option
-from penstock.cli.output import add_row, in_units, say, show, table, write, write_json
+from penstock.cli.output import add_row, say, show, table, write, write_json
 from penstock.cli.spark import Confs, Master, MaybeNamesrv, check, place, session
+from penstock.units import format_size
 
 if TYPE_CHECKING:
     from penstock.pipeline.jobs.diff import Diff, LogDiff, Sides
@@ -232,7 +233,7 @@ def _show_bytes(found: LogDiff) -> None:
         show(made)
     begins = found.b_range[0] - found.a_range[0]
     if begins:
-        write(f"{'B' if begins > 0 else 'A'} begins {in_units(abs(begins))} later: deleted sooner there\n")
+        write(f"{'B' if begins > 0 else 'A'} begins {format_size(abs(begins))} later: deleted sooner there\n")
     if found.behind:
         write(f"{'B' if found.behind > 0 else 'A'} is {abs(found.behind)} bytes behind\n")
     if found.first is None:

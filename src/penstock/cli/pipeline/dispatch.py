@@ -12,13 +12,14 @@ import msgspec
 import typer
 
 from penstock.cli.options import AsJson, option
-from penstock.cli.output import flush, in_units, say, write, write_json
+from penstock.cli.output import flush, say, write, write_json
 from penstock.cli.spark import Confs, Master, parse_confs
 from penstock.errors import BadSettings, PenstockError
 from penstock.store.external.agreement import needed_terms
 from penstock.store.io import Files
 from penstock.store.layout import Layout
 from penstock.store.readonly.store_folder import StoreFolder
+from penstock.units import format_size
 
 if TYPE_CHECKING:
     from penstock.pipeline.jobs.dispatch import DispatchJob, DispatchReport
@@ -109,13 +110,13 @@ def _follow(job: DispatchJob, stopped: _StopSignals, *, quiet: bool) -> None:
         report = job.report()
         if not quiet and time.monotonic() - said >= _SAY_EVERY_S and report.position != position:
             said, position = time.monotonic(), report.position
-            say(f"complete up to {position}, {in_units(report.behind)} behind")
+            say(f"complete up to {position}, {format_size(report.behind)} behind")
 
 
 def _tell(report: DispatchReport, as_json: bool) -> None:
     if as_json:
         write_json({**msgspec.to_builtins(report), "behind": report.behind})
     else:
-        built = in_units(report.position - report.start)
+        built = format_size(report.position - report.start)
         write(f"queues and index are complete up to {report.position}: {built} in {report.batches} batches\n")
     flush()

@@ -15,8 +15,9 @@ import msgspec
 import typer
 
 from penstock.cli.options import AsJson, Config, Folder, Pairs, option
-from penstock.cli.output import add_row, in_units, moment, say, show, table, write, write_json
+from penstock.cli.output import add_row, say, show, table, write, write_json
 from penstock.cli.spark import Confs, Master, MaybeNamesrv, Stores, check, place, session
+from penstock.units import format_size, format_time
 
 if TYPE_CHECKING:
     from penstock.pipeline.jobs.lag import Behind
@@ -180,7 +181,7 @@ def _show(found: Usage, by: str) -> None:
         right=("messages", "bytes", "p50", "p99"),
     )  # fmt: skip
     for key, count in counts[:_SHOWN]:
-        sizes = in_units(count.size), count.percentile(0.5), count.percentile(0.99)
+        sizes = format_size(count.size), count.percentile(0.5), count.percentile(0.99)
         add_row(
             made,
             key.store,
@@ -188,16 +189,16 @@ def _show(found: Usage, by: str) -> None:
             _name(key),
             count.messages,
             *sizes,
-            moment(count.first_ms),
-            moment(count.last_ms),
+            format_time(count.first_ms),
+            format_time(count.last_ms),
         )
     show(made)
     if len(counts) > _SHOWN:
         write(f"and {len(counts) - _SHOWN} more; --json and --csv have them all\n")
-    write(f"\n{found.messages} messages of {in_units(found.size)}\n")
+    write(f"\n{found.messages} messages of {format_size(found.size)}\n")
     for disk in found.disks:
         left = "nothing comes" if disk.days_left is None else f"full in {disk.days_left:.0f} days if nothing is deleted"
-        write(f"{disk.store}: {in_units(disk.per_day)} a day, {in_units(disk.free)} free, {left}\n")
+        write(f"{disk.store}: {format_size(disk.per_day)} a day, {format_size(disk.free)} free, {left}\n")
     if found.tally.flaws:
         say(f"{found.tally.flaws} places of the logs could not be read; `penstock store verify` says where and why")
 
@@ -206,7 +207,7 @@ def _name(key: Key) -> str:
     if key.by == "queue":
         return f"queue {key.queue_id}"
     if key.by in ("day", "hour"):
-        return moment(key.hour * 3_600_000)[: 10 if key.by == "day" else 16]
+        return format_time(key.hour * 3_600_000)[: 10 if key.by == "day" else 16]
     return key.tag or key.host
 
 
@@ -279,7 +280,14 @@ def _print_lag(rows: Sequence[Behind], group: str, as_json: bool) -> None:
     )  # fmt: skip
     for each in rows:
         spent = f"{each.behind_ms / 1000:.0f} s" if each.behind else "-"
-        consumed = each.consumer_offset, each.max_offset, each.behind, each.gone, spent, moment(each.last_consumed_ms)
+        consumed = (
+            each.consumer_offset,
+            each.max_offset,
+            each.behind,
+            each.gone,
+            spent,
+            format_time(each.last_consumed_ms),
+        )
         add_row(made, each.group, each.topic, each.broker, each.queue_id, *consumed, "stuck" if each.stuck else "")
     show(made)
 

@@ -13,11 +13,12 @@ import typer
 
 from penstock.cli import exit_codes
 from penstock.cli.options import AsJson, Config, Pairs, number, option, say_state
-from penstock.cli.output import in_units, say, write, write_json
+from penstock.cli.output import say, write, write_json
 from penstock.cli.progress import Yes
 from penstock.cli.reports import DryRun, NoCrc, document, show_rebuilt, show_report, show_start
 from penstock.cli.spark import Confs, Master, Stores, check, place, session
 from penstock.errors import BadSettings
+from penstock.units import format_size
 
 if TYPE_CHECKING:
     from penstock.pipeline.jobs.verify import Verified
@@ -159,7 +160,7 @@ def _print_rebuilt(report: RangesReport) -> None:
     done = "would be built" if report.dry_run else "built"
     into = f" into {report.into}" if report.into else ""
     write(
-        f"{report.path}: {len(report.rebuilt)} {done}{into} from {in_units(report.log_end - report.log_begin)} of log, "
+        f"{report.path}: {len(report.rebuilt)} {done}{into} from {format_size(report.log_end - report.log_begin)} of log, "
         f"{report.records} records in {report.ranges} ranges.\n"
     )
     if report.resumed:

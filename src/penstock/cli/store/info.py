@@ -15,7 +15,7 @@ import msgspec
 from rich.table import Table
 
 from penstock.cli.options import AsJson, Config, Folder, Pairs, View, open_view, owner_name
-from penstock.cli.output import add_row, in_units, moment, show, table, write, write_json
+from penstock.cli.output import add_row, show, table, write, write_json
 from penstock.config.properties import parse_properties
 from penstock.errors import BadStore
 from penstock.format.checkpoint import CHECKPOINT_SIZE, Checkpoint
@@ -26,6 +26,7 @@ from penstock.store.index import IndexFile
 from penstock.store.readonly.geometry import fit_to_files
 from penstock.store.readonly.store_folder import StoreFolder
 from penstock.store.settings import to_broker_conf
+from penstock.units import format_size, format_time
 
 
 def inspect(view: View) -> dict[str, Any]:
@@ -237,19 +238,19 @@ def show_info(found: dict[str, Any]) -> None:
 
 def _summary(found: dict[str, Any]) -> Table:
     log, checkpoint, recovery = found["commit_log"], found["checkpoint"], found["recovery"]
-    times = "none" if checkpoint is None else ", ".join(f"{name} {moment(at)}" for name, at in checkpoint.items())
+    times = "none" if checkpoint is None else ", ".join(f"{name} {format_time(at)}" for name, at in checkpoint.items())
     state = f"in use by {owner_name(found['in_use_by'])}" if found["in_use_by"] else found["last_exit"]
     held = sum(folder["size"] for folder in found["quarantine_folders"])
     lines = {
         "last exit": state,
-        "log": f"{log['min_offset']} to {log['max_offset']}, {len(log['files'])} files of {in_units(log['file_size'])}",
-        "stored": f"{moment(log['earliest_store_timestamp'])} to {moment(log['latest_store_timestamp'])}",
+        "log": f"{log['min_offset']} to {log['max_offset']}, {len(log['files'])} files of {format_size(log['file_size'])}",
+        "stored": f"{format_time(log['earliest_store_timestamp'])} to {format_time(log['latest_store_timestamp'])}",
         "dispatch behind": f"{found['dispatch_behind_messages']} messages, {found['dispatch_behind_bytes']} bytes",
         "checkpoint": times,
         "index": _index_line(found["index"]),
         "damage": f"{len(recovery['damage'])} ranges, {recovery['torn_bytes']} torn bytes at the end",
-        "kept aside": f"{in_units(held)} of {in_units(found['quarantine_max_bytes'])}",
-        "on disk": f"{in_units(found['allocated_bytes'])} allocated, {in_units(found['apparent_bytes'])} apparent",
+        "kept aside": f"{format_size(held)} of {format_size(found['quarantine_max_bytes'])}",
+        "on disk": f"{format_size(found['allocated_bytes'])} allocated, {format_size(found['apparent_bytes'])} apparent",
     }
     made = table(found["path"], "", "")
     made.show_header = False
@@ -283,7 +284,7 @@ def _tables(found: dict[str, Any]) -> Iterator[Table]:
         yield made
         made = table("quarantine by start or repair", "folder", "files", "on disk", right=("files", "on disk"))
         for folder in found["quarantine_folders"]:
-            add_row(made, folder["folder"], folder["files"], in_units(folder["size"]))
+            add_row(made, folder["folder"], folder["files"], format_size(folder["size"]))
         yield made
     if found["recovery"]["damage"]:
         made = table("damage: Java would cut the log here; run `penstock store repair`", *_DAMAGE, right=_DAMAGE[:2])
@@ -304,7 +305,7 @@ def _queues(topics: list[dict[str, Any]]) -> Table:
     for topic in topics:
         for queue in topic["queues"]:
             ends = (queue["min_offset"], queue["max_offset"], queue["count"])
-            add_row(made, topic["topic"], queue["queue_id"], *ends, moment(queue["latest_store_timestamp"]))
+            add_row(made, topic["topic"], queue["queue_id"], *ends, format_time(queue["latest_store_timestamp"]))
     return made
 
 
@@ -312,7 +313,7 @@ def _index_files(files: list[dict[str, Any]]) -> Table:
     made = table("index files", "file", "items", "of", "full", "from", "to", right=("items", "of", "full"))
     for file in files:
         used, capacity = file["items_used"], file["items_capacity"]
-        times = (moment(file["begin_timestamp"]), moment(file["end_timestamp"]))
+        times = (format_time(file["begin_timestamp"]), format_time(file["end_timestamp"]))
         add_row(made, file["name"], used, capacity, f"{used / capacity:.1%}", *times)
     return made
 

@@ -12,7 +12,7 @@ import typer
 
 from penstock.cli import exit_codes
 from penstock.cli.options import AsJson, Config, Folder, Pairs, number, option
-from penstock.cli.output import add_row, in_units, say, show, table, write, write_json
+from penstock.cli.output import add_row, say, show, table, write, write_json
 from penstock.cli.progress import ProgressLine, Yes, asked
 from penstock.cli.reports import DryRun, show_rebuilt, show_start, titled
 from penstock.errors import BadSettings, BadStore, StoreFailed
@@ -22,6 +22,7 @@ from penstock.store.readonly.geometry import fit_to_files
 from penstock.store.readonly.store_folder import StoreFolder, quiet_log
 from penstock.store.rebuild import InThreads, rebuild_by_ranges
 from penstock.store.repair import LostMessages, RebuildReport, RepairReport
+from penstock.units import format_size
 
 
 def recover(
@@ -68,7 +69,7 @@ def _show(path: str, messages: int, report: RecoveryReport) -> None:
         "log": f"ends at {report.log_end}; walked from {report.walked_from} on",
         "queues": f"{messages} messages; {report.units_added} units were missing, {report.units_cut} were cut off",
         "torn": f"{report.torn_bytes} bytes at the end",
-        "damage": f"{len(report.damage)} ranges, {in_units(sum(each.size for each in report.damage))}",
+        "damage": f"{len(report.damage)} ranges, {format_size(sum(each.size for each in report.damage))}",
         "kept aside": ", ".join(report.kept_aside) or "nothing",
     }
     made = table(f"{path} can be served", "", "")
@@ -172,7 +173,7 @@ def rebuild(
 # -- text ----------------------------------------------------------------------------------------------------------
 def _show_repair(report: RepairReport) -> None:
     if report.found_nothing:
-        write(f"{report.path}: nothing to repair in {in_units(report.log_end - report.log_begin)} of log.\n")
+        write(f"{report.path}: nothing to repair in {format_size(report.log_end - report.log_begin)} of log.\n")
         return
     if report.ranges:
         columns = ("file", "at", "bytes", "why", "lost", "kept in")
@@ -200,7 +201,9 @@ def _show_rebuild(report: RebuildReport) -> None:
     show_rebuilt(report.rebuilt, report.dry_run)
     show_start(report.start)
     done = "would be built" if report.dry_run else "built"
-    write(f"{report.path}: {len(report.rebuilt)} {done} from {in_units(report.log_end - report.log_begin)} of log.\n")
+    write(
+        f"{report.path}: {len(report.rebuilt)} {done} from {format_size(report.log_end - report.log_begin)} of log.\n"
+    )
 
 
 def _lost(lost: list[LostMessages]) -> str:

@@ -10,12 +10,13 @@ import typer
 
 from penstock.cli import exit_codes
 from penstock.cli.options import AsJson, Config, Folder, Pairs, View, open_view, owner_name
-from penstock.cli.output import add_row, in_units, moment, say, show, table, write, write_json
+from penstock.cli.output import add_row, say, show, table, write, write_json
 from penstock.cli.reports import DryRun
 from penstock.errors import BadStore, StoreInUse
 from penstock.store import MessageStore, Settings
 from penstock.store.readonly.store_folder import StoreFolder, quiet_log
 from penstock.store.retention.explain import Going, Outlook
+from penstock.units import format_size, format_time
 
 _UNREAD_SHOWN = 20
 
@@ -64,7 +65,7 @@ def retention(
         write_json({"path": str(folder.absolute()), **msgspec.to_builtins(outlook), "deleted": deleted})
     elif not dry_run:
         freed = f"{len(deleted['files'])} files of the log and {deleted['derived_files']} of queues and index"
-        write(f"deleted: {freed}, {in_units(deleted['bytes_freed'])}\n")
+        write(f"deleted: {freed}, {format_size(deleted['bytes_freed'])}\n")
 
 
 def _explain(view: View) -> Outlook:
@@ -80,7 +81,7 @@ def _consented(yes: bool, going: Going) -> bool:
         return yes
     unread = sum(each.messages for each in going.unread)
     told = f", {unread} messages of it unread by some group" if unread else ""
-    return typer.confirm(f"Delete {len(going.files)} files, {in_units(going.size)}{told}?", err=True)
+    return typer.confirm(f"Delete {len(going.files)} files, {format_size(going.size)}{told}?", err=True)
 
 
 def _delete(place: StoreFolder, settings: Settings, outlook: Outlook) -> dict[str, Any]:
@@ -106,7 +107,7 @@ def _show(path: str, outlook: Outlook, settings: Settings) -> None:
     made.show_header = False
     for disk in outlook.disk:
         level = disk.level.lower().replace("_", " ")
-        free = in_units(disk.free_bytes)
+        free = format_size(disk.free_bytes)
         add_row(made, "disk", f"{disk.path}: {disk.used_ratio:.0%} used, {free} free: {level}")
     young = _level(settings.disk_space_clean_forcibly_ratio, settings, 2)
     full = _level(settings.disk_space_warning_level_ratio, settings, 1)
@@ -114,7 +115,7 @@ def _show(path: str, outlook: Outlook, settings: Settings) -> None:
     add_row(made, "levels", f"{old}, young ones {young}, puts are refused {full}")
     add_row(made, "puts", f"refused: {outlook.puts_refused}" if outlook.puts_refused else "taken")
     add_row(made, "now", _summary(outlook.now))
-    add_row(made, "next hour", f"{moment(outlook.next_hour.at_ms)}: {_summary(outlook.next_hour)}")
+    add_row(made, "next hour", f"{format_time(outlook.next_hour.at_ms)}: {_summary(outlook.next_hour)}")
     show(made, "")
     files = table(
         "the log", "file", "bytes", "last change", "stored until", "old from", "goes", "now", right=("bytes",)
@@ -122,7 +123,7 @@ def _show(path: str, outlook: Outlook, settings: Settings) -> None:
     for file in outlook.files:
         times = (file.modified_ms, file.stored_until_ms, file.expires_ms, file.goes_ms)
         verdict = f"{'goes' if file.cause else 'stays'}: {file.why}"
-        add_row(files, file.name, file.size, *map(moment, times), verdict)
+        add_row(files, file.name, file.size, *map(format_time, times), verdict)
     show(files, "")
     if outlook.now.unread:
         _show_unread("unread of what goes now", outlook.now)
@@ -134,8 +135,8 @@ def _level(ratio: float, settings: Settings, times: int) -> str:
     """When a level is reached, in words."""
     enough, least = settings.disk_enough_free_bytes * times, settings.disk_min_free_bytes * times
     words = f"above {ratio:.0%}"
-    words += f" with less than {in_units(enough)} free" if enough else ""
-    return words + (f", or with less than {in_units(least)} free" if least else "")
+    words += f" with less than {format_size(enough)} free" if enough else ""
+    return words + (f", or with less than {format_size(least)} free" if least else "")
 
 
 def _summary(going: Going) -> str:
@@ -144,7 +145,7 @@ def _summary(going: Going) -> str:
     unread = sum(each.messages for each in going.unread)
     groups = len({each.group for each in going.unread})
     told = f"; {groups} groups have not read {unread} messages of it" if unread else ""
-    return f"{len(going.files)} files go, {in_units(going.size)}{told}"
+    return f"{len(going.files)} files go, {format_size(going.size)}{told}"
 
 
 def _show_unread(title: str, going: Going) -> None:
