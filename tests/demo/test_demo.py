@@ -130,7 +130,7 @@ def test_a_broker_that_does_not_start_is_quoted(tmp_path: Path) -> None:
 def test_the_demo_does_not_touch_a_folder_that_is_not_empty(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "mine").write_text("precious")
     assert main(["demo", "--without-spark", "--keep", str(tmp_path)]) == 2
-    assert "name a folder that is empty or not there yet" in capsys.readouterr().err
+    assert "name one that is empty or does not exist" in capsys.readouterr().err
     assert [path.name for path in tmp_path.iterdir()] == ["mine"]
 
 

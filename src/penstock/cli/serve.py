@@ -45,7 +45,7 @@ from penstock.cli import exit_codes
 from penstock.cli.console import HOW_TO_GET_IT, LISTEN, LISTENER_VARIABLE, TOKEN_VARIABLE, is_installed, link
 from penstock.cli.network import read_account
 from penstock.cli.options import AsJson, Config, Pairs, option
-from penstock.cli.output import flush, say, write, write_json
+from penstock.cli.output import flush, write, write_json, write_note
 from penstock.cli.progress import ProgressLine
 from penstock.errors import BadSettings, BadStore, Unreachable
 from penstock.namesrv import NameServer, NamesrvSettings
@@ -207,12 +207,12 @@ class ConsoleChild:
             read_account(account)  # what is wrong with it is said before the store is opened
         why = _why_not(settings, namesrv, account)
         if why:
-            say(f"there is no web console: {why}")
+            write_note(f"there is no web console: {why}")
             return
         try:
             listener = bind(*parse_address(listen, "--console"))
         except Unreachable as error:
-            say(f"there is no web console: {error}; --console HOST:PORT chooses another port.")
+            write_note(f"there is no web console: {error}; --console HOST:PORT chooses another port.")
             return
         with listener:
             self._start(listener, namesrv, settings, config, account)
@@ -350,7 +350,7 @@ def serve(
     door = ListeningPort(listen, settings)
     names = None if namesrv == OFF else bind(*parse_address(namesrv, "--namesrv"))
     if door.is_open_to_others and not BrokerSettings.of(settings).acl_enable:
-        say(f"whoever can reach {door.address}:{door.port} can read and write all messages: aclEnable is false.")
+        write_note(f"whoever can reach {door.address}:{door.port} can read and write all messages: aclEnable is false.")
     with ConsoleChild(console, door.settings, names, config, console_account) as beside:
         run(_serve(_open(door, beside), door, names, beside, as_json))
 
@@ -360,7 +360,7 @@ def _open(door: ListeningPort, beside: ConsoleChild) -> MessageStore:
     with ProgressLine() as line:
 
         def show(told: Progress) -> None:
-            line.tell(told)
+            line.report(told)
             beside.tell(told.phase, told.done, told.total)
 
         return MessageStore.open(door.settings.store_path_root_dir, fitted(door.settings), progress=show)
@@ -400,7 +400,7 @@ async def _serve(
     if server is not None:
         await server.stop(_NAMESRV_GRACE_S)
     if not in_time:
-        say("the broker did not stop in time; the next start recovers.")
+        write_note("the broker did not stop in time; the next start recovers.")
         os._exit(
             exit_codes.PROBLEM
         )  # a thread still waits for the disk, and leaving the loop would wait for the thread

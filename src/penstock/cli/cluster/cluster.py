@@ -12,7 +12,7 @@ import typer
 
 from penstock.cli.network import Broker, Call, Cluster, named, over_network
 from penstock.cli.options import help_if_alone
-from penstock.cli.output import add_row, say, show, table, write, write_json
+from penstock.cli.output import add_row, show, table, write, write_json, write_note
 from penstock.errors import PenstockError
 from penstock.protocol.bodies.brokers import HaRuntimeInfo
 
@@ -34,7 +34,7 @@ async def replication(call: Call, broker: Broker = None) -> None:
         try:
             told = await call.admin.cluster.replication(address)
         except PenstockError as error:
-            say(f"{address} does not tell: {error}")
+            write_note(f"{address} does not tell: {error}")
             continue
         found.append({"broker_name": name, "broker_id": broker_id, "address": address, **_row(told)})
     if call.as_json:
@@ -181,7 +181,7 @@ async def _figures(call: Call, address: str, more: bool) -> dict[str, str]:
     try:
         found = await call.admin.cluster.runtime_info(address)
     except PenstockError as error:
-        say(f"no figures of {address}: {error}")
+        write_note(f"no figures of {address}: {error}")
         return {}
     return found if more else {name: found[name] for name in _FIGURES if name in found}
 

@@ -10,9 +10,9 @@ from typing import Annotated, Any
 import msgspec
 import typer
 
-from penstock.cli.network import Broker, Call, Cluster, Group, MaybeTopic, Truth, named, over_network, told
+from penstock.cli.network import Broker, Call, Cluster, Group, MaybeTopic, Truth, boolean, named, over_network
 from penstock.cli.options import help_if_alone
-from penstock.cli.output import add_row, say, show, table, write, write_json
+from penstock.cli.output import add_row, show, table, write, write_json, write_note
 from penstock.client.admin.groups import GroupProgress
 from penstock.errors import BadSettings, Refused
 from penstock.format.config_tables import SubscriptionGroup
@@ -29,14 +29,14 @@ async def update(
     cluster: Cluster = None,
     broker: Broker = None,
     consume_enable: Annotated[
-        Truth | None, told("--consume-enable", "-s", "--consumeEnable", meaning="May consume.")
+        Truth | None, boolean("--consume-enable", "-s", "--consumeEnable", meaning="May consume.")
     ] = None,
     from_min: Annotated[
         Truth | None,
-        told("--consume-from-min-enable", "-m", "--consumeFromMinEnable", meaning="May begin at the first offset."),
+        boolean("--consume-from-min-enable", "-m", "--consumeFromMinEnable", meaning="May begin at the first offset."),
     ] = None,
     broadcast: Annotated[
-        Truth | None, told("--consume-broadcast-enable", "-d", "--consumeBroadcastEnable", meaning="May broadcast.")
+        Truth | None, boolean("--consume-broadcast-enable", "-d", "--consumeBroadcastEnable", meaning="May broadcast.")
     ] = None,
     retry_queues: Annotated[
         int | None, named("--retry-queues", "-q", "--retryQueueNums", metavar="N", meaning="Queues of its retry topic.")
@@ -60,7 +60,7 @@ async def update(
     ] = None,
     notify: Annotated[
         Truth | None,
-        told("--notify", "-a", "--notifyConsumerIdsChanged", meaning="Consumers hear of each other at once."),
+        boolean("--notify", "-a", "--notifyConsumerIdsChanged", meaning="Consumers hear of each other at once."),
     ] = None,
 ) -> None:
     """Makes a consumer group, or changes one; what is not given stays as it is.
@@ -99,7 +99,7 @@ async def delete(
     cluster: Cluster = None,
     broker: Broker = None,
     remove_offset: Annotated[
-        Truth, told("--remove-offset", "-r", "--removeOffset", meaning="Its offsets, too.")
+        Truth, boolean("--remove-offset", "-r", "--removeOffset", meaning="Its offsets, too.")
     ] = Truth.FALSE,
 ) -> None:
     """Deletes a consumer group, with its topics for retries and dead letters unless one broker is named.
@@ -166,7 +166,7 @@ async def progress(
     ] = None,
     topic: MaybeTopic = None,
     client_ip: Annotated[
-        Truth, told("--clients", "-s", "--showClientIP", meaning="Which client has each queue.")
+        Truth, boolean("--clients", "-s", "--showClientIP", meaning="Which client has each queue.")
     ] = Truth.FALSE,
 ) -> None:
     """How far a group has come in each queue, and how many messages it has yet to consume.
@@ -186,7 +186,7 @@ async def progress(
     if not found.queues:  # a lag of 0 would be good news, and may be a name that is misspelt
         if group not in await call.admin.groups.configs():
             raise BadSettings(f"no broker knows a group '{group}'; `penstock group list` has those that there are")
-        say(f"group {group} has consumed nothing{f' of topic {topic}' if topic else ''} yet.")
+        write_note(f"group {group} has consumed nothing{f' of topic {topic}' if topic else ''} yet.")
     owners = await _owners(call, group) if client_ip else {}
     if call.as_json:
         write_json(_progress_json(found, owners))
@@ -221,7 +221,7 @@ async def _owners(call: Call, group: str) -> dict[Any, str]:
         try:
             info = await call.admin.groups.running_info(group, client.client_id)
         except Refused as error:
-            say(f"{client.client_id} does not say what it has: {error}")
+            write_note(f"{client.client_id} does not say what it has: {error}")
             continue
         found.update(dict.fromkeys(info.mq_table, client.client_id))
     return found

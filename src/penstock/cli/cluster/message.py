@@ -13,9 +13,19 @@ from typing import Annotated, TypeAlias
 import msgspec
 import typer
 
-from penstock.cli.network import Call, MaybeTopic, Topic, Truth, moment_of, named, over_network, say_if_new, told
+from penstock.cli.network import (
+    Call,
+    MaybeTopic,
+    Topic,
+    Truth,
+    boolean,
+    named,
+    note_if_missing,
+    over_network,
+    parse_moment,
+)
 from penstock.cli.options import LONG_MAX, NoBody, help_if_alone
-from penstock.cli.output import add_row, message_line, message_object, say, show, table, write, write_json
+from penstock.cli.output import add_row, message_line, message_object, show, table, write, write_json, write_note
 from penstock.client.fetch import PullStatus
 from penstock.client.message import Message, ReceivedMessage
 from penstock.client.producer import Producer
@@ -29,11 +39,13 @@ BrokerName: TypeAlias = Annotated[
 QueueId: TypeAlias = Annotated[int, named("--queue", "-i", "--queueId", metavar="N", meaning="The queue's id.")]
 Begin: TypeAlias = Annotated[
     int | None,
-    named("--begin", "-b", "--beginTimestamp", metavar="TIME", meaning="Stored from this time on.", parser=moment_of),
+    named(
+        "--begin", "-b", "--beginTimestamp", metavar="TIME", meaning="Stored from this time on.", parser=parse_moment
+    ),
 ]
 End: TypeAlias = Annotated[
     int | None,
-    named("--end", "-e", "--endTimestamp", metavar="TIME", meaning="Stored up to this time.", parser=moment_of),
+    named("--end", "-e", "--endTimestamp", metavar="TIME", meaning="Stored up to this time.", parser=parse_moment),
 ]
 Tags: TypeAlias = Annotated[
     str,
@@ -43,7 +55,9 @@ Charset: TypeAlias = Annotated[
     str | None,
     named("--charset", "-c", "--charsetName", metavar="NAME", meaning="As mqadmin has it; text is taken for UTF-8."),
 ]
-WithBody: TypeAlias = Annotated[Truth, told("--body", "-d", "--printBody", meaning="With bodies; true unless given.")]
+WithBody: TypeAlias = Annotated[
+    Truth, boolean("--body", "-d", "--printBody", meaning="With bodies; true unless given.")
+]
 
 
 def write_messages(call: Call, messages: list[ReceivedMessage], *, body: bool = True) -> None:
@@ -56,12 +70,12 @@ def write_messages(call: Call, messages: list[ReceivedMessage], *, body: bool = 
         try:
             record = msgspec.structs.replace(record, body=each.body)
         except BadRequest as error:
-            say(f"the body of {each.msg_id} is shown as it is stored: {error}")
+            write_note(f"the body of {each.msg_id} is shown as it is stored: {error}")
         write(f"{message_line(record, body=body)}  id {each.msg_id}\n")
 
 
 async def queues_of(call: Call, topic: str, broker_name: str | None, queue_id: int | None) -> list[MessageQueue]:
-    await say_if_new(call, topic)
+    await note_if_missing(call, topic)
     found = [
         queue
         for queue in await call.admin.offsets.queues(topic)
@@ -112,7 +126,12 @@ async def consume(
     begin: Annotated[
         int | None,
         named(
-            "--begin", "-s", "--beginTimestamp", metavar="TIME", meaning="Stored from this time on.", parser=moment_of
+            "--begin",
+            "-s",
+            "--beginTimestamp",
+            metavar="TIME",
+            meaning="Stored from this time on.",
+            parser=parse_moment,
         ),
     ] = None,
     end: End = None,
@@ -181,10 +200,10 @@ async def print_queue(
     tags: Tags = EVERYTHING,
     begin: Begin = None,
     end: End = None,
-    messages: Annotated[Truth, told("--print", "-p", meaning="Show the messages; true unless given.")] = Truth.TRUE,
+    messages: Annotated[Truth, boolean("--print", "-p", meaning="Show the messages; true unless given.")] = Truth.TRUE,
     body: WithBody = Truth.TRUE,
     by_tag: Annotated[
-        Truth, told("--by-tag", "-f", "--calculate", meaning="How many there are of each tag.")
+        Truth, boolean("--by-tag", "-f", "--calculate", meaning="How many there are of each tag.")
     ] = Truth.FALSE,
     charset: Charset = None,
 ) -> None:
@@ -247,7 +266,7 @@ async def by_id(
     client: ConsumingClient = None,
     no_body: NoBody = False,
     resend: Annotated[
-        Truth, told("--resend", "-s", "--sendMessage", meaning="As mqadmin has it; it is refused.")
+        Truth, boolean("--resend", "-s", "--sendMessage", meaning="As mqadmin has it; it is refused.")
     ] = Truth.FALSE,
     unit: Annotated[
         str | None, named("--unit", "-u", "--unitName", metavar="NAME", meaning="As mqadmin has it; changes nothing.")
@@ -266,7 +285,7 @@ async def by_id(
     for each in filter(None, (piece.strip() for piece in msg_id.split(","))):
         found = await call.admin.messages.by_id(each, topic)
         if not found:
-            say(f"there is no message {each}.")
+            write_note(f"there is no message {each}.")
         await _write_or_consume(call, found, group, client, body=not no_body)
 
 
@@ -291,8 +310,8 @@ async def by_key(
         topic, key, begin=begin or 0, end=LONG_MAX if end is None else end, max_messages=most
     )
     if not found:
-        await say_if_new(call, topic)
-        say(f"there is no message of topic {topic} with the key {key}.")
+        await note_if_missing(call, topic)
+        write_note(f"there is no message of topic {topic} with the key {key}.")
     write_messages(call, found, body=not no_body)
 
 
@@ -317,7 +336,7 @@ async def by_unique_key(
     """
     found = await call.admin.messages.by_unique_id(topic, msg_id)
     if not found:
-        say(f"there is no message {msg_id} in topic {topic}.")
+        write_note(f"there is no message {msg_id} in topic {topic}.")
     await _write_or_consume(call, found if show_all else found[-1:], group, client, body=not no_body)
 
 
@@ -340,7 +359,7 @@ async def at_offset(
     (queue,) = await queues_of(call, topic, broker_name, queue_id)
     found = await call.admin.messages.at(queue, offset)
     if found is None:
-        say(f"there is no message at offset {offset} of queue {queue_id}.")
+        write_note(f"there is no message at offset {offset} of queue {queue_id}.")
     else:
         write_messages(call, [found], body=not no_body)
 
@@ -380,7 +399,7 @@ async def send(
     sharding_key: Annotated[str, named("--sharding-key", metavar="KEY", meaning="Its queue is that of this key.")] = "",
     delay_level: Annotated[int, named("--delay", metavar="LEVEL", meaning="Its delay level.")] = 0,
     trace: Annotated[
-        Truth, told("--trace", "-m", "--msgTraceEnable", meaning="As mqadmin has it; no trace is sent.")
+        Truth, boolean("--trace", "-m", "--msgTraceEnable", meaning="As mqadmin has it; no trace is sent.")
     ] = Truth.FALSE,
 ) -> None:
     """Sends one message.

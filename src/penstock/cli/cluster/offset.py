@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from penstock.cli.network import Call, Group, Topic, Truth, moment_of, named, over_network, say_if_new, told
+from penstock.cli.network import Call, Group, Topic, Truth, boolean, named, note_if_missing, over_network, parse_moment
 from penstock.cli.options import help_if_alone
 from penstock.cli.output import add_row, show, table, write, write_json
 from penstock.protocol.bodies.queues import MessageQueue
@@ -35,7 +35,7 @@ async def show_offsets(
     topic: Topic,
     group: Annotated[str | None, named("--group", "-g", metavar="G", meaning="With where this group goes on.")] = None,
     at: Annotated[
-        int | None, named("--at", "-s", metavar="TIME", meaning="With the offset at this time.", parser=moment_of)
+        int | None, named("--at", "-s", metavar="TIME", meaning="With the offset at this time.", parser=parse_moment)
     ] = None,
 ) -> None:
     """The lowest and the next offset of each queue, when its oldest message was stored, and what else is asked for.
@@ -47,7 +47,7 @@ async def show_offsets(
       penstock offset show -t orders --at 2026-01-31T00:00:00
     """
     rows = []
-    await say_if_new(call, topic)
+    await note_if_missing(call, topic)
     for queue in await call.admin.offsets.queues(topic):
         offsets = call.admin.offsets
         row: dict[str, object] = {
@@ -84,10 +84,15 @@ async def reset(
     to: Annotated[
         int,
         named(
-            "--to", "-s", "--timestamp", metavar="TIME", meaning="From which time on; -1 is the end.", parser=moment_of
+            "--to",
+            "-s",
+            "--timestamp",
+            metavar="TIME",
+            meaning="From which time on; -1 is the end.",
+            parser=parse_moment,
         ),
     ],
-    force: Annotated[Truth, told("--force", "-f", meaning="Also forwards; true unless given.")] = Truth.TRUE,
+    force: Annotated[Truth, boolean("--force", "-f", meaning="Also forwards; true unless given.")] = Truth.TRUE,
     cplus: Annotated[
         bool, typer.Option("--cplus", "-c", help="As mqadmin has it; brokers know by themselves.")
     ] = False,
@@ -110,7 +115,7 @@ async def skip(
     call: Call,
     group: Group,
     topic: Topic,
-    force: Annotated[Truth, told("--force", "-f", meaning="As mqadmin has it; true unless given.")] = Truth.TRUE,
+    force: Annotated[Truth, boolean("--force", "-f", meaning="As mqadmin has it; true unless given.")] = Truth.TRUE,
 ) -> None:
     """Has a group skip all that it has not consumed yet.
 
@@ -164,7 +169,7 @@ async def clone(
     source: Annotated[str, named("--from", "-s", "--srcGroup", metavar="G", meaning="The group that is ahead.")],
     target: Annotated[str, named("--to", "-d", "--destGroup", metavar="G", meaning="The group that is to be there.")],
     topic: Topic,
-    offline: Annotated[Truth, told("--offline", "-o", meaning="Neither group may be connected.")] = Truth.FALSE,
+    offline: Annotated[Truth, boolean("--offline", "-o", meaning="Neither group may be connected.")] = Truth.FALSE,
 ) -> None:
     """Has one group go on in a topic where another one is.
 

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from penstock.cli.network import Broker, Call, Cluster, Topic, Truth, over_network, say_if_new, told
+from penstock.cli.network import Broker, Call, Cluster, Topic, Truth, boolean, note_if_missing, over_network
 from penstock.cli.options import help_if_alone
 from penstock.cli.output import add_row, show, table, write, write_json
 from penstock.errors import NoRoute
@@ -85,10 +85,10 @@ async def create(
         typer.Option("--write-queues", "-w", "--writeQueueNums", metavar="N", help="Queues to write to."),
     ] = 8,
     perm: Annotated[int, typer.Option("--perm", "-p", metavar="2|4|6", help="2 write, 4 read, 6 both.")] = 6,
-    order: Annotated[Truth, told("--order", "-o", meaning="Ordered across brokers.")] = Truth.FALSE,
-    unit: Annotated[Truth, told("--unit", "-u", meaning="A unit's topic.")] = Truth.FALSE,
+    order: Annotated[Truth, boolean("--order", "-o", meaning="Ordered across brokers.")] = Truth.FALSE,
+    unit: Annotated[Truth, boolean("--unit", "-u", meaning="A unit's topic.")] = Truth.FALSE,
     unit_subscription: Annotated[
-        Truth, told("--unit-subscription", "-s", "--hasUnitSub", meaning="With unit subscriptions.")
+        Truth, boolean("--unit-subscription", "-s", "--hasUnitSub", meaning="With unit subscriptions.")
     ] = Truth.FALSE,
 ) -> None:
     """Makes a topic, or changes one: at one broker, in one cluster, or at all brokers.
@@ -186,7 +186,7 @@ async def route(
       penstock topic route -t orders
     """
     found = await call.admin.topics.route(topic)
-    await say_if_new(call, topic)
+    await note_if_missing(call, topic)
     if call.as_json:
         write_json(
             {
