@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import subprocess
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,7 +12,6 @@ import pytest
 from cli.conftest import ENVIRONMENT, PENSTOCK, all_verbs, run_as_process
 
 from penstock import __version__
-from penstock.cli.store import info as info_module
 from penstock.store import Message, MessageStore, Settings
 
 if TYPE_CHECKING:
@@ -108,6 +108,6 @@ def test_a_mistake_of_ours_is_not_hidden(run: Run, filled: Filled, monkeypatch: 
     def broken(view: object) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr(info_module, "inspect", broken)
+    monkeypatch.setattr(import_module("penstock.cli.store.info"), "collect", broken)
     with pytest.raises(ZeroDivisionError):
         run("store", "info", filled.path)

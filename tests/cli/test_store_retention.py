@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import os
+import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import typer
 from support import ROOT
 
-from penstock.cli.store import retention as retention_module
 from penstock.format.config_tables import ConsumerOffsets
 from penstock.store import Message, MessageStore, Settings
 from penstock.store.config_files import ConfigFiles
@@ -96,9 +97,9 @@ def test_without_consent_nothing_goes(run: Run, old: Path, monkeypatch: pytest.M
         def isatty() -> bool:
             return True
 
-    monkeypatch.setattr(retention_module.sys, "stdin", Terminal())
+    monkeypatch.setattr(sys, "stdin", Terminal())
     for answer in (False, True):
-        monkeypatch.setattr(retention_module.typer, "confirm", lambda question, err: asked.append(question) or answer)  # noqa: B023
+        monkeypatch.setattr(typer, "confirm", lambda question, err: asked.append(question) or answer)  # noqa: B023
         assert log_files(old) == [0, 1, 2, 3, 4]
         assert run("store", "retention", old, *ROOMY).status == (0 if answer else 2)
     assert asked[0] == "Delete 4 files, 16.0 KiB, with 10 messages unread by some group?"

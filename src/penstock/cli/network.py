@@ -29,6 +29,7 @@ from penstock.errors import BadSettings
 from penstock.remoting.event_loop import run
 
 P = ParamSpec("P")
+IGNORED: Final = "Accepted for mqadmin compatibility; ignored."
 
 
 class Truth(StrEnum):
