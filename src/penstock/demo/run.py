@@ -34,7 +34,7 @@ def page(scene: Scene, steps: Sequence[StepResult], seconds: float) -> str:
             f"<h1>Penstock {escape(__version__)}: the broker was killed, and no acknowledged message was lost</h1>"
             if not failed
             else f"<h1>Penstock {escape(__version__)}: the demo failed</h1>",
-            f"<p>{escape(verdict(steps))}. It took {seconds:.1f} s and sent at least {2 * scene.orders:,} messages.</p>",
+            f"<p>{escape(verdict(steps))}. {2 * scene.orders:,} or more messages in {seconds:.1f} s.</p>",
             _steps(steps),
             lines("Messages over time (grey: broker down)", _over_time(scene), scene.outages),
             _streamed(scene),

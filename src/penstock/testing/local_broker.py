@@ -93,7 +93,7 @@ class LocalBroker:
     def settle(self) -> None:
         """Waits until all stored messages can be consumed and found by key.
 
-        That takes a millisecond or two. A consumer that waits for messages does not need it; a test that reads once does.
+        That takes a millisecond or two. A consumer that waits for messages does not need it; a single read does.
         """
         if self._broker is None or self._thread is None:
             raise PenstockError("the broker is not running")

@@ -112,7 +112,7 @@ def _show(path: str, outlook: Outlook, settings: Settings) -> None:
     young = _level(settings.disk_space_clean_forcibly_ratio, settings, 2)
     full = _level(settings.disk_space_warning_level_ratio, settings, 1)
     expired = f"expired files are deleted above {settings.disk_max_used_space_ratio}%"
-    add_row(grid, "thresholds", f"{expired}, all files {young}; puts are refused {full}")
+    add_row(grid, "thresholds", f"{expired}, unexpired ones {young}; puts are refused {full}")
     add_row(grid, "puts", f"refused: {outlook.puts_refused}" if outlook.puts_refused else "accepted")
     add_row(grid, "now", _summary(outlook.now))
     add_row(grid, "next hour", f"{format_time(outlook.next_hour.at_ms)}: {_summary(outlook.next_hour)}")
