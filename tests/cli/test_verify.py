@@ -118,8 +118,7 @@ def test_a_store_in_use_is_checked_and_stays_as_it_is(run: Run, start_writer: St
     ran = run("store", "verify", path)
     assert ran.status == 0, ran
     assert (
-        ran.err
-        == f"penstock: {path} is in use by process {owner.pid}: showing the contents of the files, at this moment.\n"
+        ran.err == f"penstock: {path} is in use by process {owner.pid}: showing the contents of the files, as of now.\n"
     )
     assert " in 40 records of " in ran.out
     assert fingerprint(path) == before

@@ -53,10 +53,10 @@ def console(
     under_serve: Annotated[bool, typer.Option("--under-serve", hidden=True)] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Run the web console for a RocketMQ cluster, Penstock's or Java's.
+    """Run the web console for a RocketMQ cluster.
 
-    Prints a link that contains the access token. `penstock serve` starts a console by itself. Stops on SIGTERM or
-    Ctrl-C. Exit status: 0 stopped; 2 could not start.
+    The cluster may be Penstock's or Java's. Prints a link that contains the access token. `penstock serve` starts a
+    console by itself. Stops on SIGTERM or Ctrl-C. Exit status: 0 stopped; 2 could not start.
 
     Examples:
 

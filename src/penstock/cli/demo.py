@@ -34,7 +34,7 @@ def demo(
     keep: Annotated[Path | None, option("--keep", "DIR", "Use this directory, and keep store and report.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Two-minute demo: kill the broker under load, and verify that no message was lost.
+    """Two-minute demo: kill a broker, lose nothing.
 
     Starts a broker on a new store and free ports; sends orders through RocketMQ's protocol; kills and restarts the
     broker; checks every acknowledged message by its unique key; then a query by key, a streaming query on Spark, verify

@@ -5,6 +5,7 @@ mqadmin's spellings work as well: `penstock topicList -n …` is `penstock topic
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -70,6 +71,8 @@ app = typer.Typer(name="penstock", add_completion=False, rich_markup_mode=None)
 OVER_NETWORK: Final = ("topic", "group", "message", "offset", "cluster")
 _VERBS: Final = ("demo", "serve", "namesrv", "console")
 _GROUPS: Final = ("store", *OVER_NETWORK, "pipeline")
+_PREFIX: Final = re.compile(r"^Invalid value(?: for '([^']+)'(?: / '[^']+')*(?=:)|: )")
+"""Typer's beginning of a sentence about an option; the option's first name is enough."""
 
 
 def _show_version(wanted: bool) -> None:
@@ -137,7 +140,7 @@ def _add_groups(arguments: Sequence[str]) -> None:
 def _sentence(error: Exception) -> str:
     text = str(error)
     if isinstance(error, typer.TyperException):
-        text = error.format_message().rstrip(".").replace("Value error, ", "")
+        text = _PREFIX.sub(r"\1", error.format_message().rstrip(".").replace("Value error, ", ""))
         context = getattr(error, "ctx", None)
         text += "" if context is None else f" (see `{context.command_path} --help`)"
     elif isinstance(error, OSError) and error.strerror:

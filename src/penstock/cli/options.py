@@ -119,7 +119,7 @@ def note_state(place: StoreFolder, shown: str) -> None:
     """Notes on stderr that a store is in use or was not closed cleanly, and what is `shown`."""
     root = place.layout.root
     if place.owner:
-        write_note(f"{root} is in use by {owner_name(place.owner)}: {shown}, in its current state.")
+        write_note(f"{root} is in use by {owner_name(place.owner)}: {shown}, as of now.")
     elif not place.closed_cleanly:
         write_note(f"{root} was not closed cleanly: {shown}.")
 

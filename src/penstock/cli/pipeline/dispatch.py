@@ -38,10 +38,11 @@ def dispatch(
     master: Master = None,
     conf: Confs = None,
 ) -> None:
-    """Build queues and index of a store with dispatch=external, continuously.
+    """Build the queues of a store with dispatch=external.
 
-    Runs until SIGTERM or Ctrl-C, beside the store's broker, and may be killed and restarted at any time. One job per
-    store; it reads its settings from the store. Exit status 0: stopped; 2: could not run, or a write failed.
+    Builds queues and index continuously, as a stream. Runs until SIGTERM or Ctrl-C, beside the store's broker, and may
+    be killed and restarted at any time. One job per store; it reads its settings from the store. Exit status 0:
+    stopped; 2: could not run, or a write failed.
 
     Examples:
 

@@ -44,10 +44,11 @@ def export(
     catalog: Annotated[str, option("--catalog", "NAME", "Iceberg: a catalog from pyiceberg's configuration.")] = "",
     name: Annotated[str, option("--table", "NS.NAME", "Iceberg: the table; default: penstock.messages.")] = "",
 ) -> None:
-    """Export messages to files or tables, by topic and day; incremental.
+    """Export messages incrementally to files or tables.
 
-    Each run exports what was stored since the last one into the same directory, exactly once, even if a run was killed.
-    Messages that cannot be read or decoded go to DIR/_bad, with the reason. Exit status 0: done; 2: could not run.
+    By topic and day. Each run exports what was stored since the last one into the same directory, exactly once, even if
+    a run was killed. Messages that cannot be read or decoded go to DIR/_bad, with the reason. Exit status 0: done; 2:
+    could not run.
 
     Examples:
 

@@ -71,7 +71,7 @@ def replay(
     name: Name = "",
     progress: Progress = "",
 ) -> None:
-    """Replay messages into topics: an export, a topic, or dead letters.
+    """Replay an export, a topic or dead letters into topics.
 
     The same command resumes and sends nothing twice: exactly once into a store; into a cluster, a killed run may repeat
     the batch in flight, with the same unique keys. Dead letters go to their original topic. Exit status 0: done; 2:
