@@ -108,6 +108,6 @@ def test_a_mistake_of_ours_is_not_hidden(run: Run, filled: Filled, monkeypatch: 
     def broken(view: object) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr(import_module("penstock.cli.store.info"), "inspect", broken)
+    monkeypatch.setattr(import_module("penstock.cli.store.info"), "collect", broken)
     with pytest.raises(ZeroDivisionError):
         run("store", "info", filled.path)

@@ -228,11 +228,11 @@ def test_an_unknown_topic_is_a_status_and_no_error(run: Run, filled: Filled) -> 
 @pytest.mark.parametrize(
     ("asked", "said"),
     [
-        (["dump", "--topic", "oders"], "nothing in this store belongs to oders; it has Alerts, "),
+        (["dump", "--topic", "oders"], "this store has no topic oders; it has Alerts, "),
         (["dump", "--topic", "orders", "--queue", 7], "topic orders has no queue 7; it has 0, 1."),
-        (["dump", "--queue", 7], "nothing in this store belongs to a queue 7; it has Alerts, "),
-        (["query", "--topic", "oders", "--key", "all"], "nothing in this store belongs to oders; it has Alerts, "),
-        (["query", "--topic", "orders", "--key", "al"], "the index has no message of orders with the key al"),
+        (["dump", "--queue", 7], "this store has no queue 7; it has Alerts, "),
+        (["query", "--topic", "oders", "--key", "all"], "this store has no topic oders; it has Alerts, "),
+        (["query", "--topic", "orders", "--key", "al"], "no message of orders with key al"),
     ],
 )
 def test_who_gets_nothing_is_told_what_there_is(run: Run, filled: Filled, asked: list[object], said: str) -> None:

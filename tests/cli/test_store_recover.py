@@ -149,7 +149,7 @@ def test_a_person_at_a_terminal_is_asked(filled: Filled, answer: bytes, status: 
         os.write(here, answer)
         assert process.wait(30) == status
     os.close(here)
-    assert b"5 B have to be kept aside" in said
+    assert b"5 B must be quarantined" in said
     assert (filled.path / "abort").exists() is bool(status)
 
 

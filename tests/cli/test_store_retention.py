@@ -62,10 +62,10 @@ def test_a_dry_run_tells_what_would_go_and_who_has_not_read_it_and_changes_nothi
 def test_the_text_names_files_levels_and_groups(run: Run, old: Path) -> None:
     text = run("store", "retention", old, "--dry-run", *ROOMY).done().out
     for part in (
-        "4 files go, 16.0 KiB; 1 groups have not read 10 messages of it",
-        "goes: older than fileReservedTime",
-        "stays: the last file always stays",
-        "old files go above 75%, young ones above 100% with less than 32.0 GiB free, puts are refused above 100% with",
+        "4 files to delete, 16.0 KiB; 10 messages unread by 1 groups",
+        "delete: older than fileReservedTime",
+        "keep: the last file always stays",
+        "expired files are deleted above 75%, unexpired ones above 100% with less than 32.0 GiB free; puts",
         "late",
     ):
         assert part in text, part
@@ -81,15 +81,15 @@ def test_it_deletes_when_told_so_and_says_what_went(run: Run, old: Path) -> None
     page: dict[str, Any] = run("store", "get", old, "--topic", "orders", "--queue", 0, "--offset", 0, "--json").json
     assert (page["status"], page["next_begin_offset"]) == ("OFFSET_TOO_SMALL", 16)
     text = run("store", "retention", old, *ROOMY).done().out
-    assert "nothing goes" in text
-    assert "deleted: 0 files" in text
+    assert "nothing to delete" in text
+    assert "deleted: 0 log files" in text
     assert not (old / "abort").exists()
 
 
 def test_without_consent_nothing_goes(run: Run, old: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ran = run("store", "retention", old, *ROOMY)
     assert ran.status == 2
-    assert "nothing was deleted: say --yes" in ran.err
+    assert "nothing was deleted: give --yes" in ran.err
     asked: list[str] = []
 
     class Terminal:
@@ -102,7 +102,7 @@ def test_without_consent_nothing_goes(run: Run, old: Path, monkeypatch: pytest.M
         monkeypatch.setattr(typer, "confirm", lambda question, err: asked.append(question) or answer)  # noqa: B023
         assert log_files(old) == [0, 1, 2, 3, 4]
         assert run("store", "retention", old, *ROOMY).status == (0 if answer else 2)
-    assert asked[0] == "Delete 4 files, 16.0 KiB, 10 messages of it unread by some group?"
+    assert asked[0] == "Delete 4 files, 16.0 KiB, with 10 messages unread by some group?"
     assert log_files(old) == [4]
 
 
@@ -126,7 +126,7 @@ def test_a_store_in_use_is_only_explained(run: Run, tmp_path: Path, start_writer
     assert len(ran.json["files"]) == 1
     said = run("store", "retention", tmp_path / "store", "--yes")
     assert said.status == 2
-    assert f"process {writer.pid}, which deletes what is old by itself; ask with --dry-run" in said.err
+    assert f"process {writer.pid}, which deletes expired files by itself; use --dry-run" in said.err
 
 
 def test_offsets_that_cannot_be_read_are_said_and_the_rest_is_told(run: Run, old: Path) -> None:
@@ -135,14 +135,14 @@ def test_offsets_that_cannot_be_read_are_said_and_the_rest_is_told(run: Run, old
     ran = run("store", "retention", old, "--dry-run", "--json", *ROOMY).done()
     assert len(ran.json["now"]["files"]) == 4
     assert ran.json["now"]["unread"] == []
-    assert "who has read what is not known" in ran.err
+    assert "consumer offsets are unknown" in ran.err
 
 
 def test_many_groups_are_cut_in_the_text_and_whole_in_the_json(run: Run, old: Path) -> None:
     offsets = {("orders", f"group{number:02d}"): {0: 0} for number in range(25)}
     ConfigFiles(Files(), old / "config").consumer_offsets.write(ConsumerOffsets(offsets=offsets))
     text = run("store", "retention", old, "--dry-run", *ROOMY).done().out
-    assert "and 5 more, which --json lists" in text
+    assert "and 5 more; --json lists them" in text
     assert len(run("store", "retention", old, "--dry-run", "--json", *ROOMY).done().json["now"]["unread"]) == 25
 
 

@@ -53,7 +53,7 @@ def test_its_command_serves_and_ends_cleanly_on_its_signal_in_its_time(tmp_path:
     try:
         assert process.stdout is not None
         lines = [process.stdout.readline() for _ in range(6)]
-        assert lines[-1] == "Ctrl-C or SIGTERM stops it.\n", lines
+        assert lines[-1] == "Stop with Ctrl-C or SIGTERM.\n", lines
         process.send_signal(signal.Signals[service()["KillSignal"]])
         assert process.wait(int(service()["TimeoutStopSec"])) == exit_codes_module.OK
     finally:

@@ -114,7 +114,7 @@ MISTAKES: dict[str, tuple[Typed, str, str]] = {
     ),
     "a queue that is no number": (
         lambda p: ["store", "get", p.store, "--topic", "orders", "--queue", "first", "--offset", "0"],
-        "'--queue'",
+        "--queue: 'first' is not",
         "see `penstock store get --help`",
     ),
     "an option that is missing": (
@@ -136,7 +136,7 @@ MISTAKES: dict[str, tuple[Typed, str, str]] = {
     "a name server without a port": (lambda p: ["topic", "list", "-n", "here"], "'here'", "HOST:PORT"),
     "a time that is none": (
         lambda p: ["offset", "reset", "-g", "g", "-t", "t", "-s", "yesterday", "-n", "127.0.0.1:1"],
-        "'yesterday' is no time",
+        "not a valid time: 'yesterday'",
         "write now, milliseconds,",
     ),
     "an account that is not there": (
@@ -157,7 +157,7 @@ MISTAKES: dict[str, tuple[Typed, str, str]] = {
     "a demo in a folder with something in it": (
         lambda p: ["demo", "--without-spark", "--keep", p.store],
         "store: ",
-        "name a folder that is",
+        "name one that is empty",
     ),
     "a job without a place": (lambda p: ["pipeline", "usage"], "no store is given", "name it with --store DIR"),
     "a job on a store that is not there": (
@@ -173,7 +173,7 @@ MISTAKES: dict[str, tuple[Typed, str, str]] = {
     "a setting of Spark without a value": (
         lambda p: ["pipeline", "usage", "--store", p.store, "--conf", "spark.executor.memory"],
         "--conf 'spark.executor.memory'",
-        "it must be a name and a value",
+        "it must be NAME=VALUE",
     ),
     "a search for nothing": (lambda p: ["pipeline", "search", "--store", p.store], "nothing to search for", "--key"),
     "a wrong regular expression": (
@@ -184,7 +184,7 @@ MISTAKES: dict[str, tuple[Typed, str, str]] = {
     "a wrong path into JSON": (
         lambda p: ["pipeline", "search", "--store", p.store, "--json-path", "order.id"],
         "--json-path 'order.id'",
-        "it must be a name and a value, joined by =",
+        "it must be NAME=VALUE",
     ),
     "a search that ends before it begins": (
         lambda p: ["pipeline", "search", "--store", p.store, "--since", "2026-11-16", "--until", "2026-11-15"],
@@ -193,8 +193,8 @@ MISTAKES: dict[str, tuple[Typed, str, str]] = {
     ),
     "a time of a job that is none": (
         lambda p: ["pipeline", "search", "--store", p.store, "--since", "yesterday"],
-        "--since 'yesterday'",
-        "it must be a time such as",
+        "--since: not a valid time: 'yesterday'",
+        "it must be like",
     ),
     "a way to count that there is not": (
         lambda p: ["pipeline", "usage", "--store", p.store, "--by", "colour"],
@@ -208,13 +208,13 @@ MISTAKES: dict[str, tuple[Typed, str, str]] = {
     ),
     "a page of charts that is a folder": (
         lambda p: ["pipeline", "usage", "--store", p.store, "--html", p.store],
-        "store: that is a folder",
+        "store: that is a directory",
         "name a file",
     ),
     "a page of charts in a folder that is not there": (
         lambda p: ["store", "usage", p.store, "--html", p.missing / "usage.html"],
-        "there is no folder",
-        "name a file in a folder that is there",
+        "there is no directory",
+        "name a file in an existing directory",
     ),
     "a search in a topic that is not there": (
         lambda p: ["pipeline", "search", "--store", p.store, "--topic", "oders", "--key", "order_1"],
@@ -290,7 +290,7 @@ MISTAKES: dict[str, tuple[Typed, str, str]] = {
     "a rebuild into a file": (
         lambda p: ["pipeline", "rebuild", "--store", p.store, "--into", p.file],
         "file: that is a file",
-        "a folder is needed",
+        "it must be a directory",
     ),
     "a file for a lake": (
         lambda p: ["pipeline", "lake", "run", p.file],
@@ -314,10 +314,10 @@ MISTAKES: dict[str, tuple[Typed, str, str]] = {
     ),
     "a replay of nothing": (
         lambda p: ["pipeline", "replay", "--store", p.store, "--to-store", p.missing],
-        "what is replayed?",
+        "replay what?",
         "Give one of --from export:DIR",
     ),
-    "a comparison with nothing": (lambda p: ["pipeline", "diff", p.store], "compare with what?", "Give the folder"),
+    "a comparison with nothing": (lambda p: ["pipeline", "diff", p.store], "compare with what?", "Give the directory"),
     "dispatch for a store that does it itself": (
         lambda p: ["pipeline", "dispatch", "--store", p.store],
         "store: this store builds its queues itself",

@@ -13,7 +13,7 @@ from support import ROOT
 from support.damage import SoundStore
 from support.faults import ALL
 
-from penstock.cli.reports import SHOWN_OF_A_KIND
+from penstock.cli.reports import MAX_SHOWN_PER_KIND
 from penstock.store.audit.finding_kinds import KINDS
 
 if TYPE_CHECKING:
@@ -92,8 +92,8 @@ def test_text_shows_a_few_of_a_kind_and_counts_the_rest(run: Run, store: SoundSt
         offset = int.from_bytes(store.unit(number)[:8], "big") + 1
         store.write_unit(number, offset.to_bytes(8, "big") + store.unit(number)[8:])
     ran = run("store", "verify", store.folder)
-    assert ran.out.count("points to") == SHOWN_OF_A_KIND == 5
-    assert "  and 3 more of this kind (3 messages), which --json lists\n" in ran.out
+    assert ran.out.count("points to") == MAX_SHOWN_PER_KIND == 5
+    assert "  and 3 more of this kind (3 messages); --json lists them\n" in ran.out
     assert run("store", "verify", store.folder, "--json").json["errors"] == 8
 
 
@@ -107,7 +107,7 @@ def test_a_crashed_store_says_so_and_what_a_start_will_do(run: Run, store: Sound
     ALL["a_torn_record_after_a_crash"](store)
     ran = run("store", "verify", store.folder)
     assert ran.status == 1
-    assert ran.err == f"penstock: {store.folder} was not closed cleanly: what follows is what the files say.\n"
+    assert ran.err == f"penstock: {store.folder} was not closed cleanly: showing the contents of the files.\n"
     assert "a start truncates it and saves the bytes" in ran.out
 
 
@@ -118,8 +118,7 @@ def test_a_store_in_use_is_checked_and_stays_as_it_is(run: Run, start_writer: St
     ran = run("store", "verify", path)
     assert ran.status == 0, ran
     assert (
-        ran.err
-        == f"penstock: {path} is in use by process {owner.pid}: what follows is what the files say, at this moment.\n"
+        ran.err == f"penstock: {path} is in use by process {owner.pid}: showing the contents of the files, as of now.\n"
     )
     assert " in 40 records of " in ran.out
     assert fingerprint(path) == before

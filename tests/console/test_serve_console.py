@@ -87,7 +87,7 @@ def test_a_port_that_is_taken_does_not_stop_the_broker(tmp_path: Path) -> None:
         process.terminate()
         _, said = process.communicate(timeout=SOON_S)
     assert process.returncode == 0
-    assert said.startswith(f"penstock: there is no web console: cannot listen at 127.0.0.1:{port}")
+    assert said.startswith(f"penstock: no web console: cannot listen at 127.0.0.1:{port}")
     assert said.count("\n") == 1
 
 
@@ -99,8 +99,7 @@ def test_with_access_control_it_needs_an_account_and_says_so(tmp_path: Path) -> 
     process.terminate()
     _, said = process.communicate(timeout=SOON_S)
     assert said.splitlines()[0] == (
-        "penstock: there is no web console: with aclEnable it needs an administrator's account, "
-        "from --console-account FILE."
+        "penstock: no web console: with aclEnable it needs an administrator's account, from --console-account FILE."
     )
 
 
@@ -142,8 +141,8 @@ def test_without_the_extra_one_sentence_says_how_to_get_it(
     with ConsoleChild("127.0.0.1:0", Settings.dev(), None, None) as child:
         assert child.link == ""
     assert capsys.readouterr().err == (
-        "penstock: there is no web console: the web console needs more packages: pip install 'penstock[console]', "
-        "or leave it out with --console off.\n"
+        "penstock: no web console: the web console needs more packages: pip install 'penstock[console]', "
+        "or disable it with --console off.\n"
     )
     with pytest.raises(MissingPackage, match=r"penstock\[console\]"):
         verb.console()
@@ -151,6 +150,6 @@ def test_without_the_extra_one_sentence_says_how_to_get_it(
 
 def test_off_starts_nothing_and_says_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     with ConsoleChild("off", Settings.dev(), None, None) as child:
-        child.tell("recovering", 1, 2)
+        child.notify("recovering", 1, 2)
         assert child.link == ""
     assert capsys.readouterr().err == ""

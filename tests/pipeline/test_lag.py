@@ -64,7 +64,7 @@ def test_a_queue_that_a_group_never_consumed_from_counts_from_the_beginning(
     assert main(["store", "lag", str(home.path), "--group", "haf", "--json"]) == 0
     shown = capsys.readouterr()
     assert json.loads(shown.out) == {"queues": []}
-    assert "nothing is known of a group haf" in shown.err
+    assert "no offsets of group haf" in shown.err
 
 
 def test_messages_that_were_deleted_unread_are_told_apart() -> None:

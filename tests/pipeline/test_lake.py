@@ -159,4 +159,4 @@ def test_a_lake_without_a_topic_says_so(tmp_path: Path, capsys: pytest.CaptureFi
     with StoreHome(tmp_path / "store").open():
         pass
     assert main(["pipeline", "lake", "init", str(tmp_path / "lake"), "--store", str(tmp_path / "store")]) == 0
-    assert "no topic is there yet" in capsys.readouterr().err
+    assert "there is no topic yet" in capsys.readouterr().err

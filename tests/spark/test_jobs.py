@@ -115,7 +115,7 @@ def test_the_commands_run_on_spark(
     assert main(["pipeline", "search", *where, "--tag", "green", "--limit", "3"]) == 0
     shown = capsys.readouterr()
     assert len(shown.out.splitlines()) == 3
-    assert "3 found, and there are more: it ended at --limit 3" in shown.err
+    assert "3 found, and there are more: stopped at --limit 3" in shown.err
     assert main(["pipeline", "search", *where, "--topic", "T1", "--key", "k7", "--limit", "1"]) == 0
     shown = capsys.readouterr()
     assert "there are more" not in shown.err, "there is one, and one was asked for"
@@ -126,7 +126,7 @@ def test_the_commands_run_on_spark(
         (["search", *where, "--since", "yesterday"], "it must be a time such as"),
         (["search", *where, "--property", "color"], "joined by ="),
         (["search", *where, "--regex", "("], "it must be a regular expression"),
-        (["usage", *where, "--conf", "x"], "it must be a name and a value"),
+        (["usage", *where, "--conf", "x"], "it must be NAME=VALUE"),
         (["usage", "--store", str(tmp_path / "none")], "there is no store here"),
     ):
         assert main(["pipeline", *arguments]) == 2

@@ -110,7 +110,7 @@ def test_files_of_others_and_frames_come_in_once(
     for number in range(2):
         (files / f"{number}.json").write_text(f'{{"id": {number * 2}}}\n{{"id": 7}}\n', encoding="utf-8")
         assert main(arguments) == 0
-        assert "2 read, 1 filtered out, 1 sent, 0 passed over, 0 kept aside" in capsys.readouterr().out
+        assert "2 read, 1 filtered out, 1 sent, 0 skipped, 0 quarantined" in capsys.readouterr().out
     frame = spark.createDataFrame([("a",), ("b",)], "value string")
     target, mapping = Target(store=str(home.path)), Mapping(to_topic="F")
     assert [replay(spark, frame, target, mapping, name="mine").sent for _ in range(2)] == [2, 0]

@@ -92,7 +92,7 @@ def test_settings_are_rocketmqs() -> None:
     ("topics", "settings", "why"),
     [
         ([], {"maxMesageSize": 1}, "did you mean 'maxMessageSize'"),
-        (["no topic"], {}, "'no topic' is no name for a topic"),
+        (["no topic"], {}, "not a valid topic name: 'no topic'"),
     ],
 )
 def test_what_cannot_be_started_says_why_and_leaves_nothing_open(

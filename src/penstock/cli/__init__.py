@@ -1,1 +1,1 @@
-"""The command line: one file per verb or group of verbs. Data goes to stdout, everything else to stderr."""
+"""The command line: one module per verb or group of verbs. Data goes to stdout, everything else to stderr."""

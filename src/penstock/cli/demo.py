@@ -1,4 +1,4 @@
-"""`penstock demo`: the whole of it in two minutes, with a broker that is killed."""
+"""`penstock demo`: a two-minute demo in which the broker is killed under load."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rich.console import Console
 
 from penstock.cli import exit_codes
 from penstock.cli.options import AsJson, option
-from penstock.cli.output import flush, plain, say, write, write_json
+from penstock.cli.output import flush, plain, write, write_json, write_note
 from penstock.errors import BadStore, MissingPackage
 
 if TYPE_CHECKING:
@@ -29,17 +29,17 @@ _MARKS: Final = {"ok": "ok", "failed": "FAILED", "skipped": "skipped"}
 
 def demo(
     without_spark: Annotated[
-        bool, typer.Option("--without-spark", help="Leave out what needs Spark, and Java with it.")
+        bool, typer.Option("--without-spark", help="Skip the steps that need Spark and Java.")
     ] = False,
-    keep: Annotated[Path | None, option("--keep", "DIR", "Play in this folder, and keep store and report.")] = None,
+    keep: Annotated[Path | None, option("--keep", "DIR", "Use this directory, and keep store and report.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Kill a broker while a shop sells, and prove that nothing was lost.
+    """Two-minute demo: kill a broker, lose nothing.
 
-    Starts a broker on a fresh store, on free ports of this machine; sells orders through RocketMQ's protocol; kills the
-    broker; has it recover; counts every acknowledged message by its unique key; then a query by key, a streaming query
-    on Spark, verify and usage. Leaves one page with charts: penstock-demo.html here, or report.html in the folder that
-    is kept. Exit status 0: every step checked out; 1: one did not; 2: it could not be run.
+    Starts a broker on a new store and free ports; sends orders through RocketMQ's protocol; kills and restarts the
+    broker; checks every acknowledged message by its unique key; then a query by key, a streaming query on Spark, verify
+    and usage. Writes a page with charts: penstock-demo.html, or report.html in the directory of --keep. Exit status 0:
+    every step passed; 1: one failed; 2: could not run.
 
     Examples:
 
@@ -48,41 +48,41 @@ def demo(
       penstock demo --without-spark
       penstock demo --keep data/demo --json
     """
-    from penstock.demo import run as play
+    from penstock.demo import run as run_demo
 
     if not without_spark and find_spec("pyspark") is None:
         raise MissingPackage(
-            "the demo's last steps need the package pyspark: pip install 'penstock[spark]', or leave them out with "
+            "the demo's last steps need the package pyspark: pip install 'penstock[spark]', or skip them with "
             "`penstock demo --without-spark`"
         )
-    with _place(keep) as folder:
+    with _directory(keep) as folder:
         report = Path(REPORT) if keep is None else folder / "report.html"
         with _Screen(quiet=as_json) as screen:
-            outcome = play(folder, report, screen, with_spark=not without_spark)
+            result = run_demo(folder, report, screen, with_spark=not without_spark)
         if as_json:
-            write_json(_document(outcome, keep))
+            write_json(_document(result, keep))
         else:
-            _farewell(outcome, keep, without_spark=without_spark)
-        if not outcome.ok:
-            _keep_the_log(folder, keep)
-    if not outcome.ok:
+            _print_result(result, keep, without_spark=without_spark)
+        if not result.ok:
+            _note_log(folder, keep)
+    if not result.ok:
         raise typer.Exit(exit_codes.PROBLEM)
 
 
 @contextmanager
-def _place(keep: Path | None) -> Iterator[Path]:
+def _directory(keep: Path | None) -> Iterator[Path]:
     if keep is None:
-        with tempfile.TemporaryDirectory(prefix="penstock-demo-") as made:
-            yield Path(made)
+        with tempfile.TemporaryDirectory(prefix="penstock-demo-") as temporary:
+            yield Path(temporary)
         return
     if keep.exists() and (not keep.is_dir() or any(keep.iterdir())):
-        raise BadStore("the demo makes a new store; name a folder that is empty or not there yet", path=keep)
+        raise BadStore("the demo needs an empty directory; name one that is empty or does not exist", path=keep)
     keep.mkdir(parents=True, exist_ok=True)
     yield keep
 
 
 class _Screen:
-    """A line for each step that is over, on stdout; what is being done meanwhile moves on stderr, for a person."""
+    """A line on stdout for each finished step; on a terminal, progress on stderr."""
 
     def __init__(self, *, quiet: bool) -> None:
         self._quiet = quiet
@@ -110,20 +110,20 @@ class _Screen:
         self._bar.update(self._all, completed=number - 1, total=of)
         self._bar.reset(self._now, description=title, total=None)
 
-    def tell(self, what: str, done: int, total: int) -> None:
-        self._bar.update(self._now, description=what, completed=done, total=total)
+    def progress(self, phase: str, done: int, total: int) -> None:
+        self._bar.update(self._now, description=phase, completed=done, total=total)
 
     def end(self, step: StepResult) -> None:
         if not self._quiet:
-            write(f"{_MARKS[step.state]:7} {step.seconds:5.1f} s  {step.title}\n{'':17}{plain(step.says)}\n")
+            write(f"{_MARKS[step.state]:7} {step.seconds:5.1f} s  {step.title}\n{'':17}{plain(step.summary)}\n")
             flush()
 
 
-def _document(outcome: DemoResult, keep: Path | None) -> dict[str, object]:
+def _document(result: DemoResult, keep: Path | None) -> dict[str, object]:
     return {
-        "ok": outcome.ok,
-        "seconds": round(outcome.seconds, 3),
-        "report": str(outcome.report.absolute()),
+        "ok": result.ok,
+        "seconds": round(result.seconds, 3),
+        "report": str(result.report.absolute()),
         "store": None if keep is None else str((keep / "store").absolute()),
         "steps": [
             {
@@ -131,22 +131,22 @@ def _document(outcome: DemoResult, keep: Path | None) -> dict[str, object]:
                 "title": step.title,
                 "state": step.state.value,
                 "seconds": round(step.seconds, 3),
-                "says": step.says,
+                "says": step.summary,
                 "figures": step.figures,
             }
-            for step in outcome.steps
+            for step in result.steps
         ],
     }
 
 
-def _farewell(outcome: DemoResult, keep: Path | None, *, without_spark: bool) -> None:
-    if not outcome.ok:
-        write(f"\nThe demo stopped after {outcome.seconds:.0f} s. What was seen until then: {outcome.report}\n")
+def _print_result(result: DemoResult, keep: Path | None, *, without_spark: bool) -> None:
+    if not result.ok:
+        write(f"\nThe demo failed after {result.seconds:.0f} s. Report: {result.report}\n")
         return
-    write(f"\n{outcome.verdict}, in {outcome.seconds:.0f} s. The page with charts: {outcome.report}\n\nTry next:\n")
+    write(f"\n{result.verdict}, in {result.seconds:.0f} s. Report with charts: {result.report}\n\nTry next:\n")
     if keep is None:
         again = "penstock demo --without-spark --keep data/demo" if without_spark else "penstock demo --keep data/demo"
-        calls = [f"{again}   # keeps the store to play with", "penstock serve", "penstock --help"]
+        calls = [f"{again}   # keeps the store", "penstock serve", "penstock --help"]
     else:
         store = shlex.quote(str(keep / "store"))
         calls = [
@@ -159,10 +159,10 @@ def _farewell(outcome: DemoResult, keep: Path | None, *, without_spark: bool) ->
     write("".join(f"  {call}\n" for call in calls))
 
 
-def _keep_the_log(folder: Path, keep: Path | None) -> None:
-    """Says where the broker's log is, or what its last words were if it goes with the folder."""
+def _note_log(folder: Path, keep: Path | None) -> None:
+    """Notes where the broker's log is, or its last line if the log is deleted with the directory."""
     log = folder / "broker.log"
     if keep is not None:
-        say(f"the broker's log is in {log}.")
+        write_note(f"the broker's log: {log}.")
     elif log.exists() and (lines := log.read_text(encoding="utf-8", errors="replace").splitlines()):
-        say(f"the broker's last words: {lines[-1]}")
+        write_note(f"the broker's last log line: {lines[-1]}")

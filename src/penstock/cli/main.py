@@ -1,10 +1,11 @@
-"""RocketMQ's spellings: `penstock topicList -n …` is `penstock topic list -n …`, with mqadmin's short options.
+"""The command `penstock`: finds the verb and turns every error into one sentence on stderr and an exit status.
 
-The command `penstock`: puts the groups together and turns every error into one sentence and an exit status.
+mqadmin's spellings work as well: `penstock topicList -n …` is `penstock topic list -n …`, with mqadmin's short options.
 """
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -16,7 +17,7 @@ import typer
 from penstock import __version__
 from penstock.cli import exit_codes
 from penstock.cli.options import help_if_alone
-from penstock.cli.output import flush, say, write
+from penstock.cli.output import flush, write, write_note
 from penstock.errors import PenstockError
 
 VERBS: Final = {
@@ -55,11 +56,11 @@ VERBS: Final = {
     "updateKvConfig": "cluster put-kv",
     "deleteKvConfig": "cluster delete-kv",
 }
-"""mqadmin's verbs, and what they are called here."""
+"""mqadmin's verbs and ours."""
 
 
 def translated(arguments: Sequence[str]) -> list[str]:
-    """A command line with our names for mqadmin's verb; any other stays as it is."""
+    """The command line with mqadmin's verb replaced by ours; any other command line unchanged."""
     if not arguments or arguments[0] not in VERBS:
         return list(arguments)
     rest = ["--help" if each == "-h" else each for each in arguments[1:]]
@@ -70,6 +71,8 @@ app = typer.Typer(name="penstock", add_completion=False, rich_markup_mode=None)
 OVER_NETWORK: Final = ("topic", "group", "message", "offset", "cluster")
 _VERBS: Final = ("demo", "serve", "namesrv", "console")
 _GROUPS: Final = ("store", *OVER_NETWORK, "pipeline")
+_PREFIX: Final = re.compile(r"^Invalid value(?: for '([^']+)'(?: / '[^']+')*(?=:)|: )")
+"""Typer's beginning of a sentence about an option; the option's first name is enough."""
 
 
 def _show_version(wanted: bool) -> None:
@@ -85,10 +88,9 @@ def root(
         bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
     ] = False,
 ) -> None:
-    """A message store whose files are Apache RocketMQ's.
+    """A RocketMQ-compatible message broker with its tools.
 
-    Exit status: 0 done; 1 the store has a problem, where finding that is what the verb is for; 2 bad input, or a store
-    that cannot be opened as it is.
+    Exit status: 0 done; 1 problems found (verify, repair, diff); 2 bad input, or a store that cannot be opened.
 
     Examples:
 
@@ -100,7 +102,7 @@ def root(
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs one command; returns its exit status. Whatever goes wrong is one sentence on stderr."""
+    """Runs one command and returns its exit status. An error is one sentence on stderr, never a traceback."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
@@ -109,10 +111,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _add_groups(given)
         status = app(args=given, prog_name="penstock", standalone_mode=False)
         flush()
-    except SystemExit as gone:
-        return int(gone.code or exit_codes.OK)
+    except SystemExit as ended:
+        return int(ended.code or exit_codes.OK)
     except (PenstockError, typer.TyperException, OSError, UnicodeError) as error:
-        say(_sentence(error))
+        write_note(_sentence(error))
         return exit_codes.NOT_RUN
     except KeyboardInterrupt:
         return exit_codes.INTERRUPTED
@@ -120,7 +122,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _add_groups(arguments: Sequence[str]) -> None:
-    """Has the app know the verb or group that is asked for, or all of them: each starts sooner without the others."""
+    """Registers the requested verb or group, or all of them for help: importing only one starts sooner."""
     first = arguments[0] if arguments else ""
     wanted = (first,) if first in (*_VERBS, *_GROUPS) else (*_VERBS, *_GROUPS)
     known = {each.name for each in app.registered_commands} | {each.name for each in app.registered_groups}
@@ -138,7 +140,7 @@ def _add_groups(arguments: Sequence[str]) -> None:
 def _sentence(error: Exception) -> str:
     text = str(error)
     if isinstance(error, typer.TyperException):
-        text = error.format_message().rstrip(".").replace("Value error, ", "")
+        text = _PREFIX.sub(r"\1", error.format_message().rstrip(".").replace("Value error, ", ""))
         context = getattr(error, "ctx", None)
         text += "" if context is None else f" (see `{context.command_path} --help`)"
     elif isinstance(error, OSError) and error.strerror:

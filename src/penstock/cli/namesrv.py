@@ -1,4 +1,4 @@
-"""`penstock namesrv`: a name server on its own."""
+"""`penstock namesrv`: a name server as its own process."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import signal
 from typing import Annotated
 
 from penstock.cli.options import AsJson, Config, Pairs, option
-from penstock.cli.output import flush, say, write, write_json
+from penstock.cli.output import flush, write, write_json, write_note
 from penstock.namesrv import NameServer, NamesrvSettings
 from penstock.remoting.event_loop import run
 from penstock.remoting.sockets import parse_address
@@ -18,17 +18,16 @@ _GRACE_S = 3.0
 
 def namesrv(
     listen: Annotated[
-        str | None, option("--listen", "HOST:PORT", "Where to listen; port 0 is any that is free.")
+        str | None, option("--listen", "HOST:PORT", "The address to listen at; port 0: any free port.")
     ] = None,
     config: Config = None,
     pairs: Pairs = None,
     as_json: AsJson = False,
 ) -> None:
-    """A name server: tells clients which brokers have a topic.
+    """Run a name server, for several brokers.
 
-    `penstock serve` has one inside; this one is for several brokers. It listens at 127.0.0.1:9876 unless told
-    otherwise, prints where, and stops on SIGTERM or Ctrl-C. Brokers may register from this machine only, unless
-    registerBrokerFrom names others.
+    `penstock serve` includes one for a single broker. It listens at 127.0.0.1:9876 by default, prints its address, and
+    stops on SIGTERM or Ctrl-C. Only brokers on this machine may register, unless registerBrokerFrom allows others.
 
     Examples:
 
@@ -43,19 +42,19 @@ def namesrv(
 
 
 async def _serve(settings: NamesrvSettings, host: str, port: int, as_json: bool) -> None:
-    """Until a signal comes."""
+    """Serves until a signal arrives."""
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     server = NameServer(settings)
-    where = await server.start(host, port)
+    listening = await server.start(host, port)
     for note in (*settings.notes(), *filter(None, [server.kv.note])):
-        say(note)
-    address = f"[{where[0]}]:{where[1]}" if ":" in where[0] else f"{where[0]}:{where[1]}"
+        write_note(note)
+    address = f"[{listening[0]}]:{listening[1]}" if ":" in listening[0] else f"{listening[0]}:{listening[1]}"
     if as_json:
         write_json({"namesrv": address})
     else:
-        write(f"The name server listens at {address}; clients find it with NAMESRV_ADDR={address}\n")
+        write(f"The name server listens at {address}; clients connect with NAMESRV_ADDR={address}\n")
     flush()
     await stop.wait()
     await server.stop(_GRACE_S)

@@ -1,17 +1,15 @@
-"""What the verbs share that talk to a cluster: where it is, who asks, text or JSON.
+"""What the verbs that talk to a cluster share: name servers, credentials, TLS, text or JSON.
 
     @over_network
     async def route(call: Call, topic: Topic) -> None:
         ...
 
-A verb is a coroutine that gets a `Call`; `over_network` makes it a plain function with the common options behind its
-own, and runs it. RocketMQ's `mqadmin` spells many options in its own way: those are names of the same options, too.
+A verb is a coroutine that gets a `Call`; `over_network` turns it into a command with the common options after its own.
+mqadmin's spellings of options are aliases of ours.
 """
 
 from __future__ import annotations
 
-import functools
-import inspect
 import re
 import time
 from collections.abc import Callable, Coroutine
@@ -19,22 +17,23 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any, Concatenate, Final, ParamSpec, TypeAlias
+from typing import Annotated, Any, Concatenate, Final, ParamSpec, TypeAlias, cast
 
 import typer
 
-from penstock.cli.options import AsJson
-from penstock.cli.output import say
+from penstock.cli.options import AsJson, CommonOption, with_common_options
+from penstock.cli.output import write_note
 from penstock.client.admin import Admin
 from penstock.client.config import ClientConfig, Credentials
 from penstock.errors import BadSettings
 from penstock.remoting.event_loop import run
 
 P = ParamSpec("P")
+IGNORED: Final = "Accepted for mqadmin compatibility; ignored."
 
 
 class Truth(StrEnum):
-    """`true` or `false`, as mqadmin's options have it; as true or false as it says."""
+    """The value of an option that takes `true` or `false`, as mqadmin's do."""
 
     TRUE = "true"
     FALSE = "false"
@@ -44,11 +43,11 @@ class Truth(StrEnum):
 
 
 def named(*names: str, metavar: str, meaning: str, **more: Any) -> Any:
-    """An option with several names, the first of which is the one to use."""
+    """An option with aliases; the first name is ours."""
     return typer.Option(*names, metavar=metavar, help=meaning, show_default=False, **more)
 
 
-def moment_of(text: str) -> int:
+def parse_moment(text: str) -> int:
     """Epoch milliseconds of `now`, a number of them, an ISO time, or mqadmin's `2026-01-31#23:59:59:999`."""
     text = text.strip()
     if text == "now":
@@ -61,12 +60,12 @@ def moment_of(text: str) -> int:
         return int(datetime.fromisoformat(text).timestamp() * 1000)
     except ValueError:
         raise typer.BadParameter(
-            f"{text!r} is no time; write now, milliseconds, 2026-01-31T23:59:59 or 2026-01-31#23:59:59:999"
+            f"not a valid time: {text!r}; write now, milliseconds, 2026-01-31T23:59:59 or 2026-01-31#23:59:59:999"
         ) from None
 
 
-def told(*names: str, meaning: str) -> Any:
-    """An option that is followed by true or false."""
+def boolean(*names: str, meaning: str) -> Any:
+    """An option that takes true or false."""
     return named(*names, metavar="true|false", meaning=meaning, case_sensitive=False)
 
 
@@ -83,78 +82,70 @@ Broker: TypeAlias = Annotated[
 ]
 
 _NAMESRV: Final = named(
-    "--namesrv", "-n", "--namesrvAddr", metavar="HOST:PORT;…", meaning="The name servers; NAMESRV_ADDR unless given."
+    "--namesrv", "-n", "--namesrvAddr", metavar="HOST:PORT;…", meaning="The name servers; default: NAMESRV_ADDR."
 )
 _ACCOUNT: Final = named(
-    "--account", metavar="FILE", meaning="A file with accessKey and secretKey, where access is controlled."
+    "--account", metavar="FILE", meaning="A file with accessKey and secretKey, for a cluster with aclEnable."
 )
-_TRUST: Final = named("--trust", metavar="FILE", meaning="Speak TLS, and trust these certificates (PEM).")
+_TRUST: Final = named("--trust", metavar="FILE", meaning="Use TLS, and trust these certificates (PEM).")
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One call of a verb: its administrator's client, and in which form it answers."""
+    """One call of a verb: the admin client, its configuration, and the output format."""
 
     admin: Admin
     config: ClientConfig
     as_json: bool
 
 
+_COMMON: Final[tuple[CommonOption, ...]] = (
+    ("namesrv", Annotated[str | None, _NAMESRV], None),
+    ("account", Annotated[Path | None, _ACCOUNT], None),
+    ("trust", Annotated[Path | None, _TRUST], None),
+    ("as_json", AsJson, False),
+)
+
+
 def over_network(verb: Callable[Concatenate[Call, P], Coroutine[Any, Any, None]]) -> Callable[..., None]:
     """The verb as a command, with the common options."""
 
-    @functools.wraps(verb)
-    def command(
-        *, namesrv: str | None, account: Path | None, trust: Path | None, as_json: bool, **options: Any
-    ) -> None:
-        config = ClientConfig(
-            namesrv or "",
-            credentials=None if account is None else read_account(account),
-            tls=None if trust is None else {"tls.enable": "true", "tls.client.trustCertPath": str(trust)},
-        )
-        run(_call(verb, config, as_json, options))
+    async def call(config: ClientConfig, as_json: bool, own: dict[str, Any]) -> None:
+        async with Admin(config) as admin:
+            await cast("Callable[..., Coroutine[Any, Any, None]]", verb)(Call(admin, config, as_json), **own)
 
-    common = (
-        ("namesrv", Annotated[str | None, _NAMESRV], None),
-        ("account", Annotated[Path | None, _ACCOUNT], None),
-        ("trust", Annotated[Path | None, _TRUST], None),
-        ("as_json", AsJson, False),
+    def invoke(common: dict[str, Any], own: dict[str, Any]) -> None:
+        run(call(client_config(common["namesrv"], common["account"], common["trust"]), common["as_json"], own))
+
+    return with_common_options(verb, _COMMON, invoke)
+
+
+def client_config(namesrv: str | None, account: Path | None, trust: Path | None) -> ClientConfig:
+    """The client's configuration that the options describe. Raises BadSettings."""
+    return ClientConfig(
+        namesrv or "",
+        credentials=None if account is None else read_account(account),
+        tls=None if trust is None else {"tls.enable": "true", "tls.client.trustCertPath": str(trust)},
     )
-    own = list(inspect.signature(verb, eval_str=True).parameters.values())[1:]
-    added = [
-        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind)
-        for name, kind, default in common
-    ]
-    parameters = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in own] + added
-    command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    command.__annotations__ = {each.name: each.annotation for each in parameters}
-    return command
 
 
-async def say_if_new(call: Call, topic: str) -> None:
-    """Where a send may make topics, each has a route: who misspells one would not hear it otherwise."""
+async def note_if_missing(call: Call, topic: str) -> None:
+    """Notes on stderr that a topic does not exist: with autoCreateTopicEnable every name has a route, even a typo."""
     if topic not in await call.admin.topics.names():
-        say(f"no broker has topic {topic} yet; a send to it may make it. `penstock topic list` has those there are.")
-
-
-async def _call(
-    verb: Callable[..., Coroutine[Any, Any, None]], config: ClientConfig, as_json: bool, options: dict[str, Any]
-) -> None:
-    async with Admin(config) as admin:
-        await verb(Call(admin, config, as_json), **options)
+        write_note(f"no broker has topic {topic} yet; a send may create it. `penstock topic list` lists the topics.")
 
 
 def read_account(path: Path) -> Credentials:
-    """`accessKey: x` and `secretKey: y`, as in mqadmin's tools.yml; `=` does as well."""
+    """Reads `accessKey: x` and `secretKey: y`, as in mqadmin's tools.yml; `=` works as well. Raises BadSettings."""
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        why = error.strerror if isinstance(error, OSError) else "it is no text"
+        why = error.strerror if isinstance(error, OSError) else "it is not text"
         raise BadSettings(
-            f"the account cannot be read: {why}; check --account and who may read it", path=path
+            f"the account cannot be read: {why}; check --account and the file's permissions", path=path
         ) from None
     pairs = (re.split(r"\s*[:=]\s*", line.strip(), maxsplit=1) for line in lines)
-    found = {pair[0]: pair[1].strip("'\"") for pair in pairs if len(pair) == 2}
-    if not found.get("accessKey") or not found.get("secretKey"):
+    values = {pair[0]: pair[1].strip("'\"") for pair in pairs if len(pair) == 2}
+    if not values.get("accessKey") or not values.get("secretKey"):
         raise BadSettings("the account needs the lines accessKey: … and secretKey: …", path=path)
-    return Credentials(found["accessKey"], found["secretKey"], found.get("securityToken"))
+    return Credentials(values["accessKey"], values["secretKey"], values.get("securityToken"))

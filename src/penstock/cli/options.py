@@ -1,20 +1,21 @@
-"""The arguments that several verbs share, and the form that all of them have.
+"""Options that several verbs share, and `open_readonly`, which opens a store for the verbs that only read.
 
-Opens a store for reading only, and says what a reader should know about it on stderr, one sentence each.
-
-That the store is in use or was not closed, what a start would find, and that the index does not fit.
+Notes on stderr, one sentence each, say that the store is in use or was not closed cleanly, what a start would report,
+and that the index cannot be read.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+import functools
+import inspect
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Final, NamedTuple, TypeAlias
 
 import typer
 
-from penstock.cli.output import say, write
+from penstock.cli.output import write, write_note
 from penstock.cli.progress import ProgressLine
 from penstock.store import MessageStore
 from penstock.store.readonly.store_folder import StoreFolder, quiet_log
@@ -23,12 +24,12 @@ LONG_MAX: Final = 2**63 - 1
 
 
 def option(name: str, metavar: str, meaning: str) -> Any:
-    """An option that takes a text."""
+    """An option with a text value."""
     return typer.Option(name, metavar=metavar, help=meaning, show_default=False)
 
 
 def number(name: str, metavar: str, meaning: str, *, low: int = -LONG_MAX, default: bool = False) -> Any:
-    """An option that takes a whole number, from `low` on and of at most 64 bits."""
+    """An option with an integer value, at least `low` and at most 64 bits."""
 
     def check(value: int | None) -> int | None:
         if value is not None and not low <= value <= LONG_MAX:
@@ -39,28 +40,60 @@ def number(name: str, metavar: str, meaning: str, *, low: int = -LONG_MAX, defau
     return typer.Option(name, metavar=metavar, callback=check, help=meaning, show_default=default)
 
 
-Folder: TypeAlias = Annotated[Path, typer.Argument(metavar="DIR", help="The store's folder.", show_default=False)]
-Config: TypeAlias = Annotated[Path | None, option("--config", "FILE", "A broker.conf to take settings from.")]
+Folder: TypeAlias = Annotated[Path, typer.Argument(metavar="DIR", help="The store's directory.", show_default=False)]
+Config: TypeAlias = Annotated[Path | None, option("--config", "FILE", "Read settings from this broker.conf.")]
 Pairs: TypeAlias = Annotated[
     list[str] | None,
-    option("--set", "NAME=VALUE", "A setting by RocketMQ's name; repeatable, wins over --config."),
+    option("--set", "NAME=VALUE", "A setting by RocketMQ's name; repeatable, overrides --config."),
 ]
-AsJson: TypeAlias = Annotated[bool, typer.Option("--json", help="JSON for programs instead of text for people.")]
-NoBody: TypeAlias = Annotated[bool, typer.Option("--no-body", help="Leave the bodies out.")]
+AsJson: TypeAlias = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
+NoBody: TypeAlias = Annotated[bool, typer.Option("--no-body", help="Omit the bodies.")]
 Topic: TypeAlias = Annotated[str, option("--topic", "T", "The topic.")]
 QueueId: TypeAlias = Annotated[int, number("--queue", "N", "The queue's id.")]
 
 
 def help_if_alone(context: typer.Context) -> None:
-    """A group without a verb shows its help."""
+    """Prints a group's help if it is called without a verb."""
     if context.invoked_subcommand is None:
         write(f"{context.get_help()}\n")
 
 
-_NOTES_SAID = 5
+CommonOption: TypeAlias = tuple[str, Any, Any]
+"""(parameter, annotation, default)"""
 
 
-class View(NamedTuple):
+def with_common_options(
+    verb: Callable[..., Any],
+    common: Sequence[CommonOption],
+    invoke: Callable[[dict[str, Any], dict[str, Any]], None],
+) -> Callable[..., None]:
+    """The verb as a command with the common options after its own.
+
+    The verb's first parameter is its call object, and no option. `invoke` gets the values of the common options and of
+    the verb's own.
+    """
+
+    @functools.wraps(verb)
+    def command(**options: Any) -> None:
+        invoke({name: options.pop(name) for name, _, _ in common}, options)
+
+    own = list(inspect.signature(verb, eval_str=True).parameters.values())[1:]
+    added = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+        for name, annotation, default in common
+    ]
+    parameters = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in own] + added
+    command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    command.__annotations__ = {each.name: each.annotation for each in parameters}
+    return command
+
+
+# -- read-only stores --
+
+_MAX_NOTES = 5
+
+
+class ReadOnlyStore(NamedTuple):
     """A store opened for reading only."""
 
     store: MessageStore
@@ -69,39 +102,39 @@ class View(NamedTuple):
 
 
 @contextlib.contextmanager
-def open_view(
+def open_readonly(
     folder: Path, config: Path | None, pairs: Sequence[str] | None, *, needs_index: bool = False, **defaults: Any
-) -> Iterator[View]:
-    """The store as a start would serve it. `defaults` change settings that were not given."""
+) -> Iterator[ReadOnlyStore]:
+    """Opens the store as a start would serve it. `defaults` apply to settings that are not given."""
     place = StoreFolder.find(folder, config, pairs)
     with ProgressLine() as line:
-        store, problem = place.view(needs_index=needs_index, progress=line.tell, **defaults)
+        store, problem = place.view(needs_index=needs_index, progress=line.report, **defaults)
     with quiet_log(), store:
-        view = View(store, place, problem)
-        _say_all(view)
+        view = ReadOnlyStore(store, place, problem)
+        _note_findings(view)
         yield view
 
 
-def say_state(place: StoreFolder, shown: str) -> None:
-    """Says what is not as after a clean exit, and what is `shown` instead."""
+def note_state(place: StoreFolder, shown: str) -> None:
+    """Notes on stderr that a store is in use or was not closed cleanly, and what is `shown`."""
     root = place.layout.root
     if place.owner:
-        say(f"{root} is in use by {owner_name(place.owner)}: {shown}, at this moment.")
+        write_note(f"{root} is in use by {owner_name(place.owner)}: {shown}, as of now.")
     elif not place.closed_cleanly:
-        say(f"{root} was not closed cleanly: {shown}.")
+        write_note(f"{root} was not closed cleanly: {shown}.")
 
 
-def _say_all(view: View) -> None:
-    say_state(view.place, "what follows is the store as a start would serve it")
+def _note_findings(view: ReadOnlyStore) -> None:
+    note_state(view.place, "showing the store as a start would serve it")
     if view.index_problem and view.place.settings.message_index_enable:
-        say(f"{view.index_problem}.")
+        write_note(f"{view.index_problem}.")
     findings = view.store.report.notes
-    for finding in findings[:_NOTES_SAID]:
-        say(f"a start would report: {finding}.")
-    if len(findings) > _NOTES_SAID:
-        say(f"and {len(findings) - _NOTES_SAID} more, which `penstock store info {view.place.layout.root}` shows.")
+    for finding in findings[:_MAX_NOTES]:
+        write_note(f"a start would report: {finding}.")
+    if len(findings) > _MAX_NOTES:
+        write_note(f"and {len(findings) - _MAX_NOTES} more; `penstock store info {view.place.layout.root}` lists them.")
 
 
 def owner_name(owner: int) -> str:
-    """The owner for people; a process of another container or host has no number here."""
+    """The owner's name; a process of another container or host has no pid here."""
     return f"process {owner}" if owner > 0 else "another process"

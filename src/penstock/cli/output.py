@@ -1,10 +1,7 @@
-"""Where text goes: data to stdout through `write`, sentences for people to stderr through `say`.
+"""All output: data to stdout (`write`), one-sentence notes to stderr (`write_note`), tables, JSON and messages.
 
-Texts from a store are not trusted: names and bodies may hold control characters or bytes that are not UTF-8, and
-reach a terminal only through `plain`. JSON is ASCII, so it survives any terminal and any locale.
-
-
-Messages on their way out: as the JSON object that all verbs share, or as one line for people.
+Text from a store is untrusted: names and bodies may hold control characters or bytes that are not UTF-8, and reach a
+terminal only through `plain`. JSON is ASCII, so it survives any terminal and locale.
 """
 
 from __future__ import annotations
@@ -14,7 +11,6 @@ import os
 import sys
 from base64 import b64encode
 from collections.abc import Iterator
-from datetime import datetime
 from io import StringIO
 from typing import Any
 
@@ -29,47 +25,49 @@ from penstock.store import MessageStore
 from penstock.store.consume_queue import ConsumeQueue, QueueExtensions
 from penstock.store.io import Files
 from penstock.store.records import belongs_to
+from penstock.units import format_time
 
 _WIDE = 1000
-_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
+_PAGE = 4096
+_PREVIEW = 60
 
 
 def write(text: str) -> None:
-    """Sends text to stdout; ends the program quietly when nobody reads it any more."""
+    """Writes to stdout; ends the program quietly if the reader closed the pipe."""
     try:
         sys.stdout.write(text)
     except BrokenPipeError:
-        raise SystemExit(_reader_gone()) from None
+        raise SystemExit(_silence_stdout()) from None
 
 
 def flush() -> None:
-    """Sends what is still buffered."""
+    """Flushes stdout; ends the program quietly if the reader closed the pipe."""
     try:
         sys.stdout.flush()
     except BrokenPipeError:
-        raise SystemExit(_reader_gone()) from None
+        raise SystemExit(_silence_stdout()) from None
 
 
-def _reader_gone() -> int:
-    """Keeps the interpreter from complaining about the closed pipe once more when it exits."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, sys.stdout.fileno())
-    os.close(nowhere)
+def _silence_stdout() -> int:
+    """Points stdout to /dev/null, so that the interpreter does not fail on the closed pipe again at exit."""
+    devnull = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(devnull, sys.stdout.fileno())
+    os.close(devnull)
     return exit_codes.READER_GONE
 
 
-def say(sentence: str) -> None:
-    """Tells a person one thing, on one line."""
+def write_note(sentence: str) -> None:
+    """Writes one sentence to stderr, on one line."""
     print(f"penstock: {plain(' '.join(sentence.split()))}", file=sys.stderr)
 
 
 def write_json(value: Any) -> None:
-    """One JSON document on one line."""
+    """Writes one JSON document on one line."""
     write(json.dumps(value) + "\n")
 
 
 def show(*parts: RenderableType) -> None:
-    """Tables and texts as a terminal shows them best; uncut where stdout is not a terminal."""
+    """Prints tables and texts, fitted to the terminal; uncut if stdout is not a terminal."""
     terminal = sys.stdout.isatty()
     page = StringIO()
     console = Console(
@@ -86,49 +84,30 @@ def show(*parts: RenderableType) -> None:
 
 
 def table(title: str, *columns: str, right: tuple[str, ...] = ()) -> Table:
-    """An empty table; the columns named in `right` hold numbers."""
-    made = Table(title=Text(title), title_justify="left", title_style="bold", box=None, pad_edge=False)
+    """An empty table; the columns in `right` are right-aligned."""
+    grid = Table(title=Text(title), title_justify="left", title_style="bold", box=None, pad_edge=False)
     for column in columns:
-        made.add_column(Text(column), justify="right" if column in right else "left", overflow="fold")
-    return made
+        grid.add_column(Text(column), justify="right" if column in right else "left", overflow="fold")
+    return grid
 
 
-def add_row(to: Table, *cells: object) -> None:
-    """One row; numbers and foreign texts alike."""
-    to.add_row(*(Text(plain(str(cell))) for cell in cells))
+def add_row(grid: Table, *cells: object) -> None:
+    """Adds a row; untrusted text is escaped."""
+    grid.add_row(*(Text(plain(str(cell))) for cell in cells))
 
 
 def plain(text: str) -> str:
-    """Text that cannot steer a terminal: what is not printable stands as an escape."""
+    """Text that cannot control a terminal: escapes everything that is not printable."""
     if text.isprintable():
         return text
     return "".join(each if each.isprintable() else ascii(each)[1:-1] for each in text)
 
 
-def moment(milliseconds: int) -> str:
-    """A time as people write it, in local time; `-` for none."""
-    if milliseconds <= 0:
-        return "-"
-    try:
-        return datetime.fromtimestamp(milliseconds / 1000).isoformat(sep=" ", timespec="milliseconds")
-    except (OverflowError, ValueError, OSError):
-        return str(milliseconds)
-
-
-def in_units(count: int) -> str:
-    """A number of bytes, in the unit that suits it."""
-    amount, unit = float(count), 0
-    while amount >= 1024 and unit < len(_UNITS) - 1:
-        amount, unit = amount / 1024, unit + 1
-    return f"{count} B" if unit == 0 else f"{amount:.1f} {_UNITS[unit]}"
-
-
-_PAGE = 4096
-_PREVIEW = 60
+# -- messages --
 
 
 def message_object(record: Record, code: int, *, body: bool = True) -> dict[str, Any]:
-    """The fields of a message, in the order of the reference page."""
+    """A message as JSON, with the fields in the order of the reference page."""
     fields: dict[str, Any] = {
         "topic": record.topic,
         "queue_id": record.queue_id,
@@ -152,9 +131,9 @@ def message_object(record: Record, code: int, *, body: bool = True) -> dict[str,
 
 
 def message_line(record: Record, *, body: bool = True) -> str:
-    """One line: when, which queue and offset, where in the log, tag, keys, and how the body begins."""
+    """A message on one line: time, queue and offset, log position, tag, keys, and the start of the body."""
     parts = [
-        moment(record.store_timestamp),
+        format_time(record.store_timestamp),
         f"{record.topic}/{record.queue_id}",
         f"offset {record.queue_offset}",
         f"at {record.physical_offset}",
@@ -186,7 +165,7 @@ def _preview(body: bytes) -> str:
 
 
 class QueueReader:
-    """Reads queues with the tags codes that their units hold, through the extension files where there are any."""
+    """Reads queues with the tags codes of their units, resolved through the extension files."""
 
     def __init__(self, store: MessageStore) -> None:
         self._store = store
@@ -194,7 +173,7 @@ class QueueReader:
         self._extensions = QueueExtensions(Files(), store.layout.consume_queue_ext, size)
 
     def messages(self, queue: ConsumeQueue, begin: int) -> Iterator[tuple[Record, int]]:
-        """Messages from a queue offset on; units whose record is gone or damaged are left out."""
+        """Messages from a queue offset on; skips units whose record is deleted or damaged."""
         topic, offset = queue.topic.encode(), max(begin, queue.min_offset)
         per_file = queue.files.file_size // UNIT_SIZE
         while offset < queue.max_offset:
@@ -203,14 +182,14 @@ class QueueReader:
                 offset += per_file - offset % per_file
                 continue
             codes = self._extensions.resolve(queue.topic, queue.queue_id, units["tags_code"]).tolist()
-            for place, (physical, size, _) in enumerate(units.tolist()):
+            for index, (physical, size, _) in enumerate(units.tolist()):
                 data = None if size == NO_RECORD_SIZE else self._store.records.raw(physical, size)[0]
-                if data is not None and belongs_to(data, topic, queue.queue_id, offset + place):
-                    yield decode_record(data), codes[place]
+                if data is not None and belongs_to(data, topic, queue.queue_id, offset + index):
+                    yield decode_record(data), codes[index]
             offset += len(units)
 
     def code_of(self, record: Record) -> int:
-        """The tags code of a message's unit; computed where it has none."""
+        """The tags code of a message's unit; computed if it has no unit."""
         queue = self._store.queues.find(record.topic, record.queue_id)
         unit = None if queue is None or record.queue_offset < 0 else queue.page(record.queue_offset, 1)
         if unit is None or int(unit["offset"][0]) != record.physical_offset:

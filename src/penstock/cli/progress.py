@@ -1,9 +1,7 @@
-"""How far a long job is, on stderr: a bar that moves where a person watches, a line every five seconds elsewhere.
+"""Progress of long jobs on stderr: a bar on a terminal, otherwise a line every five seconds; and the question before
+the quarantine outgrows its limit.
 
-A job that is done within half a second shows nothing. Any thread may tell how far it is, one at a time.
-
-
-Asking before the quarantine grows beyond its limit.
+A job that takes less than half a second shows nothing. Any thread may report, one at a time.
 """
 
 from __future__ import annotations
@@ -17,45 +15,46 @@ import typer
 from rich import progress as bars
 from rich.console import Console
 
-from penstock.cli.output import in_units, say
+from penstock.cli.output import write_note
 from penstock.store import Progress
 from penstock.store.damage import MayExceed
+from penstock.units import format_size
 
 _SILENT_SECONDS = 0.5
 _LINE_SECONDS = 5.0
 
 
 class ProgressLine:
-    """Call it with what is being done, how much of it is done, and how much there is. Use it in a `with` block."""
+    """Call it with the phase, the amount done and the total. Use it in a `with` block."""
 
-    def __init__(self, in_words: Callable[[int], str] = in_units) -> None:
-        """`in_words` says how much there is: of bytes, if it is not given."""
-        self._in_words = in_words
-        self._bar = _Bar(of_bytes=in_words is in_units) if sys.stderr.isatty() else None
+    def __init__(self, format_total: Callable[[int], str] = format_size) -> None:
+        """`format_total` renders the total; bytes by default."""
+        self._format_total = format_total
+        self._bar = _Bar(of_bytes=format_total is format_size) if sys.stderr.isatty() else None
         self._due = time.monotonic() + (_LINE_SECONDS if self._bar is None else _SILENT_SECONDS)
-        self._what = ""
-        self._begun = 0.0
+        self._phase = ""
+        self._started = 0.0
 
-    def __call__(self, what: str, done: int, total: int) -> None:
+    def __call__(self, phase: str, done: int, total: int) -> None:
         now = time.monotonic()
-        if what != self._what:
-            self._what, self._begun = what, now
+        if phase != self._phase:
+            self._phase, self._started = phase, now
         if now < self._due:
             return
         if self._bar is not None:
-            self._bar.show(what, done, total)
+            self._bar.show(phase, done, total)
             return
         self._due = now + _LINE_SECONDS
         share = min(done * 100 // total, 100) if total > 0 else 0
-        left = f", about {(now - self._begun) * (total - done) / done:.0f} s to go" if done else ""
-        say(f"{what}: {share} % of {self._in_words(total)}{left} …")
+        left = f", about {(now - self._started) * (total - done) / done:.0f} s left" if done else ""
+        write_note(f"{phase}: {share} % of {self._format_total(total)}{left} …")
 
-    def tell(self, told: Progress) -> None:
-        """Takes what a start tells."""
-        self(told.phase, told.done, told.total)
+    def report(self, progress: Progress) -> None:
+        """The progress callback of a store's start."""
+        self(progress.phase, progress.done, progress.total)
 
     def clear(self) -> None:
-        """Leaves the terminal to somebody else."""
+        """Removes the bar, so that other output may follow."""
         if self._bar is not None:
             self._bar.stop()
 
@@ -67,7 +66,7 @@ class ProgressLine:
 
 
 class _Bar:
-    """One bar for each thing that is done, gone when all is done."""
+    """One bar per phase, removed at the end."""
 
     def __init__(self, *, of_bytes: bool) -> None:
         self._progress = bars.Progress(
@@ -80,28 +79,28 @@ class _Bar:
         )
         self._tasks: dict[str, bars.TaskID] = {}
 
-    def show(self, what: str, done: int, total: int) -> None:
+    def show(self, phase: str, done: int, total: int) -> None:
         self._progress.start()
-        if what not in self._tasks:
-            self._tasks[what] = self._progress.add_task(what, total=total)
-        self._progress.update(self._tasks[what], completed=done, total=total)
+        if phase not in self._tasks:
+            self._tasks[phase] = self._progress.add_task(phase, total=total)
+        self._progress.update(self._tasks[phase], completed=done, total=total)
 
     def stop(self) -> None:
         self._progress.stop()
 
 
-Yes: TypeAlias = Annotated[bool, typer.Option("--yes", help="Keep aside what must be, also beyond quarantineMaxBytes.")]
+Yes: TypeAlias = Annotated[bool, typer.Option("--yes", help="Quarantine more than quarantineMaxBytes allows.")]
 
 
-def asked(yes: bool, progress: ProgressLine) -> MayExceed:
-    """Who answers whether it may: the option, or the person at the terminal; nobody else does."""
+def confirm_quarantine(yes: bool, progress: ProgressLine) -> MayExceed:
+    """Whether the quarantine may exceed its limit: `--yes`, or the answer at the terminal; otherwise no."""
 
     def answer(needed: int, held: int, limit: int) -> bool:
         if yes or not sys.stdin.isatty():
             return yes
         question = (
-            f"{in_units(needed)} have to be kept aside, {in_units(held)} are already, and quarantineMaxBytes allows "
-            f"{in_units(limit)}. Go on?"
+            f"{format_size(needed)} must be quarantined; {format_size(held)} already are, and quarantineMaxBytes is "
+            f"{format_size(limit)}. Continue?"
         )
         progress.clear()
         return typer.confirm(question, err=True)

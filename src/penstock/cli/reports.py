@@ -1,4 +1,4 @@
-"""What an audit has found, for people and for programs: what `penstock store verify` and `pipeline verify` share."""
+"""Audit and rebuild reports as text and JSON, shared by the verbs of `penstock store` and `penstock pipeline`."""
 
 from __future__ import annotations
 
@@ -10,18 +10,19 @@ from typing import Annotated, Any, TypeAlias
 import msgspec
 import typer
 
-from penstock.cli.output import add_row, in_units, plain, show, table, write
+from penstock.cli.output import add_row, plain, show, table, write
 from penstock.store.audit import AuditReport, Finding
 from penstock.store.repair import Rebuilt
+from penstock.units import format_size
 
-SHOWN_OF_A_KIND = 5
+MAX_SHOWN_PER_KIND = 5
 
-DryRun: TypeAlias = Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and change nothing.")]
-NoCrc: TypeAlias = Annotated[bool, typer.Option("--no-crc", help="Do not compute the CRC of the bodies.")]
+DryRun: TypeAlias = Annotated[bool, typer.Option("--dry-run", help="Print what would be done; change nothing.")]
+NoCrc: TypeAlias = Annotated[bool, typer.Option("--no-crc", help="Do not check the CRC of the bodies.")]
 
 
 def document(folder: Path, report: AuditReport) -> dict[str, Any]:
-    """For programs."""
+    """An audit report as JSON."""
     return {
         "path": str(folder.absolute()),
         "errors": len(report.errors),
@@ -36,14 +37,14 @@ def document(folder: Path, report: AuditReport) -> dict[str, Any]:
 
 
 def show_report(folder: Path, report: AuditReport) -> None:
-    """For people: the findings by kind, and one line that sums up."""
+    """Prints an audit report: the findings by kind, and a summary line."""
     by_kind = sorted(report.findings, key=lambda finding: (finding.severity, finding.kind))  # keeps the order within
     for (severity, kind), findings in groupby(by_kind, key=lambda finding: (finding.severity, finding.kind)):
         _show_kind(folder, severity, kind, list(findings))
     figures = report.figures
     write(
         f"{plain(str(folder))}: {_count(len(report.errors), 'error')}, {_count(len(report.notes), 'note')} in "
-        f"{_count(figures.records, 'record')} of {in_units(figures.record_bytes)}, "
+        f"{_count(figures.records, 'record')} of {format_size(figures.record_bytes)}, "
         f"{_count(figures.units, 'unit')} of {_count(figures.queues, 'queue')} and "
         f"{_count(figures.keys, 'key')} in {_count(figures.index_files, 'index file')}"
         f"{'' if figures.crc_checked else ', without CRC'}.\n"
@@ -52,11 +53,11 @@ def show_report(folder: Path, report: AuditReport) -> None:
 
 def _show_kind(folder: Path, severity: str, kind: str, findings: list[Finding]) -> None:
     write(f"{severity} {kind}\n")
-    for finding in findings[:SHOWN_OF_A_KIND]:
+    for finding in findings[:MAX_SHOWN_PER_KIND]:
         write(f"  {plain(_where(folder, finding))}: {plain(finding.what)}{_messages([finding])}\n")
-    rest = findings[SHOWN_OF_A_KIND:]
+    rest = findings[MAX_SHOWN_PER_KIND:]
     if rest:
-        write(f"  and {len(rest)} more of this kind{_messages(rest)}, which --json lists\n")
+        write(f"  and {len(rest)} more of this kind{_messages(rest)}; --json lists them\n")
     for remedy in dict.fromkeys(finding.remedy for finding in findings):
         write(f"  -> {remedy}\n")
     write("\n")
@@ -78,24 +79,24 @@ def _count(number: int, noun: str) -> str:
 
 
 def show_rebuilt(rebuilt: list[Rebuilt], dry_run: bool) -> None:
-    """What was built anew, as a table."""
+    """Prints what was rebuilt, as a table."""
     if rebuilt:
-        made = table(titled("built anew", dry_run), "what", "units", "why", "old files in", right=("units",))
+        grid = table(titled("rebuilt", dry_run), "what", "units", "reason", "old files in", right=("units",))
         for each in rebuilt:
-            add_row(made, each.what, each.units, each.reason, each.kept or "-")
-        show(made, "")
+            add_row(grid, each.what, each.units, each.reason, each.kept or "-")
+        show(grid, "")
 
 
 def show_start(notes: list[str]) -> None:
-    """What the start afterwards had to say."""
+    """Prints the notes of the start that followed."""
     if notes:
-        made = table("the start reported", "")
-        made.show_header = False
+        grid = table("the start reported", "")
+        grid.show_header = False
         for note in notes:
-            add_row(made, note)
-        show(made, "")
+            add_row(grid, note)
+        show(grid, "")
 
 
 def titled(title: str, dry_run: bool) -> str:
-    """A table's title, which says so if nothing was changed."""
+    """A table's title; marks a dry run."""
     return f"{title} (dry run: nothing was changed)" if dry_run else title

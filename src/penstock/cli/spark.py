@@ -1,123 +1,173 @@
-"""What the verbs of `penstock pipeline` share: which stores, which Spark, and a session with a bar."""
+"""What the verbs of `penstock pipeline` share: their options, their input, and a Spark session with progress.
+
+    @on_spark
+    def lag(call: JobCall, stores: Stores = None) -> None:
+        ...
+
+`on_spark` turns a verb into a command with the common options after its own.
+"""
 
 from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
-from datetime import datetime
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias
 
-from penstock.cli.options import option
-from penstock.cli.output import say
+from penstock.cli.options import AsJson, CommonOption, Config, Pairs, option, with_common_options
+from penstock.cli.output import write_note
 from penstock.cli.progress import ProgressLine
 from penstock.errors import BadSettings
 from penstock.telemetry import job_span
+from penstock.units import parse_time
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from penstock.pipeline.jobs.common import JobInput
 
-Stores: TypeAlias = Annotated[list[str] | None, option("--store", "DIR", "A store's folder, or a glob; repeatable.")]
+
+Stores: TypeAlias = Annotated[list[str] | None, option("--store", "DIR", "A store's directory, or a glob; repeatable.")]
 Master: TypeAlias = Annotated[
     str | None,
-    option("--master", "URL", "Spark's master, or sc://HOST for Connect; all cores of this machine otherwise."),
+    option("--master", "URL", "Spark's master, or sc://HOST for Connect; default: all cores of this machine."),
 ]
-Confs: TypeAlias = Annotated[list[str] | None, option("--conf", "K=V", "A setting of Spark; repeatable.")]
-MaybeNamesrv: TypeAlias = Annotated[str, option("--namesrv", "HOST:PORT", "Name servers of a cluster, not of stores.")]
+Confs: TypeAlias = Annotated[list[str] | None, option("--conf", "K=V", "A Spark setting; repeatable.")]
+MaybeNamesrv: TypeAlias = Annotated[str, option("--namesrv", "HOST:PORT", "Read from a cluster: its name servers.")]
 _NO_TOPIC: Final = re.compile("(?!)")
-_GOES_ON: Final = "what is done stays, and the same command goes on from there"
-_LEFT: Final = {
-    "export": _GOES_ON,
-    "replay": _GOES_ON,
-    "import": _GOES_ON,
-    "lake": "the next run goes on from there",
-    "rebuild": "what was swapped in is in force, else the old files are, and the same command goes on from there",
+_RESUMES: Final = "finished work is kept, and the same command resumes"
+_AFTER_INTERRUPT: Final = {
+    "export": _RESUMES,
+    "replay": _RESUMES,
+    "import": _RESUMES,
+    "lake": "the next run resumes",
+    "rebuild": "queues that were swapped in are new, the others are unchanged, and the same command resumes",
 }
+
+
+@dataclass(frozen=True, slots=True)
+class JobCall:
+    """The common options of one job."""
+
+    as_json: bool = False
+    master: str | None = None
+    conf: Sequence[str] | None = None
+    config: Path | None = None
+    pairs: Sequence[str] | None = None
+
+    def session(self, job: str, *, light_java: bool = False) -> AbstractContextManager[SparkSession]:
+        """A Spark session for the job; see `session`."""
+        return session(job, self.master, self.conf, light_java=light_java)
+
+    def input(self, stores: Sequence[str] | None, namesrv: str = "") -> JobInput:
+        """What the job reads: stores, or a cluster."""
+        return job_input(stores, namesrv, self.config, self.pairs)
+
+
+_COMMON: Final[tuple[CommonOption, ...]] = (
+    ("as_json", AsJson, False),
+    ("master", Master, None),
+    ("conf", Confs, None),
+    ("config", Config, None),
+    ("pairs", Pairs, None),
+)
+
+
+def on_spark(verb: Callable[..., None]) -> Callable[..., None]:
+    """The verb as a command, with the common options."""
+
+    def invoke(common: dict[str, Any], own: dict[str, Any]) -> None:
+        verb(JobCall(**common), **own)
+
+    return with_common_options(verb, _COMMON, invoke)
 
 
 @contextmanager
 def session(
     job: str, master: str | None, conf: Sequence[str] | None, *, light_java: bool = False
 ) -> Iterator[SparkSession]:
-    """A session for one job, with a bar on stderr; ended afterwards, unless it was there before.
+    """A Spark session for one job, with progress on stderr. Stops it afterwards, unless it existed before.
 
     `light_java`: see `start_session`.
     """
     from penstock.pipeline.session import has_session, quiet_interrupts, report_progress, start_session
 
     pairs = parse_confs(conf)
-    stays = has_session()
+    existed = has_session()
     with interruptible(job):
         spark = start_session(f"penstock {job}", master, pairs, light_java=light_java)
         try:
             with (
-                nullcontext() if stays else quiet_interrupts(),
+                nullcontext() if existed else quiet_interrupts(),
                 job_span(job),
                 ProgressLine(lambda tasks: f"{tasks} tasks") as line,
                 report_progress(spark, lambda done, total: line(job, done, total)),
             ):
                 yield spark
         finally:
-            if not stays:
+            if not existed:
                 spark.stop()
 
 
 @contextmanager
 def interruptible(job: str) -> Iterator[None]:
-    """Says what an interrupted job has left, instead of the traceback that py4j logs."""
+    """Notes the state after an interrupted job, and suppresses the traceback that py4j logs."""
     root = logging.getLogger()
-    root.addFilter(_is_no_interrupt)
+    root.addFilter(_is_not_interrupt)
     try:
         yield
     except BaseException as error:
         if not _is_interrupt(error):
             raise
-        say(f"{job}: interrupted; {_LEFT.get(job, 'nothing was changed')}.")
+        write_note(f"{job}: interrupted; {_AFTER_INTERRUPT.get(job, 'nothing was changed')}.")
         raise KeyboardInterrupt from None
     finally:
-        root.removeFilter(_is_no_interrupt)
+        root.removeFilter(_is_not_interrupt)
 
 
 def _is_interrupt(error: BaseException | None) -> bool:
-    """An interrupt, or what failed while things were put in order after one."""
+    """An interrupt, or an error raised while handling one."""
     while error is not None and not isinstance(error, KeyboardInterrupt):
         error = error.__context__
     return error is not None
 
 
-def _is_no_interrupt(record: logging.LogRecord) -> bool:
+def _is_not_interrupt(record: logging.LogRecord) -> bool:
     return record.exc_info is None or not _is_interrupt(record.exc_info[1])
 
 
 def parse_confs(conf: Sequence[str] | None) -> dict[str, str]:
-    """Settings of Spark as `--conf` gives them. Raises BadSettings."""
+    """Spark settings from `--conf` options. Raises BadSettings."""
     pairs = {}
     for pair in conf or ():
         name, equals, value = pair.partition("=")
         if not equals or not name.strip():
-            raise BadSettings(f"--conf '{pair}': it must be a name and a value, as in spark.executor.memory=2g")
+            raise BadSettings(f"--conf '{pair}': it must be NAME=VALUE, as in spark.executor.memory=2g")
         pairs[name.strip()] = value.strip()
     return pairs
 
 
-def place(
+def job_input(
     stores: Sequence[str] | None, namesrv: str = "", config: Path | None = None, pairs: Sequence[str] | None = None
 ) -> JobInput:
-    """Where a job's messages are, as the options say it."""
+    """What a job reads: stores, or a cluster."""
     from penstock.pipeline.jobs.common import JobInput
 
-    given = str(config) if config else ""
-    return JobInput(stores=tuple(stores or ()), namesrv=namesrv, config=given, settings=tuple(pairs or ()))
+    return JobInput(
+        stores=tuple(stores or ()),
+        namesrv=namesrv,
+        config=str(config) if config else "",
+        settings=tuple(pairs or ()),
+    )
 
 
-def check(where: JobInput, topics: Sequence[str] = (), *, only_stores: bool = False) -> None:
-    """Before Spark starts, which takes a while: raises for a place that is no good, or has not all of these topics.
+def check_input(where: JobInput, topics: Sequence[str] = (), *, only_stores: bool = False) -> None:
+    """Checks a job's input and its topics before Spark starts, which takes a while.
 
-    That is BadSettings, BadStore, or Unreachable for a cluster that does not answer.
+    Raises BadSettings, BadStore, or Unreachable if the cluster does not answer.
     """
     from penstock.pipeline.plan import check_input
 
@@ -129,13 +179,11 @@ def check(where: JobInput, topics: Sequence[str] = (), *, only_stores: bool = Fa
         check_input(where.options(subscribe_pattern=_NO_TOPIC))
 
 
-def milliseconds(name: str, text: str) -> int | None:
-    """A time as an option takes it: 2026-11-16T08:00, in local time unless it says otherwise, or milliseconds."""
-    if not text:
-        return None
-    if text.isdecimal():
-        return int(text)
+def time_option(name: str, text: str) -> int | None:
+    """The epoch milliseconds of an option's value; None if it is empty. Raises BadSettings."""
     try:
-        return int(datetime.fromisoformat(text).timestamp() * 1000)
+        return parse_time(text) if text else None
     except ValueError:
-        raise BadSettings(f"{name} '{text}': it must be a time such as 2026-11-16T08:00, or milliseconds") from None
+        raise BadSettings(
+            f"{name}: not a valid time: '{text}'; it must be like 2026-11-16T08:00, or milliseconds"
+        ) from None

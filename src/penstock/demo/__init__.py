@@ -1,13 +1,10 @@
-"""The whole of it in two minutes: a broker is killed while a shop sells, nothing is lost, and Spark reads it.
+"""The two-minute demo of `penstock demo`: kill the broker under load, verify that no acked message was lost, query with
+Spark.
 
-    broker_process.py  `penstock serve` as a process that can be killed
-    shop.py            what is sent, what was acknowledged, and what two groups saw
-    steps.py           the steps, each of which checks what came of it
-    spark_steps.py     those that need Spark
-    run.py             one after the other, with their times
-    report.py          the page that is left behind
-
-`penstock demo` is its command.
+    shop.py         the broker process, the producer, the consumers, and the ledger of acked messages
+    steps.py        the steps; each checks its own result
+    spark_steps.py  the steps that need Spark
+    run.py          runs the steps and writes the report
 """
 
 from penstock.demo.run import DemoResult, Watcher, run

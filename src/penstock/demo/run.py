@@ -1,13 +1,13 @@
-"""What the demo leaves behind: one page with what each step showed, and charts. It needs nothing but itself.
+"""Runs the demo's steps in order and writes the report: a self-contained page with their results and charts.
 
-Runs the steps of the demo one after the other, and writes the page at the end, also when one of them failed.
+The report is written even if a step fails; the steps after it are not run.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from html import escape
 from pathlib import Path
@@ -26,17 +26,17 @@ _BUCKETS: Final = 120
 
 
 def page(scene: Scene, steps: Sequence[StepResult], seconds: float) -> str:
-    """The page as HTML."""
+    """The report as HTML."""
     failed = [step for step in steps if step.state is StepState.FAILED]
     return document(
         "Penstock demo",
         [
-            f"<h1>Penstock {escape(__version__)}: a broker was killed, and nothing was lost</h1>"
+            f"<h1>Penstock {escape(__version__)}: the broker was killed, and no acknowledged message was lost</h1>"
             if not failed
-            else f"<h1>Penstock {escape(__version__)}: the demo did not come to its end</h1>",
-            f"<p>{escape(verdict(steps))}. It took {seconds:.1f} s, with {2 * scene.orders:,} messages and more.</p>",
+            else f"<h1>Penstock {escape(__version__)}: the demo failed</h1>",
+            f"<p>{escape(verdict(steps))}. {2 * scene.orders:,} or more messages in {seconds:.1f} s.</p>",
             _steps(steps),
-            lines("Messages over time, the broker away where it is grey", _over_time(scene), scene.away),
+            lines("Messages over time (grey: broker down)", _over_time(scene), scene.outages),
             _streamed(scene),
             *_usage(scene),
         ],
@@ -44,14 +44,14 @@ def page(scene: Scene, steps: Sequence[StepResult], seconds: float) -> str:
 
 
 def _steps(steps: Sequence[StepResult]) -> str:
-    rows = [(step.title, step.state.value, f"{step.seconds:.1f} s", step.says) for step in steps]
-    return table(("step", "", "took", "what was seen"), rows, right=("took",))
+    rows = [(step.title, step.state.value, f"{step.seconds:.1f} s", step.summary) for step in steps]
+    return table(("step", "", "time", "result"), rows, right=("time",))
 
 
 def _over_time(scene: Scene) -> dict[str, list[tuple[float, float]]]:
-    """How many there were of each kind by when."""
-    moments = {name: sorted(some) for name, some in scene.ledger.moments.items() if some}
-    return {name: _thinned([(at, number) for number, at in enumerate(some, 1)]) for name, some in moments.items()}
+    """The running count of each kind of event."""
+    times = {name: sorted(each) for name, each in scene.ledger.times.items() if each}
+    return {name: _thinned([(at, number) for number, at in enumerate(each, 1)]) for name, each in times.items()}
 
 
 def _thinned(points: list[tuple[float, float]]) -> list[tuple[float, float]]:
@@ -63,7 +63,7 @@ def _streamed(scene: Scene) -> str:
     if not scene.streamed:
         return ""
     counted = table(("topic", "tag", "messages"), scene.streamed, right=("messages",))
-    return f"<h2>What the streaming query put into a table</h2>{counted}"
+    return f"<h2>Messages in the table of the streaming query</h2>{counted}"
 
 
 def _usage(scene: Scene) -> list[str]:
@@ -71,15 +71,15 @@ def _usage(scene: Scene) -> list[str]:
         return []
     from penstock.pipeline.jobs.usage import charts, disks
 
-    return ["<h2>Who fills the disk</h2>", disks(scene.usage), *charts(scene.usage)]
+    return ["<h2>Disk usage</h2>", disks(scene.usage), *charts(scene.usage)]
 
 
 ORDERS = 2000
-_DO_WITHOUT = ", or run `penstock demo --without-spark`"
+_SKIP_SPARK = ", or run `penstock demo --without-spark`"
 
 
 class DemoResult(msgspec.Struct, frozen=True):
-    """What came of all steps; those after one that failed were not begun."""
+    """The results of all steps that were run."""
 
     steps: list[StepResult]
     seconds: float
@@ -92,48 +92,48 @@ class DemoResult(msgspec.Struct, frozen=True):
 
     @property
     def verdict(self) -> str:
-        """The same in words, and what was left out."""
+        """The same in words, with the number of skipped steps."""
         return verdict(self.steps)
 
 
 class Watcher(Protocol):
-    """Is told how far the demo is."""
+    """Receives the demo's progress."""
 
     def begin(self, title: str, number: int, of: int) -> None:
-        """A step begins."""
+        """A step starts."""
 
-    def tell(self, what: str, done: int, total: int) -> None:
-        """How far the step is."""
+    def progress(self, phase: str, done: int, total: int) -> None:
+        """Progress within the step."""
 
     def end(self, step: StepResult) -> None:
-        """A step is over."""
+        """A step has ended."""
 
 
 def run(folder: Path, report: Path, watcher: Watcher, *, with_spark: bool, orders: int = ORDERS) -> DemoResult:
-    """Plays the demo in a folder that is there and empty. Raises nothing for a step that fails: the outcome says it."""
-    begun = time.monotonic()
+    """Runs the demo in an existing, empty directory. A failed step does not raise; the result contains it."""
+    started = time.monotonic()
     done: list[StepResult] = []
     with _log_in(folder / "clients.log"), ExitStack() as opened:
-        scene = Scene(folder, orders, BrokerProcess(folder / "store", folder / "broker.log"), opened, watcher.tell)
-        for step in _play(scene, _plan(with_spark), watcher):
+        scene = Scene(folder, orders, BrokerProcess(folder / "store", folder / "broker.log"), opened, watcher.progress)
+        for step in _run_steps(scene, _plan(with_spark), watcher):
             done.append(step)
             watcher.end(step)
-    outcome = DemoResult(done, time.monotonic() - begun, report)
-    report.write_text(page(scene, done, outcome.seconds), encoding="utf-8")
-    return outcome
+    result = DemoResult(done, time.monotonic() - started, report)
+    report.write_text(page(scene, done, result.seconds), encoding="utf-8")
+    return result
 
 
 @contextmanager
 def _log_in(path: Path) -> Iterator[None]:
-    """What clients log goes into a file: that a broker which was killed cannot be reached is no news here."""
+    """Logs of the clients go to a file: errors about the killed broker are expected here."""
     log = logging.getLogger("penstock.client")
-    handler, before = logging.FileHandler(path, encoding="utf-8"), log.propagate
+    handler, propagate = logging.FileHandler(path, encoding="utf-8"), log.propagate
     log.addHandler(handler)
     log.propagate = False
     try:
         yield
     finally:
-        log.propagate = before
+        log.propagate = propagate
         log.removeHandler(handler)
         handler.close()
 
@@ -146,24 +146,25 @@ def _plan(with_spark: bool) -> Sequence[Step]:
     return (*steps.FIRST, spark_steps.STREAM, steps.STOP, *spark_steps.LAST)
 
 
-def _play(scene: Scene, plan: Sequence[Step], watcher: Watcher) -> Iterator[StepResult]:
+def _run_steps(scene: Scene, plan: Sequence[Step], watcher: Watcher) -> Iterator[StepResult]:
     for number, step in enumerate(plan, 1):
         watcher.begin(step.title, number, len(plan))
         scene.figures = {}
-        begun = time.monotonic()
-        state, says = _outcome(step.act, scene)
-        yield StepResult(step.name, step.title, state, time.monotonic() - begun, says, scene.figures)
+        started = time.monotonic()
+        state, summary = _run_step(step, scene)
+        yield StepResult(step.name, step.title, state, time.monotonic() - started, summary, scene.figures)
         if state is StepState.FAILED:
             return
 
 
-def _outcome(act: Callable[[Scene], str], scene: Scene) -> tuple[StepState, str]:
+def _run_step(step: Step, scene: Scene) -> tuple[StepState, str]:
+    """The step's state and its summary, or why it failed or was skipped."""
     try:
-        return StepState.OK, act(scene)
+        return StepState.OK, step.run(scene)
     except StepSkipped as skipped:
         return StepState.SKIPPED, str(skipped)
-    except MissingPackage as lacks:
-        return StepState.FAILED, f"{lacks}{_DO_WITHOUT}"
+    except MissingPackage as missing:
+        return StepState.FAILED, f"{missing}{_SKIP_SPARK}"
     except (StepFailed, PenstockError, OSError) as failed:
         return StepState.FAILED, str(failed)
     except Exception as error:

@@ -1,17 +1,7 @@
-"""`penstock serve` as a process of our own, which can be stopped, and killed as a crash would.
+"""The demo's actors: the broker as a child process, the shop that sends orders, two consumer groups, and the ledger.
 
-Owns the process and its log file; whoever makes one closes it. A second start listens where the first one did, so that
-clients find it again.
-
-
-A shop: what it sends, which of that was acknowledged, and what two groups of consumers have seen.
-
-Everything goes through RocketMQ's protocol, with `penstock.client`. An order and its payment have the same key.
-Whatever is not acknowledged is sent again, as any careful producer would; what is counted are acknowledgements, by the
-unique key that the producer gives each message. Safe for threads.
-
-
-What the steps of the demo share, and what came of each.
+All messages go through RocketMQ's protocol, with `penstock.client`. An order and its payment share a key. A message
+without an ack is sent again; the ledger counts acks by the unique key that the producer gives each message.
 """
 
 from __future__ import annotations
@@ -42,27 +32,30 @@ from penstock.errors import NoAnswer, NoRoute, PenstockError, Refused, Unreachab
 if TYPE_CHECKING:
     from penstock.pipeline.jobs.usage import Usage
 
-_ANY: Final = "127.0.0.1:0"
+_ANY_PORT: Final = "127.0.0.1:0"
 _STOP_S: Final = 30
 
 
 class BrokerProcess:
-    """One broker with its name server, on one store. Used from one thread."""
+    """`penstock serve` on one store, as a child process that can be stopped or killed. Used from one thread.
+
+    A restart listens at the same addresses, so that clients reconnect.
+    """
 
     def __init__(self, store: Path, log: Path) -> None:
         self.store = store
-        self.address = _ANY
-        self.namesrv = _ANY
+        self.address = _ANY_PORT
+        self.namesrv = _ANY_PORT
         self._log = log
         self._process: subprocess.Popen[str] | None = None
 
     @property
     def pid(self) -> int:
-        """The number of the process that runs; 0 if none does."""
+        """The process id; 0 if it is not running."""
         return 0 if self._process is None else self._process.pid
 
     def start(self) -> None:
-        """Returns when it serves. Raises PenstockError if it does not."""
+        """Starts the broker and waits until it serves. Raises PenstockError if it fails."""
         command = [sys.executable, "-m", "penstock.cli.main", "serve", "--profile", "dev", "--console", "off", "--json"]
         command += ["--store", str(self.store), "--listen", self.address, "--namesrv", self.namesrv]
         with self._log.open("a", encoding="utf-8") as log:
@@ -71,22 +64,22 @@ class BrokerProcess:
         line = self._process.stdout.readline()
         if not line:
             self.kill()
-            raise PenstockError(f"the broker did not start; its last words: {self._last_words()}", path=self._log)
-        told = json.loads(line)
-        self.address, self.namesrv = told["broker"], told["namesrv"]
+            raise PenstockError(f"the broker did not start; its last log line: {self._last_line()}", path=self._log)
+        addresses = json.loads(line)
+        self.address, self.namesrv = addresses["broker"], addresses["namesrv"]
 
     def kill(self) -> None:
-        """Ends it with SIGKILL: nothing of it gets a chance to put anything in order."""
+        """Ends it with SIGKILL, as a crash would."""
         if self._process is not None:
             self._process.kill()
-            self._end()
+            self._wait()
 
     def stop(self) -> int:
-        """Asks it to stop, as an operator would; its exit status."""
+        """Stops it with SIGTERM; returns its exit status."""
         if self._process is None:
             return 0
         self._process.terminate()
-        return self._end()
+        return self._wait()
 
     def __enter__(self) -> Self:
         return self
@@ -96,7 +89,7 @@ class BrokerProcess:
     ) -> None:
         self.kill()
 
-    def _end(self) -> int:
+    def _wait(self) -> int:
         process, self._process = self._process, None
         assert process is not None
         assert process.stdout is not None
@@ -109,50 +102,50 @@ class BrokerProcess:
         finally:
             process.stdout.close()
 
-    def _last_words(self) -> str:
+    def _last_line(self) -> str:
         lines = self._log.read_text(encoding="utf-8", errors="replace").splitlines()
         return lines[-1] if lines else "none"
 
 
 TOPICS: Final = {"orders": 4, "payments": 4}
-"""With their numbers of queues."""
+"""Topics and their numbers of queues."""
 GROUPS: Final = {"billing": {"orders": "*", "payments": "*"}, "fraud-check": {"payments": "card"}}
 """Each consumer group's subscriptions."""
-_AT_ONCE: Final = 6
-_PATIENCE_S: Final = 60.0
-_PAUSE_S: Final = 0.1
-_WAYS_TO_PAY: Final = ("card", "transfer", "card", "voucher")
+_THREADS: Final = 6
+_TIMEOUT_S: Final = 60.0
+_RETRY_S: Final = 0.1
+_PAYMENTS: Final = ("card", "transfer", "card", "voucher")
 _GOODS: Final = ("shirts", "shoes", "hats", "coats", "socks")
 
 
 class Ledger:
-    """What is known for certain: which messages a broker has acknowledged, and when; and what a group has seen."""
+    """Which messages were acked and when, and which messages each group received. Thread-safe."""
 
     def __init__(self) -> None:
-        self.begun = time.monotonic()
+        self.started = time.monotonic()
         self.acked: dict[str, dict[str, str]] = {topic: {} for topic in TOPICS}
-        """Of each topic, tags by unique key."""
+        """By topic: the tag of each unique key."""
         self.unanswered = 0
-        """Sends without an answer; they were sent again."""
-        self.seen: dict[str, Counter[str]] = {group: Counter() for group in GROUPS}
-        """Of each group, how often it was given which unique key."""
-        self.moments: dict[str, list[float]] = {"acknowledged": [], **{group: [] for group in GROUPS}}
-        """Seconds since the beginning at which something happened."""
+        """Sends without an ack; they are retried."""
+        self.received: dict[str, Counter[str]] = {group: Counter() for group in GROUPS}
+        """By group: how often each unique key was delivered."""
+        self.times: dict[str, list[float]] = {"acknowledged": [], **{group: [] for group in GROUPS}}
+        """By event: its times, in seconds since the start."""
         self._changed = threading.Condition()
 
     @property
     def now(self) -> float:
-        return time.monotonic() - self.begun
+        return time.monotonic() - self.started
 
     @property
     def count(self) -> int:
-        """Messages that were acknowledged."""
+        """Number of acked messages."""
         return sum(len(keys) for keys in self.acked.values())
 
     def acknowledge(self, message: Message, unique_key: str) -> None:
         with self._changed:
             self.acked[message.topic][unique_key] = message.tags
-            self.moments["acknowledged"].append(self.now)
+            self.times["acknowledged"].append(self.now)
             self._changed.notify_all()
 
     def miss(self) -> None:
@@ -160,19 +153,19 @@ class Ledger:
             self.unanswered += 1
             self._changed.notify_all()
 
-    def see(self, group: str, unique_key: str) -> None:
+    def receive(self, group: str, unique_key: str) -> None:
         with self._changed:
-            self.seen[group][unique_key] += 1
-            self.moments[group].append(self.now)
+            self.received[group][unique_key] += 1
+            self.times[group].append(self.now)
             self._changed.notify_all()
 
     def wait(self, until: Callable[[], bool]) -> bool:
-        """Whether something came true in time; it is asked after each change, and may read the ledger."""
+        """Waits for a condition, evaluated after each change; False after a timeout. It may read the ledger."""
         with self._changed:
-            return self._changed.wait_for(until, _PATIENCE_S)
+            return self._changed.wait_for(until, _TIMEOUT_S)
 
     def due(self, group: str) -> set[str]:
-        """The unique keys that a group must see, of all that were acknowledged."""
+        """The unique keys of the acked messages that a group must receive."""
         return {
             key
             for topic, expression in GROUPS[group].items()
@@ -182,20 +175,20 @@ class Ledger:
 
 
 class Shop:
-    """Sells, several orders at once; `close` ends it."""
+    """Sends orders and payments from several threads until `close`."""
 
     def __init__(self, namesrv: str, ledger: Ledger) -> None:
         self._ledger = ledger
         self._producer = Producer("shop", namesrv, options=ProducerOptions(timeout_s=2.0, retries=0))
-        self._threads = ThreadPoolExecutor(_AT_ONCE, "penstock shop")
+        self._threads = ThreadPoolExecutor(_THREADS, "penstock shop")
         self._closed = threading.Event()
 
     def sell(self, first: int, count: int) -> list[Future[None]]:
-        """Begins to sell orders with these numbers; each is done when it and its payment are acknowledged."""
+        """Starts to sell orders with these numbers; a future is done when order and payment are acked."""
         return [self._threads.submit(self._sell, number) for number in range(first, first + count)]
 
     def close(self) -> None:
-        """Ends it; does nothing the second time."""
+        """Stops sending; idempotent."""
         self._closed.set()
         self._threads.shutdown(cancel_futures=True)
         self._producer.close()
@@ -203,45 +196,45 @@ class Shop:
     def _sell(self, number: int) -> None:
         key, goods, amount = f"order_{number}", _GOODS[number % len(_GOODS)], number % 90 + 9
         self._send("orders", key, "created", {"order": number, "goods": goods, "amount": amount})
-        paid = _WAYS_TO_PAY[number % len(_WAYS_TO_PAY)]
+        paid = _PAYMENTS[number % len(_PAYMENTS)]
         self._send("payments", key, paid, {"order": number, "paid": amount, "by": paid})
 
     def _send(self, topic: str, key: str, tags: str, body: dict[str, object]) -> None:
         message = Message(topic, json.dumps(body).encode(), keys=(key,), tags=tags)
-        give_up = time.monotonic() + _PATIENCE_S
+        deadline = time.monotonic() + _TIMEOUT_S
         while True:
             try:
                 self._ledger.acknowledge(message, self._producer.send(message).msg_id)
             except (NoAnswer, NoRoute, Refused, Unreachable):
                 self._ledger.miss()
-                if time.monotonic() > give_up:
+                if time.monotonic() > deadline:
                     raise
-                if self._closed.wait(_PAUSE_S):
+                if self._closed.wait(_RETRY_S):
                     raise PenstockError("the shop was closed before everything was sold") from None
             else:
                 return
 
 
 def consumer(group: str, namesrv: str, ledger: Ledger) -> PushConsumer:
-    """A consumer of a group, from the topics' beginning on; to be closed by who asked for it."""
+    """A consumer of a group, from the first offset on; the caller closes it."""
 
     async def handle(message: ReceivedMessage) -> None:
-        ledger.see(group, message.msg_id)
+        ledger.receive(group, message.msg_id)
 
     options = PushOptions(consume_from="first")
     return PushConsumer(group, handle, namesrv, subscriptions=GROUPS[group], options=options)
 
 
 class StepFailed(Exception):
-    """A step did not do what it was to show; the text says what instead."""
+    """A check of a step failed; the text says which."""
 
 
 class StepSkipped(Exception):
-    """A step cannot be shown here; the text says why."""
+    """A step cannot run here; the text says why."""
 
 
 class StepState(StrEnum):
-    """What came of a step."""
+    """How a step ended."""
 
     OK = "ok"
     FAILED = "failed"
@@ -249,37 +242,37 @@ class StepState(StrEnum):
 
 
 class StepResult(msgspec.Struct, frozen=True):
-    """A step that is over."""
+    """The result of one step."""
 
     name: str
     title: str
     state: StepState
     seconds: float
-    says: str
-    """One sentence: what was seen, or what went wrong, or why it was left out."""
+    summary: str
+    """One sentence: the result, or why the step failed or was skipped."""
     figures: dict[str, Any] = {}
 
 
 @dataclass
 class Scene:
-    """The broker, the shop and what they left, as far as the steps have come. Belongs to the thread that runs them."""
+    """The state that the steps share. Belongs to the thread that runs them."""
 
     folder: Path
     orders: int
     broker: BrokerProcess
     opened: ExitStack
-    """Closes everything that the steps have opened, in the right order."""
-    tell: Callable[[str, int, int], None]
-    """Is told what is being done, how much of it, and of how much."""
+    """Closes what the steps opened, in reverse order."""
+    progress: Callable[[str, int, int], None]
+    """Called with the phase, the amount done and the total."""
     ledger: Ledger = field(default_factory=Ledger)
     shop: Shop | None = None
     consumers: list[PushConsumer] = field(default_factory=list)
     sales: list[Future[None]] = field(default_factory=list)
-    away: list[tuple[float, float]] = field(default_factory=list)
-    """Spans of time, in seconds since the beginning, in which the broker was not there."""
+    outages: list[tuple[float, float]] = field(default_factory=list)
+    """When the broker was down, in seconds since the start."""
     killed_at: float = 0.0
     figures: dict[str, Any] = field(default_factory=dict)
-    """Of the step that runs."""
+    """Figures of the current step."""
     streamed: list[tuple[str, str, int]] = field(default_factory=list)
     """(topic, tag, messages) as a streaming query counted them."""
     usage: Usage | None = None
@@ -291,17 +284,17 @@ class Scene:
 
 
 def verdict(steps: Sequence[StepResult]) -> str:
-    """What came of all of them together; a step that was left out did not check out."""
+    """The overall result; a skipped step did not pass."""
     failed = [step for step in steps if step.state is StepState.FAILED]
     if failed:
-        return f"It stopped at: {failed[0].title}"
+        return f"Failed at: {failed[0].title}"
     skipped = [step for step in steps if step.state is StepState.SKIPPED]
     if skipped:
-        return f"Every step that could be run checked out, and {len(skipped)} of {len(steps)} could not"
-    return "Every step checked out"
+        return f"Every step that ran passed; {len(skipped)} of {len(steps)} were skipped"
+    return "Every step passed"
 
 
-def check(done: bool, otherwise: str) -> None:
-    """Raises StepFailed unless it is done."""
-    if not done:
-        raise StepFailed(otherwise)
+def check(condition: bool, failure: str) -> None:
+    """Raises StepFailed unless the condition holds."""
+    if not condition:
+        raise StepFailed(failure)

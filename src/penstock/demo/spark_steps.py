@@ -6,7 +6,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Final
 
 from penstock.demo.shop import TOPICS, Scene, check
-from penstock.demo.steps import Step, judged
+from penstock.demo.steps import Step, audit_summary
 from penstock.demo.steps import usage as usage_here
 from penstock.format.constants import UNIQ_KEY
 
@@ -18,58 +18,57 @@ _SMALL: Final = {
     "spark.driver.memory": "1g",
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
 }
-"""A session that starts sooner, at the price of being slower with much data."""
+"""Starts the session sooner; slower on large data."""
 _TRIES: Final = 3
-_WORKER_LATE: Final = "Python worker failed to connect back"
+_WORKER_TIMEOUT: Final = "Python worker failed to connect back"
 _MORE: Final = 50
-"""Orders that are sold between two runs of the streaming query."""
+"""Orders sent between the two runs of the streaming query."""
 
 
 def stream(scene: Scene) -> str:
     from penstock.pipeline.session import start_session
 
-    scene.tell("starting Spark", 0, 3)
+    scene.progress("starting Spark", 0, 3)
     spark = scene.spark = start_session("penstock demo", "local[2]", _SMALL)
     scene.opened.callback(spark.stop)
-    scene.tell("streaming what there is", 1, 3)
-    first = _take(scene, spark)
+    scene.progress("streaming the existing messages", 1, 3)
+    first = _run_query(scene, spark)
     assert scene.shop is not None
     for sale in scene.shop.sell(scene.orders, _MORE):
         sale.result()
-    scene.tell("streaming what came since", 2, 3)
-    second = _take(scene, spark)
-    check(second >= 2 * _MORE, "the second run did not take what had come since the first")
+    scene.progress("streaming the new messages", 2, 3)
+    second = _run_query(scene, spark)
+    check(second >= 2 * _MORE, "the second run missed messages sent after the first")
     rows = spark.read.parquet(str(scene.folder / "table")).collect()
-    places = {(row.topic, row.queue_id, row.queue_offset) for row in rows}
-    check(len(rows) == len(places) == first + second, "a message is missing in the table, or is there twice")
+    positions = {(row.topic, row.queue_id, row.queue_offset) for row in rows}
+    check(len(rows) == len(positions) == first + second, "a message is missing in the table, or duplicated")
     lost = {key for topic in scene.ledger.acked.values() for key in topic} - {row.unique_key for row in rows}
-    check(not lost, f"{len(lost)} acknowledged messages did not come through the stream")
+    check(not lost, f"{len(lost)} acknowledged messages are missing in the stream")
     counted = Counter((row.topic, row.tags) for row in rows)
     scene.streamed = sorted((topic, tag, count) for (topic, tag), count in counted.items())
     scene.figures.update(first=first, second=second)
-    return f"{first:,} messages in the table, then {second:,} that had come since; each of them once"
+    return f"{first:,} messages in the table, then {second:,} new ones; each exactly once"
 
 
-def _take(scene: Scene, spark: SparkSession) -> int:
-    """Runs the query until it has taken what there is; how many messages that were.
+def _run_query(scene: Scene, spark: SparkSession) -> int:
+    """Runs the query until it has read all existing messages; returns their number.
 
-    On a machine that is very busy Spark may give up waiting for its Python worker, which is nothing against the query:
-    it goes on where its checkpoint says.
+    On a very busy machine Spark may time out waiting for its Python worker; the query then resumes from its checkpoint.
     """
     from pyspark.errors import StreamingQueryException
 
-    taken = 0
+    count = 0
     for tries_left in reversed(range(_TRIES)):
         query = _start(scene, spark)
         try:
             query.awaitTermination()
         except StreamingQueryException as error:
-            if _WORKER_LATE not in str(error) or not tries_left:
+            if _WORKER_TIMEOUT not in str(error) or not tries_left:
                 raise
-        taken += sum(int(progress["numInputRows"]) for progress in query.recentProgress)
+        count += sum(int(progress["numInputRows"]) for progress in query.recentProgress)
         if query.exception() is None:
             break
-    return taken
+    return count
 
 
 def _start(scene: Scene, spark: SparkSession) -> StreamingQuery:
@@ -95,10 +94,10 @@ def verify(scene: Scene) -> str:
     from penstock.pipeline.jobs.common import JobInput
     from penstock.pipeline.jobs.verify import verify as job
 
-    (found,) = job(scene.spark, JobInput(stores=(str(scene.store),))).values()
-    check(found.report is not None, found.problem)
-    assert found.report is not None
-    return judged(scene, found.report)
+    (result,) = job(scene.spark, JobInput(stores=(str(scene.store),))).values()
+    check(result.report is not None, result.problem)
+    assert result.report is not None
+    return audit_summary(scene, result.report)
 
 
 def usage(scene: Scene) -> str:
@@ -106,14 +105,14 @@ def usage(scene: Scene) -> str:
     from penstock.pipeline.jobs.usage import usage as job
 
     counted = job(scene.spark, JobInput(stores=(str(scene.store),)))
-    says = usage_here(scene)
+    summary = usage_here(scene)
     assert scene.usage is not None
-    check(counted.rows("topic") == scene.usage.rows("topic"), "Spark counts other than one process does")
-    return says
+    check(counted.rows("topic") == scene.usage.rows("topic"), "Spark and the in-process count differ")
+    return summary
 
 
 STREAM: Final = Step("stream", "A streaming query on Spark over the live broker's files", stream)
 LAST: Final = (
     Step("verify", "Check every record, unit and key of the store, on Spark", verify),
-    Step("usage", "Count who fills the disk, on Spark", usage),
+    Step("usage", "Measure disk usage, on Spark", usage),
 )

@@ -9,6 +9,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from typing import Final
 
+from penstock.units import format_size
+
 BARS: Final = 15
 """The maximum number of bars in a chart."""
 _WIDTH, _ROW, _LABEL = 860, 26, 300
@@ -63,7 +65,7 @@ def bars(title: str, rows: Sequence[tuple[str, int]]) -> str:
         label = name if len(name) <= 40 else f"{name[:39]}…"
         marks.append(f"<text x='{_LABEL - 8}' y='{y + 17}' text-anchor='end'>{escape(label)}</text>")
         marks.append(f"<rect x='{_LABEL}' y='{y + 4}' width='{width:.1f}' height='{_ROW - 8}' rx='2'/>")
-        marks.append(f"<text class='faint' x='{_LABEL + width + 6:.1f}' y='{y + 17}'>{units(size)}</text>")
+        marks.append(f"<text class='faint' x='{_LABEL + width + 6:.1f}' y='{y + 17}'>{format_size(size)}</text>")
     more = f"<p>and {len(rows) - BARS} more</p>" if len(rows) > BARS else ""
     return f"<h2>{escape(title)}</h2>{_svg(len(shown) * _ROW, marks)}{more}"
 
@@ -94,16 +96,6 @@ def lines(title: str, series: Mapping[str, Sequence[tuple[float, float]]], away:
     marks.append(f"<text class='faint' x='{_MARGIN - 6}' y='{_HEIGHT - 20}' text-anchor='end'>0</text>")
     marks.append(f"<text class='faint' x='{_WIDTH - _MARGIN}' y='{_HEIGHT - 6}' text-anchor='end'>{last:.1f} s</text>")
     return f"<h2>{escape(title)}</h2>{_svg(_HEIGHT, marks)}"
-
-
-def units(count: int) -> str:
-    """A number of bytes with a suitable unit."""
-    amount = float(count)
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if amount < 1024:
-            return f"{amount:.0f} {unit}" if unit == "B" else f"{amount:.1f} {unit}"
-        amount /= 1024
-    return f"{amount:.1f} TiB"
 
 
 def _svg(height: int, marks: Iterable[str]) -> str:

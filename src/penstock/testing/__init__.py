@@ -1,10 +1,10 @@
-"""A real broker for tests: its own store in a temporary folder, its own name server, free ports, up in a moment.
+"""A real broker for tests, started in a moment: a store in a temporary directory, a name server, free ports.
 
     with penstock.testing.broker(topics={"orders": 4}) as b:
         ...  # any RocketMQ client, with b.namesrv
 
-It is the broker of `penstock serve` with the profile `dev`, in a thread of this process. The pytest plugin gives it as
-the fixture `penstock_broker`; since every run of pytest loads that plugin, the broker is imported when it is asked for.
+It is the broker of `penstock serve` with the profile `dev`, in a thread of this process. The pytest plugin provides it
+as the fixture `penstock_broker`. Every pytest run loads that plugin, so the broker is imported lazily.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""A broker and a name server in a thread of this process, with an event loop of their own.
+"""A broker and a name server in a thread of this process, with their own event loop.
 
-Everything is real: the store's files, the sockets, the protocol. The folder goes at the end unless it was given. Two of
-them never meet. Used from any thread; `async with` waits for start and stop without blocking the caller's loop.
+Everything is real: the store's files, the sockets, the protocol. A temporary store is deleted at the end. Several
+brokers are independent. Use it from any thread; `async with` starts and stops without blocking the caller's loop.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ def broker(
 ) -> LocalBroker:
     """A broker for a `with` or an `async with`.
 
-    `topics` are made at the start: names, or names with their number of queues (else 4). `settings` are RocketMQ's, by
+    `topics` are created at the start: names, or names with their number of queues (default 4). `settings` have
     RocketMQ's names, as in `{"flushDiskType": "SYNC_FLUSH", "messageDelayLevel": "1s 2s"}`. A store at `store_path` is
-    opened, or made, and kept; without one it is in a temporary folder.
+    opened or created, and kept; by default the store is temporary.
     """
     return LocalBroker(topics, store_path=store_path, settings=settings)
 
 
 class LocalBroker:
-    """One broker with its name server. `namesrv` and `address` are `host:port`, and stay the same over a restart."""
+    """One broker with its name server. `namesrv` and `address` are `host:port`, and survive a restart."""
 
     def __init__(
         self,
@@ -64,11 +64,11 @@ class LocalBroker:
         self._broker: Broker | None = None
         self._name_server: NameServer | None = None
 
-    # -- where it is -----------------------------------------------------------------------------------------
+    # -- addresses and clients --
 
     @property
     def namesrv(self) -> str:
-        """The name server's address, which is all that a client needs."""
+        """The name server's address; clients need no other."""
         return f"{_HOST}:{self._ports[0]}"
 
     @property
@@ -78,32 +78,31 @@ class LocalBroker:
 
     @property
     def store_path(self) -> Path:
-        """The store's folder."""
+        """The store's directory. Raises PenstockError before the first start."""
         if self._path is None:
-            raise PenstockError("the broker has not been started, so it has no folder yet")
+            raise PenstockError("the broker has not been started, so it has no directory yet")
         return self._path
 
     def admin(self, config: ClientConfig | None = None) -> sync.Admin:
-        """An administrator's client, to be closed by who asked for it: `with b.admin() as admin: ...`.
+        """An admin client; the caller closes it: `with b.admin() as admin: ...`.
 
-        Where the broker wants an account or TLS, a `config` has to say so.
+        If the broker needs an account or TLS, pass a `config`.
         """
         return sync.Admin(config or self.namesrv)
 
     def settle(self) -> None:
-        """Returns when every message that was stored so far can be consumed, and found by its keys.
+        """Waits until all stored messages can be consumed and found by key.
 
-        That takes a broker a millisecond or two. A consumer that waits for messages needs none of this; a test that
-        looks once does.
+        That takes a millisecond or two. A consumer that waits for messages does not need it; a single read does.
         """
         if self._broker is None or self._thread is None:
             raise PenstockError("the broker is not running")
         self._broker.store.catch_up()
 
-    # -- running ---------------------------------------------------------------------------------------------
+    # -- start and stop --
 
     def start(self) -> Self:
-        """Serves from now on; the topics are there."""
+        """Starts serving, with the topics created. Does nothing if it is running."""
         if self._thread is not None:
             return self
         if self._path is None:
@@ -119,7 +118,7 @@ class LocalBroker:
         return self
 
     def stop(self) -> None:
-        """Stops cleanly; the store stays, and `start` serves it again at the same addresses."""
+        """Stops cleanly and keeps the store; `start` serves it again at the same addresses."""
         thread, self._thread = self._thread, None
         if thread is not None:
             try:
@@ -128,12 +127,12 @@ class LocalBroker:
                 thread.close()
 
     def restart(self) -> None:
-        """Stops and starts, as an operator would."""
+        """Stops and starts."""
         self.stop()
         self.start()
 
     def close(self) -> None:
-        """Stops, and removes the folder if it is a temporary one."""
+        """Stops, and deletes a temporary store."""
         try:
             self.stop()
         finally:
@@ -151,28 +150,28 @@ class LocalBroker:
     async def __aexit__(self, *error: object) -> None:
         await asyncio.to_thread(self.close)
 
-    # -- within its loop -------------------------------------------------------------------------------------
+    # -- in the loop thread --
 
     async def _serve(self, path: Path) -> None:
         settings = Settings.load(None, self._pairs, base=Settings.dev())
         broker_settings = BrokerSettings.of(settings)
         access = Access.of(broker_settings)
-        with contextlib.ExitStack() as opened:  # what is open is closed again if something goes wrong
+        with contextlib.ExitStack() as opened:  # closes everything if the start fails
             names, own = (opened.enter_context(contextlib.closing(bind(_HOST, port))) for port in self._ports)
             self._ports = [names.getsockname()[1], own.getsockname()[1]]
             settings = settings.with_changes(store_path_root_dir=path, broker_ip1=_HOST, listen_port=self._ports[1])
-            of_names = NamesrvSettings(
+            namesrv_settings = NamesrvSettings(
                 auto_create_topic_enable=broker_settings.auto_create_topic_enable,
                 tls={name: text for name, text in settings.broker.items() if name.startswith("tls.")},
             )
-            rule = LocalRule(of_names.register_broker_from)
-            server = NameServer(of_names, before=None if access is None else access.for_name_server(rule))
+            rule = LocalRule(namesrv_settings.register_broker_from)
+            server = NameServer(namesrv_settings, before=None if access is None else access.for_name_server(rule))
             store = opened.enter_context(contextlib.closing(MessageStore.open(path, settings)))
             broker = Broker(store, broker_settings, name_server=server, access=access)
             for topic, queues in self._topics.items():
                 if broker.state.topics.create_for_send_back(topic, queues) is None:
                     raise BadSettings(
-                        f"'{topic[:40]}' is no name for a topic; "
+                        f"not a valid topic name: '{topic[:40]}'; "
                         "it must have letters, digits, '%', '|', '_' and '-' only"
                     )
             await broker.start(_HOST, self._ports[1], own)
@@ -193,5 +192,5 @@ class LocalBroker:
 
 
 def _text(value: object) -> str:
-    """As a broker.conf has it."""
+    """The value as in a broker.conf."""
     return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,10 +1,10 @@
-"""The pytest plugin: fixtures that are a running broker.
+"""The pytest plugin: fixtures for a running broker.
 
     def test_orders(penstock_broker):
         producer = Producer("orders-service", penstock_broker.namesrv)
 
-`penstock_broker` is new for each test, with an empty store; `penstock_broker_session` is one for the whole run, for
-tests that use topics and groups of their own. Nothing of Penstock is imported before a test asks for one of them.
+`penstock_broker` is new for each test, with an empty store; `penstock_broker_session` is shared by the whole run, for
+tests with their own topics and groups. Penstock is imported only when a test uses one of them.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def penstock_broker() -> Iterator[LocalBroker]:
 
 @pytest.fixture(scope="session")
 def penstock_broker_session() -> Iterator[LocalBroker]:
-    """The same, one for the whole run."""
+    """The same, shared by the whole run."""
     from penstock.testing.local_broker import broker
 
     with broker() as running:

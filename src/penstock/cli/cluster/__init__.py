@@ -1,1 +1,1 @@
-"""The groups of verbs that talk to a running cluster: topic, group, message, offset, cluster."""
+"""The verb groups for a running cluster: topic, group, message, offset, cluster."""

@@ -1,7 +1,4 @@
-"""`penstock cluster replication`: who follows whom, and how far behind.
-
-The group `penstock cluster`: brokers and name servers that run.
-"""
+"""The group `penstock cluster`: brokers and name servers of a running cluster."""
 
 from __future__ import annotations
 
@@ -10,102 +7,11 @@ from typing import Annotated, Any
 
 import typer
 
-from penstock.cli.network import Broker, Call, Cluster, named, over_network
+from penstock.cli.network import IGNORED, Broker, Call, Cluster, named, over_network
 from penstock.cli.options import help_if_alone
-from penstock.cli.output import add_row, say, show, table, write, write_json
+from penstock.cli.output import add_row, show, table, write, write_json, write_note
 from penstock.errors import PenstockError
 from penstock.protocol.bodies.brokers import HaRuntimeInfo
-
-
-@over_network
-async def replication(call: Call, broker: Broker = None) -> None:
-    """Who follows whom: each master's slaves, how many bytes and seconds they are behind, and their last word.
-
-    Slaves that know why they do not follow say so. Brokers that do not answer are named and left out.
-
-    Examples:
-
-    \b
-      penstock cluster replication
-      penstock cluster replication -b 127.0.0.1:10911 --json
-    """
-    found: list[dict[str, Any]] = []
-    for name, broker_id, address in await _brokers(call, broker):
-        try:
-            told = await call.admin.cluster.replication(address)
-        except PenstockError as error:
-            say(f"{address} does not tell: {error}")
-            continue
-        found.append({"broker_name": name, "broker_id": broker_id, "address": address, **_row(told)})
-    if call.as_json:
-        write_json(found)
-        return
-    for each in found:
-        _show(each)
-
-
-async def _brokers(call: Call, broker: str | None) -> list[tuple[str, int, str]]:
-    if broker is not None:
-        return [("", 0, broker)]
-    info = await call.admin.cluster.info()
-    return [
-        (name, broker_id, address)
-        for name, data in sorted(info.broker_addr_table.items())
-        for broker_id, address in sorted(data.broker_addrs.items())
-    ]
-
-
-def _row(told: HaRuntimeInfo) -> dict[str, Any]:
-    """What `--json` shows of one broker."""
-    row: dict[str, Any] = {"role": told.broker_role, "log_end": told.master_commit_log_max_offset}
-    client = told.ha_client_runtime_info
-    if client is not None:
-        row["follows"] = client.master_addr
-        row["is_following"] = client.activated
-        row["last_received_ms"] = client.last_read_timestamp
-        row["problem"] = client.problem
-        return row
-    row["slaves"] = [
-        {
-            "address": slave.addr,
-            "acknowledged": slave.slave_ack_offset,
-            "behind_bytes": slave.diff,
-            "behind_seconds": slave.behind_seconds,
-            "last_acknowledged_ms": slave.last_ack_timestamp,
-            "is_available": slave.in_sync,
-        }
-        for slave in told.ha_connection_info
-    ]
-    return row
-
-
-def _show(row: dict[str, Any]) -> None:
-    title = f"{row['broker_name'] or 'broker'} {row['address']} ({row['role']}), log up to {row['log_end']}"
-    if "follows" in row:
-        state = "follows" if row["is_following"] else "does NOT follow"
-        write(f"{title}: {state} {row['follows'] or 'anybody: its master is not known'}\n")
-        if row["problem"]:
-            write(f"  {row['problem']}\n")
-        return
-    if not row["slaves"]:
-        write(f"{title}: no slave follows\n")
-        return
-    shown = table(
-        title,
-        "slave",
-        "acknowledged",
-        "behind bytes",
-        "seconds",
-        "last word",
-        right=("acknowledged", "behind bytes", "seconds"),
-    )
-    now = time.time_ns() // 1_000_000
-    for slave in row["slaves"]:
-        ago = f"{max(0, now - slave['last_acknowledged_ms']) / 1000:.1f} s ago"
-        behind = slave["behind_bytes"], f"{slave['behind_seconds']:.1f}"
-        add_row(shown, slave["address"], slave["acknowledged"], *behind, ago)
-    show(shown)
-
 
 app = typer.Typer(rich_markup_mode=None)
 _FIGURES = ("brokerVersionDesc", "putTps", "getTransferedTps", "msgPutTotalTodayNow", "msgGetTotalTodayNow")
@@ -117,7 +23,7 @@ Namespace = Annotated[str, named("--namespace", "-s", metavar="NAME", meaning="T
 
 @app.callback(invoke_without_command=True)
 def cluster(context: typer.Context) -> None:
-    """Brokers and name servers that run: who there is, how they are, how they are set.
+    """Brokers and name servers: state and settings.
 
     Examples:
 
@@ -131,12 +37,12 @@ def cluster(context: typer.Context) -> None:
 @over_network
 async def list_brokers(
     call: Call,
-    more: Annotated[bool, typer.Option("--more", "-m", "--moreStats", help="All figures, not only some.")] = False,
-    interval: Annotated[
-        int | None, named("--interval", "-i", metavar="SECONDS", meaning="As mqadmin has it; answers once here.")
-    ] = None,
+    more: Annotated[bool, typer.Option("--more", "-m", "--moreStats", help="All figures, not only a few.")] = False,
+    interval: Annotated[int | None, named("--interval", "-i", metavar="SECONDS", meaning=IGNORED)] = None,
 ) -> None:
-    """All brokers by cluster, with some of their figures; a broker that does not answer is listed without.
+    """List all brokers by cluster, with their main figures.
+
+    A broker that does not answer is listed without figures.
 
     Examples:
 
@@ -160,15 +66,15 @@ async def list_brokers(
         return
     shown = table("", "cluster", "broker", "id", "address", "version", "in/s", "out/s", right=("id", "in/s", "out/s"))
     for row in rows:
-        found = row["figures"]
-        rates = (found.get(name, "").split(" ")[0] for name in ("putTps", "getTransferedTps"))
+        figures = row["figures"]
+        rates = (figures.get(name, "").split(" ")[0] for name in ("putTps", "getTransferedTps"))
         add_row(
             shown,
             row["cluster"],
             row["broker_name"],
             row["broker_id"],
             row["address"],
-            found.get("brokerVersionDesc", "?"),
+            figures.get("brokerVersionDesc", "?"),
             *rates,
         )
     show(shown)
@@ -179,16 +85,16 @@ async def list_brokers(
 
 async def _figures(call: Call, address: str, more: bool) -> dict[str, str]:
     try:
-        found = await call.admin.cluster.runtime_info(address)
+        figures = await call.admin.cluster.runtime_info(address)
     except PenstockError as error:
-        say(f"no figures of {address}: {error}")
+        write_note(f"no figures of {address}: {error}")
         return {}
-    return found if more else {name: found[name] for name in _FIGURES if name in found}
+    return figures if more else {name: figures[name] for name in _FIGURES if name in figures}
 
 
 @over_network
 async def status(call: Call, broker: Broker = None, cluster: Cluster = None) -> None:
-    """All figures of a broker, of a cluster's masters, or of all masters, by RocketMQ's names.
+    """Print all figures of one broker, of a cluster's masters, or of all masters.
 
     Examples:
 
@@ -196,32 +102,119 @@ async def status(call: Call, broker: Broker = None, cluster: Cluster = None) -> 
       penstock cluster status -b 127.0.0.1:10911
       penstock cluster status --json
     """
-    found = {
-        each: await call.admin.cluster.runtime_info(each) for each in await call.admin.cluster.targets(cluster, broker)
-    }
-    _write_tables(call, found)
+    targets = await call.admin.cluster.targets(cluster, broker)
+    _write_tables(call, {each: await call.admin.cluster.runtime_info(each) for each in targets})
+
+
+@over_network
+async def replication(call: Call, broker: Broker = None) -> None:
+    """Replication state: each master's slaves, and how far they are behind.
+
+    In bytes and seconds, with the time of the last ack. A slave that does not follow reports why. Brokers that do not
+    answer are noted on stderr and skipped.
+
+    Examples:
+
+    \b
+      penstock cluster replication
+      penstock cluster replication -b 127.0.0.1:10911 --json
+    """
+    rows: list[dict[str, Any]] = []
+    for name, broker_id, address in await _brokers(call, broker):
+        try:
+            info = await call.admin.cluster.replication(address)
+        except PenstockError as error:
+            write_note(f"no replication state of {address}: {error}")
+            continue
+        rows.append({"broker_name": name, "broker_id": broker_id, "address": address, **_row(info)})
+    if call.as_json:
+        write_json(rows)
+        return
+    for row in rows:
+        _show(row)
+
+
+async def _brokers(call: Call, broker: str | None) -> list[tuple[str, int, str]]:
+    if broker is not None:
+        return [("", 0, broker)]
+    info = await call.admin.cluster.info()
+    return [
+        (name, broker_id, address)
+        for name, data in sorted(info.broker_addr_table.items())
+        for broker_id, address in sorted(data.broker_addrs.items())
+    ]
+
+
+def _row(info: HaRuntimeInfo) -> dict[str, Any]:
+    """The JSON of one broker."""
+    row: dict[str, Any] = {"role": info.broker_role, "log_end": info.master_commit_log_max_offset}
+    client = info.ha_client_runtime_info
+    if client is not None:
+        row["follows"] = client.master_addr
+        row["is_following"] = client.activated
+        row["last_received_ms"] = client.last_read_timestamp
+        row["problem"] = client.problem
+        return row
+    row["slaves"] = [
+        {
+            "address": slave.addr,
+            "acknowledged": slave.slave_ack_offset,
+            "behind_bytes": slave.diff,
+            "behind_seconds": slave.behind_seconds,
+            "last_acknowledged_ms": slave.last_ack_timestamp,
+            "is_available": slave.in_sync,
+        }
+        for slave in info.ha_connection_info
+    ]
+    return row
+
+
+def _show(row: dict[str, Any]) -> None:
+    title = f"{row['broker_name'] or 'broker'} {row['address']} ({row['role']}), log up to {row['log_end']}"
+    if "follows" in row:
+        state = "follows" if row["is_following"] else "does NOT follow"
+        write(f"{title}: {state} {row['follows'] or 'any master: it knows none'}\n")
+        if row["problem"]:
+            write(f"  {row['problem']}\n")
+        return
+    if not row["slaves"]:
+        write(f"{title}: no slaves\n")
+        return
+    shown = table(
+        title,
+        "slave",
+        "acknowledged",
+        "behind bytes",
+        "seconds",
+        "last ack",
+        right=("acknowledged", "behind bytes", "seconds"),
+    )
+    now = time.time_ns() // 1_000_000
+    for slave in row["slaves"]:
+        ago = f"{max(0, now - slave['last_acknowledged_ms']) / 1000:.1f} s ago"
+        behind = slave["behind_bytes"], f"{slave['behind_seconds']:.1f}"
+        add_row(shown, slave["address"], slave["acknowledged"], *behind, ago)
+    show(shown)
 
 
 @over_network
 async def config(call: Call, broker: Broker = None, cluster: Cluster = None) -> None:
-    """The settings of a broker, of a cluster's masters, or of all masters.
+    """Print the settings of one broker, of a cluster's masters, or of all masters.
 
     Examples:
 
     \b
       penstock cluster config -b 127.0.0.1:10911
     """
-    found = {
-        each: await call.admin.cluster.broker_config(each) for each in await call.admin.cluster.targets(cluster, broker)
-    }
-    _write_tables(call, found)
+    targets = await call.admin.cluster.targets(cluster, broker)
+    _write_tables(call, {each: await call.admin.cluster.broker_config(each) for each in targets})
 
 
-def _write_tables(call: Call, found: dict[str, dict[str, str]]) -> None:
+def _write_tables(call: Call, tables: dict[str, dict[str, str]]) -> None:
     if call.as_json:
-        write_json(found)
+        write_json(tables)
         return
-    for address, values in found.items():
+    for address, values in tables.items():
         shown = table(address, "name", "value")
         for name, value in sorted(values.items()):
             add_row(shown, name, value)
@@ -230,9 +223,9 @@ def _write_tables(call: Call, found: dict[str, dict[str, str]]) -> None:
 
 @over_network
 async def set_config(call: Call, key: Key, value: Value, broker: Broker = None, cluster: Cluster = None) -> None:
-    """Changes a setting of one broker, of a cluster's masters, or of all masters, while they run.
+    """Change a setting of one broker, of a cluster's masters, or of all masters.
 
-    Brokers decide which settings may be changed.
+    They keep running; each broker decides which settings may be changed.
 
     Examples:
 
@@ -242,7 +235,7 @@ async def set_config(call: Call, key: Key, value: Value, broker: Broker = None, 
     targets = await call.admin.cluster.targets(cluster, broker)
     for address in targets:
         await call.admin.cluster.update_broker_config(address, {key: value})
-    _write_done(call, targets, f"{key} is {value}")
+    _write_done(call, targets, f"set {key}={value}")
 
 
 def _write_done(call: Call, addresses: list[str], what: str) -> None:
@@ -254,7 +247,7 @@ def _write_done(call: Call, addresses: list[str], what: str) -> None:
 
 @over_network
 async def wipe_write_perm(call: Call, broker_name: BrokerName) -> None:
-    """Has producers leave a broker, as before it is taken down; all name servers are told.
+    """Remove a broker's write permission at all name servers, as before maintenance.
 
     Examples:
 
@@ -266,14 +259,14 @@ async def wipe_write_perm(call: Call, broker_name: BrokerName) -> None:
 
 @over_network
 async def add_write_perm(call: Call, broker_name: BrokerName) -> None:
-    """Has producers come back to a broker.
+    """Restore a broker's write permission at all name servers.
 
     Examples:
 
     \b
       penstock cluster add-write-perm -b broker-a
     """
-    _write_count(call, broker_name, await call.admin.cluster.add_write_perm(broker_name), "got back")
+    _write_count(call, broker_name, await call.admin.cluster.add_write_perm(broker_name), "regained")
 
 
 def _write_count(call: Call, broker_name: str, topics: int, what: str) -> None:
@@ -285,7 +278,7 @@ def _write_count(call: Call, broker_name: str, topics: int, what: str) -> None:
 
 @over_network
 async def namesrv_config(call: Call) -> None:
-    """The settings of each name server.
+    """Print the settings of each name server.
 
     Examples:
 
@@ -297,7 +290,7 @@ async def namesrv_config(call: Call) -> None:
 
 @over_network
 async def set_namesrv(call: Call, key: Key, value: Value) -> None:
-    """Changes a setting of all name servers, while they run.
+    """Change a setting of all name servers while they run.
 
     Examples:
 
@@ -305,28 +298,28 @@ async def set_namesrv(call: Call, key: Key, value: Value) -> None:
       penstock cluster set-namesrv -k autoCreateTopicEnable -v false
     """
     await call.admin.cluster.update_namesrv_config({key: value})
-    _write_done(call, call.config.name_servers, f"{key} is {value}")
+    _write_done(call, call.config.name_servers, f"set {key}={value}")
 
 
 @over_network
 async def kv(call: Call, namespace: Namespace) -> None:
-    """The texts that administrators keep at the name servers, by key.
+    """Print the key-value entries of a namespace at the name servers.
 
     Examples:
 
     \b
       penstock cluster kv -s ORDER_TOPIC_CONFIG
     """
-    found = await call.admin.cluster.list_kv(namespace)
+    entries = await call.admin.cluster.list_kv(namespace)
     if call.as_json:
-        write_json(found)
+        write_json(entries)
     else:
-        write("".join(f"{key} = {value}\n" for key, value in sorted(found.items())))
+        write("".join(f"{key} = {value}\n" for key, value in sorted(entries.items())))
 
 
 @over_network
 async def put_kv(call: Call, namespace: Namespace, key: Key, value: Value) -> None:
-    """Keeps a text at all name servers.
+    """Store a key-value entry at all name servers.
 
     Examples:
 
@@ -334,12 +327,12 @@ async def put_kv(call: Call, namespace: Namespace, key: Key, value: Value) -> No
       penstock cluster put-kv -s mine -k a -v 1
     """
     await call.admin.cluster.put_kv(namespace, key, value)
-    _write_done(call, call.config.name_servers, f"{namespace}/{key} is {value}")
+    _write_done(call, call.config.name_servers, f"set {namespace}/{key}={value}")
 
 
 @over_network
 async def delete_kv(call: Call, namespace: Namespace, key: Key) -> None:
-    """Has all name servers forget a text.
+    """Delete a key-value entry at all name servers.
 
     Examples:
 
@@ -347,7 +340,7 @@ async def delete_kv(call: Call, namespace: Namespace, key: Key) -> None:
       penstock cluster delete-kv -s mine -k a
     """
     await call.admin.cluster.delete_kv(namespace, key)
-    _write_done(call, call.config.name_servers, f"{namespace}/{key} is gone")
+    _write_done(call, call.config.name_servers, f"deleted {namespace}/{key}")
 
 
 for verb, function in {

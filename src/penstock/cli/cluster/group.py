@@ -1,7 +1,4 @@
-"""`penstock group update` and `delete`: how consumer groups are set.
-
-The group `penstock group`: consumer and producer groups of a running cluster.
-"""
+"""The group `penstock group`: consumer and producer groups of a running cluster."""
 
 from __future__ import annotations
 
@@ -10,117 +7,23 @@ from typing import Annotated, Any
 import msgspec
 import typer
 
-from penstock.cli.network import Broker, Call, Cluster, Group, MaybeTopic, Truth, named, over_network, told
+from penstock.cli.network import IGNORED, Broker, Call, Cluster, Group, MaybeTopic, Truth, boolean, named, over_network
 from penstock.cli.options import help_if_alone
-from penstock.cli.output import add_row, moment, say, show, table, write, write_json
+from penstock.cli.output import add_row, show, table, write, write_json, write_note
 from penstock.client.admin.groups import GroupProgress
 from penstock.errors import BadSettings, Refused
 from penstock.format.config_tables import SubscriptionGroup
 from penstock.protocol.bodies.clients import ClientConnection
 from penstock.protocol.codes import ResponseCode
 from penstock.protocol.versions import version_name
-
-
-@over_network
-async def update(
-    call: Call,
-    group: Group,
-    cluster: Cluster = None,
-    broker: Broker = None,
-    consume_enable: Annotated[
-        Truth | None, told("--consume-enable", "-s", "--consumeEnable", meaning="May consume.")
-    ] = None,
-    from_min: Annotated[
-        Truth | None,
-        told("--consume-from-min-enable", "-m", "--consumeFromMinEnable", meaning="May begin at the first offset."),
-    ] = None,
-    broadcast: Annotated[
-        Truth | None, told("--consume-broadcast-enable", "-d", "--consumeBroadcastEnable", meaning="May broadcast.")
-    ] = None,
-    retry_queues: Annotated[
-        int | None, named("--retry-queues", "-q", "--retryQueueNums", metavar="N", meaning="Queues of its retry topic.")
-    ] = None,
-    retries: Annotated[
-        int | None,
-        named("--retries", "-r", "--retryMaxTimes", metavar="N", meaning="Retries before a message is a dead letter."),
-    ] = None,
-    broker_id: Annotated[
-        int | None, named("--broker-id", "-i", "--brokerId", metavar="N", meaning="The broker id to consume from.")
-    ] = None,
-    when_slow: Annotated[
-        int | None,
-        named(
-            "--when-slow",
-            "-w",
-            "--whichBrokerWhenConsumeSlowly",
-            metavar="N",
-            meaning="The broker id for who lags far behind.",
-        ),
-    ] = None,
-    notify: Annotated[
-        Truth | None,
-        told("--notify", "-a", "--notifyConsumerIdsChanged", meaning="Consumers hear of each other at once."),
-    ] = None,
-) -> None:
-    """Makes a consumer group, or changes one; what is not given stays as it is.
-
-    Examples:
-
-    \b
-      penstock group update -g warehouse --retries 3
-      penstock group update -g warehouse --consume-enable false
-    """
-    known = (await call.admin.groups.configs(cluster=cluster, broker=broker)).get(group, SubscriptionGroup(name=group))
-    asked = {
-        "consume_enable": consume_enable,
-        "consume_from_min_enable": from_min,
-        "consume_broadcast_enable": broadcast,
-        "retry_queue_nums": retry_queues,
-        "retry_max_times": retries,
-        "broker_id": broker_id,
-        "which_broker_when_consume_slowly": when_slow,
-        "notify_consumer_ids_changed_enable": notify,
-    }
-    given = {name: value for name, value in asked.items() if value is not None}
-    plain = {name: bool(value) if isinstance(value, Truth) else value for name, value in given.items()}
-    changed = msgspec.structs.replace(known, **plain)
-    targets = await call.admin.groups.update(changed, cluster=cluster, broker=broker)
-    if call.as_json:
-        write_json({"group": changed.to_json(), "brokers": targets})
-    else:
-        write(f"group {group} is set at {' '.join(targets)}\n")
-
-
-@over_network
-async def delete(
-    call: Call,
-    group: Group,
-    cluster: Cluster = None,
-    broker: Broker = None,
-    remove_offset: Annotated[
-        Truth, told("--remove-offset", "-r", "--removeOffset", meaning="Its offsets, too.")
-    ] = Truth.FALSE,
-) -> None:
-    """Deletes a consumer group, with its topics for retries and dead letters unless one broker is named.
-
-    Examples:
-
-    \b
-      penstock group delete -g warehouse --remove-offset true
-    """
-    targets = await call.admin.groups.delete(group, remove_offset=bool(remove_offset), cluster=cluster, broker=broker)
-    if call.as_json:
-        write_json({"group": group, "brokers": targets})
-    else:
-        write(f"group {group} is deleted at {' '.join(targets)}\n")
-
+from penstock.units import format_time
 
 app = typer.Typer(rich_markup_mode=None)
 
 
 @app.callback(invoke_without_command=True)
 def group(context: typer.Context) -> None:
-    """Groups of a running cluster: how far they have come, who is in them, how they are set.
+    """Consumer groups: lag, members, settings.
 
     Examples:
 
@@ -133,19 +36,19 @@ def group(context: typer.Context) -> None:
 
 @over_network
 async def list_groups(call: Call, cluster: Cluster = None, broker: Broker = None) -> None:
-    """All consumer groups, and how they are set.
+    """List all consumer groups with their settings.
 
     Examples:
 
     \b
       penstock group list
     """
-    found = await call.admin.groups.configs(cluster=cluster, broker=broker)
+    configs = await call.admin.groups.configs(cluster=cluster, broker=broker)
     if call.as_json:
-        write_json([each.to_json() for each in found.values()])
+        write_json([each.to_json() for each in configs.values()])
         return
-    shown = table("", "group", "consumes", "broadcast", "retry queues", "retries", right=("retry queues", "retries"))
-    for each in found.values():
+    shown = table("", "group", "enabled", "broadcast", "retry queues", "retries", right=("retry queues", "retries"))
+    for each in configs.values():
         add_row(
             shown,
             each.name,
@@ -161,16 +64,16 @@ async def list_groups(call: Call, cluster: Cluster = None, broker: Broker = None
 async def progress(
     call: Call,
     group: Annotated[
-        str | None, named("--group", "-g", "--groupName", metavar="G", meaning="The group; all groups unless given.")
+        str | None, named("--group", "-g", "--groupName", metavar="G", meaning="The group; default: all groups.")
     ] = None,
     topic: MaybeTopic = None,
     client_ip: Annotated[
-        Truth, told("--clients", "-s", "--showClientIP", meaning="Which client has each queue.")
+        Truth, boolean("--clients", "-s", "--showClientIP", meaning="Show the client that owns each queue.")
     ] = Truth.FALSE,
 ) -> None:
-    """How far a group has come in each queue, and how many messages it has yet to consume.
+    """Offsets and lag of a group in each queue.
 
-    Without a group: the lag of every group, and how many consumers it has.
+    Without a group: lag and number of consumers of every group.
 
     Examples:
 
@@ -181,14 +84,14 @@ async def progress(
     if group is None:
         await _all_progress(call)
         return
-    found = await call.admin.groups.progress(group, topic)
-    if not found.queues:  # a lag of 0 would be good news, and may be a name that is misspelt
+    progress = await call.admin.groups.progress(group, topic)
+    if not progress.queues:  # a lag of 0 would look fine, but the name may be a typo
         if group not in await call.admin.groups.configs():
-            raise BadSettings(f"no broker knows a group '{group}'; `penstock group list` has those that there are")
-        say(f"group {group} has consumed nothing{f' of topic {topic}' if topic else ''} yet.")
+            raise BadSettings(f"no broker knows group '{group}'; see `penstock group list`")
+        write_note(f"group {group} has consumed nothing{f' of topic {topic}' if topic else ''} yet.")
     owners = await _owners(call, group) if client_ip else {}
     if call.as_json:
-        write_json(_progress_json(found, owners))
+        write_json(_progress_json(progress, owners))
         return
     shown = table(
         "",
@@ -202,35 +105,35 @@ async def progress(
         *(["client"] if client_ip else []),
         right=("queue", "broker offset", "consumer offset", "lag"),
     )
-    for each in found.queues:
-        at = [each.broker_offset, each.consumer_offset, each.lag, moment(each.last_timestamp)]
+    for each in progress.queues:
+        at = [each.broker_offset, each.consumer_offset, each.lag, format_time(each.last_timestamp)]
         client = [owners.get(each.queue, "")] if client_ip else []
         add_row(shown, each.queue.topic, each.queue.broker_name, each.queue.queue_id, *at, *client)
-    show(shown, f"lag {found.lag}, {found.consume_tps:.2f} messages a second")
+    show(shown, f"lag {progress.lag}, {progress.consume_tps:.2f} messages per second")
 
 
 async def _owners(call: Call, group: str) -> dict[Any, str]:
-    """Which client has which queue, as the clients say."""
+    """The client that owns each queue, as the clients report."""
     try:
         clients = (await call.admin.groups.connections(group)).connection_set
     except Refused:
         return {}
-    found = {}
+    owners = {}
     for client in clients:
         try:
             info = await call.admin.groups.running_info(group, client.client_id)
         except Refused as error:
-            say(f"{client.client_id} does not say what it has: {error}")
+            write_note(f"no queues of {client.client_id}: {error}")
             continue
-        found.update(dict.fromkeys(info.mq_table, client.client_id))
-    return found
+        owners.update(dict.fromkeys(info.mq_table, client.client_id))
+    return owners
 
 
-def _progress_json(found: GroupProgress, owners: dict[Any, str]) -> dict[str, Any]:
+def _progress_json(progress: GroupProgress, owners: dict[Any, str]) -> dict[str, Any]:
     return {
-        "group": found.group,
-        "lag": found.lag,
-        "consume_tps": found.consume_tps,
+        "group": progress.group,
+        "lag": progress.lag,
+        "consume_tps": progress.consume_tps,
         "queues": [
             {
                 "topic": each.queue.topic,
@@ -242,7 +145,7 @@ def _progress_json(found: GroupProgress, owners: dict[Any, str]) -> dict[str, An
                 "last_timestamp": each.last_timestamp,
                 **({"client_id": owners.get(each.queue, "")} if owners else {}),
             }
-            for each in found.queues
+            for each in progress.queues
         ],
     }
 
@@ -250,18 +153,18 @@ def _progress_json(found: GroupProgress, owners: dict[Any, str]) -> dict[str, An
 async def _all_progress(call: Call) -> None:
     rows = []
     for name in await call.admin.groups.configs():
-        found = await call.admin.groups.progress(name)
+        progress = await call.admin.groups.progress(name)
         try:
             clients = len((await call.admin.groups.connections(name)).connection_set)
         except Refused as error:
             if error.code != ResponseCode.CONSUMER_NOT_ONLINE:
                 raise
             clients = 0
-        rows.append({"group": name, "clients": clients, "lag": found.lag, "consume_tps": found.consume_tps})
+        rows.append({"group": name, "clients": clients, "lag": progress.lag, "consume_tps": progress.consume_tps})
     if call.as_json:
         write_json(rows)
         return
-    shown = table("", "group", "clients", "lag", "a second", right=("clients", "lag", "a second"))
+    shown = table("", "group", "clients", "lag", "per second", right=("clients", "lag", "per second"))
     for row in rows:
         add_row(shown, row["group"], row["clients"], row["lag"], f"{row['consume_tps']:.2f}")
     show(shown)
@@ -269,7 +172,7 @@ async def _all_progress(call: Call) -> None:
 
 @over_network
 async def connections(call: Call, group: Group, broker: Broker = None) -> None:
-    """The consumers of a group that are connected, and what they subscribe to.
+    """Connected consumers of a group, and their subscriptions.
 
     Examples:
 
@@ -292,10 +195,15 @@ async def connections(call: Call, group: Group, broker: Broker = None) -> None:
             }
         )
         return
-    wanted = table("", "topic", "expression")
+    model = f"{found.message_model.value}, {found.consume_from_where.value}"
+    subscriptions = table("", "topic", "expression")
     for each in found.subscription_table.values():
-        add_row(wanted, each.topic, each.sub_string)
-    show(_client_table(found.connection_set), wanted, f"{found.message_model.value}, {found.consume_from_where.value}")
+        add_row(subscriptions, each.topic, each.sub_string)
+    show(
+        _client_table(found.connection_set),
+        subscriptions,
+        model,
+    )
 
 
 @over_network
@@ -304,7 +212,7 @@ async def producers(
     group: Annotated[str, named("--group", "-g", "--producerGroup", metavar="G", meaning="The producer group.")],
     topic: MaybeTopic = None,
 ) -> None:
-    """The producers of a group that are connected.
+    """Connected producers of a group.
 
     Examples:
 
@@ -339,12 +247,12 @@ async def status(
     call: Call,
     group: Group,
     client: Annotated[
-        str | None, named("--client", "-i", "--clientId", metavar="ID", meaning="Only this client; all unless given.")
+        str | None, named("--client", "-i", "--clientId", metavar="ID", meaning="Only this client; default: all.")
     ] = None,
     broker: Broker = None,
-    jstack: Annotated[bool, typer.Option("--jstack", "-s", help="As mqadmin has it; ours have none to show.")] = False,
+    jstack: Annotated[bool, typer.Option("--jstack", "-s", help=IGNORED)] = False,
 ) -> None:
-    """What each consumer of a group says about itself: its queues, and what it has in hand of them.
+    """Queues and prefetched messages of each consumer of a group.
 
     Examples:
 
@@ -377,9 +285,9 @@ async def status(
             "broker",
             "queue",
             "committed",
-            "in hand",
+            "prefetched",
             "last consumed",
-            right=("queue", "committed", "in hand"),
+            right=("queue", "committed", "prefetched"),
         )
         for queue, held in sorted(info.mq_table.items()):
             add_row(
@@ -389,9 +297,112 @@ async def status(
                 queue.queue_id,
                 held.commit_offset,
                 held.cached_msg_count,
-                moment(held.last_consume_timestamp),
+                format_time(held.last_consume_timestamp),
             )
         show(shown)
+
+
+@over_network
+async def update(
+    call: Call,
+    group: Group,
+    cluster: Cluster = None,
+    broker: Broker = None,
+    consume_enable: Annotated[
+        Truth | None, boolean("--consume-enable", "-s", "--consumeEnable", meaning="May consume.")
+    ] = None,
+    from_min: Annotated[
+        Truth | None,
+        boolean(
+            "--consume-from-min-enable",
+            "-m",
+            "--consumeFromMinEnable",
+            meaning="May start at the minimum.",
+        ),
+    ] = None,
+    broadcast: Annotated[
+        Truth | None,
+        boolean("--consume-broadcast-enable", "-d", "--consumeBroadcastEnable", meaning="May broadcast."),
+    ] = None,
+    retry_queues: Annotated[
+        int | None,
+        named("--retry-queues", "-q", "--retryQueueNums", metavar="N", meaning="Queues of its retry topic."),
+    ] = None,
+    retries: Annotated[
+        int | None,
+        named("--retries", "-r", "--retryMaxTimes", metavar="N", meaning="Retries before a dead letter."),
+    ] = None,
+    broker_id: Annotated[
+        int | None, named("--broker-id", "-i", "--brokerId", metavar="N", meaning="The broker id to consume from.")
+    ] = None,
+    when_slow: Annotated[
+        int | None,
+        named(
+            "--when-slow",
+            "-w",
+            "--whichBrokerWhenConsumeSlowly",
+            metavar="N",
+            meaning="The broker id for consumers that lag far behind.",
+        ),
+    ] = None,
+    notify: Annotated[
+        Truth | None,
+        boolean("--notify", "-a", "--notifyConsumerIdsChanged", meaning="Notify members of changes at once."),
+    ] = None,
+) -> None:
+    """Create a consumer group, or change the given settings of one.
+
+    Examples:
+
+    \b
+      penstock group update -g warehouse --retries 3
+      penstock group update -g warehouse --consume-enable false
+    """
+    known = (await call.admin.groups.configs(cluster=cluster, broker=broker)).get(group, SubscriptionGroup(name=group))
+    options = {
+        "consume_enable": consume_enable,
+        "consume_from_min_enable": from_min,
+        "consume_broadcast_enable": broadcast,
+        "retry_queue_nums": retry_queues,
+        "retry_max_times": retries,
+        "broker_id": broker_id,
+        "which_broker_when_consume_slowly": when_slow,
+        "notify_consumer_ids_changed_enable": notify,
+    }
+    given = {name: value for name, value in options.items() if value is not None}
+    changes = {name: bool(value) if isinstance(value, Truth) else value for name, value in given.items()}
+    changed = msgspec.structs.replace(known, **changes)
+    targets = await call.admin.groups.update(changed, cluster=cluster, broker=broker)
+    if call.as_json:
+        write_json({"group": changed.to_json(), "brokers": targets})
+    else:
+        write(f"updated group {group} at {' '.join(targets)}\n")
+
+
+@over_network
+async def delete(
+    call: Call,
+    group: Group,
+    cluster: Cluster = None,
+    broker: Broker = None,
+    remove_offset: Annotated[
+        Truth, boolean("--remove-offset", "-r", "--removeOffset", meaning="Delete its offsets, too.")
+    ] = Truth.FALSE,
+) -> None:
+    """Delete a consumer group.
+
+    Its retry and dead-letter topics are deleted, too, unless --broker is given.
+
+    Examples:
+
+    \b
+      penstock group delete -g warehouse --remove-offset true
+    """
+    targets = await call.admin.groups.delete(group, remove_offset=bool(remove_offset), cluster=cluster, broker=broker)
+    if call.as_json:
+        write_json({"group": group, "brokers": targets})
+    else:
+        write(f"deleted group {group} at {' '.join(targets)}\n")
 
 
 for verb, function in {
@@ -404,6 +415,4 @@ for verb, function in {
     "delete": delete,
 }.items():
     app.command(verb)(function)
-
-
 app.command("create", hidden=True)(update)

@@ -1,9 +1,4 @@
-"""`penstock message consume`, `print` and `print-queue`: messages of a topic, queue by queue. No group notices.
-
-`penstock message by-id`, `by-key`, `by-unique-key` and `at`: single messages.
-
-The group `penstock message`: messages of a running cluster.
-"""
+"""The group `penstock message`: sends, prints and finds messages of a running cluster. No group's offsets change."""
 
 from __future__ import annotations
 
@@ -13,9 +8,20 @@ from typing import Annotated, TypeAlias
 import msgspec
 import typer
 
-from penstock.cli.network import Call, MaybeTopic, Topic, Truth, moment_of, named, over_network, say_if_new, told
+from penstock.cli.network import (
+    IGNORED,
+    Call,
+    MaybeTopic,
+    Topic,
+    Truth,
+    boolean,
+    named,
+    note_if_missing,
+    over_network,
+    parse_moment,
+)
 from penstock.cli.options import LONG_MAX, NoBody, help_if_alone
-from penstock.cli.output import add_row, message_line, message_object, say, show, table, write, write_json
+from penstock.cli.output import add_row, message_line, message_object, show, table, write, write_json, write_note
 from penstock.client.fetch import PullStatus
 from penstock.client.message import Message, ReceivedMessage
 from penstock.client.producer import Producer
@@ -23,17 +29,92 @@ from penstock.errors import BadRequest
 from penstock.protocol.bodies.queues import MessageQueue
 from penstock.protocol.subscription import EVERYTHING
 
+app = typer.Typer(rich_markup_mode=None)
+_PRODUCER = "TOOLS_PRODUCER"
+
+
+@app.callback(invoke_without_command=True)
+def message(context: typer.Context) -> None:
+    """Messages: send, print, find.
+
+    Examples:
+
+    \b
+      penstock message send -t orders -p 'two shirts' -k order_1
+      penstock message by-key -t orders -k order_1
+    """
+    help_if_alone(context)
+
+
+@over_network
+async def send(
+    call: Call,
+    topic: Topic,
+    body: Annotated[str, named("--body", "-p", metavar="TEXT", meaning="The body, as UTF-8.")],
+    keys: Annotated[
+        str, named("--keys", "-k", "--key", metavar="KEYS", meaning="Keys to find it by, separated by spaces.")
+    ] = "",
+    tags: Annotated[str, named("--tags", "-c", metavar="TAG", meaning="Its tag.")] = "",
+    broker_name: Annotated[
+        str | None, named("--broker-name", "-b", "--broker", metavar="NAME", meaning="The broker to send it to.")
+    ] = None,
+    queue_id: Annotated[
+        int | None, named("--queue", "-i", "--qid", metavar="N", meaning="The queue to send it to.")
+    ] = None,
+    sharding_key: Annotated[str, named("--sharding-key", metavar="KEY", meaning="Chooses its queue by this key.")] = "",
+    delay_level: Annotated[int, named("--delay", metavar="LEVEL", meaning="Its delay level.")] = 0,
+    trace: Annotated[Truth, boolean("--trace", "-m", "--msgTraceEnable", meaning=IGNORED)] = Truth.FALSE,
+) -> None:
+    """Send one message.
+
+    Examples:
+
+    \b
+      penstock message send -t orders -p 'two shirts' --keys order_1 --tags paid
+    """
+    outgoing = Message(topic, body.encode(), tags=tags, keys=keys, sharding_key=sharding_key, delay_level=delay_level)
+    async with Producer(_PRODUCER, call.config) as producer:
+        queue = None
+        if broker_name is not None or queue_id is not None:
+            queues = [
+                each
+                for each in await producer.queues(topic)
+                if broker_name in (None, each.broker_name) and queue_id in (None, each.queue_id)
+            ]
+            if not queues:
+                raise typer.BadParameter(f"topic {topic} has no such queue; see `penstock topic status`")
+            queue = queues[0]
+        result = await producer.send(outgoing, queue=queue)
+    if call.as_json:
+        write_json(
+            {
+                "status": result.status.value,
+                "msg_id": result.msg_id,
+                "offset_msg_id": result.offset_msg_id,
+                "broker_name": result.queue.broker_name,
+                "queue_id": result.queue.queue_id,
+                "queue_offset": result.queue_offset,
+            }
+        )
+        return
+    shown = table("", "status", "broker", "queue", "offset", "id", right=("queue", "offset"))
+    add_row(shown, result.status, result.queue.broker_name, result.queue.queue_id, result.queue_offset, result.msg_id)
+    show(shown)
+
+
+# -- printing --
+
 BrokerName: TypeAlias = Annotated[
     str, named("--broker-name", "-b", "--brokerName", metavar="NAME", meaning="The queue's broker.")
 ]
 QueueId: TypeAlias = Annotated[int, named("--queue", "-i", "--queueId", metavar="N", meaning="The queue's id.")]
 Begin: TypeAlias = Annotated[
     int | None,
-    named("--begin", "-b", "--beginTimestamp", metavar="TIME", meaning="Stored from this time on.", parser=moment_of),
+    named("--begin", "-b", "--beginTimestamp", metavar="TIME", meaning="Stored at or after.", parser=parse_moment),
 ]
 End: TypeAlias = Annotated[
     int | None,
-    named("--end", "-e", "--endTimestamp", metavar="TIME", meaning="Stored up to this time.", parser=moment_of),
+    named("--end", "-e", "--endTimestamp", metavar="TIME", meaning="Stored at or before.", parser=parse_moment),
 ]
 Tags: TypeAlias = Annotated[
     str,
@@ -41,41 +122,41 @@ Tags: TypeAlias = Annotated[
 ]
 Charset: TypeAlias = Annotated[
     str | None,
-    named("--charset", "-c", "--charsetName", metavar="NAME", meaning="As mqadmin has it; text is taken for UTF-8."),
+    named("--charset", "-c", "--charsetName", metavar="NAME", meaning=IGNORED),
 ]
-WithBody: TypeAlias = Annotated[Truth, told("--body", "-d", "--printBody", meaning="With bodies; true unless given.")]
+WithBody: TypeAlias = Annotated[Truth, boolean("--body", "-d", "--printBody", meaning="Print bodies; default: true.")]
 
 
 def write_messages(call: Call, messages: list[ReceivedMessage], *, body: bool = True) -> None:
     for each in messages:
         if call.as_json:
-            place = {"broker_name": each.broker_name} if each.broker_name else {}
-            write_json({**message_object(each.record, each.record.tags_code, body=body), **place})
+            broker = {"broker_name": each.broker_name} if each.broker_name else {}
+            write_json({**message_object(each.record, each.record.tags_code, body=body), **broker})
             continue
         record = each.record
         try:
             record = msgspec.structs.replace(record, body=each.body)
         except BadRequest as error:
-            say(f"the body of {each.msg_id} is shown as it is stored: {error}")
+            write_note(f"printing the body of {each.msg_id} as stored: {error}")
         write(f"{message_line(record, body=body)}  id {each.msg_id}\n")
 
 
 async def queues_of(call: Call, topic: str, broker_name: str | None, queue_id: int | None) -> list[MessageQueue]:
-    await say_if_new(call, topic)
+    await note_if_missing(call, topic)
     found = [
         queue
         for queue in await call.admin.offsets.queues(topic)
         if broker_name in (None, queue.broker_name) and queue_id in (None, queue.queue_id)
     ]
     if not found:
-        raise typer.BadParameter(f"topic {topic} has no such queue; see those it has with `penstock topic status`")
+        raise typer.BadParameter(f"topic {topic} has no such queue; see `penstock topic status`")
     return found
 
 
 async def _between(
     call: Call, queue: MessageQueue, begin: int | None, end: int | None, first: int | None, tags: str
 ) -> AsyncIterator[list[ReceivedMessage]]:
-    """The messages of a queue that were stored between two times, page by page, up to where it ends now."""
+    """The messages of a queue stored between two times, page by page, up to its current end."""
     offsets = call.admin.offsets
     last = await offsets.max_offset(queue)
     at = first or 0
@@ -108,16 +189,21 @@ async def consume(
     queue_id: Annotated[
         int | None, named("--queue", "-i", "--queueId", metavar="N", meaning="Only queues with this id.")
     ] = None,
-    offset: Annotated[int | None, named("--offset", "-o", metavar="N", meaning="From this queue offset on.")] = None,
+    offset: Annotated[int | None, named("--offset", "-o", metavar="N", meaning="Start at this queue offset.")] = None,
     begin: Annotated[
         int | None,
         named(
-            "--begin", "-s", "--beginTimestamp", metavar="TIME", meaning="Stored from this time on.", parser=moment_of
+            "--begin",
+            "-s",
+            "--beginTimestamp",
+            metavar="TIME",
+            meaning="Stored at or after.",
+            parser=parse_moment,
         ),
     ] = None,
     end: End = None,
-    most: Annotated[
-        int, named("--max", "-c", "--MessageNumber", metavar="N", meaning="At most so many messages.")
+    max_messages: Annotated[
+        int, named("--max", "-c", "--MessageNumber", metavar="N", meaning="At most N messages.")
     ] = 128,
     group: Annotated[
         str | None,
@@ -126,12 +212,12 @@ async def consume(
             "-g",
             "--consumerGroup",
             metavar="G",
-            meaning="As mqadmin has it; no group's offsets are touched.",
+            meaning=IGNORED,
         ),
     ] = None,
     no_body: NoBody = False,
 ) -> None:
-    """Looks at messages of a topic, queue by queue; no group notices.
+    """Print messages of a topic without touching any group's offsets.
 
     Examples:
 
@@ -139,7 +225,7 @@ async def consume(
       penstock message consume -t orders --max 10
       penstock message consume -t orders -b broker-a -i 0 -o 100 --json
     """
-    left = most
+    left = max_messages
     for queue in await queues_of(call, topic, broker_name, queue_id):
         async for page in _between(call, queue, begin, end, offset, EVERYTHING):
             write_messages(call, page[:left], body=not no_body)
@@ -158,7 +244,7 @@ async def print_topic(
     body: WithBody = Truth.TRUE,
     charset: Charset = None,
 ) -> None:
-    """All messages of a topic, queue by queue, between two times.
+    """Print all messages of a topic, queue by queue.
 
     Examples:
 
@@ -181,14 +267,14 @@ async def print_queue(
     tags: Tags = EVERYTHING,
     begin: Begin = None,
     end: End = None,
-    messages: Annotated[Truth, told("--print", "-p", meaning="Show the messages; true unless given.")] = Truth.TRUE,
+    messages: Annotated[Truth, boolean("--print", "-p", meaning="Print the messages; default: true.")] = Truth.TRUE,
     body: WithBody = Truth.TRUE,
     by_tag: Annotated[
-        Truth, told("--by-tag", "-f", "--calculate", meaning="How many there are of each tag.")
+        Truth, boolean("--by-tag", "-f", "--calculate", meaning="Count the messages of each tag.")
     ] = Truth.FALSE,
     charset: Charset = None,
 ) -> None:
-    """The messages of one queue between two times, and how many there are of each tag.
+    """Print the messages of one queue, and counts by tag.
 
     Examples:
 
@@ -213,19 +299,21 @@ async def print_queue(
     show(shown)
 
 
+# -- finding --
+
 ConsumingGroup: TypeAlias = Annotated[
     str | None,
-    named("--group", "-g", "--consumerGroup", metavar="G", meaning="Has a consumer of this group consume it."),
+    named("--group", "-g", "--consumerGroup", metavar="G", meaning="Have a consumer of this group consume it."),
 ]
 ConsumingClient: TypeAlias = Annotated[
-    str | None, named("--client", "-d", "--clientId", metavar="ID", meaning="Which consumer.")
+    str | None, named("--client", "-d", "--clientId", metavar="ID", meaning="The consumer's client id.")
 ]
 
 
 async def _write_or_consume(
     call: Call, found: list[ReceivedMessage], group: str | None, client: str | None, *, body: bool
 ) -> None:
-    """Shows messages, or has one consumer consume them and shows what came of it."""
+    """Prints messages, or has one consumer consume them and prints the results."""
     if group is None or client is None:
         write_messages(call, found, body=body)
         return
@@ -241,19 +329,20 @@ async def _write_or_consume(
 @over_network
 async def by_id(
     call: Call,
-    msg_id: Annotated[str, named("--id", "-i", "--msgId", metavar="ID", meaning="An id, or several with commas.")],
+    msg_id: Annotated[str, named("--id", "-i", "--msgId", metavar="ID", meaning="One or more ids, with commas.")],
     topic: MaybeTopic = None,
     group: ConsumingGroup = None,
     client: ConsumingClient = None,
     no_body: NoBody = False,
     resend: Annotated[
-        Truth, told("--resend", "-s", "--sendMessage", meaning="As mqadmin has it; it is refused.")
+        Truth, boolean("--resend", "-s", "--sendMessage", meaning="Not supported; rejected.")
     ] = Truth.FALSE,
     unit: Annotated[
-        str | None, named("--unit", "-u", "--unitName", metavar="NAME", meaning="As mqadmin has it; changes nothing.")
+        str | None,
+        named("--unit", "-u", "--unitName", metavar="NAME", meaning=IGNORED),
     ] = None,
 ) -> None:
-    """The message with an id: the broker's, or, with a topic, the producer's.
+    """Find a message by the broker's id or, with --topic, the producer's id.
 
     Examples:
 
@@ -262,11 +351,11 @@ async def by_id(
       penstock message by-id -i 7F000001270F4A3D9C7B4D0C5A3B0000 -t orders
     """
     if resend:
-        raise typer.BadParameter("messages are not sent again from here; send one with `penstock message send`")
+        raise typer.BadParameter("--resend is not supported; send a message with `penstock message send`")
     for each in filter(None, (piece.strip() for piece in msg_id.split(","))):
         found = await call.admin.messages.by_id(each, topic)
         if not found:
-            say(f"there is no message {each}.")
+            write_note(f"there is no message {each}.")
         await _write_or_consume(call, found, group, client, body=not no_body)
 
 
@@ -277,10 +366,10 @@ async def by_key(
     key: Annotated[str, named("--key", "-k", "--msgKey", metavar="KEY", meaning="A key of the messages.")],
     begin: Begin = None,
     end: End = None,
-    most: Annotated[int, named("--max", "-m", "--maxNum", metavar="N", meaning="At most so many, the newest.")] = 64,
+    max_messages: Annotated[int, named("--max", "-m", "--maxNum", metavar="N", meaning="At most N, the newest.")] = 64,
     no_body: NoBody = False,
 ) -> None:
-    """Messages with a key, oldest first.
+    """Find messages by key, oldest first.
 
     Examples:
 
@@ -288,11 +377,11 @@ async def by_key(
       penstock message by-key -t orders -k order_1
     """
     found = await call.admin.messages.by_key(
-        topic, key, begin=begin or 0, end=LONG_MAX if end is None else end, max_messages=most
+        topic, key, begin=begin or 0, end=LONG_MAX if end is None else end, max_messages=max_messages
     )
     if not found:
-        await say_if_new(call, topic)
-        say(f"there is no message of topic {topic} with the key {key}.")
+        await note_if_missing(call, topic)
+        write_note(f"there is no message of topic {topic} with key {key}.")
     write_messages(call, found, body=not no_body)
 
 
@@ -300,15 +389,15 @@ async def by_key(
 async def by_unique_key(
     call: Call,
     topic: Topic,
-    msg_id: Annotated[str, named("--id", "-i", "--msgId", metavar="ID", meaning="The id that the producer gave it.")],
+    msg_id: Annotated[str, named("--id", "-i", "--msgId", metavar="ID", meaning="The producer's id.")],
     group: ConsumingGroup = None,
     client: ConsumingClient = None,
     show_all: Annotated[
-        bool, typer.Option("--all", "-a", "--showAll", help="Also if it was sent more than once.")
+        bool, typer.Option("--all", "-a", "--showAll", help="Print all, if it was sent more than once.")
     ] = False,
     no_body: NoBody = False,
 ) -> None:
-    """The message with the id that its producer gave it.
+    """Find a message by its producer's id.
 
     Examples:
 
@@ -317,7 +406,7 @@ async def by_unique_key(
     """
     found = await call.admin.messages.by_unique_id(topic, msg_id)
     if not found:
-        say(f"there is no message {msg_id} in topic {topic}.")
+        write_note(f"there is no message {msg_id} in topic {topic}.")
     await _write_or_consume(call, found if show_all else found[-1:], group, client, body=not no_body)
 
 
@@ -330,7 +419,7 @@ async def at_offset(
     offset: Annotated[int, named("--offset", "-o", metavar="N", meaning="The queue offset.")],
     no_body: NoBody = False,
 ) -> None:
-    """The message at a queue offset.
+    """Print the message at a queue offset.
 
     Examples:
 
@@ -340,86 +429,9 @@ async def at_offset(
     (queue,) = await queues_of(call, topic, broker_name, queue_id)
     found = await call.admin.messages.at(queue, offset)
     if found is None:
-        say(f"there is no message at offset {offset} of queue {queue_id}.")
+        write_note(f"there is no message at offset {offset} of queue {queue_id}.")
     else:
         write_messages(call, [found], body=not no_body)
-
-
-app = typer.Typer(rich_markup_mode=None)
-_PRODUCER = "TOOLS_PRODUCER"
-
-
-@app.callback(invoke_without_command=True)
-def message(context: typer.Context) -> None:
-    """Messages of a running cluster: send, look at, find.
-
-    Examples:
-
-    \b
-      penstock message send -t orders -p 'two shirts' -k order_1
-      penstock message by-key -t orders -k order_1
-    """
-    help_if_alone(context)
-
-
-@over_network
-async def send(
-    call: Call,
-    topic: Topic,
-    body: Annotated[str, named("--body", "-p", metavar="TEXT", meaning="The body, as UTF-8.")],
-    keys: Annotated[
-        str, named("--keys", "-k", "--key", metavar="KEYS", meaning="Keys to find it by, with spaces between.")
-    ] = "",
-    tags: Annotated[str, named("--tags", "-c", metavar="TAG", meaning="Its tag.")] = "",
-    broker_name: Annotated[
-        str | None, named("--broker-name", "-b", "--broker", metavar="NAME", meaning="The broker to send it to.")
-    ] = None,
-    queue_id: Annotated[
-        int | None, named("--queue", "-i", "--qid", metavar="N", meaning="The queue to send it to.")
-    ] = None,
-    sharding_key: Annotated[str, named("--sharding-key", metavar="KEY", meaning="Its queue is that of this key.")] = "",
-    delay_level: Annotated[int, named("--delay", metavar="LEVEL", meaning="Its delay level.")] = 0,
-    trace: Annotated[
-        Truth, told("--trace", "-m", "--msgTraceEnable", meaning="As mqadmin has it; no trace is sent.")
-    ] = Truth.FALSE,
-) -> None:
-    """Sends one message.
-
-    Examples:
-
-    \b
-      penstock message send -t orders -p 'two shirts' --keys order_1 --tags paid
-    """
-    made = Message(topic, body.encode(), tags=tags, keys=keys, sharding_key=sharding_key, delay_level=delay_level)
-    async with Producer(_PRODUCER, call.config) as producer:
-        queue = None
-        if broker_name is not None or queue_id is not None:
-            queues = [
-                each
-                for each in await producer.queues(topic)
-                if broker_name in (None, each.broker_name) and queue_id in (None, each.queue_id)
-            ]
-            if not queues:
-                raise typer.BadParameter(
-                    f"topic {topic} has no such queue; see those it has with `penstock topic status`"
-                )
-            queue = queues[0]
-        result = await producer.send(made, queue=queue)
-    if call.as_json:
-        write_json(
-            {
-                "status": result.status.value,
-                "msg_id": result.msg_id,
-                "offset_msg_id": result.offset_msg_id,
-                "broker_name": result.queue.broker_name,
-                "queue_id": result.queue.queue_id,
-                "queue_offset": result.queue_offset,
-            }
-        )
-        return
-    shown = table("", "status", "broker", "queue", "offset", "id", right=("queue", "offset"))
-    add_row(shown, result.status, result.queue.broker_name, result.queue.queue_id, result.queue_offset, result.msg_id)
-    show(shown)
 
 
 for verb, function in {

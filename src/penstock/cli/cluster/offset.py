@@ -1,4 +1,4 @@
-"""The group `penstock offset`: where consumer groups go on."""
+"""The group `penstock offset`: offsets of queues and consumer groups."""
 
 from __future__ import annotations
 
@@ -6,10 +6,22 @@ from typing import Annotated
 
 import typer
 
-from penstock.cli.network import Call, Group, Topic, Truth, moment_of, named, over_network, say_if_new, told
+from penstock.cli.network import (
+    IGNORED,
+    Call,
+    Group,
+    Topic,
+    Truth,
+    boolean,
+    named,
+    note_if_missing,
+    over_network,
+    parse_moment,
+)
 from penstock.cli.options import help_if_alone
-from penstock.cli.output import add_row, moment, show, table, write, write_json
+from penstock.cli.output import add_row, show, table, write, write_json
 from penstock.protocol.bodies.queues import MessageQueue
+from penstock.units import format_time
 
 app = typer.Typer(rich_markup_mode=None)
 _END = -1
@@ -17,7 +29,7 @@ _END = -1
 
 @app.callback(invoke_without_command=True)
 def offset(context: typer.Context) -> None:
-    """Offsets: what queues hold, and where groups go on in them.
+    """Offsets of queues and groups: show, reset, set.
 
     Examples:
 
@@ -32,12 +44,13 @@ def offset(context: typer.Context) -> None:
 async def show_offsets(
     call: Call,
     topic: Topic,
-    group: Annotated[str | None, named("--group", "-g", metavar="G", meaning="With where this group goes on.")] = None,
+    group: Annotated[str | None, named("--group", "-g", metavar="G", meaning="Show this group's offsets, too.")] = None,
     at: Annotated[
-        int | None, named("--at", "-s", metavar="TIME", meaning="With the offset at this time.", parser=moment_of)
+        int | None,
+        named("--at", "-s", metavar="TIME", meaning="Show the offset at this time.", parser=parse_moment),
     ] = None,
 ) -> None:
-    """The lowest and the next offset of each queue, when its oldest message was stored, and what else is asked for.
+    """Minimum and maximum offset of each queue, and its oldest message.
 
     Examples:
 
@@ -46,7 +59,7 @@ async def show_offsets(
       penstock offset show -t orders --at 2026-01-31T00:00:00
     """
     rows = []
-    await say_if_new(call, topic)
+    await note_if_missing(call, topic)
     for queue in await call.admin.offsets.queues(topic):
         offsets = call.admin.offsets
         row: dict[str, object] = {
@@ -67,11 +80,11 @@ async def show_offsets(
     columns = ["min offset", "max offset", *(["at that time"] if at is not None else []), *(["group"] if group else [])]
     shown = table("", "broker", "queue", *columns, "oldest message", right=("queue", *columns))
     for row in rows:
-        more = [row[name] for name in ("offset_at", "committed") if name in row]
+        extra = [row[name] for name in ("offset_at", "committed") if name in row]
         earliest = row["earliest_timestamp"]
         assert isinstance(earliest, int)
         cells = [row["broker_name"], row["queue_id"], row["min_offset"], row["max_offset"]]
-        add_row(shown, *cells, *("-" if each is None else each for each in more), moment(earliest))
+        add_row(shown, *cells, *("-" if each is None else each for each in extra), format_time(earliest))
     show(shown)
 
 
@@ -83,15 +96,18 @@ async def reset(
     to: Annotated[
         int,
         named(
-            "--to", "-s", "--timestamp", metavar="TIME", meaning="From which time on; -1 is the end.", parser=moment_of
+            "--to",
+            "-s",
+            "--timestamp",
+            metavar="TIME",
+            meaning="The point in time; -1: the end.",
+            parser=parse_moment,
         ),
     ],
-    force: Annotated[Truth, told("--force", "-f", meaning="Also forwards; true unless given.")] = Truth.TRUE,
-    cplus: Annotated[
-        bool, typer.Option("--cplus", "-c", help="As mqadmin has it; brokers know by themselves.")
-    ] = False,
+    force: Annotated[Truth, boolean("--force", "-f", meaning="Also move forwards; default: true.")] = Truth.TRUE,
+    cplus: Annotated[bool, typer.Option("--cplus", "-c", help=IGNORED)] = False,
 ) -> None:
-    """Has a group consume a topic again from a time on, or skip to it, while its consumers run.
+    """Reset a group's offsets to a point in time; consumers may stay connected.
 
     TIME is now, milliseconds, 2026-01-31T23:59:59 or mqadmin's 2026-01-31#23:59:59:999.
 
@@ -109,9 +125,9 @@ async def skip(
     call: Call,
     group: Group,
     topic: Topic,
-    force: Annotated[Truth, told("--force", "-f", meaning="As mqadmin has it; true unless given.")] = Truth.TRUE,
+    force: Annotated[Truth, boolean("--force", "-f", meaning="Also move forwards; default: true.")] = Truth.TRUE,
 ) -> None:
-    """Has a group skip all that it has not consumed yet.
+    """Skip all unconsumed messages of a group.
 
     Examples:
 
@@ -130,7 +146,7 @@ def _write_moved(call: Call, moved: dict[MessageQueue, int]) -> None:
             ]
         )
         return
-    shown = table("", "broker", "queue", "goes on at", right=("queue", "goes on at"))
+    shown = table("", "broker", "queue", "next offset", right=("queue", "next offset"))
     for queue, offset in moved.items():
         add_row(shown, queue.broker_name, queue.queue_id, offset)
     show(shown)
@@ -143,9 +159,9 @@ async def set_offset(
     topic: Topic,
     broker_name: Annotated[str, named("--broker-name", "-b", metavar="NAME", meaning="The queue's broker.")],
     queue_id: Annotated[int, named("--queue", "-i", metavar="N", meaning="The queue's id.")],
-    to: Annotated[int, named("--to", "-o", metavar="N", meaning="The offset to go on at.")],
+    to: Annotated[int, named("--to", "-o", metavar="N", meaning="The new offset.")],
 ) -> None:
-    """Stores one offset of a group that is not running.
+    """Store one offset of a group that is not running.
 
     Examples:
 
@@ -160,12 +176,12 @@ async def set_offset(
 @over_network
 async def clone(
     call: Call,
-    source: Annotated[str, named("--from", "-s", "--srcGroup", metavar="G", meaning="The group that is ahead.")],
-    target: Annotated[str, named("--to", "-d", "--destGroup", metavar="G", meaning="The group that is to be there.")],
+    source: Annotated[str, named("--from", "-s", "--srcGroup", metavar="G", meaning="The group to copy from.")],
+    target: Annotated[str, named("--to", "-d", "--destGroup", metavar="G", meaning="The group to copy to.")],
     topic: Topic,
-    offline: Annotated[Truth, told("--offline", "-o", meaning="Neither group may be connected.")] = Truth.FALSE,
+    offline: Annotated[Truth, boolean("--offline", "-o", meaning="Require both to be offline.")] = Truth.FALSE,
 ) -> None:
-    """Has one group go on in a topic where another one is.
+    """Copy a topic's offsets from one group to another.
 
     Examples:
 
@@ -176,7 +192,7 @@ async def clone(
     if call.as_json:
         write_json({"from": source, "to": target, "topic": topic})
     else:
-        write(f"group {target} goes on in topic {topic} where group {source} is\n")
+        write(f"copied offsets of topic {topic} from group {source} to group {target}\n")
 
 
 for verb, function in {

@@ -6,18 +6,19 @@ from typing import Annotated, Any
 
 import typer
 
-from penstock.cli.network import Broker, Call, Cluster, Topic, Truth, over_network, say_if_new, told
+from penstock.cli.network import IGNORED, Broker, Call, Cluster, Topic, Truth, boolean, note_if_missing, over_network
 from penstock.cli.options import help_if_alone
-from penstock.cli.output import add_row, moment, show, table, write, write_json
+from penstock.cli.output import add_row, show, table, write, write_json
 from penstock.errors import NoRoute
 from penstock.format.constants import DLQ_PREFIX, RETRY_PREFIX
+from penstock.units import format_time
 
 app = typer.Typer(rich_markup_mode=None)
 
 
 @app.callback(invoke_without_command=True)
 def topic(context: typer.Context) -> None:
-    """Topics of a running cluster: list, make, change, delete, and how they stand.
+    """Topics: list, create, change, delete, inspect.
 
     Examples:
 
@@ -32,10 +33,10 @@ def topic(context: typer.Context) -> None:
 async def list_topics(
     call: Call,
     clusters: Annotated[
-        bool, typer.Option("--clusters", "-c", "--clusterModel", help="With clusters and consumer groups.")
+        bool, typer.Option("--clusters", "-c", "--clusterModel", help="Show clusters and consumer groups, too.")
     ] = False,
 ) -> None:
-    """The names of all topics, those for retries and dead letters and the cluster's own among them.
+    """List all topics, including system, retry and dead-letter topics.
 
     Examples:
 
@@ -63,7 +64,7 @@ async def list_topics(
 async def _with_clusters(call: Call, name: str) -> dict[str, Any]:
     try:
         clusters = sorted(await call.admin.topics.clusters(name))
-    except NoRoute:  # gone meanwhile
+    except NoRoute:  # deleted meanwhile
         return {"topic": name, "clusters": [], "groups": []}
     own = name.startswith((RETRY_PREFIX, DLQ_PREFIX))
     return {"topic": name, "clusters": clusters, "groups": [] if own else await call.admin.topics.groups(name)}
@@ -77,20 +78,20 @@ async def create(
     broker: Broker = None,
     read_queues: Annotated[
         int,
-        typer.Option("--read-queues", "-r", "--readQueueNums", metavar="N", help="Queues to read from."),
+        typer.Option("--read-queues", "-r", "--readQueueNums", metavar="N", help="Number of queues to read."),
     ] = 8,
     write_queues: Annotated[
         int,
-        typer.Option("--write-queues", "-w", "--writeQueueNums", metavar="N", help="Queues to write to."),
+        typer.Option("--write-queues", "-w", "--writeQueueNums", metavar="N", help="Number of queues to write."),
     ] = 8,
     perm: Annotated[int, typer.Option("--perm", "-p", metavar="2|4|6", help="2 write, 4 read, 6 both.")] = 6,
-    order: Annotated[Truth, told("--order", "-o", meaning="Ordered across brokers.")] = Truth.FALSE,
-    unit: Annotated[Truth, told("--unit", "-u", meaning="A unit's topic.")] = Truth.FALSE,
+    order: Annotated[Truth, boolean("--order", "-o", meaning="Ordered across brokers.")] = Truth.FALSE,
+    unit: Annotated[Truth, boolean("--unit", "-u", meaning="Mark it as a unit's topic.")] = Truth.FALSE,
     unit_subscription: Annotated[
-        Truth, told("--unit-subscription", "-s", "--hasUnitSub", meaning="With unit subscriptions.")
+        Truth, boolean("--unit-subscription", "-s", "--hasUnitSub", meaning="Mark it as having unit subscriptions.")
     ] = Truth.FALSE,
 ) -> None:
-    """Makes a topic, or changes one: at one broker, in one cluster, or at all brokers.
+    """Create or change a topic: at one broker, in one cluster, or at all brokers.
 
     Examples:
 
@@ -113,12 +114,14 @@ async def create(
         write_json({"topic": topic, "brokers": targets})
     else:
         queues = f"{read_queues} queues" if read_queues == write_queues else f"{read_queues}/{write_queues} queues"
-        write(f"topic {topic} has {queues} to read and write at {' '.join(targets)}\n")
+        write(f"created topic {topic} ({queues}) at {' '.join(targets)}\n")
 
 
 @over_network
 async def delete(call: Call, topic: Topic, cluster: Cluster = None) -> None:
-    """Deletes a topic at the brokers and name servers. Its messages stay on disk until their files expire.
+    """Delete a topic at brokers and name servers.
+
+    Its messages stay on disk until their files expire.
 
     Examples:
 
@@ -129,12 +132,12 @@ async def delete(call: Call, topic: Topic, cluster: Cluster = None) -> None:
     if call.as_json:
         write_json({"topic": topic, "brokers": targets})
     else:
-        write(f"topic {topic} is deleted at {' '.join(targets)}\n")
+        write(f"deleted topic {topic} at {' '.join(targets)}\n")
 
 
 @over_network
 async def status(call: Call, topic: Topic) -> None:
-    """What each queue holds: its lowest and its next offset, and when it was last written.
+    """Minimum and maximum offset of each queue, and its last update.
 
     Examples:
 
@@ -161,7 +164,12 @@ async def status(call: Call, topic: Topic) -> None:
     )
     for queue, at in stats.items():
         add_row(
-            shown, queue.broker_name, queue.queue_id, at.min_offset, at.max_offset, moment(at.last_update_timestamp)
+            shown,
+            queue.broker_name,
+            queue.queue_id,
+            at.min_offset,
+            at.max_offset,
+            format_time(at.last_update_timestamp),
         )
     show(shown)
 
@@ -170,25 +178,25 @@ async def status(call: Call, topic: Topic) -> None:
 async def route(
     call: Call,
     topic: Topic,
-    as_list: Annotated[bool, typer.Option("--list", "-l", help="As mqadmin has it; changes nothing here.")] = False,
+    as_list: Annotated[bool, typer.Option("--list", "-l", help=IGNORED)] = False,
 ) -> None:
-    """Which brokers have a topic, where they are, and how many queues it has there.
+    """Brokers of a topic, their addresses, and its queues there.
 
     Examples:
 
     \b
       penstock topic route -t orders
     """
-    found = await call.admin.topics.route(topic)
-    await say_if_new(call, topic)
+    route = await call.admin.topics.route(topic)
+    await note_if_missing(call, topic)
     if call.as_json:
         write_json(
             {
                 "topic": topic,
-                "order_conf": found.data.order_topic_conf,
+                "order_conf": route.data.order_topic_conf,
                 "brokers": [
                     {"broker_name": each.broker_name, "cluster": each.cluster, "addresses": dict(each.broker_addrs)}
-                    for each in found.data.broker_datas
+                    for each in route.data.broker_datas
                 ],
                 "queues": [
                     {
@@ -197,16 +205,16 @@ async def route(
                         "write_queues": each.write_queue_nums,
                         "perm": each.perm,
                     }
-                    for each in found.data.queue_datas
+                    for each in route.data.queue_datas
                 ],
             }
         )
         return
-    clusters = {each.broker_name: each.cluster for each in found.data.broker_datas}
+    clusters = {each.broker_name: each.cluster for each in route.data.broker_datas}
     shown = table("", "cluster", "broker", "addresses", "read", "write", "perm", right=("read", "write", "perm"))
-    for each in sorted(found.data.queue_datas, key=lambda queues: queues.broker_name):
+    for each in sorted(route.data.queue_datas, key=lambda queues: queues.broker_name):
         addresses = " ".join(
-            f"{number}={where}" for number, where in sorted(found.brokers.get(each.broker_name, {}).items())
+            f"{number}={where}" for number, where in sorted(route.brokers.get(each.broker_name, {}).items())
         )
         add_row(
             shown,
@@ -222,35 +230,35 @@ async def route(
 
 @over_network
 async def config(call: Call, topic: Topic) -> None:
-    """How a topic is set at each broker that has it.
+    """Settings of a topic at each of its brokers.
 
     Examples:
 
     \b
       penstock topic config -t orders --json
     """
-    found = await call.admin.topics.config(topic)
+    configs = await call.admin.topics.config(topic)
     if call.as_json:
-        write_json({name: each.to_json() for name, each in found.items()})
+        write_json({name: each.to_json() for name, each in configs.items()})
         return
-    for name, each in sorted(found.items()):
+    for name, each in sorted(configs.items()):
         write(f"{name}\n" + "".join(f"  {key} = {value}\n" for key, value in each.to_json().items()))
 
 
 @over_network
 async def clusters(call: Call, topic: Topic) -> None:
-    """The clusters that have a topic.
+    """Clusters that have a topic.
 
     Examples:
 
     \b
       penstock topic clusters -t orders
     """
-    found = sorted(await call.admin.topics.clusters(topic))
+    names = sorted(await call.admin.topics.clusters(topic))
     if call.as_json:
-        write_json(found)
+        write_json(names)
     else:
-        write("".join(f"{name}\n" for name in found))
+        write("".join(f"{name}\n" for name in names))
 
 
 for verb, function in {

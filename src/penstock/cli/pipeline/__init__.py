@@ -1,4 +1,4 @@
-"""The group `penstock pipeline`: jobs over whole stores, on Spark."""
+"""The group `penstock pipeline`: Spark jobs over whole stores."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ app = typer.Typer(rich_markup_mode=None)
 
 @app.callback(invoke_without_command=True)
 def pipeline(context: typer.Context) -> None:
-    """Jobs over whole stores, on Spark: on this machine, or on a cluster with --master.
+    """Spark jobs over whole stores.
 
-    Stores are only read, also while another process owns them, unless a job says otherwise. Exit status: 0 done; 1 a
-    problem was found, where finding that is what the job is for; 2 it could not be run.
+    They run on this machine, or on a Spark cluster with --master. Most only read, and the store may be in use. Exit
+    status: 0 done; 1 problems found (verify, diff), or no such queue (rebuild); 2 could not run.
 
     Examples:
 

@@ -8,25 +8,27 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
-from penstock.cli.options import AsJson, Config, Pairs, option
-from penstock.cli.output import add_row, say, show, table, write, write_json
-from penstock.cli.spark import Confs, Master, MaybeNamesrv, Stores, check, milliseconds, place, session
+from penstock.cli.options import option
+from penstock.cli.output import add_row, show, table, write, write_json, write_note
+from penstock.cli.spark import JobCall, MaybeNamesrv, Stores, check_input, on_spark, time_option
 from penstock.errors import BadSettings
 
 if TYPE_CHECKING:
     from penstock.pipeline.jobs.export import Exported
 
 
+@on_spark
 def export(
-    to: Annotated[str, option("--to", "DIR", "The folder to export to.")],
+    call: JobCall,
+    to: Annotated[str, option("--to", "DIR", "The directory to export to.")],
     stores: Stores = None,
     namesrv: MaybeNamesrv = "",
-    form: Annotated[str, option("--format", "F", "parquet (if not given), json, delta or iceberg.")] = "parquet",
+    form: Annotated[str, option("--format", "F", "parquet (default), json, delta or iceberg.")] = "parquet",
     topics: Annotated[
-        list[str] | None, option("--topic", "T", "Only this topic; repeatable. Otherwise all but the broker's own.")
+        list[str] | None, option("--topic", "T", "Only this topic; repeatable. Default: all but the broker's own.")
     ] = None,
     since: Annotated[str, option("--since", "TIME", "Stored at or after: 2026-11-16T08:00, or milliseconds.")] = "",
-    until: Annotated[str, option("--until", "TIME", "Stored before; with --once.")] = "",
+    until: Annotated[str, option("--until", "TIME", "Stored before this time; needs --once.")] = "",
     decode: Annotated[str, option("--decode", "KIND", "Decode bodies: text, json, avro or protobuf.")] = "",
     schema: Annotated[
         Path | None,
@@ -34,24 +36,19 @@ def export(
     ] = None,
     message: Annotated[str, option("--message", "NAME", "Protobuf: the message's full name.")] = "",
     once: Annotated[
-        bool, typer.Option("--once/--incremental", help="What is there now, instead of going on with the last run.")
+        bool, typer.Option("--once/--incremental", help="Export what exists now, or resume after the last run.")
     ] = False,
     allow_loss: Annotated[
-        bool, typer.Option("--allow-loss", help="Go on where messages were deleted before they were exported.")
+        bool, typer.Option("--allow-loss", help="Continue if messages were deleted before they were exported.")
     ] = False,
-    catalog: Annotated[str, option("--catalog", "NAME", "Iceberg: a catalog of pyiceberg's configuration.")] = "",
-    name: Annotated[str, option("--table", "NS.NAME", "Iceberg: the table; penstock.messages if not given.")] = "",
-    as_json: AsJson = False,
-    master: Master = None,
-    conf: Confs = None,
-    config: Config = None,
-    pairs: Pairs = None,
+    catalog: Annotated[str, option("--catalog", "NAME", "Iceberg: a catalog from pyiceberg's configuration.")] = "",
+    name: Annotated[str, option("--table", "NS.NAME", "Iceberg: the table; default: penstock.messages.")] = "",
 ) -> None:
-    """Write messages to files for others, by topic and day, and go on from there the next time.
+    """Export messages incrementally to files or tables.
 
-    A run exports what came since the last one into the same folder: nothing is missing and nothing is there twice, also
-    if a run was killed. What cannot be read or decoded is kept aside in DIR/_bad, with the reason. Exit status 0: done;
-    2: it could not be run.
+    By topic and day. Each run exports what was stored since the last one into the same directory, exactly once, even if
+    a run was killed. Messages that cannot be read or decoded go to DIR/_bad, with the reason. Exit status 0: done; 2:
+    could not run.
 
     Examples:
 
@@ -64,26 +61,26 @@ def export(
     from penstock.pipeline.jobs.export import Export
     from penstock.pipeline.jobs.export import export as run
 
-    where = place(stores, namesrv, config, pairs)
+    where = call.input(stores, namesrv)
     if (schema or message) and not decode:
-        raise BadSettings("--schema and --message say how bodies are decoded: give --decode KIND with them")
-    wish = Export(
+        raise BadSettings("--schema and --message need --decode: give --decode KIND with them")
+    job = Export(
         to=to,
         format=form,
         topics=tuple(topics or ()),
-        since_ms=milliseconds("--since", since),
-        until_ms=milliseconds("--until", until),
+        since_ms=time_option("--since", since),
+        until_ms=time_option("--until", until),
         decode=Decode.of(decode, schema, message) if decode else None,
         once=once,
         allow_loss=allow_loss,
         catalog=catalog,
         **({"table": name} if name else {}),
     )
-    wish.check()
-    check(where, wish.topics)
-    with session("export", master, conf) as spark:
-        done = run(spark, wish, where)
-    if as_json:
+    job.check()
+    check_input(where, job.topics)
+    with call.session("export") as spark:
+        done = run(spark, job, where)
+    if call.as_json:
         write_json(msgspec.to_builtins(done))
     else:
         _show(done)
@@ -91,12 +88,13 @@ def export(
 
 def _show(done: Exported) -> None:
     if done.by_topic:
-        made = table("Exported", "topic", "messages", right=("messages",))
+        grid = table("Exported", "topic", "messages", right=("messages",))
         for topic, count in done.by_topic.items():
-            add_row(made, topic, count)
-        show(made)
-    write(f"\n{done.rows} messages in {done.files} files of {done.batches} batches; {done.all_rows} in {done.to} now\n")
+            add_row(grid, topic, count)
+        show(grid)
+    total = f"{done.all_rows} in {done.to} in total"
+    write(f"\n{done.rows} messages in {done.files} files of {done.batches} batches; {total}\n")
     if done.undecoded:
-        say(f"{done.undecoded} messages did not decode; they are in {done.to}/_bad, with the reason")
+        write_note(f"{done.undecoded} messages did not decode; they are in {done.to}/_bad, with the reason")
     if done.unread:
-        say(f"{done.unread} messages could not be read; {done.to}/_bad says where and why")
+        write_note(f"{done.unread} messages could not be read; {done.to}/_bad says where and why")

@@ -1,4 +1,4 @@
-"""`penstock pipeline lake`: messages as tables, a little more with each run."""
+"""`penstock pipeline lake`: messages as tables, updated incrementally by each run."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ from typing import Annotated
 import typer
 
 from penstock.cli.options import AsJson, Config, help_if_alone, option
-from penstock.cli.output import add_row, plain, say, show, table, write, write_json
-from penstock.cli.spark import Confs, Master, MaybeNamesrv, interruptible, parse_confs, place
+from penstock.cli.output import add_row, plain, show, table, write, write_json, write_note
+from penstock.cli.spark import Confs, Master, MaybeNamesrv, interruptible, job_input, parse_confs
 
 app = typer.Typer(rich_markup_mode=None)
 
-Project = Annotated[Path, typer.Argument(metavar="DIR", help="The lake's folder.", show_default=False)]
-Store = Annotated[str | None, option("--store", "STORE", "The folder of the store it is made from.")]
-Decode = Annotated[str, option("--decode", "WHAT", "What bodies are: json, text or none; lake.yml says it by topic.")]
-Again = Annotated[bool, typer.Option("--full-refresh", help="Begin from nothing: all tables are made anew.")]
+Project = Annotated[Path, typer.Argument(metavar="DIR", help="The lake's directory.", show_default=False)]
+Store = Annotated[str | None, option("--store", "STORE", "The directory of the store to read.")]
+Decode = Annotated[str, option("--decode", "WHAT", "Body format: json, text or none; lake.yml sets it per topic.")]
+Again = Annotated[bool, typer.Option("--full-refresh", help="Start over: recreate all tables.")]
 
 
 @app.callback(invoke_without_command=True)
 def lake(context: typer.Context) -> None:
     """Messages as tables: a project for Spark Declarative Pipelines.
 
-    A streaming table of all messages, one for each topic with its bodies decoded, one of what could not be, and views
-    of usage, latency and lag. Each run takes in what has come since the last one.
+    A streaming table of all messages, one per topic with decoded bodies, one of messages that did not decode, and views
+    of usage, latency and lag. Each run adds the messages stored since the last one.
 
     Examples:
 
@@ -44,9 +44,9 @@ def init(
     as_json: AsJson = False,
     config: Config = None,
 ) -> None:
-    """Make a project in a new folder, with a table for each topic that is there.
+    """Create a project in a new directory, with a table for each existing topic.
 
-    Exit status 0: done; 2: it could not be run.
+    Exit status 0: done; 2: could not run.
 
     Examples:
 
@@ -56,29 +56,27 @@ def init(
     """
     from penstock.pipeline.lake import init_project
 
-    made = init_project(folder, place([store] if store else None, namesrv, config), decode)
+    project = init_project(folder, job_input([store] if store else None, namesrv, config), decode)
     if as_json:
-        write_json({"path": made.folder, "tables": {each.table: each.topic for each in made.topics}})
+        write_json({"path": project.folder, "tables": {each.table: each.topic for each in project.topics}})
         return
-    made_table = table("Tables of topics", "table", "topic", "decode")
-    for each in made.topics:
-        add_row(made_table, each.table, each.topic, each.decode)
-    show(made_table)
-    write(
-        f"{plain(str(folder))}/lake.yml says what they are made of; `penstock pipeline lake run {plain(str(folder))}`"
-    )
-    write(" fills them.\n")
-    if not made.topics:
-        say(f"no topic is there yet, so none has a table: add them to {folder}/lake.yml when they come")
+    grid = table("Tables of topics", "table", "topic", "decode")
+    for each in project.topics:
+        add_row(grid, each.table, each.topic, each.decode)
+    show(grid)
+    name = plain(str(folder))
+    write(f"{name}/lake.yml defines the tables; `penstock pipeline lake run {name}` fills them.\n")
+    if not project.topics:
+        write_note(f"there is no topic yet, so no topic has a table: add topics to {folder}/lake.yml later")
 
 
 @app.command()
 def run(
     folder: Project, full_refresh: Again = False, as_json: AsJson = False, master: Master = None, conf: Confs = None
 ) -> None:
-    """Take in what has come since the last run, and compute the views anew.
+    """Add the messages stored since the last run, and refresh the views.
 
-    Exit status 0: done, perhaps with messages that could not be decoded; 2: it could not be run.
+    Exit status 0: done, even if messages did not decode; 2: could not run.
 
     Examples:
 
@@ -89,15 +87,15 @@ def run(
     from penstock.pipeline.lake import run_project
 
     with interruptible("lake"):
-        done = run_project(folder, master, parse_confs(conf), full_refresh=full_refresh, report=say)
+        done = run_project(folder, master, parse_confs(conf), full_refresh=full_refresh, report=write_note)
     if as_json:
         write_json({"tables": done.tables, "without_table": done.without_table})
         return
-    made = table("Tables", "table", "rows", right=("rows",))
+    grid = table("Tables", "table", "rows", right=("rows",))
     for name, rows in done.tables.items():
-        add_row(made, name, rows)
-    show(made)
+        add_row(grid, name, rows)
+    show(grid)
     if done.tables["bad_messages"]:
-        say(f"{done.tables['bad_messages']} messages could not be read or decoded: the table bad_messages says why")
+        write_note(f"{done.tables['bad_messages']} messages could not be read or decoded: see the table bad_messages")
     if done.without_table:
-        say(f"without a table of their own: {', '.join(done.without_table)}; add them to {folder}/lake.yml")
+        write_note(f"topics without a table: {', '.join(done.without_table)}; add them to {folder}/lake.yml")

@@ -1,4 +1,4 @@
-"""`penstock pipeline replay` and `penstock pipeline import`: messages back into topics."""
+"""`penstock pipeline replay` and `penstock pipeline import`: write messages or rows of files into topics."""
 
 from __future__ import annotations
 
@@ -10,40 +10,52 @@ import msgspec
 import typer
 
 from penstock.cli.network import read_account
-from penstock.cli.options import AsJson, Config, Pairs, number, option
-from penstock.cli.output import add_row, plain, say, show, table, write, write_json
-from penstock.cli.spark import Confs, Master, MaybeNamesrv, Stores, check, milliseconds, place, session
+from penstock.cli.options import AsJson, number, option
+from penstock.cli.output import add_row, plain, show, table, write, write_json, write_note
+from penstock.cli.spark import (
+    Confs,
+    JobCall,
+    Master,
+    MaybeNamesrv,
+    Stores,
+    check_input,
+    on_spark,
+    time_option,
+)
 from penstock.errors import BadSettings
 
 if TYPE_CHECKING:
     from penstock.pipeline.jobs.replay import Mapping, Replayed, ReplaySource, Target
 
-ToStore: TypeAlias = Annotated[str, option("--to-store", "DIR", "Into this store, which nobody else may have open.")]
-ToNamesrv: TypeAlias = Annotated[str, option("--to-namesrv", "HOST:PORT", "Into a cluster, by its name servers.")]
-ToTopic: TypeAlias = Annotated[str, option("--to-topic", "T", "Into this topic; otherwise the one that a row names.")]
+ToStore: TypeAlias = Annotated[str, option("--to-store", "DIR", "The target store; it must not be open.")]
+ToNamesrv: TypeAlias = Annotated[str, option("--to-namesrv", "HOST:PORT", "The target cluster's name servers.")]
+ToTopic: TypeAlias = Annotated[str, option("--to-topic", "T", "The target topic; default: the row's topic.")]
 ToConfig: TypeAlias = Annotated[Path | None, option("--to-config", "FILE", "The broker.conf of --to-store.")]
 ToAccount: TypeAlias = Annotated[
     Path | None, option("--to-account", "FILE", "A file with accessKey and secretKey for --to-namesrv.")
 ]
 Maps: TypeAlias = Annotated[
-    list[str] | None, option("--map", "COLUMN=SQL", "Make a column of the message, as in tags=upper(tags); repeatable.")
+    list[str] | None,
+    option("--map", "COLUMN=SQL", "Compute a message column, as in tags=upper(tags); repeatable."),
 ]
-Filter: TypeAlias = Annotated[str, option("--filter", "SQL", "Only rows for which this holds.")]
-Rate: TypeAlias = Annotated[int | None, number("--rate", "N", "At most so many messages a second.", low=1)]
-DryRun: TypeAlias = Annotated[bool, typer.Option("--dry-run", help="Show what would be sent, and send nothing.")]
-Name: TypeAlias = Annotated[str, option("--name", "NAME", "What it is known by; made of the options otherwise.")]
-Progress: TypeAlias = Annotated[str, option("--progress", "DIR", "Where to keep how far it is.")]
+Filter: TypeAlias = Annotated[str, option("--filter", "SQL", "Only rows that match this condition.")]
+Rate: TypeAlias = Annotated[int | None, number("--rate", "N", "At most N messages per second.", low=1)]
+DryRun: TypeAlias = Annotated[bool, typer.Option("--dry-run", help="Print what would be sent; send nothing.")]
+Name: TypeAlias = Annotated[str, option("--name", "NAME", "The replay's name; default: derived from the options.")]
+Progress: TypeAlias = Annotated[str, option("--progress", "DIR", "Where to keep the progress.")]
 
 
+@on_spark
 def replay(
-    given: Annotated[str, option("--from", "export:DIR", "An export.")] = "",
+    call: JobCall,
+    given: Annotated[str, option("--from", "export:DIR", "Replay an export.")] = "",
     stores: Stores = None,
     namesrv: MaybeNamesrv = "",
-    topics: Annotated[list[str] | None, option("--topic", "T", "Messages of this topic; repeatable.")] = None,
-    group: Annotated[str, option("--dead-letters", "GROUP", "What this consumer group could not consume.")] = "",
+    topics: Annotated[list[str] | None, option("--topic", "T", "Replay this topic; repeatable.")] = None,
+    group: Annotated[str, option("--dead-letters", "GROUP", "The dead letters of this consumer group.")] = "",
     since: Annotated[str, option("--since", "TIME", "Stored at or after: 2026-11-16T08:00, or milliseconds.")] = "",
     until: Annotated[str, option("--until", "TIME", "Stored before.")] = "",
-    keys: Annotated[list[str] | None, option("--key", "K", "A key or unique key; repeatable: any of them.")] = None,
+    keys: Annotated[list[str] | None, option("--key", "K", "Only this key or unique key; repeatable.")] = None,
     where: Filter = "",
     maps: Maps = None,
     to_store: ToStore = "",
@@ -53,22 +65,17 @@ def replay(
     to_account: ToAccount = None,
     rate: Rate = None,
     allow_loss: Annotated[
-        bool, typer.Option("--allow-loss", help="Go on where messages were deleted before they were replayed.")
+        bool, typer.Option("--allow-loss", help="Continue if messages were deleted before they were replayed.")
     ] = False,
     dry_run: DryRun = False,
     name: Name = "",
     progress: Progress = "",
-    as_json: AsJson = False,
-    master: Master = None,
-    conf: Confs = None,
-    config: Config = None,
-    pairs: Pairs = None,
 ) -> None:
-    """Bring messages back into topics: those of an export, of a topic, or dead letters.
+    """Replay an export, a topic or dead letters into topics.
 
-    The same command again goes on where it ended, and sends nothing twice: into a store in any case, into a cluster
-    unless a run was killed (then what it was sending comes again, with the same unique keys). Dead letters go to the
-    topic that they came from. Exit status 0: done; 2: it could not be run.
+    The same command resumes and sends nothing twice: exactly once into a store; into a cluster, a killed run may repeat
+    the batch in flight, with the same unique keys. Dead letters go to their original topic. Exit status 0: done; 2:
+    could not run.
 
     Examples:
 
@@ -79,28 +86,28 @@ def replay(
     """
     from penstock.pipeline.jobs.replay import dead_letters, from_export, from_input
 
-    begin, end = milliseconds("--since", since), milliseconds("--until", until)
+    begin, end = time_option("--since", since), time_option("--until", until)
     kind, _, folder = given.partition(":")
     if given and (kind != "export" or not folder):
-        raise BadSettings(f"--from '{given}': it must be export:DIR; files of others come in by `pipeline import`")
+        raise BadSettings(f"--from '{given}': it must be export:DIR; use `pipeline import` for other files")
     if sum(map(bool, (given, group, topics))) != 1:
-        raise BadSettings("what is replayed? Give one of --from export:DIR, --topic T and --dead-letters GROUP")
-    place_ = place(stores, namesrv, config, pairs)
+        raise BadSettings("replay what? Give one of --from export:DIR, --topic T and --dead-letters GROUP")
+    given_input = call.input(stores, namesrv)
     source = (
         from_export(folder)
         if given
-        else dead_letters(place_, group, since_ms=begin, allow_loss=allow_loss)
+        else dead_letters(given_input, group, since_ms=begin, allow_loss=allow_loss)
         if group
-        else from_input(place_, *(topics or ()), since_ms=begin, allow_loss=allow_loss)
+        else from_input(given_input, *(topics or ()), since_ms=begin, allow_loss=allow_loss)
     )
     mapping = _mapping(to_topic, where, maps, keys=tuple(keys or ()), since_ms=begin, until_ms=end)
     target = _target(to_store, to_namesrv, to_config, to_account)
-    _run("replay", source, target, mapping, name, rate, dry_run, progress, as_json, master, conf)
+    _run("replay", call, source, target, mapping, name=name, rate=rate, dry_run=dry_run, progress=progress)
 
 
 def import_files(
-    folder: Annotated[str, option("--from", "DIR", "The folder with the files.")],
-    form: Annotated[str, option("--format", "F", "parquet (if not given) or json.")] = "parquet",
+    folder: Annotated[str, option("--from", "DIR", "The directory with the files.")],
+    form: Annotated[str, option("--format", "F", "parquet (default) or json.")] = "parquet",
     where: Filter = "",
     maps: Maps = None,
     to_store: ToStore = "",
@@ -116,10 +123,10 @@ def import_files(
     master: Master = None,
     conf: Confs = None,
 ) -> None:
-    """Bring rows of Parquet files or JSON lines into topics.
+    """Import rows of Parquet files or JSON lines into topics.
 
-    They have a column `body` or `value`, or --map makes one. A file is taken once: the same command again takes those
-    that are new. Exit status 0: done; 2: it could not be run.
+    Rows need a column `body` or `value`, or a --map that computes it. Each file is imported once: the next run of the
+    same command imports only new files. Exit status 0: done; 2: could not run.
 
     Examples:
 
@@ -131,7 +138,8 @@ def import_files(
 
     mapping, target = _mapping(to_topic, where, maps), _target(to_store, to_namesrv, to_config, to_account)
     source = from_files(folder, form)
-    _run("import", source, target, mapping, name, rate, dry_run, progress, as_json, master, conf)
+    call = JobCall(as_json, master, conf)
+    _run("import", call, source, target, mapping, name=name, rate=rate, dry_run=dry_run, progress=progress)
 
 
 def _mapping(
@@ -153,38 +161,37 @@ def _mapping(
 def _target(store: str, namesrv: str, config: Path | None, account: Path | None) -> Target:
     from penstock.pipeline.jobs.replay import Target
 
-    given = read_account(account) if account else None
+    credentials = read_account(account) if account else None
     return Target(
         store=store,
         namesrv=namesrv,
         config=str(config) if config else "",
-        access_key=given.access_key if given else "",
-        secret_key=given.secret_key if given else "",
+        access_key=credentials.access_key if credentials else "",
+        secret_key=credentials.secret_key if credentials else "",
     )
 
 
 def _run(
     job: str,
+    call: JobCall,
     source: ReplaySource,
     target: Target,
     mapping: Mapping,
+    *,
     name: str,
     rate: int | None,
     dry_run: bool,
     progress: str,
-    as_json: bool,
-    master: str | None,
-    conf: Sequence[str] | None,
 ) -> None:
     from penstock.pipeline.jobs.replay import check_replay
     from penstock.pipeline.jobs.replay import replay as run
 
     check_replay(source, target, mapping, rate)
     if not source.folder:
-        check(source.job_input, source.topics)
-    with session(job, master, conf) as spark:
+        check_input(source.job_input, source.topics)
+    with call.session(job) as spark:
         done = run(spark, source, target, mapping, name=name, rate=rate, dry_run=dry_run, progress=progress)
-    if as_json:
+    if call.as_json:
         write_json(msgspec.to_builtins(done))
     else:
         _show(done, dry_run)
@@ -192,18 +199,18 @@ def _run(
 
 def _show(done: Replayed, dry_run: bool) -> None:
     if done.by_topic:
-        made = table("Would be sent", "topic", "messages", right=("messages",))
+        grid = table("Would be sent", "topic", "messages", right=("messages",))
         for topic, count in done.by_topic.items():
-            add_row(made, topic, count)
-        show(made)
+            add_row(grid, topic, count)
+        show(grid)
     for row in done.first:
         write(plain("  ".join(f"{name}={value}" for name, value in row.items())) + "\n")
     verb = "would be sent" if dry_run else "sent"
-    write(f"{done.read} read, {done.filtered} filtered out, {done.sent} {verb}, {done.unread} passed over, ")
-    write(f"{done.aside} kept aside\n")
+    write(f"{done.read} read, {done.filtered} filtered out, {done.sent} {verb}, {done.unread} skipped, ")
+    write(f"{done.aside} quarantined\n")
     if done.unread:
-        say(f"{done.unread} messages could not be read and were passed over; `penstock store verify` says why")
+        write_note(f"{done.unread} messages could not be read and were skipped; `penstock store verify` shows why")
     if done.aside and not dry_run:
-        say(f"{done.aside} messages cannot be sent; they are in {done.progress}/aside, with the reason")
+        write_note(f"{done.aside} messages cannot be sent; they are in {done.progress}/aside, with the reason")
     if not dry_run:
-        say(f"this replay is '{done.name}'; the same command goes on where it ended ({done.progress})")
+        write_note(f"this replay is '{done.name}'; the same command resumes it ({done.progress})")

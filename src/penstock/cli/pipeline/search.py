@@ -1,4 +1,4 @@
-"""`penstock pipeline search`: messages by key, id, body, property, tag and time."""
+"""`penstock pipeline search`: finds messages by key, id, body, property, tag and time."""
 
 from __future__ import annotations
 
@@ -7,41 +7,37 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Annotated, Any
 
-from penstock.cli.options import AsJson, Config, Pairs, number, option
-from penstock.cli.output import plain, say, write, write_json
-from penstock.cli.spark import Confs, Master, MaybeNamesrv, Stores, check, milliseconds, place, session
+from penstock.cli.options import number, option
+from penstock.cli.output import plain, write, write_json, write_note
+from penstock.cli.spark import JobCall, MaybeNamesrv, Stores, check_input, on_spark, time_option
 from penstock.errors import BadSettings
 
 _PREVIEW = 80
 
 
+@on_spark
 def search(
+    call: JobCall,
     stores: Stores = None,
     namesrv: MaybeNamesrv = "",
-    topic: Annotated[str, option("--topic", "T", "Only in this topic; with a key, its index is used.")] = "",
-    key: Annotated[list[str] | None, option("--key", "K", "A key or unique key; repeatable: any of them.")] = None,
+    topic: Annotated[str, option("--topic", "T", "Only this topic; with a key, through the index.")] = "",
+    key: Annotated[list[str] | None, option("--key", "K", "A key or unique key; repeatable (any matches).")] = None,
     msg_id: Annotated[str, option("--id", "ID", "An offset message id.")] = "",
-    text: Annotated[str, option("--text", "TEXT", "Somewhere in the body.")] = "",
-    pattern: Annotated[str, option("--regex", "R", "A regular expression that matches in the body.")] = "",
+    text: Annotated[str, option("--text", "TEXT", "The body contains this text.")] = "",
+    pattern: Annotated[str, option("--regex", "R", "The body matches this regular expression.")] = "",
     json_path: Annotated[
-        list[str] | None, option("--json-path", "P=V", "The body is JSON and has this, as in order.id=7; repeatable.")
+        list[str] | None, option("--json-path", "P=V", "A value in a JSON body, as in order.id=7; repeatable.")
     ] = None,
     properties: Annotated[list[str] | None, option("--property", "N=V", "A property; repeatable.")] = None,
     tag: Annotated[str, option("--tag", "T", "The tag.")] = "",
     since: Annotated[str, option("--since", "TIME", "Stored at or after: 2026-11-16T08:00, or milliseconds.")] = "",
-    until: Annotated[str, option("--until", "TIME", "Stored before.")] = "",
-    limit: Annotated[int, number("--limit", "N", "Show so many at most.", low=1, default=True)] = 100,
-    as_json: AsJson = False,
-    master: Master = None,
-    conf: Confs = None,
-    config: Config = None,
-    pairs: Pairs = None,
+    until: Annotated[str, option("--until", "TIME", "Stored before this time.")] = "",
+    limit: Annotated[int, number("--limit", "N", "At most N messages.", low=1, default=True)] = 100,
 ) -> None:
-    """Find messages by what they hold, and say what was searched.
+    """Find messages by key, content, property, tag or time.
 
-    All that is given must hold. With a topic its queues are searched; without one the logs, with all topics in them. A
-    message that cannot be read is counted, never passed over in silence. Exit status 0: done, whatever was found; 2: it
-    could not be run.
+    All given conditions must match. With a topic its queues are searched, otherwise the whole logs. Messages that
+    cannot be read are counted and reported. Exit status 0: done, even without a match; 2: could not run.
 
     Examples:
 
@@ -53,7 +49,7 @@ def search(
     from penstock.pipeline.jobs.search import CORRUPT, SearchQuery, describe
     from penstock.pipeline.jobs.search import search as find
 
-    where = place(stores, namesrv, config, pairs)
+    where = call.input(stores, namesrv)
     wanted = SearchQuery(
         topic=topic,
         keys=tuple(key or ()),
@@ -63,34 +59,34 @@ def search(
         json=_pairs("--json-path", json_path),
         properties=_pairs("--property", properties),
         tag=tag,
-        since_ms=milliseconds("--since", since),
-        until_ms=milliseconds("--until", until),
+        since_ms=time_option("--since", since),
+        until_ms=time_option("--until", until),
     )
     wanted.check()
-    check(where, [topic] if topic else [])
-    with session("search", master, conf, light_java=True) as spark:
-        found = find(spark, wanted, where)
+    check_input(where, [topic] if topic else [])
+    with call.session("search", light_java=True) as spark:
+        result = find(spark, wanted, where)
         unread, more = 0, ""
         hits: list[dict[str, Any]] = []
-        for row in found.frame.toLocalIterator():
-            if row[CORRUPT] is not None and not _holds(row):
+        for row in result.frame.toLocalIterator():
+            if row[CORRUPT] is not None and not _is_message(row):
                 unread += 1
             elif len(hits) < limit:
                 hits.append(row.asDict(recursive=True))
             else:
-                more = f", and there are more: it ended at --limit {limit}, so not all of what follows was looked at"
+                more = f", and there are more: stopped at --limit {limit}, so the following was not searched completely"
                 break
     for hit in hits:
-        write_json(_object(hit)) if as_json else write(_line(hit) + "\n")
-    say(f"{len(hits)} found{more}; {'; '.join(describe(found.coverage))}")
-    if found.coverage.through_index and len(wanted.keys) == 1 and stores and not as_json:
-        say(f"`penstock store query {stores[0]} --topic {topic} --key {wanted.keys[0]}` asks that index at once")
+        write_json(_object(hit)) if call.as_json else write(_line(hit) + "\n")
+    write_note(f"{len(hits)} found{more}; {'; '.join(describe(result.coverage))}")
+    if result.coverage.through_index and len(wanted.keys) == 1 and stores and not call.as_json:
+        write_note(f"`penstock store query {stores[0]} --topic {topic} --key {wanted.keys[0]}` does the same at once")
     if unread:
-        say(f"{unread} messages or ranges could not be read, and so not searched; `penstock store verify` says why")
+        write_note(f"{unread} messages or ranges were not searched: unreadable; `penstock store verify` shows why")
 
 
-def _holds(row: Any) -> bool:
-    """Whether a row is a message, though perhaps one whose body could not be unpacked."""
+def _is_message(row: Any) -> bool:
+    """Whether a row is a message; its body may have failed to decompress."""
     return row["msg_id"] is not None
 
 
@@ -99,19 +95,19 @@ def _pairs(name: str, given: Sequence[str] | None) -> tuple[tuple[str, str], ...
     for text in given or ():
         left, equals, right = text.partition("=")
         if not equals or not left:
-            raise BadSettings(f"{name} '{text}': it must be a name and a value, joined by =")
+            raise BadSettings(f"{name} '{text}': it must be NAME=VALUE")
         pairs.append((left, right))
     return tuple(pairs)
 
 
 def _object(row: dict[str, Any]) -> dict[str, Any]:
-    made: dict[str, Any] = {}
+    fields: dict[str, Any] = {}
     for name, value in row.items():
         if isinstance(value, datetime):
-            made[name] = int(value.replace(tzinfo=value.tzinfo or UTC).timestamp() * 1000)
+            fields[name] = int(value.replace(tzinfo=value.tzinfo or UTC).timestamp() * 1000)
         else:
-            made[name] = b64encode(value).decode() if isinstance(value, bytes | bytearray) else value
-    return made
+            fields[name] = b64encode(value).decode() if isinstance(value, bytes | bytearray) else value
+    return fields
 
 
 def _line(row: dict[str, Any]) -> str:

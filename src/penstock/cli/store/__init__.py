@@ -1,4 +1,4 @@
-"""The group `penstock store`: looks into a store, checks it, and puts it in order; no broker is needed."""
+"""The group `penstock store`: inspects, verifies and repairs a store offline."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ app = typer.Typer(rich_markup_mode=None)
 
 @app.callback(invoke_without_command=True)
 def store(context: typer.Context) -> None:
-    """Look into a store, check it, put it in order: no broker is needed.
+    """Inspect, verify and repair a store offline.
 
-    recover, repair, rebuild and retention change the store and need it to themselves; the others change nothing. A
-    store in use is shown as it is at that moment, one that crashed as a start would serve it. File sizes are taken from
-    the files; where those cannot tell, from --config and --set.
+    recover, repair, rebuild and retention change the store, which must not be open; the others only read. A store in
+    use is shown in its current state, a crashed one as a start would serve it. File sizes are read from the files;
+    --config and --set supply what the files do not say.
 
     Examples:
 

@@ -1,9 +1,4 @@
-"""Everything `penstock store info` knows, gathered into one JSON object.
-
-`penstock store conf`: the broker.conf for this store.
-
-`penstock store info`: what is in a store and how it is.
-"""
+"""`penstock store info` (contents and state of a store) and `penstock store conf` (its broker.conf)."""
 
 from __future__ import annotations
 
@@ -14,8 +9,8 @@ from typing import Any
 import msgspec
 from rich.table import Table
 
-from penstock.cli.options import AsJson, Config, Folder, Pairs, View, open_view, owner_name
-from penstock.cli.output import add_row, in_units, moment, show, table, write, write_json
+from penstock.cli.options import AsJson, Config, Folder, Pairs, ReadOnlyStore, open_readonly, owner_name
+from penstock.cli.output import add_row, show, table, write, write_json
 from penstock.config.properties import parse_properties
 from penstock.errors import BadStore
 from penstock.format.checkpoint import CHECKPOINT_SIZE, Checkpoint
@@ -26,10 +21,11 @@ from penstock.store.index import IndexFile
 from penstock.store.readonly.geometry import fit_to_files
 from penstock.store.readonly.store_folder import StoreFolder
 from penstock.store.settings import to_broker_conf
+from penstock.units import format_size, format_time
 
 
-def inspect(view: View) -> dict[str, Any]:
-    """The store's figures; times in milliseconds, sizes in bytes, offsets as in the files."""
+def collect(view: ReadOnlyStore) -> dict[str, Any]:
+    """The JSON of `store info`; times in milliseconds, sizes in bytes, offsets as in the files."""
     store, place = view.store, view.place
     report = store.report
     return {
@@ -59,13 +55,15 @@ def inspect(view: View) -> dict[str, Any]:
     }
 
 
-def _last_exit(view: View) -> str:
+def _last_exit(view: ReadOnlyStore) -> str:
     if view.place.owner:
         return "running"
     return "clean" if view.store.report.clean_exit else "crashed"
 
 
-# -- log and queues ------------------------------------------------------------------------------------------------
+# -- log and queues --
+
+
 def _commit_log(store: MessageStore) -> dict[str, Any]:
     queue = store.log.queue
     return {
@@ -99,8 +97,10 @@ def _topics(store: MessageStore) -> list[dict[str, Any]]:
     ]
 
 
-# -- index ---------------------------------------------------------------------------------------------------------
-def _index(view: View) -> dict[str, Any]:
+# -- index --
+
+
+def _index(view: ReadOnlyStore) -> dict[str, Any]:
     index = view.store.index
     if index is None:
         return {"readable": False, "reason": view.index_problem, "files": []}
@@ -128,7 +128,9 @@ def _index_file(file: IndexFile, slots: int, items: int) -> dict[str, Any]:
     }
 
 
-# -- the rest ------------------------------------------------------------------------------------------------------
+# -- checkpoint, config, disk, quarantine --
+
+
 def _checkpoint(path: Path) -> dict[str, Any] | None:
     if not path.is_file() or path.stat().st_size != CHECKPOINT_SIZE:
         return None
@@ -137,7 +139,7 @@ def _checkpoint(path: Path) -> dict[str, Any] | None:
 
 
 def _config(place: StoreFolder) -> list[dict[str, Any]]:
-    """The config files that are there, or whose backup is, and what is wrong with them."""
+    """The config files that exist, or whose backup does, and their problems."""
     every = ConfigFiles(place.files, place.layout.config)
     known: tuple[ConfigFile[Any], ...] = (
         every.topics,
@@ -161,7 +163,7 @@ def _note(file: ConfigFile[Any]) -> str:
 
 
 def _disk(place: StoreFolder) -> dict[str, int]:
-    """Apparent size, and what the blocks on disk add up to."""
+    """Sum of the file sizes, and of the blocks on disk."""
     layout = place.layout
     inside = layout.commit_log.is_relative_to(layout.root)
     folders = [layout.root] if inside else [layout.root, layout.commit_log]
@@ -174,16 +176,15 @@ def _disk(place: StoreFolder) -> dict[str, int]:
 
 def _quarantine(place: StoreFolder) -> list[dict[str, Any]]:
     root, layout = place.layout.root, place.layout
-    found = [(str(path.relative_to(root)), fact.st_size) for path, fact in place.files.files_below(layout.quarantine)]
-    return [{"path": path, "size": size} for path, size in sorted(found)]
+    files = [(str(path.relative_to(root)), fact.st_size) for path, fact in place.files.files_below(layout.quarantine)]
+    return [{"path": path, "size": size} for path, size in sorted(files)]
 
 
 def conf(folder: Folder, config: Config = None, pairs: Pairs = None, as_json: AsJson = False) -> None:
-    """The broker.conf with which a Java broker opens this store.
+    """Print the broker.conf that a Java broker needs for this store.
 
-    Paths, and file sizes as the files have them, are always in it; then what --config and --set say that differs from
-    RocketMQ's defaults. maxMessageSize is lowered to half a commitlog file where that is less than the default,
-    because a larger record could not be stored.
+    It always contains paths and the file sizes, then the settings of --config and --set that differ from RocketMQ's
+    defaults. maxMessageSize is at most half a commitlog file, because a larger record could not be stored.
 
     Examples:
 
@@ -196,8 +197,8 @@ def conf(folder: Folder, config: Config = None, pairs: Pairs = None, as_json: As
     if problem and settings.message_index_enable:
         raise BadStore(problem)
     if "max_message_size" not in settings.given:
-        most = min(settings.max_message_size, settings.mapped_file_size_commit_log // 2)
-        settings = settings.with_changes(max_message_size=most)
+        largest = min(settings.max_message_size, settings.mapped_file_size_commit_log // 2)
+        settings = settings.with_changes(max_message_size=largest)
     text = to_broker_conf(settings)
     if as_json:
         write_json({entry.name: entry.value for entry in parse_properties(text.encode())})
@@ -210,10 +211,10 @@ _DAMAGE = ("at", "bytes", "reason")
 
 
 def info(folder: Folder, config: Config = None, pairs: Pairs = None, as_json: AsJson = False) -> None:
-    """What is in a store, and how it is.
+    """Contents and state of a store.
 
-    Files, offsets, topics and queues, how full the index is, the checkpoint, how the store was left, and what a start
-    would find and do. After a clean exit a start walks the last files only: `penstock store log` reads everything.
+    Files, offsets, topics and queues, index usage, checkpoint, how the store was closed, and what a start would find
+    and do. After a clean exit a start scans only the last files; `penstock store verify` reads everything.
 
     Examples:
 
@@ -221,41 +222,42 @@ def info(folder: Folder, config: Config = None, pairs: Pairs = None, as_json: As
       penstock store info data/store
       penstock store info data/store --json
     """
-    with open_view(folder, config, pairs) as view:
-        found = inspect(view)
+    with open_readonly(folder, config, pairs) as view:
+        report = collect(view)
     if as_json:
-        write_json(found)
+        write_json(report)
     else:
-        show_info(found)
+        show_info(report)
 
 
-def show_info(found: dict[str, Any]) -> None:
-    """The figures for people."""
-    for part in (_summary(found), *_tables(found)):
+def show_info(report: dict[str, Any]) -> None:
+    for part in (_summary(report), *_tables(report)):
         show(part, "")
 
 
-def _summary(found: dict[str, Any]) -> Table:
-    log, checkpoint, recovery = found["commit_log"], found["checkpoint"], found["recovery"]
-    times = "none" if checkpoint is None else ", ".join(f"{name} {moment(at)}" for name, at in checkpoint.items())
-    state = f"in use by {owner_name(found['in_use_by'])}" if found["in_use_by"] else found["last_exit"]
-    held = sum(folder["size"] for folder in found["quarantine_folders"])
+def _summary(report: dict[str, Any]) -> Table:
+    log, checkpoint, recovery = report["commit_log"], report["checkpoint"], report["recovery"]
+    times = "none" if checkpoint is None else ", ".join(f"{name} {format_time(at)}" for name, at in checkpoint.items())
+    state = f"in use by {owner_name(report['in_use_by'])}" if report["in_use_by"] else report["last_exit"]
+    held = sum(folder["size"] for folder in report["quarantine_folders"])
+    files = f"{len(log['files'])} files of {format_size(log['file_size'])}"
+    allocated = format_size(report["allocated_bytes"])
     lines = {
         "last exit": state,
-        "log": f"{log['min_offset']} to {log['max_offset']}, {len(log['files'])} files of {in_units(log['file_size'])}",
-        "stored": f"{moment(log['earliest_store_timestamp'])} to {moment(log['latest_store_timestamp'])}",
-        "dispatch behind": f"{found['dispatch_behind_messages']} messages, {found['dispatch_behind_bytes']} bytes",
+        "log": f"{log['min_offset']} to {log['max_offset']}, {files}",
+        "stored": f"{format_time(log['earliest_store_timestamp'])} to {format_time(log['latest_store_timestamp'])}",
+        "dispatch behind": f"{report['dispatch_behind_messages']} messages, {report['dispatch_behind_bytes']} bytes",
         "checkpoint": times,
-        "index": _index_line(found["index"]),
+        "index": _index_line(report["index"]),
         "damage": f"{len(recovery['damage'])} ranges, {recovery['torn_bytes']} torn bytes at the end",
-        "kept aside": f"{in_units(held)} of {in_units(found['quarantine_max_bytes'])}",
-        "on disk": f"{in_units(found['allocated_bytes'])} allocated, {in_units(found['apparent_bytes'])} apparent",
+        "quarantine": f"{format_size(held)} of {format_size(report['quarantine_max_bytes'])}",
+        "on disk": f"{allocated} allocated, {format_size(report['apparent_bytes'])} apparent",
     }
-    made = table(found["path"], "", "")
-    made.show_header = False
+    grid = table(report["path"], "", "")
+    grid.show_header = False
     for name, value in lines.items():
-        add_row(made, name, value)
-    return made
+        add_row(grid, name, value)
+    return grid
 
 
 def _index_line(index: dict[str, Any]) -> str:
@@ -264,58 +266,58 @@ def _index_line(index: dict[str, Any]) -> str:
     return f"{len(index['files'])} files of {index['slots']} slots and {index['items']} items"
 
 
-def _tables(found: dict[str, Any]) -> Iterator[Table]:
-    if found["topics"]:
-        yield _queues(found["topics"])
-    if found["index"]["files"]:
-        yield _index_files(found["index"]["files"])
-    if found["config"]:
-        made = table("config", "file", "there", "backup", "note")
-        for file in found["config"]:
-            add_row(made, file["name"], _yes(file["present"]), _yes(file["backup"]), file["note"])
-        yield made
-    if found["quarantine"]:
-        made = table("quarantine", "file", "bytes", right=("bytes",))
-        for file in found["quarantine"][:_FILES_SHOWN]:
-            add_row(made, file["path"], file["size"])
-        if len(found["quarantine"]) > _FILES_SHOWN:
-            add_row(made, f"and {len(found['quarantine']) - _FILES_SHOWN} more", "")
-        yield made
-        made = table("quarantine by start or repair", "folder", "files", "on disk", right=("files", "on disk"))
-        for folder in found["quarantine_folders"]:
-            add_row(made, folder["folder"], folder["files"], in_units(folder["size"]))
-        yield made
-    if found["recovery"]["damage"]:
-        made = table("damage: Java would cut the log here; run `penstock store repair`", *_DAMAGE, right=_DAMAGE[:2])
-        for each in found["recovery"]["damage"]:
-            add_row(made, each["physical_offset"], each["size"], each["reason"])
-        yield made
-    if found["recovery"]["notes"]:
-        made = table("a start would report", "")
-        made.show_header = False
-        for note in found["recovery"]["notes"]:
-            add_row(made, note)
-        yield made
+def _tables(report: dict[str, Any]) -> Iterator[Table]:
+    if report["topics"]:
+        yield _queues(report["topics"])
+    if report["index"]["files"]:
+        yield _index_files(report["index"]["files"])
+    if report["config"]:
+        grid = table("config", "file", "present", "backup", "note")
+        for file in report["config"]:
+            add_row(grid, file["name"], _yes(file["present"]), _yes(file["backup"]), file["note"])
+        yield grid
+    if report["quarantine"]:
+        grid = table("quarantine", "file", "bytes", right=("bytes",))
+        for file in report["quarantine"][:_FILES_SHOWN]:
+            add_row(grid, file["path"], file["size"])
+        if len(report["quarantine"]) > _FILES_SHOWN:
+            add_row(grid, f"and {len(report['quarantine']) - _FILES_SHOWN} more", "")
+        yield grid
+        grid = table("quarantine by start or repair", "folder", "files", "on disk", right=("files", "on disk"))
+        for folder in report["quarantine_folders"]:
+            add_row(grid, folder["folder"], folder["files"], format_size(folder["size"]))
+        yield grid
+    if report["recovery"]["damage"]:
+        grid = table("damage: Java would truncate here; run `penstock store repair`", *_DAMAGE, right=_DAMAGE[:2])
+        for each in report["recovery"]["damage"]:
+            add_row(grid, each["physical_offset"], each["size"], each["reason"])
+        yield grid
+    if report["recovery"]["notes"]:
+        grid = table("a start would report", "")
+        grid.show_header = False
+        for note in report["recovery"]["notes"]:
+            add_row(grid, note)
+        yield grid
 
 
 def _queues(topics: list[dict[str, Any]]) -> Table:
     numbers = ("queue", "min", "max", "messages")
-    made = table("queues", "topic", *numbers, "newest", right=numbers)
+    grid = table("queues", "topic", *numbers, "newest", right=numbers)
     for topic in topics:
         for queue in topic["queues"]:
             ends = (queue["min_offset"], queue["max_offset"], queue["count"])
-            add_row(made, topic["topic"], queue["queue_id"], *ends, moment(queue["latest_store_timestamp"]))
-    return made
+            add_row(grid, topic["topic"], queue["queue_id"], *ends, format_time(queue["latest_store_timestamp"]))
+    return grid
 
 
 def _index_files(files: list[dict[str, Any]]) -> Table:
-    made = table("index files", "file", "items", "of", "full", "from", "to", right=("items", "of", "full"))
+    grid = table("index files", "file", "items", "of", "full", "from", "to", right=("items", "of", "full"))
     for file in files:
         used, capacity = file["items_used"], file["items_capacity"]
-        times = (moment(file["begin_timestamp"]), moment(file["end_timestamp"]))
-        add_row(made, file["name"], used, capacity, f"{used / capacity:.1%}", *times)
-    return made
+        times = (format_time(file["begin_timestamp"]), format_time(file["end_timestamp"]))
+        add_row(grid, file["name"], used, capacity, f"{used / capacity:.1%}", *times)
+    return grid
 
 
-def _yes(there: bool) -> str:
-    return "yes" if there else "no"
+def _yes(value: bool) -> str:
+    return "yes" if value else "no"

@@ -1,14 +1,7 @@
-"""The commitlog, straight from its files: every record in log order, fillers and damage included.
+"""`penstock store log`, `dump`, `get`, `query` and `offset`: the verbs that print messages of a store.
 
-Neither queues nor index are needed, and recovery's cut hides nothing. An unwritten place ends the log; if something
-follows in a later file after all, that place is looked at again (a writer may have filled it meanwhile) and what is
-still missing is damage. While a writer owns the store, broken bytes with nothing behind them are a record on its way
-into the log, not damage.
-
-
-`penstock store log`: the commitlog as it lies on disk.
-
-`penstock store dump`, `get`, `query` and `offset`: messages as a start would serve them.
+`log` reads the commitlog files directly: every record in log order, with fillers and damage, whatever queues, index and
+recovery make of them. The others show messages as a start would serve them.
 """
 
 from __future__ import annotations
@@ -28,12 +21,12 @@ from penstock.cli.options import (
     Pairs,
     QueueId,
     Topic,
+    note_state,
     number,
-    open_view,
+    open_readonly,
     option,
-    say_state,
 )
-from penstock.cli.output import QueueReader, message_line, message_object, say, write, write_json, write_message
+from penstock.cli.output import QueueReader, message_line, message_object, write, write_json, write_message, write_note
 from penstock.format import kernels
 from penstock.format.record import Record, decode_record
 from penstock.format.rows import Reason
@@ -44,53 +37,58 @@ from penstock.store.mapped_file_queue import MAX_MISSING_IN_A_ROW, MappedFileQue
 from penstock.store.readonly.geometry import fit_to_log
 from penstock.store.readonly.store_folder import StoreFolder
 
-Found: TypeAlias = tuple[Record, int] | Blank | Damage
-"""A record with its tags code, or what is no record."""
+LogItem: TypeAlias = tuple[Record, int] | Blank | Damage
+"""A record with its tags code, or bytes that are not a record."""
 _ROWS = 1024
 
 
 class LogFilesReader:
-    """Reads all log files that are there when it is made; they stay mapped as long as it is used."""
+    """Iterates over the log files that exist at construction; they stay mapped as long as it is used.
+
+    Unwritten bytes end the log. If a later file has records after all, these bytes are scanned again, because a writer
+    may have filled them meanwhile; what is still unwritten is damage. While a writer owns the store, broken bytes at
+    the end are a record being written, not damage.
+    """
 
     def __init__(self, place: StoreFolder) -> None:
         self._delay_levels = place.settings.delay_levels
         self._live = bool(place.owner)
         self._queue = place.retrying(lambda: _load(place))
 
-    def __iter__(self) -> Iterator[Found]:
+    def __iter__(self) -> Iterator[LogItem]:
         unfinished: list[tuple[MappedFile, int]] = []
         for file in self._queue.files:
             position = 0
-            for item, behind in self._scan(file, 0, live=self._live):
+            for item, end in self._scan(file, 0, live=self._live):
                 for earlier, start in unfinished:
                     yield from self._rest(earlier, start)
-                unfinished, position = [], behind
+                unfinished, position = [], end
                 yield item
             if position < file.size:
                 unfinished.append((file, position))
 
-    def _rest(self, file: MappedFile, position: int) -> Iterator[Found]:
-        """The log goes on behind a file that seemed to be its end: what it holds by now, and what is missing."""
-        for item, behind in self._scan(file, position, live=False):
-            position = behind
+    def _rest(self, file: MappedFile, position: int) -> Iterator[LogItem]:
+        """The rest of a file that seemed to be the end of the log: its records by now, and the missing bytes."""
+        for item, end in self._scan(file, position, live=False):
+            position = end
             yield item
         if position < file.size:
             yield Damage(file.from_offset + position, file.size - position, Reason.UNWRITTEN)
 
-    def _scan(self, file: MappedFile, start: int, *, live: bool) -> Iterator[tuple[Found, int]]:
-        """What lies in a file from `start` on, each with the position behind it."""
+    def _scan(self, file: MappedFile, start: int, *, live: bool) -> Iterator[tuple[LogItem, int]]:
+        """The items of a file from `start` on, each with the position after it."""
         data, base = file.map.view, file.from_offset
-        waiting: Damage | None = None
+        pending: Damage | None = None
         for item in scan(data, base, start, file.size, check_crc=True, live=live, rows_per_batch=_ROWS):
-            if waiting is not None:
-                yield waiting, waiting.position + waiting.size - base
-                waiting = None
+            if pending is not None:
+                yield pending, pending.position + pending.size - base
+                pending = None
             if isinstance(item, ScanBatch):
                 kernels.tag_codes(data, base, item.rows, self._delay_levels)
                 for offset, size, code in item.rows[["physical_offset", "size", "tags_code"]].tolist():
                     yield (decode_record(data, offset - base), code), offset + size - base
             elif isinstance(item, Damage) and live:
-                waiting = item
+                pending = item
             else:
                 yield item, item.position + item.size - base
 
@@ -105,10 +103,10 @@ def _load(place: StoreFolder) -> MappedFileQueue:
 def log(
     folder: Folder, config: Config = None, pairs: Pairs = None, as_json: AsJson = False, no_body: NoBody = False
 ) -> None:
-    """Every record of the log, in log order.
+    """Print every record of the log, in log order.
 
-    Read straight from the commitlog's files, whatever queues, index and recovery make of them: records of every topic,
-    also prepared and rolled back ones, the fillers at the ends of files, and damage, with the reason.
+    Reads the commitlog files directly, whatever queues, index and recovery make of them: records of all topics,
+    including prepared and rolled-back ones, the fillers that end files, and damage with its reason.
 
     Examples:
 
@@ -117,9 +115,9 @@ def log(
       penstock store log data/store --no-body --json
     """
     place = StoreFolder.find(folder, config, pairs)
-    found = LogFilesReader(place)
-    say_state(place, "what follows is the log as it lies in the files")
-    for item in found:
+    reader = LogFilesReader(place)
+    note_state(place, "showing the log as it is on disk")
+    for item in reader:
         if isinstance(item, Blank | Damage):
             _write_other(item, as_json)
         else:
@@ -135,23 +133,23 @@ def _write_other(item: Blank | Damage, as_json: bool) -> None:
         write(f"{kind}  at {item.position}  {item.size} bytes  {reason.name}\n")
 
 
-_TOPICS_NAMED: Final = 20
+_MAX_TOPICS_LISTED: Final = 20
 
 
 def dump(
     folder: Folder,
     topic: Annotated[str | None, option("--topic", "T", "Only this topic.")] = None,
     queue_id: Annotated[int | None, number("--queue", "N", "Only queues with this id.")] = None,
-    begin: Annotated[int, number("--from", "N", "Only queue offsets from this on.")] = 0,
-    limit: Annotated[int | None, number("--limit", "N", "At most so many messages.", low=0)] = None,
+    begin: Annotated[int, number("--from", "N", "Start at this queue offset.")] = 0,
+    limit: Annotated[int | None, number("--limit", "N", "At most N messages.", low=0)] = None,
     config: Config = None,
     pairs: Pairs = None,
     as_json: AsJson = False,
     no_body: NoBody = False,
 ) -> None:
-    """All messages, in the order of topic, queue and offset.
+    """Print all messages by topic, queue and offset.
 
-    Units whose record is gone or damaged are left out. With --json there is one object a line.
+    Skips units whose record is deleted or damaged. With --json, one object per line.
 
     Examples:
 
@@ -159,15 +157,15 @@ def dump(
       penstock store dump data/store --topic orders --queue 0 --from 100 --limit 10
       penstock store dump data/store --json > messages.jsonl
     """
-    with open_view(folder, config, pairs) as view:
+    with open_readonly(folder, config, pairs) as view:
         reader = QueueReader(view.store)
         queues = [
             queue for queue in view.store.queues if topic in (None, queue.topic) and queue_id in (None, queue.queue_id)
         ]
         if not queues:
-            _say_what_is_there(view.store, topic, queue_id)
-        found = (message for queue in queues for message in reader.messages(queue, begin))
-        for record, code in islice(found, limit):
+            _note_existing(view.store, topic, queue_id)
+        messages = (message for queue in queues for message in reader.messages(queue, begin))
+        for record, code in islice(messages, limit):
             write_message(record, code, as_json=as_json, body=not no_body)
 
 
@@ -175,16 +173,16 @@ def get(
     folder: Folder,
     topic: Topic,
     queue_id: QueueId,
-    offset: Annotated[int, number("--offset", "N", "The queue offset to begin at.")],
-    most: Annotated[int, number("--max", "N", "At most so many messages.", low=1, default=True)] = 32,
+    offset: Annotated[int, number("--offset", "N", "The queue offset to start at.")],
+    max_messages: Annotated[int, number("--max", "N", "At most N messages.", low=1, default=True)] = 32,
     tags: Annotated[str | None, option("--tags", "EXPR", "Only these tags, as in 'paid || refunded'.")] = None,
     config: Config = None,
     pairs: Pairs = None,
     as_json: AsJson = False,
 ) -> None:
-    """One page of a queue, as a consumer would get it.
+    """Print one page of a queue, as a consumer would get it.
 
-    Answers the status, where to go on, the queue's ends and the messages. A page also ends at the store's own limits
+    The status, the next offset, the queue's minimum and maximum, and the messages. The store's own limits apply
     (maxTransferCountOnMessageInMemory and its siblings). An unknown topic or queue is a status, not an error.
 
     Examples:
@@ -193,21 +191,21 @@ def get(
       penstock store get data/store --topic orders --queue 0 --offset 0
       penstock store get data/store --topic orders --queue 0 --offset 0 --tags 'paid || refunded' --json
     """
-    with open_view(folder, config, pairs) as view:
-        page = view.store.get(topic, queue_id, offset, most, tags)
+    with open_readonly(folder, config, pairs) as view:
+        page = view.store.get(topic, queue_id, offset, max_messages, tags)
         reader = QueueReader(view.store)
         if as_json:
-            answer = {
+            document = {
                 "status": page.status.value,
                 "next_begin_offset": page.next_begin_offset,
                 "min_offset": page.min_offset,
                 "max_offset": page.max_offset,
                 "messages": [message_object(record, reader.code_of(record)) for record in page.messages],
             }
-            write_json(answer)
+            write_json(document)
             return
         write(
-            f"{page.status.value}: {len(page.records)} messages, go on at {page.next_begin_offset}; "
+            f"{page.status.value}: {len(page.records)} messages, next offset {page.next_begin_offset}; "
             f"the queue has {page.min_offset} to {page.max_offset}\n"
         )
         for record in page.messages:
@@ -217,17 +215,17 @@ def get(
 def query(
     folder: Folder,
     topic: Topic,
-    key: Annotated[str, option("--key", "K", "A key of the message, or its unique id.")],
+    key: Annotated[str, option("--key", "K", "A key of the message, or its unique key.")],
     begin: Annotated[int, number("--begin", "MS", "Stored at or after this time, in milliseconds.")] = 0,
     end: Annotated[int, number("--end", "MS", "Stored at or before this time, in milliseconds.")] = LONG_MAX,
-    most: Annotated[int, number("--max", "N", "At most so many, the newest.", low=1, default=True)] = 32,
+    max_messages: Annotated[int, number("--max", "N", "At most N, the newest.", low=1, default=True)] = 32,
     config: Config = None,
     pairs: Pairs = None,
     as_json: AsJson = False,
 ) -> None:
-    """Messages with a key, through the index.
+    """Find messages by key, through the index.
 
-    Both times are included. Oldest first; with --json one object a line. No message is no error.
+    Both times are inclusive. Oldest first; with --json, one object per line. No match is not an error.
 
     Examples:
 
@@ -235,27 +233,27 @@ def query(
       penstock store query data/store --topic orders --key order_1
       penstock store query data/store --topic orders --key order_1 --begin 1600000000000 --max 5 --json
     """
-    with open_view(folder, config, pairs, needs_index=True, max_msgs_num_batch=most) as view:
+    with open_readonly(folder, config, pairs, needs_index=True, max_msgs_num_batch=max_messages) as view:
         reader = QueueReader(view.store)
-        found = view.store.query(topic, key, begin, end, most)
-        for record in found:
+        records = view.store.query(topic, key, begin, end, max_messages)
+        for record in records:
             write_message(record, reader.code_of(record), as_json=as_json)
-        if not found and topic not in {queue.topic for queue in view.store.queues}:
-            _say_what_is_there(view.store, topic)
-        elif not found:
-            say(f"the index has no message of {topic} with the key {key} at that time; keys are whole words, as sent.")
+        if not records and topic not in {queue.topic for queue in view.store.queues}:
+            _note_existing(view.store, topic)
+        elif not records:
+            write_note(f"no message of {topic} with key {key} in that time; a key is matched as a whole.")
 
 
-def _say_what_is_there(store: MessageStore, topic: str | None, queue_id: int | None = None) -> None:
-    """To whom gets nothing: perhaps it is the name that is wrong."""
-    there = sorted({queue.topic for queue in store.queues})
-    if topic in there:
+def _note_existing(store: MessageStore, topic: str | None, queue_id: int | None = None) -> None:
+    """Notes on stderr which topics or queues exist, if the requested one does not."""
+    topics = sorted({queue.topic for queue in store.queues})
+    if topic in topics:
         ids = [queue.queue_id for queue in store.queues if queue.topic == topic]
-        say(f"topic {topic} has no queue {queue_id}; it has {', '.join(map(str, sorted(ids)))}.")
+        write_note(f"topic {topic} has no queue {queue_id}; it has {', '.join(map(str, sorted(ids)))}.")
         return
-    more = f" and {len(there) - _TOPICS_NAMED} more" if len(there) > _TOPICS_NAMED else ""
-    names = f"it has {', '.join(there[:_TOPICS_NAMED])}{more}" if there else "it has no topic"
-    say(f"nothing in this store belongs to {topic or f'a queue {queue_id}'}; {names}.")
+    more = f" and {len(topics) - _MAX_TOPICS_LISTED} more" if len(topics) > _MAX_TOPICS_LISTED else ""
+    names = f"it has {', '.join(topics[:_MAX_TOPICS_LISTED])}{more}" if topics else "it has no topic"
+    write_note(f"this store has no {f'topic {topic}' if topic else f'queue {queue_id}'}; {names}.")
 
 
 def offset(
@@ -264,16 +262,16 @@ def offset(
     queue_id: QueueId,
     timestamp: Annotated[int, number("--timestamp", "MS", "The store time, in milliseconds.")],
     boundary: Annotated[
-        Boundary, typer.Option("--boundary", help="Which message a time between two of them means.")
+        Boundary, typer.Option("--boundary", help="Which message to choose for a time between two.")
     ] = Boundary.NEAREST,
     config: Config = None,
     pairs: Pairs = None,
     as_json: AsJson = False,
 ) -> None:
-    """The queue offset that belongs to a time.
+    """Print the queue offset for a store time.
 
-    nearest: the closest message, the earlier of two; lower: the first at or after the time, else the queue's end;
-    upper: the last at or before it, else the queue's beginning.
+    nearest: the closest message, the earlier of two; lower: the first at or after the time, or the queue's end; upper:
+    the last at or before it, or the queue's minimum.
 
     Examples:
 
@@ -281,9 +279,9 @@ def offset(
       penstock store offset data/store --topic orders --queue 0 --timestamp 1600000000000
       penstock store offset data/store --topic orders --queue 0 --timestamp 1600000000000 --boundary lower --json
     """
-    with open_view(folder, config, pairs) as view:
-        found = view.store.offset_by_time(topic, queue_id, timestamp, boundary)
+    with open_readonly(folder, config, pairs) as view:
+        result = view.store.offset_by_time(topic, queue_id, timestamp, boundary)
         if as_json:
-            write_json({"offset": found})
+            write_json({"offset": result})
         else:
-            write(f"{found}\n")
+            write(f"{result}\n")

@@ -1,7 +1,4 @@
-"""`penstock store recover`: what a start does, without serving.
-
-`penstock store repair` and `penstock store rebuild`.
-"""
+"""`penstock store recover`, `repair` and `rebuild`: the verbs that change a store; it must not be open."""
 
 from __future__ import annotations
 
@@ -12,26 +9,27 @@ import typer
 
 from penstock.cli import exit_codes
 from penstock.cli.options import AsJson, Config, Folder, Pairs, number, option
-from penstock.cli.output import add_row, in_units, say, show, table, write, write_json
-from penstock.cli.progress import ProgressLine, Yes, asked
+from penstock.cli.output import add_row, show, table, write, write_json, write_note
+from penstock.cli.progress import ProgressLine, Yes, confirm_quarantine
 from penstock.cli.reports import DryRun, show_rebuilt, show_start, titled
 from penstock.errors import BadSettings, BadStore, StoreFailed
 from penstock.store import MessageStore, RecoveryReport, Settings
-from penstock.store import repair as mending
+from penstock.store import repair as repairing
 from penstock.store.readonly.geometry import fit_to_files
 from penstock.store.readonly.store_folder import StoreFolder, quiet_log
 from penstock.store.rebuild import ThreadRunner, rebuild_by_ranges
 from penstock.store.repair import LostMessages, RebuildReport, RepairReport
+from penstock.units import format_size
 
 
 def recover(
     folder: Folder, config: Config = None, pairs: Pairs = None, yes: Yes = False, as_json: AsJson = False
 ) -> None:
-    """Do what a start does, without serving: recover, report, close cleanly.
+    """Recover a store without serving it.
 
-    What a crash tore is cut off and kept aside, damage is noted and passed over, queues and index are completed from
-    the log. Exit status 0 when the store can be served, whatever was found; 1 when it cannot, and a sentence says why;
-    2 when this could not even be tried, as with a store in use.
+    Does what a start does: truncates and quarantines the torn tail, notes and skips damage, completes queues and index
+    from the log, and closes cleanly. Exit status 0: the store can be served, whatever was found; 1: it cannot, and one
+    sentence says why; 2: not tried, as with a store in use.
 
     Examples:
 
@@ -48,13 +46,13 @@ def recover(
             with MessageStore.open(
                 folder,
                 settings,
-                progress=progress.tell,
-                may_exceed=asked(yes, progress),
+                progress=progress.report,
+                may_exceed=confirm_quarantine(yes, progress),
             ) as store:
                 report = store.report
                 messages = sum(queue.max_offset - queue.min_offset for queue in store.queues)
     except (BadStore, StoreFailed) as error:
-        say(f"the store cannot be served: {error}.")
+        write_note(f"the store cannot be served: {error}.")
         raise typer.Exit(exit_codes.PROBLEM) from None
     if as_json:
         write_json({"path": str(folder.absolute()), "messages": messages, **msgspec.to_builtins(report)})
@@ -63,28 +61,28 @@ def recover(
 
 
 def _show(path: str, messages: int, report: RecoveryReport) -> None:
-    found: dict[str, Any] = {
+    lines: dict[str, Any] = {
         "last exit": "clean" if report.clean_exit else "crashed",
-        "log": f"ends at {report.log_end}; walked from {report.walked_from} on",
-        "queues": f"{messages} messages; {report.units_added} units were missing, {report.units_cut} were cut off",
+        "log": f"ends at {report.log_end}; scanned from {report.walked_from}",
+        "queues": f"{messages} messages; {report.units_added} units added, {report.units_cut} truncated",
         "torn": f"{report.torn_bytes} bytes at the end",
-        "damage": f"{len(report.damage)} ranges, {in_units(sum(each.size for each in report.damage))}",
-        "kept aside": ", ".join(report.kept_aside) or "nothing",
+        "damage": f"{len(report.damage)} ranges, {format_size(sum(each.size for each in report.damage))}",
+        "quarantine": ", ".join(report.kept_aside) or "nothing",
     }
-    made = table(f"{path} can be served", "", "")
-    made.show_header = False
-    for name, value in found.items():
-        add_row(made, name, value)
-    show(made, "")
+    grid = table(f"{path} can be served", "", "")
+    grid.show_header = False
+    for name, value in lines.items():
+        add_row(grid, name, value)
+    show(grid, "")
     if report.notes:
-        notes = table("found", "")
+        notes = table("findings", "")
         notes.show_header = False
         for note in report.notes:
             add_row(notes, note)
         show(notes, "")
 
 
-_LOST_SHOWN = 4
+_MAX_LOST_SHOWN = 4
 
 
 def repair(
@@ -95,12 +93,12 @@ def repair(
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
-    """Put right what can be put right.
+    """Repair the log, queues, index and config files.
 
-    Every damaged range of the log is kept aside and covered by a valid record, so that RocketMQ walks past it too; log
-    files get their size and missing ones are made; queues and index that are not what the log says are built anew;
-    config files and a checkpoint that cannot be read are replaced. Whatever is replaced lies under penstock/quarantine/
-    afterwards. The store must not be open. Exit status 1 if something could not be put right.
+    Covers every damaged range of the log with a valid record, so that RocketMQ skips it, too; extends short log files
+    and creates missing ones; rebuilds queues and index that do not match the log; replaces config files and a
+    checkpoint that cannot be read. Replaced bytes and files go to penstock/quarantine/. The store must not be open.
+    Exit status 1: something could not be repaired.
 
     Examples:
 
@@ -109,19 +107,19 @@ def repair(
       penstock store repair data/store
     """
     with ProgressLine() as progress, quiet_log():
-        report = mending.repair(
+        report = repairing.repair(
             folder,
             Settings.load(config, pairs or ()),
             dry_run=dry_run,
             progress=progress,
-            may_exceed=asked(yes, progress),
+            may_exceed=confirm_quarantine(yes, progress),
         )
     if as_json:
         write_json({**msgspec.to_builtins(report), "lost_messages": report.lost_messages})
     else:
         _show_repair(report)
     for problem in report.problems:
-        say(f"not repaired: {problem}.")
+        write_note(f"not repaired: {problem}.")
     if report.problems:
         raise typer.Exit(exit_codes.PROBLEM)
 
@@ -137,11 +135,11 @@ def rebuild(
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
-    """Build queues and index anew from the log.
+    """Rebuild queues and index from the log.
 
-    All of them, or the queues of one topic, or one queue, or the index. They are built beside the old ones and take
-    their place when they are complete; the old ones lie under penstock/quarantine/ then. The store must not be open.
-    One that was cut short goes on where it was, if the log is still the same.
+    All of them, or the queues of one topic, or one queue, or the index. New files are built beside the old ones and
+    replace them when complete; the old ones move to penstock/quarantine/. The store must not be open. An interrupted
+    rebuild resumes if the log is unchanged.
 
     Examples:
 
@@ -151,61 +149,68 @@ def rebuild(
       penstock store rebuild data/store --index
     """
     if index and (topic is not None or queue is not None):
-        raise BadSettings("--index goes without --topic and --queue: an index is of all topics")
+        raise BadSettings("--index goes without --topic and --queue: the index covers all topics")
     settings = Settings.load(config, pairs or ())
     report: RebuildReport
     with ProgressLine() as progress, quiet_log():
-        how: dict[str, Any] = {"dry_run": dry_run, "progress": progress, "may_exceed": asked(yes, progress)}
+        shared: dict[str, Any] = {
+            "dry_run": dry_run,
+            "progress": progress,
+            "may_exceed": confirm_quarantine(yes, progress),
+        }
         if index:
-            report = mending.rebuild(folder, settings, index_only=True, **how)
+            report = repairing.rebuild(folder, settings, index_only=True, **shared)
         else:
-            report = rebuild_by_ranges(folder, settings, ThreadRunner(progress), topic=topic, queue_id=queue, **how)
+            report = rebuild_by_ranges(folder, settings, ThreadRunner(progress), topic=topic, queue_id=queue, **shared)
     if as_json:
         write_json(msgspec.to_builtins(report))
     else:
         _show_rebuild(report)
     if not report.rebuilt:
-        say(f"nothing was rebuilt: {folder} has no such queue, neither in its log nor among its queues.")
+        write_note(f"nothing was rebuilt: {folder} has no such queue, neither in its log nor on disk.")
         raise typer.Exit(exit_codes.PROBLEM)
 
 
-# -- text ----------------------------------------------------------------------------------------------------------
+# -- text --
+
+
 def _show_repair(report: RepairReport) -> None:
     if report.found_nothing:
-        write(f"{report.path}: nothing to repair in {in_units(report.log_end - report.log_begin)} of log.\n")
+        write(f"{report.path}: nothing to repair in {format_size(report.log_end - report.log_begin)} of log.\n")
         return
     if report.ranges:
-        columns = ("file", "at", "bytes", "why", "lost", "kept in")
-        made = table(titled("damaged ranges of the log", report.dry_run), *columns, right=("at", "bytes"))
+        columns = ("file", "at", "bytes", "reason", "lost", "saved in")
+        grid = table(titled("damaged ranges of the log", report.dry_run), *columns, right=("at", "bytes"))
         for each in report.ranges:
-            kept = each.not_repaired or ", ".join(each.saved) or "all zero"
-            add_row(made, each.file, each.physical_offset, each.size, each.reason, _lost(each.lost), kept)
-        show(made, "")
+            saved = each.not_repaired or ", ".join(each.saved) or "all zero"
+            add_row(grid, each.file, each.physical_offset, each.size, each.reason, _lost(each.lost), saved)
+        show(grid, "")
     if report.changes:
-        made = table(titled("other files", report.dry_run), "file", "what", "kept in")
+        grid = table(titled("other files", report.dry_run), "file", "what", "saved in")
         for change in report.changes:
-            add_row(made, change.path, change.what, change.saved or "-")
-        show(made, "")
+            add_row(grid, change.path, change.what, change.saved or "-")
+        show(grid, "")
     show_rebuilt(report.rebuilt, report.dry_run)
     show_start(report.start)
     done = "would be repaired" if report.dry_run else "repaired"
     repaired = [each for each in report.ranges if not each.not_repaired]
     write(
         f"{report.path}: {len(repaired)} of {len(report.ranges)} ranges {done}, {report.lost_messages} messages lost, "
-        f"{len(report.rebuilt)} queues or indexes built anew.\n"
+        f"{len(report.rebuilt)} queues or indexes rebuilt.\n"
     )
 
 
 def _show_rebuild(report: RebuildReport) -> None:
     show_rebuilt(report.rebuilt, report.dry_run)
     show_start(report.start)
-    done = "would be built" if report.dry_run else "built"
-    write(f"{report.path}: {len(report.rebuilt)} {done} from {in_units(report.log_end - report.log_begin)} of log.\n")
+    done = "would be rebuilt" if report.dry_run else "rebuilt"
+    size = format_size(report.log_end - report.log_begin)
+    write(f"{report.path}: {len(report.rebuilt)} {done} from {size} of log.\n")
 
 
 def _lost(lost: list[LostMessages]) -> str:
-    shown = [f"{each.topic} queue {each.queue_id}: {_offsets(each)}" for each in lost[:_LOST_SHOWN]]
-    more = sum(each.count for each in lost[_LOST_SHOWN:])
+    shown = [f"{each.topic} queue {each.queue_id}: {_offsets(each)}" for each in lost[:_MAX_LOST_SHOWN]]
+    more = sum(each.count for each in lost[_MAX_LOST_SHOWN:])
     return "; ".join([*shown, *([f"and {more} more"] if more else [])]) or "none known"
 
 

@@ -1,4 +1,4 @@
-"""`penstock store verify`: the audit of a store, on one machine."""
+"""`penstock store verify`: audits a store in this process."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 import typer
 
 from penstock.cli import exit_codes
-from penstock.cli.options import AsJson, Config, Folder, Pairs, say_state
+from penstock.cli.options import AsJson, Config, Folder, Pairs, note_state
 from penstock.cli.output import write_json
 from penstock.cli.progress import ProgressLine
 from penstock.cli.reports import NoCrc, document, show_report
@@ -24,12 +24,12 @@ def verify(
     as_json: AsJson = False,
     no_crc: NoCrc = False,
 ) -> None:
-    """Check everything in a store: every record, unit, key and config file.
+    """Check every record, unit, key and config file of a store.
 
-    Reads the files as they lie on disk, also those that a start would refuse, and changes nothing. Finds damage in the
-    log, records that are not in their queue or in the index, units and keys of no record, wrong headers, and offsets
-    out of bounds; each with file, position, how many messages, and what to do. A store in use is checked as far as its
-    owner had come. Exit status 0: no error, perhaps notes; 1: errors; 2: it could not be checked.
+    Reads the files as they are on disk, even if a start would refuse them, and changes nothing. Finds damage in the
+    log, records missing in their queue or in the index, units and keys without a record, wrong headers, and offsets out
+    of range; each with file, position, number of messages and remedy. A store in use is checked up to its current end.
+    Exit status 0: no errors, maybe notes; 1: errors; 2: could not be checked.
 
     Examples:
 
@@ -50,7 +50,7 @@ def verify(
     if as_json:
         write_json(document(folder, report))
     else:
-        say_state(place, "what follows is what the files say")
+        note_state(place, "showing the contents of the files")
         show_report(folder, report)
     if report.errors:
         raise typer.Exit(exit_codes.PROBLEM)

@@ -25,12 +25,13 @@ from penstock.format.constants import TAGS
 from penstock.format.hosts import decode_host
 from penstock.format.kernels import Buffer, Ints, Longs, Rows
 from penstock.format.sys_flag import BORN_HOST_V6
-from penstock.pipeline.charts import BARS, bars, document, table, units
+from penstock.pipeline.charts import BARS, bars, document, table
 from penstock.pipeline.jobs.common import JobInput
 from penstock.pipeline.ranges import OffsetRange, TaskLimits, piece_size_for, split_ranges
 from penstock.pipeline.session import gather, parallelism
 from penstock.pipeline.store_source import StoreSource
 from penstock.pipeline.store_tasks import LogTask
+from penstock.units import format_size
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -414,7 +415,7 @@ def _per_day(store: str, tally: KeyCounts) -> int:
 def page(result: Usage) -> str:
     """The usage as an HTML page."""
     stores = f"{len(result.disks)} store{'' if len(result.disks) == 1 else 's'}"
-    heading = f"<h1>{result.messages:,} messages, {units(result.size)}</h1>"
+    heading = f"<h1>{result.messages:,} messages, {format_size(result.size)}</h1>"
     return document(f"Usage of {stores}", [heading, disks(result), *charts(result)])
 
 
@@ -423,9 +424,9 @@ def disks(result: Usage) -> str:
     rows = [
         (
             disk.store,
-            units(disk.log),
-            units(disk.per_day),
-            units(disk.free),
+            format_size(disk.log),
+            format_size(disk.per_day),
+            format_size(disk.free),
             "–" if disk.days_left is None else f"{disk.days_left:.0f}",
         )
         for disk in result.disks

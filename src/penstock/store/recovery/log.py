@@ -67,7 +67,7 @@ class WalkNote:
 
     def find(self, begin: int, files: Sequence[MappedFile], check_crc: bool) -> Walked | None:
         """The result of an earlier walk that began at or before `begin` and ended where one of `files` begins."""
-        note = read_sealed(self._io, self._path, _WalkDocument)
+        note = read_checksummed(self._io, self._path, _WalkDocument)
         if note is None or note.check_crc != check_crc or note.begin > begin:
             return None
         starts = {file.from_offset for file in files[1:]}
@@ -77,7 +77,7 @@ class WalkNote:
         """Saves the walk's state, at most once in EVERY_SECONDS. Raises StoreFailed."""
         if self._io.read_only or walked.unsure or time.monotonic() - self._last < EVERY_SECONDS:
             return
-        write_sealed(self._io, self._path, _WalkDocument(begin, check_crc, walked))
+        write_checksummed(self._io, self._path, _WalkDocument(begin, check_crc, walked))
         self._last = time.monotonic()
 
     def remove(self) -> None:

@@ -1,0 +1,58 @@
+"""Sizes, counts and times as people read them, for the command line, the charts and the console.
+
+Pure functions. Times are epoch milliseconds, shown and parsed in local time.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Final
+
+_SIZES: Final = ("B", "KiB", "MiB", "GiB", "TiB")
+_DURATIONS: Final = ((1, 0.001, "ms"), (120, 1, "s"), (7200, 60, "min"), (172_800, 3600, "h"))
+"""(below so many seconds, seconds of one unit, the unit)"""
+
+
+def format_size(count: float, *, brief: bool = False) -> str:
+    """Bytes in the unit that fits: `17 B`, `1.5 KiB`. `brief` drops the decimal from 100 of a unit on."""
+    amount, unit = float(count), 0
+    while amount >= 1024 and unit < len(_SIZES) - 1:
+        amount, unit = amount / 1024, unit + 1
+    decimals = 0 if unit == 0 or (brief and amount >= 100) else 1
+    return f"{amount:.{decimals}f} {_SIZES[unit]}"
+
+
+def format_count(number: float) -> str:
+    """1234567 as 1 234 567, with thin spaces."""
+    return f"{number:,.0f}".replace(",", "\u2009")
+
+
+def format_rate(per_second: float) -> str:
+    return format_count(per_second) if per_second >= 100 or per_second == 0 else f"{per_second:.1f}"
+
+
+def format_time(milliseconds: int, timespec: str = "milliseconds") -> str:
+    """`2026-01-31 23:59:59.999`; `-` for 0 and less. A time out of range is returned as its number."""
+    if milliseconds <= 0:
+        return "-"
+    try:
+        return datetime.fromtimestamp(milliseconds / 1000).isoformat(sep=" ", timespec=timespec)
+    except (OverflowError, ValueError, OSError):
+        return str(milliseconds)
+
+
+def format_duration(milliseconds: float) -> str:
+    """One unit only: 5 s, 3 min, 2 h, 4 d."""
+    seconds = milliseconds / 1000
+    for limit, unit, name in _DURATIONS:
+        if seconds < limit:
+            return f"{seconds / unit:.0f} {name}"
+    return f"{seconds / 86_400:.0f} d"
+
+
+def parse_time(text: str) -> int:
+    """Epoch milliseconds of `2026-01-31T23:59`, local unless it has a zone, or of a number. Raises ValueError."""
+    text = text.strip()
+    if text.isdecimal():
+        return int(text)
+    return int(datetime.fromisoformat(text).timestamp() * 1000)
