@@ -44,7 +44,7 @@ from penstock.protocol.headers.send import EndTransaction, SendMessage, SendMess
 from penstock.protocol.signing import account_of, is_signed_with
 from penstock.remoting.connection import Connection
 from penstock.remoting.handlers import Before, Handler, Result
-from penstock.remoting.rate_limited_log import Seldom
+from penstock.remoting.rate_limited_log import RateLimitedLog
 
 LookUp = Callable[[int], Record | None]
 """The record at a physical offset."""
@@ -226,7 +226,7 @@ class Access:
         self.reads = 1
         """How often the accounts were taken over from the file."""
         self._nobody = secrets.token_hex()
-        self._refusals = Seldom(log)
+        self._refusals = RateLimitedLog(log)
         self.administered_from: dict[str, float] = {}
         """Hosts from which an administrator's signed request came, and when, by the monotonic clock."""
         self.look_up: LookUp = _nothing

@@ -148,6 +148,6 @@ class PendingAcks:
         self._of[waiting.connection] -= 1
         if self._of[waiting.connection] <= 0:
             del self._of[waiting.connection]
-        waiting.connection.lay_down(waiting.reply)
+        waiting.connection.enqueue(waiting.reply)
         if not self._waiting:
             self._drained.set()
