@@ -72,7 +72,7 @@ MISTAKES: dict[str, tuple[Typed, str, str]] = {
     "a port that is taken": (
         lambda p: ["serve", "--store", p.missing, "--profile", "dev", "--listen", p.taken, "--console", "off"],
         "cannot listen at 127.0.0.1:",
-        "choose another address, or stop what is there",
+        "choose another address, or stop the process that uses it",
     ),
     "no port at all": (lambda p: ["serve", "--listen", "here"], "--listen is 'here'", "it must be HOST:PORT"),
     "a store that a broker owns, to serve": (

@@ -16,7 +16,7 @@ from penstock.protocol.command import Command
 from penstock.remoting import limits as limits_module
 from penstock.remoting.event_loop import loop_factory
 from penstock.remoting.limits import ConnectionLimits, raise_open_files
-from penstock.remoting.rate_limited_log import Seldom
+from penstock.remoting.rate_limited_log import RateLimitedLog
 from penstock.remoting.server import Server
 from penstock.remoting.sockets import bind, keep_alive
 
@@ -128,7 +128,7 @@ def test_the_sweep_is_as_frequent_as_the_shortest_limit_needs() -> None:
 
 def test_lines_that_strangers_cause_are_counted_not_written(caplog: pytest.LogCaptureFixture) -> None:
     now = 0.0
-    lines = Seldom(logging.getLogger("penstock.remoting"), clock=lambda: now)
+    lines = RateLimitedLog(logging.getLogger("penstock.remoting"), clock=lambda: now)
     for _ in range(10):
         lines.warn("closed one")
     now = 1.0

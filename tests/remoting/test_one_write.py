@@ -72,14 +72,14 @@ def test_what_is_sent_in_one_turn_of_the_loop_leaves_together(run: Run) -> None:
 def test_what_is_laid_down_leaves_with_the_flush_and_needs_no_other_turn_of_the_loop(run: Run) -> None:
     async def main() -> None:
         connection, transport = connected({})
-        connection.lay_down(Command(1))
-        connection.lay_down(Command(2))
+        connection.enqueue(Command(1))
+        connection.enqueue(Command(2))
         assert transport.writes == []
         connection.flush()
         [[written]] = transport.writes
         assert [command.code for command in FrameReader().feed(bytes(written))] == [1, 2]
         connection.connection_lost(None)
-        connection.lay_down(Command(3))
+        connection.enqueue(Command(3))
         connection.flush()
         assert len(transport.writes) == 1, "dropped, as the connection is closed"
 
@@ -89,7 +89,7 @@ def test_what_is_laid_down_leaves_with_the_flush_and_needs_no_other_turn_of_the_
 def test_a_flush_while_requests_are_served_leaves_it_to_their_replies(run: Run) -> None:
     async def main() -> None:
         def answers_at_once(connection: Connection, command: Command) -> Command:
-            connection.lay_down(Command(7))
+            connection.enqueue(Command(7))
             connection.flush()
             return command.reply(ResponseCode.SUCCESS)
 

@@ -112,7 +112,7 @@ def test_an_unknown_code_is_answered_with_a_remark(run: Run) -> None:
         (
             RuntimeError("secret"),
             ResponseCode.SYSTEM_ERROR,
-            "the request failed unexpectedly; the server's log says why",
+            "the request failed unexpectedly; see the server's log",
         ),
         (BadRequest("no such field"), ResponseCode.SYSTEM_ERROR, "no such field"),
         (BadMessage("too long"), ResponseCode.MESSAGE_ILLEGAL, "too long"),

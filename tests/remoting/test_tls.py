@@ -194,7 +194,7 @@ def test_whoever_says_nothing_or_stops_in_the_handshake_goes(
             await until(lambda: len(server.pool) == 0)
 
     run(main())
-    assert "not a byte came within 0.5 s" in caplog.text
+    assert "no byte arrived within 0.5 s" in caplog.text
 
 
 def test_a_stop_drops_those_that_are_not_in_yet(run: Run, certificates: Certificates) -> None:

@@ -39,7 +39,7 @@ from penstock.protocol.headers.send import EndTransaction, SendMessage, SendMess
 from penstock.protocol.signing import account_of, is_signed_with
 from penstock.remoting.connection import Connection
 from penstock.remoting.handlers import Before, Handler, Result
-from penstock.remoting.rate_limited_log import Seldom
+from penstock.remoting.rate_limited_log import RateLimitedLog
 
 log = logging.getLogger("penstock.broker")
 
@@ -224,7 +224,7 @@ class Access:
         self.reads = 1
         """How often the accounts were loaded."""
         self._unknown_secret = secrets.token_hex()
-        self._refusals = Seldom(log)
+        self._refusals = RateLimitedLog(log)
         self.administered_from: dict[str, float] = {}
         """By host: when an administrator's signed request last came from it, by the monotonic clock."""
         self.look_up: LookUp = _no_record

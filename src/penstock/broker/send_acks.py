@@ -150,6 +150,6 @@ class PendingAcks:
         self._by_connection[pending.connection] -= 1
         if self._by_connection[pending.connection] <= 0:
             del self._by_connection[pending.connection]
-        pending.connection.lay_down(pending.reply)
+        pending.connection.enqueue(pending.reply)
         if not self._pending:
             self._drained.set()

@@ -1,20 +1,11 @@
-"""The requests that one connection has sent and that are not answered yet.
+"""One TCP connection that carries commands, on either side.
 
-Ids count up and are unique on their connection only. A reply to an id that is not waited for (any more) is ignored.
-One timer serves all: it is set to the earliest deadline, and since most requests have the same time limit it is seldom
-set anew.
+What arrives in one read is answered in one write. Handlers that return at once need neither a task nor a future.
+Back-pressure: while a peer does not read its replies, the connection does not read from it. What the peer has sent
+already, at most one read, waits until the replies have left. `ServerConnections` closes connections that stay blocked,
+slow or silent.
 
-
-One TCP connection that carries commands, on either side.
-
-What arrives in one read is answered in one write. Replies of handlers that return at once need neither task nor
-future. A peer that does not read its replies is not read from either: what it has already sent waits here, at most
-one read of it, until its replies have gone out. `Pool` closes those that stay so, or are slow, or silent.
-
-Belongs to the thread of its event loop: call it from there only.
-
-
-Connections that we open.
+Use a connection from the thread of its event loop only. `connect` opens one; `server` accepts them.
 """
 
 from __future__ import annotations
@@ -36,13 +27,17 @@ from penstock.remoting.limits import ConnectionLimits
 from penstock.remoting.sockets import keep_alive
 
 if TYPE_CHECKING:
-    from penstock.remoting.limits import Pool
+    from penstock.remoting.limits import ServerConnections
 
 _LAST_ID = 2**31 - 1
 
 
-class Asked:
-    """Belongs to the loop's thread."""
+class PendingRequests:
+    """Requests that one connection has sent and that have no reply yet.
+
+    Ids count up and are unique on their connection only. A reply to an unknown id is ignored. One timer serves all
+    requests: it is set to the earliest deadline.
+    """
 
     __slots__ = ("_last", "_loop", "_peer", "_timer", "_waiting")
 
@@ -57,7 +52,7 @@ class Asked:
         return len(self._waiting)
 
     def add(self, deadline: float) -> tuple[int, asyncio.Future[Command]]:
-        """A new id, and what becomes its reply; or NoAnswer at the deadline."""
+        """Returns a new id and a future that gets the reply, or NoAnswer at the deadline."""
         opaque = self._last
         while True:
             opaque = opaque + 1 if opaque < _LAST_ID else 1
@@ -71,17 +66,17 @@ class Asked:
         return opaque, future
 
     def forget(self, opaque: int) -> None:
-        """Nobody waits for this one any more."""
+        """Drops a request whose caller has stopped waiting."""
         self._waiting.pop(opaque, None)
 
     def answer(self, reply: Command) -> None:
-        """Hands a reply to whoever waits for it."""
-        found = self._waiting.pop(reply.opaque, None)
-        if found is not None and not found[0].done():
-            found[0].set_result(reply)
+        """Completes the request that this is the reply to."""
+        request = self._waiting.pop(reply.opaque, None)
+        if request is not None and not request[0].done():
+            request[0].set_result(reply)
 
     def fail(self, error: Callable[[], PenstockError]) -> None:
-        """The connection is gone: no reply will come."""
+        """Fails all requests: the connection is closed."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -111,18 +106,23 @@ _logger = logging.getLogger("penstock.remoting")
 Address = tuple[str, int]
 _NOWHERE: Final[Address] = ("", 0)
 _FLUSH_AT: Final = 256 << 10
-"""Replies of one read are written together, up to about so many bytes."""
+"""The replies of one read are written together, up to about this many bytes."""
 _LARGE: Final = 4 << 10
-"""A body from this size on is handed to the socket as it is, not copied behind its header."""
+"""Bodies of at least this size are passed to the socket as they are, not copied behind their header."""
 
 
 class Connection(asyncio.Protocol):
-    """`peer` and `local` are (host, port); `account` is who the upper layers found the peer to be."""
+    """`peer` and `local` are (host, port); `account` is the account that access control found for the peer."""
 
     def __init__(
-        self, handlers: Handlers, limits: ConnectionLimits, *, before: Before | None = None, pool: Pool | None = None
+        self,
+        handlers: Handlers,
+        limits: ConnectionLimits,
+        *,
+        before: Before | None = None,
+        pool: ServerConnections | None = None,
     ) -> None:
-        """With a `pool` this is a server's side, which stops reading while its peer does not read."""
+        """With a `pool` this is the server's side, which stops reading while its peer does not read."""
         self._loop = asyncio.get_running_loop()
         self._handlers = handlers
         self._limits = limits
@@ -130,7 +130,7 @@ class Connection(asyncio.Protocol):
         self._pool = pool
         self._reader = FrameReader(limits.frame_bytes)
         self._transport: asyncio.Transport = cast(asyncio.Transport, None)  # until connection_made
-        self._asked = Asked(self._loop, "the peer")
+        self._pending = PendingRequests(self._loop, "the peer")
         self._out: list[bytes | memoryview] = []
         self._out_bytes = 0
         self._has_large = False
@@ -149,7 +149,7 @@ class Connection(asyncio.Protocol):
         self.closed = False
         self.account: str | None = None
         self.on_close: list[Callable[[Connection], None]] = []
-        """Called once each when the connection is gone, whoever ended it."""
+        """Each is called once, when the connection has closed on either side."""
 
         self.opened_at = self.active_at = self._loop.time()
         self.has_spoken = False
@@ -163,28 +163,28 @@ class Connection(asyncio.Protocol):
 
     @property
     def was_made(self) -> bool:
-        """Whether there ever was a connection."""
+        """Whether the connection was ever established."""
         return self._transport is not None
 
     # -- sending ---------------------------------------------------------------------------------------------
 
     @property
     def congested(self) -> bool:
-        """Whether so much waits to be written that it is better to add nothing."""
+        """Whether the write buffer is above its high-water mark."""
         return self.congested_at > 0.0
 
     @property
     def is_held_up(self) -> bool:
-        """Whether we have stopped reading from the peer, because it does not read or we owe it too many replies."""
+        """Whether reading is paused because the peer does not read, or too many of its requests are unanswered."""
         return self._blocked
 
     @property
     def unanswered(self) -> int:
-        """How many of our requests are under way."""
-        return len(self._asked)
+        """The number of our requests that have no reply yet."""
+        return len(self._pending)
 
     def send(self, command: Command) -> None:
-        """Writes a command: a reply that was deferred, or a request whose opaque is set. Dropped if closed."""
+        """Writes a command: a deferred reply, or a request whose opaque is set. Dropped if the connection is closed."""
         if self.closed:
             return
         self._put(command)
@@ -192,41 +192,41 @@ class Connection(asyncio.Protocol):
             self._flush_is_due = True
             self._loop.call_soon(self._flush)
 
-    def lay_down(self, command: Command) -> None:
-        """As `send`, but leaves with the next `flush`, which the caller owes."""
+    def enqueue(self, command: Command) -> None:
+        """As `send`, but the command leaves with the next `flush`, which the caller must call."""
         if not self.closed:
             self._put(command)
 
     def flush(self) -> None:
-        """Writes what was laid down in this turn of the loop, unless requests are being served: it leaves with them."""
+        """Writes what is enqueued, unless requests are being served: then it leaves with their replies."""
         if not self._batching:
             self._flush()
 
     async def request(self, command: Command, timeout_s: float) -> Command:
-        """Sends a request, with an opaque of this connection, and returns its reply.
+        """Sends a request, with a new opaque, and returns its reply.
 
-        Raises NoAnswer when `timeout_s` has passed, and Unreachable when the connection is, or gets, closed.
+        Raises NoAnswer after `timeout_s`, and Unreachable if the connection is closed before the reply.
         """
         deadline = self._loop.time() + timeout_s
         if self.congested:
             await self.until_writable(timeout_s)
         if self.closed:
             raise self._gone()
-        opaque, reply = self._asked.add(deadline)
+        opaque, reply = self._pending.add(deadline)
         command.opaque = opaque
         try:
             self.send(command)
             return await reply
         finally:
-            self._asked.forget(opaque)
+            self._pending.forget(opaque)
 
     def request_oneway(self, command: Command) -> None:
-        """Sends a request that is not answered. Dropped if closed."""
+        """Sends a request that gets no reply. Dropped if the connection is closed."""
         command.flag |= ONE_WAY
         self.send(command)
 
     async def until_writable(self, timeout_s: float) -> None:
-        """Returns when the connection is not congested any more, or closed. Raises NoAnswer after `timeout_s`."""
+        """Waits until the connection is no longer congested, or closed. Raises NoAnswer after `timeout_s`."""
         if not self.congested or self.closed:
             return
         if self._writable is None:
@@ -237,16 +237,16 @@ class Connection(asyncio.Protocol):
             raise NoAnswer(f"{self.peer[0]}:{self.peer[1]} did not read what was sent to it in time") from None
 
     def _put(self, command: Command) -> None:
-        """Encodes a command and lays it down for the next flush."""
+        """Encodes a command and enqueues it for the next flush."""
         try:
             parts = encode_parts(command)
-        except Exception as error:  # a reply that cannot be encoded is still owed
+        except Exception as error:  # the peer still needs a reply
             if not command.flag & RESPONSE:
                 raise
             parts = encode_parts(failed(command, error))
-        self._lay_down(parts)
+        self._enqueue_parts(parts)
 
-    def _lay_down(self, parts: Sequence[bytes | memoryview]) -> None:
+    def _enqueue_parts(self, parts: Sequence[bytes | memoryview]) -> None:
         self._out += parts
         self._out_bytes += len(parts[0])
         if len(parts) > 1:
@@ -256,7 +256,7 @@ class Connection(asyncio.Protocol):
                 self._has_large = True
 
     def _flush(self) -> None:
-        """Writes what was laid down."""
+        """Writes what is enqueued."""
         self._flush_is_due = False
         out = self._out
         if not out or self.closed or self._transport.is_closing():
@@ -281,7 +281,7 @@ class Connection(asyncio.Protocol):
         try:
             commands = self._reader.feed(data)
         except BadFrame as error:
-            self.give_up(str(error))
+            self.drop_peer(str(error))
             return
         held = self._reader.held
         if held or self.held_bytes:
@@ -299,13 +299,13 @@ class Connection(asyncio.Protocol):
                 self._serve(commands)
 
     def _serve(self, commands: Sequence[Command]) -> None:
-        """Answers commands in their order, until all are served or the peer has to read first."""
+        """Serves commands in order, until all are served or the peer has to read first."""
         handlers, before = self._handlers, self._before
         self._batching = True
         for number, command in enumerate(commands, 1):
             flag = command.flag
             if flag & RESPONSE:
-                self._asked.answer(command)
+                self._pending.answer(command)
                 continue
             try:
                 result: Result = None if before is None else before(self, command)
@@ -316,11 +316,11 @@ class Connection(asyncio.Protocol):
                     continue
                 if not isinstance(result, (Command, bytes, tuple)):
                     self._defer(command, result)
-            except Exception as error:  # one request's mistake is no reason to end the connection
+            except Exception as error:  # a failed request does not end the connection
                 result = failed(command, error)
             if not flag & ONE_WAY:
                 if isinstance(result, tuple):
-                    self._lay_down(result)
+                    self._enqueue_parts(result)
                 elif isinstance(result, bytes):
                     self._out.append(result)
                     self._out_bytes += len(result)
@@ -338,28 +338,28 @@ class Connection(asyncio.Protocol):
     def _defer(self, command: Command, result: Awaitable[Command | None]) -> None:
         future = asyncio.ensure_future(result)
         self._deferred.add(future)
-        future.add_done_callback(partial(self._settle, command))
+        future.add_done_callback(partial(self._finish_deferred, command))
         if self._pool is not None and len(self._deferred) >= self._limits.deferred:
             self._block()
 
-    def _settle(self, command: Command, future: asyncio.Future[Command | None]) -> None:
-        """A deferred reply is there."""
+    def _finish_deferred(self, command: Command, future: asyncio.Future[Command | None]) -> None:
+        """Sends the reply of a deferred request."""
         self._deferred.discard(future)
         if future.cancelled():
-            reply: Command | None = failed(command, PenstockError("the request was given up: the server is stopping"))
+            reply: Command | None = failed(command, PenstockError("the request was cancelled: the server is stopping"))
         else:
             error = future.exception()
             reply = future.result() if error is None else failed(command, error)
             if not isinstance(reply, Command | None):
-                reply = failed(command, TypeError(f"a handler gave {type(reply).__name__} for a reply"))
+                reply = failed(command, TypeError(f"a handler returned {type(reply).__name__} instead of a reply"))
         if reply is not None and not command.is_oneway:
             self.send(reply)
         if self._finishing and not self._deferred:
             self.close()
         elif self._blocked:
-            self._go_on()
+            self._resume()
 
-    # -- going slow ------------------------------------------------------------------------------------------
+    # -- back-pressure ----------------------------------------------------------------------------------------
 
     def pause_writing(self) -> None:
         self.congested_at = self._loop.time()
@@ -376,18 +376,18 @@ class Connection(asyncio.Protocol):
         if self._pool is not None:
             if not self.closed:
                 self._pool.set_unsent(self, 0)
-            self._loop.call_soon(self._go_on)  # not from within a write
+            self._loop.call_soon(self._resume)  # not from within a write
 
     def _block(self) -> None:
-        """Neither reads nor serves requests from now on."""
+        """Stops reading and serving requests."""
         self._blocked = True
         if not self.closed:
             self._transport.pause_reading()
 
-    def _go_on(self) -> None:
-        """Serves what waited, and reads again, if nothing is in the way any more."""
-        in_the_way = self.congested or len(self._deferred) > self._limits.deferred // 2
-        if self.closed or self._finishing or not self._blocked or in_the_way:
+    def _resume(self) -> None:
+        """Serves what waited, and reads again, unless the connection is still congested."""
+        still_blocked = self.congested or len(self._deferred) > self._limits.deferred // 2
+        if self.closed or self._finishing or not self._blocked or still_blocked:
             return
         self._blocked = False
         if self._waiting:
@@ -400,18 +400,18 @@ class Connection(asyncio.Protocol):
     # -- opening and closing ---------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)  # uvloop's is one in all but name
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's transport does not inherit from it
         self._transport.set_write_buffer_limits(self._limits.high_water, self._limits.low_water)
         self.peer = address_of(transport.get_extra_info("peername"))
         self.local = address_of(transport.get_extra_info("sockname"))
         self.is_loopback = bool(self.peer[0]) and ipaddress.ip_address(self.peer[0]).is_loopback
         self.secure = transport.get_extra_info("sslcontext") is not None
-        self._asked = Asked(self._loop, f"{self.peer[0]}:{self.peer[1]}")
+        self._pending = PendingRequests(self._loop, f"{self.peer[0]}:{self.peer[1]}")
         if self._pool is not None:
             self._pool.add(self)
 
     def close(self) -> None:
-        """Closes when what was sent so far is written; a peer that does not read it is cut off soon."""
+        """Closes once everything sent so far is written; aborts if the peer does not read it in `goodbye_s`."""
         if self.closed:
             return
         self._flush()
@@ -421,14 +421,14 @@ class Connection(asyncio.Protocol):
             self._loop.call_later(self._limits.goodbye_s, self._transport.abort)
 
     def abort(self) -> None:
-        """Closes at once; what is not written is lost."""
+        """Closes at once; unwritten data is lost."""
         self.closed = True
         self._transport.abort()
         if self._pool is not None:
             self._pool.forget_buffers(self)
 
-    def give_up(self, why: str) -> None:
-        """Closes a connection whose peer did something wrong."""
+    def drop_peer(self, why: str) -> None:
+        """Closes the connection because its peer broke a rule, and logs why."""
         if self._pool is not None:
             self._pool.refused(self.peer, why)
         else:
@@ -436,7 +436,7 @@ class Connection(asyncio.Protocol):
         self.abort()
 
     def finish(self) -> None:
-        """Takes no more requests; closes when those under way are answered."""
+        """Accepts no more requests; closes once the pending ones are answered."""
         self._finishing = True
         self._waiting.clear()
         self._block()
@@ -451,7 +451,7 @@ class Connection(asyncio.Protocol):
             self._writable.set()
         if self._pool is not None:
             self._pool.remove(self)
-        self._asked.fail(self._gone)
+        self._pending.fail(self._gone)
         for callback in self.on_close:
             try:
                 callback(self)
@@ -463,7 +463,7 @@ class Connection(asyncio.Protocol):
 
 
 def address_of(name: Any) -> Address:
-    """(host, port) of a socket's name, IPv4 in its own form also where the socket speaks IPv6."""
+    """(host, port) of a socket's name; an IPv4-mapped IPv6 address becomes plain IPv4."""
     if not isinstance(name, tuple):
         return _NOWHERE
     host, port = str(name[0]).partition("%")[0], int(name[1])
@@ -478,7 +478,7 @@ async def connect(
     timeout_s: float = 3.0,
     limits: ConnectionLimits | None = None,
 ) -> Connection:
-    """A connection to (host, port); `handlers` answer what the peer asks us. Raises Unreachable."""
+    """Connects to (host, port); `handlers` serve the peer's requests. Raises Unreachable."""
     host, port = address
     loop = asyncio.get_running_loop()
     connection = Connection(handlers or {}, limits or ConnectionLimits())
@@ -487,10 +487,10 @@ async def connect(
             transport, _ = await loop.create_connection(lambda: connection, host, port, ssl=tls)
     except TimeoutError:
         raise Unreachable(
-            f"cannot connect to {host}:{port} within {timeout_s:g} s (check the address and the way there)"
+            f"cannot connect to {host}:{port} within {timeout_s:g} s (check the address and the network)"
         ) from None
     except OSError as error:
         why = getattr(error, "reason", None) or error.strerror or error
-        raise Unreachable(f"cannot connect to {host}:{port}: {why} (check the address, and that it runs)") from None
+        raise Unreachable(f"cannot connect to {host}:{port}: {why} (check the address; is it running?)") from None
     keep_alive(transport.get_extra_info("socket"))
     return connection

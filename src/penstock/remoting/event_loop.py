@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 def loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
-    """What makes a new loop of the best kind there is."""
+    """A factory of the fastest loop that is installed."""
     if importlib.util.find_spec("uvloop") is None:
         return asyncio.new_event_loop
     import uvloop
@@ -20,6 +20,6 @@ def loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
 
 
 def run(main: Coroutine[Any, Any, T]) -> T:
-    """`asyncio.run` on the best loop there is."""
+    """`asyncio.run` on the fastest loop that is installed."""
     with asyncio.Runner(loop_factory=loop_factory()) as runner:
         return runner.run(main)

@@ -1,17 +1,17 @@
-"""What answers a request, and what becomes of an error in it.
+"""Handlers: what answers a request, and which reply an error becomes.
 
     def handle(connection, command): return command.reply(ResponseCode.SUCCESS)
 
 A handler is called on the loop's thread with the connection and the request. It returns
 
-- a `Command` made with `command.reply(...)`: the fast path, no task is made;
-- bytes: the same, encoded already, for requests that come by the ten thousand a second; or two pieces of them in a
-  tuple, the beginning of the frame and its body, so that a large body need not be copied;
-- an awaitable of one (or of None): the reply goes out when it is done, other requests are served meanwhile;
-- None: there is no reply, or `connection.send` brings it later.
+- a `Command` from `command.reply(...)`: the fast path, without a task;
+- bytes: the same, already encoded, for the busiest requests; or a tuple of the head of the frame and its body, so that
+  a large body is not copied;
+- an awaitable of a `Command` or None: the reply is sent when it is done, other requests are served meanwhile;
+- None: there is no reply, or `connection.send` sends it later.
 
-Whatever it raises becomes a reply, never a dead connection: a `Refusal` its code, an error of ours the code below, and
-anything else SYSTEM_ERROR without details, which go to the log. A one-way request is never replied to.
+An exception becomes a reply and never closes the connection: a `Refusal` has its code, other errors of Penstock have
+the codes below, anything else is SYSTEM_ERROR, with details in the log only. A one-way request gets no reply.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Result: TypeAlias = Command | bytes | tuple[bytes, bytes] | Awaitable[Command | 
 Handler: TypeAlias = Callable[["Connection", Command], Result]
 Handlers: TypeAlias = Mapping[int, Handler]
 Before: TypeAlias = Callable[["Connection", Command], Command | None]
-"""Looks at every request before its handler does; what it returns is the reply, and the handler is not called."""
+"""Called before the handler of every request; if it returns a reply, the handler is not called."""
 
 _logger = logging.getLogger("penstock.remoting")
 
@@ -42,7 +42,7 @@ _CODES: Final = {
 
 
 class Refusal(PenstockError):
-    """A request that is refused with a code of its own: `raise Refusal(ResponseCode.NO_PERMISSION, "…")`."""
+    """Refuses a request with a given code: `raise Refusal(ResponseCode.NO_PERMISSION, "…")`."""
 
     def __init__(self, code: ResponseCode, message: str) -> None:
         super().__init__(message)
@@ -50,7 +50,7 @@ class Refusal(PenstockError):
 
 
 def failed(command: Command, error: BaseException) -> Command:
-    """The reply to a request whose handler raised. Paths stay here: a stranger may read the remark."""
+    """The reply to a request whose handler raised. Paths go to the log only: any client may read the remark."""
     if isinstance(error, Refusal):
         return command.reply(error.code, str(error))
     if isinstance(error, PenstockError):
@@ -60,9 +60,9 @@ def failed(command: Command, error: BaseException) -> Command:
             return command.reply(code, str(error.args[0]))
         return command.reply(code, str(error))
     _logger.error("request %d failed", command.code, exc_info=error)
-    return command.reply(ResponseCode.SYSTEM_ERROR, "the request failed unexpectedly; the server's log says why")
+    return command.reply(ResponseCode.SYSTEM_ERROR, "the request failed unexpectedly; see the server's log")
 
 
 def unsupported(command: Command) -> Command:
-    """The reply to a code that nobody handles."""
+    """The reply to a code without a handler."""
     return command.reply(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, f"request code {command.code} is not supported")

@@ -1,13 +1,8 @@
-"""What a connection may take from us: places, time and memory. One frozen value, shared by a server's connections.
+"""Limits on connections: their number, their time and the memory of their buffers.
 
-A limit that is passed closes the connection that passed it, and no other. `Limits()` suits a broker that serves a few
-thousand clients; tests make them small.
-
-
-The connections of one server: how many there are, what they hold, and which have outstayed their time.
-
-A connection counts from its accept. `sweep` closes those that say nothing, send a frame too slowly, stay idle or do
-not read; a sum of buffers above its limit closes the connection with the largest. Belongs to the loop's thread.
+`ConnectionLimits` is one frozen value for all connections of a server; its defaults suit a broker with a few thousand
+clients. `ServerConnections` counts connections and buffered bytes, and closes the connection that exceeds a limit, and
+no other. A connection counts from its accept. Use it from the thread of the event loop only.
 """
 
 from __future__ import annotations
@@ -20,13 +15,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from penstock.protocol.frame import MAX_FRAME
-from penstock.remoting.rate_limited_log import Seldom
+from penstock.remoting.rate_limited_log import RateLimitedLog
 
 if TYPE_CHECKING:
     from penstock.remoting.connection import Address, Connection
 
 _SPARE_FILES = 512
-"""Descriptors for everything that is not a connection: the store's files, logs, the loop itself."""
+"""File descriptors reserved for the store's files, logs and the loop."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,9 +31,9 @@ class ConnectionLimits:
     frame_bytes: int = MAX_FRAME
 
     connections: int = 16_384
-    """At once, whoever they belong to; one too many is closed as soon as it is accepted."""
+    """Open at a time, from all peers; a connection above the limit is closed as soon as it is accepted."""
     connections_per_peer: int = 4_096
-    """At once from one address."""
+    """Open at a time from one address."""
 
     first_frame_s: float = 30.0
     """From the accept to the first whole frame, a TLS handshake included."""
@@ -49,34 +44,34 @@ class ConnectionLimits:
     idle_s: float = 120.0
     """Without a byte in either direction; clients send a heartbeat every 30 s."""
     stalled_s: float = 60.0
-    """For a peer that does not read what it asked for, from when its replies began to pile up."""
+    """For a peer that does not read its replies, from when the write buffer passed its high-water mark."""
     goodbye_s: float = 5.0
-    """For a peer that does not read what is still to be written when its connection is closed."""
+    """For a peer that does not read the rest of its replies when its connection is closed."""
 
     high_water: int = 1 << 20
-    """Bytes that wait to be written to one peer; above it, no request of that peer is read or answered."""
+    """Unsent bytes of one peer; above it, its requests are neither read nor answered (back-pressure)."""
     deferred: int = 4_096
-    """Requests of one peer that are answered later; above it, no more of them are read."""
+    """Unanswered requests of one peer; above it, no more are read."""
 
     incoming_bytes: int = 256 << 20
-    """Of unfinished frames, over all connections; above it, the connection that holds most is closed."""
+    """Bytes of incomplete frames, over all connections; above it, the connection with the most is closed."""
     outgoing_bytes: int = 256 << 20
-    """Of what waits for peers that do not read, over all connections; above it, the one with most is closed."""
+    """Unsent bytes, over all connections whose peers do not read; above it, the one with the most is closed."""
 
     @property
     def low_water(self) -> int:
-        """Where we go on with a peer that was above the high water."""
+        """Below it, a blocked peer is served again."""
         return self.high_water // 4
 
     @property
     def sweep_s(self) -> float:
-        """How often the times are looked at: a limit is noticed at most a quarter late, and within a second."""
+        """Interval of the checks: a time limit is enforced at most a quarter late, and within a second."""
         shortest = min(self.first_frame_s, self.slow_frame_s, self.idle_s, self.stalled_s)
         return min(1.0, shortest / 4)
 
 
 def raise_open_files(connections: int) -> int:
-    """Lets this process open enough descriptors for so many connections, as far as it may; returns its limit."""
+    """Raises this process's limit of open files for that many connections, as far as allowed; returns the limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = connections + _SPARE_FILES
     if soft == resource.RLIM_INFINITY or soft >= wanted:
@@ -90,29 +85,29 @@ def raise_open_files(connections: int) -> int:
 _logger = logging.getLogger("penstock.remoting")
 
 
-class Pool:
-    """Knows every connection, and nothing of what they carry."""
+class ServerConnections:
+    """All connections of one server, with their buffered bytes."""
 
     def __init__(self, limits: ConnectionLimits) -> None:
         self._limits = limits
         self._places: Counter[str] = Counter()
         self._taken = 0
-        self._lines = Seldom(_logger)
+        self._lines = RateLimitedLog(_logger)
         self.connections: set[Connection] = set()
         self.held_bytes = 0
-        """Of unfinished frames."""
+        """Bytes of incomplete frames."""
         self.unsent_bytes = 0
-        """Of replies to peers that do not read them."""
+        """Bytes of replies whose peers do not read."""
         self.empty = asyncio.Event()
         self.empty.set()
 
     def __len__(self) -> int:
         return self._taken
 
-    # -- places ----------------------------------------------------------------------------------------------
+    # -- admission -------------------------------------------------------------------------------------------
 
-    def take_place(self, host: str) -> bool:
-        """Whether one more may come in from this host; if so, it counts from now on."""
+    def admit(self, host: str) -> bool:
+        """Whether one more connection from this host is allowed; if so, it counts from now on."""
         if self._taken >= self._limits.connections:
             self.refused((host, 0), f"there are {self._taken} connections already")
         elif self._places[host] >= self._limits.connections_per_peer:
@@ -124,7 +119,7 @@ class Pool:
             return True
         return False
 
-    def leave_place(self, host: str) -> None:
+    def release(self, host: str) -> None:
         self._taken -= 1
         self._places[host] -= 1
         if self._places[host] <= 0:
@@ -133,7 +128,7 @@ class Pool:
             self.empty.set()
 
     def refused(self, peer: Address, why: str) -> None:
-        """Says so, seldom enough for a log to survive it."""
+        """Logs that a connection was closed; the lines are rate-limited."""
         where = f"{peer[0]}:{peer[1]}" if peer[1] else peer[0]
         self._lines.warn(f"closed a connection from {where}: {why}")
 
@@ -147,34 +142,34 @@ class Pool:
         self.forget_buffers(connection)
 
     def forget_buffers(self, connection: Connection) -> None:
-        """What this connection holds is given back, or is about to be."""
+        """Stops counting the buffers of a connection that is closing."""
         self.held_bytes -= connection.held_bytes
         self.unsent_bytes -= connection.unsent_bytes
         connection.held_bytes = connection.unsent_bytes = 0
 
     def set_held(self, connection: Connection, count: int) -> None:
-        """So many bytes of an unfinished frame are held for this connection."""
+        """Records the bytes of the incomplete frame of a connection."""
         self.held_bytes += count - connection.held_bytes
         connection.held_bytes = count
         if self.held_bytes > self._limits.incoming_bytes:
             most = max(self.connections, key=lambda each: each.held_bytes)
-            most.give_up(f"unfinished frames take {self.held_bytes} bytes, and its own is the largest")
+            most.drop_peer(f"incomplete frames take {self.held_bytes} bytes, and its own is the largest")
 
     def set_unsent(self, connection: Connection, count: int) -> None:
-        """So many bytes wait for this connection's peer."""
+        """Records the unsent bytes of a connection."""
         self.unsent_bytes += count - connection.unsent_bytes
         connection.unsent_bytes = count
         if self.unsent_bytes > self._limits.outgoing_bytes:
             most = max(self.connections, key=lambda each: each.unsent_bytes)
-            most.give_up(f"{self.unsent_bytes} bytes wait for peers that do not read, and it has most of them")
+            most.drop_peer(f"{self.unsent_bytes} bytes wait for peers that do not read, and it has most of them")
 
     # -- time ------------------------------------------------------------------------------------------------
 
     def sweep(self, now: float) -> None:
-        """Closes those that are over time."""
+        """Closes connections that exceeded a time limit."""
         for connection in list(self.connections):
             if not connection.closed and (why := self._over_time(connection, now)):
-                connection.give_up(why)
+                connection.drop_peer(why)
 
     def _over_time(self, connection: Connection, now: float) -> str:
         limits = self._limits
@@ -183,11 +178,11 @@ class Pool:
                 return f"it has not read its replies for {limits.stalled_s:g} s"
             return ""
         if connection.is_held_up:
-            return ""  # neither its silence nor half a frame is its fault
+            return ""  # we stopped reading, so the peer is not late
         if not connection.has_spoken and now - connection.opened_at > limits.first_frame_s:
-            return f"no whole frame came within {limits.first_frame_s:g} s"
+            return f"no complete frame arrived within {limits.first_frame_s:g} s"
         if connection.held_bytes and now - connection.frame_began_at > limits.slow_frame_s:
             return f"a frame took longer than {limits.slow_frame_s:g} s"
         if now - connection.active_at > limits.idle_s:
-            return f"nothing was heard of it for {limits.idle_s:g} s"
+            return f"it sent nothing for {limits.idle_s:g} s"
         return ""

@@ -1,19 +1,14 @@
-"""Lets connections in: accepts, finds out whether plain or TLS is spoken, and hands the socket to the loop.
-
-The first byte is looked at, not taken: 0x16 starts a TLS handshake and can start no frame. A connection that sends
-none waits here without a task, and is closed when its time is over. Belongs to the loop's thread.
-
-
-A listening port and the connections that came in through it.
+"""A listening port and the connections accepted on it.
 
     server = Server({RequestCode.GET_MAX_OFFSET: handle}, before=access.check)
     host, port = await server.start("127.0.0.1", 0)
     ...
     await server.stop(grace_s=5)
 
-Plain and TLS connections share the port. `handlers` may be any mapping and is asked anew for every request, `before`
-sees every request first. `stop` takes nothing new, lets replies under way go out, and is over within its time; what a
-handler left to answer later with `send` must be answered before. Belongs to the thread of one event loop.
+Plain and TLS connections share the port: `Acceptor` peeks at the first byte, and 0x16 starts a TLS handshake, never a
+frame. A connection that sends nothing waits without a task and is closed after a time limit. `handlers` may be any
+mapping and is looked up for every request; `before` sees every request first. `stop` accepts nothing new, waits for
+pending replies, and returns within its time limit. Use a server from the thread of its event loop only.
 """
 
 from __future__ import annotations
@@ -29,22 +24,22 @@ from typing import Any, Final
 from penstock.protocol.frame import TLS_HANDSHAKE
 from penstock.remoting.connection import Address, Connection, address_of
 from penstock.remoting.handlers import Before, Handlers
-from penstock.remoting.limits import ConnectionLimits, Pool, raise_open_files
+from penstock.remoting.limits import ConnectionLimits, ServerConnections, raise_open_files
 from penstock.remoting.sockets import keep_alive, listen
 from penstock.remoting.tls import PLAIN, ServerTls, TlsMode
 
 _AT_ONCE: Final = 256
-"""Accepts in one go; then the connections that are there have their turn."""
+"""Accepts at most this many connections before the open ones are served again."""
 _PAUSE_S: Final = 0.5
 
 
-class Admission:
-    """The door of one listening socket; closes it in `close`."""
+class Acceptor:
+    """Accepts the connections of one listening socket; `close` closes it."""
 
     def __init__(
         self,
         listener: socket.socket,
-        pool: Pool,
+        pool: ServerConnections,
         limits: ConnectionLimits,
         tls: ServerTls,
         make: Callable[[], Connection],
@@ -56,13 +51,13 @@ class Admission:
         self._tls = tls
         self._make = make
         self._silent: dict[socket.socket, tuple[str, float]] = {}
-        """Connections whose first byte is awaited: their host, and when they came."""
+        """Connections that have not sent a byte yet: their host, and when they were accepted."""
         self._opening: set[asyncio.Task[None]] = set()
         self._pause: asyncio.TimerHandle | None = None
         self._loop.add_reader(listener, self._accept)
 
     def close(self) -> None:
-        """Accepts no more, and drops those that are not in yet."""
+        """Stops accepting, and closes connections that are not established yet."""
         if self._pause is None:
             self._loop.remove_reader(self._listener)
         else:
@@ -74,10 +69,10 @@ class Admission:
             task.cancel()
 
     def sweep(self, now: float) -> None:
-        """Closes those that have been silent for too long."""
+        """Closes connections that have been silent for too long."""
         for waiting, (host, came_at) in list(self._silent.items()):
             if now - came_at > self._limits.first_frame_s:
-                self._pool.refused((host, 0), f"not a byte came within {self._limits.first_frame_s:g} s")
+                self._pool.refused((host, 0), f"no byte arrived within {self._limits.first_frame_s:g} s")
                 self._drop(waiting)
 
     # -- accepting -------------------------------------------------------------------------------------------
@@ -88,13 +83,13 @@ class Admission:
                 accepted, name = self._listener.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
-            except OSError as error:  # no descriptors, no memory: it gets no better by trying at once
+            except OSError as error:  # no descriptors or memory: trying again at once would not help
                 self._pool.refused(("anyone", 0), f"the system cannot accept it ({error.strerror})")
                 self._loop.remove_reader(self._listener)
                 self._pause = self._loop.call_later(_PAUSE_S, self._accept_again)
                 return
             host, _ = address_of(name)
-            if self._pool.take_place(host):
+            if self._pool.admit(host):
                 self._receive(accepted, host)
             else:
                 accepted.close()
@@ -108,19 +103,19 @@ class Admission:
         keep_alive(accepted)
         if not self._tls.peeks:
             self._open(accepted, host, None)
-        elif not self._look(accepted, host):
+        elif not self._peek(accepted, host):
             self._silent[accepted] = (host, self._loop.time())
-            self._loop.add_reader(accepted, self._look_again, accepted)
+            self._loop.add_reader(accepted, self._peek_again, accepted)
 
-    def _look_again(self, accepted: socket.socket) -> None:
+    def _peek_again(self, accepted: socket.socket) -> None:
         self._loop.remove_reader(accepted)
         host, came_at = self._silent.pop(accepted)
-        if not self._look(accepted, host):
+        if not self._peek(accepted, host):
             self._silent[accepted] = (host, came_at)
-            self._loop.add_reader(accepted, self._look_again, accepted)
+            self._loop.add_reader(accepted, self._peek_again, accepted)
 
-    def _look(self, accepted: socket.socket, host: str) -> bool:
-        """Whether the first byte is there, or will never be: then the connection is on its way."""
+    def _peek(self, accepted: socket.socket, host: str) -> bool:
+        """Opens the connection if its first byte has arrived; False if it has to be waited for."""
         try:
             first = accepted.recv(1, socket.MSG_PEEK)
         except (BlockingIOError, InterruptedError):
@@ -129,13 +124,13 @@ class Admission:
             first = b""
         if not first:
             accepted.close()
-            self._pool.leave_place(host)
+            self._pool.release(host)
         elif first[0] == TLS_HANDSHAKE:
             self._open(accepted, host, self._tls.context)
         elif self._tls.mode is TlsMode.ENFORCING:
-            self._pool.refused((host, 0), "it speaks no TLS, and tls.server.mode is enforcing")
+            self._pool.refused((host, 0), "it does not use TLS, and tls.server.mode is enforcing")
             accepted.close()
-            self._pool.leave_place(host)
+            self._pool.release(host)
         else:
             self._open(accepted, host, None)
         return True
@@ -144,7 +139,7 @@ class Admission:
         self._loop.remove_reader(waiting)
         host, _ = self._silent.pop(waiting)
         waiting.close()
-        self._pool.leave_place(host)
+        self._pool.release(host)
 
     # -- handing over ----------------------------------------------------------------------------------------
 
@@ -155,7 +150,7 @@ class Admission:
 
     async def _hand_over(self, accepted: socket.socket, host: str, context: ssl.SSLContext | None) -> None:
         connection = self._make()
-        connection.on_close.append(lambda _: self._pool.leave_place(host))
+        connection.on_close.append(lambda _: self._pool.release(host))
         options: dict[str, Any] = {}
         if context is not None:
             options = {
@@ -167,9 +162,9 @@ class Admission:
         except (OSError, asyncio.CancelledError) as error:
             if connection.was_made:
                 connection.abort()
-            else:  # the handshake failed, so the connection will never hear of its end
+            else:  # the handshake failed, so connection_lost is never called
                 accepted.close()
-                self._pool.leave_place(host)
+                self._pool.release(host)
             if not isinstance(error, OSError):
                 raise
             self._pool.refused((host, 0), f"its TLS handshake failed ({getattr(error, 'reason', '') or error})")
@@ -179,7 +174,7 @@ _logger = logging.getLogger("penstock.remoting")
 
 
 class Server:
-    """Started once, stopped once."""
+    """A server of remoting commands. Started once, stopped once."""
 
     def __init__(
         self,
@@ -193,13 +188,13 @@ class Server:
         self._limits = limits or ConnectionLimits()
         self._tls = tls
         self._before = before
-        self._pool = Pool(self._limits)
-        self._admission: Admission | None = None
+        self._pool = ServerConnections(self._limits)
+        self._acceptor: Acceptor | None = None
         self._sweep_timer: asyncio.TimerHandle | None = None
 
     @property
-    def pool(self) -> Pool:
-        """The connections, and what they hold."""
+    def pool(self) -> ServerConnections:
+        """The open connections and their buffers."""
         return self._pool
 
     @property
@@ -207,25 +202,25 @@ class Server:
         return frozenset(self._pool.connections)
 
     async def start(self, host: str, port: int, bound: socket.socket | None = None) -> Address:
-        """Listens from now on; returns where, which tells the port if 0 was asked for. Raises Unreachable.
+        """Starts listening; returns the address, with the port that the system chose for 0. Raises Unreachable.
 
-        Who had to know the port before gives a socket that is `bound` to it.
+        `bound` is a socket that is bound to the port already, for callers that needed to know it earlier.
         """
         allowed = raise_open_files(self._limits.connections)
         if allowed < self._limits.connections:
             _logger.info("the system allows %d open files, so there will be fewer connections than the limit", allowed)
         listener = listen(host, port, bound)
         where = address_of(listener.getsockname())
-        self._admission = Admission(listener, self._pool, self._limits, self._tls, self._make)
+        self._acceptor = Acceptor(listener, self._pool, self._limits, self._tls, self._make)
         self._sweep()
         return where
 
     async def stop(self, grace_s: float) -> None:
-        """Closes the port and all connections; those that still owe a reply have `grace_s` for it."""
-        if self._admission is None:
+        """Closes the port and all connections; those with pending replies get `grace_s`."""
+        if self._acceptor is None:
             return
-        self._admission.close()
-        self._admission = None
+        self._acceptor.close()
+        self._acceptor = None
         for connection in self.connections:
             connection.finish()
         with contextlib.suppress(TimeoutError):
@@ -244,6 +239,6 @@ class Server:
         loop = asyncio.get_running_loop()
         now = loop.time()
         self._pool.sweep(now)
-        if self._admission is not None:
-            self._admission.sweep(now)
+        if self._acceptor is not None:
+            self._acceptor.sweep(now)
         self._sweep_timer = loop.call_later(self._limits.sweep_s, self._sweep)

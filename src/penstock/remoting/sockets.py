@@ -1,7 +1,4 @@
-"""Addresses as people write them: `host:port`, an IPv6 address in brackets.
-
-Sockets before a loop takes them over: listening, and the options that all connections get.
-"""
+"""Addresses as `host:port`, listening sockets, and the options that every connection gets."""
 
 from __future__ import annotations
 
@@ -13,7 +10,7 @@ from penstock.errors import BadSettings, Unreachable
 
 
 def parse_address(text: str, what: str) -> tuple[str, int]:
-    """`host:port` as its two parts, an IPv6 address without its brackets; raises BadSettings naming `what`."""
+    """Splits `host:port`, with an IPv6 address in brackets. Raises BadSettings, which names `what`."""
     host, colon, port = text.strip().rpartition(":")
     host = host[1:-1] if host.startswith("[") and host.endswith("]") else host
     if not colon or not host or not (port.isascii() and port.isdigit()) or int(port) > 65535:
@@ -26,7 +23,7 @@ _KEEPALIVE: Final = (
     ("TCP_KEEPIDLE", 60),
     ("TCP_KEEPINTVL", 10),
     ("TCP_KEEPCNT", 3),
-    ("TCP_USER_TIMEOUT", 60_000),  # for what was sent and is not acknowledged, in milliseconds
+    ("TCP_USER_TIMEOUT", 60_000),  # milliseconds that sent data may stay unacknowledged
 )
 
 
@@ -35,7 +32,7 @@ class _HasOptions(Protocol):
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """A socket that has an address, and does not listen yet; IPv4 if the name has both kinds. Raises Unreachable."""
+    """A bound socket that does not listen yet; IPv4 if the name has both. Raises Unreachable."""
     try:
         found = socket.getaddrinfo(host or "0.0.0.0", port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         family, kind, protocol, _, address = min(found, key=lambda each: each[0] != socket.AF_INET)
@@ -53,7 +50,7 @@ def bind(host: str, port: int) -> socket.socket:
 
 
 def listen(host: str, port: int, bound: socket.socket | None = None) -> socket.socket:
-    """A socket that listens at one address, or the one that is `bound` there already. Raises Unreachable."""
+    """A listening socket; `bound` is used if given. Raises Unreachable."""
     listener = bound or bind(host, port)
     try:
         listener.listen(_BACKLOG)
@@ -65,11 +62,11 @@ def listen(host: str, port: int, bound: socket.socket | None = None) -> socket.s
 
 def _cannot_listen(host: str, port: int, error: OSError) -> Unreachable:
     what = f"cannot listen at {host}:{port}: {error.strerror}"
-    return Unreachable(f"{what}; choose another address, or stop what is there")
+    return Unreachable(f"{what}; choose another address, or stop the process that uses it")
 
 
 def keep_alive(connected: _HasOptions) -> None:
-    """Has the system find out when the other side is gone without a word."""
+    """Lets the system notice a peer that disappeared without closing the connection."""
     connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, value in _KEEPALIVE:
         if hasattr(socket, name):

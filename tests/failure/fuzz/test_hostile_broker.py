@@ -277,4 +277,4 @@ def test_peers_that_are_silent_or_slow_are_closed_in_the_end(tmp_path: Path) -> 
 
         with Neighbour(impatient):
             run(attack())
-        assert "nothing was heard of it for 1" in impatient.said
+        assert "it sent nothing for 1" in impatient.said
