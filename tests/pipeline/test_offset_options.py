@@ -33,7 +33,7 @@ def test_offsets_are_words_or_numbers_by_queue(text: str, starting: bool, spec: 
     [
         ("earliest", False, "must be latest, or JSON"),
         ("group:g", False, "must be latest, or JSON"),
-        ("group: ", True, "the name of the group is missing behind 'group:'"),
+        ("group: ", True, "the name of the group is missing after 'group:'"),
         ("first", True, "must be earliest, latest, group:NAME, or JSON"),
         ("", True, "must be earliest"),
         ("[1]", True, "must be earliest"),
