@@ -262,7 +262,7 @@ class ClusterPlace:
         if broker not in self._asks_by_queue:
             header = TopicName(topic=route.topic)
             try:
-                reply = await self._link.instance.ask(route.masters[broker], RequestCode.GET_TOPIC_STATS_INFO, header)
+                reply = await self._link.instance.request(route.masters[broker], RequestCode.GET_TOPIC_STATS_INFO, header)
             except Refused as error:
                 if error.code != ResponseCode.TOPIC_NOT_EXIST:
                     self._asks_by_queue.add(broker)
@@ -294,7 +294,7 @@ class ClusterPlace:
             # Brokers of RocketMQ 4 say 0 also of a group that they have never seen.
             address, header = instance.routes.address(queue.broker), TopicName(topic=queue.topic)
             try:
-                reply = await instance.ask(address, RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, header)
+                reply = await instance.request(address, RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, header)
             except Refused:
                 return found
             return found if group in GroupList.from_bytes(reply.body).group_list else None
