@@ -67,7 +67,7 @@ def test_the_statistics_of_a_topic_are_those_of_its_queues(run: Run, b: LocalBro
             assert sum(at.max_offset - at.min_offset for at in stats.values()) == 20
             assert all(abs(at.last_update_timestamp - time.time() * 1000) < 60_000 for at in stats.values())
             with pytest.raises(NoRoute):
-                await admin.topics.stats("%DLQ%nobody")
+                await admin.topics.stats("%DLQ%unknown")
 
     run(main())
 

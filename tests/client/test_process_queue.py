@@ -59,7 +59,7 @@ def test_pulling_stops_where_too_much_is_in_hand_and_goes_on_when_it_is_done() -
     stuck.put([message(0)], 2000)
     assert not has_room(stuck), "one message that is stuck must not let a crash bring thousands again"
     stuck.drop()
-    assert has_room(stuck), "whoever waits must find out that it is over"
+    assert has_room(stuck), "a waiter must notice that the queue was dropped"
 
 
 def test_a_handler_that_is_a_method_a_partial_or_an_object_is_called_where_it_belongs(run: Run) -> None:
@@ -111,7 +111,7 @@ def test_a_file_of_offsets_is_replaced_whole_and_tried_again(run: Run, tmp_path:
 
     async def main() -> None:
         offsets = FileOffsets(path)
-        offsets.note(QUEUE, 5)
+        offsets.update(QUEUE, 5)
         (tmp_path / "folder").write_text("in the way")
         await offsets.save()
         (tmp_path / "folder").unlink()

@@ -1,4 +1,4 @@
-"""Answers that a healthy broker seldom gives, and what a client sends: with a broker that does as it is told."""
+"""Answers that a healthy broker seldom gives, and what a client sends: with a scripted broker."""
 
 from __future__ import annotations
 

@@ -72,7 +72,7 @@ def console(
         raise MissingPackage(HOW_TO_GET_IT)
     from penstock.cli.network import read_account
     from penstock.client.config import ClientConfig
-    from penstock.console.access import TokenGate, make_token
+    from penstock.console.access import AccessPolicy, make_token
     from penstock.console.console import ConsoleOptions
     from penstock.console.memory import without_http_clients
     from penstock.remoting.event_loop import run
@@ -99,7 +99,7 @@ def console(
     bound = socket.socket(fileno=int(inherited)) if inherited else None
     listener = listen_at(host, port, bound)  # the link works from the moment it is printed
     address, port = listener.getsockname()[:2]
-    door = TokenGate(token, names=[*(name or ()), host], cookie=f"penstock_console_{port}")
+    door = AccessPolicy(token, names=[*(name or ()), host], cookie=f"penstock_console_{port}")
     if not under_serve:
         _announce(link(address, port, token), options.config.namesrv, as_json)
     run(serve(options, door, listener, sys.stdin.fileno() if under_serve else None))
