@@ -91,7 +91,7 @@ FORMS: Final = {
                 Field("format", "Format", choices=("parquet", "json")),
                 Field("decode", "Decode bodies", choices=("text", "json")),
                 _SINCE,
-                Field("once", "Export once, without tracking progress", is_switch=True),
+                Field("once", "Export once, not incrementally", is_switch=True),
             ),
             over_network=True,
         ),
