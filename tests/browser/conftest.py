@@ -80,6 +80,6 @@ def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
 
 @pytest.fixture
 def page(chromium: Browser, console: ConsoleProcess) -> Browser:
-    """The browser of somebody who has come in."""
+    """The browser, logged in."""
     chromium.come_in(console)
     return chromium

@@ -45,23 +45,23 @@ def test_a_topic_is_made_used_and_deleted(page: Browser, cluster: LocalBroker) -
     page.open("/topics")
     page.click("New topic")
     page.type("Name", "brand_new")
-    page.click("Make it")
+    page.click("Create")
     page.until(lambda: page.driver.current_url.endswith("/topics/brand_new"))
-    page.click("Send a test message")
+    page.click("Send test message")
     page.type("Body", "hello")
-    page.type("Keys, with spaces", "greeting")
-    page.click("Send it")
-    page.until_text("was sent to brand_new")
+    page.type("Keys, separated by spaces", "greeting")
+    page.click("Send")
+    page.until_text("to brand_new, queue")
     cluster.settle()
     with cluster.admin() as admin:
         assert [each.body for each in admin.messages.by_key("brand_new", "greeting")] == [b"hello"]
         page.click("Delete")
         page.until_text("Delete topic brand_new?")
-        page.click("Leave it")
-        assert "brand_new" in admin.topics.names(), "nothing happens before somebody agrees"
+        page.click("Cancel")
+        assert "brand_new" in admin.topics.names(), "nothing happens before a confirmation"
         page.until(lambda: not page.find(".q-dialog .q-card"))
         page.click("Delete")
-        page.click("Delete it")
+        page.click("Delete", ".q-dialog")
         page.until(lambda: page.driver.current_url.endswith("/topics"))
         assert "brand_new" not in admin.topics.names()
     assert page.complaints() == []
@@ -75,13 +75,13 @@ def test_a_group_shows_its_queues_and_is_reset_after_a_preview(page: Browser, cl
     page.until_text("orders broker-a:0", "[data-mark=group-queues]")
     assert lag(cluster, "warehouse") == 0
     page.click("Reset offsets")
-    page.click("to the beginning")
-    page.click("Show the effect")
-    page.until_text(f"{ORDERS} messages come again, 0 are skipped.")
+    page.click("To the beginning")
+    page.click("Preview")
+    page.until_text(f"{ORDERS} messages will be delivered again, 0 skipped.")
     assert lag(cluster, "warehouse") == 0, "a preview changes nothing"
     page.picture("reset")
-    page.click("Reset")
-    page.until_text(f"goes on in 4 queues of orders: {ORDERS} messages come again")
+    page.click("Reset", ".q-dialog")
+    page.until_text(f"in 4 queues of orders: {ORDERS} messages will be delivered again")
     assert lag(cluster, "warehouse") == ORDERS
     page.until_text(str(ORDERS), ".p-stat .v")
     page.open("/groups/billing")
@@ -92,7 +92,7 @@ def test_a_group_shows_its_queues_and_is_reset_after_a_preview(page: Browser, cl
 
 def test_a_message_is_found_by_key_and_shown_in_full(page: Browser) -> None:
     page.open("/messages?topic=orders&by=key&value=order_7")
-    page.until_text("1 found", "[data-mark=told]")
+    page.until_text("1 found", "[data-mark=summary]")
     page.picture("messages")
     page.find("[data-mark=found] tbody a").click()  # type: ignore[union-attr]
     page.until_text('"order": 7', "[data-mark=body]")
@@ -105,19 +105,19 @@ def test_a_message_is_found_by_key_and_shown_in_full(page: Browser) -> None:
 
 def test_messages_are_found_by_time_and_offset_and_newest(page: Browser) -> None:
     page.open("/messages?topic=oddities")
-    page.until_text("2 found", "[data-mark=told]")
+    page.until_text("2 found", "[data-mark=summary]")
     for by, wanted in (("time", "2 found"), ("queue offset", "2 found")):
         page.open("/messages?topic=oddities&by=key&value=nothing")
-        page.until_text("None found", "[data-mark=told]")
+        page.until_text("None found", "[data-mark=summary]")
         page.driver.find_element(By.CSS_SELECTOR, "[aria-label=By]").click()
         page.click(by, ".q-menu")
         page.click("Find")
-        page.until_text(wanted, "[data-mark=told]")
+        page.until_text(wanted, "[data-mark=summary]")
 
 
 def test_markup_in_names_and_bodies_is_only_text(page: Browser) -> None:
     page.open("/messages?topic=oddities&by=key&value=odd")
-    page.until_text("1 found", "[data-mark=told]")
+    page.until_text("1 found", "[data-mark=summary]")
     assert MARKUP.split()[0] in page.text("[data-mark=found]")
     page.find("[data-mark=found] tbody a").click()  # type: ignore[union-attr]
     page.until_text(MARKUP, "[data-mark=body]")
@@ -136,10 +136,10 @@ def test_dead_letters_are_sent_again(page: Browser, cluster: LocalBroker) -> Non
     page.picture("dead-letters")
     page.find("[data-mark=letters] thead .q-checkbox").click()  # type: ignore[union-attr]
     page.until_text("2 records selected")
-    page.click("Send again")
-    page.until_text("Send 2 dead letters again?")
-    page.click("Send again", ".q-dialog")
-    page.until_text("2 dead letters went to group returns again")
+    page.click("Resend")
+    page.until_text("Resend 2 dead letters?")
+    page.click("Resend", ".q-dialog")
+    page.until_text("Resent 2 dead letters to group returns")
     with cluster.admin() as admin:
         assert sum(each.max_offset for each in admin.topics.stats("%RETRY%returns").values()) == 2
     assert page.complaints() == []
@@ -148,7 +148,7 @@ def test_dead_letters_are_sent_again(page: Browser, cluster: LocalBroker) -> Non
 def test_the_store_is_a_map_of_its_files(page: Browser) -> None:
     page.open("/store")
     page.until(lambda: page.find("[data-mark=log-map] .p-file"))
-    page.until_text("What retention does next")
+    page.until_text("Next retention steps")
     page.until_text("orders 0")
     page.picture("store")
     assert page.complaints() == []
@@ -157,7 +157,7 @@ def test_the_store_is_a_map_of_its_files(page: Browser) -> None:
 def test_a_job_of_the_pipeline_runs_to_its_result(page: Browser) -> None:
     pytest.importorskip("pyspark")
     page.open("/pipeline")
-    page.click("What to look for", "[data-mark=form-search]")
+    page.click("Conditions", "[data-mark=form-search]")
     page.type("Topic", "orders")
     page.type("Text in the body", '"order": 11,')
     page.click("Start search")
@@ -239,8 +239,8 @@ def test_light_and_dark_stay_as_they_were_chosen(page: Browser) -> None:
 def test_somebody_without_the_token_is_asked_for_it(page: Browser) -> None:
     page.driver.delete_all_cookies()
     page.driver.refresh()
-    page.until_text("Open the console")
+    page.until_text("Log in")
     page.driver.find_element(By.ID, "token").send_keys("not the token")
-    page.click("Open the console")
-    page.until_text("That is not the token.")
+    page.click("Log in")
+    page.until_text("Wrong token.")
     page.leave()

@@ -22,6 +22,6 @@ def test_the_overview_shows_who_follows_whom(chromium: Browser, tmp_path: Path) 
             chromium.open("/")
             chromium.until_text("broker-a is followed by 127.0.0.1", "[data-mark=replication]")
             chromium.until_text("broker-a (slave 1) follows 127.0.0.1", "[data-mark=replication]")
-            chromium.until_text("near", "[data-mark=replication]")
+            chromium.until_text("in sync", "[data-mark=replication]")
             assert chromium.complaints() == []
         chromium.leave()

@@ -366,5 +366,5 @@ def test_what_does_not_work_is_one_sentence(penstock: Penstock, call: tuple[str,
 
 
 def test_a_cluster_that_is_not_there_is_one_sentence(run: Run) -> None:
-    assert "no name server answers" in run("topicList", "-n", "127.0.0.1:1").refused()
+    assert "Cannot reach name server" in run("topicList", "-n", "127.0.0.1:1").refused()
     assert "must be HOST:PORT" in run("topicList", "-n", "nowhere").refused()

@@ -55,7 +55,7 @@ class Server:
 
 
 class Load:
-    """Sends until it is told to stop, and remembers what was acknowledged."""
+    """Sends until stopped, and remembers what was acknowledged."""
 
     def __init__(self, namesrv: str, topic: str, keys: int) -> None:
         self._namesrv = namesrv

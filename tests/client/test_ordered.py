@@ -1,4 +1,4 @@
-"""Consuming in order: one message of a queue at a time, whatever fails, and whoever has the queue."""
+"""Ordered consumption: one message of a queue at a time, also after failures and rebalancing."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from penstock.client import Later, MessageQueue, ReceivedMessage
 from penstock.client.assignment import ProcessQueue
-from penstock.client.delivery import Handling
+from penstock.client.delivery import HandlerRunner
 from penstock.client.offsets import FileOffsets
 from penstock.errors import BadSettings
 from penstock.format.record import Record
@@ -36,7 +36,7 @@ def test_the_offset_to_commit_is_the_lowest_that_is_not_done(order: list[int], d
         held.remove(messages[offset])
     left = sorted(set(range(20)) - set(order[:done]))
     assert held.commit_offset == (left[0] if left else 25)
-    assert (len(held), held.bytes_in_hand, held.offsets_in_hand) == (len(left), 100 * len(left), left)
+    assert (len(held), held.cached_bytes, held.cached_offsets) == (len(left), 100 * len(left), left)
 
 
 def has_room(held: ProcessQueue) -> bool:
@@ -59,7 +59,7 @@ def test_pulling_stops_where_too_much_is_in_hand_and_goes_on_when_it_is_done() -
     stuck.put([message(0)], 2000)
     assert not has_room(stuck), "one message that is stuck must not let a crash bring thousands again"
     stuck.drop()
-    assert has_room(stuck), "whoever waits must find out that it is over"
+    assert has_room(stuck), "a waiter must notice that the queue was dropped"
 
 
 def test_a_handler_that_is_a_method_a_partial_or_an_object_is_called_where_it_belongs(run: Run) -> None:
@@ -83,7 +83,7 @@ def test_a_handler_that_is_a_method_a_partial_or_an_object_is_called_where_it_be
     async def main() -> None:
         here = threading.current_thread()
         for handler, outcome in ((Asynchronous(), None), (functools.partial(handle, "x"), Later(2)), (plain, None)):
-            handling = Handling(handler, 2, 10)
+            handling = HandlerRunner(handler, 2, 10)
             assert await handling.run(message(0)) == outcome
             handling.close()
         assert threads[:2] == [here, here]
@@ -97,7 +97,7 @@ def test_a_handler_that_is_cancelled_by_closing_is_no_failure(run: Run) -> None:
         async def wait(message: ReceivedMessage) -> None:
             await asyncio.sleep(60)
 
-        task = asyncio.create_task(Handling(wait, 1, 100).run(message(0)))
+        task = asyncio.create_task(HandlerRunner(wait, 1, 100).run(message(0)))
         await asyncio.sleep(0)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -111,7 +111,7 @@ def test_a_file_of_offsets_is_replaced_whole_and_tried_again(run: Run, tmp_path:
 
     async def main() -> None:
         offsets = FileOffsets(path)
-        offsets.note(QUEUE, 5)
+        offsets.update(QUEUE, 5)
         (tmp_path / "folder").write_text("in the way")
         await offsets.save()
         (tmp_path / "folder").unlink()

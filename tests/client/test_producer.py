@@ -109,7 +109,7 @@ def test_a_queue_may_be_chosen(run: Run, b: LocalBroker) -> None:
             third = (await producer.queues("orders"))[2]
             results = [await producer.send(Message("orders", b"x"), queue=third) for _ in range(3)]
             assert [(result.queue, result.queue_offset) for result in results] == [(third, 0), (third, 1), (third, 2)]
-            with pytest.raises(NoRoute, match="a queue of topic 'orders' was given"):
+            with pytest.raises(NoRoute, match="queue of topic 'orders' given"):
                 await producer.send(Message("others", b"x"), queue=third)
 
     run(main())
@@ -233,7 +233,7 @@ def test_what_the_broker_refuses_carries_its_code(run: Run, b: LocalBroker) -> N
                 await producer.send(Message("orders", b"x" * 3_000_000))  # the profile dev takes 512 KiB
             assert caught.value.code == 13
             assert caught.value.remark
-            with pytest.raises(BadMessage, match="are allowed here"):
+            with pytest.raises(BadMessage, match="the limit is"):
                 await producer.send(Message("orders", b"x" * 5_000_000))
             nowhere = MessageQueue(broker_name="broker-a", queue_id=99, topic="orders")
             with pytest.raises(Refused, match="no queue 99"):

@@ -129,8 +129,8 @@ def test_what_goes_wrong_is_raised_where_the_reader_waits(run: Run, b: LocalBrok
     async def main() -> None:
         queue = await fill(b, 1)
         async with PullConsumer("CID", b.namesrv) as consumer:
-            with pytest.raises(NoRoute, match="no broker has topic '%DLQ%nobody'"):
-                await consumer.queues("%DLQ%nobody")
+            with pytest.raises(NoRoute, match="no broker has topic '%DLQ%unknown'"):
+                await consumer.queues("%DLQ%unknown")
             consumer.assign([queue])
             assert len(await consumer.poll()) == 1
             await asyncio.to_thread(b.stop)

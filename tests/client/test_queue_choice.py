@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.client.producer import QueueChoice, queue_of_key
+from penstock.client.producer import QueueSelector, select_by_hash
 from penstock.client.rebalance import allocate_averagely
 from penstock.protocol.bodies.queues import MessageQueue
 
@@ -27,42 +27,42 @@ class Clock:
 
 
 def test_every_queue_has_its_turn() -> None:
-    choice, all_queues = QueueChoice(), queues("a", "b")
+    choice, all_queues = QueueSelector(), queues("a", "b")
     assert Counter(choice.next(all_queues) for _ in range(40)) == dict.fromkeys(all_queues, 10)
 
 
 def test_a_retry_goes_to_another_broker_if_there_is_one() -> None:
-    choice = QueueChoice()
+    choice = QueueSelector()
     assert {choice.next(queues("a", "b"), "a").broker_name for _ in range(10)} == {"b"}
     assert {choice.next(queues("a"), "a").broker_name for _ in range(10)} == {"a"}
 
 
 def test_a_broker_that_failed_is_avoided_longer_each_time_until_it_works() -> None:
     clock = Clock()
-    choice, all_queues = QueueChoice(clock), queues("a", "b")
+    choice, all_queues = QueueSelector(clock), queues("a", "b")
     for detour in (1, 2, 4, 8, 16, 30, 30):
-        choice.failed("a")
+        choice.mark_failed("a")
         clock.now += detour - 0.01
         assert {choice.next(all_queues).broker_name for _ in range(8)} == {"b"}
         clock.now += 0.02
         assert {choice.next(all_queues).broker_name for _ in range(8)} == {"a", "b"}
-    choice.worked("a")
-    choice.failed("a")
+    choice.mark_working("a")
+    choice.mark_failed("a")
     clock.now += 1.01
     assert {choice.next(all_queues).broker_name for _ in range(8)} == {"a", "b"}
 
 
 def test_where_all_have_failed_they_take_turns_all_the_same() -> None:
-    choice, all_queues = QueueChoice(Clock()), queues("a", "b")
-    choice.failed("a")
-    choice.failed("b")
+    choice, all_queues = QueueSelector(Clock()), queues("a", "b")
+    choice.mark_failed("a")
+    choice.mark_failed("b")
     assert {choice.next(all_queues).broker_name for _ in range(8)} == {"a", "b"}
 
 
 @pytest.mark.parametrize(("key", "queue_id"), [("order_1", 3), ("customer", 6), ("7a9b", 2), ("Grün", 1)])
 def test_a_key_has_the_queue_that_java_chooses(key: str, queue_id: int) -> None:
     """What SelectMessageQueueByHash of RocketMQ's client 4.9.8 says for seven queues."""
-    assert queue_of_key(queues("a", count=7), key).queue_id == queue_id
+    assert select_by_hash(queues("a", count=7), key).queue_id == queue_id
 
 
 @pytest.mark.parametrize(

@@ -106,7 +106,7 @@ def test_errors_are_those_of_the_asynchronous_clients(b: LocalBroker) -> None:
     producer = Producer("PID", b.namesrv)
     producer.close()
     producer.close()
-    with pytest.raises(PenstockError, match="after its end"):
+    with pytest.raises(PenstockError, match="after `close`"):
         producer.send(Message("orders", b"x"))
 
 

@@ -25,7 +25,7 @@ ORDERS = {"orders": "*"}
 
 
 def never(message: ReceivedMessage) -> TransactionState:
-    raise AssertionError("nobody should have asked")
+    raise AssertionError("no check was expected")
 
 
 def saying(state: TransactionState) -> Callable[[Message], TransactionState]:

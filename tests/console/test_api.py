@@ -55,7 +55,7 @@ def test_a_group_has_its_lag_by_queue(client: httpx.Client) -> None:
     group = get(client, "groups/warehouse")
     assert group["lag"] == 0
     assert sum(queue["consumer_offset"] for queue in group["queues"] if queue["topic"] == "orders") == ORDERS
-    get(client, "groups/nobody", 404)
+    get(client, "groups/unknown", 404)
 
 
 def test_messages_are_found_by_key_id_time_and_offset(client: httpx.Client) -> None:
@@ -73,8 +73,8 @@ def test_messages_are_found_by_key_id_time_and_offset(client: httpx.Client) -> N
 
 
 def test_an_id_that_names_a_foreign_address_asks_nobody(client: httpx.Client) -> None:
-    told = get(client, "messages/by-id", 404, id="0A000001000000500000000000000000")
-    assert "10.0.0.1:80" in told["detail"]
+    reply = get(client, "messages/by-id", 404, id="0A000001000000500000000000000000")
+    assert "10.0.0.1:80" in reply["detail"]
     get(client, "messages/by-id", 400, id="no id at all")
     assert get(client, "messages/by-id", id="no id at all", topic="orders") == []
 
@@ -88,14 +88,14 @@ def test_a_body_that_is_no_text_comes_through(client: httpx.Client) -> None:
 
 def test_a_topic_is_made_changed_used_and_deleted(client: httpx.Client) -> None:
     made = client.put("/api/topics/brand_new", json={"queues": 2})
-    assert made.json()["did"] == "Topic brand_new was made at 1 broker: 2 queues each, to be read and written."
+    assert made.json()["did"] == "Created topic brand_new at 1 broker: 2 queues each, read and write."
     changed = client.put("/api/topics/brand_new", json={"queues": 3, "perm": 4})
-    assert changed.json()["did"].startswith("Topic brand_new was changed at 1 broker: 3 queues each, to be read only")
+    assert changed.json()["did"] == "Changed topic brand_new at 1 broker: 3 queues each, read only."
     client.put("/api/topics/brand_new", json={"queues": 3})
     sent = client.post("/api/topics/brand_new/messages", json={"body": "hello", "keys": "greeting"})
-    assert "was sent to brand_new" in sent.json()["did"]
+    assert "to brand_new, queue" in sent.json()["did"]
     assert get(client, "topics/brand_new")["messages"] == 1
-    assert "deleted" in client.delete("/api/topics/brand_new").json()["did"]
+    assert client.delete("/api/topics/brand_new").json()["did"].startswith("Deleted topic brand_new")
     get(client, "topics/brand_new", 404)
 
 
@@ -126,8 +126,10 @@ def test_a_reset_is_shown_before_it_is_made(client: httpx.Client) -> None:
     moves = client.post("/api/groups/warehouse/reset/preview", json=begin).json()
     assert sum(move["repeated"] for move in moves) == ORDERS
     assert get(client, "groups/warehouse")["lag"] == 0, "a preview changes nothing"
-    told = client.post("/api/groups/warehouse/reset", json=begin).json()["did"]
-    assert told == f"Group warehouse goes on in 4 queues of orders: {ORDERS} messages come again, 0 are skipped."
+    reply = client.post("/api/groups/warehouse/reset", json=begin).json()["did"]
+    assert reply == (
+        f"Reset offsets of group warehouse in 4 queues of orders: {ORDERS} messages will be delivered again, 0 skipped."
+    )
     assert get(client, "groups/warehouse")["lag"] == ORDERS
     skipped = client.post("/api/groups/warehouse/reset/preview", json={"topic": "orders", "timestamp": -1}).json()
     assert sum(move["skipped"] for move in skipped) == ORDERS
@@ -140,8 +142,8 @@ def test_dead_letters_are_listed_and_go_back_to_their_group_only(client: httpx.C
     letters = get(client, "dead-letters/returns")
     assert {base64.b64decode(each["body"]) for each in letters} == {b"broken refund", b"another broken refund"}
     before = get(client, "topics/refunds")["messages"]
-    told = client.post("/api/dead-letters/returns/resend", json={"ids": [letters[0]["offset_msg_id"]]})
-    assert told.json()["did"] == "1 dead letter went to group returns again; they also stay where they are."
+    reply = client.post("/api/dead-letters/returns/resend", json={"ids": [letters[0]["offset_msg_id"]]})
+    assert reply.json()["did"] == "Resent 1 dead letter to group returns; the originals stay in place."
     [again] = get(client, "messages/by-time", topic="%RETRY%returns", begin=0, end=now())
     assert again["body"] == letters[0]["body"]
     assert again["properties"]["RETRY_TOPIC"] == "refunds"
@@ -153,7 +155,7 @@ def test_what_is_no_dead_letter_is_not_sent_again(client: httpx.Client) -> None:
     [order] = get(client, "messages/by-key", topic="orders", key="order_1")
     answer = client.post("/api/dead-letters/returns/resend", json={"ids": [order["offset_msg_id"]]})
     assert answer.status_code == 409
-    assert "0 of 1 were sent again" in answer.json()["detail"]
+    assert "resent 0 of 1" in answer.json()["detail"]
 
 
 def test_the_store_on_this_machine_is_described(client: httpx.Client, cluster: LocalBroker) -> None:

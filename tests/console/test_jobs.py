@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from penstock.cli.main import main
-from penstock.console.jobs import FORMS, MAX_RUNNING, Jobs, JobState, arguments_of, staging_folder
+from penstock.console.jobs import FORMS, MAX_RUNNING, Jobs, JobState, arguments_of, folder_of
 from penstock.errors import BadRequest, PenstockError
 
 
@@ -34,8 +34,8 @@ def test_a_job_tells_its_share_and_what_it_found() -> None:
         await running.wait(job)
         assert (job.state, job.status, job.share) == (JobState.DONE, 1, 100)
         assert job.results == [{"found": 1}, [2]]
-        assert job.said[0].startswith("usage: 40 %")
-        assert job.said[1] == "['pipeline', 'usage', '--store=x', '--json']"
+        assert job.log[0].startswith("usage: 40 %")
+        assert job.log[1] == "['pipeline', 'usage', '--store=x', '--json']"
 
     asyncio.run(act())
 
@@ -45,9 +45,9 @@ def test_a_job_that_cannot_be_run_has_failed_and_says_why() -> None:
         running = jobs("import sys; print('penstock: no such store.', file=sys.stderr); sys.exit(2)")
         job = running.start("verify", [])
         await running.wait(job)
-        assert (job.state, list(job.said)) == (JobState.FAILED, ["no such store."])
+        assert (job.state, list(job.log)) == (JobState.FAILED, ["no such store."])
         with pytest.raises(PenstockError, match="no such store"):
-            await running.ask("store", "info")
+            await running.run_json("store", "info")
 
     asyncio.run(act())
 
@@ -91,7 +91,7 @@ def test_only_so_many_run_at_once() -> None:
         running = jobs("import time; time.sleep(600)")
         for _ in range(MAX_RUNNING):
             running.start("usage", [])
-        with pytest.raises(BadRequest, match="jobs run already"):
+        with pytest.raises(BadRequest, match="jobs are running"):
             running.start("usage", [])
         await asyncio.sleep(0)
         await running.close()
@@ -101,7 +101,7 @@ def test_only_so_many_run_at_once() -> None:
 
 def test_what_a_verb_answers_is_read() -> None:
     document = {"path": "x"}
-    assert asyncio.run(jobs(f"print({json.dumps(json.dumps(document))})").ask("store", "info")) == document
+    assert asyncio.run(jobs(f"print({json.dumps(json.dumps(document))})").run_json("store", "info")) == document
 
 
 def test_a_value_can_never_be_an_option() -> None:
@@ -112,7 +112,7 @@ def test_a_value_can_never_be_an_option() -> None:
     ]
     with pytest.raises(BadRequest):
         arguments_of("search", {"text": "a\0b"})
-    with pytest.raises(BadRequest, match="takes no 'html'"):
+    with pytest.raises(BadRequest, match="has no field 'html'"):
         arguments_of("usage", {"html": "page.html"})
     with pytest.raises(BadRequest, match="one of parquet, json"):
         arguments_of("export", {"format": "../x"})
@@ -121,12 +121,12 @@ def test_a_value_can_never_be_an_option() -> None:
 
 
 def test_an_export_stays_among_the_exports(tmp_path: Path) -> None:
-    assert staging_folder(tmp_path, "orders-2026") == tmp_path / "orders-2026"
+    assert folder_of(tmp_path, "orders-2026") == tmp_path / "orders-2026"
     for name in ("../elsewhere", "a/b", "", ".hidden", "-x", "a" * 65):
         with pytest.raises(BadRequest, match="folder's name"):
-            staging_folder(tmp_path, name)
+            folder_of(tmp_path, name)
     with pytest.raises(BadRequest, match="--exports DIR"):
-        staging_folder(None, "orders")
+        folder_of(None, "orders")
 
 
 @pytest.mark.parametrize("verb", FORMS)

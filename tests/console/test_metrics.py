@@ -14,7 +14,7 @@ from support.clients import ORDERS, ConsoleProcess
 from penstock.client.admin import Admin
 from penstock.console.cluster_view import ClusterView
 from penstock.console.figures import BrokerAvailability, BrokerFigures, TopicKind, percentile, read_latency
-from penstock.console.health import Parent, look
+from penstock.console.health import Parent, check_health
 
 NODE = {"cluster": "DefaultCluster", "node_type": "broker", "node_id": "broker-a"}
 
@@ -61,30 +61,30 @@ def test_a_cluster_that_is_gone_is_told_not_hidden(tmp_path: Path) -> None:
 
 def test_recovery_is_a_state_of_its_own() -> None:
     parent = Parent()
-    parent.hear(b'{"phase": "walking the log", "done": 5, "total": 20}\n')
+    parent.update(b'{"phase": "walking the log", "done": 5, "total": 20}\n')
 
     async def ask() -> tuple[BrokerAvailability, str]:
         async with Admin("127.0.0.1:9") as admin:
-            found = await look(ClusterView(admin), parent)
+            found = await check_health(ClusterView(admin), parent)
         return found.state, found.why
 
     assert asyncio.run(ask()) == (BrokerAvailability.RECOVERING, "walking the log: 25 %")
-    parent.hear(b'{"phase": ""}\n')
+    parent.update(b'{"phase": ""}\n')
     assert parent.phase == ""
 
 
-def told(**more: str) -> BrokerFigures:
+def broker_figures(**more: str) -> BrokerFigures:
     return BrokerFigures.of("a", "c", "127.0.0.1:1", 0, more)
 
 
 def test_why_puts_are_refused_makes_the_state() -> None:
-    assert told().state is BrokerAvailability.SERVING
-    assert told(putsRefused="the disk of the store is 97% full, 12 MiB free").state is BrokerAvailability.FULL
-    assert told(putsRefused="a sync failed").state is BrokerAvailability.READ_ONLY
+    assert broker_figures().state is BrokerAvailability.SERVING
+    assert broker_figures(putsRefused="the disk of the store is 97% full, 12 MiB free").state is BrokerAvailability.FULL
+    assert broker_figures(putsRefused="a sync failed").state is BrokerAvailability.READ_ONLY
 
 
 def test_javas_figures_are_read_as_well_as_ours() -> None:
-    java = told(
+    java = broker_figures(
         putTps="12.5 10.0 9.1",
         remainHowManyDataToFlush="1,024 B",
         commitLogDiskRatio="NaN",
@@ -107,6 +107,6 @@ def test_topics_are_told_apart_by_name() -> None:
 def test_the_grafana_board_asks_for_metrics_that_there_are(client: httpx.Client) -> None:
     board = (ROOT / "deploy" / "grafana" / "penstock.json").read_text(encoding="utf-8")
     asked = set(re.findall(r"(?:rocketmq|penstock)_\w+", " ".join(re.findall(r'"expr": "(.*?)",\n', board))))
-    told = {*samples(client), *re.findall(r"^# TYPE (\S+)", client.get("/metrics").text, re.MULTILINE)}
+    metrics = {*samples(client), *re.findall(r"^# TYPE (\S+)", client.get("/metrics").text, re.MULTILINE)}
     assert len(asked) > 8
-    assert asked <= told
+    assert asked <= metrics

@@ -39,17 +39,17 @@ def to_its_end(client: httpx.Client, verb: str, **fields: str) -> dict[str, Any]
     assert started.status_code == 201, started.text
     number, deadline = started.json()["number"], time.monotonic() + SOON_S
     while True:
-        told: dict[str, Any] = client.get(f"/api/jobs/{number}").json()
-        if told["state"] != "running":
-            return told
-        assert time.monotonic() < deadline, told
+        job: dict[str, Any] = client.get(f"/api/jobs/{number}").json()
+        if job["state"] != "running":
+            return job
+        assert time.monotonic() < deadline, job
         time.sleep(0.1)
 
 
 def test_a_rebuild_is_refused_while_the_broker_has_the_store(starting: httpx.Client) -> None:
-    told = to_its_end(starting, "rebuild", topic="orders")
-    assert (told["state"], told["status"], told["results"]) == ("failed", 2, [])
-    assert "the store is in use; stop its broker first" in told["said"][-1]
+    job = to_its_end(starting, "rebuild", topic="orders")
+    assert (job["state"], job["status"], job["results"]) == ("failed", 2, [])
+    assert "the store is in use; stop its broker first" in job["said"][-1]
 
 
 @pytest.mark.slow

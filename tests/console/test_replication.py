@@ -12,7 +12,7 @@ from support.loopback import free_port
 
 from penstock.client.admin import Admin
 from penstock.console.cluster_view import ClusterView
-from penstock.console.metrics import of_replication
+from penstock.console.metrics import replication_metrics
 from penstock.console.replication import BrokerReplication
 from penstock.testing import broker
 
@@ -30,7 +30,7 @@ def ask(namesrv: str) -> list[BrokerReplication]:
 
 
 def until_followed(namesrv: str) -> list[BrokerReplication]:
-    """Waits until both tell of each other, and the slave has all."""
+    """Waits until both report each other and the slave has caught up."""
     deadline = time.monotonic() + SOON_S
     while True:
         found = ask(namesrv)
@@ -49,9 +49,9 @@ def test_a_broker_that_nobody_follows_says_so() -> None:
     with broker({"orders": 1}) as running:
         [alone] = ask(running.namesrv)
     assert (alone.broker, alone.is_alone, alone.slaves) == ("broker-a", True, [])
-    told = values(list(of_replication([alone])))
-    assert [value for _, value in told["penstock_replication_slaves"]] == [0.0]
-    assert told["penstock_replication_behind_bytes"] == []
+    metrics = values(list(replication_metrics([alone])))
+    assert [value for _, value in metrics["penstock_replication_slaves"]] == [0.0]
+    assert metrics["penstock_replication_behind_bytes"] == []
 
 
 def test_a_pair_is_told_from_both_sides(tmp_path: Path) -> None:
@@ -64,11 +64,13 @@ def test_a_pair_is_told_from_both_sides(tmp_path: Path) -> None:
     assert seen.acknowledged == ahead.log_end
     assert abs(seen.last_acknowledged_ms - time.time() * 1000) < SOON_S * 1000
     assert (behind.is_slave, behind.role, behind.problem) == (True, "SLAVE", "")
-    told = values(list(of_replication([ahead, behind])))
+    metrics = values(list(replication_metrics([ahead, behind])))
     node = {"cluster": "DefaultCluster", "node_type": "broker", "node_id": "broker-a"}
-    assert told["penstock_replication_slaves"] == [(node, 1.0)]
-    assert told["penstock_replication_behind_bytes"] == [({**node, "slave": seen.address}, 0.0)]
-    assert told["penstock_replication_behind_seconds"] == [({**node, "slave": seen.address}, 0.0)]
-    [(labels, heard)] = told["penstock_replication_acknowledged_timestamp_seconds"]
-    assert (labels["slave"], heard) == (seen.address, seen.last_acknowledged_ms / 1000)
-    assert told["penstock_replication_follows"] == [({**node, "node_id": "broker-a-1", "master": behind.follows}, 1.0)]
+    assert metrics["penstock_replication_slaves"] == [(node, 1.0)]
+    assert metrics["penstock_replication_behind_bytes"] == [({**node, "slave": seen.address}, 0.0)]
+    assert metrics["penstock_replication_behind_seconds"] == [({**node, "slave": seen.address}, 0.0)]
+    [(labels, acknowledged)] = metrics["penstock_replication_acknowledged_timestamp_seconds"]
+    assert (labels["slave"], acknowledged) == (seen.address, seen.last_acknowledged_ms / 1000)
+    assert metrics["penstock_replication_follows"] == [
+        ({**node, "node_id": "broker-a-1", "master": behind.follows}, 1.0)
+    ]

@@ -69,21 +69,21 @@ def until_refused(link: str) -> None:
 def test_it_is_there_while_the_broker_is(tmp_path: Path, number: int, monkeypatch: pytest.MonkeyPatch) -> None:
     token = make_token()
     monkeypatch.setenv(verb.TOKEN_VARIABLE, token)
-    process, told = serve(tmp_path / "store", "--console", "127.0.0.1:0")
-    assert told["console"].endswith(f"/?token={token}")
-    assert ready(told["console"])["brokers"][0]["address"] == told["broker"]
+    process, output = serve(tmp_path / "store", "--console", "127.0.0.1:0")
+    assert output["console"].endswith(f"/?token={token}")
+    assert ready(output["console"])["brokers"][0]["address"] == output["broker"]
     process.send_signal(number)
     _, said = process.communicate(timeout=SOON_S)
     assert process.returncode == (0 if number == signal.SIGTERM else -number), said
-    until_refused(told["console"])
+    until_refused(output["console"])
     assert said == ""
 
 
 def test_a_port_that_is_taken_does_not_stop_the_broker(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        process, told = serve(tmp_path / "store", "--console", f"127.0.0.1:{port}")
-        assert (told["console"], bool(told["broker"])) == ("", True)
+        process, output = serve(tmp_path / "store", "--console", f"127.0.0.1:{port}")
+        assert (output["console"], bool(output["broker"])) == ("", True)
         process.terminate()
         _, said = process.communicate(timeout=SOON_S)
     assert process.returncode == 0
@@ -94,8 +94,8 @@ def test_a_port_that_is_taken_does_not_stop_the_broker(tmp_path: Path) -> None:
 def test_with_access_control_it_needs_an_account_and_says_so(tmp_path: Path) -> None:
     (tmp_path / "plain_acl.yml").write_text(ACCOUNTS)
     controlled = ("--set", "aclEnable=true", "--set", f"aclFile={tmp_path / 'plain_acl.yml'}")
-    process, told = serve(tmp_path / "store", "--console", "127.0.0.1:0", *controlled)
-    assert told["console"] == ""
+    process, output = serve(tmp_path / "store", "--console", "127.0.0.1:0", *controlled)
+    assert output["console"] == ""
     process.terminate()
     _, said = process.communicate(timeout=SOON_S)
     assert said.splitlines()[0] == (
@@ -108,10 +108,10 @@ def test_with_an_account_it_is_an_administrator_where_access_is_controlled(tmp_p
     (tmp_path / "account").write_text("accessKey: operator\nsecretKey: operator-secret\n")
     controlled = ("--set", "aclEnable=true", "--set", f"aclFile={tmp_path / 'plain_acl.yml'}")
     account = ("--console-account", str(tmp_path / "account"))
-    process, told = serve(tmp_path / "store", "--console", "127.0.0.1:0", *controlled, *account)
+    process, output = serve(tmp_path / "store", "--console", "127.0.0.1:0", *controlled, *account)
     try:
-        assert ready(told["console"])["brokers"][0]["state"] == "serving"
-        address, _, token = told["console"].partition("/?token=")
+        assert ready(output["console"])["brokers"][0]["state"] == "serving"
+        address, _, token = output["console"].partition("/?token=")
         as_owner = {"authorization": f"Bearer {token}"}
         made = httpx.put(f"{address}/api/topics/orders", json={"queues": 2}, headers=as_owner, verify=False)
         assert made.status_code == 200, made.text

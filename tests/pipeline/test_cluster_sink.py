@@ -94,7 +94,7 @@ def test_rows_of_one_queue_keep_their_order_and_large_and_delayed_ones_go_alone(
         ("body string, queue_id int", {"body": ["a", "b"], "queue_id": [0, 4]}, "'orders' has no queue 4"),
         ("body string, delay_level int", {"body": ["a"], "delay_level": [-1]}, "there is no delay level -1"),
         ("body string, topic string", {"body": ["a"], "topic": ["a b"]}, "the topic 'a b' holds characters"),
-        ("body string", {"body": ["x" * (5 << 20)]}, "a body has 5242880 bytes; 4194304 are allowed here"),
+        ("body string", {"body": ["x" * (5 << 20)]}, "a body has 5242880 bytes; the limit is 4194304"),
     ],
 )
 def test_a_row_that_may_not_be_sent_is_named(

@@ -67,7 +67,7 @@ def console(
     if not is_installed():
         raise MissingPackage(HOW_TO_GET_IT)
     from penstock.cli.network import client_config
-    from penstock.console.access import TokenGate, make_token
+    from penstock.console.access import AccessPolicy, make_token
     from penstock.console.console import ConsoleOptions
     from penstock.console.memory import without_http_clients
     from penstock.remoting.event_loop import run
@@ -90,7 +90,7 @@ def console(
     bound = socket.socket(fileno=int(inherited)) if inherited else None
     listener = listen_at(host, port, bound)  # before the link is printed, so that it works at once
     address, port = listener.getsockname()[:2]
-    gate = TokenGate(token, names=[*(name or ()), host], cookie=f"penstock_console_{port}")
+    gate = AccessPolicy(token, names=[*(name or ()), host], cookie=f"penstock_console_{port}")
     if not under_serve:
         _announce(link(address, port, token), options.config.namesrv, as_json)
     run(serve(options, gate, listener, sys.stdin.fileno() if under_serve else None))

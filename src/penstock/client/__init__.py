@@ -1,9 +1,9 @@
-"""A client of RocketMQ clusters, Penstock's or Java's: asyncio first, `penstock.client.sync` for plain code.
+"""A client for RocketMQ clusters, Penstock's or Java's. Asyncio first; `penstock.client.sync` is for blocking code.
 
     Producer, TransactionProducer          send
     PushConsumer, PullConsumer             consume
-    Admin                                  look and change
-    ClientConfig, Credentials              how to get there
+    Admin                                  inspect and change a cluster
+    ClientConfig, Credentials              addresses, TLS, account
 
 All find their brokers through name servers, reconnect by themselves, and raise subclasses of PenstockError.
 """

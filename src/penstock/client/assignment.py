@@ -1,13 +1,10 @@
-"""What a push consumer has in hand of one queue: the messages that were pulled and are not consumed yet.
+"""The queues assigned to a push consumer: pull loops, and the messages pulled but not consumed yet.
 
-From it follows what may be committed: the lowest offset in hand, or, with nothing in hand, where the next pull begins.
-So a crash brings messages again, and never loses one. Belongs to the loop's thread.
+`ProcessQueue` caches the messages of one queue. Its commit offset is the lowest cached offset or, with an empty cache,
+the next pull's offset; so a crash delivers messages again, and never loses one.
 
-
-The queues that a push consumer has now: each is pulled, one page after the other, and what comes is consumed.
-
-A queue is added where the group stands, taken away with its offset stored (and its lock given up), and begun anew
-where a broker, or an administrator, says that it has to. Belongs to the loop's thread.
+`Assignments` adds a queue at the group's offset, and removes it with its offset stored and its lock released. A broker
+or an administrator can restart a queue at another offset. Belongs to the loop's thread.
 """
 
 from __future__ import annotations
@@ -28,14 +25,16 @@ from penstock.protocol.bodies.queues import MessageQueue
 from penstock.protocol.codes import ResponseCode
 from penstock.protocol.subscription import SubscriptionData
 
+log = logging.getLogger("penstock.client")
+
 _MAX_COUNT = 1000
 _MAX_BYTES = 100 << 20
 _MAX_SPAN = 2000
-"""Offsets from the lowest in hand to the next pull: what a crash may bring again."""
+"""Offsets from the lowest cached message to the next pull: the most that a crash delivers again."""
 
 
 class ProcessQueue:
-    """One queue's messages in hand, in the order of their offsets. Once `dropped`, what comes of them is ignored."""
+    """The cached messages of one queue, in offset order. Once `dropped`, their outcomes are ignored."""
 
     def __init__(self, queue: MessageQueue, offset: int) -> None:
         self.queue = queue
@@ -43,66 +42,65 @@ class ProcessQueue:
         """Where the next pull begins."""
         self.dropped = False
         self.pulled_at = self.consumed_at = 0
-        """When that was last done, in epoch milliseconds."""
-        self._in_hand: dict[int, ReceivedMessage] = {}
+        """Time of the last pull and of the last consumed message, in epoch milliseconds."""
+        self._cached: dict[int, ReceivedMessage] = {}
         self._bytes = 0
         self._has_room = asyncio.Event()
         self._has_room.set()
 
     def __len__(self) -> int:
-        return len(self._in_hand)
+        return len(self._cached)
 
     @property
-    def bytes_in_hand(self) -> int:
+    def cached_bytes(self) -> int:
         return self._bytes
 
     @property
-    def offsets_in_hand(self) -> list[int]:
-        return list(self._in_hand)
+    def cached_offsets(self) -> list[int]:
+        return list(self._cached)
 
     @property
     def commit_offset(self) -> int:
-        """Everything before it has been consumed."""
-        return next(iter(self._in_hand), self.next_offset)
+        """Everything before this offset is consumed."""
+        return next(iter(self._cached), self.next_offset)
 
     def put(self, messages: Iterable[ReceivedMessage], next_offset: int) -> None:
-        """Takes a page that was pulled at `next_offset`, which moves on."""
+        """Adds a pulled page and moves `next_offset`."""
         for message in messages:
-            self._in_hand[message.queue_offset] = message
+            self._cached[message.queue_offset] = message
             self._bytes += message.size
         self.next_offset = next_offset
         self.pulled_at = now_ms()
-        self._look_for_room()
+        self._update_room()
 
     def remove(self, message: ReceivedMessage) -> None:
-        """A message has been consumed, or sent back."""
-        if self._in_hand.pop(message.queue_offset, None) is not None:
+        """Removes a message that was consumed or sent back."""
+        if self._cached.pop(message.queue_offset, None) is not None:
             self._bytes -= message.size
         self.consumed_at = now_ms()
-        self._look_for_room()
+        self._update_room()
 
     def drop(self) -> None:
-        """Somebody else has the queue now, or nobody."""
+        """Marks the queue as no longer owned by this consumer."""
         self.dropped = True
         self._has_room.set()
 
-    async def room(self) -> None:
-        """Returns when more may be pulled: when not too much is in hand, and the lowest of it is not too far back."""
+    async def wait_for_room(self) -> None:
+        """Back-pressure: returns once the cache is below its limits of count, bytes and offset span."""
         await self._has_room.wait()
 
-    def _look_for_room(self) -> None:
+    def _update_room(self) -> None:
         span = self.next_offset - self.commit_offset
-        if self.dropped or (len(self._in_hand) < _MAX_COUNT and self._bytes < _MAX_BYTES and span < _MAX_SPAN):
+        if self.dropped or (len(self._cached) < _MAX_COUNT and self._bytes < _MAX_BYTES and span < _MAX_SPAN):
             self._has_room.set()
         else:
             self._has_room.clear()
 
 
-log = logging.getLogger("penstock.client")
-_HOLD_S: Final = 15.0
-_FIRST_PAUSE_S: Final = 0.2
-_LONGEST_PAUSE_S: Final = 3.0
-_NOT_KNOWN: Final = frozenset(
+_LONG_POLL_S: Final = 15.0
+_MIN_PAUSE_S: Final = 0.2
+_MAX_PAUSE_S: Final = 3.0
+_UNKNOWN_SUBSCRIPTION: Final = frozenset(
     {
         ResponseCode.SUBSCRIPTION_NOT_EXIST,
         ResponseCode.SUBSCRIPTION_NOT_LATEST,
@@ -110,11 +108,11 @@ _NOT_KNOWN: Final = frozenset(
         ResponseCode.FILTER_DATA_NOT_LATEST,
     }
 )
-"""The broker has not heard our last heartbeat."""
+"""The broker has not received our last heartbeat."""
 
 
 class Consumption(Protocol):
-    """What consumes: side by side, or in order."""
+    """Passes pulled messages to the handler: concurrently or in order."""
 
     def begin(self, process_queue: ProcessQueue) -> None: ...
 
@@ -125,8 +123,8 @@ class Consumption(Protocol):
     async def close(self, timeout_s: float) -> None: ...
 
 
-class _Nothing:
-    """Consumes nothing, since nothing has begun."""
+class _NoConsumption:
+    """Placeholder until the consumer starts."""
 
     def begin(self, process_queue: ProcessQueue) -> None: ...
 
@@ -138,7 +136,7 @@ class _Nothing:
 
 
 class Assignments:
-    """Queues and what is in hand of them."""
+    """The queues of one push consumer, each with its cache and its pull task."""
 
     def __init__(
         self,
@@ -149,38 +147,38 @@ class Assignments:
         locks: ClientQueueLocks | None,
         start_offset: Callable[[MessageQueue], Awaitable[int]],
         *,
-        commits: bool,
+        commit_on_pull: bool,
         pull_batch: int,
         body_limit: int,
     ) -> None:
-        """`commits`: pulls carry the group's offset."""
+        """`commit_on_pull`: each pull carries the group's offset."""
         self._instance = instance
         self._group = group
         self._subscriptions = subscriptions
         self._offsets = offsets
         self._locks = locks
         self._start_offset = start_offset
-        self._commits = commits
+        self._commit_on_pull = commit_on_pull
         self._pull_batch = pull_batch
         self._fetcher = Fetcher(instance, body_limit)
-        self._pulling: dict[ProcessQueue, asyncio.Task[None]] = {}
-        self._leaving: dict[MessageQueue, asyncio.Task[None]] = {}
+        self._pull_tasks: dict[ProcessQueue, asyncio.Task[None]] = {}
+        self._release_tasks: dict[MessageQueue, asyncio.Task[None]] = {}
         self._closed = False
         self.table: dict[MessageQueue, ProcessQueue] = {}
-        self.consumption: Consumption = _Nothing()
-        """What consumes; set before the first queue is added."""
-        self.on_left: Callable[[], None] = lambda: None
-        """Called when a queue that was taken away is free."""
+        self.consumption: Consumption = _NoConsumption()
+        """Set before the first queue is added."""
+        self.on_released: Callable[[], None] = lambda: None
+        """Called when a removed queue is released."""
 
-    # -- which -----------------------------------------------------------------------------------------------
+    # -- queues ----------------------------------------------------------------------------------------------
 
     async def update(self, topic: str, queues: set[MessageQueue]) -> bool:
-        """Has exactly these queues of a topic from now on; says whether that is done, or needs another round."""
-        have = {queue for queue in self.table if queue.topic == topic}
-        for queue in have - queues:
+        """Makes these the consumer's queues of a topic. Returns False if another round is needed."""
+        owned = {queue for queue in self.table if queue.topic == topic}
+        for queue in owned - queues:
             self.remove(queue)
-        new = queues - have
-        free = {queue for queue in new if queue not in self._leaving}
+        new = queues - owned
+        free = {queue for queue in new if queue not in self._release_tasks}
         if self._locks is not None and free:
             await self._locks.lock(free)
             free = {queue for queue in free if self._locks.holds(queue)}
@@ -191,76 +189,76 @@ class Assignments:
         try:
             offset = await self._start_offset(queue)
         except PenstockError as error:
-            log.warning("%s/%d of %s waits: %s", queue.topic, queue.queue_id, queue.broker_name, error)
+            log.warning("%s/%d of %s not started yet: %s", queue.topic, queue.queue_id, queue.broker_name, error)
             return False
-        self._begin(queue, offset)
+        self._start(queue, offset)
         return True
 
-    def _begin(self, queue: MessageQueue, offset: int) -> None:
+    def _start(self, queue: MessageQueue, offset: int) -> None:
         if self._closed:
             return
-        log.info("%s/%d of %s from offset %d on", queue.topic, queue.queue_id, queue.broker_name, offset)
+        log.info("consuming %s/%d of %s from offset %d", queue.topic, queue.queue_id, queue.broker_name, offset)
         process_queue = self.table[queue] = ProcessQueue(queue, offset)
-        self._offsets.note(queue, offset)
+        self._offsets.update(queue, offset)
         self.consumption.begin(process_queue)
-        self._pulling[process_queue] = asyncio.create_task(self._pull(process_queue))
+        self._pull_tasks[process_queue] = asyncio.create_task(self._pull_loop(process_queue))
 
     def remove(self, queue: MessageQueue) -> None:
-        """Takes a queue away; what has to be finished first is finished meanwhile."""
+        """Removes a queue. Its offset is stored and its lock released in the background."""
         process_queue = self.table.pop(queue)
-        log.info("%s/%d of %s is given up", queue.topic, queue.queue_id, queue.broker_name)
+        log.info("released %s/%d of %s", queue.topic, queue.queue_id, queue.broker_name)
         self._stop_pulling(process_queue)
-        task = self._leaving[queue] = asyncio.create_task(self._leave(process_queue))
-        task.add_done_callback(lambda _: self._left(queue))
+        task = self._release_tasks[queue] = asyncio.create_task(self._release(process_queue))
+        task.add_done_callback(lambda _: self._released(queue))
 
     def restart(self, process_queue: ProcessQueue, offset: int) -> None:
-        """Begins a queue anew at an offset; what is in hand of it is dropped."""
+        """Drops a queue's cached messages and continues it at an offset."""
         queue = process_queue.queue
         if self.table.get(queue) is not process_queue:
             return
         del self.table[queue]
         self._stop_pulling(process_queue)
         process_queue.drop()
-        self._offsets.note(queue, offset)
-        task = self._leaving[queue] = asyncio.create_task(self._begin_anew(process_queue, offset))
-        task.add_done_callback(lambda _: self._left(queue))
+        self._offsets.update(queue, offset)
+        task = self._release_tasks[queue] = asyncio.create_task(self._restart(process_queue, offset))
+        task.add_done_callback(lambda _: self._released(queue))
 
-    async def _begin_anew(self, process_queue: ProcessQueue, offset: int) -> None:
+    async def _restart(self, process_queue: ProcessQueue, offset: int) -> None:
         await self.consumption.end(process_queue)
         await self._offsets.save([process_queue.queue])
-        self._begin(process_queue.queue, offset)
+        self._start(process_queue.queue, offset)
 
-    async def _leave(self, process_queue: ProcessQueue) -> None:
+    async def _release(self, process_queue: ProcessQueue) -> None:
         queue = process_queue.queue
         await self.consumption.end(process_queue)
         await self._offsets.save([queue])
-        self._offsets.forget(queue)
+        self._offsets.remove(queue)
         if self._locks is not None:
             await self._locks.unlock([queue])
 
-    def _left(self, queue: MessageQueue) -> None:
-        self._leaving.pop(queue, None)
-        self.on_left()
+    def _released(self, queue: MessageQueue) -> None:
+        self._release_tasks.pop(queue, None)
+        self.on_released()
 
     def _stop_pulling(self, process_queue: ProcessQueue) -> None:
-        task = self._pulling.pop(process_queue, None)
+        task = self._pull_tasks.pop(process_queue, None)
         if task is not None:
             task.cancel()
 
     async def close(self, timeout_s: float) -> None:
-        """Pulls no more, waits for the messages under way, stores all offsets and gives up all locks."""
-        self._closed, self.on_left = True, lambda: None
-        tasks = list(self._pulling.values())
-        for process_queue in list(self._pulling):
+        """Stops pulling, waits for messages in flight, stores all offsets and releases all locks."""
+        self._closed, self.on_released = True, lambda: None
+        tasks = list(self._pull_tasks.values())
+        for process_queue in list(self._pull_tasks):
             self._stop_pulling(process_queue)
         await asyncio.gather(*tasks, return_exceptions=True)
         await self.consumption.close(timeout_s)
-        leaving = list(self._leaving.values())
-        if leaving:
-            await asyncio.wait(leaving, timeout=timeout_s)
-        for task in leaving:
+        releasing = list(self._release_tasks.values())
+        if releasing:
+            await asyncio.wait(releasing, timeout=timeout_s)
+        for task in releasing:
             task.cancel()
-        await asyncio.gather(*leaving, return_exceptions=True)
+        await asyncio.gather(*releasing, return_exceptions=True)
         await self._offsets.save()
         if self._locks is not None:
             await self._locks.unlock(list(self.table))
@@ -268,40 +266,40 @@ class Assignments:
 
     # -- pulling ---------------------------------------------------------------------------------------------
 
-    async def _pull(self, process_queue: ProcessQueue) -> None:
-        queue, pause_s = process_queue.queue, _FIRST_PAUSE_S
+    async def _pull_loop(self, process_queue: ProcessQueue) -> None:
+        queue, pause_s = process_queue.queue, _MIN_PAUSE_S
         while not process_queue.dropped:
-            await process_queue.room()
+            await process_queue.wait_for_room()
             try:
                 await self._pull_page(process_queue)
-                pause_s = _FIRST_PAUSE_S
+                pause_s = _MIN_PAUSE_S
             except PenstockError as error:
                 log.log(
-                    logging.WARNING if pause_s >= _LONGEST_PAUSE_S else logging.INFO,
-                    "%s/%d of %s cannot be pulled: %s",
+                    logging.WARNING if pause_s >= _MAX_PAUSE_S else logging.INFO,
+                    "cannot pull %s/%d of %s: %s",
                     queue.topic,
                     queue.queue_id,
                     queue.broker_name,
                     error,
                 )
-                if isinstance(error, Refused) and error.code in _NOT_KNOWN:
-                    await self._instance.beat()
+                if isinstance(error, Refused) and error.code in _UNKNOWN_SUBSCRIPTION:
+                    await self._instance.send_heartbeats()
                 else:
                     self._instance.routes.refresh_soon(queue.topic)
                 await asyncio.sleep(pause_s)
-                pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+                pause_s = min(2 * pause_s, _MAX_PAUSE_S)
             except Exception:
-                log.exception("%s/%d of %s cannot be pulled", queue.topic, queue.queue_id, queue.broker_name)
-                await asyncio.sleep(_LONGEST_PAUSE_S)
+                log.exception("cannot pull %s/%d of %s", queue.topic, queue.queue_id, queue.broker_name)
+                await asyncio.sleep(_MAX_PAUSE_S)
 
     async def _pull_page(self, process_queue: ProcessQueue) -> None:
         queue = process_queue.queue
         subscription = self._subscriptions.get(queue.topic)
-        if subscription is None:  # given up; the next round takes the queue away
-            await asyncio.sleep(_FIRST_PAUSE_S)
+        if subscription is None:  # unsubscribed; the next rebalance removes the queue
+            await asyncio.sleep(_MIN_PAUSE_S)
             return
-        may_commit = self._commits and (self._locks is None or self._locks.holds(queue))
-        noted = self._offsets.noted(queue) if may_commit else None
+        may_commit = self._commit_on_pull and (self._locks is None or self._locks.holds(queue))
+        offset = self._offsets.current(queue) if may_commit else None
         page = await self._fetcher.fetch(
             Pull(
                 group=self._group,
@@ -309,8 +307,8 @@ class Assignments:
                 offset=process_queue.next_offset,
                 subscription=subscription,
                 max_messages=self._pull_batch,
-                wait_s=_HOLD_S,
-                commit_offset=-1 if noted is None else noted,
+                wait_s=_LONG_POLL_S,
+                commit_offset=-1 if offset is None else offset,
                 is_subscribed=True,
             )
         )
@@ -318,7 +316,7 @@ class Assignments:
             return
         if page.status is PullStatus.OFFSET_ILLEGAL:
             log.warning(
-                "%s/%d of %s has offsets %d to %d, and not %d; going on at %d",
+                "%s/%d of %s has offsets %d to %d, not %d; continuing at %d",
                 queue.topic,
                 queue.queue_id,
                 queue.broker_name,
@@ -330,6 +328,6 @@ class Assignments:
             self.restart(process_queue, page.next_offset)
             return
         process_queue.put(page.messages, page.next_offset)
-        self._offsets.note(queue, process_queue.commit_offset)
+        self._offsets.update(queue, process_queue.commit_offset)
         if page.messages:
             self.consumption.submit(process_queue, page.messages)

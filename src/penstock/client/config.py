@@ -1,12 +1,10 @@
-"""An account of RocketMQ's access control: signs every request that a client sends.
-
-How a client finds its cluster, proves who it is, and how patient it is: one frozen value for all kinds of clients.
+"""How a client finds its cluster, its account, TLS and timeouts: one frozen value for all kinds of clients.
 
     ClientConfig("127.0.0.1:9876")
     ClientConfig("10.0.0.1:9876;10.0.0.2:9876", credentials=Credentials("app", "secret"))
     ClientConfig("10.0.0.1:9876", tls={"tls.enable": "true", "tls.client.trustCertPath": "ca.pem"})
 
-Without an address the environment's NAMESRV_ADDR counts, as for RocketMQ's own clients, and else 127.0.0.1:9876.
+Without an address, NAMESRV_ADDR in the environment applies, as in RocketMQ's own clients, else 127.0.0.1:9876.
 """
 
 from __future__ import annotations
@@ -27,14 +25,14 @@ from penstock.remoting.tls import client_tls
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """Printed, it shows neither secret nor token."""
+    """An account of RocketMQ's access control. `repr` shows neither secret nor token."""
 
     access_key: str
     secret_key: str = field(repr=False)
     security_token: str | None = field(default=None, repr=False)
 
     def sign(self, command: Command) -> None:
-        """Adds account and signature to the request; nothing in it may change afterwards."""
+        """Adds account and signature to a request. The request must not change afterwards."""
         sign(command, self.access_key, self.secret_key, self.security_token)
 
 
@@ -44,15 +42,15 @@ SECONDS = Section("Seconds", Origin.PENSTOCK)
 
 @dataclass(frozen=True)
 class ClientConfig:
-    """Times are in seconds. Raises BadSettings for a wrong address or time, or TLS files that cannot be used."""
+    """Times are in seconds. Raises BadSettings for an invalid address or time, or unusable TLS files."""
 
     namesrv: str = ""
-    """Name servers, `host:port` joined by `;`. Each knows the whole cluster; one that is silent is passed over."""
+    """Name servers, `host:port` joined by `;`. Each knows the whole cluster; one that does not answer is skipped."""
     _: KW_ONLY
     credentials: Credentials | None = None
     """The account that signs every request, for clusters with access control."""
     tls: ssl.SSLContext | Mapping[str, str] | None = field(default=None, repr=False)
-    """How to speak TLS: a context, or RocketMQ's `tls.*` properties; None for plain connections."""
+    """A TLS context, or RocketMQ's `tls.*` properties; None for plain connections."""
     timeout_s: Annotated[float, SECONDS("longest wait for the reply to a request", high=LONG_MAX)] = 3.0
     connect_timeout_s: Annotated[float, SECONDS("longest wait for a connection", high=LONG_MAX)] = 3.0
     route_refresh_s: Annotated[float, SECONDS("period of fetching routes", high=LONG_MAX)] = 30.0
@@ -65,7 +63,7 @@ class ClientConfig:
         namesrv = self.namesrv or os.environ.get("NAMESRV_ADDR", "") or DEFAULT_NAMESRV
         object.__setattr__(self, "namesrv", namesrv)
         if not self.name_servers:
-            raise BadSettings(f"there is no name server in {self.namesrv!r}; write HOST:PORT, several joined by ';'")
+            raise BadSettings(f"no name server in {self.namesrv!r}; write HOST:PORT, several joined by ';'")
         for address in self.name_servers:
             parse_address(address, "the name server")
         context = client_tls(self.tls) if isinstance(self.tls, Mapping) else self.tls
@@ -82,9 +80,9 @@ class ClientConfig:
 
 TABLE: Final = SettingTable(ClientConfig, camel=False)
 Namesrv: TypeAlias = "str | ClientConfig | None"
-"""Where a client finds its cluster: addresses, or a whole configuration."""
+"""Name server addresses, or a whole configuration."""
 
 
 def config_of(namesrv: Namesrv) -> ClientConfig:
-    """What `namesrv` says, with defaults for the rest."""
+    """A configuration with these name servers and defaults for the rest."""
     return namesrv if isinstance(namesrv, ClientConfig) else ClientConfig(namesrv or "")

@@ -1,6 +1,6 @@
-"""A client's connections, one for each address, opened when they are needed and again when they are gone.
+"""A client's connections: one per address, opened on first use and reopened after a loss.
 
-Who asks for an address while it is being dialled waits for that one connection. Belongs to the loop's thread.
+Concurrent callers of `get` share one connection attempt. Belongs to the loop's thread.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from penstock.remoting.connection import Connection, connect
 from penstock.remoting.handlers import Handlers
 from penstock.remoting.sockets import parse_address
 
-_GOODBYE_S: Final = 1.0
+_CLOSE_S: Final = 1.0
 
-Greeting = Callable[[str, Connection], Awaitable[None]]
-"""Called with every new connection before anybody else has it; whatever it raises is the dialler's error."""
+OnConnect = Callable[[str, Connection], Awaitable[None]]
+"""Called with each new connection before `get` returns it; its exception becomes that of `get`."""
 
 
 class ConnectionPool:
-    """`handlers` answer what the peers ask us."""
+    """`handlers` answer the peers' requests."""
 
     def __init__(
         self,
@@ -31,70 +31,70 @@ class ConnectionPool:
         *,
         tls: ssl.SSLContext | None = None,
         timeout_s: float = 3.0,
-        greet: Greeting | None = None,
+        on_connect: OnConnect | None = None,
     ) -> None:
         self._handlers = handlers
         self._tls = tls
         self._timeout_s = timeout_s
-        self._greet = greet
+        self._on_connect = on_connect
         self._open: dict[str, Connection] = {}
-        self._dialling: dict[str, asyncio.Task[Connection]] = {}
+        self._connecting: dict[str, asyncio.Task[Connection]] = {}
         self._closed = False
         self.on_lost: list[Callable[[str], None]] = []
-        """Called with the address whose connection is gone, unless we closed it."""
+        """Called with the address of a connection that the peer or the network closed."""
 
     async def get(self, address: str) -> Connection:
-        """The connection to `host:port`. Raises Unreachable, or BadSettings if that is no address."""
-        found = self.find(address)
-        if found is not None:
-            return found
+        """The connection to `host:port`. Raises Unreachable, or BadSettings for an invalid address."""
+        connection = self.find(address)
+        if connection is not None:
+            return connection
         if self._closed:
-            raise Unreachable(f"cannot connect to {address}: this client is closed; make a new one")
-        task = self._dialling.get(address)
+            raise Unreachable(f"cannot connect to {address}: this client is closed; create a new one")
+        task = self._connecting.get(address)
         if task is None:
-            task = self._dialling[address] = asyncio.create_task(self._dial(address))
-            task.add_done_callback(lambda done: self._dialled(address, done))
+            task = self._connecting[address] = asyncio.create_task(self._connect(address))
+            task.add_done_callback(lambda done: self._connected(address, done))
         return await asyncio.shield(task)
 
     def find(self, address: str) -> Connection | None:
-        """The connection to an address, if there is one now."""
-        found = self._open.get(address)
-        return None if found is None or found.closed else found
+        """The open connection to an address, or None."""
+        connection = self._open.get(address)
+        return None if connection is None or connection.closed else connection
 
     def addresses(self) -> list[str]:
-        """Those with a connection now."""
+        """The addresses with an open connection."""
         return [address for address in self._open if self.find(address) is not None]
 
     async def close(self) -> None:
-        """Closes all; nothing is dialled any more."""
+        """Closes all connections; `get` raises Unreachable from now on."""
         self._closed = True
-        tasks = list(self._dialling.values())
+        tasks = list(self._connecting.values())
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         connections, self._open = list(self._open.values()), {}
         left, gone = len(connections), asyncio.Event()
 
-        def lost(connection: Connection) -> None:
+        def on_close(connection: Connection) -> None:
             nonlocal left
             left -= 1
             if left == 0:
                 gone.set()
 
         for connection in connections:
-            connection.on_close.append(lost)
+            connection.on_close.append(on_close)
             connection.close()
         if connections:
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_GOODBYE_S):  # TLS says goodbye, which takes the loop a moment
+                async with asyncio.timeout(_CLOSE_S):  # TLS needs a moment for its close_notify
                     await gone.wait()
 
-    async def _dial(self, address: str) -> Connection:
-        place = parse_address(address, "the address")
-        connection = await connect(place, handlers=self._handlers, tls=self._tls, timeout_s=self._timeout_s)
+    async def _connect(self, address: str) -> Connection:
+        host_port = parse_address(address, "the address")
+        connection = await connect(host_port, handlers=self._handlers, tls=self._tls, timeout_s=self._timeout_s)
         try:
-            if self._greet is not None:
-                await self._greet(address, connection)
+            if self._on_connect is not None:
+                await self._on_connect(address, connection)
         except BaseException:
             connection.close()
             raise
@@ -102,13 +102,13 @@ class ConnectionPool:
         connection.on_close.append(lambda gone: self._forget(address, gone))
         return connection
 
-    def _dialled(self, address: str, task: asyncio.Task[Connection]) -> None:
-        self._dialling.pop(address, None)
+    def _connected(self, address: str, task: asyncio.Task[Connection]) -> None:
+        self._connecting.pop(address, None)
         if not task.cancelled():
-            task.exception()  # whoever waits has it; nobody may wait any more
+            task.exception()  # marks it as retrieved: all callers may have been cancelled
 
     def _forget(self, address: str, gone: Connection) -> None:
         if self._open.get(address) is gone:
             del self._open[address]
-            for lost in self.on_lost:
-                lost(address)
+            for notify in self.on_lost:
+                notify(address)

@@ -1,26 +1,8 @@
-"""Calls the user's handler for a message, wherever that has to run, and says what came of it.
+"""Delivery to the user's handler: calling it, concurrent and ordered consumption, and retries.
 
-An asynchronous handler runs on the client's loop, a plain one in a thread of its own pool, so that it may block. A
-handler that takes longer than its time counts as failed: an asynchronous one is cancelled, a thread cannot be.
-
-
-Gives a message back to its broker, to come again later or to become a dead letter: 36.
-
-Where the broker that has the message cannot take it back, a copy is sent to the group's retry topic at any broker.
-
-
-Consumes messages of all queues side by side, a number of them at once, in no particular order.
-
-What fails goes back to the broker, which brings it again later; where even that fails it is tried again here. A
-broadcast message that fails is lost to this consumer, and logged. Belongs to the loop's thread.
-
-
-Consumes each queue in order: one message at a time, and the next only when that one is done.
-
-A message that fails is tried again in place, after a pause, and holds up its queue until it is consumed, or has failed
-so often that it becomes a dead letter. In a group that shares its queues a message is begun only while the broker says
-that the queue is ours. Whoever lost that, and gets it back, goes on where the group is by then. Belongs to the loop's
-thread.
+An asynchronous handler runs on the client's loop, a plain one in a thread pool, so that it may block. A handler that
+exceeds its timeout counts as failed: an asynchronous one is cancelled, a thread keeps running. A failed message goes
+back to its broker, or as a copy to the group's retry topic at any broker. Belongs to the loop's thread.
 """
 
 from __future__ import annotations
@@ -54,23 +36,23 @@ log = logging.getLogger("penstock.client")
 
 @dataclass(frozen=True, slots=True)
 class Later:
-    """What a handler returns for a message that it could not consume: it is to come again.
+    """A handler returns this for a message that it could not consume: deliver it again later.
 
-    `delay_level` is how much later: 0 leaves it to the broker, longer each time; 1 to 18 as for a delayed message; a
-    negative one sends it to the dead letters at once. Ordered consumers retry in place and take no level but that.
+    `delay_level` 0 lets the broker choose, longer each time; 1 to 18 are those of a delayed message; a negative one
+    makes the message a dead letter at once. Ordered consumers retry in place and support only negative levels.
     """
 
     delay_level: int = 0
 
 
 Outcome: TypeAlias = Later | None
-"""None: the message is consumed."""
+"""None means consumed."""
 MessageHandler: TypeAlias = Callable[[ReceivedMessage], Awaitable[Outcome] | Outcome]
-"""What consumes a message: a function or a coroutine function. What it raises means: not consumed, try again later."""
+"""A function or a coroutine function. An exception means: not consumed, retry later."""
 
 
-class Handling:
-    """Runs one handler, at most `max_in_flight` times at once in threads."""
+class HandlerRunner:
+    """Calls one handler. A plain function runs in a pool of `max_in_flight` threads."""
 
     def __init__(self, handler: MessageHandler, max_in_flight: int, timeout_s: float) -> None:
         self._handler = handler
@@ -80,7 +62,7 @@ class Handling:
         self._threads = None if is_async else ThreadPoolExecutor(max_in_flight, "penstock handler")
 
     async def run(self, message: ReceivedMessage) -> Outcome:
-        """What the handler says; Later for whatever it raises, which is logged."""
+        """The handler's outcome. An exception or a timeout is logged and becomes `Later`."""
         try:
             async with asyncio.timeout(self._timeout_s):
                 if self._threads is None:
@@ -93,17 +75,15 @@ class Handling:
             raise
         except TimeoutError:
             log.warning(
-                "%r was not consumed: its handler took longer than %g s, or timed out", message, self._timeout_s
+                "%r not consumed: the handler took longer than %g s, or raised TimeoutError", message, self._timeout_s
             )
             return Later()
         except Exception:
-            log.warning("%r was not consumed, its handler failed", message, exc_info=True)
+            log.warning("%r not consumed: the handler failed", message, exc_info=True)
             return Later()
         if result is None or isinstance(result, Later):
             return result
-        log.warning(
-            "%r: the handler returned %r, which is neither None nor Later; it counts as consumed", message, result
-        )
+        log.warning("%r: the handler returned %r instead of None or Later; treated as consumed", message, result)
         return None
 
     def close(self) -> None:
@@ -116,7 +96,7 @@ _PRODUCER_GROUP: Final = "CLIENT_INNER_PRODUCER"
 
 
 class SendBackRequests:
-    """For one group. `max_times` is how often a message is retried before it is a dead letter."""
+    """Returns messages to the broker (36) for one group. After `max_times` retries a message is a dead letter."""
 
     def __init__(self, instance: ClientInstance, group: str, max_times: int) -> None:
         self._instance = instance
@@ -124,20 +104,20 @@ class SendBackRequests:
         self.max_times = max_times
 
     async def send_back(self, message: ReceivedMessage, delay_level: int) -> bool:
-        """Whether the message is the broker's business again; a negative level makes it a dead letter at once."""
+        """Returns a message for a retry; a negative level makes it a dead letter. False if no broker accepted it."""
         try:
-            await self._give_back(message, delay_level)
+            await self._request_send_back(message, delay_level)
             return True
         except PenstockError as error:
-            log.warning("%r cannot be given back: %s", message, error)
+            log.warning("%r cannot be sent back: %s", message, error)
         try:
             await self._send_copy(message, delay_level)
             return True
         except PenstockError as error:
-            log.warning("%r cannot be sent to be retried either: %s", message, error)
+            log.warning("%r cannot be sent to the retry topic either: %s", message, error)
         return False
 
-    async def _give_back(self, message: ReceivedMessage, delay_level: int) -> None:
+    async def _request_send_back(self, message: ReceivedMessage, delay_level: int) -> None:
         header = SendBack(
             offset=message.physical_offset,
             group=self._group,
@@ -147,7 +127,7 @@ class SendBackRequests:
             max_reconsume_times=self.max_times,
         )
         address = self._instance.routes.address(message.broker_name)
-        await self._instance.ask(address, RequestCode.CONSUMER_SEND_MSG_BACK, header)
+        await self._instance.request(address, RequestCode.CONSUMER_SEND_MSG_BACK, header)
 
     async def _send_copy(self, message: ReceivedMessage, delay_level: int) -> None:
         record, topic = message.record, f"{RETRY_PREFIX}{self._group}"
@@ -173,41 +153,45 @@ class SendBackRequests:
         )
         route = await self._instance.routes.find(topic)
         for address in route.masters.values():
-            await self._instance.ask(address, RequestCode.SEND_MESSAGE_V2, header, record.body)
+            await self._instance.request(address, RequestCode.SEND_MESSAGE_V2, header, record.body)
             return
         raise PenstockError(f"no broker has topic '{topic}'")
 
 
-_AGAIN_S: Final = 5.0
+_LOCAL_RETRY_S: Final = 5.0
 
 
 class ConcurrentConsumption:
-    """A number of workers that share what was pulled. Without `send_backs` it is a broadcast."""
+    """Workers that consume the messages of all queues concurrently, in no particular order.
+
+    A failed message goes back to the broker, or is retried here if the broker does not accept it. Without `send_backs`
+    (broadcast), a failed message is logged and lost to this consumer.
+    """
 
     def __init__(
-        self, handling: Handling, offsets: OffsetStore, send_backs: SendBackRequests | None, max_in_flight: int
+        self, runner: HandlerRunner, offsets: OffsetStore, send_backs: SendBackRequests | None, max_in_flight: int
     ) -> None:
-        self._handling = handling
+        self._runner = runner
         self._offsets = offsets
         self._send_backs = send_backs
         self._waiting: asyncio.Queue[tuple[ProcessQueue, ReceivedMessage] | None] = asyncio.Queue()
-        self._workers = [asyncio.create_task(self._work()) for _ in range(max_in_flight)]
-        self._again: set[asyncio.TimerHandle] = set()
+        self._workers = [asyncio.create_task(self._run_worker()) for _ in range(max_in_flight)]
+        self._retry_timers: set[asyncio.TimerHandle] = set()
 
     def begin(self, process_queue: ProcessQueue) -> None:
-        """Nothing to prepare for a queue."""
+        """Does nothing: all queues share the workers."""
 
     def submit(self, process_queue: ProcessQueue, messages: Iterable[ReceivedMessage]) -> None:
         for message in messages:
             self._waiting.put_nowait((process_queue, message))
 
     async def end(self, process_queue: ProcessQueue) -> None:
-        """What is under way of a queue goes on, and whatever comes of it is ignored."""
+        """Drops a queue. Handlers that still run finish; their outcomes are ignored."""
         process_queue.drop()
 
     async def close(self, timeout_s: float) -> None:
-        """Begins no message any more, and waits for those under way."""
-        for timer in self._again:
+        """Starts no more messages, and waits for those in flight."""
+        for timer in self._retry_timers:
             timer.cancel()
         while not self._waiting.empty():
             self._waiting.get_nowait()
@@ -218,66 +202,71 @@ class ConcurrentConsumption:
             worker.cancel()
         await asyncio.gather(*late, return_exceptions=True)
 
-    async def _work(self) -> None:
-        while (taken := await self._waiting.get()) is not None:
-            process_queue, message = taken
+    async def _run_worker(self) -> None:
+        while (item := await self._waiting.get()) is not None:
+            process_queue, message = item
             if not process_queue.dropped:
                 try:
                     await self._consume(process_queue, message)
                 except Exception:
-                    log.exception("%r could not be dealt with", message)
-                    self._try_again(process_queue, message)
+                    log.exception("delivery of %r failed", message)
+                    self._retry_later(process_queue, message)
 
     async def _consume(self, process_queue: ProcessQueue, message: ReceivedMessage) -> None:
-        outcome = await self._handling.run(message)
+        outcome = await self._runner.run(message)
         if process_queue.dropped:
             return
-        if outcome is not None and not await self._give_back(message, outcome):
+        if outcome is not None and not await self._send_back(message, outcome):
             message.reconsume_times += 1
-            self._try_again(process_queue, message)
+            self._retry_later(process_queue, message)
             return
         process_queue.remove(message)
         if not process_queue.dropped:
-            self._offsets.note(process_queue.queue, process_queue.commit_offset)
+            self._offsets.update(process_queue.queue, process_queue.commit_offset)
 
-    async def _give_back(self, message: ReceivedMessage, outcome: Later) -> bool:
+    async def _send_back(self, message: ReceivedMessage, outcome: Later) -> bool:
         if self._send_backs is None:
-            log.warning("%r is not consumed, and a broadcast message is not retried", message)
+            log.warning("%r not consumed; a broadcast message is not retried", message)
             return True
         return await self._send_backs.send_back(message, outcome.delay_level)
 
-    def _try_again(self, process_queue: ProcessQueue, message: ReceivedMessage) -> None:
-        def again() -> None:
-            self._again.discard(timer)
+    def _retry_later(self, process_queue: ProcessQueue, message: ReceivedMessage) -> None:
+        def retry() -> None:
+            self._retry_timers.discard(timer)
             self.submit(process_queue, [message])
 
-        timer = asyncio.get_running_loop().call_later(_AGAIN_S, again)
-        self._again.add(timer)
+        timer = asyncio.get_running_loop().call_later(_LOCAL_RETRY_S, retry)
+        self._retry_timers.add(timer)
 
 
-_LOCK_AGAIN_S: Final = 0.5
+_LOCK_RETRY_S: Final = 0.5
 Restart = Callable[[ProcessQueue, int], None]
-"""Has a queue begin anew at an offset."""
+"""Restarts a queue at an offset."""
 
 
-class _Line:
-    """The messages of one queue that are next."""
+class _QueueWorker:
+    """The task of one queue, and the messages that wait for it."""
 
     def __init__(self, process_queue: ProcessQueue) -> None:
         self.process_queue = process_queue
         self.waiting: deque[ReceivedMessage] = deque()
         self.arrived = asyncio.Event()
         self.busy = asyncio.Lock()
-        """Held while a message is with its handler, and until its offset is noted."""
+        """Held while a handler runs, until the message's offset is updated."""
         self.task: asyncio.Task[None] | None = None
 
 
 class OrderedConsumption:
-    """One line for each queue. Without `locks` it is a broadcast."""
+    """Consumes each queue in order: one message at a time. Without `locks` it is a broadcast.
+
+    A failed message is retried in place after a pause. It blocks its queue until it is consumed or becomes a dead
+    letter. In a group, a message starts only while this client holds the queue's lock; after a lost lock, the queue
+    continues at the offset that the group has reached.
+    """
 
     def __init__(
         self,
-        handling: Handling,
+        runner: HandlerRunner,
         offsets: OffsetStore,
         send_backs: SendBackRequests | None,
         locks: ClientQueueLocks | None,
@@ -286,87 +275,87 @@ class OrderedConsumption:
         max_in_flight: int,
         suspend_s: float,
     ) -> None:
-        self._handling = handling
+        self._runner = runner
         self._offsets = offsets
         self._send_backs = send_backs
         self._locks = locks
         self._restart = restart
         self._slots = asyncio.Semaphore(max_in_flight)
         self._suspend_s = suspend_s
-        self._lines: dict[ProcessQueue, _Line] = {}
+        self._workers: dict[ProcessQueue, _QueueWorker] = {}
 
     def begin(self, process_queue: ProcessQueue) -> None:
-        line = self._lines[process_queue] = _Line(process_queue)
-        line.task = asyncio.create_task(self._run(line))
+        worker = self._workers[process_queue] = _QueueWorker(process_queue)
+        worker.task = asyncio.create_task(self._run(worker))
 
     def submit(self, process_queue: ProcessQueue, messages: Iterable[ReceivedMessage]) -> None:
-        line = self._lines.get(process_queue)
-        if line is not None:
-            line.waiting.extend(messages)
-            line.arrived.set()
+        worker = self._workers.get(process_queue)
+        if worker is not None:
+            worker.waiting.extend(messages)
+            worker.arrived.set()
 
     async def end(self, process_queue: ProcessQueue) -> None:
-        """Returns when the message under way is done, and its offset noted; no other is begun."""
-        line = self._lines.pop(process_queue, None)
-        if line is None or line.task is None:
+        """Waits for the message in flight and its offset update, then drops the queue."""
+        worker = self._workers.pop(process_queue, None)
+        if worker is None or worker.task is None:
             return
-        line.waiting.clear()
-        async with line.busy:
+        worker.waiting.clear()
+        async with worker.busy:
             process_queue.drop()
-        line.task.cancel()
-        await asyncio.gather(line.task, return_exceptions=True)
+        worker.task.cancel()
+        await asyncio.gather(worker.task, return_exceptions=True)
 
     async def close(self, timeout_s: float) -> None:
-        """Begins no message any more, and waits for those under way."""
-        tasks = [line.task for line in self._lines.values() if line.task is not None]
-        ending = [asyncio.create_task(self.end(process_queue)) for process_queue in list(self._lines)]
+        """Starts no more messages, and waits for those in flight."""
+        tasks = [worker.task for worker in self._workers.values() if worker.task is not None]
+        ending = [asyncio.create_task(self.end(process_queue)) for process_queue in list(self._workers)]
         if ending:
             _, late = await asyncio.wait(ending, timeout=timeout_s)
             for task in (*late, *tasks):
                 task.cancel()
             await asyncio.gather(*late, *tasks, return_exceptions=True)
 
-    # -- one line --------------------------------------------------------------------------------------------
+    # -- one queue -------------------------------------------------------------------------------------------
 
-    async def _run(self, line: _Line) -> None:
-        while not line.process_queue.dropped:
+    async def _run(self, worker: _QueueWorker) -> None:
+        while not worker.process_queue.dropped:
             try:
-                await self._consume(line)
+                await self._consume(worker)
                 return
             except Exception:
-                queue = line.process_queue.queue
-                log.exception("%s/%d could not be dealt with", queue.topic, queue.queue_id)
+                queue = worker.process_queue.queue
+                log.exception("delivery of %s/%d failed", queue.topic, queue.queue_id)
                 await asyncio.sleep(self._suspend_s)
 
-    async def _consume(self, line: _Line) -> None:
-        process_queue = line.process_queue
+    async def _consume(self, worker: _QueueWorker) -> None:
+        process_queue = worker.process_queue
         while not process_queue.dropped:
-            if not line.waiting:
-                line.arrived.clear()
-                await line.arrived.wait()
+            if not worker.waiting:
+                worker.arrived.clear()
+                await worker.arrived.wait()
                 continue
-            if not await self._own(process_queue):
+            if not await self._acquire_lock(process_queue):
                 return
-            async with self._slots, line.busy:
-                if not line.waiting or process_queue.dropped or not self._is_ours(process_queue):
+            async with self._slots, worker.busy:
+                if not worker.waiting or process_queue.dropped or not self._is_locked(process_queue):
                     continue
-                message = line.waiting[0]
+                message = worker.waiting[0]
                 if await self._consume_one(message):
-                    self._done(line, message)
+                    self._mark_consumed(worker, message)
                     continue
             await asyncio.sleep(self._suspend_s)
 
-    def _done(self, line: _Line, message: ReceivedMessage) -> None:
-        if line.waiting:  # unless the queue is being given up
-            line.waiting.popleft()
-        process_queue = line.process_queue
+    def _mark_consumed(self, worker: _QueueWorker, message: ReceivedMessage) -> None:
+        if worker.waiting:  # `end` clears it
+            worker.waiting.popleft()
+        process_queue = worker.process_queue
         process_queue.remove(message)
         if not process_queue.dropped:
-            self._offsets.note(process_queue.queue, process_queue.commit_offset)
+            self._offsets.update(process_queue.queue, process_queue.commit_offset)
 
     async def _consume_one(self, message: ReceivedMessage) -> bool:
-        """Whether the queue may go on."""
-        outcome = await self._handling.run(message)
+        """Returns True if the queue may continue with its next message."""
+        outcome = await self._runner.run(message)
         if outcome is None:
             return True
         message.reconsume_times += 1
@@ -375,15 +364,15 @@ class OrderedConsumption:
         is_dead = outcome.delay_level < 0 or message.reconsume_times > self._send_backs.max_times
         return is_dead and await self._send_backs.send_back(message, -1)
 
-    def _is_ours(self, process_queue: ProcessQueue) -> bool:
+    def _is_locked(self, process_queue: ProcessQueue) -> bool:
         return self._locks is None or self._locks.holds(process_queue.queue)
 
-    async def _own(self, process_queue: ProcessQueue) -> bool:
-        """Returns when the queue is ours; False if it was not, and others have come further: it begins anew then."""
-        if self._locks is None or self._is_ours(process_queue):
+    async def _acquire_lock(self, process_queue: ProcessQueue) -> bool:
+        """Waits for the queue's lock. Returns False if the group has moved on meanwhile: the queue is restarted."""
+        if self._locks is None or self._is_locked(process_queue):
             return True
         queue = process_queue.queue
-        log.info("the lock of %s/%d is lost", queue.topic, queue.queue_id)
+        log.info("lost the lock of %s/%d", queue.topic, queue.queue_id)
         while not process_queue.dropped:
             await self._locks.lock([queue])
             if self._locks.holds(queue):
@@ -396,5 +385,5 @@ class OrderedConsumption:
                         return True
                     self._restart(process_queue, stored)
                     return False
-            await asyncio.sleep(_LOCK_AGAIN_S)
+            await asyncio.sleep(_LOCK_RETRY_S)
         return False

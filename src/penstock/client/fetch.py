@@ -1,9 +1,7 @@
-"""What a consumer wants of a topic: all of it, some tags, or what an SQL92 expression selects.
+"""Subscriptions, and pulling one page of a queue (11): the request, its reply, and the messages in it.
 
-Pulls one page of a queue: the request (11), its answer, and the messages in it.
-
-`pull_records` asks one broker and leaves the records as they came. A Fetcher makes messages of them and heeds what
-brokers suggest: the next pull of a queue goes to the broker id of the last answer. Belongs to the loop's thread.
+`pull_records` pulls from one broker and leaves the records encoded. A `Fetcher` decodes them, filters by tag, and
+follows the brokers' advice: each reply suggests the broker id for the next pull. Belongs to the loop's thread.
 """
 
 from __future__ import annotations
@@ -26,13 +24,13 @@ from penstock.protocol.subscription import SQL92, TAG, SubscriptionData, subscri
 
 
 class Sql92(str):
-    """An SQL92 expression over properties, as in `Sql92("price > 10 AND colour = 'red'")`; a plain text names tags."""
+    """An SQL92 filter over properties, such as `Sql92("price > 10 AND colour = 'red'")`. A plain string lists tags."""
 
     __slots__ = ()
 
 
 def make_subscription(topic: str, expression: str) -> SubscriptionData:
-    """A subscription of now. Raises BadSettings for one that names no tag at all."""
+    """A subscription with the current time as its version. Raises BadSettings for an expression without a tag."""
     kind = SQL92 if isinstance(expression, Sql92) else TAG
     try:
         return subscribe(topic, str(expression), now_ms(), kind)
@@ -40,25 +38,25 @@ def make_subscription(topic: str, expression: str) -> SubscriptionData:
         raise BadSettings(str(error)) from None
 
 
-def wants(subscription: SubscriptionData, tags: str) -> bool:
-    """Whether a message with these tags is meant: brokers may compare hashes only, and those can collide."""
+def matches(subscription: SubscriptionData, tags: str) -> bool:
+    """Whether a message with these tags is subscribed to. Brokers compare hashes only, which can collide."""
     return subscription.expression_type != TAG or not subscription.tags_set or tags in subscription.tags_set
 
 
 _SLACK_S: Final = 15.0
-"""How much longer than a broker may hold a pull its answer is waited for: stock brokers look every five seconds."""
+"""Added to the timeout of a long poll: Java brokers check held pulls only every five seconds."""
 
 
 class PullStatus(StrEnum):
-    """What a pull found."""
+    """The result of a pull."""
 
     FOUND = "FOUND"
     NO_NEW_MSG = "NO_NEW_MSG"
-    """The queue ends here."""
+    """The end of the queue."""
     NO_MATCHED_MSG = "NO_MATCHED_MSG"
-    """There are messages, none of which is wanted; go on at `next_offset`."""
+    """No message matches the filter; continue at `next_offset`."""
     OFFSET_ILLEGAL = "OFFSET_ILLEGAL"
-    """The queue does not reach from here: too old, or beyond its end; `next_offset` is where it does."""
+    """The offset is before the start or beyond the end of the queue; continue at `next_offset`."""
 
 
 STATUSES: Final = {
@@ -82,11 +80,11 @@ class PullResult:
 
 @dataclass(frozen=True, slots=True)
 class PulledRecords:
-    """One page of a queue as the broker sent it."""
+    """One page of a queue as the broker sent it, not decoded."""
 
     status: PullStatus
     body: bytes | memoryview
-    """Whole records, one after the other."""
+    """Concatenated records."""
     next_offset: int
     min_offset: int
     max_offset: int
@@ -95,7 +93,7 @@ class PulledRecords:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pull:
-    """What to pull."""
+    """The parameters of a pull."""
 
     group: str
     queue: MessageQueue
@@ -103,15 +101,15 @@ class Pull:
     subscription: SubscriptionData
     max_messages: int = 32
     wait_s: float = 0.0
-    """How long the broker may hold the request if there is nothing."""
+    """Long polling: how long the broker may hold the request at the end of the queue."""
     commit_offset: int = -1
-    """The group's offset, to be stored on the way; none if negative."""
+    """The group's offset, committed with the pull; not if negative."""
     is_subscribed: bool = False
-    """Whether a heartbeat has told the broker of the subscription, so that it need not be in the request."""
+    """Whether heartbeats carry the subscription, so that the request does not have to."""
 
 
 class Fetcher:
-    """Pulls for one client. `body_limit` is for bodies once they are inflated."""
+    """Pulls and decodes pages. `body_limit` applies to decompressed bodies."""
 
     def __init__(self, instance: ClientInstance, body_limit: int = MAX_SIZE) -> None:
         self._instance = instance
@@ -120,49 +118,47 @@ class Fetcher:
 
     async def fetch(self, pull: Pull) -> PullResult:
         """Raises NoRoute, Unreachable, NoAnswer or Refused."""
-        broker_id, address = self._place(pull.queue)
+        broker_id, address = self._choose_broker(pull.queue)
         page = await pull_records(self._instance, pull, address, broker_id)
         self._suggested[pull.queue] = page.suggested_broker_id
         messages = self._messages(page.body, pull)
         return PullResult(page.status, messages, page.next_offset, page.min_offset, page.max_offset)
 
-    def _place(self, queue: MessageQueue) -> tuple[int, str]:
-        """The broker that was suggested, or the master, or any of that name."""
+    def _choose_broker(self, queue: MessageQueue) -> tuple[int, str]:
+        """The broker id suggested by the last reply, else the master, else any id of that broker name."""
         ids = self._instance.routes.brokers().get(queue.broker_name, {})
         for broker_id in (self._suggested.get(queue, MASTER), MASTER, *sorted(ids)):
             if broker_id in ids:
                 return broker_id, ids[broker_id]
-        raise NoRoute(
-            f"broker '{queue.broker_name}' is in no route that is known; start it, or ask for the queues again"
-        )
+        raise NoRoute(f"no known route has broker '{queue.broker_name}'; start it, or fetch the queues again")
 
     def _messages(self, body: bytes | memoryview, pull: Pull) -> list[ReceivedMessage]:
-        found, at = [], 0
+        messages, at = [], 0
         while at < len(body):
             record = decode_record(body, at)
             at += record.size
-            if wants(pull.subscription, record.tags):
-                found.append(ReceivedMessage(record, pull.queue.broker_name, limit=self._body_limit))
-        return found
+            if matches(pull.subscription, record.tags):
+                messages.append(ReceivedMessage(record, pull.queue.broker_name, limit=self._body_limit))
+        return messages
 
 
 async def pull_records(instance: ClientInstance, pull: Pull, address: str, broker_id: int = MASTER) -> PulledRecords:
-    """A page from one broker, its messages not yet looked at. Raises Unreachable, NoAnswer or Refused."""
-    reply = await instance.ask(
+    """One page from one broker, not decoded. Raises Unreachable, NoAnswer or Refused."""
+    reply = await instance.request(
         address,
         RequestCode.PULL_MESSAGE,
         _header(pull, broker_id),
         timeout_s=pull.wait_s + _SLACK_S if pull.wait_s else None,
         good=STATUSES,
     )
-    told = reply.read(PullMessageReply)
+    header = reply.read(PullMessageReply)
     return PulledRecords(
         STATUSES[ResponseCode(reply.code)],
         reply.body,
-        told.next_begin_offset,
-        told.min_offset,
-        told.max_offset,
-        told.suggest_which_broker_id,
+        header.next_begin_offset,
+        header.min_offset,
+        header.max_offset,
+        header.suggest_which_broker_id,
     )
 
 
@@ -172,7 +168,7 @@ def _header(pull: Pull, broker_id: int) -> PullMessage:
         flag |= SUSPEND
     if pull.commit_offset >= 0 and broker_id == MASTER:
         flag |= COMMIT_OFFSET
-    told = pull.subscription
+    subscription = pull.subscription
     if not pull.is_subscribed:
         flag |= SUBSCRIPTION
     return PullMessage(
@@ -184,7 +180,7 @@ def _header(pull: Pull, broker_id: int) -> PullMessage:
         sys_flag=flag,
         commit_offset=max(pull.commit_offset, 0),
         suspend_timeout_millis=int(pull.wait_s * 1000),
-        subscription=None if pull.is_subscribed else told.sub_string,
-        sub_version=told.sub_version,
-        expression_type=told.expression_type,
+        subscription=None if pull.is_subscribed else subscription.sub_string,
+        sub_version=subscription.sub_version,
+        expression_type=subscription.expression_type,
     )

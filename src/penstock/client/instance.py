@@ -1,10 +1,7 @@
-"""What every client is made of: connections, routes, a name of its own, and heartbeats for the groups it speaks for.
+"""The core that producers, consumers and the admin client share: connections, routes, client id, heartbeats.
 
-A new connection to a broker carries a heartbeat before anything else, so that a broker that was restarted knows this
-client before it is asked to serve it. Belongs to the thread of one event loop; started once, closed once.
-
-
-What all clients have in common: they are started once and closed once, and `async with` does both.
+Every new broker connection starts with a heartbeat, so that a restarted broker knows this client before its first
+request. Belongs to the thread of one event loop; start once, close once.
 """
 
 from __future__ import annotations
@@ -22,7 +19,7 @@ from typing import Final, Self
 
 from penstock.client.config import Namesrv, config_of
 from penstock.client.connection_pool import ConnectionPool
-from penstock.client.routes import OK, NameServers, Routes, accepted
+from penstock.client.routes import OK, NameServers, Routes, check_reply
 from penstock.errors import PenstockError
 from penstock.protocol import fields
 from penstock.protocol.bodies.clients import ConsumerData, HeartbeatData, ProducerData
@@ -37,45 +34,45 @@ from penstock.remoting.sockets import parse_address
 
 log = logging.getLogger("penstock.client")
 _numbers: Final = itertools.count(1)
-_LEAVE_S: Final = 1.0
+_UNREGISTER_S: Final = 1.0
 
 
 class ClientInstance:
-    """The part that producers, consumers and administrators share; each has its own."""
+    """One client's connections, routes, id and heartbeats."""
 
     def __init__(self, namesrv: Namesrv = None) -> None:
         self.config = config = config_of(namesrv)
         self.client_id = make_client_id(config.name_servers[0])
         self.handlers: dict[int, Handler] = {}
-        """What answers the brokers' requests, by code."""
+        """Handlers of the brokers' requests, by code."""
         self.producer_group = ""
         self.consumer: Callable[[], ConsumerData] | None = None
-        """What heartbeats say of the consumer group, if there is one."""
+        """Returns the consumer group's part of a heartbeat; None without a consumer."""
         self._pool = ConnectionPool(
-            self.handlers, tls=config.tls_context, timeout_s=config.connect_timeout_s, greet=self._greet
+            self.handlers, tls=config.tls_context, timeout_s=config.connect_timeout_s, on_connect=self._register
         )
         self.on_disconnect = self._pool.on_lost
-        """Called with the address of a broker whose connection is gone, unless we closed it."""
+        """Called with a broker's address when its connection is lost, not when this client closes it."""
         self._name_server_pool = ConnectionPool({}, tls=config.tls_context, timeout_s=config.connect_timeout_s)
         self.name_servers = NameServers(config.name_servers, self._name_server_pool, config.timeout_s, self._sign)
         self.routes = Routes(self.name_servers)
         self._tasks: list[asyncio.Task[None]] = []
 
-    # -- running ---------------------------------------------------------------------------------------------
+    # -- lifecycle -------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Refreshes routes and sends heartbeats from now on."""
-        self.every(self.config.route_refresh_s, self.routes.refresh)
-        self.every(self.config.heartbeat_s, self.beat)
+        """Starts to refresh routes and to send heartbeats."""
+        self.run_every(self.config.route_refresh_s, self.routes.refresh)
+        self.run_every(self.config.heartbeat_s, self.send_heartbeats)
 
-    def every(self, seconds: float, act: Callable[[], object]) -> None:
-        """Calls (and awaits) `act` now and then until the end; an error in it is logged."""
+    def run_every(self, seconds: float, job: Callable[[], object]) -> None:
+        """Calls, and awaits, `job` periodically until `close`. Its errors are logged."""
 
         async def run() -> None:
             while True:
                 await asyncio.sleep(seconds)
                 try:
-                    result = act()
+                    result = job()
                     if asyncio.iscoroutine(result):
                         await result
                 except PenstockError as error:
@@ -86,18 +83,18 @@ class ClientInstance:
         self._tasks.append(asyncio.create_task(run()))
 
     async def close(self) -> None:
-        """Takes leave of the brokers that are connected, and closes all connections."""
+        """Unregisters from the connected brokers and closes all connections."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self.routes.close()
-        await self._leave()
+        await self._unregister()
         await self._pool.close()
         await self._name_server_pool.close()
 
-    # -- asking ----------------------------------------------------------------------------------------------
+    # -- requests --------------------------------------------------------------------------------------------
 
-    async def ask(
+    async def request(
         self,
         address: str,
         code: RequestCode,
@@ -107,20 +104,22 @@ class ClientInstance:
         timeout_s: float | None = None,
         good: Collection[int] = OK,
     ) -> Command:
-        """A broker's answer. Raises Unreachable, NoAnswer, or Refused if it is not a `good` one."""
+        """A broker's reply. Raises Unreachable, NoAnswer, or Refused if its code is not in `good`."""
         connection = await self._pool.get(address)
         command = self._command(code, header, body)
         reply = await connection.request(command, self.config.timeout_s if timeout_s is None else timeout_s)
-        return accepted(reply, code, address, good)
+        return check_reply(reply, code, address, good)
 
-    async def tell(self, address: str, code: RequestCode, header: Request | None = None, body: bytes = b"") -> None:
-        """A request that is not answered. Waits only while more is sent than the broker reads."""
+    async def request_oneway(
+        self, address: str, code: RequestCode, header: Request | None = None, body: bytes = b""
+    ) -> None:
+        """Sends a request without a reply. Waits only under back-pressure from the broker."""
         connection = await self._pool.get(address)
         await connection.until_writable(self.config.timeout_s)
         connection.request_oneway(self._command(code, header, body))
 
-    def tell_over(self, connection: Connection, code: RequestCode, header: Request) -> None:
-        """A request that is not answered, over the connection that something came from."""
+    def request_oneway_over(self, connection: Connection, code: RequestCode, header: Request) -> None:
+        """Sends a request without a reply over a given connection."""
         connection.request_oneway(self._command(code, header, b""))
 
     def _command(self, code: RequestCode, header: Request | None, body: bytes) -> Command:
@@ -138,8 +137,8 @@ class ClientInstance:
     def has_groups(self) -> bool:
         return bool(self.producer_group) or self.consumer is not None
 
-    async def beat(self) -> None:
-        """Tells all brokers of the known routes that we are here; those that cannot be reached hear it later."""
+    async def send_heartbeats(self) -> None:
+        """Sends a heartbeat to every broker of the known routes; an unreachable broker gets the next one."""
         if not self.has_groups:
             return
         addresses = {
@@ -148,23 +147,23 @@ class ClientInstance:
             for broker_id, address in ids.items()
             if broker_id == MASTER or self.consumer is not None
         }
-        await asyncio.gather(*(self._beat(address) for address in sorted(addresses)))
+        await asyncio.gather(*(self._send_heartbeat(address) for address in sorted(addresses)))
 
-    async def _beat(self, address: str) -> None:
-        known = self._pool.find(address)
+    async def _send_heartbeat(self, address: str) -> None:
+        connection = self._pool.find(address)
         try:
-            if known is None:
-                await self._pool.get(address)  # which begins with a heartbeat
+            if connection is None:
+                await self._pool.get(address)  # calls `_register`
             else:
-                await self._greet(address, known)
+                await self._register(address, connection)
         except PenstockError as error:
             log.debug("no heartbeat to %s: %s", address, error)
 
-    async def _greet(self, address: str, connection: Connection) -> None:
+    async def _register(self, address: str, connection: Connection) -> None:
         if not self.has_groups:
             return
         command = self._command(RequestCode.HEART_BEAT, None, self._heartbeat().to_bytes())
-        accepted(await connection.request(command, self.config.timeout_s), RequestCode.HEART_BEAT, address)
+        check_reply(await connection.request(command, self.config.timeout_s), RequestCode.HEART_BEAT, address)
 
     def _heartbeat(self) -> HeartbeatData:
         return HeartbeatData(
@@ -173,7 +172,7 @@ class ClientInstance:
             consumer_data_set=[] if self.consumer is None else [self.consumer()],
         )
 
-    async def _leave(self) -> None:
+    async def _unregister(self) -> None:
         if not self.has_groups:
             return
         header = UnregisterClient(
@@ -182,30 +181,30 @@ class ClientInstance:
             consumer_group=None if self.consumer is None else self.consumer().group_name,
         )
         with contextlib.suppress(PenstockError):
-            leaving = (
-                self.ask(address, RequestCode.UNREGISTER_CLIENT, header, timeout_s=_LEAVE_S)
+            requests = (
+                self.request(address, RequestCode.UNREGISTER_CLIENT, header, timeout_s=_UNREGISTER_S)
                 for address in self._pool.addresses()
             )
-            await asyncio.gather(*leaving, return_exceptions=True)
+            await asyncio.gather(*requests, return_exceptions=True)
 
 
 def make_client_id(name_server: str) -> str:
-    """A name that no other client has: our address on the way to the cluster, the process, and a number."""
+    """A unique client id: local address, process id, counter."""
     unique = f"{os.getpid()}#{time.monotonic_ns():x}{next(_numbers)}"
-    with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
-        asking.connect(parse_address(name_server, "the name server"))  # sends nothing
-        return f"{asking.getsockname()[0]}@{unique}"
+    with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect(parse_address(name_server, "the name server"))  # sends nothing
+        return f"{probe.getsockname()[0]}@{unique}"
     return f"127.0.0.1@{unique}"
 
 
-class Started:
-    """Starts when an `async with` block is entered, and closes when it is left, however that is."""
+class ClientLifecycle:
+    """`async with` starts the client on entry and closes it on exit."""
 
     async def start(self) -> Self:
-        raise NotImplementedError("each client says how it starts")
+        raise NotImplementedError("start")
 
     async def close(self) -> None:
-        raise NotImplementedError("each client says how it ends")
+        raise NotImplementedError("close")
 
     async def __aenter__(self) -> Self:
         return await self.start()

@@ -1,7 +1,4 @@
-"""Messages on their way to a broker, and as they come from one.
-
-What a producer is told of a message that it sent.
-"""
+"""Messages to send, received messages, and the results of sends. Values only."""
 
 from __future__ import annotations
 
@@ -33,13 +30,13 @@ SHARDING_KEY: Final = "__SHARDINGKEY"
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """What a producer sends; everything but topic and body has a default. Raises BadMessage for what cannot be sent.
+    """A message to send. Raises BadMessage if it cannot be sent.
 
-    `keys` are what a message can be found by; a text with spaces is several. `tags` is what consumers select by; one
-    tag a message is usual. `properties` are anything else; the fields win over entries of their names. Messages with
-    one `sharding_key` go to one queue and so stay in order. `delay_level` 1 to 18 has consumers wait: 1s 5s 10s 30s 1m
-    2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h, unless the broker is set otherwise. `wait=False` asks not to wait for the
-    disk where the broker does.
+    `keys` are for searching; a text with spaces is several keys. `tags` are for consumers' filters; one tag per message
+    is usual. `properties` are anything else; the fields override entries of the same name. Messages with the same
+    `sharding_key` go to the same queue and stay in order. `delay_level` 1 to 18 delays delivery by 1s 5s 10s 30s 1m 2m
+    3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h, unless the broker is configured otherwise. `wait=False`: a broker with
+    synchronous flush does not wait for the disk.
     """
 
     topic: str
@@ -58,7 +55,7 @@ class Message:
             check_property(name, value)
 
     def all_properties(self) -> dict[str, str]:
-        """The properties with those that the fields stand for."""
+        """`properties`, plus those that the other fields are encoded as."""
         keys = self.keys if isinstance(self.keys, str) else KEY_SEPARATOR.join(self.keys)
         fields = {TAGS: self.tags, KEYS: keys, SHARDING_KEY: self.sharding_key}
         if self.delay_level > 0:
@@ -69,17 +66,17 @@ class Message:
 
 
 class ReceivedMessage:
-    """A message that a broker has given us; of a retry, under the topic that it was first sent to."""
+    """A message from a broker. The topic of a retry is the original one."""
 
     def __init__(self, record: Record, broker_name: str, *, limit: int = MAX_SIZE) -> None:
         self.record = record
-        """The message as it is stored."""
+        """The stored record."""
         self.broker_name = broker_name
         self.topic = record.topic
         if record.topic.startswith(RETRY_PREFIX):
             self.topic = record.properties.get(RETRY_TOPIC, record.topic)
         self.reconsume_times = record.reconsume_times
-        """How often it was consumed in vain."""
+        """Failed deliveries so far."""
         self._limit = limit
 
     def __repr__(self) -> str:
@@ -87,7 +84,7 @@ class ReceivedMessage:
 
     @cached_property
     def body(self) -> bytes:
-        """As it was sent. Raises BadRequest if it is compressed and cannot be inflated, or is too long then."""
+        """The body as sent. Raises BadRequest if it cannot be decompressed, or exceeds the limit."""
         return inflate_body(self.record.body, self.record.sys_flag, self._limit)
 
     @property
@@ -104,12 +101,12 @@ class ReceivedMessage:
 
     @property
     def msg_id(self) -> str:
-        """The id that its producer gave it, which a retry keeps; else the broker's."""
+        """The producer's id, which a retry keeps; else the broker's."""
         return self.record.properties.get(UNIQ_KEY) or self.record.msg_id
 
     @property
     def offset_msg_id(self) -> str:
-        """The broker's id, which says where it lies."""
+        """The broker's id: its address and the physical offset."""
         return self.record.msg_id
 
     @property
@@ -122,7 +119,7 @@ class ReceivedMessage:
 
     @property
     def queue(self) -> MessageQueue:
-        """Where it came from; of a retry, the queue of the retry topic."""
+        """The queue it was read from; for a retry, one of the retry topic."""
         return MessageQueue(broker_name=self.broker_name, queue_id=self.queue_id, topic=self.record.topic)
 
     @property
@@ -139,20 +136,20 @@ class ReceivedMessage:
 
     @property
     def size(self) -> int:
-        """Of its record, in bytes."""
+        """Bytes of the stored record."""
         return self.record.size
 
 
 class SendStatus(StrEnum):
-    """How safely a message is stored; it is stored in all cases."""
+    """How durable a sent message is. It is stored in all cases."""
 
     SEND_OK = "SEND_OK"
     FLUSH_DISK_TIMEOUT = "FLUSH_DISK_TIMEOUT"
-    """Not on disk in time, where the broker waits for that."""
+    """Synchronous flush did not finish in time."""
     FLUSH_SLAVE_TIMEOUT = "FLUSH_SLAVE_TIMEOUT"
-    """Not at a slave in time, where the broker waits for that."""
+    """Synchronous replication did not finish in time."""
     SLAVE_NOT_AVAILABLE = "SLAVE_NOT_AVAILABLE"
-    """No slave to wait for."""
+    """Synchronous replication, but no slave to wait for."""
 
 
 STATUSES: Final = {
@@ -161,18 +158,18 @@ STATUSES: Final = {
     ResponseCode.FLUSH_SLAVE_TIMEOUT: SendStatus.FLUSH_SLAVE_TIMEOUT,
     ResponseCode.SLAVE_NOT_AVAILABLE: SendStatus.SLAVE_NOT_AVAILABLE,
 }
-"""The codes with which a broker says that a message is stored."""
+"""The response codes of a stored message."""
 
 
 @dataclass(frozen=True, slots=True)
 class SendResult:
-    """A message that was stored."""
+    """The result of a send: where the message is stored."""
 
     status: SendStatus
     msg_id: str
-    """The id that the producer gave it."""
+    """The producer's id."""
     offset_msg_id: str
-    """The broker's id, which says where it lies."""
+    """The broker's id: its address and the physical offset."""
     queue: MessageQueue
     queue_offset: int
     region: str = ""
@@ -181,5 +178,5 @@ class SendResult:
 
     @property
     def ok(self) -> bool:
-        """Whether it is as safe as the broker promises."""
+        """Whether the message is as durable as the broker is configured for."""
         return self.status is SendStatus.SEND_OK

@@ -4,9 +4,9 @@
         for queue in await consumer.queues("orders"):
             page = await consumer.pull(queue, 0)
 
-`pull` knows no state: a queue, an offset, a page. `assign` and `poll` keep positions for the caller, and `commit`
-stores them for the group. A pull consumer is no member of its group: it takes no queue from anybody, and nobody from
-it. Belongs to the thread of one event loop.
+`pull` is stateless: a queue, an offset, a page. `assign` and `poll` track positions for the caller, and `commit` stores
+them for the group. A pull consumer is not a member of its group, and does not take part in rebalancing. Belongs to the
+thread of one event loop.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from typing import Self
 
 from penstock.client.config import Namesrv
 from penstock.client.fetch import Fetcher, Pull, PullResult, PullStatus, make_subscription
-from penstock.client.instance import ClientInstance, Started
+from penstock.client.instance import ClientInstance, ClientLifecycle
 from penstock.client.message import ReceivedMessage
 from penstock.client.offsets import QueueOffsets
 from penstock.errors import PenstockError
 from penstock.protocol.bodies.queues import MessageQueue
 from penstock.protocol.subscription import EVERYTHING, SubscriptionData
 
-_HOLD_S = 15.0
+_LONG_POLL_S = 15.0
 
 
-class PullConsumer(Started):
-    """Reads for a group. Started once, closed once; `async with` does both."""
+class PullConsumer(ClientLifecycle):
+    """Reads for a group. Start it once and close it once; `async with` does both."""
 
     def __init__(self, group: str, namesrv: Namesrv = None, *, max_messages: int = 32) -> None:
         self.group = group
@@ -46,7 +46,7 @@ class PullConsumer(Started):
         return self
 
     async def close(self) -> None:
-        """Nothing is committed by itself."""
+        """Closes without committing."""
         pulls = list(self._pulls.values())
         self.assign(())
         await asyncio.gather(*pulls, return_exceptions=True)
@@ -55,7 +55,7 @@ class PullConsumer(Started):
     # -- one page --------------------------------------------------------------------------------------------
 
     async def queues(self, topic: str) -> list[MessageQueue]:
-        """The queues of a topic that may be read."""
+        """The readable queues of a topic."""
         return list((await self._instance.routes.find(topic)).subscribe_queues)
 
     async def pull(
@@ -67,7 +67,7 @@ class PullConsumer(Started):
         max_messages: int | None = None,
         wait_s: float = 0.0,
     ) -> PullResult:
-        """One page from an offset on, of what `expression` selects; waits up to `wait_s` for a message to come."""
+        """One page of messages that match `expression`, from `offset`. Waits up to `wait_s` for the first one."""
         await self._instance.routes.find(queue.topic)
         return await self._fetcher.fetch(
             Pull(
@@ -83,39 +83,39 @@ class PullConsumer(Started):
     # -- with positions --------------------------------------------------------------------------------------
 
     def assign(self, queues: Iterable[MessageQueue], *, expression: str = EVERYTHING) -> None:
-        """From now on `poll` reads these queues, from where the group stands, or from their beginning."""
-        wanted = set(queues)
-        for queue in self._positions.keys() - wanted:
+        """Makes `poll` read these queues, from the group's offsets or, without them, from the start."""
+        assigned = set(queues)
+        for queue in self._positions.keys() - assigned:
             del self._positions[queue]
-        for queue in self._pulls.keys() - wanted:
+        for queue in self._pulls.keys() - assigned:
             self._pulls.pop(queue).cancel()
-        self._subscriptions = {queue.topic: make_subscription(queue.topic, expression) for queue in wanted}
-        self._positions.update({queue: -1 for queue in wanted if queue not in self._positions})
+        self._subscriptions = {queue.topic: make_subscription(queue.topic, expression) for queue in assigned}
+        self._positions.update({queue: -1 for queue in assigned if queue not in self._positions})
 
     @property
     def assigned(self) -> list[MessageQueue]:
         return sorted(self._positions)
 
     def seek(self, queue: MessageQueue, offset: int) -> None:
-        """The next poll reads the queue from `offset` on."""
+        """Makes the next poll read the queue from `offset`."""
         self._check(queue)
         self._positions[queue] = offset
         if queue in self._pulls:
             self._pulls.pop(queue).cancel()
 
     async def seek_to_time(self, queue: MessageQueue, timestamp: int) -> int:
-        """The next poll reads the queue from about a time on, in epoch milliseconds; returns the offset."""
+        """Makes the next poll read from about a time (epoch milliseconds); returns the offset."""
         offset = await self.offsets.offset_by_time(queue, timestamp)
         self.seek(queue, offset)
         return offset
 
     async def position(self, queue: MessageQueue) -> int:
-        """Where the next poll reads the queue."""
+        """The offset that the next poll reads the queue from."""
         self._check(queue)
-        return await self._settle(queue)
+        return await self._resolve_position(queue)
 
     async def poll(self, timeout_s: float = 3.0) -> list[ReceivedMessage]:
-        """Messages of the queues that are assigned, of one or of several; none if none comes in time."""
+        """Messages of the assigned queues; an empty list if none arrives within `timeout_s`."""
         deadline = asyncio.get_running_loop().time() + timeout_s
         while self._positions:
             for queue in self._positions:
@@ -123,13 +123,13 @@ class PullConsumer(Started):
                     self._pulls[queue] = asyncio.create_task(self._pull_next(queue))
             left = deadline - asyncio.get_running_loop().time()
             done, _ = await asyncio.wait(self._pulls.values(), timeout=left, return_when=asyncio.FIRST_COMPLETED)
-            messages = self._take(done)
+            messages = self._collect(done)
             if messages or not done:
                 return messages
         return []
 
     async def commit(self) -> None:
-        """Stores the positions for the group: it has consumed what `poll` returned so far."""
+        """Commits the positions for the group: everything that `poll` has returned is consumed."""
         known = {queue: offset for queue, offset in self._positions.items() if offset >= 0}
         await asyncio.gather(*(self.offsets.commit(self.group, queue, offset) for queue, offset in known.items()))
 
@@ -138,15 +138,15 @@ class PullConsumer(Started):
             Pull(
                 group=self.group,
                 queue=queue,
-                offset=await self._settle(queue),
+                offset=await self._resolve_position(queue),
                 subscription=self._subscriptions[queue.topic],
                 max_messages=self._max_messages,
-                wait_s=_HOLD_S,
+                wait_s=_LONG_POLL_S,
             )
         )
 
-    async def _settle(self, queue: MessageQueue) -> int:
-        """The position, asked for where it is not known yet."""
+    async def _resolve_position(self, queue: MessageQueue) -> int:
+        """The queue's position, fetched from the broker if not known yet."""
         if self._positions[queue] < 0:
             offset = await self.offsets.committed(self.group, queue)
             if offset is None:
@@ -154,8 +154,8 @@ class PullConsumer(Started):
             self._positions[queue] = offset
         return self._positions[queue]
 
-    def _take(self, done: set[asyncio.Task[PullResult]]) -> list[ReceivedMessage]:
-        """The messages of pulls that have ended; the first error of one is raised when there are none."""
+    def _collect(self, done: set[asyncio.Task[PullResult]]) -> list[ReceivedMessage]:
+        """The messages of finished pulls. Raises the first pull's error if there are no messages."""
         messages: list[ReceivedMessage] = []
         errors = []
         for queue in [queue for queue, task in self._pulls.items() if task in done]:

@@ -1,9 +1,8 @@
-"""Locks of queues that are consumed in order: 41 and 42.
+"""A client's locks on queues that it consumes in order: requests 41 and 42.
 
-A lock is the broker's word that no other client of the group consumes the queue. It lives for 60 seconds there and
-counts for 30 here, so that a client that cannot renew it stops before the broker gives it to somebody else; renewed
-every 20. A connection that is lost takes its broker's locks with it: the broker may have been restarted, and a broker
-that was has forgotten them. Belongs to the loop's thread.
+The broker grants a queue's lock to one client of a group, for 60 seconds. Here a lock is valid for 30 and renewed every
+20, so a client that cannot renew it stops before the broker grants it to another one. A lost connection drops that
+broker's locks: a restarted broker has forgotten them. Belongs to the loop's thread.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from penstock.protocol.codes import RequestCode
 log = logging.getLogger("penstock.client")
 
 RENEW_S: Final = 20.0
-_COUNTS_S: Final = 30.0
+_VALID_S: Final = 30.0
 
 
 class ClientQueueLocks:
@@ -32,56 +31,56 @@ class ClientQueueLocks:
         self._instance = instance
         self._group = group
         self._held: dict[MessageQueue, float] = {}
-        """Until when each counts, on the loop's clock."""
-        instance.on_disconnect.append(self._lost)
+        """When each lock expires here, on the loop's clock."""
+        instance.on_disconnect.append(self._drop_locks)
 
     def holds(self, queue: MessageQueue) -> bool:
         return self._held.get(queue, 0.0) > asyncio.get_running_loop().time()
 
     async def lock(self, queues: Iterable[MessageQueue]) -> None:
-        """Takes or renews locks; `holds` says which of them we got."""
+        """Acquires or renews locks; `holds` shows which ones were granted."""
         await asyncio.gather(*(self._lock(name, some) for name, some in _by_broker(queues).items()))
 
     async def unlock(self, queues: Iterable[MessageQueue]) -> None:
-        """Gives up those that we hold."""
+        """Releases the locks that this client holds."""
         held = [queue for queue in queues if self._held.pop(queue, None) is not None]
         await asyncio.gather(*(self._unlock(name, some) for name, some in _by_broker(held).items()))
 
     async def _lock(self, broker_name: str, queues: list[MessageQueue]) -> None:
-        begun = asyncio.get_running_loop().time()
+        started = asyncio.get_running_loop().time()
         try:
-            reply = await self._instance.ask(
+            reply = await self._instance.request(
                 self._instance.routes.address(broker_name), RequestCode.LOCK_BATCH_MQ, body=self._body(queues)
             )
             granted = set(LockBatchResponseBody.from_bytes(reply.body).locked)
         except PenstockError as error:
-            log.warning("queues of broker %s cannot be locked: %s", broker_name, error)
-            return  # what we hold counts until its time is over
+            log.warning("cannot lock queues of broker %s: %s", broker_name, error)
+            return  # locks held stay valid until they expire
         for queue in queues:
             if queue in granted:
-                self._held[queue] = begun + _COUNTS_S
+                self._held[queue] = started + _VALID_S
             else:
                 self._held.pop(queue, None)
 
     async def _unlock(self, broker_name: str, queues: list[MessageQueue]) -> None:
         try:
             address = self._instance.routes.address(broker_name)
-            await self._instance.ask(address, RequestCode.UNLOCK_BATCH_MQ, body=self._body(queues))
+            await self._instance.request(address, RequestCode.UNLOCK_BATCH_MQ, body=self._body(queues))
         except PenstockError as error:
-            log.info("queues of broker %s stay locked for a minute: %s", broker_name, error)
+            log.info("cannot unlock queues of broker %s, they expire within a minute: %s", broker_name, error)
 
     def _body(self, queues: list[MessageQueue]) -> bytes:
         return LockBatchRequestBody(
             consumer_group=self._group, client_id=self._instance.client_id, mq_set=queues
         ).to_bytes()
 
-    def _lost(self, address: str) -> None:
+    def _drop_locks(self, address: str) -> None:
         names = {name for name, ids in self._instance.routes.brokers().items() if address in ids.values()}
         self._held = {queue: until for queue, until in self._held.items() if queue.broker_name not in names}
 
 
 def _by_broker(queues: Iterable[MessageQueue]) -> dict[str, list[MessageQueue]]:
-    found: defaultdict[str, list[MessageQueue]] = defaultdict(list)
+    by_broker: defaultdict[str, list[MessageQueue]] = defaultdict(list)
     for queue in queues:
-        found[queue.broker_name].append(queue)
-    return found
+        by_broker[queue.broker_name].append(queue)
+    return by_broker

@@ -1,14 +1,11 @@
-"""Asking name servers: any of them for what they know, all of them for what they are to change.
+"""Name servers and topic routes: which brokers have a topic, and which of their queues are writable or readable.
 
-The one that answered last is asked first, so that a name server that is down costs one failed attempt, not one each
-time. Belongs to the loop's thread.
+`NameServers` reads from any name server and writes to all. It prefers the one that answered last, so that a dead name
+server costs one failed attempt, not one per request.
 
-
-Which brokers have a topic, and which of their queues may be written or read.
-
-A route is asked for once, kept, and asked for anew every 30 seconds (`refresh`); what no name server answers stays as
-it was, since a cluster must go on without its name servers. A topic that nobody knows gets, for a producer, the route
-of the template TBW102: a send will create it there. Belongs to the loop's thread.
+`Routes` caches routes and refreshes them every 30 seconds. A route that cannot be refreshed stays: a cluster keeps
+working without its name servers. For a producer, an unknown topic has the route of the template TBW102, where the send
+creates it. Belongs to the loop's thread.
 """
 
 from __future__ import annotations
@@ -28,6 +25,8 @@ from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.protocol.command import Command
 from penstock.protocol.headers.namesrv import GetRoute
 
+log = logging.getLogger("penstock.client")
+
 OK: Final = frozenset({ResponseCode.SUCCESS})
 
 
@@ -45,47 +44,47 @@ class NameServers:
         self._pool = pool
         self._timeout_s = timeout_s
         self._sign = sign
-        self._first = 0
+        self._preferred = 0
 
     @property
     def addresses(self) -> list[str]:
         return list(self._addresses)
 
-    async def ask(
+    async def request(
         self, code: RequestCode, ext: dict[str, str], body: bytes = b"", *, good: Collection[int] = OK
     ) -> Command:
-        """The answer of one of them. Raises Unreachable if none answers, Refused if it is not a `good` one."""
-        failures = []
+        """The reply of one name server. Raises Unreachable if none answers, Refused if the code is not in `good`."""
+        failures: list[tuple[str, PenstockError]] = []
         for turn in range(len(self._addresses)):
-            number = (self._first + turn) % len(self._addresses)
+            number = (self._preferred + turn) % len(self._addresses)
             address = self._addresses[number]
             try:
-                reply = await self._ask(address, code, ext, body)
+                reply = await self._request(address, code, ext, body)
             except (Unreachable, NoAnswer) as error:
-                failures.append(str(error))
+                failures.append((address, error))
                 continue
-            self._first = number
-            return accepted(reply, code, address, good)
-        raise Unreachable(f"no name server answers: {'; '.join(failures)}; check the address, and that one runs there")
+            self._preferred = number
+            return check_reply(reply, code, address, good)
+        raise Unreachable(_unreachable(failures))
 
-    async def ask_all(
+    async def request_all(
         self, code: RequestCode, ext: dict[str, str], body: bytes = b"", *, good: Collection[int] = OK
     ) -> dict[str, Command]:
-        """The answers of all of them, by address. Raises at the first that does not answer well."""
+        """The replies of all name servers, by address. Raises at the first one that fails."""
         replies = {}
         for address in self._addresses:
-            replies[address] = accepted(await self._ask(address, code, ext, body), code, address, good)
+            replies[address] = check_reply(await self._request(address, code, ext, body), code, address, good)
         return replies
 
-    async def _ask(self, address: str, code: RequestCode, ext: dict[str, str], body: bytes) -> Command:
+    async def _request(self, address: str, code: RequestCode, ext: dict[str, str], body: bytes) -> Command:
         connection = await self._pool.get(address)
         command = Command(code, dict(ext), body)
         self._sign(command)
         return await connection.request(command, self._timeout_s)
 
 
-def accepted(reply: Command, code: RequestCode, address: str, good: Collection[int] = OK) -> Command:
-    """The reply, if its code is a good one. Raises Refused."""
+def check_reply(reply: Command, code: RequestCode, address: str, good: Collection[int] = OK) -> Command:
+    """The reply, if its code is in `good`. Raises Refused otherwise."""
     if reply.code in good:
         return reply
     try:
@@ -93,19 +92,34 @@ def accepted(reply: Command, code: RequestCode, address: str, good: Collection[i
     except ValueError:
         name = f"code {reply.code}"
     remark = " ".join((reply.remark or "no reason given").split())
-    raise Refused(f"{address} answered {code.name} with {name}: {remark}", code=reply.code, remark=reply.remark or "")
+    raise Refused(f"{remark} ({name} from {address} to {code.name})", code=reply.code, remark=reply.remark or "")
 
 
-log = logging.getLogger("penstock.client")
+def _unreachable(failures: Sequence[tuple[str, PenstockError]]) -> str:
+    reasons = [f"{address} ({_reason(error)})" for address, error in failures]
+    if len(reasons) == 1:
+        return f"Cannot reach name server {reasons[0]}. Is it running?"
+    return f"Cannot reach any name server: {', '.join(reasons)}. Are they running?"
+
+
+def _reason(error: PenstockError) -> str:
+    cause = error.__context__  # the socket's error, which says it without repeating the address
+    if isinstance(cause, TimeoutError):
+        return "timed out"
+    if isinstance(cause, OSError):
+        return str(getattr(cause, "reason", None) or (cause.strerror or str(cause)).lower())
+    return "no answer in time" if isinstance(error, NoAnswer) else str(error)
+
+
 TEMPLATE_TOPIC: Final = "TBW102"
-"""A topic that a send creates is made like this one."""
+"""The template of topics that a send creates."""
 NEW_TOPIC_QUEUES: Final = 4
-"""Queues of such a topic at each broker; the number that name servers count on, too."""
+"""Queues of such a topic at each broker; name servers assume the same number."""
 _SOON_S: Final = 1.0
 
 
 class Route:
-    """One topic's route, as a value."""
+    """One topic's route: its brokers and queues. A value."""
 
     def __init__(self, topic: str, data: TopicRouteData) -> None:
         self.topic = topic
@@ -129,7 +143,7 @@ class Route:
 
     @cached_property
     def publish_queues(self) -> tuple[MessageQueue, ...]:
-        """The queues that may be written, in the order in which Java clients number them."""
+        """The writable queues, in Java clients' order."""
         if self.data.order_topic_conf:
             return tuple(self._ordered_queues(self.data.order_topic_conf))
         queues = sorted(self.data.queue_datas, key=lambda each: each.broker_name)
@@ -142,7 +156,7 @@ class Route:
 
     @cached_property
     def subscribe_queues(self) -> tuple[MessageQueue, ...]:
-        """The queues that may be read, sorted."""
+        """The readable queues, sorted."""
         return tuple(
             sorted(
                 MessageQueue(broker_name=each.broker_name, queue_id=queue_id, topic=self.topic)
@@ -153,30 +167,30 @@ class Route:
         )
 
     def _ordered_queues(self, conf: str) -> Iterable[MessageQueue]:
-        for piece in conf.split(";"):
-            name, _, count = piece.partition(":")
+        for entry in conf.split(";"):
+            name, _, count = entry.partition(":")
             for queue_id in range(int(count) if count.isdecimal() else 0):
                 yield MessageQueue(broker_name=name, queue_id=queue_id, topic=self.topic)
 
 
 class Routes:
-    """The routes of the topics that a client works with."""
+    """The routes of the topics that a client uses."""
 
     def __init__(self, name_servers: NameServers) -> None:
         self._name_servers = name_servers
         self._known: dict[str, Route] = {}
         self._cluster: dict[str, dict[int, str]] = {}
-        self._asking: dict[str, asyncio.Task[Route]] = {}
+        self._fetching: dict[str, asyncio.Task[Route]] = {}
         self._refreshing: set[asyncio.Task[None]] = set()
         self._refreshed_at: dict[str, float] = {}
         self.on_change: list[Callable[[str], None]] = []
-        """Called with the topic whose route is not what it was."""
+        """Called with the topic whose route has changed."""
 
-    async def ask(self, topic: str) -> Route:
-        """The route as a name server has it now. Raises NoRoute if none has it, Unreachable if none answers."""
+    async def fetch(self, topic: str) -> Route:
+        """The current route from a name server. Raises NoRoute for an unknown topic, Unreachable if none answers."""
         ext = fields.write(GetRoute(topic=topic))
         try:
-            reply = await self._name_servers.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, ext)
+            reply = await self._name_servers.request(RequestCode.GET_ROUTEINFO_BY_TOPIC, ext)
         except Refused as error:
             if error.code == ResponseCode.TOPIC_NOT_EXIST:
                 raise NoRoute(f"no broker has topic '{topic}'; create it first, or send to it") from None
@@ -184,23 +198,23 @@ class Routes:
         return Route(topic, TopicRouteData.from_bytes(reply.body))
 
     async def find(self, topic: str) -> Route:
-        """The route as it is known, asked for if it is not. Raises as `ask` does."""
-        return self._known.get(topic) or await self._once(topic, lambda: self.ask(topic))
+        """The cached route, fetched if missing. Raises like `fetch`."""
+        return self._known.get(topic) or await self._fetch_once(topic, lambda: self.fetch(topic))
 
     async def find_to_publish(self, topic: str) -> Route:
-        """The route for a send; that of the template if the send will create the topic."""
-        return self._known.get(topic) or await self._once(topic, lambda: self._ask_or_template(topic))
+        """The route for a send; the template's route if the send will create the topic."""
+        return self._known.get(topic) or await self._fetch_once(topic, lambda: self._fetch_or_template(topic))
 
     async def refresh(self, topics: Iterable[str] | None = None) -> None:
-        """Asks anew for routes, all that are known unless some are named; errors leave them as they are."""
+        """Fetches routes again, all cached ones unless `topics` are given. A route that cannot be fetched stays."""
         for topic in list(self._known if topics is None else topics):
             try:
-                self._keep(await self.ask(topic))
+                self._store(await self.fetch(topic))
             except PenstockError as error:
-                log.debug("the route of topic '%s' stays as it is: %s", topic, error)
+                log.debug("route of topic '%s' not refreshed: %s", topic, error)
 
     def refresh_soon(self, topic: str) -> None:
-        """Something is wrong with a route: asks for it anew, without anybody waiting, once a second at most."""
+        """Fetches a suspicious route again in the background, at most once per second."""
         now = asyncio.get_running_loop().time()
         if now - self._refreshed_at.get(topic, -_SOON_S) >= _SOON_S:
             self._refreshed_at[topic] = now
@@ -209,67 +223,65 @@ class Routes:
             task.add_done_callback(self._refreshing.discard)
 
     async def close(self) -> None:
-        """Asks no more."""
-        tasks = [*self._refreshing, *self._asking.values()]
+        """Cancels all fetches."""
+        tasks = [*self._refreshing, *self._fetching.values()]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def learn_brokers(self) -> None:
-        """Has `brokers` give all that the name servers know, whatever their topics. Raises as asking does."""
-        reply = await self._name_servers.ask(RequestCode.GET_BROKER_CLUSTER_INFO, {})
+    async def load_brokers(self) -> None:
+        """Makes `brokers` include every broker of the cluster. Raises Unreachable or Refused."""
+        reply = await self._name_servers.request(RequestCode.GET_BROKER_CLUSTER_INFO, {})
         table = ClusterInfo.from_bytes(reply.body).broker_addr_table
         self._cluster = {name: dict(broker.broker_addrs) for name, broker in table.items()}
 
     def brokers(self) -> dict[str, dict[int, str]]:
-        """All brokers that are known: addresses by broker name and broker id."""
-        found: dict[str, dict[int, str]] = dict(self._cluster)
+        """All known brokers: addresses by broker name and broker id."""
+        brokers: dict[str, dict[int, str]] = dict(self._cluster)
         for route in self._known.values():
-            found.update(route.brokers)
-        return found
+            brokers.update(route.brokers)
+        return brokers
 
     def address(self, broker_name: str, broker_id: int = MASTER) -> str:
-        """Where a broker is. Raises NoRoute."""
-        found = self.brokers().get(broker_name, {}).get(broker_id)
-        if found is None:
-            raise NoRoute(
-                f"broker '{broker_name}' (id {broker_id}) is in no route that is known; check its name, and start it"
-            )
-        return found
+        """A broker's address. Raises NoRoute."""
+        address = self.brokers().get(broker_name, {}).get(broker_id)
+        if address is None:
+            raise NoRoute(f"no known route has broker '{broker_name}' (id {broker_id}); check its name, and start it")
+        return address
 
-    async def _once(self, topic: str, ask: Callable[[], Coroutine[None, None, Route]]) -> Route:
-        """However many want a route at the same time, it is asked for once."""
-        task = self._asking.get(topic)
+    async def _fetch_once(self, topic: str, fetch: Callable[[], Coroutine[None, None, Route]]) -> Route:
+        """Concurrent callers share one fetch."""
+        task = self._fetching.get(topic)
         if task is None:
-            task = self._asking[topic] = asyncio.create_task(ask())
-            task.add_done_callback(lambda done: self._asked(topic, done))
+            task = self._fetching[topic] = asyncio.create_task(fetch())
+            task.add_done_callback(lambda done: self._fetched(topic, done))
         return await asyncio.shield(task)
 
-    def _asked(self, topic: str, task: asyncio.Task[Route]) -> None:
-        self._asking.pop(topic, None)
+    def _fetched(self, topic: str, task: asyncio.Task[Route]) -> None:
+        self._fetching.pop(topic, None)
         if not task.cancelled() and task.exception() is None:
-            self._keep(task.result())
+            self._store(task.result())
 
-    def _keep(self, route: Route) -> None:
+    def _store(self, route: Route) -> None:
         before = self._known.get(route.topic)
         self._known[route.topic] = route
         if before is not None and before != route:
-            for changed in self.on_change:
-                changed(route.topic)
+            for notify in self.on_change:
+                notify(route.topic)
 
-    async def _ask_or_template(self, topic: str) -> Route:
+    async def _fetch_or_template(self, topic: str) -> Route:
         try:
-            return await self.ask(topic)
+            return await self.fetch(topic)
         except NoRoute as error:
             try:
-                template = await self.ask(TEMPLATE_TOPIC)
+                template = await self.fetch(TEMPLATE_TOPIC)
             except NoRoute:
                 raise error from None
-        queues = [_like(each) for each in template.data.queue_datas]
+        queues = [_new_topic_queues(each) for each in template.data.queue_datas]
         return Route(topic, TopicRouteData(broker_datas=template.data.broker_datas, queue_datas=queues))
 
 
-def _like(template: QueueData) -> QueueData:
+def _new_topic_queues(template: QueueData) -> QueueData:
     return QueueData(
         broker_name=template.broker_name,
         perm=template.perm,

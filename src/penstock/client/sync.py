@@ -1,12 +1,12 @@
-"""The clients for plain code and notebooks: the same names, the same methods, without `await`.
+"""The clients for blocking code and notebooks: the same names and methods, without `await`.
 
     from penstock.client.sync import Message, Producer
 
     with Producer("orders-service", "127.0.0.1:9876") as producer:
         print(producer.send(Message("orders", b"two shirts")).msg_id)
 
-Each runs its asynchronous twin on a loop in a thread of its own, from its making until `close`. Methods may be called
-from several threads at once. A push consumer's handler is called in threads, unless it is a coroutine function.
+Each client runs its asynchronous twin on an event loop in its own thread, from creation until `close`. Methods are
+thread-safe. A push consumer's handler runs in threads, unless it is a coroutine function.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Producer(Facade[producer.Producer]):
 
 
 class TransactionProducer(Facade[transaction_producer.TransactionProducer]):
-    """See `penstock.client.TransactionProducer`; what runs in a transaction runs on the client's own thread."""
+    """See `penstock.client.TransactionProducer`. Local transactions run on the client's own thread."""
 
     def __init__(
         self, group: str, check: TransactionCheck, namesrv: Namesrv = None, *, options: ProducerOptions | None = None
@@ -80,7 +80,7 @@ class TransactionProducer(Facade[transaction_producer.TransactionProducer]):
 
 
 class PushConsumer(Facade[push_consumer.PushConsumer]):
-    """See `penstock.client.PushConsumer`; it consumes from its making on."""
+    """See `penstock.client.PushConsumer`. It consumes as soon as it is created."""
 
     def __init__(
         self,
@@ -105,16 +105,16 @@ class PushConsumer(Facade[push_consumer.PushConsumer]):
 
     @property
     def assigned(self) -> list[MessageQueue]:
-        """The queues that this consumer has now."""
+        """The queues that this consumer owns now."""
 
-        async def look() -> list[MessageQueue]:
+        async def assigned() -> list[MessageQueue]:
             return self.inner.assigned
 
-        return self._thread.run(look())
+        return self._thread.run(assigned())
 
 
 class _Offsets(Blocking[QueueOffsets]):
-    """See `penstock.client.queue_offsets`."""
+    """See `penstock.client.offsets`."""
 
     min_offset = blocking(QueueOffsets.min_offset)
     max_offset = blocking(QueueOffsets.max_offset)
@@ -142,7 +142,7 @@ class PullConsumer(Facade[pull_consumer.PullConsumer]):
     seek_to_time = blocking(pull_consumer.PullConsumer.seek_to_time)
 
     def assign(self, queues: Iterable[MessageQueue], *, expression: str = EVERYTHING) -> None:
-        """From now on `poll` reads these queues, from where the group stands, or from their beginning."""
+        """Makes `poll` read these queues, from the group's offsets or, without them, from the start."""
 
         async def assign() -> None:
             self.inner.assign(queues, expression=expression)
@@ -150,7 +150,7 @@ class PullConsumer(Facade[pull_consumer.PullConsumer]):
         self._thread.run(assign())
 
     def seek(self, queue: MessageQueue, offset: int) -> None:
-        """The next poll reads the queue from `offset` on."""
+        """Makes the next poll read the queue from `offset`."""
 
         async def seek() -> None:
             self.inner.seek(queue, offset)
@@ -159,7 +159,7 @@ class PullConsumer(Facade[pull_consumer.PullConsumer]):
 
 
 class _Cluster(Blocking[ClusterAdmin]):
-    """See `penstock.client.admin_cluster`."""
+    """See `penstock.client.admin.brokers`."""
 
     info = blocking(ClusterAdmin.info)
     masters = blocking(ClusterAdmin.masters)
@@ -180,7 +180,7 @@ class _Cluster(Blocking[ClusterAdmin]):
 
 
 class _Topics(Blocking[TopicAdmin]):
-    """See `penstock.client.admin_topics`."""
+    """See `penstock.client.admin.topics`."""
 
     names = blocking(TopicAdmin.names)
     route = blocking(TopicAdmin.route)
@@ -195,7 +195,7 @@ class _Topics(Blocking[TopicAdmin]):
 
 
 class _Groups(Blocking[GroupAdmin]):
-    """See `penstock.client.admin_groups`."""
+    """See `penstock.client.admin.groups`."""
 
     configs = blocking(GroupAdmin.configs)
     progress = blocking(GroupAdmin.progress)
@@ -209,7 +209,7 @@ class _Groups(Blocking[GroupAdmin]):
 
 
 class _AdminOffsets(_Offsets):
-    """See `penstock.client.admin_offsets`."""
+    """See `penstock.client.admin.topics`."""
 
     queues = blocking(OffsetAdmin.queues)
     reset = blocking(OffsetAdmin.reset)
@@ -218,7 +218,7 @@ class _AdminOffsets(_Offsets):
 
 
 class _Messages(Blocking[MessageAdmin]):
-    """See `penstock.client.admin_messages`."""
+    """See `penstock.client.admin.messages`."""
 
     by_key = blocking(MessageAdmin.by_key)
     by_unique_id = blocking(MessageAdmin.by_unique_id)

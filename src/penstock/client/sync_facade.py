@@ -1,18 +1,11 @@
-"""An event loop in a thread of its own, for plain code that wants to use what is asynchronous.
-
-    with LoopThread("my loop") as loop:
-        answer = loop.run(some_coroutine())
-
-`run` may be called from any thread but the loop's own. Works in notebooks, whose own loop is already running.
-
-
-Makes an asynchronous class usable from plain code, method by method, types included.
+"""Blocking facades over asynchronous classes, method by method, with their types.
 
     class Producer(Facade[asynchronous.Producer]):
         send = blocking(asynchronous.Producer.send)
 
-A facade runs its client on a loop in a thread of its own. Its methods may be called from any thread, also from several
-at once; each returns when the asynchronous one has.
+A facade runs its client on a `LoopThread`: an event loop in its own thread. Its methods are thread-safe and return when
+the asynchronous method returns; they raise PenstockError when called on the loop's own thread. Works in notebooks,
+whose own loop is already running.
 """
 
 from __future__ import annotations
@@ -31,7 +24,7 @@ T = TypeVar("T")
 
 
 class LoopThread:
-    """Runs from its making until `close`; a program that forgets to close it ends all the same."""
+    """Runs from creation until `close`. It is a daemon thread: it does not keep a program alive."""
 
     def __init__(self, name: str) -> None:
         self.loop = loop_factory()()
@@ -42,14 +35,14 @@ class LoopThread:
     def is_closed(self) -> bool:
         return self.loop.is_closed()
 
-    def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """What the coroutine returns or raises; an interrupt of the caller cancels it."""
+    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Runs a coroutine and returns its result. An interrupt of the caller cancels it."""
         if threading.current_thread() is self._thread or self.loop.is_closed():
-            work.close()
+            coroutine.close()
             raise PenstockError(
-                "a synchronous client was called after its end or from its own loop; use the asynchronous one there"
+                "a synchronous client was used after `close`, or from its own loop; use the asynchronous client there"
             )
-        future = asyncio.run_coroutine_threadsafe(work, self.loop)
+        future = asyncio.run_coroutine_threadsafe(coroutine, self.loop)
         try:
             return future.result()
         except BaseException:
@@ -57,7 +50,7 @@ class LoopThread:
             raise
 
     def close(self) -> None:
-        """Cancels what is still running, and ends the thread."""
+        """Cancels running tasks and ends the thread."""
         if not self.loop.is_closed():
             self.loop.call_soon_threadsafe(self.loop.stop)
             self._thread.join()
@@ -87,7 +80,7 @@ R = TypeVar("R")
 
 
 class AsyncClient(Protocol):
-    """What a facade can stand before."""
+    """The asynchronous class behind a facade."""
 
     async def start(self) -> object: ...
 
@@ -98,16 +91,16 @@ C = TypeVar("C")
 
 
 class Blocking(Generic[C]):
-    """Something asynchronous, and the loop that it lives on."""
+    """An asynchronous object and the thread of its loop."""
 
     def __init__(self, inner: C, thread: LoopThread) -> None:
         self.inner = inner
-        """The asynchronous object; belongs to the loop's thread."""
+        """Use it on the loop's thread only."""
         self._thread = thread
 
 
 class blocking(Generic[P, R]):  # noqa: N801  # reads as a function where it is used
-    """One coroutine method of the inner object as a plain method."""
+    """A descriptor: one coroutine method of the inner object as a blocking method."""
 
     def __init__(self, method: Callable[Concatenate[Any, P], Coroutine[Any, Any, R]]) -> None:
         self._method = method
@@ -115,7 +108,7 @@ class blocking(Generic[P, R]):  # noqa: N801  # reads as a function where it is 
 
     def __get__(self, facade: Blocking[Any], owner: type | None = None) -> Callable[P, R]:
         if facade is None:
-            return self  # asked of the class, as help() does
+            return self  # accessed on the class, as help() does
 
         @wraps(self._method)
         def call(*arguments: P.args, **named: P.kwargs) -> R:
@@ -128,19 +121,19 @@ K = TypeVar("K", bound=AsyncClient)
 
 
 class Facade(Blocking[K]):
-    """A client that runs from its making; `with` closes it."""
+    """A blocking client. It runs from creation; `with` closes it."""
 
     def __init__(self, make: Callable[[], K], name: str) -> None:
         thread = LoopThread(name)
         try:
-            inner = thread.run(_make(make))
+            inner = thread.run(_start(make))
         except BaseException:
             thread.close()
             raise
         super().__init__(inner, thread)
 
     def close(self) -> None:
-        """Ends the client and its thread; it cannot be used afterwards. Does nothing the second time."""
+        """Closes the client and its thread. Idempotent."""
         if not self._thread.is_closed:
             try:
                 self._thread.run(self.inner.close())
@@ -156,7 +149,7 @@ class Facade(Blocking[K]):
         self.close()
 
 
-async def _make(make: Callable[[], K]) -> K:
+async def _start(make: Callable[[], K]) -> K:
     inner = make()
     try:
         await inner.start()

@@ -1,11 +1,11 @@
-"""Sends messages that appear only when a transaction of the sender's own has been committed.
+"""Sends messages that consumers see only after a local transaction of the sender has committed.
 
     async with TransactionProducer("orders-service", check, "127.0.0.1:9876") as producer:
         await producer.send_in_transaction(Message("orders", b"paid"), book)
 
-The message is stored, hidden, before `book` runs; its outcome is sent to the broker afterwards. Where that does not
-arrive, or the outcome is not known, the broker asks some producer of the group later, and `check` must say from what is
-in the sender's own database. Belongs to the thread of one event loop.
+The broker stores the message as a half message, invisible to consumers, before `book` runs; then the producer sends the
+outcome. If the outcome is unknown or does not arrive, the broker later asks any producer of the group, and `check` must
+answer from the sender's own database. Belongs to the thread of one event loop.
 """
 
 from __future__ import annotations
@@ -34,35 +34,35 @@ log = logging.getLogger("penstock.client")
 
 
 class TransactionState(IntEnum):
-    """How a transaction of the sender stands."""
+    """The state of a local transaction."""
 
     COMMIT = TRANSACTION_COMMIT
     ROLLBACK = TRANSACTION_ROLLBACK
     UNKNOWN = TRANSACTION_NONE
-    """The broker will ask."""
+    """Not known yet: the broker will check later."""
 
 
 LocalTransaction: TypeAlias = Callable[[Message], "Awaitable[TransactionState] | TransactionState"]
-"""Does the sender's own part, after the message is stored."""
+"""Runs the local transaction, after the message is stored."""
 TransactionCheck: TypeAlias = Callable[[ReceivedMessage], "Awaitable[TransactionState] | TransactionState"]
-"""Says how the transaction of a message stands."""
+"""Returns the state of a message's local transaction."""
 
 _UNANSWERED: Final = frozenset({TransactionState.UNKNOWN})
-"""A broker does not answer these."""
+"""States that a broker does not reply to."""
 
 
 @dataclass(frozen=True, slots=True)
 class TransactionResult:
-    """A hidden message, and what became of its transaction."""
+    """The half message, and the outcome of its transaction."""
 
     sent: SendResult
     state: TransactionState
     is_ended: bool
-    """Whether the broker has confirmed the outcome; if not, it will ask."""
+    """Whether the broker has confirmed the outcome; if not, it will check later."""
 
 
 class TransactionProducer(Producer):
-    """A producer that can also send in transactions."""
+    """A producer that also sends in transactions."""
 
     def __init__(
         self,
@@ -75,35 +75,35 @@ class TransactionProducer(Producer):
         """`check` is called on the loop's thread for transactions of any producer of the group."""
         super().__init__(group, namesrv, options=options)
         self._check = check
-        self._instance.handlers[RequestCode.CHECK_TRANSACTION_STATE] = self._checked
+        self._instance.handlers[RequestCode.CHECK_TRANSACTION_STATE] = self._handle_check
 
     async def start(self) -> Self:
-        """Tells all brokers that this producer is here: they may have transactions of its group to ask about."""
+        """Registers with all brokers, because each may have open transactions of the group to check."""
         await super().start()
-        self._instance.every(self._instance.config.route_refresh_s, self._meet_brokers)
+        self._instance.run_every(self._instance.config.route_refresh_s, self._register)
         try:
-            await self._meet_brokers()
+            await self._register()
         except PenstockError as error:
-            log.warning("no broker can ask this producer about transactions yet: %s", error)
+            log.warning("not registered for transaction checks yet: %s", error)
         return self
 
-    async def _meet_brokers(self) -> None:
-        await self._instance.routes.learn_brokers()
-        await self._instance.beat()
+    async def _register(self) -> None:
+        await self._instance.routes.load_brokers()
+        await self._instance.send_heartbeats()
 
     async def send_in_transaction(
         self, message: Message, local: LocalTransaction, *, timeout_s: float | None = None
     ) -> TransactionResult:
-        """Stores the message hidden, runs `local`, and has the message appear or vanish as it says.
+        """Stores a half message, runs `local`, and commits or rolls back the message by its result.
 
-        An error in `local` leaves the transaction open for the check, and is raised.
+        An exception of `local` is raised, and leaves the transaction open for a later check.
         """
         if message.delay_level > 0:
             raise BadMessage("a message in a transaction cannot have a delay")
         half = {TRAN_MSG: "true", PGROUP: self.group}
         outgoing = pack(message, self._packing, extra=half, sys_flag=TRANSACTION_PREPARED)
         (sent,) = await self._deliver(outgoing, None, timeout_s)
-        if not sent.ok:  # not as safe as it should be, so it must not count
+        if not sent.ok:  # not as durable as the broker promises
             return TransactionResult(sent, TransactionState.ROLLBACK, await self._end(sent, TransactionState.ROLLBACK))
         try:
             state = await _state_of(local(message))
@@ -117,12 +117,12 @@ class TransactionProducer(Producer):
         try:
             address = (await self._route(sent.queue.topic)).masters[sent.queue.broker_name]
             if state in _UNANSWERED:
-                await self._instance.tell(address, RequestCode.END_TRANSACTION, header)
+                await self._instance.request_oneway(address, RequestCode.END_TRANSACTION, header)
                 return False
-            await self._instance.ask(address, RequestCode.END_TRANSACTION, header)
+            await self._instance.request(address, RequestCode.END_TRANSACTION, header)
             return True
         except (PenstockError, KeyError) as error:
-            log.warning("the broker does not know yet that transaction %s ended: %s", sent.msg_id, error)
+            log.warning("the outcome of transaction %s is not at the broker yet: %s", sent.msg_id, error)
             return False
 
     def _header(
@@ -139,26 +139,26 @@ class TransactionProducer(Producer):
             topic=topic,
         )
 
-    async def _checked(self, connection: Connection, command: Command) -> None:
-        """A broker asks; the answer is a request of its own."""
-        asked = command.read(CheckTransaction)
+    async def _handle_check(self, connection: Connection, command: Command) -> None:
+        """Answers a broker's check, with a request: the protocol has no reply for it."""
+        check = command.read(CheckTransaction)
         message = ReceivedMessage(decode_record(command.body), "")
         try:
             state = await _state_of(self._check(message))
         except Exception:
-            log.warning("the check of %r failed; the broker will ask again", message, exc_info=True)
+            log.warning("the check of %r failed; the broker will check again", message, exc_info=True)
             state = TransactionState.UNKNOWN
         header = EndTransaction(
             producer_group=message.properties.get(PGROUP, self.group),
-            tran_state_table_offset=asked.tran_state_table_offset,
-            commit_log_offset=asked.commit_log_offset,
+            tran_state_table_offset=check.tran_state_table_offset,
+            commit_log_offset=check.commit_log_offset,
             commit_or_rollback=state.value,
-            msg_id=message.properties.get(UNIQ_KEY) or asked.msg_id or "",
+            msg_id=message.properties.get(UNIQ_KEY) or check.msg_id or "",
             from_transaction_check=True,
-            transaction_id=asked.transaction_id,
+            transaction_id=check.transaction_id,
             topic=message.topic,
         )
-        self._instance.tell_over(connection, RequestCode.END_TRANSACTION, header)
+        self._instance.request_oneway_over(connection, RequestCode.END_TRANSACTION, header)
 
 
 async def _state_of(result: Awaitable[TransactionState] | TransactionState) -> TransactionState:

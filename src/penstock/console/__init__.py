@@ -1,14 +1,14 @@
-"""The web console: a process of its own that asks name servers and brokers as any administrator's client does.
+"""The web console: a separate process that queries name servers and brokers like any admin client.
 
-    access          who may come in: the token, Host and Origin
-    cache, reading  what the cluster says, asked once for all who look
-    history         what it said before, for charts
-    finding, bodies messages and their bodies, in the forms that people read
-    changing        whatever changes something, each with the sentence that says what was done
-    jobs            verbs of `penstock` as child processes
-    api, metrics    for machines
-    pages/          for people, with NiceGUI
-    serving         all of it, put together and listening
+    server           puts everything together and listens
+    access           token, cookie, Host and Origin checks in front of everything
+    cluster_view     cached reads of the cluster; figures, replication and health are its values
+    history          samples for the charts
+    message_search   finds messages
+    commands         changes the cluster; each returns a sentence about what it did
+    jobs             `penstock` verbs as child processes
+    api, metrics     for programs
+    pages/           for people, with NiceGUI
 
-Everything belongs to the thread of one event loop. Nothing is kept on disk: what the console knows, it asks again.
+Everything belongs to the thread of one event loop. Nothing is stored on disk.
 """

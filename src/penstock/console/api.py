@@ -1,8 +1,6 @@
-"""What the API takes and tells, besides the values that the console has anyway: the shapes of its OpenAPI schema.
+"""The JSON API under /api: everything that the pages show and do, for programs. Its schema is at /api/openapi.json.
 
-The JSON API under /api: what the pages show and do, for programs; its schema is at /api/openapi.json.
-
-An error is `{"detail": "one sentence"}`. Changes are made at once: whoever calls has asked first.
+An error is `{"detail": "one sentence"}`. Changes take effect at once, without confirmation.
 """
 
 from __future__ import annotations
@@ -18,10 +16,10 @@ from penstock.client.message import ReceivedMessage
 from penstock.console.commands import MAX_QUEUES, CommandResult, QueueMove
 from penstock.console.console import Console
 from penstock.console.figures import BrokerFigures, GroupFigures, GroupRow, TopicFigures, TopicKind, TopicRow
-from penstock.console.health import Health, look
+from penstock.console.health import Health, check_health
 from penstock.console.history import Sample
 from penstock.console.jobs import Job, JobState
-from penstock.console.message_search import MOST, FoundMessage, all_described
+from penstock.console.message_search import MAX_RESULTS, FoundMessage, describe_all
 from penstock.console.replication import BrokerReplication
 from penstock.errors import (
     BadMessage,
@@ -36,24 +34,24 @@ from penstock.errors import (
 from penstock.protocol.codes import ResponseCode
 
 EXACT: Final = 2**53 - 1
-"""The largest number that every reader of JSON has exactly."""
+"""The largest integer that every JSON reader represents exactly."""
 _PRINTABLE: Final = r"^[^\x00-\x1f]*$"
 
 
 class Problem(BaseModel):
-    """What went wrong, in one sentence."""
+    """An error, in one sentence."""
 
     detail: str
 
 
 class RequestBody(BaseModel):
-    """What a request carries; a field that is not known is refused, not passed over."""
+    """The JSON body of a request. Unknown fields are rejected."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
 
 def _whole(value: object) -> object:
-    """JSON knows numbers only: 4.0 is as whole as 4."""
+    """JSON has only one number type: 4.0 is a valid integer."""
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
@@ -61,7 +59,7 @@ Whole = Annotated[int, BeforeValidator(_whole)]
 Name = Annotated[str, Path(min_length=1, max_length=255)]
 Topic = Annotated[str, Path(min_length=1, max_length=127, pattern=r"^[%|a-zA-Z0-9_-]+$")]
 Millis = Annotated[int, Query(ge=0, le=EXACT)]
-Most = Annotated[int, Query(ge=1, le=MOST)]
+Most = Annotated[int, Query(ge=1, le=MAX_RESULTS)]
 
 
 class TopicChange(RequestBody):
@@ -73,17 +71,19 @@ class TopicChange(RequestBody):
 class TestMessage(RequestBody):
     body: str = Field(max_length=1 << 20)
     tags: str = Field("", max_length=255, pattern=_PRINTABLE)
-    keys: str = Field("", max_length=255, pattern=_PRINTABLE, description="Several with spaces.")
+    keys: str = Field("", max_length=255, pattern=_PRINTABLE, description="Separated by spaces.")
 
 
 class Reset(RequestBody):
     topic: str = Field(min_length=1, max_length=255)
-    timestamp: Whole = Field(ge=-1, le=EXACT, description="Epoch milliseconds; -1 for what is still to come.")
+    timestamp: Whole = Field(ge=-1, le=EXACT, description="Epoch milliseconds; -1 for the end.")
 
 
 class Resend(RequestBody):
-    ids: list[str] = Field(min_length=1, max_length=MOST, description="Offset message ids of the dead letters.")
-    to_topic: bool = Field(False, description="To all groups of their first topic, not only to their own.")
+    ids: list[str] = Field(min_length=1, max_length=MAX_RESULTS, description="Offset message ids of the dead letters.")
+    to_topic: bool = Field(
+        False, description="To all groups of the original topic, not only to the group of the dead letters."
+    )
 
 
 class NewJob(RequestBody):
@@ -101,7 +101,7 @@ class GroupPage(BaseModel):
     groups: list[GroupRow]
 
 
-class JobTold(BaseModel):
+class JobStatus(BaseModel):
     number: int
     verb: str
     arguments: list[str]
@@ -113,7 +113,7 @@ class JobTold(BaseModel):
     said: list[str]
 
     @classmethod
-    def of(cls, job: Job) -> JobTold:
+    def of(cls, job: Job) -> JobStatus:
         return cls(
             number=job.number,
             verb=job.verb,
@@ -123,11 +123,11 @@ class JobTold(BaseModel):
             state=job.state,
             status=job.status,
             share=job.share,
-            said=list(job.said),
+            said=list(job.log),
         )
 
 
-class JobResult(JobTold):
+class JobResult(JobStatus):
     results: list[Any] = Field(default_factory=list)
 
 
@@ -142,7 +142,7 @@ _STATUS: Final[tuple[tuple[type[PenstockError], int], ...]] = (
     (NoAnswer, 503),
     (PenstockError, 500),
 )
-_NOT_THERE: Final = frozenset(
+_NOT_FOUND: Final = frozenset(
     {ResponseCode.TOPIC_NOT_EXIST, ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, ResponseCode.QUERY_NOT_FOUND}
 )
 
@@ -162,22 +162,20 @@ def add_api(app: FastAPI, console: Console) -> None:
     app.include_router(router)
 
     @app.exception_handler(PenstockError)
-    async def told(request: Request, error: PenstockError) -> JSONResponse:
+    async def problem(request: Request, error: PenstockError) -> JSONResponse:
         return JSONResponse({"detail": str(error)}, status_code=_status(error))
 
 
 async def _only_known(request: Request) -> None:
-    """A parameter that is not known is refused, not passed over: it may be one that was misspelt."""
+    """Rejects unknown query parameters, which may be misspelt."""
     known = {field.alias for field in request.scope["route"].dependant.query_params}
     for name in request.query_params:
         if name not in known:
-            raise BadRequest(
-                f"there is no parameter {name[:40]!r} here; there are {', '.join(sorted(known)) or 'none'}"
-            )
+            raise BadRequest(f"unknown parameter {name[:40]!r}; known parameters: {', '.join(sorted(known)) or 'none'}")
 
 
 def _status(error: PenstockError) -> int:
-    if isinstance(error, Refused) and error.code in _NOT_THERE:
+    if isinstance(error, Refused) and error.code in _NOT_FOUND:
         return 404
     return next(status for kind, status in _STATUS if isinstance(error, kind))
 
@@ -185,22 +183,22 @@ def _status(error: PenstockError) -> int:
 def _add_reading(router: APIRouter, console: Console) -> None:
     @router.get("/health", tags=["cluster"])
     async def health() -> Health:
-        """How everything is: recovering, serving, read-only, full or unreachable."""
-        return await look(console.view, console.parent)
+        """The worst state of all brokers: recovering, serving, read-only, full or unreachable."""
+        return await check_health(console.view, console.parent)
 
     @router.get("/brokers", tags=["cluster"])
     async def brokers() -> list[BrokerFigures]:
-        """How each broker runs."""
+        """The runtime figures of each broker."""
         return await console.view.brokers()
 
     @router.get("/replication", tags=["cluster"])
     async def replication() -> list[BrokerReplication]:
-        """Who follows whom, and how far behind; brokers of RocketMQ 4 do not tell."""
+        """Masters, slaves and replication lag; RocketMQ 4 brokers do not report it."""
         return await console.view.replication()
 
     @router.get("/history", tags=["cluster"])
     async def history(last: Annotated[int, Query(ge=1, le=900)] = 150) -> list[Sample]:
-        """Rates, latency and what is behind, every two seconds."""
+        """Rates, latency and backlog, sampled every two seconds."""
         return list(console.history.samples)[-last:]
 
 
@@ -212,34 +210,34 @@ def _add_topics(router: APIRouter, console: Console) -> None:
         first: Annotated[int, Query(ge=0, le=EXACT)] = 0,
         most: Annotated[int, Query(ge=1, le=_MAX_ROWS)] = 100,
     ) -> TopicPage:
-        """Topics by name, a page of them."""
-        found = [
+        """One page of topics, by name."""
+        rows = [
             row
             for row in await console.view.topics()
             if contains.lower() in row.name.lower() and kind in (None, row.kind)
         ]
-        return TopicPage(total=len(found), topics=found[first : first + most])
+        return TopicPage(total=len(rows), topics=rows[first : first + most])
 
     @router.get("/topics/{topic}", tags=["topics"])
     async def topic(topic: Name) -> TopicFigures:
-        """What each queue of a topic holds, and how fast it grows."""
+        """The queues of a topic, and its rate."""
         return await console.view.topic(topic)
 
     @router.put("/topics/{topic}", tags=["topics"])
     async def change_topic(topic: Topic, change: TopicChange) -> CommandResult:
-        """Makes a topic, or changes it."""
-        return await console.changes.create_topic(topic, queues=change.queues, perm=change.perm, order=change.order)
+        """Creates or changes a topic."""
+        return await console.commands.create_topic(topic, queues=change.queues, perm=change.perm, order=change.order)
 
     @router.delete("/topics/{topic}", tags=["topics"])
     async def delete_topic(topic: Topic) -> CommandResult:
         """Deletes a topic at all brokers."""
-        await console.view.topic(topic)  # one that is not there cannot be deleted
-        return await console.changes.delete_topic(topic)
+        await console.view.topic(topic)  # raises NoRoute if it does not exist
+        return await console.commands.delete_topic(topic)
 
     @router.post("/topics/{topic}/messages", tags=["topics"])
     async def send(topic: Topic, message: TestMessage) -> CommandResult:
         """Sends one message."""
-        return await console.changes.send_test(topic, message.body, tags=message.tags, keys=message.keys)
+        return await console.commands.send_test(topic, message.body, tags=message.tags, keys=message.keys)
 
 
 def _add_groups(router: APIRouter, console: Console) -> None:
@@ -249,7 +247,7 @@ def _add_groups(router: APIRouter, console: Console) -> None:
         first: Annotated[int, Query(ge=0, le=EXACT)] = 0,
         most: Annotated[int, Query(ge=1, le=_MAX_ROWS)] = 100,
     ) -> GroupPage:
-        """Consumer groups, the one with the most messages to consume first."""
+        """Consumer groups, largest lag first."""
         rows = [row for row in await console.view.groups() if contains.lower() in row.name.lower()]
         rows.sort(key=lambda row: (-row.lag, row.name))
         return GroupPage(total=len(rows), groups=rows[first : first + most])
@@ -257,20 +255,20 @@ def _add_groups(router: APIRouter, console: Console) -> None:
     @router.get("/groups/{group}", tags=["groups"])
     async def group(group: Name) -> GroupFigures:
         """One group: its queues, clients and subscriptions."""
-        await _known(console, group)
+        await _check_group(console, group)
         return await console.view.group(group)
 
     @router.post("/groups/{group}/reset/preview", tags=["groups"])
     async def preview(group: Name, reset: Reset) -> list[QueueMove]:
-        """What a reset would do. Changes nothing."""
-        await _known(console, group)
-        return await console.changes.preview_reset(group, reset.topic, reset.timestamp)
+        """The effect of a reset. Changes nothing."""
+        await _check_group(console, group)
+        return await console.commands.preview_reset(group, reset.topic, reset.timestamp)
 
     @router.post("/groups/{group}/reset", tags=["groups"])
     async def reset(group: Name, reset: Reset) -> CommandResult:
-        """Has a group go on from a time, forwards or backwards."""
-        await _known(console, group)
-        return await console.changes.reset(group, reset.topic, reset.timestamp)
+        """Resets a group's offsets to a time, forwards or backwards."""
+        await _check_group(console, group)
+        return await console.commands.reset(group, reset.topic, reset.timestamp)
 
 
 def _add_messages(router: APIRouter, console: Console) -> None:
@@ -282,23 +280,23 @@ def _add_messages(router: APIRouter, console: Console) -> None:
         end: Millis = EXACT,
         most: Most = 64,
     ) -> list[FoundMessage]:
-        """Messages with a key, the newest of them, oldest first. Bodies are base64."""
-        return all_described(await console.finder.by_key(topic, key, begin, end, most))
+        """The newest messages with a key, oldest first. Bodies are base64."""
+        return describe_all(await console.search.by_key(topic, key, begin, end, most))
 
     @router.get("/messages/by-id", tags=["messages"])
     async def by_id(
         msg_id: Annotated[str, Query(alias="id", min_length=1, max_length=64)],
         topic: Annotated[str, Query(max_length=255)] = "",
     ) -> list[FoundMessage]:
-        """Messages with a broker's id, or, with a topic, a producer's."""
-        return all_described(await console.finder.by_id(msg_id, topic or None))
+        """Messages with a broker's id or, given the topic, a producer's."""
+        return describe_all(await console.search.by_id(msg_id, topic or None))
 
     @router.get("/messages/by-time", tags=["messages"])
     async def by_time(
         topic: Annotated[str, Query(min_length=1, max_length=255)], begin: Millis, end: Millis, most: Most = 64
     ) -> list[FoundMessage]:
-        """The first messages that were stored between two times."""
-        return all_described(await console.finder.by_time(topic, begin, end, most))
+        """The first messages stored between two times."""
+        return describe_all(await console.search.by_time(topic, begin, end, most))
 
     @router.get("/messages/by-offset", tags=["messages"])
     async def by_offset(
@@ -308,68 +306,68 @@ def _add_messages(router: APIRouter, console: Console) -> None:
         offset: Annotated[int, Query(ge=0, le=EXACT)],
         most: Most = 32,
     ) -> list[FoundMessage]:
-        """Messages of one queue from an offset on."""
-        return all_described(await console.finder.by_offset(topic, broker, queue_id, offset, most))
+        """Messages of one queue, from an offset."""
+        return describe_all(await console.search.by_offset(topic, broker, queue_id, offset, most))
 
     @router.get("/dead-letters", tags=["dead letters"])
     async def dead_letter_groups() -> dict[str, int]:
-        """How many dead letters each group has."""
-        return await console.finder.dead_letter_groups()
+        """The number of dead letters of each group."""
+        return await console.search.dead_letter_groups()
 
     @router.get("/dead-letters/{group}", tags=["dead letters"])
     async def dead_letters(group: Name, most: Most = 64) -> list[FoundMessage]:
         """A group's dead letters, newest first."""
-        return all_described(await console.finder.dead_letters(group, most))
+        return describe_all(await console.search.dead_letters(group, most))
 
     @router.post("/dead-letters/{group}/resend", tags=["dead letters"])
     async def resend(group: Name, resend: Resend) -> CommandResult:
-        """Sends dead letters again."""
+        """Resends dead letters."""
         letters: list[ReceivedMessage] = []
-        for each in resend.ids:
-            found = await console.finder.by_id(each)
-            if not found:
-                raise NoRoute(f"there is no message {each[:64]}; look for it by its key, or check its id")
-            letters += found
-        return await console.changes.resend(letters, to_topic=resend.to_topic)
+        for msg_id in resend.ids:
+            messages = await console.search.by_id(msg_id)
+            if not messages:
+                raise NoRoute(f"no message with id {msg_id[:64]}; check the id, or search by key")
+            letters += messages
+        return await console.commands.resend(letters, to_topic=resend.to_topic)
 
 
 def _add_store(router: APIRouter, console: Console) -> None:
     @router.get("/store", tags=["store"])
     async def store() -> dict[str, Any]:
-        """What is in the store on this machine, as `penstock store info` says it."""
+        """The store on this machine: the output of `penstock store info`."""
         return await console.store_info()
 
     @router.get("/jobs", tags=["jobs"])
-    async def jobs() -> list[JobTold]:
-        """The jobs that were started here."""
-        return [JobTold.of(job) for job in console.jobs.all.values()]
+    async def jobs() -> list[JobStatus]:
+        """The jobs started by this console."""
+        return [JobStatus.of(job) for job in console.jobs.all.values()]
 
     @router.post("/jobs", tags=["jobs"], status_code=201)
-    async def start(new: NewJob) -> JobTold:
-        """Starts a job of the pipeline on Spark: usage, verify, search, export or rebuild."""
-        return JobTold.of(console.start_job(new.verb, new.fields))
+    async def start(new: NewJob) -> JobStatus:
+        """Starts a Spark job: usage, verify, search, export or rebuild."""
+        return JobStatus.of(console.start_job(new.verb, new.fields))
 
     @router.get("/jobs/{number}", tags=["jobs"])
     async def job(number: Annotated[int, Path(ge=1, le=EXACT)]) -> JobResult:
-        """How far a job is, and what came out."""
-        found = _job(console, number)
-        return JobResult(**JobTold.of(found).model_dump(), results=found.results)
+        """A job's progress and results."""
+        job = _job(console, number)
+        return JobResult(**JobStatus.of(job).model_dump(), results=job.results)
 
     @router.delete("/jobs/{number}", tags=["jobs"])
-    async def cancel(number: Annotated[int, Path(ge=1, le=EXACT)]) -> JobTold:
-        """Ends a job that runs."""
-        found = _job(console, number)
-        await console.jobs.cancel(found)
-        return JobTold.of(found)
+    async def cancel(number: Annotated[int, Path(ge=1, le=EXACT)]) -> JobStatus:
+        """Cancels a running job."""
+        job = _job(console, number)
+        await console.jobs.cancel(job)
+        return JobStatus.of(job)
 
 
 def _job(console: Console, number: int) -> Job:
-    found = console.jobs.all.get(number)
-    if found is None:
-        raise NoRoute(f"there is no job {number}; see those there are at /api/jobs")
-    return found
+    job = console.jobs.all.get(number)
+    if job is None:
+        raise NoRoute(f"no job {number}; /api/jobs lists all jobs")
+    return job
 
 
-async def _known(console: Console, group: str) -> None:
+async def _check_group(console: Console, group: str) -> None:
     if group not in await console.view.progress():
-        raise NoRoute(f"there is no consumer group {group!r}; see those there are at /api/groups")
+        raise NoRoute(f"no consumer group {group!r}; /api/groups lists all groups")

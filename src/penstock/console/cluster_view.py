@@ -1,14 +1,8 @@
-"""Answers that are kept for a moment, so that many who look cost as much as one.
+"""A cached, read-only view of a cluster, queried through the admin client.
 
-What is being asked already is not asked again: who comes meanwhile waits for the same answer. Errors are kept as
-briefly as answers are. Belongs to the loop's thread; nothing is refreshed unless somebody asks.
-
-
-What a cluster says, asked of its name servers and brokers as an administrator's client does.
-
-All pages and the API read through this. Whatever is asked is kept for a moment (`Cache`), so that ten people who look
-cost the cluster as much as one. What would be thousands of requests is asked for a page of rows at a time. An error of
-one broker is a row that says so; an error of the name servers is raised, as one of the client's.
+All pages and the API read through it. Answers are cached for a moment, so that ten viewers cost the cluster as much as
+one. Data that would take thousands of requests is fetched one page of rows at a time. An error of one broker becomes a
+row that shows it; an error of the name servers is raised. Belongs to the loop's thread.
 """
 
 from __future__ import annotations
@@ -42,53 +36,56 @@ from penstock.protocol.bodies.routes import ClusterInfo
 from penstock.protocol.versions import version_name
 
 T = TypeVar("T")
-_MOST: Final = 4096
+_MAX_ENTRIES: Final = 4096
 
 
 class Cache:
-    """By key: the answer, and until when it holds."""
+    """Answers kept for a moment, so that many viewers cost as much as one.
+
+    Concurrent callers share one request. Errors are kept as long as answers. Nothing is refreshed unless requested.
+    """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._kept: dict[Hashable, tuple[float, asyncio.Future[Any]]] = {}
+        self._entries: dict[Hashable, tuple[float, asyncio.Future[Any]]] = {}
 
-    async def get(self, key: Hashable, ask: Callable[[], Awaitable[T]], seconds: float = 1.0) -> T:
-        """What `ask` answers, or answered within the last `seconds`."""
+    async def get(self, key: Hashable, fetch: Callable[[], Awaitable[T]], seconds: float = 1.0) -> T:
+        """The result of `fetch`, or its result of the last `seconds`."""
         now = self._clock()
-        kept = self._kept.get(key)
-        if kept is None or (kept[1].done() and kept[0] <= now):
-            if len(self._kept) >= _MOST:
-                self._forget_old(now)
-            task: asyncio.Future[T] = asyncio.ensure_future(ask())
+        entry = self._entries.get(key)
+        if entry is None or (entry[1].done() and entry[0] <= now):
+            if len(self._entries) >= _MAX_ENTRIES:
+                self._evict(now)
+            task: asyncio.Future[T] = asyncio.ensure_future(fetch())
             task.add_done_callback(lambda done: self._done(key, done, seconds))
-            kept = self._kept[key] = (now, task)
-        answer: T = await asyncio.shield(kept[1])
+            entry = self._entries[key] = (now, task)
+        answer: T = await asyncio.shield(entry[1])
         return answer
 
-    def forget(self) -> None:
-        """After a change: whoever looks next sees it."""
-        self._kept = {key: kept for key, kept in self._kept.items() if not kept[1].done()}
+    def clear(self) -> None:
+        """Call after a change, so that the next reader sees it."""
+        self._entries = {key: entry for key, entry in self._entries.items() if not entry[1].done()}
 
     def _done(self, key: Hashable, done: asyncio.Future[Any], seconds: float) -> None:
         if not done.cancelled():
-            done.exception()  # it is told to whoever waits; nobody may be left who does
-        kept = self._kept.get(key)
-        if kept is not None and kept[1] is done:
-            self._kept[key] = (self._clock() + seconds, done)
+            done.exception()  # marks it as retrieved: all callers may have been cancelled
+        entry = self._entries.get(key)
+        if entry is not None and entry[1] is done:
+            self._entries[key] = (self._clock() + seconds, done)
 
-    def _forget_old(self, now: float) -> None:
-        self._kept = {key: kept for key, kept in self._kept.items() if not kept[1].done() or kept[0] > now}
+    def _evict(self, now: float) -> None:
+        self._entries = {key: entry for key, entry in self._entries.items() if not entry[1].done() or entry[0] > now}
 
 
-_MOMENT_S: Final = 1.0
+_SHORT_S: Final = 1.0
 _TABLE_S: Final = 4.0
-"""For tables of everything, which cost more, and change more slowly."""
-_AT_ONCE: Final = 16
-"""Requests under way at the same time, so that a broker's other clients get their turn."""
+"""For whole tables, which cost more and change more slowly."""
+_MAX_CONCURRENT: Final = 16
+"""Concurrent requests, so that the brokers' other clients are not delayed."""
 
 
 class ClusterView:
-    """One cluster. Belongs to the loop's thread."""
+    """A cached, read-only view of one cluster."""
 
     def __init__(self, admin: Admin, cache: Cache | None = None) -> None:
         self.admin = admin
@@ -100,40 +97,41 @@ class ClusterView:
         return await self.cache.get("info", self.admin.cluster.info)
 
     async def brokers(self) -> list[BrokerFigures]:
-        """How all brokers run, slaves too. Raises what the name servers raise."""
-        return await self.cache.get("brokers", self._brokers, _MOMENT_S)
+        """The figures of all brokers, including slaves. Raises the errors of the name servers."""
+        return await self.cache.get("brokers", self._brokers, _SHORT_S)
 
     async def _brokers(self) -> list[BrokerFigures]:
         info = await self.info()
-        places = [
+        brokers = [
             (name, data.cluster, address, broker_id)
             for name, data in sorted(info.broker_addr_table.items())
             for broker_id, address in sorted(data.broker_addrs.items())
         ]
-        return await together(self._broker(*place) for place in places)
+        return await gather_limited(self._broker(*broker) for broker in brokers)
 
     async def _broker(self, name: str, cluster: str, address: str, broker_id: int) -> BrokerFigures:
         try:
-            told = await self.admin.cluster.runtime_info(address)
+            runtime_info = await self.admin.cluster.runtime_info(address)
         except PenstockError as error:
-            why = str(error)
             return BrokerFigures(
                 name=name,
                 cluster=cluster,
                 address=address,
                 broker_id=broker_id,
                 state=BrokerAvailability.UNREACHABLE,
-                why=why,
+                why=str(error),
             )
-        return BrokerFigures.of(name, cluster, address, broker_id, told)
+        return BrokerFigures.of(name, cluster, address, broker_id, runtime_info)
 
     async def replication(self) -> list[BrokerReplication]:
-        """Who follows whom; brokers that do not tell are left out."""
-        return await self.cache.get("replication", self._replication, _MOMENT_S)
+        """Masters, slaves and replication lag; brokers that do not report it are left out."""
+        return await self.cache.get("replication", self._replication, _SHORT_S)
 
     async def _replication(self) -> list[BrokerReplication]:
-        found = await together(replication.ask(self.admin, broker) for broker in await self.brokers())
-        return [each for each in found if each is not None]
+        answers = await gather_limited(
+            replication.fetch_replication(self.admin, broker) for broker in await self.brokers()
+        )
+        return [each for each in answers if each is not None]
 
     # -- topics ----------------------------------------------------------------------------------------------
 
@@ -144,33 +142,33 @@ class ClusterView:
     async def _topics(self) -> list[TopicRow]:
         info, masters = await self.info(), await self._masters()
         own = frozenset(info.cluster_addr_table) | frozenset(info.broker_addr_table)
-        found: dict[str, dict[str, TopicConfig]] = {}
-        tables = await together(self.admin.topics.configs(address) for address in masters.values())
+        configs: dict[str, dict[str, TopicConfig]] = {}
+        tables = await gather_limited(self.admin.topics.configs(address) for address in masters.values())
         for broker, table in zip(masters, tables, strict=True):
             for name, config in table.items():
-                found.setdefault(name, {})[broker] = config
-        return [_topic_row(name, configs, own) for name, configs in sorted(found.items())]
+                configs.setdefault(name, {})[broker] = config
+        return [_topic_row(name, by_broker, own) for name, by_broker in sorted(configs.items())]
 
     async def _masters(self) -> dict[str, str]:
-        """The masters' addresses by broker name. Raises NoRoute if there is none."""
+        """The masters' addresses by broker name. Raises NoRoute if there are none."""
         return await self.cache.get("masters", self.admin.cluster.masters)
 
     async def _brokers_of(self, topic: str) -> list[str] | None:
-        """The addresses of the masters that have a topic; None if it may be too new to be known here."""
-        places = await self.cache.get("places", self._places, _TABLE_S)
-        return places.get(topic)
+        """The addresses of the masters that have a topic; None if the cache may be older than the topic."""
+        by_topic = await self.cache.get("brokers by topic", self._brokers_by_topic, _TABLE_S)
+        return by_topic.get(topic)
 
-    async def _places(self) -> dict[str, list[str]]:
+    async def _brokers_by_topic(self) -> dict[str, list[str]]:
         masters = await self._masters()
         return {row.name: [masters[each] for each in row.brokers if each in masters] for row in await self.topics()}
 
     async def topic(self, name: str) -> TopicFigures:
-        """How one topic stands. Raises NoRoute if there is none."""
-        return await self.cache.get(("topic", name), lambda: self._topic(name), _MOMENT_S)
+        """The figures of one topic. Raises NoRoute if it does not exist."""
+        return await self.cache.get(("topic", name), lambda: self._topic(name), _SHORT_S)
 
     async def topic_page(self, names: Iterable[str]) -> list[TopicFigures | None]:
-        """How some topics stand; None for one that cannot be asked about."""
-        return await together(self._or_none(self.topic(name)) for name in names)
+        """The figures of some topics; None for one that cannot be queried."""
+        return await gather_limited(self._or_none(self.topic(name)) for name in names)
 
     async def _topic(self, name: str) -> TopicFigures:
         queues, (rate, size) = await asyncio.gather(self._queues(name), self._rate_and_size(name))
@@ -184,10 +182,10 @@ class ClusterView:
         )
 
     async def queues(self, names: Iterable[str]) -> dict[str, list[QueueRow]]:
-        """What the queues of topics hold, by topic; those that cannot be asked about are left out."""
+        """The queues of topics, by topic; topics that cannot be queried are left out."""
         names = list(names)
-        found = await together(self._or_none(self._queues(name)) for name in names)
-        return {name: queues for name, queues in zip(names, found, strict=True) if queues is not None}
+        answers = await gather_limited(self._or_none(self._queues(name)) for name in names)
+        return {name: queues for name, queues in zip(names, answers, strict=True) if queues is not None}
 
     async def _queues(self, name: str) -> list[QueueRow]:
         stats = await self.admin.topics.stats(name, await self._brokers_of(name))
@@ -203,13 +201,13 @@ class ClusterView:
         ]
 
     async def _rate_and_size(self, name: str) -> tuple[float, float | None]:
-        """Messages that come in a second, and the average size of one; None if none came since the start."""
+        """Incoming messages per second, and their average size; None if none came since the broker's start."""
         rate, messages, size = 0.0, 0, 0
         for address in (await self._masters()).values():
             try:
                 nums = await self.admin.cluster.broker_stats(address, "TOPIC_PUT_NUMS", name)
                 sizes = await self.admin.cluster.broker_stats(address, "TOPIC_PUT_SIZE", name)
-            except Refused:  # nothing came in since its start
+            except Refused:  # no message since its start
                 continue
             rate += nums.stats_minute.tps
             messages += nums.stats_day.sum
@@ -222,14 +220,14 @@ class ClusterView:
     # -- groups ----------------------------------------------------------------------------------------------
 
     async def progress(self) -> dict[str, GroupProgress]:
-        """How far all groups are, by name; those of brokers and tools are left out."""
+        """The progress of all groups, by name, without system groups."""
         return await self.cache.get("progress", self._progress, _TABLE_S)
 
     async def _progress(self) -> dict[str, GroupProgress]:
-        found = await self.admin.groups.all_progress()
+        progress = await self.admin.groups.all_progress()
         for name in await self.admin.groups.configs():
-            found.setdefault(name, GroupProgress(name, 0.0, []))
-        return {name: found[name] for name in sorted(found) if not is_system_group(name)}
+            progress.setdefault(name, GroupProgress(name, 0.0, []))
+        return {name: progress[name] for name in sorted(progress) if not is_system_group(name)}
 
     async def groups(self) -> list[GroupRow]:
         """All groups, by name."""
@@ -237,8 +235,8 @@ class ClusterView:
         return [_group_row(progress, now) for progress in (await self.progress()).values()]
 
     async def group(self, name: str) -> GroupFigures:
-        """One group, with its clients where it has any."""
-        return await self.cache.get(("group", name), lambda: self._group(name), _MOMENT_S)
+        """One group, with its connected clients."""
+        return await self.cache.get(("group", name), lambda: self._group(name), _SHORT_S)
 
     async def _group(self, name: str) -> GroupFigures:
         progress = await self.admin.groups.progress(name)
@@ -246,12 +244,12 @@ class ClusterView:
         subscriptions: dict[str, str] = {}
         model = ""
         try:
-            found = await self.admin.groups.connections(name)
-        except Refused:  # nobody is connected
+            connections = await self.admin.groups.connections(name)
+        except Refused:  # no client is connected
             pass
         else:
-            model = found.message_model.value
-            subscriptions = {topic: each.sub_string for topic, each in sorted(found.subscription_table.items())}
+            model = connections.message_model.value
+            subscriptions = {topic: each.sub_string for topic, each in sorted(connections.subscription_table.items())}
             clients = [
                 ClientRow(
                     client_id=each.client_id,
@@ -259,7 +257,7 @@ class ClusterView:
                     language=each.language,
                     version=version_name(each.version),
                 )
-                for each in sorted(found.connection_set, key=lambda each: each.client_id)
+                for each in sorted(connections.connection_set, key=lambda each: each.client_id)
             ]
         queues = [
             GroupQueue(
@@ -283,22 +281,22 @@ class ClusterView:
             model=model,
         )
 
-    async def _or_none(self, asked: Awaitable[T]) -> T | None:
+    async def _or_none(self, query: Awaitable[T]) -> T | None:
         try:
-            return await asked
+            return await query
         except PenstockError:
             return None
 
 
-async def together(asked: Iterable[Awaitable[T]]) -> list[T]:
-    """All answers in order, a few asked for at a time."""
-    places = asyncio.Semaphore(_AT_ONCE)
+async def gather_limited(queries: Iterable[Awaitable[T]]) -> list[T]:
+    """All answers in order, with a limit of concurrent requests."""
+    slots = asyncio.Semaphore(_MAX_CONCURRENT)
 
     async def one(each: Awaitable[T]) -> T:
-        async with places:
+        async with slots:
             return await each
 
-    return await asyncio.gather(*(one(each) for each in asked))
+    return await asyncio.gather(*(one(each) for each in queries))
 
 
 def _topic_row(name: str, configs: dict[str, TopicConfig], own: frozenset[str]) -> TopicRow:

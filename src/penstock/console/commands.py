@@ -1,7 +1,7 @@
-"""Whatever changes something in the cluster, and the sentence that says what was done.
+"""Changes to the cluster, each with a sentence about what it did.
 
-Who calls has asked first. Each change is logged as well, and clears what was kept of the cluster, so that whoever looks
-next sees it. Nothing is tried twice: an error says what is left undone.
+Callers have asked for confirmation. Each change is logged and clears the cache, so that the next reader sees it.
+Nothing is retried: an error says what is left undone. Belongs to the loop's thread.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Final
 from penstock.client.config import ClientConfig
 from penstock.client.message import Message, ReceivedMessage
 from penstock.client.producer import Producer
-from penstock.console.cluster_view import ClusterView, together
+from penstock.console.cluster_view import ClusterView, gather_limited
 from penstock.console.figures import TopicKind
 from penstock.console.message_search import body_of
 from penstock.errors import BadMessage, BadRequest, PenstockError, Refused
@@ -35,38 +35,38 @@ log = logging.getLogger("penstock.console")
 
 GROUP: Final = "penstock-console"
 MAX_QUEUES: Final = 1024
-_NOT_AGAIN: Final = frozenset(
+_DROPPED: Final = frozenset(
     {DELAY, MAX_RECONSUME_TIMES, RECONSUME_TIME, UNIQ_KEY, WAIT, "MIN_OFFSET", "MAX_OFFSET", "REAL_TOPIC", "REAL_QID",
      "CONSUME_START_TIME", "INSTANCE_ID", "CLUSTER", "TRACE_ON", "MSG_REGION", "1ST_POP_TIME", "POP_CK"}
 )  # fmt: skip
-"""Properties that tell how a message travelled, and would be wrong of the one that is sent again."""
+"""Properties about a message's delivery so far, which would be wrong for the resent one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueMove:
-    """Where a reset takes a group in one queue."""
+    """The effect of a reset in one queue."""
 
     topic: str
     broker: str
     queue_id: int
     current: int | None
-    """The offset that it consumes next; None if it has none there yet."""
+    """The group's offset; None if it has none."""
     target: int
     repeated: int
-    """Messages that it will get again."""
+    """Messages that will be delivered again."""
     skipped: int
-    """Messages that it will not get any more."""
+    """Messages that will not be delivered."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommandResult:
-    """What was done."""
+    """A sentence about what was done."""
 
     did: str
 
 
-class Changes:
-    """Changes one cluster; `close` when done. Belongs to the loop's thread."""
+class ClusterCommands:
+    """Changes one cluster; call `close` when done."""
 
     def __init__(self, view: ClusterView, config: ClientConfig) -> None:
         self._view = view
@@ -80,43 +80,45 @@ class Changes:
     # -- topics ----------------------------------------------------------------------------------------------
 
     async def create_topic(self, topic: str, *, queues: int, perm: int, order: bool = False) -> CommandResult:
-        """Makes a topic, or changes the one of that name, at all brokers."""
+        """Creates or changes a topic at all brokers."""
         self._check_topic(topic)
         if not 1 <= queues <= MAX_QUEUES:
-            raise BadRequest(f"a topic has 1 to {MAX_QUEUES} queues, not {queues}")
+            raise BadRequest(f"a topic can have 1 to {MAX_QUEUES} queues, not {queues}")
         if perm not in (2, 4, 6):
-            raise BadRequest(f"perm is 2 (write), 4 (read) or 6 (both), not {perm}")
-        there = any(row.name == topic for row in await self._view.topics())
-        where = await self._view.admin.topics.create(topic, queues=queues, perm=perm, order=order)
-        words = {2: "to be written only", 4: "to be read only", 6: "to be read and written"}[perm]
-        did = "changed" if there else "made"
-        return self._did(f"topic {topic} was {did} at {_count(where, 'broker')}: {queues} queues each, {words}")
+            raise BadRequest(f"perm must be 2 (write), 4 (read) or 6 (both), not {perm}")
+        exists = any(row.name == topic for row in await self._view.topics())
+        brokers = await self._view.admin.topics.create(topic, queues=queues, perm=perm, order=order)
+        permission = {2: "write only", 4: "read only", 6: "read and write"}[perm]
+        verb = "changed" if exists else "created"
+        return self._result(f"{verb} topic {topic} at {_count(brokers, 'broker')}: {queues} queues each, {permission}")
 
     async def delete_topic(self, topic: str) -> CommandResult:
         self._check_topic(topic)
-        where = await self._view.admin.topics.delete(topic)
-        return self._did(f"topic {topic} was deleted at {_count(where, 'broker')}; its messages go with their files")
+        brokers = await self._view.admin.topics.delete(topic)
+        return self._result(
+            f"deleted topic {topic} at {_count(brokers, 'broker')}; its messages stay on disk until their files expire"
+        )
 
     async def send_test(self, topic: str, body: str, *, tags: str = "", keys: str = "") -> CommandResult:
-        """Sends one message that a person typed."""
+        """Sends one message with a text body."""
         self._check_topic(topic)
         if not any(row.name == topic for row in await self._view.topics()):
-            raise BadRequest(f"there is no topic {topic!r}; make it first")
+            raise BadRequest(f"no topic {topic!r}; create it first")
         message = Message(topic, body.encode("utf-8", "surrogatepass"), tags=tags, keys=keys)
         result = await (await self._sender()).send(message)
-        place = f"queue {result.queue.queue_id} of {result.queue.broker_name} at offset {result.queue_offset}"
-        return self._did(f"message {result.msg_id} was sent to {topic}, {place}")
+        position = f"queue {result.queue.queue_id} of {result.queue.broker_name} at offset {result.queue_offset}"
+        return self._result(f"sent message {result.msg_id} to {topic}, {position}")
 
     @staticmethod
     def _check_topic(topic: str) -> None:
         check_topic(topic)
         if TopicKind.of(topic) is TopicKind.SYSTEM:
-            raise BadMessage(f"topic {topic} belongs to the brokers and is left alone")
+            raise BadMessage(f"topic {topic} is a system topic and cannot be changed")
 
     # -- groups ----------------------------------------------------------------------------------------------
 
     async def preview_reset(self, group: str, topic: str, timestamp: int) -> list[QueueMove]:
-        """What a reset to a time (epoch milliseconds, −1: to the end) would do. Changes nothing."""
+        """The effect of a reset to a time (epoch milliseconds; −1: the end). Changes nothing."""
         offsets = self._view.admin.offsets
 
         async def of_queue(queue: MessageQueue) -> QueueMove:
@@ -134,62 +136,62 @@ class Changes:
                 skipped=max(0, target - at),
             )
 
-        return await together(of_queue(queue) for queue in await offsets.queues(topic))
+        return await gather_limited(of_queue(queue) for queue in await offsets.queues(topic))
 
     async def reset(self, group: str, topic: str, timestamp: int) -> CommandResult:
-        """Has a group go on from a time, forwards or backwards."""
+        """Resets a group's offsets to a time, forwards or backwards."""
         if group not in await self._view.progress():
-            raise BadRequest(f"there is no consumer group {group!r}")
+            raise BadRequest(f"no consumer group {group!r}")
         moves = await self.preview_reset(group, topic, timestamp)
-        where = await self._view.admin.offsets.reset(group, topic, timestamp)
-        again, lost = sum(each.repeated for each in moves), sum(each.skipped for each in moves)
-        return self._did(
-            f"group {group} goes on in {_count(where, 'queue')} of {topic}: {again} messages come again, "
-            f"{lost} are skipped"
+        queues = await self._view.admin.offsets.reset(group, topic, timestamp)
+        repeated, skipped = sum(each.repeated for each in moves), sum(each.skipped for each in moves)
+        return self._result(
+            f"reset offsets of group {group} in {_count(queues, 'queue')} of {topic}: {repeated} messages will be "
+            f"delivered again, {skipped} skipped"
         )
 
     # -- dead letters ----------------------------------------------------------------------------------------
 
     async def resend(self, messages: Sequence[ReceivedMessage], *, to_topic: bool = False) -> CommandResult:
-        """Sends dead letters again: to their group only, or with `to_topic` to all groups of their first topic."""
+        """Resends dead letters to their group only or, with `to_topic`, to all groups of the original topic."""
         for sent, message in enumerate(messages):
             try:
-                await (await self._sender()).send(_again(message, to_topic=to_topic))
+                await (await self._sender()).send(_resendable(message, to_topic=to_topic))
             except PenstockError as error:
-                self._view.cache.forget()
-                raise Refused(f"{sent} of {len(messages)} were sent again, then: {error}", code=1) from error
+                self._view.cache.clear()
+                raise Refused(f"resent {sent} of {len(messages)}, then failed: {error}", code=1) from error
         groups = sorted({message.record.topic.removeprefix(DLQ_PREFIX) for message in messages})
-        whom = "their first topic" if to_topic else f"group {', '.join(groups)}"
-        return self._did(f"{_count(messages, 'dead letter')} went to {whom} again; they also stay where they are")
+        target = "the original topic" if to_topic else f"group {', '.join(groups)}"
+        return self._result(f"resent {_count(messages, 'dead letter')} to {target}; the originals stay in place")
 
     async def _sender(self) -> Producer:
         if self._producer is None:
             self._producer = await Producer(GROUP, self._config).start()
         return self._producer
 
-    def _did(self, what: str) -> CommandResult:
-        self._view.cache.forget()
-        log.info("%s", what)
-        return CommandResult(did=what[0].upper() + what[1:] + ".")
+    def _result(self, sentence: str) -> CommandResult:
+        self._view.cache.clear()
+        log.info("%s", sentence)
+        return CommandResult(did=sentence[0].upper() + sentence[1:] + ".")
 
 
-def _again(letter: ReceivedMessage, *, to_topic: bool) -> Message:
-    """A dead letter as a message to be sent."""
+def _resendable(letter: ReceivedMessage, *, to_topic: bool) -> Message:
+    """A dead letter as a new message."""
     topic = letter.record.topic
     if not topic.startswith(DLQ_PREFIX):
-        raise BadRequest(f"message {letter.msg_id} of {topic} is no dead letter")
-    first = letter.properties.get(RETRY_TOPIC, "")
-    if not first:
-        raise BadRequest(f"dead letter {letter.msg_id} does not say which topic it was first sent to")
-    properties = {name: value for name, value in letter.properties.items() if name not in _NOT_AGAIN}
+        raise BadRequest(f"message {letter.msg_id} of {topic} is not a dead letter")
+    original = letter.properties.get(RETRY_TOPIC, "")
+    if not original:
+        raise BadRequest(f"dead letter {letter.msg_id} does not name its original topic")
+    properties = {name: value for name, value in letter.properties.items() if name not in _DROPPED}
     if to_topic:
         properties.pop(RETRY_TOPIC)
     body, note = body_of(letter)
     if note:
-        raise BadRequest(f"dead letter {letter.msg_id} cannot be unpacked: {note}")
-    target = first if to_topic else f"{RETRY_PREFIX}{topic.removeprefix(DLQ_PREFIX)}"
+        raise BadRequest(f"dead letter {letter.msg_id} cannot be decompressed: {note}")
+    target = original if to_topic else f"{RETRY_PREFIX}{topic.removeprefix(DLQ_PREFIX)}"
     return Message(target, body, properties=properties, flag=letter.record.flag)
 
 
-def _count(what: Sequence[object] | dict[MessageQueue, int], noun: str) -> str:
-    return f"{len(what)} {noun}" + ("" if len(what) == 1 else "s")
+def _count(items: Sequence[object] | dict[MessageQueue, int], noun: str) -> str:
+    return f"{len(items)} {noun}" + ("" if len(items) == 1 else "s")

@@ -1,4 +1,4 @@
-"""What the pages and the API are made from: one cluster, and everything that looks at it or changes it."""
+"""The console's parts, put together: one cluster, and everything that reads or changes it."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any
 from penstock.client.admin import Admin
 from penstock.client.config import ClientConfig
 from penstock.console.cluster_view import ClusterView
-from penstock.console.commands import Changes
+from penstock.console.commands import ClusterCommands
 from penstock.console.health import Parent
 from penstock.console.history import History
-from penstock.console.jobs import EXPORT_FOLDER, FORMS, Job, Jobs, arguments_of, staging_folder
-from penstock.console.message_search import Finder
+from penstock.console.jobs import EXPORT_FOLDER, FORMS, Job, Jobs, arguments_of, folder_of
+from penstock.console.message_search import MessageSearch
 from penstock.errors import BadRequest
 
 _STORE_S = 5.0
@@ -21,54 +21,54 @@ _STORE_S = 5.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsoleOptions:
-    """How the console was started."""
+    """The options that the console was started with."""
 
     config: ClientConfig
     store: Path | None = None
-    """A store on this machine, to look into and to run jobs on."""
+    """A store on this machine, for the Store page and for jobs."""
     broker_conf: Path | None = None
     exports: Path | None = None
-    """The folder in which exports have theirs."""
+    """The parent folder of all exports."""
     spark: tuple[str, ...] = ()
-    """Options of the pipeline's jobs: --master, --conf."""
+    """Spark options of jobs: --master, --conf."""
 
 
 class Console:
-    """All parts. To be made where the loop runs; `close` ends jobs and connections."""
+    """All parts of the console. Create it on the loop's thread; `close` ends jobs and connections."""
 
     def __init__(self, options: ConsoleOptions) -> None:
         self.options = options
         self.admin = Admin(options.config)
         self.view = ClusterView(self.admin)
         self.history = History(self.view)
-        self.finder = Finder(self.view)
-        self.changes = Changes(self.view, options.config)
+        self.search = MessageSearch(self.view)
+        self.commands = ClusterCommands(self.view, options.config)
         self.jobs = Jobs()
         self.parent = Parent()
 
     async def close(self) -> None:
         await self.jobs.close()
-        await self.changes.close()
+        await self.commands.close()
         await self.admin.close()
 
     # -- the store on this machine -----------------------------------------------------------------------------
 
     async def store_info(self) -> dict[str, Any]:
-        """What `penstock store info` says. Raises BadRequest without a store, PenstockError if it cannot be read."""
-        found: dict[str, Any] = await self.view.cache.get("store", lambda: self._ask_store("info"), _STORE_S)
-        return found
+        """The output of `penstock store info`. Raises BadRequest without a store, PenstockError if it is unreadable."""
+        info: dict[str, Any] = await self.view.cache.get("store", lambda: self._run_store_verb("info"), _STORE_S)
+        return info
 
     async def store_outlook(self) -> dict[str, Any]:
-        """What `penstock store retention --dry-run` says."""
-        found: dict[str, Any] = await self.view.cache.get(
-            "outlook", lambda: self._ask_store("retention", "--dry-run"), _STORE_S
+        """The output of `penstock store retention --dry-run`."""
+        outlook: dict[str, Any] = await self.view.cache.get(
+            "outlook", lambda: self._run_store_verb("retention", "--dry-run"), _STORE_S
         )
-        return found
+        return outlook
 
-    async def _ask_store(self, verb: str, *more: str) -> Any:
+    async def _run_store_verb(self, verb: str, *more: str) -> Any:
         if self.options.store is None:
-            raise BadRequest("this console knows no store on this machine; start it with --store DIR")
-        return await self.jobs.ask("store", verb, str(self.options.store), *self._conf(), *more, "--json")
+            raise BadRequest("this console has no store; start it with --store DIR")
+        return await self.jobs.run_json("store", verb, str(self.options.store), *self._conf(), *more, "--json")
 
     def _conf(self) -> list[str]:
         return [] if self.options.broker_conf is None else [f"--config={self.options.broker_conf}"]
@@ -76,16 +76,16 @@ class Console:
     # -- jobs ------------------------------------------------------------------------------------------------
 
     def start_job(self, verb: str, given: dict[str, str]) -> Job:
-        """Starts one of the pipeline's jobs on the store, or, if there is none here, on the cluster."""
+        """Starts a Spark job on the store or, without one, on the cluster."""
         given = dict(given)
         name = given.pop(EXPORT_FOLDER, "messages") if verb == "export" else ""
         arguments = arguments_of(verb, given)
         if name:
-            arguments.append(f"--to={staging_folder(self.options.exports, name)}")
+            arguments.append(f"--to={folder_of(self.options.exports, name)}")
         if self.options.store is not None:
-            where = [f"--store={self.options.store}", *self._conf()]
+            source = [f"--store={self.options.store}", *self._conf()]
         elif FORMS[verb].over_network:
-            where = [f"--namesrv={self.options.config.namesrv}"]
+            source = [f"--namesrv={self.options.config.namesrv}"]
         else:
-            raise BadRequest(f"job {verb} reads a store; start the console with --store DIR")
-        return self.jobs.start(verb, [*where, *arguments, *self.options.spark])
+            raise BadRequest(f"job {verb} needs a store; start the console with --store DIR")
+        return self.jobs.start(verb, [*source, *arguments, *self.options.spark])

@@ -1,7 +1,7 @@
-"""What the console tells of a cluster, as plain values; and how a broker's own figures are read.
+"""The values that pages and API show, and the parsing of brokers' runtime info.
 
-Brokers tell how they run as texts, by names that RocketMQ gave them; Java's and Penstock's differ in what they leave
-out, and in how a latency is written. Whatever is not told, or cannot be read, is None or 0 here.
+Brokers report figures as text under RocketMQ's names; Java's and Penstock's differ in what they leave out and in how
+they write latencies. A missing or unreadable figure is None or 0 here.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _SYSTEM_GROUPS: Final = frozenset({"TOOLS_CONSUMER", "FILTERSRV_CONSUMER", "SELF
 
 
 class BrokerAvailability(StrEnum):
-    """How a broker is, as far as its clients can notice."""
+    """A broker's state, as its clients experience it."""
 
     SERVING = "serving"
     READ_ONLY = "read-only"
@@ -47,7 +47,7 @@ class TopicKind(StrEnum):
 
     @classmethod
     def of(cls, topic: str, clusters: frozenset[str] = frozenset()) -> TopicKind:
-        """`clusters` are names of clusters and brokers, which have topics of their own."""
+        """`clusters` are the names of clusters and brokers, which are system topics."""
         if topic.startswith(RETRY_PREFIX):
             return cls.RETRY
         if topic.startswith(DLQ_PREFIX):
@@ -58,7 +58,7 @@ class TopicKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerFigures:
-    """How one broker runs. Times are epoch milliseconds, sizes bytes, rates a second; totals count since its start."""
+    """One broker's runtime figures: epoch milliseconds, bytes, rates per second, totals since its start."""
 
     name: str
     cluster: str
@@ -83,13 +83,13 @@ class BrokerFigures:
     started_ms: int = 0
     consumers: int = 0
     put_latency: dict[int, int] = field(default_factory=dict)
-    """How many puts stayed below so many milliseconds, and above the bound before."""
+    """Number of puts per latency bucket, by upper bound in milliseconds."""
 
     @classmethod
-    def of(cls, name: str, cluster: str, address: str, broker_id: int, told: Mapping[str, str]) -> BrokerFigures:
-        """As the broker told it."""
-        ratio = _number(told.get("commitLogDiskRatio"))
-        state, why = _state(told, ratio)
+    def of(cls, name: str, cluster: str, address: str, broker_id: int, info: Mapping[str, str]) -> BrokerFigures:
+        """From a broker's runtime info."""
+        ratio = _number(info.get("commitLogDiskRatio"))
+        state, why = _state(info, ratio)
         return cls(
             name=name,
             cluster=cluster,
@@ -97,22 +97,22 @@ class BrokerFigures:
             broker_id=broker_id,
             state=state,
             why=why,
-            version=told.get("brokerVersionDesc", ""),
-            put_total=_whole(told.get("msgPutTotalTodayNow")),
-            got_total=_whole(told.get("msgGetTotalTodayNow")),
-            put_bytes=_whole(told.get("putMessageSizeTotal")),
-            put_per_second=_number(told.get("putTps")) or 0.0,
-            got_per_second=_number(told.get("getTransferedTps")) or 0.0,
-            flush_behind_bytes=_whole(told.get("remainHowManyDataToFlush")),
-            dispatch_behind_bytes=_whole(told.get("dispatchBehindBytes")),
-            log_min_offset=max(0, _whole(told.get("commitLogMinOffset"))),
-            log_max_offset=_whole(told.get("commitLogMaxOffset")),
+            version=info.get("brokerVersionDesc", ""),
+            put_total=_whole(info.get("msgPutTotalTodayNow")),
+            got_total=_whole(info.get("msgGetTotalTodayNow")),
+            put_bytes=_whole(info.get("putMessageSizeTotal")),
+            put_per_second=_number(info.get("putTps")) or 0.0,
+            got_per_second=_number(info.get("getTransferedTps")) or 0.0,
+            flush_behind_bytes=_whole(info.get("remainHowManyDataToFlush")),
+            dispatch_behind_bytes=_whole(info.get("dispatchBehindBytes")),
+            log_min_offset=max(0, _whole(info.get("commitLogMinOffset"))),
+            log_max_offset=_whole(info.get("commitLogMaxOffset")),
             disk_used_ratio=ratio,
-            disk_capacity=told.get("commitLogDirCapacity", ""),
-            earliest_ms=_whole(told.get("earliestMessageTimeStamp")),
-            started_ms=_whole(told.get("bootTimestamp")),
-            consumers=_whole(told.get("consumerNum")),
-            put_latency=read_latency(told.get("putMessageDistributeTime", "")),
+            disk_capacity=info.get("commitLogDirCapacity", ""),
+            earliest_ms=_whole(info.get("earliestMessageTimeStamp")),
+            started_ms=_whole(info.get("bootTimestamp")),
+            consumers=_whole(info.get("consumerNum")),
+            put_latency=read_latency(info.get("putMessageDistributeTime", "")),
         )
 
 
@@ -127,7 +127,7 @@ def read_latency(text: str) -> dict[int, int]:
 
 
 def percentile(latency: Mapping[int, int], share: float) -> int | None:
-    """The bound, in milliseconds, below which this share of the puts stayed; None if there were none."""
+    """The upper bound, in milliseconds, of this share of the puts; None without puts."""
     total, seen = sum(latency.values()), 0
     for bound, count in sorted(latency.items()):
         seen += count
@@ -136,8 +136,8 @@ def percentile(latency: Mapping[int, int], share: float) -> int | None:
     return None
 
 
-def _state(told: Mapping[str, str], ratio: float | None) -> tuple[BrokerAvailability, str]:
-    refused = told.get("putsRefused", "")
+def _state(info: Mapping[str, str], ratio: float | None) -> tuple[BrokerAvailability, str]:
+    refused = info.get("putsRefused", "")
     if not refused:
         return BrokerAvailability.SERVING, ""
     full = "full" in refused or (ratio or 0.0) >= 0.9
@@ -145,7 +145,7 @@ def _state(told: Mapping[str, str], ratio: float | None) -> tuple[BrokerAvailabi
 
 
 def _number(text: str | None) -> float | None:
-    """The first number of a text: `12.5 10.0 9.1`, `17 B`."""
+    """The first number in a text such as `12.5 10.0 9.1` or `17 B`."""
     try:
         return float((text or "").replace(",", "").split()[0])
     except (IndexError, ValueError):
@@ -159,7 +159,7 @@ def _whole(text: str | None) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicRow:
-    """A topic as it is set, over all brokers that have it."""
+    """A topic's settings, over all brokers that have it."""
 
     name: str
     kind: TopicKind
@@ -172,7 +172,7 @@ class TopicRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueRow:
-    """What a queue holds."""
+    """One queue of a topic."""
 
     broker: str
     queue_id: int
@@ -187,7 +187,7 @@ class QueueRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicFigures:
-    """How a topic stands."""
+    """One topic's queues and rate."""
 
     name: str
     queues: list[QueueRow]
@@ -195,16 +195,16 @@ class TopicFigures:
     last_update_ms: int
     in_per_second: float
     average_size: float | None
-    """Of a message that came in lately, in bytes; None if none did since the broker's start."""
+    """Bytes of an average message of the last day; None if none came since the broker's start."""
 
     @property
     def bytes_about(self) -> int | None:
-        """What its messages take on disk, estimated from the average."""
+        """Estimated bytes on disk: messages times average size."""
         return None if self.average_size is None else int(self.messages * self.average_size)
 
 
 def is_system_group(group: str) -> bool:
-    """Whether a group belongs to brokers or tools, not to people."""
+    """Whether a group belongs to brokers or tools."""
     return group in _SYSTEM_GROUPS or group.startswith(("CID_ONS", "CID_RMQ_SYS_"))
 
 
@@ -218,12 +218,12 @@ class GroupRow:
     consume_per_second: float
     last_consumed_ms: int
     behind_ms: int
-    """How long ago what was consumed last had been stored, where something is left; 0 where nothing is."""
+    """Age of the last consumed message while there is lag; 0 without lag."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupQueue:
-    """How far a group is in a queue."""
+    """A group's progress in one queue."""
 
     topic: str
     broker: str
@@ -247,7 +247,7 @@ class ClientRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupFigures:
-    """One group in full."""
+    """One group in detail."""
 
     name: str
     lag: int
@@ -255,5 +255,5 @@ class GroupFigures:
     queues: list[GroupQueue]
     clients: list[ClientRow]
     subscriptions: dict[str, str]
-    """The expression by topic; known while a consumer is connected."""
+    """Filters by topic; known while a consumer is connected."""
     model: str = ""

@@ -1,7 +1,7 @@
-"""Whether the console and what it watches are well, in the words of /healthz and /readyz.
+"""Health of the console and the cluster, for /healthz, /readyz and the page header.
 
-`penstock serve` tells its console how far recovery is, over the pipe that is the console's standard input; that pipe's
-end is also how the console learns that the broker is gone, however it went.
+`penstock serve` reports the progress of recovery to its console through a pipe, the console's standard input. The end
+of that pipe also means that the broker has exited, in whatever way.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from penstock.errors import PenstockError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerHealth:
-    """One broker."""
+    """One broker's state."""
 
     name: str
     address: str
@@ -29,7 +29,7 @@ class BrokerHealth:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Health:
-    """All of them: the worst state, and whether messages can be sent and received everywhere."""
+    """The worst state of all brokers, and whether all of them serve."""
 
     state: BrokerAvailability
     ready: bool
@@ -37,7 +37,7 @@ class Health:
     brokers: list[BrokerHealth]
 
 
-_WORST = (
+_WORST_FIRST = (
     BrokerAvailability.UNREACHABLE,
     BrokerAvailability.RECOVERING,
     BrokerAvailability.FULL,
@@ -46,14 +46,14 @@ _WORST = (
 
 
 class Parent:
-    """What `penstock serve` says of itself; nothing where the console runs alone."""
+    """The progress that a parent `penstock serve` reports; stays empty in a console that runs alone."""
 
     def __init__(self) -> None:
         self.phase = ""
-        """What it is doing before it serves; empty when it serves, or when nobody tells."""
+        """The recovery phase; empty once the broker serves."""
 
-    async def listen(self, descriptor: int, gone: Callable[[], object]) -> None:
-        """Reads until the other side is gone, and says so then."""
+    async def listen(self, descriptor: int, on_exit: Callable[[], object]) -> None:
+        """Reads reports until the parent exits, then calls `on_exit`."""
         reader = asyncio.StreamReader()
         pipe = os.fdopen(descriptor, "rb", buffering=0)
         transport, _ = await asyncio.get_running_loop().connect_read_pipe(
@@ -61,30 +61,31 @@ class Parent:
         )
         try:
             while line := await reader.readline():
-                self.hear(line)
+                self.update(line)
         finally:
             transport.close()
-        gone()
+        on_exit()
 
-    def hear(self, line: bytes) -> None:
-        told = json.loads(line)
-        phase, done, total = str(told.get("phase", "")), int(told.get("done", 0)), int(told.get("total", 0))
+    def update(self, line: bytes) -> None:
+        """Applies one report, a line of JSON."""
+        report = json.loads(line)
+        phase, done, total = str(report.get("phase", "")), int(report.get("done", 0)), int(report.get("total", 0))
         self.phase = f"{phase}: {done * 100 // total} %" if phase and total > 0 else phase
 
 
-async def look(view: ClusterView, parent: Parent) -> Health:
-    """How everything is now; a cluster that cannot be asked is an answer, too."""
+async def check_health(view: ClusterView, parent: Parent) -> Health:
+    """The current health. Does not raise: an unreachable cluster is a state."""
     if parent.phase:
         return Health(state=BrokerAvailability.RECOVERING, ready=False, why=parent.phase, brokers=[])
     try:
-        found = await view.brokers()
+        figures = await view.brokers()
     except PenstockError as error:
         return Health(state=BrokerAvailability.UNREACHABLE, ready=False, why=str(error), brokers=[])
-    brokers = [BrokerHealth(name=each.name, address=each.address, state=each.state, why=each.why) for each in found]
+    brokers = [BrokerHealth(name=each.name, address=each.address, state=each.state, why=each.why) for each in figures]
     if not brokers:
-        why = "the name server knows no broker"
+        why = "no broker is registered at the name server"
         return Health(state=BrokerAvailability.UNREACHABLE, ready=False, why=why, brokers=[])
-    for state in _WORST:
+    for state in _WORST_FIRST:
         bad = next((each for each in brokers if each.state is state), None)
         if bad is not None:
             return Health(state=state, ready=False, why=f"{bad.name}: {bad.why}", brokers=brokers)

@@ -1,7 +1,7 @@
-"""What the cluster said before: a sample every two seconds of how brokers run, every thirty of how far groups are.
+"""Samples of the cluster for the charts: brokers every two seconds, groups every thirty.
 
-Kept in memory only, half an hour of it, at a fixed cost; the lag of single queues is kept while somebody looks at their
-group. Rates and latencies are those between two samples. Belongs to the loop's thread.
+Half an hour is kept, in memory only, at a fixed cost; the lag of single queues is sampled while a viewer has their
+group's page open. Rates and latencies are those between two samples. Belongs to the loop's thread.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _MAX_GROUPS: Final = 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """All brokers together, at one moment."""
+    """All brokers together, at one time."""
 
     at_ms: int
     in_per_second: float
@@ -49,13 +49,13 @@ class History:
         self._clock = clock
         self.samples: deque[Sample] = deque(maxlen=int(_KEPT_S / SAMPLE_S))
         self.lags: dict[str, deque[tuple[int, int]]] = {}
-        """By group: when, and how many messages it had still to consume."""
+        """By group: time and lag."""
         self.queue_lags: dict[str, deque[tuple[int, dict[str, int]]]] = {}
         self._last: tuple[float, dict[str, BrokerFigures]] | None = None
         self._groups_due = 0.0
 
     async def run(self) -> None:
-        """Samples until cancelled."""
+        """Takes samples until cancelled."""
         while True:
             with contextlib.suppress(PenstockError):
                 await self.sample()
@@ -70,16 +70,16 @@ class History:
         self._last = now, brokers
         if now >= self._groups_due:
             self._groups_due = now + GROUPS_S
-            found = await self._view.progress()
-            self.lags = {name: kept for name, kept in self.lags.items() if name in found}
+            groups = await self._view.progress()
+            self.lags = {name: kept for name, kept in self.lags.items() if name in groups}
             at_ms = int(now * 1000)
-            for name, progress in found.items():
+            for name, progress in groups.items():
                 if name in self.lags or len(self.lags) < _MAX_GROUPS:
                     kept = self.lags.setdefault(name, deque(maxlen=int(_KEPT_S / GROUPS_S)))
                     kept.append((at_ms, progress.lag))
 
-    def note(self, group: GroupFigures) -> None:
-        """Keeps the lag of a group's queues, as somebody just saw it."""
+    def add_group(self, group: GroupFigures) -> None:
+        """Adds a sample of the lag of a group's queues."""
         if group.name not in self.queue_lags and len(self.queue_lags) >= _MAX_GROUPS:
             self.queue_lags.clear()
         kept = self.queue_lags.setdefault(group.name, deque(maxlen=int(_KEPT_S / SAMPLE_S)))

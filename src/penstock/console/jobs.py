@@ -1,14 +1,11 @@
-"""Which jobs of the pipeline people can start here, with what, and the options that this comes to.
+"""`penstock` verbs as child processes: Spark jobs with their forms, and read-only verbs on a store on this machine.
 
-A value is always joined to its option by `=`, so that no value can be taken for an option of its own. Where the
-messages are is said when the console is started, never by whoever starts a job.
+A value is always attached to its option by `=`, so it cannot become an option itself. The store is fixed when the
+console starts; a viewer cannot choose one.
 
-
-Verbs of `penstock` as child processes: the pipeline's jobs, and looks into a store that is on this machine.
-
-A job's process is in a session of its own and is ended with all its children when it is cancelled or the console ends,
-so that no Spark stays behind. What it writes to stdout is kept up to a limit, what it says on stderr by its last lines;
-the share that is done comes from those. Nothing survives the console. Belongs to the loop's thread.
+Each process has its own session, and is ended with all its children when its job is cancelled or the console ends, so
+that no Spark process stays behind. Its stdout is kept up to a limit, its stderr by the last lines, which also contain
+the progress. Nothing survives the console. Belongs to the loop's thread.
 """
 
 from __future__ import annotations
@@ -34,127 +31,127 @@ from penstock.errors import BadRequest, PenstockError
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """One thing that a person may fill in."""
+    """One input of a form."""
 
     name: str
     label: str
     choices: tuple[str, ...] = ()
     repeats: bool = False
-    """Whether several, one a line, are several options."""
+    """Whether each line is a separate option."""
     is_switch: bool = False
-    """Whether it is there or not, without a value."""
+    """A flag without a value."""
 
 
 @dataclass(frozen=True, slots=True)
 class JobForm:
-    """One verb of `penstock pipeline`."""
+    """The form of one verb of `penstock pipeline`."""
 
     verb: str
     title: str
     about: str
     fields: tuple[Field, ...] = ()
     over_network: bool = False
-    """Whether it can also read from a cluster, where there is no store on this machine."""
-    asks: str = ""
-    """What a person is asked before it starts, of one that changes the store."""
+    """Whether it can also read from a cluster, without a store on this machine."""
+    confirmation: str = ""
+    """Shown for confirmation before a job that changes the store."""
 
 
-_SINCE: Final = Field("since", "Stored at or after, such as 2026-11-16T08:00")
+_SINCE: Final = Field("since", "Stored at or after, e.g. 2026-11-16T08:00")
 _UNTIL: Final = Field("until", "Stored before")
 FORMS: Final = {
     form.verb: form
     for form in (
-        JobForm("usage", "Usage", "Who fills the disk: by topic, queue, tag, producer, day and hour."),
-        JobForm("verify", "Verify", "Checks every record, queue unit, key and config file. Changes nothing."),
+        JobForm("usage", "Usage", "Disk usage by topic, queue, tag, producer, day and hour."),
+        JobForm("verify", "Verify", "Verifies every record, queue unit, key and config file. Read-only."),
         JobForm(
             "search",
             "Search",
-            "Finds messages by what they hold. All that is given must hold.",
+            "Searches messages by content. All given conditions must match.",
             (
                 Field("topic", "Topic"),
-                Field("key", "Keys, one a line: any of them", repeats=True),
+                Field("key", "Keys, one per line (any matches)", repeats=True),
                 Field("id", "Message id"),
                 Field("text", "Text in the body"),
                 Field("regex", "Regular expression in the body"),
-                Field("json-path", "JSON, such as order.id=7, one a line", repeats=True),
-                Field("property", "Properties, NAME=VALUE, one a line", repeats=True),
+                Field("json-path", "JSON path, e.g. order.id=7, one per line", repeats=True),
+                Field("property", "Properties, NAME=VALUE, one per line", repeats=True),
                 Field("tag", "Tag"),
                 _SINCE,
                 _UNTIL,
-                Field("limit", "Most to show"),
+                Field("limit", "Limit"),
             ),
             over_network=True,
         ),
         JobForm(
             "export",
             "Export",
-            "Writes messages to files by topic and day; the next time into the same folder, what came since.",
+            "Writes messages to files by topic and day. The next run into the same folder adds only new messages.",
             (
-                Field("topic", "Topics, one a line; all if there is none", repeats=True),
+                Field("topic", "Topics, one per line; empty for all", repeats=True),
                 Field("format", "Format", choices=("parquet", "json")),
                 Field("decode", "Decode bodies", choices=("text", "json")),
                 _SINCE,
-                Field("once", "What is there now, once", is_switch=True),
+                Field("once", "Export once, not incrementally", is_switch=True),
             ),
             over_network=True,
         ),
         JobForm(
             "rebuild",
             "Rebuild",
-            "Builds queues and index anew from the log. The broker must not run; the old ones are kept aside.",
+            "Rebuilds queues and index from the log. The broker must be stopped; the old files go to quarantine.",
             (
                 Field("topic", "Only this topic"),
                 Field("queue", "Only this queue"),
-                Field("dry-run", "Only say what would be done", is_switch=True),
+                Field("dry-run", "Dry run", is_switch=True),
             ),
-            asks="Queues and index of the store are replaced when the new ones are complete and checked.",
+            confirmation="Replaces the store's queues and index once the new ones are complete and verified.",
         ),
     )
 }
 EXPORT_FOLDER: Final = "folder"
-"""The field of an export that names its folder, among all exports."""
+"""The field that names an export's folder."""
 _FOLDER: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
-_LONGEST: Final = 4096
+_MAX_LENGTH: Final = 4096
 
 
 def arguments_of(verb: str, given: Mapping[str, str]) -> list[str]:
-    """The options of a verb. Raises BadRequest for a verb or a field that is not one."""
+    """The command-line options of a job. Raises BadRequest for an unknown verb or field."""
     form = FORMS.get(verb)
     if form is None:
-        raise BadRequest(f"there is no job {verb[:40]!r}; there are {', '.join(FORMS)}")
+        raise BadRequest(f"unknown job {verb[:40]!r}; known jobs: {', '.join(FORMS)}")
     fields = {field.name: field for field in form.fields}
-    made = []
+    arguments = []
     for name, value in given.items():
         if name not in fields:
-            raise BadRequest(f"job {verb} takes no {name[:40]!r}; it takes {', '.join(fields) or 'nothing'}")
-        if len(value) > _LONGEST or "\0" in value:
-            raise BadRequest(f"{name} is too long, or no text")
+            raise BadRequest(f"job {verb} has no field {name[:40]!r}; its fields: {', '.join(fields) or 'none'}")
+        if len(value) > _MAX_LENGTH or "\0" in value:
+            raise BadRequest(f"{name} is too long, or not text")
         field = fields[name]
         if field.choices and value not in field.choices:
-            raise BadRequest(f"{name} is one of {', '.join(field.choices)}, not {value[:40]!r}")
+            raise BadRequest(f"{name} must be one of {', '.join(field.choices)}, not {value[:40]!r}")
         if field.is_switch:
-            made += [f"--{name}"] if value == "true" else []
+            arguments += [f"--{name}"] if value == "true" else []
             continue
         parts = value.splitlines() if field.repeats else [value.strip()]
-        made += [f"--{name}={part}" for part in parts if part.strip()]
-    return made
+        arguments += [f"--{name}={part}" for part in parts if part.strip()]
+    return arguments
 
 
-def staging_folder(exports: Path | None, name: str) -> Path:
-    """Where an export goes: a folder of this name among the exports. Raises BadRequest."""
+def folder_of(exports: Path | None, name: str) -> Path:
+    """The folder of an export. Raises BadRequest."""
     if exports is None:
-        raise BadRequest("exports have no place yet; start the console with --exports DIR")
+        raise BadRequest("no folder for exports; start the console with --exports DIR")
     if _FOLDER.fullmatch(name) is None:
-        raise BadRequest(f"the folder's name is letters, digits, '_' and '-', not {name[:40]!r}")
+        raise BadRequest(f"the folder's name must be letters, digits, '_' and '-', not {name[:40]!r}")
     return exports / name
 
 
 MAX_RUNNING: Final = 2
 _MAX_KEPT: Final = 50
 _MAX_OUTPUT: Final = 32 << 20
-_LINES: Final = 200
+_MAX_LOG_LINES: Final = 200
 _GRACE_S: Final = 5.0
-_SHARE: Final = re.compile(r": (\d{1,3}) % of ")
+_PROGRESS: Final = re.compile(r": (\d{1,3}) % of ")
 _COMMAND: Final = (sys.executable, "-m", "penstock.cli.main")
 
 
@@ -176,25 +173,25 @@ class Job:
     ended_ms: int = 0
     state: JobState = JobState.RUNNING
     status: int | None = None
-    """The exit status: 0 done, 1 done and something was found, 2 could not be run."""
+    """The exit status: 0 done, 1 done with problems found, 2 could not run."""
     share: int = 0
-    """How much is done, in percent."""
-    said: deque[str] = field(default_factory=lambda: deque(maxlen=_LINES))
+    """Progress in percent."""
+    log: deque[str] = field(default_factory=lambda: deque(maxlen=_MAX_LOG_LINES))
     output: str = ""
     is_cut: bool = False
 
     @property
     def results(self) -> list[Any]:
-        """What it wrote, one JSON document a line."""
-        found = []
+        """The job's output: one JSON document per line."""
+        documents = []
         for line in self.output.splitlines():
             with contextlib.suppress(ValueError):
-                found.append(json.loads(line))
-        return found
+                documents.append(json.loads(line))
+        return documents
 
 
 class Jobs:
-    """The jobs that were started here, newest last."""
+    """The jobs of this console, newest last."""
 
     def __init__(self, command: Sequence[str] = _COMMAND) -> None:
         self._command = tuple(command)
@@ -204,10 +201,10 @@ class Jobs:
         self.all: dict[int, Job] = {}
 
     def start(self, verb: str, arguments: Sequence[str]) -> Job:
-        """Runs `penstock pipeline VERB … --json` from now on. Raises BadRequest if too many run already."""
+        """Starts `penstock pipeline VERB … --json`. Raises BadRequest if too many jobs run."""
         running = sum(job.state is JobState.RUNNING for job in self.all.values())
         if running >= MAX_RUNNING:
-            raise BadRequest(f"{running} jobs run already; wait for one, or cancel it")
+            raise BadRequest(f"{running} jobs are running; wait for one, or cancel it")
         job = Job(number=next(self._numbers), verb=verb, arguments=list(arguments), started_ms=_now())
         self.all[job.number] = job
         while len(self.all) > _MAX_KEPT:
@@ -222,33 +219,33 @@ class Jobs:
             await task
 
     async def cancel(self, job: Job) -> None:
-        """Ends a job that runs; returns when it has ended."""
+        """Cancels a running job and waits for its end."""
         if job.state is not JobState.RUNNING:
             return
         job.state = JobState.CANCELLED
         process = self._processes.get(job.number)
         if process is not None:
-            await _end(process)
+            await _kill(process)
         await self.wait(job)
 
     async def close(self) -> None:
-        """Ends all jobs."""
+        """Cancels all running jobs."""
         for job in [job for job in self.all.values() if job.state is JobState.RUNNING]:
             await self.cancel(job)
 
-    async def ask(self, *arguments: str) -> Any:
-        """The JSON document that a verb answers. Raises PenstockError with what it says if it cannot."""
+    async def run_json(self, *arguments: str) -> Any:
+        """The JSON output of a verb. Raises PenstockError with the verb's own error."""
         process = await self._spawn(arguments)
         try:
             output, errors = await process.communicate()
         except asyncio.CancelledError:
-            await _end(process)
+            await _kill(process)
             raise
         try:
             return json.loads(output)
         except ValueError:
-            said = errors.decode("utf-8", "replace").strip().splitlines()
-            raise PenstockError(said[-1].removeprefix("penstock: ") if said else "the verb said nothing") from None
+            lines = errors.decode("utf-8", "replace").strip().splitlines()
+            raise PenstockError(lines[-1].removeprefix("penstock: ") if lines else "the verb had no output") from None
 
     async def _spawn(self, arguments: Sequence[str]) -> asyncio.subprocess.Process:
         return await asyncio.create_subprocess_exec(
@@ -264,11 +261,11 @@ class Jobs:
         try:
             process = self._processes[job.number] = await self._spawn(arguments)
             if job.state is JobState.CANCELLED:  # while it was being started
-                await _end(process)
-            await asyncio.gather(_read_output(job, process), _read_said(job, process))
+                await _kill(process)
+            await asyncio.gather(_read_output(job, process), _read_log(job, process))
             job.status = await process.wait()
         except OSError as error:
-            job.said.append(str(error))
+            job.log.append(str(error))
         finally:
             self._processes.pop(job.number, None)
             self._tasks.pop(job.number, None)
@@ -288,27 +285,27 @@ async def _read_output(job: Job, process: asyncio.subprocess.Process) -> None:
     job.output = kept.decode("utf-8", "replace")
 
 
-async def _read_said(job: Job, process: asyncio.subprocess.Process) -> None:
+async def _read_log(job: Job, process: asyncio.subprocess.Process) -> None:
     assert process.stderr is not None
     pending = b""
     while part := await process.stderr.read(1 << 14):
         *lines, pending = (pending + part[-(1 << 14) :]).split(b"\n")
         for line in lines:
-            _hear(job, line)
-    _hear(job, pending)
+            _add_log_line(job, line)
+    _add_log_line(job, pending)
 
 
-def _hear(job: Job, line: bytes) -> None:
+def _add_log_line(job: Job, line: bytes) -> None:
     text = line.decode("utf-8", "replace").strip().removeprefix("penstock: ")
     if text:
-        job.said.append(text[:1000])
-        share = _SHARE.search(text)
+        job.log.append(text[:1000])
+        share = _PROGRESS.search(text)
         if share is not None:
             job.share = min(100, int(share[1]))
 
 
-async def _end(process: asyncio.subprocess.Process) -> None:
-    """Ends a process and whatever it started: kindly, then not."""
+async def _kill(process: asyncio.subprocess.Process) -> None:
+    """Ends a process and its children: SIGTERM, then SIGKILL."""
     for number in (signal.SIGTERM, signal.SIGKILL):
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, number)
@@ -318,7 +315,7 @@ async def _end(process: asyncio.subprocess.Process) -> None:
             continue
         break
     with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)  # a child that did not listen
+        os.killpg(process.pid, signal.SIGKILL)  # children that ignored SIGTERM
 
 
 def _now() -> int:

@@ -1,7 +1,7 @@
-"""What keeps the console's process small: it is to run all day beside a broker.
+"""Keeps the console's process small, because it runs all day beside a broker.
 
-NiceGUI's sockets come from a library that is a server and a client, and that imports three HTTP clients for the second,
-if they are there; they would take a tenth of the memory, and nothing here is ever a client of that kind.
+NiceGUI's socket library contains a client as well, and imports up to three HTTP clients for it. They would take a tenth
+of the memory, and the console never uses that client.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _NOT_NEEDED: Final = ("aiohttp", "requests", "websocket")
 
 @contextlib.contextmanager
 def without_http_clients() -> Iterator[None]:
-    """Whoever imports one of them inside hears that it is not installed."""
+    """Makes imports of these packages fail inside the block."""
     modules: dict[str, Any] = sys.modules
     hidden = [name for name in _NOT_NEEDED if name not in modules]
     modules.update(dict.fromkeys(hidden))

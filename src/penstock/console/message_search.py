@@ -1,6 +1,6 @@
-"""Messages as people look for them: by key, by id, by time, by place; and who has consumed one.
+"""Finds messages by key, id, time or queue offset, and shows which groups have consumed one.
 
-No group notices: nothing is committed. A body that cannot be unpacked is shown as it is stored, and said to be.
+Read-only: nothing is committed. A body that cannot be decompressed is shown as stored, with a note.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from typing import Final
 from penstock.client.admin import Admin
 from penstock.client.fetch import PullStatus
 from penstock.client.message import ReceivedMessage
-from penstock.console.cluster_view import ClusterView, together
+from penstock.console.cluster_view import ClusterView, gather_limited
 from penstock.console.figures import TopicKind
 from penstock.errors import BadMessage, BadRequest, NoRoute, PenstockError
 from penstock.format.constants import DLQ_PREFIX
 from penstock.format.message_id import decode_message_id
 from penstock.protocol.bodies.queues import MessageQueue
 
-MOST: Final = 200
+MAX_RESULTS: Final = 200
 _PAGE: Final = 32
 _PAGES_A_QUEUE: Final = 64
 LONG_MAX: Final = 2**63 - 1
@@ -37,7 +37,7 @@ class FoundMessage:
     physical_offset: int
     size: int
     msg_id: str
-    """The id that its producer gave it, else the broker's."""
+    """The producer's id, else the broker's."""
     offset_msg_id: str
     born_ms: int
     born_host: str
@@ -51,12 +51,12 @@ class FoundMessage:
     """Base64."""
     body_size: int
     note: str = ""
-    """What is wrong with the body, if something is."""
+    """The problem with the body, if any."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Consumed:
-    """What a group did with a message, as far as its offsets tell."""
+class GroupConsumption:
+    """Whether a group has consumed a message, judged by its offset."""
 
     group: str
     state: str
@@ -64,8 +64,8 @@ class Consumed:
     consumer_offset: int
 
 
-class Finder:
-    """Looks for messages in one cluster."""
+class MessageSearch:
+    """Finds messages in one cluster, at most `MAX_RESULTS` per search."""
 
     def __init__(self, view: ClusterView) -> None:
         self._view = view
@@ -77,17 +77,17 @@ class Finder:
     async def by_key(
         self, topic: str, key: str, begin: int = 0, end: int = LONG_MAX, most: int = 64
     ) -> list[ReceivedMessage]:
-        return await self._admin.messages.by_key(topic, key, begin=begin, end=end, max_messages=min(most, MOST))
+        return await self._admin.messages.by_key(topic, key, begin=begin, end=end, max_messages=min(most, MAX_RESULTS))
 
     async def by_id(self, msg_id: str, topic: str | None = None) -> list[ReceivedMessage]:
-        """An id of either kind; for a producer's id the topic is needed. None found is an empty list.
+        """Messages with an id of either kind; a producer's id needs the topic.
 
-        A broker's id names an address: only brokers of this cluster are asked, whatever the id says.
+        A broker's id contains an address; only brokers of this cluster are contacted.
         """
         if topic:
-            found = await self._admin.messages.by_unique_id(topic, msg_id)
-            if found:
-                return found
+            messages = await self._admin.messages.by_unique_id(topic, msg_id)
+            if messages:
+                return messages
         try:
             address, _ = decode_message_id(msg_id)
         except BadMessage:
@@ -98,8 +98,8 @@ class Finder:
             if topic:
                 return []
             raise NoRoute(
-                f"the id names {address}, which is no broker of this cluster; "
-                "give the topic, too, if it is a producer's id"
+                f"the id contains {address}, which is not a broker of this cluster; "
+                "if it is a producer's id, give the topic too"
             )
         one = await self._admin.messages.by_offset_id(msg_id)
         return [] if one is None else [one]
@@ -107,81 +107,81 @@ class Finder:
     async def by_offset(
         self, topic: str, broker: str, queue_id: int, offset: int, most: int = 32
     ) -> list[ReceivedMessage]:
-        """Messages of one queue from an offset on."""
+        """Messages of one queue, from an offset."""
         queue = MessageQueue(broker_name=broker, queue_id=queue_id, topic=topic)
-        return await self._from(queue, offset, LONG_MAX, min(most, MOST))
+        return await self._read(queue, offset, LONG_MAX, min(most, MAX_RESULTS))
 
     async def by_time(self, topic: str, begin: int, end: int, most: int = 64) -> list[ReceivedMessage]:
-        """The first messages of a topic that were stored between two times, oldest first."""
-        most = min(most, MOST)
+        """The first messages of a topic stored between two times, oldest first."""
+        most = min(most, MAX_RESULTS)
         queues = list(await self._admin.topics.stats(topic))
 
         async def of_queue(queue: MessageQueue) -> list[ReceivedMessage]:
             first = await self._admin.offsets.offset_by_time(queue, begin, boundary="lower")
-            found = await self._from(queue, first, end, most)
-            return [each for each in found if begin <= each.store_timestamp <= end]
+            messages = await self._read(queue, first, end, most)
+            return [each for each in messages if begin <= each.store_timestamp <= end]
 
-        found = [each for part in await together(of_queue(queue) for queue in queues) for each in part]
-        return sorted(found, key=_age)[:most]
+        parts = await gather_limited(of_queue(queue) for queue in queues)
+        return sorted((each for part in parts for each in part), key=_age)[:most]
 
     async def newest(self, topic: str, most: int = 32) -> list[ReceivedMessage]:
         """The last messages of a topic, newest first."""
-        most = min(most, MOST)
+        most = min(most, MAX_RESULTS)
         stats = await self._admin.topics.stats(topic)
 
         async def of_queue(queue: MessageQueue, low: int, high: int) -> list[ReceivedMessage]:
-            return await self._from(queue, max(low, high - most), LONG_MAX, most) if high > low else []
+            return await self._read(queue, max(low, high - most), LONG_MAX, most) if high > low else []
 
-        parts = await together(of_queue(queue, at.min_offset, at.max_offset) for queue, at in stats.items())
+        parts = await gather_limited(of_queue(queue, at.min_offset, at.max_offset) for queue, at in stats.items())
         return sorted((each for part in parts for each in part), key=_age, reverse=True)[:most]
 
-    async def _from(self, queue: MessageQueue, offset: int, end: int, most: int) -> list[ReceivedMessage]:
-        found: list[ReceivedMessage] = []
+    async def _read(self, queue: MessageQueue, offset: int, end: int, most: int) -> list[ReceivedMessage]:
+        messages: list[ReceivedMessage] = []
         for _ in range(_PAGES_A_QUEUE):
-            page = await self._admin.messages.page(queue, offset, max_messages=min(_PAGE, most - len(found)))
-            found += page.messages
-            late = bool(page.messages) and page.messages[-1].store_timestamp > end
-            if late or len(found) >= most or page.status is PullStatus.NO_NEW_MSG or page.next_offset <= offset:
+            page = await self._admin.messages.page(queue, offset, max_messages=min(_PAGE, most - len(messages)))
+            messages += page.messages
+            past_end = bool(page.messages) and page.messages[-1].store_timestamp > end
+            if past_end or len(messages) >= most or page.status is PullStatus.NO_NEW_MSG or page.next_offset <= offset:
                 break
             offset = page.next_offset
-        return found[:most]
+        return messages[:most]
 
-    async def consumers(self, message: ReceivedMessage) -> list[Consumed]:
-        """Which groups have consumed a message: those of its topic, by their offset in its queue."""
+    async def consumers(self, message: ReceivedMessage) -> list[GroupConsumption]:
+        """For each group of a message's topic: whether its offset is past the message."""
         topic, brokers = message.record.topic, await self._view.brokers()
         name = message.broker_name or next(
             (each.name for each in brokers if each.address == message.record.store_host), ""
         )
 
-        async def of_group(group: str) -> Consumed:
+        async def of_group(group: str) -> GroupConsumption:
             queue = MessageQueue(broker_name=name, queue_id=message.queue_id, topic=topic)
             try:
                 at = await self._admin.offsets.committed(group, queue, exact=True)
             except PenstockError:
                 at = None
             if at is None:
-                return Consumed(group=group, state="unknown", consumer_offset=-1)
-            return Consumed(
+                return GroupConsumption(group=group, state="unknown", consumer_offset=-1)
+            return GroupConsumption(
                 group=group, state="consumed" if at > message.queue_offset else "waiting", consumer_offset=at
             )
 
-        return await together(of_group(group) for group in await self._view.topic_groups(topic))
+        return await gather_limited(of_group(group) for group in await self._view.topic_groups(topic))
 
     # -- dead letters ----------------------------------------------------------------------------------------
 
     async def dead_letter_groups(self) -> dict[str, int]:
-        """Groups that have dead letters, and how many."""
+        """The number of dead letters, by group."""
         topics = [row.name for row in await self._view.topics() if row.kind is TopicKind.DEAD_LETTERS]
-        found = await self._view.queues(topics)
-        return {topic.removeprefix(DLQ_PREFIX): sum(each.messages for each in found[topic]) for topic in found}
+        queues = await self._view.queues(topics)
+        return {topic.removeprefix(DLQ_PREFIX): sum(each.messages for each in queues[topic]) for topic in queues}
 
     async def dead_letters(self, group: str, most: int = 64) -> list[ReceivedMessage]:
         """A group's dead letters, newest first."""
         return await self.newest(f"{DLQ_PREFIX}{group}", most)
 
 
-def described(message: ReceivedMessage) -> FoundMessage:
-    """A message for people and programs."""
+def describe(message: ReceivedMessage) -> FoundMessage:
+    """A message as plain values."""
     body, note = body_of(message)
     record = message.record
     return FoundMessage(
@@ -207,20 +207,20 @@ def described(message: ReceivedMessage) -> FoundMessage:
     )
 
 
-def all_described(messages: Iterable[ReceivedMessage]) -> list[FoundMessage]:
-    return [described(message) for message in messages]
+def describe_all(messages: Iterable[ReceivedMessage]) -> list[FoundMessage]:
+    return [describe(message) for message in messages]
 
 
 def body_of(message: ReceivedMessage) -> tuple[bytes, str]:
-    """The body as it was sent; or as it is stored, and why."""
+    """The body as sent; or as stored, with the reason."""
     try:
         return message.body, ""
     except BadRequest as error:
-        return message.record.body, f"shown as it is stored: {error}"
+        return message.record.body, f"shown as stored: {error}"
 
 
 def clean(text: str) -> str:
-    """Text that JSON can carry: bytes that were no UTF-8 stand as a sign for that."""
+    """Text that is valid in JSON: bytes that are not UTF-8 become replacement characters."""
     return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 

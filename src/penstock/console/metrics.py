@@ -1,10 +1,8 @@
-"""Replication in /metrics. RocketMQ 5 has no names for it, so these are Penstock's own.
+"""/metrics for Prometheus, with RocketMQ 5's names and labels; /healthz and /readyz for supervisors.
 
-/metrics: RocketMQ 5's names and labels, for Prometheus; and /healthz and /readyz, for whoever restarts things.
-
-What brokers of 4.9 tell an administrator is less than what those of 5 count, so some of RocketMQ 5's metrics are not
-here, and some are derived: messages in are the sum of a topic's next queue offsets, messages out the sum of a group's
-offsets. See docs/reference/console.md.
+RocketMQ 4.9 brokers report less to an administrator than version 5 counts, so some of RocketMQ 5's metrics are missing
+and some are derived: messages in are the sum of a topic's next queue offsets, messages out the sum of a group's
+offsets. Metrics of replication have Penstock's own names. See docs/reference/console.md.
 """
 
 from __future__ import annotations
@@ -24,7 +22,7 @@ from prometheus_client.registry import Collector
 from penstock.client.admin.groups import GroupProgress
 from penstock.console.console import Console
 from penstock.console.figures import BrokerAvailability, BrokerFigures, QueueRow, TopicKind
-from penstock.console.health import Health, look
+from penstock.console.health import Health, check_health
 from penstock.console.replication import BrokerReplication
 from penstock.errors import PenstockError
 from penstock.format.constants import DLQ_PREFIX, RETRY_PREFIX
@@ -33,20 +31,20 @@ NODE: Final = ("cluster", "node_type", "node_id")
 
 
 def node_labels(cluster: str, name: str, broker_id: int) -> list[str]:
-    """RocketMQ's labels of a node; a slave's id tells its number."""
+    """RocketMQ's labels of a node; a slave's node id ends with its broker id."""
     return [cluster, "broker", f"{name}-{broker_id}" if broker_id else name]
 
 
-def of_replication(found: list[BrokerReplication]) -> Iterator[Metric]:
-    """Of masters: each slave. Of slaves: whether they follow."""
+def replication_metrics(brokers: list[BrokerReplication]) -> Iterator[Metric]:
+    """For masters: each slave. For slaves: whether they follow. RocketMQ 5 has no names for these."""
     slaves = _gauge("slaves", "Slaves that follow a master.")
-    in_sync = _gauge("in_sync", "1 for a slave that is near enough to be waited for.", "slave")
-    behind = _gauge("behind_bytes", "Bytes that a slave has yet to acknowledge.", "slave")
-    late = _gauge("behind_seconds", "How old what a slave has yet to acknowledge is.", "slave")
-    heard = _gauge("acknowledged_timestamp_seconds", "When a slave last acknowledged anything.", "slave")
+    in_sync = _gauge("in_sync", "1 for a slave that is close enough for a SYNC_MASTER to wait for.", "slave")
+    behind = _gauge("behind_bytes", "Bytes that a slave has not acknowledged yet.", "slave")
+    age = _gauge("behind_seconds", "Age of the oldest data that a slave has not acknowledged yet.", "slave")
+    acknowledged = _gauge("acknowledged_timestamp_seconds", "Time of a slave's last acknowledgement.", "slave")
     follows = _gauge("follows", "1 for a slave that follows its master.", "master")
-    received = _gauge("received_timestamp_seconds", "When a slave last received anything.", "master")
-    for each in found:
+    received = _gauge("received_timestamp_seconds", "Time when a slave last received data.", "master")
+    for each in brokers:
         node = node_labels(each.cluster, each.broker, each.broker_id)
         if each.is_slave:
             follows.add_metric([*node, each.follows], float(each.is_following))
@@ -57,9 +55,9 @@ def of_replication(found: list[BrokerReplication]) -> Iterator[Metric]:
             labels = [*node, slave.address]
             in_sync.add_metric(labels, float(slave.is_in_sync))
             behind.add_metric(labels, slave.behind_bytes)
-            late.add_metric(labels, slave.behind_seconds)
-            heard.add_metric(labels, slave.last_acknowledged_ms / 1000)
-    yield from (slaves, in_sync, behind, late, heard, follows, received)
+            age.add_metric(labels, slave.behind_seconds)
+            acknowledged.add_metric(labels, slave.last_acknowledged_ms / 1000)
+    yield from (slaves, in_sync, behind, age, acknowledged, follows, received)
 
 
 def _gauge(name: str, about: str, *labels: str) -> GaugeMetricFamily:
@@ -78,59 +76,59 @@ def add_metrics(app: FastAPI, console: Console) -> None:
 
     @app.get("/healthz", include_in_schema=False)
     async def healthz() -> dict[str, str]:
-        """The console itself is alive."""
+        """The console itself runs."""
         return {"status": "ok"}
 
     @app.get("/readyz", include_in_schema=False)
     async def readyz() -> JSONResponse:
-        """Whether messages can be sent and received: 200 or 503, and why."""
-        found = await look(console.view, console.parent)
-        return JSONResponse(asdict(found), status_code=200 if found.ready else 503)
+        """200 if all brokers serve, else 503, with the reason."""
+        health = await check_health(console.view, console.parent)
+        return JSONResponse(asdict(health), status_code=200 if health.ready else 503)
 
 
 async def collect(console: Console) -> bytes:
-    """All metrics, as text."""
+    """All metrics in Prometheus' text format."""
     view = console.view
-    health = await look(view, console.parent)
+    health = await check_health(view, console.parent)
     brokers: list[BrokerFigures] = []
     topics: dict[str, list[QueueRow]] = {}
     groups: dict[str, GroupProgress] = {}
-    following: list[BrokerReplication] = []
+    replication: list[BrokerReplication] = []
     try:
         brokers = await view.brokers()
-        following = await view.replication()
+        replication = await view.replication()
         rows = [row for row in await view.topics() if row.kind is not TopicKind.SYSTEM]
         topics = await view.queues(row.name for row in rows)
         groups = await view.progress()
     except PenstockError:
-        pass  # what is up and what is not is told all the same
+        pass  # the state of the cluster is reported all the same
     registry = CollectorRegistry()
-    told = (_of_brokers(health, brokers), _of_topics(brokers, topics), _of_groups(brokers, groups))
-    registry.register(_Told([*itertools.chain(*told), *of_replication(following)]))
+    families = (_broker_metrics(health, brokers), _topic_metrics(brokers, topics), _group_metrics(brokers, groups))
+    registry.register(_FixedCollector([*itertools.chain(*families), *replication_metrics(replication)]))
     return generate_latest(registry)
 
 
-class _Told(Collector):
-    def __init__(self, found: Iterable[Metric]) -> None:
-        self._found = list(found)
+class _FixedCollector(Collector):
+    def __init__(self, metrics: Iterable[Metric]) -> None:
+        self._metrics = list(metrics)
 
     def collect(self) -> Iterator[Metric]:
-        yield from self._found
+        yield from self._metrics
 
 
-def _of_brokers(health: Health, brokers: list[BrokerFigures]) -> Iterator[Metric]:
-    state = GaugeMetricFamily("penstock_broker_state", "1 for the state that a broker is in.", labels=[*NODE, "state"])
+def _broker_metrics(health: Health, brokers: list[BrokerFigures]) -> Iterator[Metric]:
+    state = GaugeMetricFamily("penstock_broker_state", "1 for a broker's current state.", labels=[*NODE, "state"])
     for broker in brokers:
         for each in _STATES:
             state.add_metric([*_node(broker), each.value], float(broker.state is each))
     yield state
-    yield GaugeMetricFamily("penstock_ready", "1 if all brokers take and give messages.", value=float(health.ready))
+    yield GaugeMetricFamily("penstock_ready", "1 if all brokers serve.", value=float(health.ready))
     masters = [each for each in brokers if each.state is not BrokerAvailability.UNREACHABLE]
     now = time.time_ns() // 1_000_000
     gauges: dict[str, tuple[str, Callable[[BrokerFigures], float]]] = {
         "rocketmq_storage_size": ("Bytes of the commit log.", lambda b: b.log_max_offset - b.log_min_offset),
         "rocketmq_storage_flush_behind_bytes": ("Bytes not flushed yet.", lambda b: b.flush_behind_bytes),
-        "rocketmq_storage_dispatch_behind_bytes": ("Bytes not in queues yet.", lambda b: b.dispatch_behind_bytes),
+        "rocketmq_storage_dispatch_behind_bytes": ("Bytes not dispatched yet.", lambda b: b.dispatch_behind_bytes),
         "rocketmq_storage_message_reserve_time": (
             "Age of the oldest message, in milliseconds.",
             lambda b: max(0, now - b.earliest_ms) if b.earliest_ms > 0 else 0,
@@ -142,10 +140,10 @@ def _of_brokers(health: Health, brokers: list[BrokerFigures]) -> Iterator[Metric
             gauge.add_metric([*_node(broker), "local", "disk"], value(broker))
         yield gauge
     throughput = CounterMetricFamily(
-        "rocketmq_throughput_in_total", "Bytes that came in since the broker's start.", labels=NODE
+        "rocketmq_throughput_in_total", "Bytes received since the broker's start.", labels=NODE
     )
-    latency = HistogramMetricFamily("penstock_put_latency_milliseconds", "How long puts took.", labels=NODE)
-    disk = GaugeMetricFamily("penstock_disk_used_ratio", "How full the commit log's disk is.", labels=NODE)
+    latency = HistogramMetricFamily("penstock_put_latency_milliseconds", "Latency of puts.", labels=NODE)
+    disk = GaugeMetricFamily("penstock_disk_used_ratio", "Used share of the commit log's disk.", labels=NODE)
     for broker in masters:
         throughput.add_metric(_node(broker), broker.put_bytes)
         if broker.put_latency:
@@ -157,10 +155,10 @@ def _of_brokers(health: Health, brokers: list[BrokerFigures]) -> Iterator[Metric
     yield disk
 
 
-def _of_topics(brokers: list[BrokerFigures], topics: dict[str, list[QueueRow]]) -> Iterator[Metric]:
+def _topic_metrics(brokers: list[BrokerFigures], topics: dict[str, list[QueueRow]]) -> Iterator[Metric]:
     by_name = {broker.name: broker for broker in brokers if broker.broker_id == 0}
     came = CounterMetricFamily(
-        "rocketmq_messages_in_total", "Messages that came into a topic.", labels=[*NODE, "topic", "is_system"]
+        "rocketmq_messages_in_total", "Messages stored in a topic.", labels=[*NODE, "topic", "is_system"]
     )
     dead = CounterMetricFamily(
         "rocketmq_send_to_dlq_messages_total", "Messages that became dead letters.", labels=[*NODE, "consumer_group"]
@@ -177,17 +175,17 @@ def _of_topics(brokers: list[BrokerFigures], topics: dict[str, list[QueueRow]]) 
                 dead.add_metric([*_node(by_name[name]), topic.removeprefix(DLQ_PREFIX)], total)
     yield came
     yield dead
-    yield GaugeMetricFamily("rocketmq_topic_number", "Topics, without those of the brokers.", value=len(topics))
+    yield GaugeMetricFamily("rocketmq_topic_number", "Topics, without system topics.", value=len(topics))
 
 
-def _of_groups(brokers: list[BrokerFigures], groups: dict[str, GroupProgress]) -> Iterator[Metric]:
+def _group_metrics(brokers: list[BrokerFigures], groups: dict[str, GroupProgress]) -> Iterator[Metric]:
     by_name = {broker.name: broker for broker in brokers if broker.broker_id == 0}
     labels = [*NODE, "topic", "consumer_group", "is_retry"]
     lag = GaugeMetricFamily(
-        "rocketmq_consumer_lag_messages", "Messages that a group has yet to consume.", labels=labels
+        "rocketmq_consumer_lag_messages", "Messages that a group has not consumed yet.", labels=labels
     )
     late = GaugeMetricFamily(
-        "rocketmq_consumer_lag_latency", "Milliseconds since what was consumed last had been stored.", labels=labels
+        "rocketmq_consumer_lag_latency", "Milliseconds since the last consumed message was stored.", labels=labels
     )
     went = CounterMetricFamily("rocketmq_messages_out_total", "Messages that a group has consumed.", labels=labels)
     now = time.time_ns() // 1_000_000
@@ -215,8 +213,8 @@ def _node(broker: BrokerFigures) -> list[str]:
 
 
 def _buckets(latency: dict[int, int]) -> list[tuple[str, float]]:
-    seen, found = 0, []
+    seen, buckets = 0, []
     for bound, count in sorted(latency.items()):
         seen += count
-        found.append((str(float(bound)), float(seen)))
-    return [*found, ("+Inf", float(seen))]
+        buckets.append((str(float(bound)), float(seen)))
+    return [*buckets, ("+Inf", float(seen))]

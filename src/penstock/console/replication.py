@@ -1,7 +1,4 @@
-"""Who follows whom, and how far behind, as brokers that replicate tell it (907).
-
-Brokers of RocketMQ 4 do not tell; they, and those that cannot be reached, are left out. Asked while somebody looks.
-"""
+"""Masters, slaves and replication lag, as brokers report them (907). RocketMQ 4 brokers do not."""
 
 from __future__ import annotations
 
@@ -15,21 +12,21 @@ from penstock.protocol.bodies.brokers import HaRuntimeInfo
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slave:
-    """A slave, as its master sees it. Times are epoch milliseconds."""
+    """A slave, as reported by its master. Times are epoch milliseconds."""
 
     address: str
-    """Where its connection comes from: another port with each connection."""
+    """The remote address of its connection; the port changes with each connection."""
     acknowledged: int
     behind_bytes: int
     behind_seconds: float
     last_acknowledged_ms: int
     is_in_sync: bool
-    """Whether it is near enough for a SYNC_MASTER to wait for."""
+    """Whether it is close enough for a SYNC_MASTER to wait for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerReplication:
-    """How replication stands at one broker."""
+    """The state of replication at one broker."""
 
     broker: str
     cluster: str
@@ -38,9 +35,9 @@ class BrokerReplication:
     role: str
     log_end: int
     slaves: list[Slave] = field(default_factory=list)
-    """Of a master."""
+    """For a master."""
     follows: str = ""
-    """The master that a slave follows, or tries to."""
+    """For a slave: the master that it follows or tries to follow."""
     is_following: bool = False
     last_received_ms: int = 0
     problem: str = ""
@@ -51,30 +48,30 @@ class BrokerReplication:
 
     @property
     def is_alone(self) -> bool:
-        """Whether it neither follows nor is followed."""
+        """Whether this is a master without slaves."""
         return not self.is_slave and not self.slaves
 
 
-async def ask(admin: Admin, broker: BrokerFigures) -> BrokerReplication | None:
-    """What one broker tells; None if it does not."""
+async def fetch_replication(admin: Admin, broker: BrokerFigures) -> BrokerReplication | None:
+    """One broker's report; None if it has none or is unreachable."""
     if broker.state is BrokerAvailability.UNREACHABLE:
         return None
     try:
-        told = await admin.cluster.replication(broker.address)
+        info = await admin.cluster.replication(broker.address)
     except PenstockError:
         return None
-    return _of(broker, told)
+    return _of(broker, info)
 
 
-def _of(broker: BrokerFigures, told: HaRuntimeInfo) -> BrokerReplication:
-    client = told.ha_client_runtime_info
+def _of(broker: BrokerFigures, info: HaRuntimeInfo) -> BrokerReplication:
+    client = info.ha_client_runtime_info
     return BrokerReplication(
         broker=broker.name,
         cluster=broker.cluster,
         address=broker.address,
         broker_id=broker.broker_id,
-        role=told.broker_role,
-        log_end=told.master_commit_log_max_offset,
+        role=info.broker_role,
+        log_end=info.master_commit_log_max_offset,
         slaves=[
             Slave(
                 address=each.addr,
@@ -84,7 +81,7 @@ def _of(broker: BrokerFigures, told: HaRuntimeInfo) -> BrokerReplication:
                 last_acknowledged_ms=each.last_ack_timestamp,
                 is_in_sync=each.in_sync,
             )
-            for each in told.ha_connection_info
+            for each in info.ha_connection_info
         ],
         follows="" if client is None else client.master_addr,
         is_following=client is not None and client.activated,

@@ -1,7 +1,6 @@
-"""The console's server: the gate in front, behind it pages, API and metrics, and what runs beside them.
+"""The console's server: access control in front of pages, API and metrics, plus the background tasks.
 
-`serve` returns when it was told to stop, or when whoever started it is gone. The sockets are bound by the caller, who
-so learns first that a port is taken.
+The caller binds the socket, so that a port in use is reported before anything starts.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from fastapi import FastAPI
 from nicegui import ui
 
 from penstock import __version__
-from penstock.console.access import Gate, TokenGate
+from penstock.console.access import AccessMiddleware, AccessPolicy
 from penstock.console.api import add_api
 from penstock.console.console import Console, ConsoleOptions
 from penstock.console.metrics import add_metrics
@@ -27,14 +26,15 @@ _RECONNECT_S = 30.0
 _STOP_S = 3
 
 
-async def serve(options: ConsoleOptions, door: TokenGate, listener: socket.socket, parent: int | None = None) -> None:
-    """Serves until a signal comes, or until the pipe `parent` ends."""
+async def serve(
+    options: ConsoleOptions, policy: AccessPolicy, listener: socket.socket, parent: int | None = None
+) -> None:
+    """Serves until SIGTERM or SIGINT, or until the pipe `parent` is closed."""
     console = Console(options)
     app = make_app(console)
-    gate = Gate(app, door)
-    # The headers of a proxy are not believed: the gate goes by what the browser itself says.
+    # Proxy headers are not trusted: the middleware uses the browser's own Host and Origin.
     config = uvicorn.Config(
-        gate,
+        AccessMiddleware(app, policy),
         log_level="warning",
         access_log=False,
         server_header=False,
@@ -50,20 +50,20 @@ async def serve(options: ConsoleOptions, door: TokenGate, listener: socket.socke
 
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop)
-    beside = [asyncio.create_task(console.history.run())]
+    tasks = [asyncio.create_task(console.history.run())]
     if parent is not None:
-        beside.append(asyncio.create_task(console.parent.listen(parent, stop)))
+        tasks.append(asyncio.create_task(console.parent.listen(parent, stop)))
     try:
         await server.serve(sockets=[listener])
     finally:
-        for task in beside:
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*beside, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
         await console.close()
 
 
 class _Server(uvicorn.Server):
-    """Leaves signals to us: uvicorn would raise them once more when it has stopped, and a clean end would be none."""
+    """Leaves signals to `serve`: uvicorn would raise them again after its shutdown, and spoil the exit status."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -71,7 +71,7 @@ class _Server(uvicorn.Server):
 
 
 def make_app(console: Console) -> FastAPI:
-    """Everything behind the gate. NiceGUI knows one application in a process, so this is called once."""
+    """The application behind `AccessMiddleware`. NiceGUI supports one per process, so call this once."""
 
     @contextlib.asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -80,7 +80,7 @@ def make_app(console: Console) -> FastAPI:
     app = FastAPI(
         title="Penstock console",
         version=__version__,
-        description="What the console knows of a RocketMQ cluster, and what it can change, for programs.",
+        description="Reads and changes a RocketMQ cluster.",
         openapi_url="/api/openapi.json",
         docs_url=None,
         redoc_url=None,

@@ -271,7 +271,9 @@ class ClusterSource:
         if broker not in self._without_topic_stats:
             header = TopicName(topic=route.topic)
             try:
-                reply = await self._link.instance.ask(route.masters[broker], RequestCode.GET_TOPIC_STATS_INFO, header)
+                reply = await self._link.instance.request(
+                    route.masters[broker], RequestCode.GET_TOPIC_STATS_INFO, header
+                )
             except Refused as error:
                 if error.code != ResponseCode.TOPIC_NOT_EXIST:
                     self._without_topic_stats.add(broker)
@@ -303,7 +305,7 @@ class ClusterSource:
             # RocketMQ 4 brokers also return 0 for a group that they have never seen.
             address, header = instance.routes.address(queue.broker), TopicName(topic=queue.topic)
             try:
-                reply = await instance.ask(address, RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, header)
+                reply = await instance.request(address, RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, header)
             except Refused:
                 return offset
             return offset if group in GroupList.from_bytes(reply.body).group_list else None

@@ -1,11 +1,11 @@
-"""Looks after a cluster: topics, groups, offsets, messages, brokers.
+"""Administers a cluster: topics, groups, offsets, messages, brokers.
 
     async with Admin("127.0.0.1:9876") as admin:
         await admin.topics.create("orders", queues=8)
         progress = await admin.groups.progress("warehouse")
 
-Every method asks the brokers and name servers that it concerns and puts their answers together; it raises Unreachable,
-NoAnswer, NoRoute or Refused, which carries the protocol's code. Belongs to the thread of one event loop.
+Each method queries the brokers and name servers concerned and merges their answers. Raises Unreachable, NoAnswer,
+NoRoute, or Refused with the protocol's code. Belongs to the thread of one event loop.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from penstock.client.admin.groups import GroupAdmin
 from penstock.client.admin.messages import MessageAdmin
 from penstock.client.admin.topics import OffsetAdmin, TopicAdmin
 from penstock.client.config import Namesrv
-from penstock.client.instance import ClientInstance, Started
+from penstock.client.instance import ClientInstance, ClientLifecycle
 
 
-class Admin(Started):
-    """An administrator's client. Started once, closed once; `async with` does both."""
+class Admin(ClientLifecycle):
+    """The admin client. Start it once and close it once; `async with` does both."""
 
     def __init__(self, namesrv: Namesrv = None) -> None:
         self._instance = instance = ClientInstance(namesrv)
@@ -32,7 +32,7 @@ class Admin(Started):
         self.messages = MessageAdmin(instance)
 
     async def start(self) -> Self:
-        """There is nothing to start: connections are made when they are needed."""
+        """Does nothing: connections are opened on first use."""
         return self
 
     async def close(self) -> None:

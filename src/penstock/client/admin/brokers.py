@@ -1,4 +1,4 @@
-"""Brokers and name servers: who there is, how they are, how they are set."""
+"""Brokers and name servers: addresses, runtime figures, settings, the name servers' KV configuration."""
 
 from __future__ import annotations
 
@@ -19,116 +19,116 @@ _FOUND_OR_NOT = frozenset({ResponseCode.SUCCESS, ResponseCode.QUERY_NOT_FOUND})
 
 
 class ClusterAdmin:
-    """Addresses of brokers are `host:port`."""
+    """Broker addresses are `host:port`."""
 
     def __init__(self, instance: ClientInstance) -> None:
         self._instance = instance
 
     async def info(self) -> ClusterInfo:
-        """All brokers with their addresses, and which cluster they belong to."""
-        reply = await self._instance.name_servers.ask(RequestCode.GET_BROKER_CLUSTER_INFO, {})
+        """All brokers with their addresses and clusters."""
+        reply = await self._instance.name_servers.request(RequestCode.GET_BROKER_CLUSTER_INFO, {})
         return ClusterInfo.from_bytes(reply.body)
 
     async def masters(self, cluster: str | None = None) -> dict[str, str]:
-        """The masters' addresses by broker name, of one cluster or of all. Raises NoRoute if there is none."""
+        """The masters' addresses by broker name, of one cluster or of all. Raises NoRoute if there are none."""
         info = await self.info()
         names = sorted(info.broker_addr_table) if cluster is None else sorted(info.cluster_addr_table.get(cluster, []))
-        found = {
+        masters = {
             name: data.broker_addrs[MASTER]
             for name in names
             if (data := info.broker_addr_table.get(name)) is not None and MASTER in data.broker_addrs
         }
-        if not found:
-            where = "there" if cluster is None else f"in cluster '{cluster}'"
-            raise NoRoute(
-                f"no broker is {where}; there are these clusters: {', '.join(info.cluster_addr_table) or 'none'}"
-            )
-        return found
+        if not masters:
+            where = "" if cluster is None else f" in cluster '{cluster}'"
+            raise NoRoute(f"no master broker{where}; known clusters: {', '.join(info.cluster_addr_table) or 'none'}")
+        return masters
 
     async def targets(self, cluster: str | None = None, broker: str | None = None) -> list[str]:
-        """The address that is given, or those of a cluster's masters, or of all masters."""
+        """`broker` itself if given, else the masters of `cluster`, else all masters."""
         return [broker] if broker is not None else list((await self.masters(cluster)).values())
 
     # -- one broker ------------------------------------------------------------------------------------------
 
     async def runtime_info(self, broker: str) -> dict[str, str]:
-        """A broker's figures, by RocketMQ's names for them."""
-        reply = await self._instance.ask(broker, RequestCode.GET_BROKER_RUNTIME_INFO)
+        """A broker's runtime figures, under RocketMQ's names."""
+        reply = await self._instance.request(broker, RequestCode.GET_BROKER_RUNTIME_INFO)
         return dict(sorted(KVTable.from_bytes(reply.body).table.items()))
 
     async def replication(self, broker: str) -> HaRuntimeInfo:
-        """Who follows a broker, or whom it follows, and how far behind. Brokers of RocketMQ 4 do not tell."""
-        reply = await self._instance.ask(broker, RequestCode.GET_BROKER_HA_STATUS)
+        """A broker's slaves or its master, and the replication lag. RocketMQ 4 brokers do not support this."""
+        reply = await self._instance.request(broker, RequestCode.GET_BROKER_HA_STATUS)
         return HaRuntimeInfo.from_bytes(reply.body)
 
     async def broker_config(self, broker: str) -> dict[str, str]:
         """A broker's settings."""
-        reply = await self._instance.ask(broker, RequestCode.GET_BROKER_CONFIG)
+        reply = await self._instance.request(broker, RequestCode.GET_BROKER_CONFIG)
         return _properties(bytes(reply.body))
 
     async def update_broker_config(self, broker: str, changes: Mapping[str, str]) -> None:
-        """Changes settings of a broker that may be changed while it runs."""
-        await self._instance.ask(broker, RequestCode.UPDATE_BROKER_CONFIG, body=_text(changes))
+        """Changes a broker's settings while it runs. Raises Refused for one that needs a restart."""
+        await self._instance.request(broker, RequestCode.UPDATE_BROKER_CONFIG, body=_text(changes))
 
     async def broker_stats(self, broker: str, name: str, key: str) -> BrokerStatsData:
-        """A figure of a broker over the last minute, hour and day, as in ("TOPIC_PUT_NUMS", "orders")."""
+        """One statistic over the last minute, hour and day, such as ("TOPIC_PUT_NUMS", "orders")."""
         header = ViewBrokerStats(stats_name=name, stats_key=key)
-        reply = await self._instance.ask(broker, RequestCode.VIEW_BROKER_STATS_DATA, header)
+        reply = await self._instance.request(broker, RequestCode.VIEW_BROKER_STATS_DATA, header)
         return BrokerStatsData.from_bytes(reply.body)
 
     async def wipe_write_perm(self, broker_name: str) -> int:
-        """Has producers leave a broker, at all name servers; returns for how many topics."""
+        """Removes a broker's write permission at all name servers; returns the number of topics affected."""
         header = fields.write(BrokerName(broker_name=broker_name))
-        replies = await self._instance.name_servers.ask_all(RequestCode.WIPE_WRITE_PERM_OF_BROKER, header)
+        replies = await self._instance.name_servers.request_all(RequestCode.WIPE_WRITE_PERM_OF_BROKER, header)
         return max(int(reply.ext.get("wipeTopicCount", "0")) for reply in replies.values())
 
     async def add_write_perm(self, broker_name: str) -> int:
-        """Has producers come back to a broker; returns for how many topics."""
+        """Restores a broker's write permission; returns the number of topics affected."""
         header = fields.write(BrokerName(broker_name=broker_name))
-        replies = await self._instance.name_servers.ask_all(RequestCode.ADD_WRITE_PERM_OF_BROKER, header)
+        replies = await self._instance.name_servers.request_all(RequestCode.ADD_WRITE_PERM_OF_BROKER, header)
         return max(int(reply.ext.get("addTopicCount", "0")) for reply in replies.values())
 
     # -- name servers ----------------------------------------------------------------------------------------
 
     async def namesrv_config(self) -> dict[str, dict[str, str]]:
         """The settings of each name server, by its address."""
-        replies = await self._instance.name_servers.ask_all(RequestCode.GET_NAMESRV_CONFIG, {})
+        replies = await self._instance.name_servers.request_all(RequestCode.GET_NAMESRV_CONFIG, {})
         return {address: _properties(bytes(reply.body)) for address, reply in replies.items()}
 
     async def update_namesrv_config(self, changes: Mapping[str, str]) -> None:
-        """Changes settings of all name servers that may be changed while they run."""
-        await self._instance.name_servers.ask_all(RequestCode.UPDATE_NAMESRV_CONFIG, {}, _text(changes))
+        """Changes settings of all name servers while they run."""
+        await self._instance.name_servers.request_all(RequestCode.UPDATE_NAMESRV_CONFIG, {}, _text(changes))
 
     async def get_kv(self, namespace: str, key: str) -> str | None:
-        """A text that administrators keep at the name servers; None if there is none."""
+        """One value of the name servers' KV configuration; None if the key is missing."""
         header = fields.write(KvKey(namespace=namespace, key=key))
-        reply = await self._instance.name_servers.ask(RequestCode.GET_KV_CONFIG, header, good=_FOUND_OR_NOT)
+        reply = await self._instance.name_servers.request(RequestCode.GET_KV_CONFIG, header, good=_FOUND_OR_NOT)
         return None if reply.code == ResponseCode.QUERY_NOT_FOUND else reply.read(KvReply).value
 
     async def list_kv(self, namespace: str) -> dict[str, str]:
-        """All such texts of a namespace, by key."""
+        """All KV entries of a namespace."""
         header = fields.write(KvNamespace(namespace=namespace))
-        reply = await self._instance.name_servers.ask(RequestCode.GET_KVLIST_BY_NAMESPACE, header, good=_FOUND_OR_NOT)
+        reply = await self._instance.name_servers.request(
+            RequestCode.GET_KVLIST_BY_NAMESPACE, header, good=_FOUND_OR_NOT
+        )
         return {} if reply.code == ResponseCode.QUERY_NOT_FOUND else dict(KVTable.from_bytes(reply.body).table)
 
     async def put_kv(self, namespace: str, key: str, value: str) -> None:
-        """Keeps a text at all name servers."""
+        """Stores a KV entry at all name servers."""
         header = fields.write(PutKv(namespace=namespace, key=key, value=value))
-        await self._instance.name_servers.ask_all(RequestCode.PUT_KV_CONFIG, header)
+        await self._instance.name_servers.request_all(RequestCode.PUT_KV_CONFIG, header)
 
     async def delete_kv(self, namespace: str, key: str) -> None:
-        """Has all name servers forget a text."""
+        """Deletes a KV entry at all name servers."""
         header = fields.write(KvKey(namespace=namespace, key=key))
-        await self._instance.name_servers.ask_all(RequestCode.DELETE_KV_CONFIG, header)
+        await self._instance.name_servers.request_all(RequestCode.DELETE_KV_CONFIG, header)
 
 
 def _properties(body: bytes) -> dict[str, str]:
-    """Settings as brokers send them: `name=value`, one a line, nothing escaped."""
+    """Settings as brokers send them: `name=value` lines, without escapes."""
     lines = (line.partition("=") for line in body.decode("utf-8", "replace").splitlines())
     return {name.strip(): value for name, equals, value in lines if equals}
 
 
 def _text(changes: Mapping[str, str]) -> bytes:
-    """Settings as brokers read them: Java's properties, in which a backslash escapes."""
+    """Settings as brokers read them: Java properties, where a backslash escapes."""
     lines = (f"{name}={value}".replace("\\", "\\\\").replace("\n", "\\n") for name, value in changes.items())
     return "\n".join(lines).encode()

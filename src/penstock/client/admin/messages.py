@@ -1,4 +1,4 @@
-"""Messages as administrators look for them: by key, by id, by place."""
+"""Searches messages for administrators: by key, by id, by queue offset. Never changes offsets."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from penstock.protocol.headers.pull import QueryConsumeQueue, QueryMessage, View
 from penstock.protocol.subscription import EVERYTHING
 
 _GROUP = "TOOLS_CONSUMER"
-"""The group in whose name messages are looked at, as RocketMQ's own tools do."""
+"""The group that RocketMQ's own tools read messages as."""
 _FOUND_OR_NOT = frozenset({ResponseCode.SUCCESS, ResponseCode.QUERY_NOT_FOUND})
 _LONG_MAX = 2**63 - 1
 
 
 class MessageAdmin:
-    """No message found is an answer, not an error."""
+    """A search that finds nothing returns an empty list or None; it does not raise."""
 
     def __init__(self, instance: ClientInstance) -> None:
         self._instance = instance
@@ -31,20 +31,20 @@ class MessageAdmin:
     async def by_key(
         self, topic: str, key: str, *, begin: int = 0, end: int = _LONG_MAX, max_messages: int = 64
     ) -> list[ReceivedMessage]:
-        """Messages with a key, stored between two times in epoch milliseconds; the newest, oldest first."""
-        found = await self._query(topic, key, begin, end, max_messages, unique=False)
-        return [message for message in found if key in message.keys][-max_messages:]
+        """The newest messages with a key, stored between two times (epoch milliseconds), oldest first."""
+        messages = await self._query(topic, key, begin, end, max_messages, unique=False)
+        return [message for message in messages if key in message.keys][-max_messages:]
 
     async def by_unique_id(self, topic: str, msg_id: str) -> list[ReceivedMessage]:
-        """Messages with the id that their producer gave them: usually one, several if it was sent again."""
-        found = await self._query(topic, msg_id, 0, _LONG_MAX, 32, unique=True)
-        return [message for message in found if message.record.unique_key == msg_id]
+        """Messages with a producer's id: usually one, several if the producer retried."""
+        messages = await self._query(topic, msg_id, 0, _LONG_MAX, 32, unique=True)
+        return [message for message in messages if message.record.unique_key == msg_id]
 
     async def by_offset_id(self, offset_msg_id: str) -> ReceivedMessage | None:
-        """The message with a broker's id, from the broker that the id names. Raises BadMessage if it is no such id."""
+        """The message with a broker's id, from the broker that the id names. Raises BadMessage for an invalid id."""
         address, offset = decode_message_id(offset_msg_id)
         try:
-            reply = await self._instance.ask(address, RequestCode.VIEW_MESSAGE_BY_ID, ViewMessage(offset=offset))
+            reply = await self._instance.request(address, RequestCode.VIEW_MESSAGE_BY_ID, ViewMessage(offset=offset))
         except Refused as error:
             if error.code == ResponseCode.SYSTEM_ERROR:
                 return None
@@ -53,18 +53,18 @@ class MessageAdmin:
         return ReceivedMessage(record, "") if record.msg_id == offset_msg_id.upper() else None
 
     async def by_id(self, msg_id: str, topic: str | None = None) -> list[ReceivedMessage]:
-        """Messages with an id of either kind; for a producer's id the topic must be given."""
+        """Messages with an id of either kind; a producer's id needs the topic."""
         if topic is not None:
-            found = await self.by_unique_id(topic, msg_id)
-            if found:
-                return found
+            messages = await self.by_unique_id(topic, msg_id)
+            if messages:
+                return messages
         one = await self.by_offset_id(msg_id)
         return [] if one is None else [one]
 
     async def page(
         self, queue: MessageQueue, offset: int, *, max_messages: int = 32, expression: str = EVERYTHING
     ) -> PullResult:
-        """One page of a queue, without a trace in any group's offsets."""
+        """One page of a queue. Does not change any group's offsets."""
         await self._instance.routes.find(queue.topic)
         return await self._fetcher.fetch(
             Pull(
@@ -84,41 +84,41 @@ class MessageAdmin:
     async def units(
         self, queue: MessageQueue, index: int, count: int, group: str | None = None
     ) -> QueryConsumeQueueResponseBody:
-        """Units of a consume queue, and whether a group's filter takes them."""
+        """Units of a consume queue, and whether a group's filter matches them."""
         header = QueryConsumeQueue(
             topic=queue.topic, queue_id=queue.queue_id, index=index, count=count, consumer_group=group
         )
         await self._instance.routes.find(queue.topic)
         address = self._instance.routes.address(queue.broker_name)
-        reply = await self._instance.ask(address, RequestCode.QUERY_CONSUME_QUEUE, header)
+        reply = await self._instance.request(address, RequestCode.QUERY_CONSUME_QUEUE, header)
         return QueryConsumeQueueResponseBody.from_bytes(reply.body)
 
     async def consume_directly(self, group: str, client_id: str, offset_msg_id: str) -> ConsumeMessageDirectlyResult:
-        """Has one consumer consume one message now, whatever its offsets; the broker that the id names relays it."""
+        """Makes one consumer consume one message now, without changing offsets; the broker in the id relays it."""
         address, _ = decode_message_id(offset_msg_id)
         header = ConsumeDirectly(consumer_group=group, client_id=client_id, msg_id=offset_msg_id)
-        reply = await self._instance.ask(address, RequestCode.CONSUME_MESSAGE_DIRECTLY, header)
+        reply = await self._instance.request(address, RequestCode.CONSUME_MESSAGE_DIRECTLY, header)
         return ConsumeMessageDirectlyResult.from_bytes(reply.body)
 
     async def _query(
-        self, topic: str, key: str, begin: int, end: int, most: int, *, unique: bool
+        self, topic: str, key: str, begin: int, end: int, max_messages: int, *, unique: bool
     ) -> list[ReceivedMessage]:
         if not key:
-            raise BadMessage("a key is needed to look for messages by key")
+            raise BadMessage("a search by key needs a key")
         header = QueryMessage(
-            topic=topic, key=key, max_num=most, begin_timestamp=begin, end_timestamp=end, unique_key=unique
+            topic=topic, key=key, max_num=max_messages, begin_timestamp=begin, end_timestamp=end, unique_key=unique
         )
-        found: list[ReceivedMessage] = []
-        for name, address in (await self._instance.routes.ask(topic)).masters.items():
-            reply = await self._instance.ask(address, RequestCode.QUERY_MESSAGE, header, good=_FOUND_OR_NOT)
-            found += [ReceivedMessage(record, name) for record in _records(bytes(reply.body))]
-        return sorted(found, key=lambda message: (message.store_timestamp, message.physical_offset))
+        messages: list[ReceivedMessage] = []
+        for name, address in (await self._instance.routes.fetch(topic)).masters.items():
+            reply = await self._instance.request(address, RequestCode.QUERY_MESSAGE, header, good=_FOUND_OR_NOT)
+            messages += [ReceivedMessage(record, name) for record in _records(bytes(reply.body))]
+        return sorted(messages, key=lambda message: (message.store_timestamp, message.physical_offset))
 
 
 def _records(body: bytes) -> list[Record]:
-    found, at = [], 0
+    records, at = [], 0
     while at < len(body):
         record = decode_record(body, at)
-        found.append(record)
+        records.append(record)
         at += record.size
-    return found
+    return records

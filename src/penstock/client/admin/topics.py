@@ -1,7 +1,4 @@
-"""Topics: list, make, change, delete, and how they stand.
-
-Offsets as administrators move them.
-"""
+"""Topics: list, create, change, delete, statistics. Offsets: reset, clone, time spans."""
 
 from __future__ import annotations
 
@@ -33,65 +30,65 @@ _UNIT, _UNIT_SUBSCRIPTION = 1, 2
 
 
 class TopicAdmin:
-    """What has to be done at several brokers is done at one after the other; an error leaves the rest undone."""
+    """Changes brokers one after the other; an error leaves the remaining brokers unchanged."""
 
     def __init__(self, instance: ClientInstance, cluster: ClusterAdmin) -> None:
         self._instance = instance
         self._cluster = cluster
 
-    # -- asking ----------------------------------------------------------------------------------------------
+    # -- reading ---------------------------------------------------------------------------------------------
 
     async def names(self, cluster: str | None = None) -> list[str]:
-        """The names of all topics, the cluster's own among them, or of those of one cluster."""
+        """The names of all topics, or of one cluster's. Includes system topics."""
         if cluster is None:
-            reply = await self._instance.name_servers.ask(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, {})
+            reply = await self._instance.name_servers.request(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, {})
         else:
             header = fields.write(GetTopicsByCluster(cluster=cluster))
-            reply = await self._instance.name_servers.ask(RequestCode.GET_TOPICS_BY_CLUSTER, header)
+            reply = await self._instance.name_servers.request(RequestCode.GET_TOPICS_BY_CLUSTER, header)
         return sorted(set(TopicList.from_bytes(reply.body).topic_list))
 
     async def route(self, topic: str) -> Route:
-        """Which brokers have a topic, as a name server says now. Raises NoRoute if none has."""
-        return await self._instance.routes.ask(topic)
+        """The topic's current route from a name server. Raises NoRoute if no broker has the topic."""
+        return await self._instance.routes.fetch(topic)
 
     async def clusters(self, topic: str) -> set[str]:
         """The clusters that have a topic."""
         return {broker.cluster for broker in (await self.route(topic)).data.broker_datas}
 
     async def config(self, topic: str) -> dict[str, TopicConfig]:
-        """How a topic is set at each broker that has it, by broker name."""
-        found = {}
+        """A topic's settings at each broker that has it, by broker name."""
+        configs = {}
         for name, address in (await self.route(topic)).masters.items():
             config = (await self.configs(address)).get(topic)
             if config is not None:
-                found[name] = config
-        return found
+                configs[name] = config
+        return configs
 
     async def configs(self, broker: str) -> dict[str, TopicConfig]:
         """All topics of one broker."""
-        reply = await self._instance.ask(broker, RequestCode.GET_ALL_TOPIC_CONFIG)
+        reply = await self._instance.request(broker, RequestCode.GET_ALL_TOPIC_CONFIG)
         return decode_config(TopicConfigs, reply.body).topics
 
     async def stats(self, topic: str, brokers: Iterable[str] | None = None) -> dict[MessageQueue, TopicOffset]:
-        """What each queue holds: its lowest and next offset, and when it was last written.
+        """Each queue's minimum and maximum offset, and the time of its last write.
 
-        Name servers are asked which brokers have the topic, unless their addresses are given.
+        `brokers` are the addresses to query; without them, the topic's route decides.
         """
-        found: dict[MessageQueue, TopicOffset] = {}
+        offsets: dict[MessageQueue, TopicOffset] = {}
         header = TopicName(topic=topic)
         for address in (await self.route(topic)).masters.values() if brokers is None else brokers:
-            reply = await self._instance.ask(address, RequestCode.GET_TOPIC_STATS_INFO, header)
-            found.update(TopicStatsTable.from_bytes(reply.body).offset_table)
-        return dict(sorted(found.items()))
+            reply = await self._instance.request(address, RequestCode.GET_TOPIC_STATS_INFO, header)
+            offsets.update(TopicStatsTable.from_bytes(reply.body).offset_table)
+        return dict(sorted(offsets.items()))
 
     async def groups(self, topic: str) -> list[str]:
         """The groups that consume a topic."""
-        found: set[str] = set()
+        groups: set[str] = set()
         header = TopicName(topic=topic)
         for address in (await self.route(topic)).masters.values():
-            reply = await self._instance.ask(address, RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, header)
-            found |= set(GroupList.from_bytes(reply.body).group_list)
-        return sorted(found)
+            reply = await self._instance.request(address, RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, header)
+            groups |= set(GroupList.from_bytes(reply.body).group_list)
+        return sorted(groups)
 
     # -- changing --------------------------------------------------------------------------------------------
 
@@ -109,10 +106,10 @@ class TopicAdmin:
         cluster: str | None = None,
         broker: str | None = None,
     ) -> list[str]:
-        """Makes or changes a topic at one broker, in one cluster, or everywhere; returns the brokers' addresses.
+        """Creates or changes a topic at one broker, in one cluster, or everywhere; returns the brokers' addresses.
 
-        `queues` is both numbers of queues; `perm` is 2 to write, 4 to read, 6 for both. With `order`, the name servers
-        are told that the topic's queues are ordered across brokers.
+        `queues` sets the number of both read and write queues; `perm` is 2 to write, 4 to read, 6 for both. `order`
+        registers the topic's queues at the name servers as ordered across brokers.
         """
         header = CreateTopic(
             topic=topic,
@@ -126,38 +123,38 @@ class TopicAdmin:
         )
         targets = await self._cluster.targets(cluster, broker)
         for address in targets:
-            await self._instance.ask(address, RequestCode.UPDATE_AND_CREATE_TOPIC, header)
+            await self._instance.request(address, RequestCode.UPDATE_AND_CREATE_TOPIC, header)
         if order:
             names = await self._cluster.masters(cluster)
-            told = [name for name, address in names.items() if address in targets]
-            conf = ";".join(f"{name}:{header.write_queue_nums}" for name in told)
+            ordered = [name for name, address in names.items() if address in targets]
+            conf = ";".join(f"{name}:{header.write_queue_nums}" for name in ordered)
             await self._cluster.put_kv(_ORDER_TOPICS, topic, conf)
         return targets
 
     async def delete(self, topic: str, *, cluster: str | None = None) -> list[str]:
-        """Deletes a topic at all brokers, or those of a cluster, and at the name servers; returns the brokers'
-        addresses. The messages stay on disk until their files expire.
+        """Deletes a topic at the brokers, of one cluster or of all, and at the name servers; returns the brokers'
+        addresses. Its messages stay on disk until their files expire.
         """
         targets = await self._cluster.targets(cluster)
         header = TopicName(topic=topic)
         for address in targets:
-            await self._instance.ask(address, RequestCode.DELETE_TOPIC_IN_BROKER, header)
-        gone = fields.write(DeleteTopicRoute(topic=topic, cluster_name=cluster))
-        await self._instance.name_servers.ask_all(RequestCode.DELETE_TOPIC_IN_NAMESRV, gone)
+            await self._instance.request(address, RequestCode.DELETE_TOPIC_IN_BROKER, header)
+        route_header = fields.write(DeleteTopicRoute(topic=topic, cluster_name=cluster))
+        await self._instance.name_servers.request_all(RequestCode.DELETE_TOPIC_IN_NAMESRV, route_header)
         if await self._cluster.get_kv(_ORDER_TOPICS, topic) is not None:
             await self._cluster.delete_kv(_ORDER_TOPICS, topic)
         return targets
 
     async def masters(self, topic: str) -> dict[str, str]:
         """The addresses of the masters that have a topic, by broker name. Raises NoRoute."""
-        found = (await self.route(topic)).masters
-        if not found:
-            raise NoRoute(f"topic '{topic}' has no master now; start its broker")
-        return found
+        masters = (await self.route(topic)).masters
+        if not masters:
+            raise NoRoute(f"topic '{topic}' has no master at the moment; start its broker")
+        return masters
 
 
 class OffsetAdmin(QueueOffsets):
-    """Offsets of queues and groups, and their reset and cloning."""
+    """Reads, resets and clones offsets."""
 
     def __init__(self, instance: ClientInstance) -> None:
         super().__init__(instance)
@@ -168,28 +165,29 @@ class OffsetAdmin(QueueOffsets):
         return list((await self._route(topic)).subscribe_queues)
 
     async def reset(self, group: str, topic: str, timestamp: int, *, force: bool = True) -> dict[MessageQueue, int]:
-        """Has a group consume a topic from a time on, in epoch milliseconds, −1 for what is still to come; returns
-        where each queue goes on. Without `force` a queue only moves backwards. Consumers that are connected go on there
-        at once; for a group without any, the offsets are stored.
+        """Resets a group's offsets in a topic to a time (epoch milliseconds; −1: the end); returns the new offsets.
+
+        Without `force` an offset only moves backwards. Connected consumers continue from there at once; for a group
+        without consumers the offsets are stored.
         """
         header = ResetOffset(topic=topic, group=group, timestamp=timestamp, is_force=force)
-        found: dict[MessageQueue, int] = {}
+        offsets: dict[MessageQueue, int] = {}
         route = await self._route(topic)
         for name, address in route.masters.items():
             try:
-                reply = await self._instance.ask(address, RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, header)
+                reply = await self._instance.request(address, RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, header)
             except Refused as error:
                 if error.code != ResponseCode.CONSUMER_NOT_ONLINE:
                     raise
-                found.update(await self._reset_offline(group, name, route, timestamp, force))
+                offsets.update(await self._reset_offline(group, name, route, timestamp, force))
             else:
-                found.update(ResetOffsetBody.from_bytes(reply.body).offset_table)
-        return dict(sorted(found.items()))
+                offsets.update(ResetOffsetBody.from_bytes(reply.body).offset_table)
+        return dict(sorted(offsets.items()))
 
     async def _reset_offline(
         self, group: str, broker_name: str, route: Route, timestamp: int, force: bool
     ) -> dict[MessageQueue, int]:
-        found = {}
+        offsets = {}
         for queue in route.subscribe_queues:
             if queue.broker_name != broker_name:
                 continue
@@ -198,25 +196,25 @@ class OffsetAdmin(QueueOffsets):
             if not force and current is not None:
                 target = min(target, current)
             await self.commit(group, queue, target)
-            found[queue] = target
-        return found
+            offsets[queue] = target
+        return offsets
 
     async def clone(self, source: str, target: str, topic: str, *, offline: bool = False) -> None:
-        """Has one group go on in a topic where another one is. With `offline` neither may have consumers."""
+        """Copies one group's offsets in a topic to another group. With `offline`, neither may have consumers."""
         header = CloneGroupOffset(src_group=source, dest_group=target, topic=topic, offline=offline)
         for address in (await self._route(topic)).masters.values():
-            await self._instance.ask(address, RequestCode.CLONE_GROUP_OFFSET, header)
+            await self._instance.request(address, RequestCode.CLONE_GROUP_OFFSET, header)
 
     async def time_span(self, group: str, topic: str) -> list[QueueTimeSpan]:
-        """When the oldest, the newest and the last consumed message of each queue were stored."""
+        """Store times of the oldest, the newest and the last consumed message of each queue."""
         header = QueryConsumeTimeSpan(topic=topic, group=group)
-        found: list[QueueTimeSpan] = []
+        spans: list[QueueTimeSpan] = []
         for address in (await self._route(topic)).masters.values():
-            reply = await self._instance.ask(address, RequestCode.QUERY_CONSUME_TIME_SPAN, header)
-            found += QueryConsumeTimeSpanBody.from_bytes(reply.body).consume_time_span_set
-        return sorted(found, key=lambda span: span.message_queue)
+            reply = await self._instance.request(address, RequestCode.QUERY_CONSUME_TIME_SPAN, header)
+            spans += QueryConsumeTimeSpanBody.from_bytes(reply.body).consume_time_span_set
+        return sorted(spans, key=lambda span: span.message_queue)
 
     async def _route(self, topic: str) -> Route:
-        """As the name servers have it now; other methods find the brokers' addresses by it."""
+        """The current route; refreshed because the inherited methods resolve brokers through it."""
         await self._instance.routes.refresh([topic])
         return await self._instance.routes.find(topic)

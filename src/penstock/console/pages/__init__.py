@@ -1,4 +1,4 @@
-"""The pages, one module each; `add_pages` has NiceGUI know them. They read through `Console` and show text as text."""
+"""The console's pages, one module each. They read through `Console` and show all text as text, never as markup."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from penstock.console.pages import dead_letters, groups, messages, openapi, over
 
 
 def add_pages(console: Console, app: FastAPI) -> None:
-    """Registers all pages."""
+    """Registers all pages with NiceGUI."""
     for page in (overview, topics, groups, messages, dead_letters, store, pipeline):
         page.add(console)
     openapi.add(console, app)

@@ -1,7 +1,4 @@
-"""What all pages share: the bar at the top, the way around, asking before a change, and saying what went wrong.
-
-A long table of which one page is asked for at a time: as many rows as there are, each costs only when it is seen.
-"""
+"""What all pages share: header and navigation, elements, confirmation dialogs, error display, and long tables."""
 
 from __future__ import annotations
 
@@ -16,11 +13,11 @@ from nicegui.events import GenericEventArguments, KeyEventArguments
 from penstock.console.commands import CommandResult
 from penstock.console.console import Console
 from penstock.console.figures import BrokerAvailability
-from penstock.console.health import look
+from penstock.console.health import check_health
 from penstock.console.pages.theme import CSS
 from penstock.errors import PenstockError
 
-PLACES: Final = (
+PAGES: Final = (
     ("Overview", "/", "speed"),
     ("Topics", "/topics", "topic"),
     ("Groups", "/groups", "groups"),
@@ -32,7 +29,7 @@ PLACES: Final = (
 _THEME: Final = "penstock_theme"
 _THEMES: Final = {"light": False, "dark": True}
 _STATE_S: Final = 5.0
-_AT_ONCE_S: Final = 0.8
+_PREFILL_S: Final = 0.8
 _COLOUR: Final = {
     BrokerAvailability.SERVING: "good",
     BrokerAvailability.READ_ONLY: "warn",
@@ -42,7 +39,7 @@ _COLOUR: Final = {
 
 @contextlib.contextmanager
 def frame(console: Console, title: str, here: str = "") -> Iterator[None]:
-    """A page's surroundings; what is made inside is its content."""
+    """A page's header and navigation; elements created inside are its content."""
     ui.page_title(f"{title} · Penstock")
     ui.add_css(CSS)
     ui.colors(primary="#0f766e", negative="#b91c1c", warning="#b45309", positive="#15803d")
@@ -52,7 +49,7 @@ def frame(console: Console, title: str, here: str = "") -> Iterator[None]:
         ui.left_drawer(bordered=True).props("width=220 breakpoint=900 show-if-above") as drawer,
         ui.element("nav").props('aria-label="Pages"').style("width: 100%"),
     ):
-        for number, (name, target, icon) in enumerate(PLACES, 1):
+        for number, (name, target, icon) in enumerate(PAGES, 1):
             with ui.link(target=target).classes("p-nav" + (" here" if name == (here or title) else "")):
                 ui.icon(icon, size="1.2rem")
                 ui.label(name)
@@ -67,25 +64,27 @@ def frame(console: Console, title: str, here: str = "") -> Iterator[None]:
         ui.label(console.options.config.namesrv).classes("where")
         ui.space()
         state = ui.label("…").classes("p-chip").props("data-mark=state")
-        ui.button(icon="contrast", on_click=lambda: _turn(dark)).props('flat round dense aria-label="Light or dark"')
+        ui.button(icon="contrast", on_click=lambda: _switch_theme(dark)).props(
+            'flat round dense aria-label="Light or dark"'
+        )
     ui.keyboard(on_key=_key)
 
     async def refresh() -> None:
-        found = await look(console.view, console.parent)
-        state.set_text(found.state.value)
-        state.classes(replace=f"p-chip {_COLOUR.get(found.state, 'bad')}").tooltip(found.why or "All brokers serve.")
+        health = await check_health(console.view, console.parent)
+        state.set_text(health.state.value)
+        state.classes(replace=f"p-chip {_COLOUR.get(health.state, 'bad')}").tooltip(health.why or "All brokers serve.")
 
     ui.timer(_STATE_S, refresh, immediate=True)
     yield
 
 
-def _turn(dark: ui.dark_mode) -> None:
-    """Light, dark, as the system is: one after the other."""
+def _switch_theme(dark: ui.dark_mode) -> None:
+    """Cycles through light, dark and the system's theme."""
     order: list[tuple[str, bool | None]] = [("light", False), ("dark", True), ("auto", None)]
     at = next(number for number, (_, value) in enumerate(order) if value is dark.value)
     name, dark.value = order[(at + 1) % len(order)]
     ui.run_javascript(f'document.cookie = "{_THEME}={name}; path=/; max-age=31536000; samesite=strict"')
-    ui.notify(f"Colours: {name}")
+    ui.notify(f"Theme: {name}")
 
 
 def _key(pressed: KeyEventArguments) -> None:
@@ -93,13 +92,13 @@ def _key(pressed: KeyEventArguments) -> None:
         return
     if pressed.key.name == "/":
         ui.run_javascript('document.querySelector("input[type=text], input:not([type])")?.focus()')
-    elif pressed.key.number is not None and 1 <= pressed.key.number <= len(PLACES):
-        ui.navigate.to(PLACES[pressed.key.number - 1][1])
+    elif pressed.key.number is not None and 1 <= pressed.key.number <= len(PAGES):
+        ui.navigate.to(PAGES[pressed.key.number - 1][1])
 
 
-# -- shapes --------------------------------------------------------------------------------------------------------
+# -- elements ------------------------------------------------------------------------------------------------------
 def title(text: str, about: str = "") -> None:
-    """The page's name and what it is for."""
+    """The page's title and a line about it."""
     with ui.column().style("gap: .15rem"):
         with ui.element("h1"):
             ui.label(text)
@@ -113,7 +112,7 @@ def section(text: str) -> None:
 
 
 def stat(name: str, value: str = "…") -> ui.label:
-    """A figure with its name below; what is returned is the figure."""
+    """A figure with its label below; returns the figure's element."""
     with ui.element("div").classes("p-stat"):
         shown = ui.label(value).classes("v")
         ui.label(name).classes("l")
@@ -128,11 +127,11 @@ def pairs(of: Sequence[tuple[str, str]]) -> None:
 
 
 def table(columns: Sequence[tuple[str, ...]], key: str, **options: Any) -> ui.table:
-    """An empty table. A column is its field and its title, and `left` if it is no number.
+    """An empty table. A column is (field, title) or, for text, (field, title, "left").
 
-    A row may have `link`, which makes its first column one.
+    A row's `link` turns its first column into a link.
     """
-    made = ui.table(
+    element = ui.table(
         columns=[
             {
                 "name": column[0],
@@ -146,63 +145,63 @@ def table(columns: Sequence[tuple[str, ...]], key: str, **options: Any) -> ui.ta
         row_key=key,
         **options,
     ).props("flat dense")
-    made.add_slot(
+    element.add_slot(
         f"body-cell-{columns[0][0]}",
         '<q-td :props="props"><a v-if="props.row.link" :href="props.row.link">{{ props.value }}</a>'
         "<span v-else>{{ props.value }}</span></q-td>",
     )
-    return made
+    return element
 
 
-# -- asking and telling --------------------------------------------------------------------------------------------
-async def ask(question: str, lines: Sequence[str], verb: str) -> bool:
-    """Whether a person agrees to a change."""
+# -- dialogs and errors --------------------------------------------------------------------------------------------
+async def confirm(question: str, lines: Sequence[str], verb: str) -> bool:
+    """Asks for confirmation; `verb` labels the button that confirms."""
     with ui.dialog() as dialog, ui.card():
         section(question)
         for line in lines:
             ui.label(line)
         with ui.row().style("justify-content: flex-end; width: 100%"):
-            ui.button("Leave it", on_click=lambda: dialog.submit(False)).props("flat autofocus no-caps")
+            ui.button("Cancel", on_click=lambda: dialog.submit(False)).props("flat autofocus no-caps")
             ui.button(verb, on_click=lambda: dialog.submit(True)).props("color=negative unelevated no-caps").mark(
-                "agree"
+                "confirm"
             )
-    agreed = await dialog
+    confirmed = await dialog
     dialog.delete()
-    return bool(agreed)
+    return bool(confirmed)
 
 
-async def tell(change: Awaitable[CommandResult]) -> bool:
-    """Makes a change and says what it did, or why not."""
-    with telling():
-        done = await change
-        ui.notify(done.did, type="positive", timeout=8000, multi_line=True)
+async def run_command(command: Awaitable[CommandResult]) -> bool:
+    """Runs a command and shows its result or its error. Returns True on success."""
+    with show_errors():
+        result = await command
+        ui.notify(result.did, type="positive", timeout=8000, multi_line=True)
         return True
     return False
 
 
 @contextlib.contextmanager
-def telling() -> Iterator[None]:
-    """Says what went wrong inside, in one sentence."""
+def show_errors() -> Iterator[None]:
+    """Shows an error raised inside as a notification."""
     try:
         yield
     except (PenstockError, ValueError) as error:
         ui.notify(str(error), type="negative", timeout=10_000, multi_line=True, close_button=True)
 
 
-async def at_once(act: Callable[[], Awaitable[None]]) -> None:
-    """Calls what `every` calls before the page is sent, so that it comes with its rows, unless they take too long."""
+async def prefill(refresh: Callable[[], Awaitable[None]]) -> None:
+    """Refreshes before the page is sent, so that it arrives with its rows, unless that takes too long."""
     with contextlib.suppress(PenstockError, TimeoutError):
-        await asyncio.wait_for(act(), _AT_ONCE_S)
+        await asyncio.wait_for(refresh(), _PREFILL_S)
 
 
-def every(seconds: float, act: Callable[[], Awaitable[None]]) -> None:
-    """Calls `act` now and then, while somebody looks. What goes wrong is shown on the page, once, until it works."""
+def refresh_every(seconds: float, refresh: Callable[[], Awaitable[None]]) -> None:
+    """Refreshes periodically while the page is open. An error is shown on the page until a refresh succeeds."""
     problem = ui.label().classes("bad").props("data-mark=problem")
     problem.set_visibility(False)
 
     async def run() -> None:
         try:
-            await act()
+            await refresh()
         except PenstockError as error:
             problem.set_text(str(error))
             problem.set_visibility(True)
@@ -217,7 +216,10 @@ _ROWS = 25
 
 
 class PagedTable(Generic[T]):
-    """`find` gives all that match a text, in order; `fill` makes the rows of one page."""
+    """A long table, fetched one page at a time: a row costs requests only while it is visible.
+
+    `find` returns all items that match a text, in order; `fill` turns one page of items into rows.
+    """
 
     def __init__(
         self,
@@ -237,26 +239,26 @@ class PagedTable(Generic[T]):
             .props("data-mark=search")
         )
         self.table = table(columns, "name", pagination={"page": 1, "rowsPerPage": _ROWS, "rowsNumber": 0})
-        self.table.props("binary-state-sort").on("request", self._asked)
-        every(seconds, self.refresh)
+        self.table.props("binary-state-sort").on("request", self._page_requested)
+        refresh_every(seconds, self.refresh)
 
     async def refresh(self) -> None:
-        found = await self._find((self.search.value or "").lower())
-        last = max(1, -(-len(found) // self._per_page)) if self._per_page else 1
+        items = await self._find((self.search.value or "").lower())
+        last = max(1, -(-len(items) // self._per_page)) if self._per_page else 1
         self._page = min(self._page, last)
         first = (self._page - 1) * self._per_page
-        rows = await self._fill(found[first : first + self._per_page] if self._per_page else found)
+        rows = await self._fill(items[first : first + self._per_page] if self._per_page else items)
         self.table.rows = rows
-        self.table.pagination = {"page": self._page, "rowsPerPage": self._per_page, "rowsNumber": len(found)}
+        self.table.pagination = {"page": self._page, "rowsPerPage": self._per_page, "rowsNumber": len(items)}
 
     async def _searched(self) -> None:
         self._page = 1
-        with telling():
+        with show_errors():
             await self.refresh()
 
-    async def _asked(self, event: GenericEventArguments) -> None:
-        wanted = event.args["pagination"]
-        self._page = max(1, int(wanted.get("page") or 1))
-        self._per_page = min(100, int(wanted.get("rowsPerPage") or 100))
-        with telling():
+    async def _page_requested(self, event: GenericEventArguments) -> None:
+        pagination = event.args["pagination"]
+        self._page = max(1, int(pagination.get("page") or 1))
+        self._per_page = min(100, int(pagination.get("rowsPerPage") or 100))
+        with show_errors():
             await self.refresh()

@@ -1,4 +1,4 @@
-"""Groups: how much each has still to consume, by queue and over time, who consumes, and moving its offsets."""
+"""Groups: lag by queue and over time, clients and subscriptions, and resetting offsets."""
 
 from __future__ import annotations
 
@@ -13,7 +13,18 @@ from penstock.console.console import Console
 from penstock.console.figures import GroupRow
 from penstock.console.history import SAMPLE_S
 from penstock.console.pages import formatting, theme
-from penstock.console.pages.frame import PagedTable, at_once, every, frame, section, stat, table, tell, telling, title
+from penstock.console.pages.frame import (
+    PagedTable,
+    frame,
+    prefill,
+    refresh_every,
+    run_command,
+    section,
+    show_errors,
+    stat,
+    table,
+    title,
+)
 
 _MAX_LINES = 8
 
@@ -22,14 +33,14 @@ def add(console: Console) -> None:
     @ui.page("/groups")
     async def groups() -> None:
         with frame(console, "Groups"):
-            title("Groups", "Consumer groups, the one with the most messages to consume first.")
+            title("Groups", "Consumer groups, largest lag first.")
             with ui.card().classes("p-card"):
-                await at_once(_list(console).refresh)
+                await prefill(_list(console).refresh)
 
     @ui.page("/groups/{name}")
     async def group(name: str) -> None:
         with frame(console, name, "Groups"):
-            await at_once(_one(console, name))
+            await prefill(_one(console, name))
 
 
 def _list(console: Console) -> PagedTable[GroupRow]:
@@ -55,10 +66,10 @@ def _list(console: Console) -> PagedTable[GroupRow]:
     return PagedTable(
         [
             ("name", "group", "left"),
-            ("lag", "to be consumed"),
+            ("lag", "Lag"),
             ("behind", "behind"),
             ("rate", "consumed/s"),
-            ("last", "newest consumed was stored"),
+            ("last", "Last consumed at"),
             ("topics", "topics", "left"),
         ],
         find,
@@ -68,7 +79,7 @@ def _list(console: Console) -> PagedTable[GroupRow]:
 
 
 def _one(console: Console, name: str) -> Callable[[], Awaitable[None]]:
-    """What is returned fills it."""
+    """Builds the page; returns the function that fills it."""
     with ui.element("div").classes("p-row"):
         title(name)
         ui.space()
@@ -77,19 +88,19 @@ def _one(console: Console, name: str) -> Callable[[], Awaitable[None]]:
             "Dead letters", icon="report", on_click=lambda: ui.navigate.to(formatting.path("dead-letters", name))
         ).props("flat no-caps")
     with ui.element("div").classes("p-stats"):
-        figures = [stat(text) for text in ("to be consumed", "consumed a second", "clients", "model")]
+        figures = [stat(text) for text in ("Lag", "consumed/s", "clients", "model")]
     with ui.card().classes("p-card"):
-        section("To be consumed, by queue")
+        section("Lag by queue")
         chart = ui.echart(theme.lines([])).style("height: 15rem; width: 100%")
     with ui.card().classes("p-card"):
         section("Queues")
         queues = table(
             [
                 ("queue", "queue", "left"),
-                ("consumer", "consumed up to"),
-                ("broker", "next message"),
-                ("lag", "to be consumed"),
-                ("last", "last consumed was stored"),
+                ("consumer", "group offset"),
+                ("broker", "max offset"),
+                ("lag", "Lag"),
+                ("last", "Last consumed at"),
             ],
             "queue",
         ).props("data-mark=group-queues")
@@ -104,7 +115,7 @@ def _one(console: Console, name: str) -> Callable[[], Awaitable[None]]:
                     ("version", "version", "left"),
                 ],
                 "id",
-            ).props('no-data-label="Nobody is connected."')
+            ).props('no-data-label="No client is connected."')
         with ui.card().classes("p-card"):
             section("Subscriptions")
             subscriptions = table([("topic", "topic", "left"), ("expression", "expression", "left")], "topic").props(
@@ -112,10 +123,10 @@ def _one(console: Console, name: str) -> Callable[[], Awaitable[None]]:
             )
 
     async def refresh() -> None:
-        found = await console.view.group(name)
-        console.history.note(found)
-        texts = (formatting.count(found.lag), formatting.rate(found.consume_per_second), str(len(found.clients)))
-        for shown, text in zip(figures, (*texts, found.model.lower() or formatting.NOTHING), strict=True):
+        group = await console.view.group(name)
+        console.history.add_group(group)
+        texts = (formatting.count(group.lag), formatting.rate(group.consume_per_second), str(len(group.clients)))
+        for shown, text in zip(figures, (*texts, group.model.lower() or formatting.NOTHING), strict=True):
             shown.set_text(text)
         queues.rows = [
             {
@@ -125,54 +136,54 @@ def _one(console: Console, name: str) -> Callable[[], Awaitable[None]]:
                 "lag": formatting.count(each.lag),
                 "last": formatting.moment(each.last_consumed_ms),
             }
-            for each in found.queues
+            for each in group.queues
         ]
         clients.rows = [
             {"id": each.client_id, "address": each.address, "language": each.language, "version": each.version}
-            for each in found.clients
+            for each in group.clients
         ]
-        subscriptions.rows = [{"topic": topic, "expression": text} for topic, text in found.subscriptions.items()]
+        subscriptions.rows = [{"topic": topic, "expression": text} for topic, text in group.subscriptions.items()]
         _draw(console, name, chart)
 
-    every(SAMPLE_S, refresh)
+    refresh_every(SAMPLE_S, refresh)
     return refresh
 
 
 def _draw(console: Console, name: str, chart: ui.echart) -> None:
-    """All queues together, and those that are furthest behind."""
+    """Draws the total lag and the queues with the largest lag."""
     kept = list(console.history.queue_lags.get(name, ()))
     total = list(console.history.lags.get(name, ()))
     worst = sorted(kept[-1][1].items(), key=lambda each: -each[1])[:_MAX_LINES] if kept else []
     seen = {at for at, _ in kept}
-    all_together = sorted(
+    total_lag = sorted(
         [*((at, lag) for at, lag in total if at not in seen), *((at, sum(by.values())) for at, by in kept)]
     )
-    series: list[tuple[str, list[Any]]] = [("all queues", all_together)]
+    series: list[tuple[str, list[Any]]] = [("all queues", total_lag)]
     series += [(queue, [(at, by.get(queue)) for at, by in kept]) for queue, lag in worst if lag]
-    made = theme.lines([label for label, _ in series])
-    for line, (_, data) in zip(made["series"], series, strict=True):
+    options = theme.lines([label for label, _ in series])
+    for line, (_, data) in zip(options["series"], series, strict=True):
         line["data"] = data
     chart.options.clear()
-    chart.options.update(made)
+    chart.options.update(options)
 
 
 # -- reset ---------------------------------------------------------------------------------------------------------
 
 
 async def _reset(console: Console, name: str) -> None:
-    """A form that shows what a reset would do before it can be made."""
+    """A dialog that shows the effect of a reset before it can be confirmed."""
     topics: list[str] = []
-    with telling():
-        found = await console.view.group(name)
-        topics = sorted({each.topic for each in found.queues}, key=lambda each: (each.startswith("%"), each))
+    with show_errors():
+        group = await console.view.group(name)
+        topics = sorted({each.topic for each in group.queues}, key=lambda each: (each.startswith("%"), each))
     if not topics:
-        ui.notify("This group has no offsets that could be moved.", type="warning")
+        ui.notify("This group has no offsets to reset.", type="warning")
         return
     previewed: list[tuple[str, int]] = []
     with ui.dialog() as dialog, ui.card():
         section(f"Reset offsets of {name}")
         topic = ui.select(topics, value=topics[0], label="Topic").props("outlined dense").style("width: 100%")
-        to = ui.toggle({"time": "to a time", "begin": "to the beginning", "end": "to the end"}, value="time").props(
+        to = ui.toggle({"time": "To a time", "begin": "To the beginning", "end": "To the end"}, value="time").props(
             "no-caps unelevated"
         )
         at = ui.input("Time", value=formatting.moment(time.time_ns() // 1_000_000 - 3_600_000)).props("outlined dense")
@@ -180,10 +191,10 @@ async def _reset(console: Console, name: str) -> None:
         shown = table(
             [
                 ("queue", "queue", "left"),
-                ("current", "now at"),
-                ("target", "goes to"),
-                ("repeated", "come again"),
-                ("skipped", "are skipped"),
+                ("current", "current"),
+                ("target", "new"),
+                ("repeated", "redelivered"),
+                ("skipped", "skipped"),
             ],
             "queue",
         ).props("data-mark=preview")
@@ -195,35 +206,38 @@ async def _reset(console: Console, name: str) -> None:
             return ends[str(to.value)] if to.value in ends else formatting.when(at.value)
 
         async def preview() -> None:
-            with telling():
-                wanted = str(topic.value), timestamp()
-                moves = await console.changes.preview_reset(name, *wanted)
-                previewed[:] = [wanted]
+            with show_errors():
+                target = str(topic.value), timestamp()
+                moves = await console.commands.preview_reset(name, *target)
+                previewed[:] = [target]
                 shown.rows = [_move(each) for each in moves]
                 shown.set_visibility(True)
-                again, lost = sum(each.repeated for each in moves), sum(each.skipped for each in moves)
+                repeated, skipped = sum(each.repeated for each in moves), sum(each.skipped for each in moves)
                 summary.set_text(
-                    f"{formatting.count(again)} messages come again, {formatting.count(lost)} are skipped."
+                    f"{formatting.count(repeated)} messages will be delivered again, "
+                    f"{formatting.count(skipped)} skipped."
                 )
-                go.set_enabled(True)
+                reset_button.set_enabled(True)
 
         def changed() -> None:
             previewed.clear()
-            go.set_enabled(False)
+            reset_button.set_enabled(False)
             shown.set_visibility(False)
             summary.set_text("")
 
         for field in (topic, to, at):
             field.on_value_change(changed)
         with ui.row().style("justify-content: flex-end; width: 100%"):
-            ui.button("Leave it", on_click=lambda: dialog.submit(False)).props("flat no-caps")
-            ui.button("Show the effect", on_click=preview).props("outline no-caps")
-            go = ui.button("Reset", on_click=lambda: dialog.submit(True)).props("unelevated no-caps color=negative")
-            go.set_enabled(False)
-    agreed = await dialog
+            ui.button("Cancel", on_click=lambda: dialog.submit(False)).props("flat no-caps")
+            ui.button("Preview", on_click=preview).props("outline no-caps")
+            reset_button = ui.button("Reset", on_click=lambda: dialog.submit(True)).props(
+                "unelevated no-caps color=negative"
+            )
+            reset_button.set_enabled(False)
+    confirmed = await dialog
     dialog.delete()
-    if agreed and previewed:
-        await tell(console.changes.reset(name, *previewed[0]))
+    if confirmed and previewed:
+        await run_command(console.commands.reset(name, *previewed[0]))
 
 
 def _move(move: QueueMove) -> dict[str, str]:

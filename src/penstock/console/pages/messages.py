@@ -1,6 +1,6 @@
-"""A body in the forms that people read: text, JSON, hex. What comes out is text to be shown as text, never markup.
+"""Messages: search by key, id, time or offset; one message in full, with the groups that have consumed it.
 
-Messages: found by key, id, time or offset; one of them in full, and who has consumed it.
+A body is shown as text, JSON or hex. The output is text to be shown as text, never markup.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from nicegui import ui
 
 from penstock.client.message import ReceivedMessage
 from penstock.console.console import Console
-from penstock.console.message_search import body_of, clean, described
+from penstock.console.message_search import body_of, clean, describe
 from penstock.console.pages import formatting
-from penstock.console.pages.frame import every, frame, pairs, section, table, telling, title
+from penstock.console.pages.frame import frame, pairs, refresh_every, section, show_errors, table, title
 
 MAX_SHOWN: Final = 64 << 10
-"""Bytes of a body that are shown; all of it can be downloaded."""
+"""Bytes of a body to show; the download is complete."""
 _PER_LINE: Final = 16
 
 
@@ -32,8 +32,8 @@ class Form(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
-    """A body, or the beginning of it, in one form."""
+class ShownBody:
+    """A body or its beginning, as text in one form."""
 
     form: Form
     text: str
@@ -41,36 +41,36 @@ class Shown:
 
 
 def best_form(body: bytes) -> Form:
-    """The form that tells most."""
+    """The most readable form of a body."""
     if _as_json(body) is not None:
         return Form.JSON
     try:
         text = body[:MAX_SHOWN].decode()
     except UnicodeDecodeError as error:
-        if error.start < min(len(body), MAX_SHOWN) - 4:  # not merely cut within a character
+        if error.start < min(len(body), MAX_SHOWN) - 4:  # unless the cut is inside a character
             return Form.HEX
         text = ""
     control = sum(not (each.isprintable() or each in "\r\n\t") for each in text)
     return Form.HEX if control > len(text) // 10 else Form.TEXT
 
 
-def show(body: bytes, form: Form | None = None) -> Shown:
-    """The body in a form, or in the best one."""
+def show(body: bytes, form: Form | None = None) -> ShownBody:
+    """The body in a form, by default the most readable one."""
     form = form or best_form(body)
     if form is Form.JSON:
         text = _as_json(body)
         if text is not None:
-            return Shown(form, text[:MAX_SHOWN], len(text) > MAX_SHOWN)
+            return ShownBody(form, text[:MAX_SHOWN], len(text) > MAX_SHOWN)
         form = Form.TEXT
     part = body[:MAX_SHOWN]
     is_cut = len(body) > MAX_SHOWN
     if form is Form.HEX:
-        return Shown(form, _as_hex(part), is_cut)
-    return Shown(form, part.decode("utf-8", "replace"), is_cut)
+        return ShownBody(form, _as_hex(part), is_cut)
+    return ShownBody(form, part.decode("utf-8", "replace"), is_cut)
 
 
 def _as_json(body: bytes) -> str | None:
-    """Indented; None if it is no JSON object or list, or too long to be worth it."""
+    """Indented JSON; None if the body is not a JSON object or array, or too long."""
     if len(body) > MAX_SHOWN or body.lstrip()[:1] not in (b"{", b"["):
         return None
     try:
@@ -97,18 +97,18 @@ def add(console: Console) -> None:
     @ui.page("/messages")
     async def messages(topic: str = "", by: str = "newest", value: str = "") -> None:
         with frame(console, "Messages"):
-            title("Messages", "Looking leaves no trace: no group's offsets are touched.")
+            title("Messages", "Read-only: browsing does not change offsets.")
             await _search(console, topic, by if by in _BY else "newest", value)
 
     @ui.page("/message/{msg_id}")
     async def message(msg_id: str) -> None:
         with frame(console, "Message", "Messages"):
-            with telling():
-                found = await console.finder.by_id(msg_id)
-                if found:
-                    _one(console, found[0])
+            with show_errors():
+                matches = await console.search.by_id(msg_id)
+                if matches:
+                    _one(console, matches[0])
                     return
-            title("There is no such message", msg_id)
+            title("Message not found", msg_id)
 
 
 def list_columns() -> list[tuple[str, ...]]:
@@ -140,7 +140,7 @@ def list_row(message: ReceivedMessage) -> dict[str, Any]:
 
 
 def _topic_field(names: list[str], topic: str) -> ui.select | ui.input:
-    """A list to choose from; where that would be thousands, which take a second to draw, a field that completes."""
+    """A drop-down list; for many topics, which are slow to draw, an input with completion."""
     if len(names) <= _MAX_CHOICES:
         return ui.select(names, label="Topic", value=topic if topic in names else None, with_input=True)
     return ui.input("Topic", value=topic, autocomplete=names)
@@ -148,10 +148,10 @@ def _topic_field(names: list[str], topic: str) -> ui.select | ui.input:
 
 async def _search(console: Console, topic: str, by: str, value: str) -> None:
     names: list[str] = []
-    with telling():
+    with show_errors():
         names = [row.name for row in await console.view.topics()]
     brokers: list[str] = []
-    with telling():
+    with show_errors():
         brokers = sorted({broker.name for broker in await console.view.brokers()})
     now = time.time_ns() // 1_000_000
     with ui.card().classes("p-card"), ui.element("div").classes("p-row"):
@@ -173,28 +173,27 @@ async def _search(console: Console, topic: str, by: str, value: str) -> None:
             each.bind_visibility_from(how, "value", value="offset")
         find = ui.button("Find", icon="search").props("unelevated no-caps")
     with ui.card().classes("p-card"):
-        told = ui.label("").classes("soft small").props("data-mark=told")
+        summary = ui.label("").classes("soft small").props("data-mark=summary")
         shown = table(list_columns(), "key").props("data-mark=found wrap-cells")
 
     async def search() -> None:
-        with telling():
+        with show_errors():
             name = str(of.value or "")
             if not name and how.value != "id":
-                raise ValueError("Choose a topic first.")
-            finder = console.finder
+                raise ValueError("Select a topic first.")
             if how.value == "key":
-                found = await finder.by_key(name, str(text.value or ""))
+                messages = await console.search.by_key(name, str(text.value or ""))
             elif how.value == "id":
-                found = await finder.by_id(str(msg_id.value or "").strip(), name or None)
+                messages = await console.search.by_id(str(msg_id.value or "").strip(), name or None)
             elif how.value == "time":
-                found = await finder.by_time(name, formatting.when(begin.value), formatting.when(end.value))
+                messages = await console.search.by_time(name, formatting.when(begin.value), formatting.when(end.value))
             elif how.value == "offset":
-                place = str(broker.value or ""), int(queue.value or 0), int(offset.value or 0)
-                found = await finder.by_offset(name, *place)
+                position = str(broker.value or ""), int(queue.value or 0), int(offset.value or 0)
+                messages = await console.search.by_offset(name, *position)
             else:
-                found = await finder.newest(name)
-            shown.rows = [list_row(each) for each in found]
-            told.set_text(f"{len(found)} found" if found else "None found.")
+                messages = await console.search.newest(name)
+            shown.rows = [list_row(each) for each in messages]
+            summary.set_text(f"{len(messages)} found" if messages else "None described.")
 
     find.on_click(search)
     for typed in (text, msg_id, begin, end):
@@ -204,23 +203,23 @@ async def _search(console: Console, topic: str, by: str, value: str) -> None:
 
 
 def _one(console: Console, message: ReceivedMessage) -> None:
-    found = described(message)
-    body = b64decode(found.body)
-    title(found.msg_id, f"{found.topic}, queue {found.queue_id} at offset {found.queue_offset}")
+    described = describe(message)
+    body = b64decode(described.body)
+    title(described.msg_id, f"{described.topic}, queue {described.queue_id} at offset {described.queue_offset}")
     with ui.card().classes("p-card"):
         with ui.element("div").classes("p-row"):
             section("Body")
-            ui.label(f"{formatting.size(found.body_size)} {found.note}").classes("soft small")
+            ui.label(f"{formatting.size(described.body_size)} {described.note}").classes("soft small")
             ui.space()
             forms = ui.toggle({form: form.value for form in Form}, value=best_form(body)).props(
                 "no-caps dense unelevated"
             )
-            ui.button(icon="download", on_click=lambda: ui.download.content(body, f"{found.offset_msg_id}.bin")).props(
-                'flat round dense aria-label="Download"'
-            )
+            ui.button(
+                icon="download", on_click=lambda: ui.download.content(body, f"{described.offset_msg_id}.bin")
+            ).props('flat round dense aria-label="Download"')
         with ui.element("pre").classes("p-body").props("data-mark=body tabindex=0") as box:
             shown = ui.label().style("display: inline")
-        cut = ui.label("Only the beginning is shown; the download has all of it.").classes("soft small")
+        cut = ui.label("Only the beginning is shown; the download is complete.").classes("soft small")
 
         def draw() -> None:
             view = show(body, Form(forms.value))
@@ -235,25 +234,25 @@ def _one(console: Console, message: ReceivedMessage) -> None:
             section("Headers")
             pairs(
                 [
-                    ("topic", found.topic),
-                    ("tag", found.tags or formatting.NOTHING),
-                    ("keys", " ".join(found.keys) or formatting.NOTHING),
-                    ("born", f"{formatting.moment(found.born_ms)} at {found.born_host}"),
-                    ("stored", f"{formatting.moment(found.stored_ms)} at {found.store_host}"),
-                    ("offset id", found.offset_msg_id),
-                    ("in the log at", formatting.count(found.physical_offset)),
-                    ("size", formatting.size(found.size)),
-                    ("consumed in vain", f"{found.reconsume_times} times"),
+                    ("topic", described.topic),
+                    ("tag", described.tags or formatting.NOTHING),
+                    ("keys", " ".join(described.keys) or formatting.NOTHING),
+                    ("born", f"{formatting.moment(described.born_ms)} at {described.born_host}"),
+                    ("stored", f"{formatting.moment(described.stored_ms)} at {described.store_host}"),
+                    ("offset id", described.offset_msg_id),
+                    ("physical offset", formatting.count(described.physical_offset)),
+                    ("size", formatting.size(described.size)),
+                    ("Failed deliveries", str(described.reconsume_times)),
                 ]
             )
         with ui.card().classes("p-card"):
             section("Properties")
-            pairs(sorted(found.properties.items()))
+            pairs(sorted(described.properties.items()))
         with ui.card().classes("p-card"):
-            section("Who has consumed it")
+            section("Consumers")
             groups = table(
-                [("group", "group", "left"), ("state", "", "left"), ("offset", "its offset")], "group"
-            ).props('no-data-label="No group consumes its topic." data-mark=consumers')
+                [("group", "group", "left"), ("state", "state", "left"), ("offset", "group offset")], "group"
+            ).props('no-data-label="No group consumes this topic." data-mark=consumers')
 
     async def refresh() -> None:
         groups.rows = [
@@ -263,7 +262,7 @@ def _one(console: Console, message: ReceivedMessage) -> None:
                 "state": each.state,
                 "offset": formatting.count(each.consumer_offset) if each.consumer_offset >= 0 else formatting.NOTHING,
             }
-            for each in await console.finder.consumers(message)
+            for each in await console.search.consumers(message)
         ]
 
-    every(3.0, refresh)
+    refresh_every(3.0, refresh)

@@ -1,4 +1,4 @@
-"""The OpenAPI page: what the API offers, read from its own schema; works without a network."""
+"""The API page: lists the operations of the API from its own schema. Works offline."""
 
 from __future__ import annotations
 
@@ -31,8 +31,10 @@ def _operation(schema: dict[str, Any], method: str, path: str, about: dict[str, 
     section(f"{method} {path}")
     ui.label(about.get("description", "")).classes("soft")
     for each in about.get("parameters", ()):
-        needed = " (needed)" if each.get("required") else ""
-        ui.label(f"{each['name']}: {each['schema'].get('type', 'text')}, in the {each['in']}{needed}").classes("small")
+        required = " (required)" if each.get("required") else ""
+        ui.label(f"{each['name']}: {each['schema'].get('type', 'text')}, in the {each['in']}{required}").classes(
+            "small"
+        )
     content = about.get("requestBody", {}).get("content", {})
     for kind in content.values():
         name = kind["schema"].get("$ref", "").rpartition("/")[2]

@@ -1,4 +1,4 @@
-"""Overview: what comes in and goes out, how fast, and what is behind, live."""
+"""Overview: live rates, latency, backlog, brokers and replication."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from penstock.console.console import Console
 from penstock.console.figures import BrokerAvailability
 from penstock.console.history import SAMPLE_S
 from penstock.console.pages import formatting, theme
-from penstock.console.pages.frame import at_once, every, frame, section, stat, table, title
+from penstock.console.pages.frame import frame, prefill, refresh_every, section, stat, table, title
 from penstock.console.replication import BrokerReplication
 
 _SHOWN = 300
@@ -20,7 +20,7 @@ _SERIES = (
     ("p50_ms", "p99_ms"),
     ("flush_behind_bytes", "dispatch_behind_bytes"),
 )
-"""What each chart shows."""
+"""The fields that each chart shows."""
 
 
 def add(console: Console) -> None:
@@ -38,14 +38,14 @@ def add(console: Console) -> None:
                         "not flushed yet",
                         "not dispatched yet",
                         "disk used",
-                        "to be consumed",
+                        "Lag",
                     )
                 }
             with ui.element("div").classes("p-grid"):
                 charts = [
-                    _chart("Messages a second", ["in", "out"], (theme.IN, theme.OUT)),
+                    _chart("Messages per second", ["in", "out"], (theme.IN, theme.OUT)),
                     _chart("Put latency, ms", ["p50", "p99"], (theme.IN, theme.LATE)),
-                    _chart("Behind, bytes", ["flush", "dispatch"], (theme.LATE, theme.BEHIND)),
+                    _chart("Backlog, bytes", ["flush", "dispatch"], (theme.LATE, theme.BEHIND)),
                 ]
             with ui.card().classes("p-card"):
                 section("Brokers")
@@ -67,7 +67,7 @@ def add(console: Console) -> None:
             show_replication = _replication(console)
 
             async def refresh() -> None:
-                found = await console.view.brokers()
+                figures_by_broker = await console.view.brokers()
                 await show_replication()
                 brokers.rows = [
                     {
@@ -84,7 +84,7 @@ def add(console: Console) -> None:
                         "disk": formatting.share(each.disk_used_ratio),
                         "up": formatting.ago(each.started_ms).removesuffix(" ago"),
                     }
-                    for each in found
+                    for each in figures_by_broker
                 ]
                 samples = list(console.history.samples)[-_SHOWN:]
                 if not samples:
@@ -110,12 +110,12 @@ def add(console: Console) -> None:
                         values = [(each.at_ms, getattr(each, field)) for each in samples]
                         line["data"] = [(at, None if value is None else round(value, 1)) for at, value in values]
 
-            every(SAMPLE_S, refresh)
-            await at_once(refresh)
+            refresh_every(SAMPLE_S, refresh)
+            await prefill(refresh)
 
 
 def _replication(console: Console) -> Callable[[], Awaitable[None]]:
-    """A table of who follows whom, that is there only if somebody does; what is returned fills it."""
+    """A table of masters and slaves, visible only if there are slaves; returns the function that fills it."""
     with ui.card().classes("p-card").props("data-mark=replication") as card:
         section("Replication")
         shown = table(
@@ -123,31 +123,31 @@ def _replication(console: Console) -> Callable[[], Awaitable[None]]:
                 ("name", "broker", "left"),
                 ("with", "with", "left"),
                 ("state", "state", "left"),
-                ("bytes", "behind"),
-                ("seconds", "for"),
-                ("last", "last heard of"),
+                ("bytes", "lag"),
+                ("seconds", "lag time"),
+                ("last", "last contact"),
             ],
             "key",
         )
     card.set_visibility(False)
 
     async def refresh() -> None:
-        found = [each for each in await console.view.replication() if not each.is_alone]
-        card.set_visibility(bool(found))
-        rows = [row for each in found for row in _replicated(each)]
+        brokers = [each for each in await console.view.replication() if not each.is_alone]
+        card.set_visibility(bool(brokers))
+        rows = [row for each in brokers for row in _replication_rows(each)]
         shown.rows = [{**row, "key": f"{row['name']} {row['with']}"} for row in rows]
 
     return refresh
 
 
-def _replicated(of: BrokerReplication) -> list[dict[str, str]]:
-    """The rows of a broker: a master's slaves, or the master of a slave."""
+def _replication_rows(of: BrokerReplication) -> list[dict[str, str]]:
+    """A row per slave of a master, or one row for a slave."""
     if of.is_slave:
         return [
             {
                 "name": f"{of.broker} (slave {of.broker_id})",
-                "with": f"follows {of.follows}" if of.follows else "knows no master",
-                "state": "follows" if of.is_following else of.problem or "does not follow",
+                "with": f"follows {of.follows}" if of.follows else "has no master",
+                "state": "connected" if of.is_following else of.problem or "not connected",
                 "bytes": formatting.NOTHING,
                 "seconds": formatting.NOTHING,
                 "last": formatting.ago(of.last_received_ms),
@@ -157,7 +157,7 @@ def _replicated(of: BrokerReplication) -> list[dict[str, str]]:
         {
             "name": of.broker,
             "with": f"is followed by {each.address}",
-            "state": "near" if each.is_in_sync else "too far behind to be waited for",
+            "state": "in sync" if each.is_in_sync else "out of sync",
             "bytes": formatting.size(each.behind_bytes),
             "seconds": formatting.span(each.behind_seconds * 1000),
             "last": formatting.ago(each.last_acknowledged_ms),

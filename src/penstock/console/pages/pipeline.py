@@ -1,4 +1,4 @@
-"""Pipeline: starting jobs on Spark, watching them, and reading what came out."""
+"""Pipeline: starts Spark jobs, shows their progress and their results."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from nicegui import ui
 from penstock.console.console import Console
 from penstock.console.jobs import EXPORT_FOLDER, FORMS, Field, Job, JobForm, JobState
 from penstock.console.pages import formatting, theme
-from penstock.console.pages.frame import ask, every, frame, pairs, section, stat, table, telling, title
+from penstock.console.pages.frame import confirm, frame, pairs, refresh_every, section, show_errors, stat, table, title
 
 _MAX_ROWS = 500
 _NOT_SHOWN = ("--store=", "--config=", "--namesrv=", "--master=", "--conf=")
@@ -21,7 +21,7 @@ def add(console: Console) -> None:
     @ui.page("/pipeline")
     def pipeline() -> None:
         with frame(console, "Pipeline"):
-            title("Pipeline", "Jobs on Spark over what the store holds.")
+            title("Pipeline", "Spark jobs over the stored messages.")
             with ui.element("div").classes("p-grid"):
                 for form in FORMS.values():
                     _form(console, form)
@@ -34,24 +34,24 @@ def add(console: Console) -> None:
                         ("share", "done"),
                         ("started", "started", "left"),
                         ("took", "took"),
-                        ("said", "last said", "left"),
+                        ("log", "last log line", "left"),
                     ],
                     "name",
-                ).props('no-data-label="None was started yet." wrap-cells')
+                ).props('no-data-label="No jobs yet." wrap-cells')
 
             async def refresh() -> None:
                 shown.rows = [_row(job) for job in reversed(console.jobs.all.values())]
 
-            every(1.0, refresh)
+            refresh_every(1.0, refresh)
 
     @ui.page("/pipeline/{number}")
     def job(number: int) -> None:
-        found = console.jobs.all.get(number)
+        started = console.jobs.all.get(number)
         with frame(console, f"Job {number}", "Pipeline"):
-            if found is None:
-                title("There is no such job", "Jobs are forgotten when the console ends.")
+            if started is None:
+                title("Job not found", "Jobs are lost when the console ends.")
             else:
-                _one(console, found)
+                _one(console, started)
 
 
 def _row(job: Job) -> dict[str, Any]:
@@ -62,7 +62,7 @@ def _row(job: Job) -> dict[str, Any]:
         "share": f"{job.share} %",
         "started": formatting.moment(job.started_ms),
         "took": formatting.span(job.ended_ms - job.started_ms) if job.ended_ms else formatting.NOTHING,
-        "said": job.said[-1] if job.said else "",
+        "log": job.log[-1] if job.log else "",
     }
 
 
@@ -72,20 +72,19 @@ def _form(console: Console, form: JobForm) -> None:
         ui.label(form.about).classes("soft small")
         inputs: dict[str, Any] = {}
         if form.fields:
-            with ui.expansion("What to look for" if form.verb == "search" else "Options", value=False).style(
-                "width: 100%"
-            ):
+            with ui.expansion("Conditions" if form.verb == "search" else "Options", value=False).style("width: 100%"):
                 for field in form.fields:
                     inputs[field.name] = _input(field).style("width: 100%")
                 if form.verb == "export":
-                    folder = ui.input("Folder, among the exports", value="messages").props("outlined dense")
+                    folder = ui.input("Folder", value="messages").props("outlined dense")
                     inputs[EXPORT_FOLDER] = folder.style("width: 100%")
 
         async def start() -> None:
             given = {name: _text(each.value) for name, each in inputs.items() if each.value}
-            if form.asks and "dry-run" not in given and not await ask(f"Start {form.verb}?", [form.asks], "Start it"):
+            needs_consent = form.confirmation and "dry-run" not in given
+            if needs_consent and not await confirm(f"Start {form.verb}?", [form.confirmation], "Start"):
                 return
-            with telling():
+            with show_errors():
                 started = console.start_job(form.verb, given)
                 ui.navigate.to(formatting.path("pipeline", str(started.number)))
 
@@ -116,8 +115,8 @@ def _one(console: Console, job: Job) -> None:
     bar = ui.linear_progress(value=0, show_value=False).props("rounded aria-label=Progress")
     results = ui.column().style("width: 100%; gap: 1rem").props("data-mark=results")
     with ui.card().classes("p-card"):
-        section("What it said")
-        said = ui.label().classes("p-body")
+        section("Log")
+        log = ui.label().classes("p-body")
     drawn: list[bool] = []
 
     async def refresh() -> None:
@@ -132,13 +131,13 @@ def _one(console: Console, job: Job) -> None:
             remove="" if running and not job.share else "indeterminate",
         )
         stop.set_visibility(running)
-        said.set_text("\n".join(job.said) or formatting.NOTHING)
+        log.set_text("\n".join(job.log) or formatting.NOTHING)
         if not running and not drawn:
             drawn.append(True)
             with results:
                 _results(job)
 
-    every(1.0, refresh)
+    refresh_every(1.0, refresh)
 
 
 # -- results -------------------------------------------------------------------------------------------------------
@@ -164,7 +163,7 @@ def _usage(found: dict[str, Any]) -> None:
         stat("bytes", formatting.size(found["bytes"]))
         for disk in found["stores"]:
             left = disk["days_left"]
-            stat("until the disk is full", formatting.NOTHING if left is None else f"{left:.0f} days")
+            stat("Disk full in", formatting.NOTHING if left is None else f"{left:.0f} days")
     with ui.element("div").classes("p-grid"):
         with ui.card().classes("p-card"):
             section("Bytes by topic")
@@ -177,9 +176,9 @@ def _usage(found: dict[str, Any]) -> None:
             for each in found["counts"]:
                 if each["by"] == "hour":
                     hours[each["from"]] = hours.get(each["from"], 0) + each["messages"]
-            made = theme.lines(["messages"])
-            made["series"] = [{"type": "bar", "name": "messages", "data": sorted(hours.items()), "barMaxWidth": 40}]
-            ui.echart(made).style("height: 20rem; width: 100%")
+            options = theme.lines(["messages"])
+            options["series"] = [{"type": "bar", "name": "messages", "data": sorted(hours.items()), "barMaxWidth": 40}]
+            ui.echart(options).style("height: 20rem; width: 100%")
     with ui.card().classes("p-card"):
         columns = [
             ("topic", "topic", "left"),
@@ -229,7 +228,7 @@ def _verify(found: dict[str, Any]) -> None:
             if findings:
                 ui.label(json.dumps(findings[:_MAX_ROWS], indent=1)).classes("p-body")
             else:
-                ui.label("Nothing is wrong.").classes("good")
+                ui.label("No problems found.").classes("good")
 
 
 def _search(found: list[dict[str, Any]]) -> None:

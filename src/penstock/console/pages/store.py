@@ -1,4 +1,4 @@
-"""Store: a map of the log's files, queues and index with their fill, what goes next, and what is wrong."""
+"""Store: a map of the log files, queues and index with their fill, next retention steps, and damage."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from nicegui import ui
 
 from penstock.console.console import Console
 from penstock.console.pages import formatting
-from penstock.console.pages.frame import every, frame, pairs, section, stat, table, telling, title
+from penstock.console.pages.frame import frame, pairs, refresh_every, section, show_errors, stat, table, title
 
 _MAX_ROWS = 200
 
@@ -20,14 +20,17 @@ def add(console: Console) -> None:
     async def store() -> None:
         with frame(console, "Store"):
             if console.options.store is None:
-                _from_afar(console)
+                _reported(console)
             else:
-                await _here(console)
+                await _local(console)
 
 
-def _from_afar(console: Console) -> None:
-    """What brokers tell of their stores."""
-    title("Store", "As the brokers tell it; a console with --store DIR on their machine shows every file.")
+def _reported(console: Console) -> None:
+    """The stores as the brokers report them."""
+    title(
+        "Store",
+        "As reported by the brokers. To see every file, start the console with --store DIR on the broker's machine.",
+    )
     with ui.card().classes("p-card"):
         shown = table(
             [
@@ -37,7 +40,7 @@ def _from_afar(console: Console) -> None:
                 ("end", "to offset"),
                 ("oldest", "oldest message"),
                 ("disk", "disk used"),
-                ("capacity", "", "left"),
+                ("capacity", "capacity", "left"),
                 ("flush", "not flushed yet"),
                 ("dispatch", "not dispatched yet"),
             ],
@@ -60,23 +63,23 @@ def _from_afar(console: Console) -> None:
             for each in await console.view.brokers()
         ]
 
-    every(5.0, refresh)
+    refresh_every(5.0, refresh)
 
 
-async def _here(console: Console) -> None:
+async def _local(console: Console) -> None:
     with ui.element("div").classes("p-row"):
         title("Store", console.options.store.name if console.options.store else "")
         ui.space()
-        ui.button("Look again", icon="refresh", on_click=lambda: ui.navigate.to("/store")).props("flat no-caps")
-    place = ui.column().style("width: 100%; gap: 1rem")
-    with place:
+        ui.button("Refresh", icon="refresh", on_click=lambda: ui.navigate.to("/store")).props("flat no-caps")
+    content = ui.column().style("width: 100%; gap: 1rem")
+    with content:
         ui.spinner(size="lg")
 
     async def load() -> None:
-        with telling():
+        with show_errors():
             info, outlook = await asyncio.gather(console.store_info(), console.store_outlook())
-            place.clear()
-            with place:
+            content.clear()
+            with content:
                 _show(info, outlook)
 
     ui.timer(0.1, load, once=True)
@@ -87,14 +90,14 @@ def _show(info: dict[str, Any], outlook: dict[str, Any]) -> None:
     with ui.element("div").classes("p-stats"):
         stat("log", formatting.size(log["max_offset"] - log["min_offset"]))
         stat("on disk", formatting.size(info["allocated_bytes"]))
-        stat("files of the log", formatting.count(len(log["files"])))
+        stat("log files", formatting.count(len(log["files"])))
         stat("not dispatched yet", formatting.size(info["dispatch_behind_bytes"]))
         stat("damaged ranges", formatting.count(len(recovery["damage"])))
-        stat("kept aside", formatting.size(sum(each["size"] for each in info["quarantine_folders"])))
+        stat("Quarantine", formatting.size(sum(each["size"] for each in info["quarantine_folders"])))
     _log_map(info, outlook)
     with ui.element("div").classes("p-grid"):
         with ui.card().classes("p-card"):
-            section("What retention does next")
+            section("Next retention steps")
             _retention(outlook)
         with ui.card().classes("p-card"):
             section("Damage, recovery and repair")
@@ -133,55 +136,57 @@ def _show(info: dict[str, Any], outlook: dict[str, Any]) -> None:
 
 
 def _log_map(info: dict[str, Any], outlook: dict[str, Any]) -> None:
-    """A box for each file of the log, filled as far as it is written."""
+    """A box for each log file, filled as far as it is written."""
     log, damage = info["commit_log"], info["recovery"]["damage"]
-    goes = {each["name"]: each for each in outlook["files"]}
+    outlooks = {each["name"]: each for each in outlook["files"]}
     with ui.card().classes("p-card").props("data-mark=log-map"):
-        section("The log's files, oldest first")
+        section("Log files, oldest first")
         with ui.element("div").classes("p-map"):
             for name in log["files"]:
                 begin = int(name)
                 filled = min(1.0, max(0.0, (log["max_offset"] - begin) / log["file_size"]))
-                harmed = sum(begin <= each["physical_offset"] < begin + log["file_size"] for each in damage)
-                told = goes.get(name, {})
-                classes = "p-file" + (" goes" if told.get("cause") else "") + (" damaged" if harmed else "")
-                lines = [name, f"{filled:.0%} written", f"changed {formatting.moment(told.get('modified_ms'))}"]
-                lines += [f"goes {formatting.moment(told['goes_ms'])}"] if told.get("goes_ms", -1) > 0 else []
-                lines += [f"{harmed} damaged ranges"] if harmed else []
+                damaged = sum(begin <= each["physical_offset"] < begin + log["file_size"] for each in damage)
+                file = outlooks.get(name, {})
+                classes = "p-file" + (" goes" if file.get("cause") else "") + (" damaged" if damaged else "")
+                lines = [name, f"{filled:.0%} written", f"modified {formatting.moment(file.get('modified_ms'))}"]
+                lines += [f"expires {formatting.moment(file['goes_ms'])}"] if file.get("goes_ms", -1) > 0 else []
+                lines += [f"{damaged} damaged ranges"] if damaged else []
                 with ui.element("div").classes(classes).style(f"--fill: {filled:.0%}").props("tabindex=0 role=img"):
                     ui.tooltip(" · ".join(lines))
-        ui.label("Filled: written. Dashed: retention deletes it now. Red: damaged.").classes("soft small")
+        ui.label("Filled: written. Dashed: deleted by the next retention run. Red: damaged.").classes("soft small")
 
 
 def _retention(outlook: dict[str, Any]) -> None:
     if outlook["puts_refused"]:
         ui.label(outlook["puts_refused"]).classes("bad")
-    found = [
+    steps = [
         (
             f"disk of {Path(each['path']).name}",
             f"{each['used_ratio']:.0%} used, {formatting.size(each['free_bytes'])} free",
         )
         for each in outlook["disk"]
     ]
-    for name, going in (
+    for name, deletion in (
         ("now", outlook["now"]),
         (formatting.moment(outlook["next_hour"]["at_ms"]), outlook["next_hour"]),
     ):
-        unread = sum(each["messages"] for each in going["unread"])
-        text = f"{len(going['files'])} files go, {formatting.size(going['size'])}" if going["files"] else "nothing goes"
-        found.append(
-            (name, text + (f"; {formatting.count(unread)} messages of it are unread by some group" if unread else ""))
-        )
-    pairs(found)
-    ui.label("By RocketMQ's defaults, or the broker.conf that the console was started with.").classes("soft small")
+        unread = sum(each["messages"] for each in deletion["unread"])
+        text = "Nothing to delete"
+        if deletion["files"]:
+            text = f"Delete {len(deletion['files'])} files, {formatting.size(deletion['size'])}"
+        if unread:
+            text += f"; {formatting.count(unread)} of their messages are not consumed by all groups yet"
+        steps.append((name, text))
+    pairs(steps)
+    ui.label("Based on RocketMQ's defaults, or on the broker.conf given to the console.").classes("soft small")
 
 
 def _condition(info: dict[str, Any]) -> None:
     recovery, checkpoint = info["recovery"], info["checkpoint"] or {}
     pairs(
         [
-            ("state", str(info["last_exit"])),
-            ("torn at the end", formatting.size(recovery["torn_bytes"])),
+            ("last exit", str(info["last_exit"])),
+            ("torn tail", formatting.size(recovery["torn_bytes"])),
             (
                 "checkpoint",
                 ", ".join(f"{name} {formatting.moment(at)}" for name, at in checkpoint.items()) or formatting.NOTHING,
@@ -190,9 +195,9 @@ def _condition(info: dict[str, Any]) -> None:
                 (f"damage at {each['physical_offset']}", f"{each['size']} bytes: {each['reason']}")
                 for each in recovery["damage"]
             ),
-            *(("a start would report", note) for note in recovery["notes"]),
+            *(("recovery note", note) for note in recovery["notes"]),
             *(
-                ("kept aside", f"{each['folder']}: {each['files']} files, {formatting.size(each['size'])}")
+                ("Quarantine", f"{each['folder']}: {each['files']} files, {formatting.size(each['size'])}")
                 for each in info["quarantine_folders"]
             ),
         ]

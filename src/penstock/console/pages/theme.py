@@ -1,4 +1,4 @@
-"""How the pages look: colours for light and dark, and the few shapes that they are made of."""
+"""Colours, style sheet and chart options."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CSS: Final = Path(__file__).with_name("console.css").read_text(encoding="utf-8")
 
 
 def lines(names: list[str], *, unit: str = "", colours: tuple[str, ...] = LINES) -> dict[str, Any]:
-    """Options of a chart over time, without its data; texts in it are shown as text."""
+    """The options of a line chart over time, without data. Labels are shown as text, not as markup."""
     return {
         "animation": False,
         "color": list(colours),

@@ -1,4 +1,4 @@
-"""Topics: how they stand; making, changing and deleting them, and sending a test message."""
+"""Topics: figures; create, edit and delete; send a test message."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from penstock.console.figures import TopicFigures, TopicKind, TopicRow
 from penstock.console.pages import formatting
 from penstock.console.pages.frame import (
     PagedTable,
-    ask,
-    at_once,
-    every,
+    confirm,
     frame,
+    prefill,
+    refresh_every,
+    run_command,
     section,
+    show_errors,
     stat,
     table,
-    tell,
-    telling,
     title,
 )
 
@@ -34,14 +34,14 @@ def add(console: Console) -> None:
             with ui.element("div").classes("p-row"):
                 title("Topics")
                 ui.space()
-                ui.button("New topic", icon="add", on_click=lambda: _change(console)).props("unelevated no-caps")
+                ui.button("New topic", icon="add", on_click=lambda: _edit(console)).props("unelevated no-caps")
             with ui.card().classes("p-card"):
-                await at_once(_list(console).refresh)
+                await prefill(_list(console).refresh)
 
     @ui.page("/topics/{name}")
     async def topic(name: str) -> None:
         with frame(console, name, "Topics"):
-            await at_once(_one(console, name))
+            await prefill(_one(console, name))
 
 
 def _list(console: Console) -> PagedTable[TopicRow]:
@@ -62,11 +62,11 @@ def _list(console: Console) -> PagedTable[TopicRow]:
             ("name", "topic", "left"),
             ("kind", "kind", "left"),
             ("queues", "queues"),
-            ("perm", "perm", "left"),
+            ("perm", "Permission", "left"),
             ("messages", "messages"),
             ("rate", "in/s"),
-            ("size", "about"),
-            ("share", "of the log"),
+            ("size", "size (estimated)"),
+            ("share", "share of log"),
             ("last", "last message"),
         ],
         find,
@@ -76,7 +76,7 @@ def _list(console: Console) -> PagedTable[TopicRow]:
 
     async def switched(kind: str, on: bool) -> None:
         kinds[kind] = on
-        with telling():
+        with show_errors():
             await paged.refresh()
 
     with switches:
@@ -106,24 +106,24 @@ def _row(row: TopicRow, found: TopicFigures | None, total: int) -> dict[str, Any
 
 
 def _one(console: Console, name: str) -> Callable[[], Awaitable[None]]:
-    """What is returned fills it."""
+    """Builds the page; returns the function that fills it."""
     is_system = TopicKind.of(name) is TopicKind.SYSTEM
     with ui.element("div").classes("p-row"):
         title(name)
         ui.space()
         ui.button(
-            "Look at messages",
+            "Browse messages",
             icon="mail",
             on_click=lambda: ui.navigate.to(f"/messages?{formatting.query(topic=name)}"),
         ).props("flat no-caps")
         if not is_system:
-            ui.button("Send a test message", icon="send", on_click=lambda: _send(console, name)).props("flat no-caps")
-            ui.button("Change", icon="tune", on_click=lambda: _change(console, name)).props("flat no-caps")
+            ui.button("Send test message", icon="send", on_click=lambda: _send(console, name)).props("flat no-caps")
+            ui.button("Edit", icon="tune", on_click=lambda: _edit(console, name)).props("flat no-caps")
             ui.button("Delete", icon="delete", on_click=lambda: _delete(console, name)).props(
                 "flat no-caps color=negative"
             )
     with ui.element("div").classes("p-stats"):
-        figures = [stat(text) for text in ("messages", "in a second", "average size", "last message")]
+        figures = [stat(text) for text in ("messages", "in/s", "average size", "last message")]
     with ui.element("div").classes("p-grid"):
         with ui.card().classes("p-card"):
             section("Queues")
@@ -138,8 +138,8 @@ def _one(console: Console, name: str) -> Callable[[], Awaitable[None]]:
                 "queue",
             ).props("data-mark=queues")
         with ui.card().classes("p-card"):
-            section("Groups that consume it")
-            groups = table([("name", "group", "left"), ("lag", "to be consumed")], "name")
+            section("Consumer groups")
+            groups = table([("name", "group", "left"), ("lag", "Lag")], "name")
 
     async def refresh() -> None:
         found = await console.view.topic(name)
@@ -171,20 +171,20 @@ def _one(console: Console, name: str) -> Callable[[], Awaitable[None]]:
             if group in progress
         ]
 
-    every(2.0, refresh)
+    refresh_every(2.0, refresh)
     return refresh
 
 
 # -- changes -------------------------------------------------------------------------------------------------------
 
 
-async def _change(console: Console, name: str = "") -> None:
-    """A form for a topic that is new, or is to be changed."""
-    now = None
-    with telling():
-        now = next((row for row in await console.view.topics() if row.name == name), None)
+async def _edit(console: Console, name: str = "") -> None:
+    """A dialog that creates a topic, or changes an existing one."""
+    current = None
+    with show_errors():
+        current = next((row for row in await console.view.topics() if row.name == name), None)
     with ui.dialog() as dialog, ui.card():
-        section(f"Change {name}" if name else "New topic")
+        section(f"Edit {name}" if name else "New topic")
         topic = (
             ui.input("Name", value=name)
             .props("outlined dense autofocus")
@@ -192,43 +192,49 @@ async def _change(console: Console, name: str = "") -> None:
             .props("data-mark=topic-name")
         )
         topic.set_enabled(not name)
-        per_broker = 4 if now is None else max(1, now.write_queues // max(1, len(now.brokers)))
-        queues = ui.number("Queues at each broker", value=per_broker, min=1, max=1024, precision=0).props(
+        per_broker = 4 if current is None else max(1, current.write_queues // max(1, len(current.brokers)))
+        queues = ui.number("Queues per broker", value=per_broker, min=1, max=1024, precision=0).props("outlined dense")
+        perm = ui.select(_PERMS, value=6 if current is None else current.perm & 6 or 6, label="Permission").props(
             "outlined dense"
         )
-        perm = ui.select(_PERMS, value=6 if now is None else now.perm & 6 or 6, label="May be").props("outlined dense")
         for field in (queues, perm):
             field.style("width: 100%")
         with ui.row().style("justify-content: flex-end; width: 100%"):
-            ui.button("Leave it", on_click=lambda: dialog.submit(False)).props("flat no-caps")
-            ui.button("Change it" if name else "Make it", on_click=lambda: dialog.submit(True)).props(
+            ui.button("Cancel", on_click=lambda: dialog.submit(False)).props("flat no-caps")
+            ui.button("Save" if name else "Create", on_click=lambda: dialog.submit(True)).props(
                 "unelevated no-caps"
-            ).props("data-mark=agree")
-    agreed = await dialog
+            ).props("data-mark=confirm")
+    confirmed = await dialog
     values = str(topic.value or "").strip(), int(queues.value or 0), int(perm.value or 0)
     dialog.delete()
-    if agreed and await tell(console.changes.create_topic(values[0], queues=values[1], perm=values[2])) and not name:
+    if (
+        confirmed
+        and await run_command(console.commands.create_topic(values[0], queues=values[1], perm=values[2]))
+        and not name
+    ):
         ui.navigate.to(formatting.path("topics", values[0]))
 
 
 async def _delete(console: Console, name: str) -> None:
     lines = []
-    with telling():
+    with show_errors():
         found = await console.view.topic(name)
-        gone = f"{formatting.count(found.messages)} messages cannot be consumed any more"
-        lines.append(f"{gone}; they stay on disk until their files go.")
+        count = formatting.count(found.messages)
+        lines.append(f"{count} messages can no longer be consumed. They stay on disk until their files expire.")
         groups = await console.view.topic_groups(name)
-        lines += [f"It is consumed by {', '.join(groups[:10])}."] if groups else []
+        lines += [f"Consumer groups: {', '.join(groups[:10])}."] if groups else []
     if not lines:
         return
-    if await ask(f"Delete topic {name}?", lines, "Delete it") and await tell(console.changes.delete_topic(name)):
+    if await confirm(f"Delete topic {name}?", lines, "Delete") and await run_command(
+        console.commands.delete_topic(name)
+    ):
         ui.navigate.to("/topics")
 
 
 async def _send(console: Console, name: str) -> None:
     with ui.dialog() as dialog, ui.card():
-        section(f"Send a test message to {name}")
-        ui.label("Every group that consumes the topic gets it.").classes("soft small")
+        section(f"Send test message to {name}")
+        ui.label("Every group that consumes the topic receives it.").classes("soft small")
         body = (
             ui.textarea("Body", value="test")
             .props("outlined dense autofocus")
@@ -236,14 +242,19 @@ async def _send(console: Console, name: str) -> None:
             .props("data-mark=test-body")
         )
         tags = ui.input("Tag").props("outlined dense").style("width: 100%")
-        keys = ui.input("Keys, with spaces").props("outlined dense").style("width: 100%").props("data-mark=test-keys")
+        keys = (
+            ui.input("Keys, separated by spaces")
+            .props("outlined dense")
+            .style("width: 100%")
+            .props("data-mark=test-keys")
+        )
         with ui.row().style("justify-content: flex-end; width: 100%"):
-            ui.button("Leave it", on_click=lambda: dialog.submit(False)).props("flat no-caps")
-            ui.button("Send it", on_click=lambda: dialog.submit(True)).props("unelevated no-caps").props(
-                "data-mark=agree"
+            ui.button("Cancel", on_click=lambda: dialog.submit(False)).props("flat no-caps")
+            ui.button("Send", on_click=lambda: dialog.submit(True)).props("unelevated no-caps").props(
+                "data-mark=confirm"
             )
-    agreed = await dialog
+    confirmed = await dialog
     values = body.value or "", tags.value or "", keys.value or ""
     dialog.delete()
-    if agreed:
-        await tell(console.changes.send_test(name, values[0], tags=values[1], keys=values[2]))
+    if confirmed:
+        await run_command(console.commands.send_test(name, values[0], tags=values[1], keys=values[2]))
