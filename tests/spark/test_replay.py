@@ -119,7 +119,7 @@ def test_files_of_others_and_frames_come_in_once(
     assert [record.body for record in records(home, "T")] == [b'{"id":0}', b'{"id":2}']
     assert [record.body for record in records(home, "F")] == [b"a", b"b"]
     for more, expected in (
-        (["--map", "x=1"], "there is no column 'x'"),
+        (["--map", "x=1"], "'x' is not a message column"),
         (["--name", "mine"], "belongs to a replay from a frame"),
         (["--filter", "nothing > 1"], "with name `nothing` cannot be resolved"),
     ):
