@@ -9,8 +9,8 @@ import pytest
 from support.brokers import BrokerHome, RawClient, ok
 
 from penstock.format.config_tables import SubscriptionGroup, SubscriptionGroups
+from penstock.protocol.bodies.admin import TopicList, decode_config
 from penstock.protocol.bodies.queues import QuerySubscriptionResponseBody
-from penstock.protocol.bodies.tables import TopicList, decode_config
 from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.protocol.command import Command
 

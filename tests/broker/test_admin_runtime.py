@@ -8,8 +8,8 @@ import pytest
 from support.brokers import BrokerHome, ok
 from support.loopback import until
 
+from penstock.protocol.bodies.admin import KVTable
 from penstock.protocol.bodies.stats import BrokerStatsData
-from penstock.protocol.bodies.tables import KVTable
 from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.store import Message
 

@@ -9,9 +9,9 @@ import pytest
 from support.brokers import BrokerHome, RawClient, bodies, ok
 
 from penstock.format.config_tables import TopicConfig, TopicConfigs
+from penstock.protocol.bodies.admin import GroupList, TopicList, decode_config
 from penstock.protocol.bodies.queues import MessageQueue
 from penstock.protocol.bodies.stats import TopicStatsTable
-from penstock.protocol.bodies.tables import GroupList, TopicList, decode_config
 from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.protocol.command import Command
 

@@ -16,8 +16,8 @@ from penstock.errors import BadSettings, BadStore, StoreInUse
 from penstock.pipeline.decode import Decode
 from penstock.pipeline.jobs.common import BatchLog, JobInput
 from penstock.pipeline.jobs.export import Export, export
-from penstock.pipeline.jobs.export import batch as export_batch
-from penstock.pipeline.jobs.export.batch import ExportBatch
+from penstock.pipeline.jobs.export import job as export_batch
+from penstock.pipeline.jobs.export.job import ExportBatch
 from penstock.pipeline.jobs.export.spec import ExportedBatch, ExportFolder, staged_files
 from penstock.pipeline.jobs.export.tables import open_catalog
 

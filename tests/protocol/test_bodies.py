@@ -7,6 +7,7 @@ import json
 import pytest
 
 from penstock.errors import BadRequest
+from penstock.protocol.bodies.admin import ConsumerList, GroupList, KVTable, TopicList
 from penstock.protocol.bodies.base import Body
 from penstock.protocol.bodies.clients import (
     CheckClientRequestBody,
@@ -40,7 +41,6 @@ from penstock.protocol.bodies.stats import (
     TopicOffset,
     TopicStatsTable,
 )
-from penstock.protocol.bodies.tables import ConsumerList, GroupList, KVTable, TopicList
 
 QUEUE = MessageQueue(broker_name="broker-a", queue_id=0, topic="T")
 KEY = '{"brokerName":"broker-a","queueId":0,"topic":"T"}'

@@ -17,8 +17,8 @@ from penstock.format.config_tables import (
     TopicConfig,
     TopicConfigs,
 )
+from penstock.protocol.bodies.admin import decode_config, encode_config
 from penstock.protocol.bodies.routes import RegisterBrokerBody
-from penstock.protocol.bodies.tables import decode_config, encode_config
 
 TOPICS = (
     '{"dataVersion":{"counter":3,"stateVersion":0,"timestamp":1794765215418},"topicConfigTable":{"T":{"order":false,'

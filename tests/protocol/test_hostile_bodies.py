@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 
 from penstock.errors import BadRequest
 from penstock.format.config_tables import DataVersion, SubscriptionGroup, TopicConfigs
+from penstock.protocol.bodies.admin import decode_config
 from penstock.protocol.bodies.base import Body
 from penstock.protocol.bodies.clients import ConsumerConnection, ConsumerRunningInfo, HeartbeatData
 from penstock.protocol.bodies.queues import LockBatchRequestBody
 from penstock.protocol.bodies.routes import RegisterBrokerBody, TopicRouteData
 from penstock.protocol.bodies.stats import ConsumeStats, ConsumeStatsList, GetConsumerStatusBody, ResetOffsetBody
-from penstock.protocol.bodies.tables import decode_config
 
 KINDS: list[type[Body]] = [
     HeartbeatData,

@@ -16,7 +16,7 @@ from penstock.errors import BadSettings, PenstockError
 from penstock.pipeline.decode import Decode
 from penstock.pipeline.jobs.common import JobInput
 from penstock.pipeline.jobs.export import Export, export
-from penstock.pipeline.jobs.export import batch as export_batch
+from penstock.pipeline.jobs.export import job as export_batch
 from penstock.pipeline.jobs.export import spec as spec_module
 from penstock.store import Message
 

@@ -28,6 +28,7 @@ from penstock.broker.topics import UNIT_SUBSCRIPTION, BrokerTopics, is_system_gr
 from penstock.errors import BadRequest
 from penstock.format.config_tables import DataVersion, SubscriptionGroup, SubscriptionGroups
 from penstock.format.topics import is_legal_topic
+from penstock.protocol.bodies.admin import ConsumerList
 from penstock.protocol.bodies.clients import (
     CheckClientRequestBody,
     ConsumeFromWhere,
@@ -36,7 +37,6 @@ from penstock.protocol.bodies.clients import (
     HeartbeatData,
     MessageModel,
 )
-from penstock.protocol.bodies.tables import ConsumerList
 from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.protocol.command import Command
 from penstock.protocol.headers.groups import ConsumerGroupRequest as GroupHeader

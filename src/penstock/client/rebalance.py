@@ -19,8 +19,8 @@ from penstock.client.instance import ClientInstance
 from penstock.client.routes import Route
 from penstock.errors import NoAnswer, NoRoute, PenstockError, Refused, Unreachable
 from penstock.format.constants import RETRY_PREFIX
+from penstock.protocol.bodies.admin import ConsumerList
 from penstock.protocol.bodies.queues import MessageQueue
-from penstock.protocol.bodies.tables import ConsumerList
 from penstock.protocol.codes import RequestCode
 from penstock.protocol.headers.groups import ConsumerGroupRequest
 from penstock.protocol.subscription import SubscriptionData

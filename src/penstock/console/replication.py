@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from penstock.client.admin import Admin
 from penstock.console.figures import BrokerAvailability, BrokerFigures
 from penstock.errors import PenstockError
-from penstock.protocol.bodies.brokers import HaRuntimeInfo
+from penstock.protocol.bodies.admin import HaRuntimeInfo
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -33,8 +33,8 @@ from penstock.format.topics import is_legal_topic
 from penstock.namesrv.route_table import RegisteredBroker, RouteTable, default_route
 from penstock.namesrv.settings import CHANGEABLE, NamesrvSettings
 from penstock.protocol import fields
+from penstock.protocol.bodies.admin import KVTable, TopicList, decode_config, encode_config
 from penstock.protocol.bodies.routes import RegisterBrokerBody, TopicRouteData
-from penstock.protocol.bodies.tables import KVTable, TopicList, decode_config, encode_config
 from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.protocol.command import Command
 from penstock.protocol.headers.namesrv import (

@@ -28,8 +28,8 @@ from penstock.pipeline.cluster_tasks import (
 )
 from penstock.pipeline.options import Options
 from penstock.pipeline.ranges import OffsetRange, Queue, ReadTask
+from penstock.protocol.bodies.admin import GroupList
 from penstock.protocol.bodies.stats import TopicStatsTable
-from penstock.protocol.bodies.tables import GroupList
 from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.protocol.headers.admin import TopicName
 

@@ -34,7 +34,7 @@ from penstock.pipeline.rows import RowShape
 from penstock.pipeline.source import ReadPartition, check_schema, read_part
 from penstock.pipeline.store_source import StoreSource
 from penstock.store.external.agreement import read_mark
-from penstock.store.external.scan import cut_range
+from penstock.store.external.builder import cut_range
 from penstock.store.io import Files
 from penstock.store.layout import Layout
 

@@ -20,12 +20,12 @@ from support.effort import chosen_seed
 from penstock.errors import BadFrame, BadRequest
 from penstock.format.config_tables import SubscriptionGroup, TopicConfigs
 from penstock.protocol import Command, FrameReader, RequestCode, encode, write
+from penstock.protocol.bodies.admin import decode_config
 from penstock.protocol.bodies.base import Body
 from penstock.protocol.bodies.clients import CheckClientRequestBody, HeartbeatData
 from penstock.protocol.bodies.queues import LockBatchRequestBody
 from penstock.protocol.bodies.routes import RegisterBrokerBody
 from penstock.protocol.bodies.stats import ConsumeStats, ResetOffsetBody
-from penstock.protocol.bodies.tables import decode_config
 from penstock.protocol.compression import inflate
 from penstock.protocol.headers import REPLIES, REQUESTS
 from penstock.protocol.headers.send import SendMessageV2

@@ -16,6 +16,7 @@ from penstock.format import loose_json
 from penstock.format.config_tables import DataVersion, SubscriptionGroup, SubscriptionGroups, TopicConfig, TopicConfigs
 from penstock.format.constants import Int32, Int64
 from penstock.protocol import Command, FrameReader, Language, encode, read, write
+from penstock.protocol.bodies.admin import GroupList, KVTable, TopicList, decode_config, encode_config
 from penstock.protocol.bodies.base import Body
 from penstock.protocol.bodies.clients import (
     CheckClientRequestBody,
@@ -52,7 +53,6 @@ from penstock.protocol.bodies.stats import (
     TopicOffset,
     TopicStatsTable,
 )
-from penstock.protocol.bodies.tables import GroupList, KVTable, TopicList, decode_config, encode_config
 from penstock.protocol.compression import inflate
 from penstock.protocol.fields import Fields
 from penstock.protocol.headers import admin, groups, namesrv, offsets, pull, send

@@ -25,6 +25,7 @@ from penstock.errors import PenstockError
 from penstock.format.config_tables import SubscriptionGroup, TopicConfig
 from penstock.format.queue_unit import NO_RECORD_SIZE
 from penstock.protocol import fields
+from penstock.protocol.bodies.admin import TopicList, decode_config, encode_config
 from penstock.protocol.bodies.queues import (
     ConsumeQueueData,
     MessageQueue,
@@ -40,7 +41,6 @@ from penstock.protocol.bodies.stats import (
     QueueTimeSpan,
     ResetOffsetBody,
 )
-from penstock.protocol.bodies.tables import TopicList, decode_config, encode_config
 from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.protocol.command import Command
 from penstock.protocol.headers.admin import GetBrokerConsumeStats

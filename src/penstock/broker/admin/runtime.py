@@ -31,9 +31,8 @@ from penstock.errors import BadRequest, BadSettings
 from penstock.format.config_tables import DataVersion
 from penstock.namesrv.route_table import RegisteredBroker
 from penstock.protocol import fields
-from penstock.protocol.bodies.brokers import ClusterAclConfig, PlainAccessConfig
+from penstock.protocol.bodies.admin import ClusterAclConfig, KVTable, PlainAccessConfig
 from penstock.protocol.bodies.stats import BrokerStatsData, BrokerStatsItem
-from penstock.protocol.bodies.tables import KVTable
 from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.protocol.command import Command
 from penstock.protocol.headers.admin import BrokerConfigReply, ViewBrokerStats

@@ -15,9 +15,9 @@ from penstock.broker.topics import REPLY_TOPIC_SUFFIX, is_system_topic, retry_to
 from penstock.errors import BadMessage
 from penstock.format.config_tables import TopicConfig
 from penstock.format.topics import check_topic
+from penstock.protocol.bodies.admin import DELETED_TOPICS, GroupList, TopicList, encode_config, encode_deleted
 from penstock.protocol.bodies.queues import MessageQueue
 from penstock.protocol.bodies.stats import TopicOffset, TopicStatsTable
-from penstock.protocol.bodies.tables import DELETED_TOPICS, GroupList, TopicList, encode_config, encode_deleted
 from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.protocol.command import Command
 from penstock.protocol.headers.admin import CreateTopic, TopicName

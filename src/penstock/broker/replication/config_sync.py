@@ -28,7 +28,7 @@ from penstock.broker.state import BrokerState
 from penstock.errors import BadSettings, PenstockError, Unreachable
 from penstock.format.config_tables import ConsumerOffsets, DelayOffsets, SubscriptionGroups, TopicConfigs
 from penstock.format.record import decode_record
-from penstock.protocol.bodies.tables import DELETED_TOPICS, KVTable, decode_config, decode_deleted
+from penstock.protocol.bodies.admin import DELETED_TOPICS, KVTable, decode_config, decode_deleted
 from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.protocol.command import Command
 from penstock.protocol.signing import sign

@@ -20,7 +20,7 @@ from penstock.broker.replication.slave import MasterFollower
 from penstock.broker.settings import BrokerSettings
 from penstock.broker.state import BrokerState
 from penstock.errors import BadSettings
-from penstock.protocol.bodies.brokers import HaClient, HaConnection, HaRuntimeInfo
+from penstock.protocol.bodies.admin import HaClient, HaConnection, HaRuntimeInfo
 from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.protocol.command import Command
 from penstock.remoting.connection import Address, Connection

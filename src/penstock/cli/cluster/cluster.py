@@ -11,7 +11,7 @@ from penstock.cli.network import IGNORED, Broker, Call, Cluster, named, over_net
 from penstock.cli.options import help_if_alone
 from penstock.cli.output import add_row, show, table, write, write_json, write_note
 from penstock.errors import PenstockError
-from penstock.protocol.bodies.brokers import HaRuntimeInfo
+from penstock.protocol.bodies.admin import HaRuntimeInfo
 
 app = typer.Typer(rich_markup_mode=None)
 _FIGURES = ("brokerVersionDesc", "putTps", "getTransferedTps", "msgPutTotalTodayNow", "msgGetTotalTodayNow")

@@ -7,10 +7,9 @@ from collections.abc import Mapping
 from penstock.client.instance import ClientInstance
 from penstock.errors import NoRoute
 from penstock.protocol import fields
-from penstock.protocol.bodies.brokers import HaRuntimeInfo
+from penstock.protocol.bodies.admin import HaRuntimeInfo, KVTable
 from penstock.protocol.bodies.routes import MASTER, ClusterInfo
 from penstock.protocol.bodies.stats import BrokerStatsData
-from penstock.protocol.bodies.tables import KVTable
 from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.protocol.headers.admin import ViewBrokerStats
 from penstock.protocol.headers.namesrv import BrokerName, KvKey, KvNamespace, KvReply, PutKv

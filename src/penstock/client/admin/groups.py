@@ -10,10 +10,10 @@ from penstock.client.instance import ClientInstance
 from penstock.errors import NoRoute, Refused
 from penstock.format.config_tables import SubscriptionGroup, SubscriptionGroups
 from penstock.format.constants import DLQ_PREFIX, RETRY_PREFIX
+from penstock.protocol.bodies.admin import TopicList, decode_config, encode_config
 from penstock.protocol.bodies.clients import ConsumerConnection, ConsumerRunningInfo, ProducerConnection
 from penstock.protocol.bodies.queues import MessageQueue
 from penstock.protocol.bodies.stats import ConsumeStats, ConsumeStatsList
-from penstock.protocol.bodies.tables import TopicList, decode_config, encode_config
 from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.protocol.headers.admin import GetBrokerConsumeStats
 from penstock.protocol.headers.groups import (

@@ -11,6 +11,7 @@ from penstock.client.routes import TEMPLATE_TOPIC, Route
 from penstock.errors import NoRoute, Refused
 from penstock.format.config_tables import TopicConfig, TopicConfigs
 from penstock.protocol import fields
+from penstock.protocol.bodies.admin import GroupList, TopicList, decode_config
 from penstock.protocol.bodies.queues import MessageQueue
 from penstock.protocol.bodies.stats import (
     QueryConsumeTimeSpanBody,
@@ -19,7 +20,6 @@ from penstock.protocol.bodies.stats import (
     TopicOffset,
     TopicStatsTable,
 )
-from penstock.protocol.bodies.tables import GroupList, TopicList, decode_config
 from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.protocol.headers.admin import CreateTopic, TopicName
 from penstock.protocol.headers.namesrv import DeleteTopicRoute, GetTopicsByCluster

@@ -1,21 +1,216 @@
-"""The export job: runs the stream or the single batch, and sums up the batch log. Needs pyspark."""
+"""The export job: runs the stream or the single batch, and sums up the batch log. Needs pyspark.
+
+A micro-batch is decoded, staged with Spark, noted in the batch log, moved and committed. It is pickled: if it runs in
+another process, only the batch log comes back. Bodies are decoded on Spark's workers into the column `value`;
+`_reason` says why a body has none.
+"""
 
 from __future__ import annotations
 
+import json
 from collections import Counter
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from penstock.errors import BadSettings
+from penstock.errors import BadSettings, BadStore
+from penstock.pipeline.decode import Decode, make_decoder
 from penstock.pipeline.errors import from_spark_errors
-from penstock.pipeline.jobs.common import BatchLog, JobInput, read_once, read_stream, run_batches
-from penstock.pipeline.jobs.export.batch import ExportBatch, json_columns
-from penstock.pipeline.jobs.export.spec import Export, ExportedBatch, ExportFolder
-from penstock.pipeline.jobs.export.tables import check_delta, check_iceberg
+from penstock.pipeline.jobs.common import (
+    CORRUPT,
+    BatchLog,
+    JobInput,
+    observed_counts,
+    query_id_of,
+    read_once,
+    read_stream,
+    run_batches,
+)
+from penstock.pipeline.jobs.export.spec import Export, ExportedBatch, ExportFolder, clear, move, staged_files
+from penstock.pipeline.jobs.export.tables import check_delta, check_iceberg, commit_delta, commit_iceberg
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+# -- values ----------------------------------------------------------------------------------------------------------
+REASON: Final = "_reason"
+_MISFIT: Final = "_misfit"
+
+
+def with_value(frame: DataFrame, decode: Decode | None, *, nested: bool = False) -> DataFrame:
+    """The rows with `_reason`, and with `value` if bodies are decoded.
+
+    JSON without a schema becomes text, or nested values if the target supports them. Raises BadSettings.
+    """
+    from pyspark.sql import functions as f
+    from pyspark.sql.pandas.types import from_arrow_type
+    from pyspark.sql.types import StringType, StructField, StructType
+
+    if decode is None:
+        return frame.withColumn(REASON, f.lit(None).cast("string"))
+    kind = from_arrow_type(make_decoder(decode).type)
+    fields = [*frame.schema.fields, StructField("value", kind), StructField(REASON, StringType())]
+
+    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        decoder = make_decoder(decode)
+        for batch in batches:
+            values, reasons = decoder.column(batch.column("body"), batch.column(CORRUPT).is_valid())
+            yield batch.append_column("value", values).append_column(REASON, reasons)
+
+    rows = frame.mapInArrow(run, StructType(fields))
+    if decode.kind != "json":
+        return rows
+    if not decode.schema:
+        return rows.withColumn("value", f.parse_json("value")) if nested else rows
+    columns = StructType([*json_columns(decode).fields, StructField(_MISFIT, StringType())])
+    value = f.from_json("value", columns, {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _MISFIT})
+    misfit = f.when(f.col(f"value.{_MISFIT}").isNotNull(), "it is JSON of another shape than the schema's")
+    return (
+        rows.withColumn("value", value)
+        .withColumn(REASON, f.coalesce(f.col(REASON), misfit))
+        .withColumn("value", f.col("value").dropFields(_MISFIT))
+    )
+
+
+def json_columns(decode: Decode) -> StructType:
+    """The columns of JSON values, from DDL (`id bigint, name string`) or from the JSON of a Spark schema."""
+    from pyspark.errors import PySparkException
+    from pyspark.sql.types import StructType
+
+    text = decode.schema.decode("utf-8", "replace").strip()
+    try:
+        if text.startswith("{"):
+            return StructType.fromJson(json.loads(text))
+        made = StructType.fromDDL(text)
+        if not isinstance(made, StructType):
+            raise ValueError(f"{text} is a type without names")
+    except (PySparkException, ValueError, KeyError, TypeError) as error:
+        first = str(error).strip().partition("\n")[0]
+        raise BadSettings(f"--schema must name columns, as in `id bigint, name string` ({first})") from None
+    return made
+
+
+# -- batches ---------------------------------------------------------------------------------------------------------
+ONCE: Final = "once"
+_MICROS: Final = "spark.sql.parquet.outputTimestampType"
+_DAY: Final = "date_from_unix_date(cast(floor(unix_millis(store_timestamp) / 86400000) as int))"
+"""The store date in UTC, whatever the session's time zone."""
+
+
+class ExportBatch:
+    """Exports micro-batches, one call each."""
+
+    def __init__(self, spec: Export) -> None:
+        self._spec = spec
+
+    def __call__(self, frame: DataFrame, number: int) -> None:
+        folder = ExportFolder(self._spec.to)
+        query = ONCE if self._spec.once else query_id_of(folder.checkpoint)
+        batch_log = BatchLog(folder.batches, ExportedBatch)
+        batch = batch_log.find(number)
+        if batch is None:
+            batch = self._stage(frame, number, query, folder)
+            if not batch.files:
+                clear(folder.staged / str(number))
+                return
+            batch_log.write(number, batch)
+        elif batch.query != query:
+            raise BadStore(
+                "this export has a different checkpoint than at its start; export to a new folder", path=folder.root
+            )
+        if not batch.done:
+            self.publish(folder, batch)
+            batch_log.write(number, batch.as_done())
+
+    def publish(self, folder: ExportFolder, batch: ExportedBatch) -> None:
+        """Moves and commits the staged files. Idempotent."""
+        move(folder.root, batch.files)
+        if self._spec.format == "delta":
+            commit_delta(folder.root, batch)
+        elif self._spec.format == "iceberg":
+            commit_iceberg(self._spec, batch)
+        clear(folder.staged / str(batch.number))
+
+    def _stage(self, frame: DataFrame, number: int, query: str, folder: ExportFolder) -> ExportedBatch:
+        from pyspark.sql import Observation
+        from pyspark.sql import functions as f
+
+        staged = folder.staged / str(number)
+        clear(staged)
+        rows = self._rows(frame)
+        observation = Observation(f"export {number}")
+        observed = rows.observe(
+            observation,
+            f.count(f.lit(1)).alias("rows"),
+            f.count(CORRUPT).alias("unread"),
+            f.count(REASON).alias("undecoded"),
+        )
+        is_bad = f"{CORRUPT} is not null or {REASON} is not null"
+        with _in_micros(frame.sparkSession):
+            self._write(observed.where(f"not ({is_bad})").drop(CORRUPT, REASON), staged / "good", by_date=True)
+            counts = observed_counts(observation, "rows", "unread", "undecoded")
+            bad = counts["unread"] + counts["undecoded"]
+            if bad:
+                reason = f.expr(f"coalesce({CORRUPT}, {REASON})").alias("reason")
+                kept = [name for name in rows.columns if name not in (CORRUPT, REASON, "value", "date")]
+                self._write(rows.where(is_bad).select(*kept, reason), staged / "bad", by_date=False)
+        files = (
+            *staged_files(folder.root, staged / "good", number, self._spec.suffix, is_bad=False),
+            *staged_files(folder.root, staged / "bad", number, self._spec.suffix, is_bad=True),
+        )
+        written = sum(file.rows for file in files)
+        if written != counts["rows"]:
+            raise BadStore(
+                "what was read changed while it was exported; run the export again",
+                path=folder.root,
+                expected=f"{counts['rows']} rows",
+                found=written,
+            )
+        return ExportedBatch(
+            number=number,
+            query=query,
+            files=files,
+            rows=counts["rows"] - bad,
+            undecoded=counts["undecoded"],
+            unread=counts["unread"],
+        )
+
+    def _rows(self, frame: DataFrame) -> DataFrame:
+        """The rows with `date`, `value` and `_reason`."""
+        decode: Decode | None = self._spec.decode
+        return with_value(frame, decode, nested=self._spec.format == "json").selectExpr("*", f"{_DAY} as date")
+
+    def _write(self, rows: DataFrame, folder: Path, *, by_date: bool) -> None:
+        from pyspark.sql import functions as f
+
+        names = ["topic", "date"] if by_date else ["topic"]
+        if self._spec.format == "iceberg" and by_date:  # Iceberg files contain their partition columns
+            rows = rows.withColumns({f"_of_{name}": f.col(name) for name in names}).drop("date")
+            names = [f"_of_{name}" for name in names]
+        writer = rows.write.partitionBy(*names).mode("overwrite")
+        if self._spec.format == "json":
+            writer.option("timeZone", "UTC").option("compression", "none").json(str(folder))
+        else:
+            writer.parquet(str(folder))
+
+
+@contextmanager
+def _in_micros(spark: SparkSession) -> Iterator[None]:
+    """Writes timestamps as microseconds, which every Parquet reader supports; Spark's default is older."""
+    before = spark.conf.get(_MICROS, None)
+    spark.conf.set(_MICROS, "TIMESTAMP_MICROS")
+    try:
+        yield
+    finally:
+        if before is None:
+            spark.conf.unset(_MICROS)
+        else:
+            spark.conf.set(_MICROS, before)
 
 
 class Exported(msgspec.Struct, frozen=True, kw_only=True):

@@ -6,8 +6,16 @@ with the same unique keys.
 """
 
 from penstock.pipeline.jobs.replay.batch import Mapping, Target
-from penstock.pipeline.jobs.replay.job import Replayed, check_replay, replay
-from penstock.pipeline.jobs.replay.source import ReplaySource, dead_letters, from_export, from_files, from_input
+from penstock.pipeline.jobs.replay.job import (
+    Replayed,
+    ReplaySource,
+    check_replay,
+    dead_letters,
+    from_export,
+    from_files,
+    from_input,
+    replay,
+)
 
 __all__ = [
     "Mapping",

@@ -1,10 +1,9 @@
-"""Bodies that are a list or a table of texts: topics, groups, clients, KV.
+"""Bodies of administration: lists and tables of texts, configuration tables, accounts (54), replication status (907).
 
-Tables of configuration that brokers, tools and name servers send each other.
-
-They have the shapes of the config files, so `penstock.format.config_tables` holds them: `Topics` (21),
+Configuration tables have the shapes of the config files: `penstock.format.config_tables` has `TopicConfigs` (21),
 `TopicConfig` (351), `SubscriptionGroups` (201), `SubscriptionGroup` (200, 352), `DataVersion` (322), `ConsumerOffsets`
-(43), `DelayOffsets` (45).
+(43) and `DelayOffsets` (45). RocketMQ 5's brokers and tools know 907, those of 4.9 do not; the names are RocketMQ's,
+except `behindSeconds`, `lastAckTimestamp`, `activated`, `problem` and `brokerRole`, which its tools ignore.
 """
 
 from __future__ import annotations
@@ -15,6 +14,7 @@ from typing import Any, Final, Protocol, Self, TypeVar
 import msgspec
 
 from penstock.errors import BadRequest
+from penstock.format.constants import Int32, Int64
 from penstock.protocol.bodies.base import NOT_THE_SHAPE, Body, read_document
 
 
@@ -86,3 +86,60 @@ def decode_deleted(text: str) -> dict[str, int]:
         return msgspec.json.decode(text, type=dict[str, int]) if text else {}
     except msgspec.DecodeError as error:
         raise BadRequest(f"{DELETED_TOPICS} cannot be read: {error}") from None
+
+
+class PlainAccessConfig(msgspec.Struct, kw_only=True, rename="camel"):
+    """One account, as RocketMQ's tools read it."""
+
+    access_key: str
+    secret_key: str
+    white_remote_address: str
+    admin: bool
+    default_topic_perm: str
+    default_group_perm: str
+    topic_perms: list[str]
+    group_perms: list[str]
+
+
+class ClusterAclConfig(Body, kw_only=True):
+    """54: addresses and accounts."""
+
+    global_white_addrs: list[str]
+    plain_access_configs: list[PlainAccessConfig]
+
+
+class HaConnection(Body, kw_only=True):
+    """A slave, as its master sees it. `diff` is how many bytes it is behind."""
+
+    addr: str = ""
+    slave_ack_offset: Int64 = 0
+    diff: Int64 = 0
+    in_sync: bool = False
+    transferred_byte_in_second: Int64 = 0
+    transfer_from_where: Int64 = 0
+    behind_seconds: float = 0.0
+    last_ack_timestamp: Int64 = 0
+
+
+class HaClient(Body, kw_only=True):
+    """A slave, as it sees itself."""
+
+    master_addr: str = ""
+    transferred_byte_in_second: Int64 = 0
+    max_offset: Int64 = 0
+    last_read_timestamp: Int64 = 0
+    last_write_timestamp: Int64 = 0
+    master_flush_offset: Int64 = 0
+    activated: bool = False
+    problem: str = ""
+
+
+class HaRuntimeInfo(Body, kw_only=True):
+    """907."""
+
+    master: bool = True
+    master_commit_log_max_offset: Int64 = 0
+    in_sync_slave_nums: Int32 = 0
+    ha_connection_info: list[HaConnection] = []
+    ha_client_runtime_info: HaClient | None = None
+    broker_role: str = ""
