@@ -30,6 +30,7 @@ from penstock.format import kernels
 from penstock.store.audit import finding_kinds
 from penstock.store.audit.config import ConfigState, QueueBounds, audit_config, read_config
 from penstock.store.audit.cover import QueueCover, QueueName
+from penstock.store.audit.files import foreign_findings
 from penstock.store.audit.findings import AuditReport, Collector, Figures, Finding
 from penstock.store.audit.index import audit_index
 from penstock.store.audit.keys import IndexFacts, audit_index_file
@@ -254,7 +255,7 @@ def build_report(
         undispatched += facts.undispatched
         if name in plan.queues:
             bounds[name] = QueueBounds(facts.minimum, facts.maximum)
-    collector.add(plan.shape_findings())
+    collector.add(foreign_findings(plan.store_files))
     collector.add(log.findings())
     collector.add(audit_index(plan, files, index, result.keys, log))
     collector.add(audit_config(plan, config, log, bounds))

@@ -111,11 +111,9 @@ class LogState:
             kind = finding_kinds.TORN_TAIL if self._plan.crashed else finding_kinds.STALE_BYTES
             what = f"{end - self.end} bytes after the last record, at {self.end}, are not a record"
             at = self.end % self._plan.log_file_size
-            yield LogFault(self.end, end, self._tail_reason(), kind.at(path, what, offset=at))
-
-    def _tail_reason(self) -> str:
-        diagnosis = self._tail_diagnosis()
-        return Reason.UNWRITTEN.name if diagnosis is None else diagnosis.reason
+            diagnosis = self._tail_diagnosis()
+            reason = Reason.UNWRITTEN.name if diagnosis is None else diagnosis.reason
+            yield LogFault(self.end, end, reason, kind.at(path, what, offset=at))
 
     def _tail_diagnosis(self) -> Diagnosis | None:
         return next((each for each in self._result.diagnoses if each.physical_offset >= self.end), None)

@@ -13,7 +13,6 @@ from __future__ import annotations
 import errno
 import os
 from collections import deque
-from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -33,11 +32,9 @@ from penstock.store.audit.files import (
     QueueUnits,
     StoreFiles,
     check_shape,
-    foreign_findings,
     infer_sizes,
     list_store,
 )
-from penstock.store.audit.findings import Finding
 from penstock.store.damage import DamagedRange, read_damage
 from penstock.store.deleted_topics import read_deleted_topics
 from penstock.store.dispatch_state import read_state
@@ -104,10 +101,6 @@ class AuditPlan(msgspec.Struct, frozen=True):
     @property
     def log_min(self) -> int:
         return self.log.files[0].base if self.log.files else 0
-
-    def shape_findings(self) -> Iterator[Finding]:
-        """Foreign files; faults of data files are reported where those are audited."""
-        yield from foreign_findings(self.store_files)
 
     def log_path(self, offset: int) -> Path:
         """The file that contains a physical offset."""

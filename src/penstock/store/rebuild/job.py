@@ -22,8 +22,7 @@ import msgspec
 from penstock.clock import now_ms
 from penstock.errors import BadStore, StoreFailed
 from penstock.store.atomic_files import clear_staging
-from penstock.store.audit.cover import QueueName
-from penstock.store.damage import MayExceed, never_exceed
+from penstock.store.damage import MayExceed, never
 from penstock.store.deleted_topics import read_deleted_topics
 from penstock.store.io import Files
 from penstock.store.rebuild.assembly import Assembler, IndexFilePlan, QueueGroup
@@ -228,7 +227,7 @@ class _Job:
             damaged=len(totals.damage),
         )
         assembler = Assembler(self._source, plan, totals, self._run, self._progress)
-        report.in_log_order = [_name(name) for name in sorted(assembler.in_log_order)]
+        report.in_log_order = [f"{topic} queue {queue_id}" for topic, queue_id in sorted(assembler.in_log_order)]
         if self._dry_run:
             report.rebuilt = assembler.preview()
             return report, ""
@@ -253,7 +252,3 @@ class _Job:
         with contextlib.suppress(OSError):
             self._io.unlink(own / "lock")
         self._io.remove_folder(own)
-
-
-def _name(name: QueueName) -> str:
-    return f"{name[0]} queue {name[1]}"

@@ -100,7 +100,7 @@ class DerivedRebuilder:
             self._io.remove_folder(self._layout.consume_queue / topic)
         clear_staging(self._io, self._layout)
         return [
-            Rebuilt(what, each.reason, each.units, move.kept if self._io.exists(self._path(move.kept)) else "")
+            Rebuilt(what, each.reason, each.units, move.kept if self._io.exists(self._layout.root / move.kept) else "")
             for (what, each), move in zip(new, moves, strict=True)
         ]
 
@@ -119,9 +119,6 @@ class DerivedRebuilder:
         root = self._layout.root
         kept = self._quarantine.target_for(root / folder)
         return Move(str(folder), self._io.is_folder(self._layout.staging / folder), within(root, kept))
-
-    def _path(self, name: str) -> Path:
-        return self._layout.root / name
 
     # -- reading back ----------------------------------------------------------------------------------------
 
