@@ -262,7 +262,9 @@ class ClusterPlace:
         if broker not in self._asks_by_queue:
             header = TopicName(topic=route.topic)
             try:
-                reply = await self._link.instance.request(route.masters[broker], RequestCode.GET_TOPIC_STATS_INFO, header)
+                reply = await self._link.instance.request(
+                    route.masters[broker], RequestCode.GET_TOPIC_STATS_INFO, header
+                )
             except Refused as error:
                 if error.code != ResponseCode.TOPIC_NOT_EXIST:
                     self._asks_by_queue.add(broker)
