@@ -119,14 +119,14 @@ def test_where_the_broker_does_not_take_a_message_back_a_copy_is_retried(
     run: Run, b: LocalBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The physical offset is wrong on purpose, so that code 36 finds no message."""
-    ask = ClientInstance.ask
+    request = ClientInstance.request
 
     async def spoil(self: ClientInstance, address: str, code: RequestCode, header: object = None, *rest, **more):  # type: ignore[no-untyped-def]
         if isinstance(header, SendBack):
             header.offset = 999_999_999
-        return await ask(self, address, code, header, *rest, **more)  # type: ignore[arg-type]
+        return await request(self, address, code, header, *rest, **more)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(ClientInstance, "ask", spoil)
+    monkeypatch.setattr(ClientInstance, "request", spoil)
 
     async def main() -> None:
         gathered = Gathered(lambda message: Later() if message.reconsume_times == 0 else None)

@@ -84,13 +84,13 @@ def test_a_topic_and_queues_that_come_later_are_seen(b: LocalBroker, monkeypatch
 
 def test_a_refresh_asks_each_broker_once_for_each_topic(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[RequestCode] = []
-    ask = ClientInstance.ask
+    request = ClientInstance.request
 
     async def note(self: ClientInstance, address: str, code: RequestCode, *rest: object, **named: object) -> object:
         asked.append(code)
-        return await ask(self, address, code, *rest, **named)  # type: ignore[arg-type]
+        return await request(self, address, code, *rest, **named)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(ClientInstance, "ask", note)
+    monkeypatch.setattr(ClientInstance, "request", note)
     with broker({"orders": 16, "bills": 16}) as b:
         source = cluster_source(b)
         try:

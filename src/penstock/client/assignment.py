@@ -31,6 +31,18 @@ _MAX_COUNT = 1000
 _MAX_BYTES = 100 << 20
 _MAX_SPAN = 2000
 """Offsets from the lowest cached message to the next pull: the most that a crash delivers again."""
+_LONG_POLL_S: Final = 15.0
+_MIN_PAUSE_S: Final = 0.2
+_MAX_PAUSE_S: Final = 3.0
+_UNKNOWN_SUBSCRIPTION: Final = frozenset(
+    {
+        ResponseCode.SUBSCRIPTION_NOT_EXIST,
+        ResponseCode.SUBSCRIPTION_NOT_LATEST,
+        ResponseCode.FILTER_DATA_NOT_EXIST,
+        ResponseCode.FILTER_DATA_NOT_LATEST,
+    }
+)
+"""The broker has not received our last heartbeat."""
 
 
 class ProcessQueue:
@@ -95,20 +107,6 @@ class ProcessQueue:
             self._has_room.set()
         else:
             self._has_room.clear()
-
-
-_LONG_POLL_S: Final = 15.0
-_MIN_PAUSE_S: Final = 0.2
-_MAX_PAUSE_S: Final = 3.0
-_UNKNOWN_SUBSCRIPTION: Final = frozenset(
-    {
-        ResponseCode.SUBSCRIPTION_NOT_EXIST,
-        ResponseCode.SUBSCRIPTION_NOT_LATEST,
-        ResponseCode.FILTER_DATA_NOT_EXIST,
-        ResponseCode.FILTER_DATA_NOT_LATEST,
-    }
-)
-"""The broker has not received our last heartbeat."""
 
 
 class Consumption(Protocol):

@@ -33,6 +33,11 @@ from penstock.protocol.headers.send import SendMessageV2
 
 log = logging.getLogger("penstock.client")
 
+_FIRST_LEVEL: Final = 3
+_PRODUCER_GROUP: Final = "CLIENT_INNER_PRODUCER"
+_LOCAL_RETRY_S: Final = 5.0
+_LOCK_RETRY_S: Final = 0.5
+
 
 @dataclass(frozen=True, slots=True)
 class Later:
@@ -89,10 +94,6 @@ class HandlerRunner:
     def close(self) -> None:
         if self._threads is not None:
             self._threads.shutdown(wait=False, cancel_futures=True)
-
-
-_FIRST_LEVEL: Final = 3
-_PRODUCER_GROUP: Final = "CLIENT_INNER_PRODUCER"
 
 
 class SendBackRequests:
@@ -156,9 +157,6 @@ class SendBackRequests:
             await self._instance.request(address, RequestCode.SEND_MESSAGE_V2, header, record.body)
             return
         raise PenstockError(f"no broker has topic '{topic}'")
-
-
-_LOCAL_RETRY_S: Final = 5.0
 
 
 class ConcurrentConsumption:
@@ -239,7 +237,6 @@ class ConcurrentConsumption:
         self._retry_timers.add(timer)
 
 
-_LOCK_RETRY_S: Final = 0.5
 Restart = Callable[[ProcessQueue, int], None]
 """Restarts a queue at an offset."""
 

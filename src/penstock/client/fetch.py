@@ -22,6 +22,12 @@ from penstock.protocol.compression import MAX_SIZE
 from penstock.protocol.headers.pull import COMMIT_OFFSET, SUBSCRIPTION, SUSPEND, PullMessage, PullMessageReply
 from penstock.protocol.subscription import SQL92, TAG, SubscriptionData, subscribe
 
+_SLACK_S: Final = 15.0
+"""Added to the timeout of a long poll: Java brokers check held pulls only every five seconds."""
+
+
+# -- subscriptions ---------------------------------------------------------------------------------------------------
+
 
 class Sql92(str):
     """An SQL92 filter over properties, such as `Sql92("price > 10 AND colour = 'red'")`. A plain string lists tags."""
@@ -43,8 +49,7 @@ def matches(subscription: SubscriptionData, tags: str) -> bool:
     return subscription.expression_type != TAG or not subscription.tags_set or tags in subscription.tags_set
 
 
-_SLACK_S: Final = 15.0
-"""Added to the timeout of a long poll: Java brokers check held pulls only every five seconds."""
+# -- pulls -----------------------------------------------------------------------------------------------------------
 
 
 class PullStatus(StrEnum):

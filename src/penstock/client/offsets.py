@@ -37,6 +37,8 @@ from penstock.protocol.headers.offsets import (
 log = logging.getLogger("penstock.client")
 
 _KNOWN_OR_NOT = frozenset({ResponseCode.SUCCESS, ResponseCode.QUERY_NOT_FOUND})
+ConsumeFrom: TypeAlias = Literal["first", "last"] | int
+"""The oldest message, the end of the queue, or a store time in epoch milliseconds."""
 
 
 class QueueOffsets:
@@ -241,10 +243,6 @@ def _write_atomically(path: Path, data: bytes) -> None:
         os.fsync(folder)
     finally:
         os.close(folder)
-
-
-ConsumeFrom: TypeAlias = Literal["first", "last"] | int
-"""The oldest message, the end of the queue, or a store time in epoch milliseconds."""
 
 
 class StartOffset:

@@ -42,6 +42,16 @@ from penstock.protocol.headers.send import SendMessageReply, SendMessageV2
 
 _MIN_AVOID_S: Final = 1.0
 _MAX_AVOID_S: Final = 30.0
+_RETRY_SAME: Final = frozenset(
+    {ResponseCode.SYSTEM_BUSY, ResponseCode.SERVICE_NOT_AVAILABLE, ResponseCode.FLOW_CONTROL}
+)
+"""Temporary failures: retry at the same broker."""
+_RETRY_OTHER: Final = frozenset({ResponseCode.SYSTEM_ERROR, ResponseCode.NO_PERMISSION, ResponseCode.TOPIC_NOT_EXIST})
+"""Failures of one broker: retry at another."""
+_PAUSE_S: Final = 0.1
+
+
+# -- choosing a queue ------------------------------------------------------------------------------------------------
 
 
 class QueueSelector:
@@ -84,6 +94,9 @@ def select_by_hash(queues: Sequence[MessageQueue], key: str) -> MessageQueue:
     """The queue of a sharding key: the choice of Java's SelectMessageQueueByHash."""
     hashed = kernels.java_hash(key)
     return queues[abs(hashed) % len(queues)]
+
+
+# -- building requests -----------------------------------------------------------------------------------------------
 
 
 class OutgoingRequest(NamedTuple):
@@ -165,13 +178,7 @@ def _header(message: Message, packing: PackingOptions, properties: dict[str, str
     )
 
 
-_RETRY_SAME: Final = frozenset(
-    {ResponseCode.SYSTEM_BUSY, ResponseCode.SERVICE_NOT_AVAILABLE, ResponseCode.FLOW_CONTROL}
-)
-"""Temporary failures: retry at the same broker."""
-_RETRY_OTHER: Final = frozenset({ResponseCode.SYSTEM_ERROR, ResponseCode.NO_PERMISSION, ResponseCode.TOPIC_NOT_EXIST})
-"""Failures of one broker: retry at another."""
-_PAUSE_S: Final = 0.1
+# -- producer --------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -26,6 +26,8 @@ from penstock.protocol.headers.groups import ConsumerGroupRequest
 from penstock.protocol.subscription import SubscriptionData
 
 log = logging.getLogger("penstock.client")
+_PERIOD_S: Final = 20.0
+_RETRY_S: Final = 1.0
 
 
 def allocate_averagely(client_id: str, queues: Sequence[MessageQueue], client_ids: Sequence[str]) -> list[MessageQueue]:
@@ -37,10 +39,6 @@ def allocate_averagely(client_id: str, queues: Sequence[MessageQueue], client_id
     share, remainder = divmod(len(in_order), len(members))
     begin = index * share + min(index, remainder)
     return in_order[begin : begin + share + (index < remainder)]
-
-
-_PERIOD_S: Final = 20.0
-_RETRY_S: Final = 1.0
 
 
 class Rebalance:

@@ -28,6 +28,14 @@ from penstock.protocol.headers.namesrv import GetRoute
 log = logging.getLogger("penstock.client")
 
 OK: Final = frozenset({ResponseCode.SUCCESS})
+TEMPLATE_TOPIC: Final = "TBW102"
+"""The template of topics that a send creates."""
+NEW_TOPIC_QUEUES: Final = 4
+"""Queues of such a topic at each broker; name servers assume the same number."""
+_SOON_S: Final = 1.0
+
+
+# -- name servers ----------------------------------------------------------------------------------------------------
 
 
 class NameServers:
@@ -111,11 +119,7 @@ def _reason(error: PenstockError) -> str:
     return "no answer in time" if isinstance(error, NoAnswer) else str(error)
 
 
-TEMPLATE_TOPIC: Final = "TBW102"
-"""The template of topics that a send creates."""
-NEW_TOPIC_QUEUES: Final = 4
-"""Queues of such a topic at each broker; name servers assume the same number."""
-_SOON_S: Final = 1.0
+# -- routes ----------------------------------------------------------------------------------------------------------
 
 
 class Route:

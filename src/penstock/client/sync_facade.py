@@ -21,6 +21,9 @@ from penstock.errors import PenstockError
 from penstock.remoting.event_loop import loop_factory
 
 T = TypeVar("T")
+P = ParamSpec("P")
+R = TypeVar("R")
+C = TypeVar("C")
 
 
 class LoopThread:
@@ -75,19 +78,12 @@ class LoopThread:
             self.loop.close()
 
 
-P = ParamSpec("P")
-R = TypeVar("R")
-
-
 class AsyncClient(Protocol):
     """The asynchronous class behind a facade."""
 
     async def start(self) -> object: ...
 
     async def close(self) -> None: ...
-
-
-C = TypeVar("C")
 
 
 class Blocking(Generic[C]):

@@ -28,6 +28,10 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
 
 MIN_TOKEN: Final = 12
+BURST: Final = 40
+PER_SECOND: Final = 5.0
+_PAUSE_S: Final = 0.1
+MAX_ADDRESSES: Final = 4096
 LOGIN: Final = "/login"
 _SAFE: Final = frozenset({"GET", "HEAD"})
 _MAX_FORM: Final = 4096
@@ -86,12 +90,6 @@ class AccessPolicy:
         except ValueError:
             return False
         return True
-
-
-BURST: Final = 40
-PER_SECOND: Final = 5.0
-_PAUSE_S: Final = 0.1
-MAX_ADDRESSES: Final = 4096
 
 
 class LoginThrottle:
@@ -216,6 +214,9 @@ class AccessMiddleware:
         await _answer(send, 200, page, kind="text/html; charset=utf-8", more=[(b"set-cookie", cookie.encode())])
 
 
+# -- login page ------------------------------------------------------------------------------------------------------
+
+
 _PAGE = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><title>Penstock</title>
 <meta name="viewport" content="width=device-width, initial-scale=1">{head}
@@ -248,6 +249,9 @@ def login_page(target: str, *, wrong: bool = False, logged_in: bool = False) -> 
         head = f'<meta http-equiv="refresh" content="0; url={path}">'
         return _PAGE.format(head=head, main=f'<p>Logged in: <a href="{path}">open the console</a></p>')
     return _PAGE.format(head="", main=_FORM.format(prompt=_WRONG if wrong else _PROMPT, target=path))
+
+
+# -- requests and responses ------------------------------------------------------------------------------------------
 
 
 def _brings_token(scope: Scope) -> bool:

@@ -36,6 +36,23 @@ from penstock.protocol.codes import ResponseCode
 EXACT: Final = 2**53 - 1
 """The largest integer that every JSON reader represents exactly."""
 _PRINTABLE: Final = r"^[^\x00-\x1f]*$"
+_MAX_ROWS: Final = 500
+_STATUS: Final[tuple[tuple[type[PenstockError], int], ...]] = (
+    (NoRoute, 404),
+    (BadMessage, 400),
+    (BadRequest, 400),
+    (BadSettings, 400),
+    (Refused, 409),
+    (Unreachable, 503),
+    (NoAnswer, 503),
+    (PenstockError, 500),
+)
+_NOT_FOUND: Final = frozenset(
+    {ResponseCode.TOPIC_NOT_EXIST, ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, ResponseCode.QUERY_NOT_FOUND}
+)
+
+
+# -- schema ----------------------------------------------------------------------------------------------------------
 
 
 class Problem(BaseModel):
@@ -131,20 +148,7 @@ class JobResult(JobStatus):
     results: list[Any] = Field(default_factory=list)
 
 
-_MAX_ROWS: Final = 500
-_STATUS: Final[tuple[tuple[type[PenstockError], int], ...]] = (
-    (NoRoute, 404),
-    (BadMessage, 400),
-    (BadRequest, 400),
-    (BadSettings, 400),
-    (Refused, 409),
-    (Unreachable, 503),
-    (NoAnswer, 503),
-    (PenstockError, 500),
-)
-_NOT_FOUND: Final = frozenset(
-    {ResponseCode.TOPIC_NOT_EXIST, ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, ResponseCode.QUERY_NOT_FOUND}
-)
+# -- routes ----------------------------------------------------------------------------------------------------------
 
 
 def add_api(app: FastAPI, console: Console) -> None:

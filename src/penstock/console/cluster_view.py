@@ -37,6 +37,11 @@ from penstock.protocol.versions import version_name
 
 T = TypeVar("T")
 _MAX_ENTRIES: Final = 4096
+_SHORT_S: Final = 1.0
+_TABLE_S: Final = 4.0
+"""For whole tables, which cost more and change more slowly."""
+_MAX_CONCURRENT: Final = 16
+"""Concurrent requests, so that the brokers' other clients are not delayed."""
 
 
 class Cache:
@@ -75,13 +80,6 @@ class Cache:
 
     def _evict(self, now: float) -> None:
         self._entries = {key: entry for key, entry in self._entries.items() if not entry[1].done() or entry[0] > now}
-
-
-_SHORT_S: Final = 1.0
-_TABLE_S: Final = 4.0
-"""For whole tables, which cost more and change more slowly."""
-_MAX_CONCURRENT: Final = 16
-"""Concurrent requests, so that the brokers' other clients are not delayed."""
 
 
 class ClusterView:

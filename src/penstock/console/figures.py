@@ -38,7 +38,7 @@ class BrokerAvailability(StrEnum):
 
 
 class TopicKind(StrEnum):
-    """What a topic is for."""
+    """The purpose of a topic."""
 
     NORMAL = "normal"
     RETRY = "retry"
@@ -118,12 +118,12 @@ class BrokerFigures:
 
 def read_latency(text: str) -> dict[int, int]:
     """`[<=1ms]:5 [<=2ms]:0` and Java's `[0~10ms]:5 [3~4s]:0 [10s~]:0`, by upper bound in milliseconds."""
-    found: dict[int, int] = {}
+    counts: dict[int, int] = {}
     for bounds, count in _BUCKET.findall(text):
         bound = _BOUND.search(bounds)
         if bound is not None:
-            found[int(bound[1]) * (1000 if bound[2] == "s" else 1)] = int(count)
-    return found
+            counts[int(bound[1]) * (1000 if bound[2] == "s" else 1)] = int(count)
+    return counts
 
 
 def percentile(latency: Mapping[int, int], share: float) -> int | None:
@@ -153,8 +153,8 @@ def _number(text: str | None) -> float | None:
 
 
 def _whole(text: str | None) -> int:
-    found = _number(text)
-    return 0 if found is None or found != found or abs(found) >= 2**63 else int(found)
+    number = _number(text)
+    return 0 if number is None or number != number or abs(number) >= 2**63 else int(number)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

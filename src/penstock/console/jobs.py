@@ -28,6 +28,8 @@ from typing import Any, Final
 
 from penstock.errors import BadRequest, PenstockError
 
+# -- forms -----------------------------------------------------------------------------------------------------------
+
 
 @dataclass(frozen=True, slots=True)
 class Field:
@@ -145,6 +147,8 @@ def folder_of(exports: Path | None, name: str) -> Path:
         raise BadRequest(f"the folder's name must be letters, digits, '_' and '-', not {name[:40]!r}")
     return exports / name
 
+
+# -- processes -------------------------------------------------------------------------------------------------------
 
 MAX_RUNNING: Final = 2
 _MAX_KEPT: Final = 50

@@ -30,40 +30,6 @@ from penstock.format.constants import DLQ_PREFIX, RETRY_PREFIX
 NODE: Final = ("cluster", "node_type", "node_id")
 
 
-def node_labels(cluster: str, name: str, broker_id: int) -> list[str]:
-    """RocketMQ's labels of a node; a slave's node id ends with its broker id."""
-    return [cluster, "broker", f"{name}-{broker_id}" if broker_id else name]
-
-
-def replication_metrics(brokers: list[BrokerReplication]) -> Iterator[Metric]:
-    """For masters: each slave. For slaves: whether they follow. RocketMQ 5 has no names for these."""
-    slaves = _gauge("slaves", "Slaves that follow a master.")
-    in_sync = _gauge("in_sync", "1 for a slave that is close enough for a SYNC_MASTER to wait for.", "slave")
-    behind = _gauge("behind_bytes", "Bytes that a slave has not acknowledged yet.", "slave")
-    age = _gauge("behind_seconds", "Age of the oldest data that a slave has not acknowledged yet.", "slave")
-    acknowledged = _gauge("acknowledged_timestamp_seconds", "Time of a slave's last acknowledgement.", "slave")
-    follows = _gauge("follows", "1 for a slave that follows its master.", "master")
-    received = _gauge("received_timestamp_seconds", "Time when a slave last received data.", "master")
-    for each in brokers:
-        node = node_labels(each.cluster, each.broker, each.broker_id)
-        if each.is_slave:
-            follows.add_metric([*node, each.follows], float(each.is_following))
-            received.add_metric([*node, each.follows], each.last_received_ms / 1000)
-            continue
-        slaves.add_metric(node, len(each.slaves))
-        for slave in each.slaves:
-            labels = [*node, slave.address]
-            in_sync.add_metric(labels, float(slave.is_in_sync))
-            behind.add_metric(labels, slave.behind_bytes)
-            age.add_metric(labels, slave.behind_seconds)
-            acknowledged.add_metric(labels, slave.last_acknowledged_ms / 1000)
-    yield from (slaves, in_sync, behind, age, acknowledged, follows, received)
-
-
-def _gauge(name: str, about: str, *labels: str) -> GaugeMetricFamily:
-    return GaugeMetricFamily(f"penstock_replication_{name}", about, labels=[*NODE, *labels])
-
-
 _KEPT_S = 10.0
 _STATES = tuple(BrokerAvailability)
 
@@ -206,6 +172,40 @@ def _group_metrics(brokers: list[BrokerFigures], groups: dict[str, GroupProgress
                 went.add_metric(values, consumed)
     yield from (lag, late, went)
     yield GaugeMetricFamily("rocketmq_consumer_group_number", "Consumer groups.", value=len(groups))
+
+
+def replication_metrics(brokers: list[BrokerReplication]) -> Iterator[Metric]:
+    """For masters: each slave. For slaves: whether they follow. RocketMQ 5 has no names for these."""
+    slaves = _gauge("slaves", "Slaves that follow a master.")
+    in_sync = _gauge("in_sync", "1 for a slave that is close enough for a SYNC_MASTER to wait for.", "slave")
+    behind = _gauge("behind_bytes", "Bytes that a slave has not acknowledged yet.", "slave")
+    age = _gauge("behind_seconds", "Age of the oldest data that a slave has not acknowledged yet.", "slave")
+    acknowledged = _gauge("acknowledged_timestamp_seconds", "Time of a slave's last acknowledgement.", "slave")
+    follows = _gauge("follows", "1 for a slave that follows its master.", "master")
+    received = _gauge("received_timestamp_seconds", "Time when a slave last received data.", "master")
+    for each in brokers:
+        node = node_labels(each.cluster, each.broker, each.broker_id)
+        if each.is_slave:
+            follows.add_metric([*node, each.follows], float(each.is_following))
+            received.add_metric([*node, each.follows], each.last_received_ms / 1000)
+            continue
+        slaves.add_metric(node, len(each.slaves))
+        for slave in each.slaves:
+            labels = [*node, slave.address]
+            in_sync.add_metric(labels, float(slave.is_in_sync))
+            behind.add_metric(labels, slave.behind_bytes)
+            age.add_metric(labels, slave.behind_seconds)
+            acknowledged.add_metric(labels, slave.last_acknowledged_ms / 1000)
+    yield from (slaves, in_sync, behind, age, acknowledged, follows, received)
+
+
+def _gauge(name: str, about: str, *labels: str) -> GaugeMetricFamily:
+    return GaugeMetricFamily(f"penstock_replication_{name}", about, labels=[*NODE, *labels])
+
+
+def node_labels(cluster: str, name: str, broker_id: int) -> list[str]:
+    """RocketMQ's labels of a node; a slave's node id ends with its broker id."""
+    return [cluster, "broker", f"{name}-{broker_id}" if broker_id else name]
 
 
 def _node(broker: BrokerFigures) -> list[str]:

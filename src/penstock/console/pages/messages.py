@@ -25,69 +25,6 @@ MAX_SHOWN: Final = 64 << 10
 _PER_LINE: Final = 16
 
 
-class Form(StrEnum):
-    TEXT = "text"
-    JSON = "JSON"
-    HEX = "hex"
-
-
-@dataclass(frozen=True, slots=True)
-class ShownBody:
-    """A body or its beginning, as text in one form."""
-
-    form: Form
-    text: str
-    is_cut: bool
-
-
-def best_form(body: bytes) -> Form:
-    """The most readable form of a body."""
-    if _as_json(body) is not None:
-        return Form.JSON
-    try:
-        text = body[:MAX_SHOWN].decode()
-    except UnicodeDecodeError as error:
-        if error.start < min(len(body), MAX_SHOWN) - 4:  # unless the cut is inside a character
-            return Form.HEX
-        text = ""
-    control = sum(not (each.isprintable() or each in "\r\n\t") for each in text)
-    return Form.HEX if control > len(text) // 10 else Form.TEXT
-
-
-def show(body: bytes, form: Form | None = None) -> ShownBody:
-    """The body in a form, by default the most readable one."""
-    form = form or best_form(body)
-    if form is Form.JSON:
-        text = _as_json(body)
-        if text is not None:
-            return ShownBody(form, text[:MAX_SHOWN], len(text) > MAX_SHOWN)
-        form = Form.TEXT
-    part = body[:MAX_SHOWN]
-    is_cut = len(body) > MAX_SHOWN
-    if form is Form.HEX:
-        return ShownBody(form, _as_hex(part), is_cut)
-    return ShownBody(form, part.decode("utf-8", "replace"), is_cut)
-
-
-def _as_json(body: bytes) -> str | None:
-    """Indented JSON; None if the body is not a JSON object or array, or too long."""
-    if len(body) > MAX_SHOWN or body.lstrip()[:1] not in (b"{", b"["):
-        return None
-    try:
-        return json.dumps(json.loads(body), indent=2, ensure_ascii=False)
-    except (ValueError, RecursionError):
-        return None
-
-
-def _as_hex(body: bytes) -> str:
-    lines = []
-    for at in range(0, len(body), _PER_LINE):
-        row = body[at : at + _PER_LINE]
-        text = "".join(chr(each) if 32 <= each < 127 else "." for each in row)
-        lines.append(f"{at:08x}  {row.hex(' '):<{_PER_LINE * 3 - 1}}  {text}")
-    return "\n".join(lines)
-
-
 _BY = {"newest": "newest", "key": "key", "id": "id", "time": "time", "offset": "queue offset"}
 _PREVIEW = 120
 _MAX_CHOICES = 300
@@ -193,7 +130,7 @@ async def _search(console: Console, topic: str, by: str, value: str) -> None:
             else:
                 messages = await console.search.newest(name)
             shown.rows = [list_row(each) for each in messages]
-            summary.set_text(f"{len(messages)} found" if messages else "None described.")
+            summary.set_text(f"{len(messages)} found" if messages else "None found.")
 
     find.on_click(search)
     for typed in (text, msg_id, begin, end):
@@ -266,3 +203,69 @@ def _one(console: Console, message: ReceivedMessage) -> None:
         ]
 
     refresh_every(3.0, refresh)
+
+
+# -- body ------------------------------------------------------------------------------------------------------------
+
+
+class Form(StrEnum):
+    TEXT = "text"
+    JSON = "JSON"
+    HEX = "hex"
+
+
+@dataclass(frozen=True, slots=True)
+class ShownBody:
+    """A body or its beginning, as text in one form."""
+
+    form: Form
+    text: str
+    is_cut: bool
+
+
+def best_form(body: bytes) -> Form:
+    """The most readable form of a body."""
+    if _as_json(body) is not None:
+        return Form.JSON
+    try:
+        text = body[:MAX_SHOWN].decode()
+    except UnicodeDecodeError as error:
+        if error.start < min(len(body), MAX_SHOWN) - 4:  # unless the cut is inside a character
+            return Form.HEX
+        text = ""
+    control = sum(not (each.isprintable() or each in "\r\n\t") for each in text)
+    return Form.HEX if control > len(text) // 10 else Form.TEXT
+
+
+def show(body: bytes, form: Form | None = None) -> ShownBody:
+    """The body in a form, by default the most readable one."""
+    form = form or best_form(body)
+    if form is Form.JSON:
+        text = _as_json(body)
+        if text is not None:
+            return ShownBody(form, text[:MAX_SHOWN], len(text) > MAX_SHOWN)
+        form = Form.TEXT
+    part = body[:MAX_SHOWN]
+    is_cut = len(body) > MAX_SHOWN
+    if form is Form.HEX:
+        return ShownBody(form, _as_hex(part), is_cut)
+    return ShownBody(form, part.decode("utf-8", "replace"), is_cut)
+
+
+def _as_json(body: bytes) -> str | None:
+    """Indented JSON; None if the body is not a JSON object or array, or too long."""
+    if len(body) > MAX_SHOWN or body.lstrip()[:1] not in (b"{", b"["):
+        return None
+    try:
+        return json.dumps(json.loads(body), indent=2, ensure_ascii=False)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _as_hex(body: bytes) -> str:
+    lines = []
+    for at in range(0, len(body), _PER_LINE):
+        row = body[at : at + _PER_LINE]
+        text = "".join(chr(each) if 32 <= each < 127 else "." for each in row)
+        lines.append(f"{at:08x}  {row.hex(' '):<{_PER_LINE * 3 - 1}}  {text}")
+    return "\n".join(lines)

@@ -144,24 +144,24 @@ def _one(console: Console, job: Job) -> None:
 
 
 def _results(job: Job) -> None:
-    found = job.results
-    if job.verb == "usage" and found:
-        _usage(found[0])
-    elif job.verb == "verify" and found:
-        _verify(found[0])
+    results = job.results
+    if job.verb == "usage" and results:
+        _usage(results[0])
+    elif job.verb == "verify" and results:
+        _verify(results[0])
     elif job.verb == "search":
-        _search(found)
-    elif found:
-        ui.label(json.dumps(found, indent=2)[: 64 << 10]).classes("p-body")
+        _search(results)
+    elif results:
+        ui.label(json.dumps(results, indent=2)[: 64 << 10]).classes("p-body")
 
 
-def _usage(found: dict[str, Any]) -> None:
-    counts = [each for each in found["counts"] if each["by"] == "topic"]
+def _usage(usage: dict[str, Any]) -> None:
+    counts = [each for each in usage["counts"] if each["by"] == "topic"]
     counts.sort(key=lambda each: -each["bytes"])
     with ui.element("div").classes("p-stats"):
-        stat("messages", formatting.count(found["messages"]))
-        stat("bytes", formatting.size(found["bytes"]))
-        for disk in found["stores"]:
+        stat("messages", formatting.count(usage["messages"]))
+        stat("bytes", formatting.size(usage["bytes"]))
+        for disk in usage["stores"]:
             left = disk["days_left"]
             stat("Disk full in", formatting.NOTHING if left is None else f"{left:.0f} days")
     with ui.element("div").classes("p-grid"):
@@ -173,7 +173,7 @@ def _usage(found: dict[str, Any]) -> None:
         with ui.card().classes("p-card"):
             section("Messages by hour")
             hours: dict[int, int] = {}
-            for each in found["counts"]:
+            for each in usage["counts"]:
                 if each["by"] == "hour":
                     hours[each["from"]] = hours.get(each["from"], 0) + each["messages"]
             options = theme.lines(["messages"])
@@ -212,11 +212,11 @@ def _bars(of: list[tuple[str, int]]) -> dict[str, Any]:
     }
 
 
-def _verify(found: dict[str, Any]) -> None:
+def _verify(report: dict[str, Any]) -> None:
     with ui.element("div").classes("p-stats"):
-        stat("errors", formatting.count(found["errors"]))
-        stat("notes", formatting.count(found["notes"]))
-    for each in found["stores"]:
+        stat("errors", formatting.count(report["errors"]))
+        stat("notes", formatting.count(report["notes"]))
+    for each in report["stores"]:
         with ui.card().classes("p-card"):
             section(str(each["store"]))
             if each.get("problem"):
@@ -231,9 +231,9 @@ def _verify(found: dict[str, Any]) -> None:
                 ui.label("No problems found.").classes("good")
 
 
-def _search(found: list[dict[str, Any]]) -> None:
+def _search(messages: list[dict[str, Any]]) -> None:
     with ui.card().classes("p-card"):
-        section(f"{len(found)} found")
+        section(f"{len(messages)} found")
         columns = [
             ("id", "id", "left"),
             ("topic", "topic", "left"),
@@ -252,5 +252,5 @@ def _search(found: list[dict[str, Any]]) -> None:
                 "tags": each.get("tags") or "",
                 "keys": " ".join(each.get("keys") or ()),
             }
-            for each in found[:_MAX_ROWS]
+            for each in messages[:_MAX_ROWS]
         ]

@@ -54,7 +54,7 @@ def _list(console: Console) -> PagedTable[TopicRow]:
     async def fill(rows: list[TopicRow]) -> list[dict[str, Any]]:
         figures = await console.view.topic_page(row.name for row in rows)
         total = sum(broker.log_max_offset - broker.log_min_offset for broker in await console.view.brokers())
-        return [_row(row, found, total) for row, found in zip(rows, figures, strict=True)]
+        return [_row(row, topic, total) for row, topic in zip(rows, figures, strict=True)]
 
     switches = ui.element("div").classes("p-row")
     paged = PagedTable(
@@ -87,8 +87,8 @@ def _list(console: Console) -> PagedTable[TopicRow]:
     return paged
 
 
-def _row(row: TopicRow, found: TopicFigures | None, total: int) -> dict[str, Any]:
-    about = None if found is None else found.bytes_about
+def _row(row: TopicRow, figures: TopicFigures | None, total: int) -> dict[str, Any]:
+    about = None if figures is None else figures.bytes_about
     return {
         "name": row.name,
         "link": formatting.path("topics", row.name),
@@ -97,11 +97,11 @@ def _row(row: TopicRow, found: TopicFigures | None, total: int) -> dict[str, Any
         if row.write_queues == row.read_queues
         else f"{row.read_queues}/{row.write_queues}",
         "perm": _PERMS.get(row.perm & 6, "none"),
-        "messages": formatting.NOTHING if found is None else formatting.count(found.messages),
-        "rate": formatting.NOTHING if found is None else formatting.rate(found.in_per_second),
+        "messages": formatting.NOTHING if figures is None else formatting.count(figures.messages),
+        "rate": formatting.NOTHING if figures is None else formatting.rate(figures.in_per_second),
         "size": formatting.size(about),
         "share": formatting.share(min(1.0, about / total)) if about is not None and total else formatting.NOTHING,
-        "last": formatting.NOTHING if found is None else formatting.ago(found.last_update_ms),
+        "last": formatting.NOTHING if figures is None else formatting.ago(figures.last_update_ms),
     }
 
 
@@ -142,13 +142,13 @@ def _one(console: Console, name: str) -> Callable[[], Awaitable[None]]:
             groups = table([("name", "group", "left"), ("lag", "Lag")], "name")
 
     async def refresh() -> None:
-        found = await console.view.topic(name)
+        topic = await console.view.topic(name)
         texts = (
-            formatting.count(found.messages),
-            formatting.rate(found.in_per_second),
-            formatting.size(found.average_size),
+            formatting.count(topic.messages),
+            formatting.rate(topic.in_per_second),
+            formatting.size(topic.average_size),
         )
-        for shown, text in zip(figures, (*texts, formatting.ago(found.last_update_ms)), strict=True):
+        for shown, text in zip(figures, (*texts, formatting.ago(topic.last_update_ms)), strict=True):
             shown.set_text(text)
         queues.rows = [
             {
@@ -158,7 +158,7 @@ def _one(console: Console, name: str) -> Callable[[], Awaitable[None]]:
                 "messages": formatting.count(each.messages),
                 "last": formatting.ago(each.last_update_ms),
             }
-            for each in found.queues
+            for each in topic.queues
         ]
         progress = await console.view.progress()
         groups.rows = [
@@ -218,8 +218,8 @@ async def _edit(console: Console, name: str = "") -> None:
 async def _delete(console: Console, name: str) -> None:
     lines = []
     with show_errors():
-        found = await console.view.topic(name)
-        count = formatting.count(found.messages)
+        topic = await console.view.topic(name)
+        count = formatting.count(topic.messages)
         lines.append(f"{count} messages can no longer be consumed. They stay on disk until their files expire.")
         groups = await console.view.topic_groups(name)
         lines += [f"Consumer groups: {', '.join(groups[:10])}."] if groups else []
