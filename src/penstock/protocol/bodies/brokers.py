@@ -1,9 +1,7 @@
-"""Accounts of access control, as RocketMQ's tools read them: 54.
+"""Access control accounts (54) and replication state (907) of a broker.
 
-How replication stands: 907, which RocketMQ 5's brokers and tools know, and 4.9's do not.
-
-The names are those of RocketMQ 5's source. Ours are `behindSeconds`, `lastAckTimestamp`, `activated`, `problem` and
-`brokerRole`, which its tools pass over.
+4.9 does not know 907; its field names are those of RocketMQ 5's source. `behindSeconds`, `lastAckTimestamp`,
+`activated`, `problem` and `brokerRole` are Penstock's additions, which RocketMQ's tools ignore.
 """
 
 from __future__ import annotations
@@ -15,7 +13,7 @@ from penstock.protocol.bodies.base import Body
 
 
 class PlainAccessConfig(msgspec.Struct, kw_only=True, rename="camel"):
-    """One account, as RocketMQ's tools read it."""
+    """One account in 54."""
 
     access_key: str
     secret_key: str
@@ -28,14 +26,14 @@ class PlainAccessConfig(msgspec.Struct, kw_only=True, rename="camel"):
 
 
 class ClusterAclConfig(Body, kw_only=True):
-    """54: addresses and accounts."""
+    """54: allowed addresses and accounts."""
 
     global_white_addrs: list[str]
     plain_access_configs: list[PlainAccessConfig]
 
 
 class HaConnection(Body, kw_only=True):
-    """A slave, as its master sees it. `diff` is how many bytes it is behind."""
+    """A slave, as its master reports it. `diff` is its lag in bytes."""
 
     addr: str = ""
     slave_ack_offset: Int64 = 0
@@ -48,7 +46,7 @@ class HaConnection(Body, kw_only=True):
 
 
 class HaClient(Body, kw_only=True):
-    """A slave, as it sees itself."""
+    """A slave's own report."""
 
     master_addr: str = ""
     transferred_byte_in_second: Int64 = 0

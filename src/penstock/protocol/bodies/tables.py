@@ -1,10 +1,8 @@
-"""Bodies that are a list or a table of texts: topics, groups, clients, KV.
+"""Lists and tables of texts (topics, groups, clients, KV), and configuration tables as bodies.
 
-Tables of configuration that brokers, tools and name servers send each other.
-
-They have the shapes of the config files, so `penstock.format.config_tables` holds them: `Topics` (21),
-`TopicConfig` (351), `SubscriptionGroups` (201), `SubscriptionGroup` (200, 352), `DataVersion` (322), `ConsumerOffsets`
-(43), `DelayOffsets` (45).
+Configuration tables have the shapes of the config files, so their types are in `penstock.format.config_tables`:
+`TopicConfigs` (21), `TopicConfig` (351), `SubscriptionGroups` (201), `SubscriptionGroup` (200, 352), `DataVersion`
+(322), `ConsumerOffsets` (43), `DelayOffsets` (45).
 """
 
 from __future__ import annotations
@@ -15,11 +13,11 @@ from typing import Any, Final, Protocol, Self, TypeVar
 import msgspec
 
 from penstock.errors import BadRequest
-from penstock.protocol.bodies.base import NOT_THE_SHAPE, Body, read_document
+from penstock.protocol.bodies.base import SHAPE_ERRORS, Body, read_document
 
 
 class TopicList(Body, kw_only=True):
-    """206, 224, 304, 305, 343. `broker_addr` is given by 304 only."""
+    """206, 224, 304, 305, 343. Only 304 sets `broker_addr`."""
 
     topic_list: list[str] = []
     broker_addr: str | None = None
@@ -44,7 +42,7 @@ class KVTable(Body, kw_only=True):
 
 
 class Config(Protocol):
-    """A table of configuration."""
+    """A configuration table."""
 
     @classmethod
     def from_json(cls, document: Any) -> Self: ...
@@ -56,32 +54,32 @@ C = TypeVar("C", bound=Config)
 
 
 def encode_config(config: Config) -> bytes:
-    """A table as body."""
+    """The body of a configuration table."""
     return msgspec.json.encode(config.to_json())
 
 
 def decode_config(kind: type[C], data: bytes | memoryview) -> C:
-    """The table in a body. Raises BadRequest."""
+    """The configuration table in a body. Raises BadRequest."""
     document = read_document(data, kind.__name__)
     if not isinstance(document, dict):
-        raise BadRequest(f"a body is no {kind.__name__}: it is no object")
+        raise BadRequest(f"the body is not a valid {kind.__name__}: it is not an object")
     try:
         return kind.from_json(document)
-    except NOT_THE_SHAPE as error:
-        raise BadRequest(f"a body is no {kind.__name__}: {error}") from None
+    except SHAPE_ERRORS as error:
+        raise BadRequest(f"the body is not a valid {kind.__name__}: {error}") from None
 
 
 DELETED_TOPICS: Final = "penstockDeletedTopics"
-"""An argument of the answer to 21, by which a master of ours tells its slaves what was deleted."""
+"""An argument of the reply to 21: a Penstock master reports deleted topics to its slaves."""
 
 
 def encode_deleted(ends: Mapping[str, int]) -> str:
-    """Topics, and the physical offset before which their messages were deleted."""
+    """Deleted topics, and for each the physical offset before which its messages were deleted."""
     return msgspec.json.encode(dict(ends)).decode()
 
 
 def decode_deleted(text: str) -> dict[str, int]:
-    """Nothing if there is no such argument. Raises BadRequest."""
+    """The inverse; empty if the argument is missing. Raises BadRequest."""
     try:
         return msgspec.json.decode(text, type=dict[str, int]) if text else {}
     except msgspec.DecodeError as error:
