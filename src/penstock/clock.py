@@ -1,4 +1,4 @@
-"""The wall clock, in RocketMQ's unit: milliseconds since 1970."""
+"""The wall clock in RocketMQ's unit, milliseconds since 1970."""
 
 from __future__ import annotations
 
@@ -6,5 +6,5 @@ import time
 
 
 def now_ms() -> int:
-    """Now; the compiled appender reads the same clock."""
+    """The current time; the compiled appender reads the same clock."""
     return time.time_ns() // 1_000_000

@@ -1,25 +1,22 @@
-"""The exception tree. Every error says in one sentence what is wrong, where, and what to do.
+"""The exception tree. Every error states in one sentence what is wrong, where, and what to do.
 
     PenstockError
-    ├── BadSettings     a setting that is unknown, malformed or does not fit the others
-    ├── BadMessage      a message that may not be stored: topic, properties, size
-    ├── CorruptData     bytes that are not what they must be; carries path, offset, expected and found
-    ├── BadStore        a store that cannot be opened as it is: wrong file size, foreign file, missing folder
+    ├── BadSettings     a setting is unknown, malformed or conflicts with others
+    ├── BadMessage      a message cannot be stored: topic, properties, size
+    ├── CorruptData     bytes do not match their format; carries path, offset, expected and found
+    ├── BadStore        a store cannot be opened as it is: wrong file size, foreign file, missing folder
     ├── StoreInUse      another process, or this one, owns the store
-    ├── StoreFailed     the disk refused: full, read-only, or a failed sync
-    ├── BadFrame        bytes from the network that are no remoting frame; the connection is of no further use
-    ├── BadRequest      a frame whose arguments or body are not what its code asks for
-    ├── Unreachable     a peer that cannot be connected to, or whose connection is gone
-    ├── NoAnswer        a peer that did not answer in time
-    ├── Refused         a peer that answered with an error; carries its code and remark
-    ├── NoRoute         a topic that no name server knows, or a broker without an address
-    ├── DataLost        messages that were to be read are not there any more
-    └── MissingPackage  an optional package that is needed here is not installed
+    ├── StoreFailed     the disk refused an operation: full, read-only, or a failed sync
+    ├── BadFrame        bytes from the network are not a remoting frame; the connection must be closed
+    ├── BadRequest      the arguments or body of a frame do not fit its code
+    ├── Unreachable     a peer cannot be connected to, or its connection is lost
+    ├── NoAnswer        a peer did not answer in time
+    ├── Refused         a peer answered with an error; carries its code and remark
+    ├── NoRoute         no name server knows the topic, or a broker has no address
+    ├── DataLost        messages to be read no longer exist
+    └── MissingPackage  an optional package is needed and not installed
 
-Damage met while scanning is not an exception: it is reported as data by whatever scans.
-
-
-The sentence that a person reads when the disk refuses something.
+Damage found by a scan is not an exception: the scan reports it as data.
 """
 
 from __future__ import annotations
@@ -30,7 +27,7 @@ from pathlib import Path
 
 
 class PenstockError(Exception):
-    """Root of all errors; `path`, `offset`, `expected` and `found` are set where they are known."""
+    """Root of all errors. `path`, `offset`, `expected` and `found` are set if they are known."""
 
     def __init__(
         self,
@@ -57,47 +54,47 @@ class PenstockError(Exception):
 
 
 class BadSettings(PenstockError):
-    """A setting that is unknown, malformed or does not fit the others."""
+    """A setting is unknown, malformed or conflicts with others."""
 
 
 class BadMessage(PenstockError):
-    """A message that may not be stored."""
+    """A message cannot be stored."""
 
 
 class CorruptData(PenstockError):
-    """Bytes that are not what they must be."""
+    """Bytes do not match their format."""
 
 
 class BadStore(PenstockError):
-    """A store that cannot be opened as it is."""
+    """A store cannot be opened as it is."""
 
 
 class StoreInUse(PenstockError):
-    """The store is owned by another process, or already open in this one."""
+    """Another process owns the store, or it is already open in this one."""
 
 
 class StoreFailed(PenstockError):
-    """The disk refused: full, read-only, or a failed sync."""
+    """The disk refused an operation: full, read-only, or a failed sync."""
 
 
 class BadFrame(PenstockError):
-    """Bytes from the network that are no remoting frame: whoever reads them closes the connection."""
+    """Bytes from the network are not a remoting frame: the reader closes the connection."""
 
 
 class BadRequest(PenstockError):
-    """A frame whose arguments or body are not what its code asks for: whoever reads it answers with an error."""
+    """The arguments or body of a frame do not fit its code: the receiver answers with an error."""
 
 
 class Unreachable(PenstockError):
-    """A peer that cannot be connected to, or whose connection is gone."""
+    """A peer cannot be connected to, or its connection is lost."""
 
 
 class NoAnswer(PenstockError):
-    """A peer that did not answer in time: what was asked for may have happened, or not."""
+    """A peer did not answer in time: the request may or may not have been executed."""
 
 
 class Refused(PenstockError):
-    """A peer that answered with an error: `code` is the protocol's, `remark` its own words."""
+    """A peer answered with an error: `code` is the protocol's, `remark` is the peer's text."""
 
     def __init__(self, message: str, *, code: int, remark: str = "") -> None:
         super().__init__(message)
@@ -106,23 +103,23 @@ class Refused(PenstockError):
 
 
 class NoRoute(PenstockError):
-    """A topic that no name server knows, or a broker without an address."""
+    """No name server knows the topic, or a broker has no address."""
 
 
 class DataLost(PenstockError):
-    """Messages that were to be read are not there any more."""
+    """Messages to be read no longer exist."""
 
 
 class MissingPackage(PenstockError):
-    """An optional package that is needed here is not installed."""
+    """An optional package is needed and not installed."""
 
 
 def disk_refused(what: str, path: Path, size: int, error: OSError) -> StoreFailed:
-    """The sentence for an operation that the disk refused."""
+    """The StoreFailed for an OSError of the operation `what`."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return StoreFailed(
-            f"{what}: no space left on the disk for {size} bytes; free some, it goes on by itself", path=path
+            f"{what}: no space left on the disk for {size} bytes; free some space, writing resumes by itself", path=path
         )
     if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
         return StoreFailed(f"{what}: the folder is read-only for this user; check its owner and mount", path=path)
-    return StoreFailed(f"{what}: {os.strerror(error.errno or 0)}; check the disk and who may write there", path=path)
+    return StoreFailed(f"{what}: {os.strerror(error.errno or 0)}; check the disk and the permissions", path=path)

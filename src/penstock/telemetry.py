@@ -1,9 +1,9 @@
-"""Spans for OpenTelemetry, where somebody records them: the broker's requests, and the pipeline's jobs.
+"""OpenTelemetry spans for the broker's requests and the pipeline's jobs.
 
-Penstock makes spans through the package `opentelemetry-api` alone. Whoever starts it decides where they go, as with
-`opentelemetry-instrument penstock serve`, and has done so before a broker is made or a job begins: who asks for a
-tracer asks once, then. Where the package is missing, or nobody records, there is none, and nothing is done per message.
-Any thread may call.
+Penstock creates spans through `opentelemetry-api` only. The process that starts Penstock configures the exporter first,
+for example with `opentelemetry-instrument penstock serve`: a broker or job asks for its tracer once, at its start. If
+the package is missing or no exporter is configured, `find_tracer` returns None and messages cost nothing extra.
+Thread-safe.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ if TYPE_CHECKING:
     from opentelemetry.trace import Tracer
 
 TRACE_PROPERTIES: Final = ("traceparent", "tracestate")
-"""Properties of a message that say which trace it belongs to, by W3C's names."""
+"""Message properties that carry the trace context, by W3C's names."""
 _API: Final = "opentelemetry.trace"
-_CHOSEN: Final = "OTEL_PYTHON_TRACER_PROVIDER"
+_PROVIDER: Final = "OTEL_PYTHON_TRACER_PROVIDER"
 
 
 def find_tracer(part: str) -> Tracer | None:
-    """What makes the spans of a part of Penstock; None if nobody records them."""
-    if _API not in sys.modules and _CHOSEN not in os.environ:
-        return None  # whoever records has imported it before us; we need not
+    """The tracer of a part of Penstock; None if spans are not recorded."""
+    if _API not in sys.modules and _PROVIDER not in os.environ:
+        return None  # a configured exporter has imported it already; do not import it for nothing
     try:
         from opentelemetry import trace
     except ImportError:
@@ -41,7 +41,7 @@ def find_tracer(part: str) -> Tracer | None:
 
 
 def context_of(properties: Mapping[str, str]) -> Context:
-    """The trace that a message belongs to, as its properties say."""
+    """The trace context in a message's properties."""
     from opentelemetry.propagate import extract
 
     return extract({name: properties[name] for name in TRACE_PROPERTIES if name in properties})
@@ -49,11 +49,11 @@ def context_of(properties: Mapping[str, str]) -> Context:
 
 @contextmanager
 def job_span(job: str, **attributes: str) -> Iterator[None]:
-    """A span around a job of the pipeline; a child of the one that TRACEPARENT in the environment names."""
+    """A span around a pipeline job; its parent is TRACEPARENT in the environment."""
     tracer = find_tracer("pipeline")
     if tracer is None:
         yield
         return
-    around = context_of({name: os.environ[name.upper()] for name in TRACE_PROPERTIES if name.upper() in os.environ})
-    with tracer.start_as_current_span(f"penstock {job}", around, attributes={"penstock.job": job, **attributes}):
+    parent = context_of({name: os.environ[name.upper()] for name in TRACE_PROPERTIES if name.upper() in os.environ})
+    with tracer.start_as_current_span(f"penstock {job}", parent, attributes={"penstock.job": job, **attributes}):
         yield

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.config.reference_page import filled, main
+from penstock.config.reference_page import fill_page, main
 
 PAGES = Path(__file__).parents[2] / "docs" / "reference"
 
@@ -15,7 +15,7 @@ PAGES = Path(__file__).parents[2] / "docs" / "reference"
 def test_the_page_is_what_the_tables_make(name: str) -> None:
     page = (PAGES / name).read_text(encoding="utf-8")
     assert "<!-- from penstock." in page
-    assert page == filled(page), f"update it: python -m penstock.config.reference_page docs/reference/{name}"
+    assert page == fill_page(page), f"update it: python -m penstock.config.reference_page docs/reference/{name}"
 
 
 def test_only_what_is_between_the_marks_is_written(tmp_path: Path) -> None:
@@ -29,6 +29,6 @@ def test_only_what_is_between_the_marks_is_written(tmp_path: Path) -> None:
 
 
 def test_a_value_that_is_refused_is_said_with_the_meaning() -> None:
-    page = filled("<!-- from penstock.store.settings:TABLE -->\n<!-- end -->")
+    page = fill_page("<!-- from penstock.store.settings:TABLE -->\n<!-- end -->")
     assert "| `enableLmq` | `false` |  | light message queues; `true` is refused: there are no light queues |" in page
     assert "| `warmMapedFileEnable`, also `warmMappedFileEnable` | `false` |  |" in page

@@ -29,7 +29,7 @@ def test_a_file_and_then_pairs_are_read(tmp_path: Path) -> None:
     [
         ("listenPort", "'listenPort' is not a setting; write name=value"),
         ("listenport=1", "unknown setting 'listenport'; did you mean 'listenPort'?"),
-        ("zzz=1", "unknown setting 'zzz'; no known setting has a name like it"),
+        ("zzz=1", "unknown setting 'zzz'; no known setting has a similar name"),
         ("listenPort=65536", "it must be a whole number from 0 to 65535"),
         ("orderMessageEnable=perhaps", "it must be true or false"),
     ],

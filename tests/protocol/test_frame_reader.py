@@ -22,23 +22,23 @@ def prefix(total: int, kind: int, header: int) -> bytes:
 @pytest.mark.parametrize(
     ("data", "sentence"),
     [
-        (prefix(2**32 - 1, 0, 4), "a frame is too long, or this is no RocketMQ client"),
+        (prefix(2**32 - 1, 0, 4), "a frame is too long, or the peer is not a RocketMQ client"),
         (prefix(2**31, 0, 4), "a frame is too long"),
         (prefix(MAX_FRAME - 3, 0, 4), "a frame is too long"),
-        (prefix(100, 2, 10), "serialised in an unknown way"),
-        (prefix(100, 255, 10), "serialised in an unknown way"),
+        (prefix(100, 2, 10), "has an unknown serialisation"),
+        (prefix(100, 255, 10), "has an unknown serialisation"),
         (prefix(0, 0, 0), "announces a header of 0, which does not fit"),
         (prefix(3, 0, 0), "does not fit"),
         (prefix(100, 0, 97), "announces a header of 97, which does not fit"),
         (prefix(100, 1, 2**24 - 1), "does not fit"),
         (prefix(MAX_FRAME - 4, 0, MAX_HEADER + 1), "header is too long"),
-        (bytes.fromhex("16030102000100"), "a TLS handshake came"),
-        (bytes.fromhex("16030100"), "a TLS handshake came"),
+        (bytes.fromhex("16030102000100"), "received a TLS handshake"),
+        (bytes.fromhex("16030100"), "received a TLS handshake"),
         (b"GET / HTTP/1.1\r\n\r\n", "not HTTP"),
         (b"POST", "not HTTP"),
         (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", "not HTTP"),
-        (b"\xff" * 40, "no RocketMQ client"),
-        (b"EHLO example.org\r\n", "no RocketMQ client"),
+        (b"\xff" * 40, "not a RocketMQ client"),
+        (b"EHLO example.org\r\n", "not a RocketMQ client"),
     ],
 )
 def test_a_bad_beginning_is_refused_in_one_sentence_before_the_rest_comes(data: bytes, sentence: str) -> None:
@@ -53,7 +53,7 @@ def test_a_bad_beginning_is_refused_when_it_comes_in_pieces(step: int) -> None:
     last = (len(data) - 1) // step * step
     for at in range(0, last, step):
         assert reader.feed(data[at : at + step]) == []
-    with pytest.raises(BadFrame, match="unknown way"):
+    with pytest.raises(BadFrame, match="unknown serialisation"):
         reader.feed(data[last:])
 
 

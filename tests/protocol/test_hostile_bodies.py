@@ -85,9 +85,9 @@ def test_each_heartbeat_among_them_is_refused() -> None:
 
 
 def test_the_sentence_says_what_was_wrong() -> None:
-    with pytest.raises(BadRequest, match="a HeartbeatData was expected as body, and there is no body"):
+    with pytest.raises(BadRequest, match="the body is missing; a HeartbeatData is required"):
         HeartbeatData.from_bytes(b"")
-    with pytest.raises(BadRequest, match=r"a body is no HeartbeatData: .*missing required field `clientID`"):
+    with pytest.raises(BadRequest, match=r"the body is not a valid HeartbeatData: .*missing required field `clientID`"):
         HeartbeatData.from_bytes(b"{}")
 
 

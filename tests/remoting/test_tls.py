@@ -138,7 +138,7 @@ def test_a_port_without_tls_says_so_in_its_log(run: Run, caplog: pytest.LogCaptu
                 await connect(address, tls=client_tls({"tls.enable": "true"}))
 
     run(main())
-    assert "a TLS handshake came where plain frames are expected" in caplog.text
+    assert "received a TLS handshake on a plain connection" in caplog.text
 
 
 @pytest.mark.parametrize("who", ["known", "nobody", "stranger"])

@@ -153,7 +153,7 @@ def test_the_pool_works_with_asynchronous_flush_on_a_master_only() -> None:
     [
         ("flushDiskTyp=SYNC_FLUSH", "unknown setting 'flushDiskTyp'; did you mean 'flushDiskType'?"),
         ("brokername=a", "unknown setting 'brokername'; did you mean 'brokerName'?"),
-        ("xyzzy=1", "unknown setting 'xyzzy'; no known setting has a name like it"),
+        ("xyzzy=1", "unknown setting 'xyzzy'; no known setting has a similar name"),
         ("flushDiskType", "'flushDiskType' is not a setting; write name=value"),
         ("=1", "'=1' is not a setting; write name=value"),
         ("flushDiskType=SYNC", "setting flushDiskType is 'SYNC'; it must be ASYNC_FLUSH or SYNC_FLUSH"),
@@ -224,7 +224,7 @@ def test_a_bad_line_of_a_file_is_named_with_path_and_number(tmp_path: Path) -> N
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     with pytest.raises(BadSettings) as refusal:
         Settings.load(tmp_path / "none.conf")
-    said = "cannot read the settings: No such file or directory; check the path and who may read it"
+    said = "cannot read the settings: No such file or directory; check the path and its permissions"
     assert str(refusal.value) == f"{tmp_path / 'none.conf'}: {said}"
     broken = tmp_path / "broken.conf"
     broken.write_text("brokerName=\\u12")

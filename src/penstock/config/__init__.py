@@ -1,7 +1,7 @@
-"""The machinery of settings, for every program: nothing here knows a particular setting.
+"""Settings for every program: parsing, checking and documenting. No module here knows a particular setting.
 
-properties        Java's .properties text, both ways
-table             a table of settings: names, types, defaults, bounds; reads texts and checks values
-ignored           RocketMQ's names that are accepted and have no effect
-reference_page    the reference pages in docs/, from the tables
+properties        reads and writes Java's .properties text
+table             a table of settings: names, types, defaults, bounds; parses and checks values
+ignored           RocketMQ's settings that are accepted and have no effect
+reference_page    generates the reference pages in docs/ from the tables
 """

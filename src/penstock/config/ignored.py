@@ -1,6 +1,6 @@
 """RocketMQ 4.9's setting names that are accepted and have no effect, in broker.conf and namesrv.conf.
 
-A configuration of RocketMQ is read whole; the start says in one line which of its names change nothing here.
+Any RocketMQ configuration can be loaded; start-up logs one line with the names that have no effect.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ IGNORED: Final[frozenset[str]] = frozenset(" ".join((_STORE, _BROKER, _THREADS, 
 
 
 def ignored_note(given: Iterable[str]) -> list[str]:
-    """One sentence about the names among `given` that have no effect; none if all have one."""
+    """One sentence that lists the names in `given` without effect; an empty list if there are none."""
     names = sorted(IGNORED.intersection(given))
     if not names:
         return []

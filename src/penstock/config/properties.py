@@ -1,9 +1,9 @@
-"""Java's `.properties` text, which is what broker.conf is.
+"""Java's `.properties` syntax, the syntax of broker.conf.
 
-Read: comments with `#` or `!`; name and value parted by `=`, `:` or white space; a line that ends in an odd
-number of backslashes goes on in the next one; the escapes backslash-t, n, r, f and uXXXX, and any other
-escaped character for itself. Java takes the bytes for Latin-1; files in UTF-8 are common, so UTF-8 is tried
-first. Written: one `name=value` a line, in ASCII, which every reader takes for the same.
+Reading accepts comments with `#` or `!`; `=`, `:` or white space between name and value; a backslash at the end of a
+line to continue it; the escapes backslash-t, n, r, f and uXXXX, and any other escaped character as itself. Java decodes
+Latin-1, but UTF-8 files are common, so UTF-8 is tried first. Writing produces one `name=value` per line in ASCII,
+which every reader decodes alike. Pure functions.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _CONTROL = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One name and value, and the number of the line where it starts."""
+    """One name and value, and the number of its first line."""
 
     name: str
     value: str
@@ -28,18 +28,18 @@ class Entry:
 
 
 def parse_properties(data: bytes) -> list[Entry]:
-    """The entries in file order. Raises ValueError, with the line's number, at a broken unicode escape."""
+    """The entries in file order. Raises ValueError with the line number for an invalid unicode escape."""
     entries = []
     for number, line in _logical_lines(_decode(data)):
         matched = _PARTS.fullmatch(line)
-        assert matched is not None  # the pattern takes any text
+        assert matched is not None  # the pattern matches any text
         name, value = matched.groups()
         entries.append(Entry(_unescape(name, number), _unescape(value, number), number))
     return entries
 
 
 def format_property(name: str, value: str) -> str:
-    """The line that reads back as this entry, without its end."""
+    """The line for this entry, without a line break."""
     escaped = "".join(_escape(character) for character in value)
     if escaped.startswith(" "):
         escaped = "\\" + escaped
@@ -54,7 +54,7 @@ def _decode(data: bytes) -> str:
 
 
 def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
-    """Lines joined over their continuations; no blanks, no comments."""
+    """Joins continued lines; skips blank lines and comments."""
     parts: list[str] = []
     start = 0
     for number, natural in enumerate(re.split(r"\r\n|\r|\n", text), 1):
@@ -83,7 +83,7 @@ def _unescape(text: str, line: int) -> str:
         return _CONTROL.get(escape, escape)
 
     units = _ESCAPE.sub(plain, text)
-    # Characters beyond the 16-bit plane are written as two escapes: join them.
+    # Join the surrogate pairs that encode characters above U+FFFF.
     return units.encode("utf-16-be", "surrogatepass").decode("utf-16-be", "surrogatepass")
 
 

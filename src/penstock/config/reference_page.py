@@ -1,14 +1,14 @@
-"""The parts of reference pages that come from tables in the source.
+"""Generates the parts of reference pages that come from tables in the source.
 
     python -m penstock.config.reference_page docs/reference/*settings.md docs/reference/spark.md
 
-A page says where a part comes from; what is between the marks is written again, in place:
+A page names the source of each part; the text between the marks is replaced in place:
 
     <!-- from penstock.store.settings:TABLE -->
     <!-- end -->
 
-A table of settings becomes a Markdown table for each section, a table of options one Markdown table, and a collection
-of names a list in a line.
+A table of settings becomes one Markdown table per section, a table of options one Markdown table, and a collection of
+names a comma-separated list.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from penstock.config.table import Setting, SettingTable, load_name
 _PART = re.compile(r"<!-- from (\S+) -->\n.*?<!-- end -->", re.DOTALL)
 
 
-def filled(page: str) -> str:
-    """The page with every part as the source has it now."""
+def fill_page(page: str) -> str:
+    """The page with all its generated parts replaced."""
     return _PART.sub(lambda part: f"<!-- from {part[1]} -->\n\n{_part(load_name(part[1]))}\n<!-- end -->", page)
 
 
@@ -39,8 +39,8 @@ def _part(source: SettingTable | Iterable[str]) -> str:
 def _sections(table: SettingTable) -> Iterable[str]:
     dev = any(setting.dev is not None for setting in table)
     head = ("Name", "Default", *(["Dev profile"] if dev else []), "Meaning")
-    for title, alike in groupby(table, key=lambda setting: setting.section):
-        yield f"## {title}\n\n{_markdown(head, (_row(setting, dev) for setting in alike))}"
+    for title, settings in groupby(table, key=lambda setting: setting.section):
+        yield f"## {title}\n\n{_markdown(head, (_row(setting, dev) for setting in settings))}"
 
 
 def _row(setting: Setting, dev: bool) -> tuple[str, ...]:
@@ -75,9 +75,9 @@ def _markdown(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
 
 
 def main(paths: Iterable[str]) -> None:
-    """Writes the pages again."""
+    """Rewrites the pages."""
     for path in map(Path, paths):
-        path.write_text(filled(path.read_text(encoding="utf-8")), encoding="utf-8")
+        path.write_text(fill_page(path.read_text(encoding="utf-8")), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""A table of settings: every name, type, default, bound and meaning once, next to the attribute that holds the value.
+"""A table of settings: each name, type, default, bound and meaning once, next to the attribute that holds the value.
 
     FLUSH = Section("Flushing")
 
@@ -11,9 +11,9 @@
 
     TABLE = SettingTable(Settings)
 
-The store, the broker, the name server, the client and Spark's options each have such a table. It reads texts
-(`read`), checks values (`check`) and writes texts (`texts`); the reference pages are generated from
-it. Every refusal is a `BadSettings` of one sentence: the name, the value, what is allowed, and where it was read.
+The store, the broker, the name server, the client and the Spark options each have one. It parses texts (`read`), checks
+values (`check`) and formats them (`texts`); the reference pages are generated from it. An invalid value raises
+BadSettings with one sentence: the name, the value, what is allowed, and where it was read. Immutable, thread-safe.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ from penstock.errors import BadSettings
 
 INT_MAX: Final = 2**31 - 1
 LONG_MAX: Final = 2**63 - 1
-"""As an upper bound it means that there is none."""
+"""As an upper bound: unbounded."""
 
 
 class Origin(Enum):
-    """Which program defined the name."""
+    """Which program defines the name."""
 
     BROKER_CONF = "RocketMQ reads it from broker.conf"
     SYSTEM_PROPERTY = "RocketMQ reads it from a Java system property"
@@ -49,24 +49,24 @@ class Origin(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """One row. `Section` fills in the upper half, `SettingTable` the lower half."""
+    """One setting. `Section` sets the first group of fields, `SettingTable` the second."""
 
     meaning: str
     section: str
     origin: Origin
     name: str = ""
-    """Only where it is not the attribute in camelCase."""
+    """Set only if it is not the attribute in camelCase."""
     aliases: tuple[str, ...] = ()
     low: float = 0
     high: float = INT_MAX
     dev: Any = None
-    """The value in the dev profile, where it differs."""
+    """The value in the dev profile, if it differs."""
     refused: str = ""
-    """Why `true` is refused."""
+    """Why `true` is not supported."""
     parser: Callable[[str], Any] | None = None
-    """Reads the text in place of `kind`; raises ValueError with what is allowed."""
+    """Parses the text instead of `kind`; raises ValueError with a phrase that says what is allowed."""
     shown: str = ""
-    """The default on the reference page, where it is not the attribute's."""
+    """The default on the reference page, if it is not the attribute's."""
 
     noun: str = "setting"
     attribute: str = ""
@@ -75,7 +75,7 @@ class Setting:
     default: Any = None
 
     def parse(self, text: str) -> Any:
-        """The value of a text, not yet checked; a text that does not parse comes back for `check` to refuse."""
+        """Parses a text without checking the value. A text that does not parse is returned, for `check` to reject."""
         stripped = text.strip()
         if self.parser is not None:
             try:
@@ -94,7 +94,7 @@ class Setting:
         return stripped
 
     def check(self, value: Any) -> Any:
-        """The value in its proper type. Raises BadSettings."""
+        """The value, converted to its type. Raises BadSettings."""
         if self.parser is not None or (value is None and self.optional):
             return value
         if issubclass(self.kind, Enum):
@@ -103,7 +103,7 @@ class Setting:
             except ValueError:
                 raise self.wrong(value) from None
         if self.kind is Path and isinstance(value, str | Path) and str(value):
-            return _at_home(Path(value))
+            return _expand_user(Path(value))
         if self.kind is float and type(value) is int:
             value = float(value)
         if type(value) is not self.kind:
@@ -115,7 +115,7 @@ class Setting:
         return value
 
     def show(self, value: Any) -> str:
-        """The text that `parse` reads back."""
+        """The value as text; the inverse of `parse`."""
         if value is None:
             return ""
         if isinstance(value, bool):
@@ -123,7 +123,7 @@ class Setting:
         return str(value)
 
     def wrong(self, value: Any, why: str = "") -> BadSettings:
-        """The refusal of a value; `why` says what is allowed."""
+        """The error for an invalid value; `why` says what is allowed."""
         what = f"{self.noun} {self.name} is {self.show(value)!r}"
         return BadSettings("; ".join((what, why or f"it must be {self._allowed()}")))
 
@@ -142,24 +142,24 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A group of settings on the reference page; calling it describes one of them."""
+    """A group of settings on the reference page. Calling it creates one of its settings."""
 
     title: str
     origin: Origin = Origin.BROKER_CONF
 
     def __call__(self, meaning: str, **about: Any) -> Setting:
-        """`about` has fields of `Setting`."""
+        """`about` are fields of `Setting`."""
         return Setting(meaning=meaning, section=self.title, origin=self.origin, **about)
 
 
 class SettingTable:
-    """The settings of one program, from the annotated attributes of a dataclass. Immutable."""
+    """The settings of one program, from the annotated attributes of a dataclass."""
 
     def __init__(
         self, shape: type, *, noun: str = "setting", kept: Iterable[str] = (), shares: str = "", camel: bool = True
     ) -> None:
-        """`kept` are names whose texts the program reads by itself. `shares` is the `module:TABLE` of a program that
-        reads the same file; it is imported when a name is not in this table, so that it may lie above this one.
+        """`kept` are names whose texts the program parses itself. `shares` is the `module:TABLE` of another program
+        with the same file; it is imported only when a name is not in this table, so it may be in a higher layer.
         """
         self.noun = noun
         self._kept = frozenset(kept)
@@ -174,7 +174,7 @@ class SettingTable:
                     about[0], noun=noun, name=name, attribute=each.name, default=each.default, **_kind(kind)
                 )
         self.by_name = {name: setting for setting in self for name in (setting.name, *setting.aliases)}
-        """By name and by every other spelling that is accepted."""
+        """By name and by accepted alias."""
 
     def __iter__(self) -> Iterator[Setting]:
         return iter(self._settings.values())
@@ -187,17 +187,17 @@ class SettingTable:
 
     @cached_property
     def other(self) -> SettingTable | None:
-        """The table of the program that reads the same file."""
+        """The table of the other program with the same file."""
         return load_name(self._shares) if self._shares else None
 
     @cached_property
     def _others(self) -> frozenset[str]:
-        """Names that are known and not in this table."""
-        beside = frozenset(self.other.by_name) | self.other._kept if self.other is not None else frozenset()
-        return IGNORED | self._kept | beside
+        """Known names that are not in this table."""
+        shared = frozenset(self.other.by_name) | self.other._kept if self.other is not None else frozenset()
+        return IGNORED | self._kept | shared
 
     def check(self, values: object) -> None:
-        """Checks a frozen object of this table's class and puts its values into their proper types."""
+        """Checks an object of this table's dataclass and converts its values to their types. Raises BadSettings."""
         for setting in self:
             object.__setattr__(values, setting.attribute, setting.check(getattr(values, setting.attribute)))
 
@@ -206,32 +206,32 @@ class SettingTable:
         return {setting.name: setting.show(getattr(values, setting.attribute)) for setting in self}
 
     def parse(self, texts: Mapping[str, str]) -> dict[str, Any]:
-        """The values by attribute of those texts whose names are in this table."""
+        """The parsed values by attribute; names that are not in this table are skipped."""
         known = ((self.by_name[name], text) for name, text in texts.items() if name in self.by_name)
         return {setting.attribute: setting.parse(text) for setting, text in known}
 
     def read(self, conf_path: str | Path | None, pairs: Iterable[str]) -> tuple[dict[str, Any], dict[str, str]]:
-        """What a properties file and then `name=value` pairs say; later ones win.
+        """Reads a properties file, then `name=value` pairs; later ones win.
 
-        Values by attribute, and the texts of names that are known and not in this table. Raises BadSettings, with
-        path and line for the file.
+        Returns values by attribute, and the texts of known names that are not in this table. Raises BadSettings; an
+        error in the file has its path and line.
         """
         values: dict[str, Any] = {}
         texts: dict[str, str] = {}
         if conf_path is not None:
             for line, name, text in _entries(Path(conf_path)):
                 try:
-                    self._take(name, text, values, texts)
+                    self._add(name, text, values, texts)
                 except BadSettings as error:
                     raise BadSettings(f"line {line}: {error}", path=Path(conf_path)) from error
         for pair in pairs:
             name, equals, text = pair.partition("=")
             if not equals or not name.strip():
                 raise BadSettings(f"'{pair}' is not a {self.noun}; write name=value")
-            self._take(name.strip(), text, values, texts)
+            self._add(name.strip(), text, values, texts)
         return values, texts
 
-    def _take(self, name: str, text: str, values: dict[str, Any], texts: dict[str, str]) -> None:
+    def _add(self, name: str, text: str, values: dict[str, Any], texts: dict[str, str]) -> None:
         setting = self.by_name.get(name)
         if setting is not None:
             values[setting.attribute] = setting.check(setting.parse(text))
@@ -243,19 +243,19 @@ class SettingTable:
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """The known name that is most like `name`, whatever the case; empty if none is."""
+    """The known name most similar to `name`, ignoring case; empty if none is similar."""
     lowered = {each.lower(): each for each in sorted(known)}
     close = difflib.get_close_matches(name.lower(), lowered, n=1)
     return lowered[close[0]] if close else ""
 
 
 def _hint(near: str, noun: str) -> str:
-    return f"did you mean '{near}'?" if near else f"no known {noun} has a name like it"
+    return f"did you mean '{near}'?" if near else f"no known {noun} has a similar name"
 
 
-def load_name(place: str) -> Any:
-    """What `module:NAME` names."""
-    module, _, name = place.partition(":")
+def load_name(reference: str) -> Any:
+    """Imports the object that `module:NAME` names."""
+    module, _, name = reference.partition(":")
     return getattr(import_module(module), name)
 
 
@@ -264,7 +264,7 @@ def _entries(path: Path) -> Iterator[tuple[int, str, str]]:
         entries = parse_properties(path.read_bytes())
     except OSError as error:
         raise BadSettings(
-            f"cannot read the settings: {error.strerror}; check the path and who may read it", path=path
+            f"cannot read the settings: {error.strerror}; check the path and its permissions", path=path
         ) from error
     except ValueError as error:
         raise BadSettings(str(error), path=path) from error
@@ -272,7 +272,7 @@ def _entries(path: Path) -> Iterator[tuple[int, str, str]]:
 
 
 def _kind(annotated: Any) -> dict[str, Any]:
-    """The type that a value has, and whether it may be None."""
+    """The type of a value, and whether it may be None."""
     kinds = get_args(annotated) if get_origin(annotated) in (Union, UnionType) else (annotated,)
     return {"kind": next(kind for kind in kinds if kind is not NoneType), "optional": NoneType in kinds}
 
@@ -282,7 +282,7 @@ def _camel_case(attribute: str) -> str:
     return first + "".join(word.capitalize() for word in rest)
 
 
-def _at_home(path: Path) -> Path:
+def _expand_user(path: Path) -> Path:
     with contextlib.suppress(RuntimeError):  # this user has no home folder
         return path.expanduser()
     return path

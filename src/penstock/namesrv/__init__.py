@@ -1,6 +1,6 @@
-"""The name server: tells clients which brokers have a topic. It runs in the broker's process, or alone.
+"""The name server: answers which brokers have a topic. It runs in the broker's process or on its own.
 
-`NameServer` is the door; `RouteTable` holds what brokers registered, `KvTable` what administrators wrote.
+`NameServer` is the entry point; `RouteTable` holds the registered brokers, `KvTable` the KV configuration.
 """
 
 from penstock.namesrv.name_server import NameServer

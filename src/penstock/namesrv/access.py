@@ -1,7 +1,7 @@
-"""Who may do what with a name server, unless a broker's access control decides.
+"""Access to a name server that has no access control: administration is local, queries are open.
 
-Anybody may ask. Brokers register, and administrators change things, from this machine; `registerBrokerFrom` lets
-brokers in from elsewhere, because whoever registers as a broker is sent other people's messages.
+Every client may query. Brokers register and administrators change things from loopback only. `registerBrokerFrom`
+allows brokers on other machines; it is a security decision, because a registered broker receives clients' messages.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ REGISTRATION: Final = frozenset(
 
 
 class LocalRule:
-    """The rule above, as a server's `before`."""
+    """The module's rule as the `before` hook of a server."""
 
     def __init__(self, register_from: str = "loopback") -> None:
-        """`register_from`: networks joined by `,`, or `loopback`, or `any`. Raises BadSettings."""
+        """`register_from` is `loopback`, `any`, or networks joined by `,`. Raises BadSettings."""
         self._networks = networks(register_from)
 
     def __call__(self, connection: Connection, command: Command) -> Command | None:
@@ -42,11 +42,13 @@ class LocalRule:
             return None
         if command.code in ADMINISTRATION:
             return command.reply(
-                ResponseCode.NO_PERMISSION, f"administration is for callers on this machine, not {connection.peer[0]}"
+                ResponseCode.NO_PERMISSION,
+                f"administration is allowed from this machine only, not from {connection.peer[0]}",
             )
         if command.code in REGISTRATION and not self._may_register(connection.peer[0]):
             return command.reply(
-                ResponseCode.NO_PERMISSION, f"brokers at {connection.peer[0]} may not register; see registerBrokerFrom"
+                ResponseCode.NO_PERMISSION,
+                f"brokers at {connection.peer[0]} may not register; set registerBrokerFrom to allow it",
             )
         return None
 
@@ -56,7 +58,7 @@ class LocalRule:
 
 
 def networks(text: str, what: str = "registerBrokerFrom") -> list[ipaddress.IPv4Network | ipaddress.IPv6Network]:
-    """The networks that a setting names, besides this machine. Raises BadSettings."""
+    """The networks in a setting's value; loopback is always allowed and not listed. Raises BadSettings."""
     if text == "loopback":
         return []
     if text == "any":

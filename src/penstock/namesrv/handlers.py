@@ -1,16 +1,12 @@
-"""What administrators write for clients to read: texts by namespace and key.
+"""The name server's request handlers, and the KV configuration that they share.
 
-Kept in RocketMQ's kvConfig.json if there is a path for it: replaced whole, through a temporary file, the one before
-kept as backup. The file is written in a thread, in the order of the changes; a change is answered when it is on disk.
+    KvTable               texts by namespace and key; owns kvConfig.json
+    RouteQueries          routes, brokers, topics (105, 106, 206, 224, 304, 311, 312, 313)
+    RegistrationRequests  brokers that register and unregister (103, 104, 322)
+    NameServerAdmin       KV, topics, permissions, settings (100-102, 219, 216, 205, 327, 318, 319)
 
-
-What clients and tools ask: routes, brokers, topics (105, 106, 206, 224, 304, 311, 312, 313).
-
-Brokers that register, unregister, and ask whether they have to (103, 104, 322).
-
-What administrators do: KV, topics, permissions, settings (100-102, 219, 216, 205, 327, 318, 319).
-
-Who is one is decided before: see `access`.
+Everything belongs to the event loop's thread; only kvConfig.json is written in another one. Handlers do not check
+permissions: the server's `before` hook does (see `access`). `NameServer` creates and connects the four.
 """
 
 from __future__ import annotations
@@ -58,12 +54,22 @@ from penstock.remoting.handlers import Handler, Refusal
 from penstock.store.config_files import ConfigFile
 from penstock.store.io import Files
 
+_logger = logging.getLogger("penstock.namesrv")
+
 ORDER_TOPICS: Final = "ORDER_TOPIC_CONFIG"
-"""The namespace of topics that are ordered across brokers: `broker-a:4;broker-b:4` by topic."""
+"""KV namespace of the topics that are ordered across brokers: `broker-a:4;broker-b:4` by topic."""
+_UNIT: Final = 1
+_UNIT_SUB: Final = 2
+"""Bits of a topic's flags: the topic belongs to a unit; a group of a unit has subscribed to it."""
+_ADDRESS: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,252}):([0-9]{1,5})")
+_CRC_BITS: Final = 0x7FFFFFFF
+
+
+# -- KV configuration ----------------------------------------------------------------------------------------
 
 
 class KvConfig(msgspec.Struct):
-    """kvConfig.json."""
+    """The content of kvConfig.json."""
 
     table: dict[str, dict[str, str]] = {}
 
@@ -76,15 +82,18 @@ class KvConfig(msgspec.Struct):
 
 
 class KvTable:
-    """Belongs to the loop's thread."""
+    """The KV configuration, persisted if it has a path.
+
+    A change is written atomically (temporary file, rename; the previous file is kept as backup) before it is answered.
+    """
 
     def __init__(self, path: Path | None = None) -> None:
-        """Reads the file, if there is one. Raises BadStore if it cannot be read."""
+        """Loads the file if it exists. Raises BadStore if it cannot be read."""
         self._file = None if path is None else ConfigFile(Files(), path, KvConfig)
         loaded = None if self._file is None else self._file.read()
         self._table = {} if loaded is None else loaded.table.table
         self.note = "" if loaded is None else loaded.note
-        """A sentence if the file was not simply read."""
+        """A warning about the load, such as that the backup was read; empty if all is well."""
         self._writing = asyncio.Lock()
 
     def get(self, namespace: str, key: str) -> str | None:
@@ -94,7 +103,7 @@ class KvTable:
         return dict(sorted(self._table.get(namespace, {}).items()))
 
     async def put(self, namespace: str, key: str, value: str) -> None:
-        """Raises StoreFailed if it cannot be written; then it counts until the next start only."""
+        """Raises StoreFailed if the file cannot be written; the value is then lost at the next start."""
         self._table.setdefault(namespace, {})[key] = value
         await self._save()
 
@@ -114,13 +123,11 @@ class KvTable:
             await asyncio.to_thread(self._file.write, snapshot)
 
 
-_UNIT: Final = 1
-_UNIT_SUB: Final = 2
-"""Bits of a topic's flags: it belongs to a unit; a group of a unit has subscribed to it."""
+# -- queries -------------------------------------------------------------------------------------------------
 
 
 class RouteQueries:
-    """Reads only."""
+    """Read-only queries over the route table."""
 
     def __init__(self, routes: RouteTable, kv: KvTable, settings: Callable[[], NamesrvSettings]) -> None:
         self._routes = routes
@@ -142,7 +149,7 @@ class RouteQueries:
         }
 
     def find(self, topic: str) -> TopicRouteData | None:
-        """Where a topic is, or would be if somebody sent to it."""
+        """The route of a topic; for a new topic the one that a send would create, if topics are created by a send."""
         settings = self._settings()
         route = self._routes.route(topic)
         if route is None and settings.auto_create_topic_enable:
@@ -152,7 +159,7 @@ class RouteQueries:
         return route
 
     def route(self, connection: Connection, command: Command) -> Command:
-        """Strict JSON for everybody, so `acceptStandardJsonOnly` changes nothing."""
+        """Always answers in strict JSON, so `acceptStandardJsonOnly` changes nothing."""
         topic = command.read(GetRoute).topic
         route = self.find(topic)
         if route is None:
@@ -171,31 +178,29 @@ class RouteQueries:
         return self._list(command, TopicList(topic_list=self._routes.topics_of(cluster)))
 
     def system_topics(self, connection: Connection, command: Command) -> Command:
-        """With the address of some broker, which can be asked for its own ones."""
+        """Includes the address of one broker, which the tools ask for its own system topics."""
         addresses = sorted(broker.address for broker in self._routes.brokers)
-        found = TopicList(topic_list=self._routes.system_topics(), broker_addr=addresses[0] if addresses else None)
-        return self._list(command, found)
+        topics = TopicList(topic_list=self._routes.system_topics(), broker_addr=addresses[0] if addresses else None)
+        return self._list(command, topics)
 
     def _by_unit(self, wanted: Callable[[int], bool], connection: Connection, command: Command) -> Command:
-        """The topics of which a broker says so in their flags."""
-        found = [
+        """The topics whose flags, at one broker at least, are `wanted`."""
+        topics = [
             topic
             for topic in self._routes.topics()
             if any(wanted(queues.topic_sys_flag) for queues in self._routes.queues(topic).values())
         ]
-        return self._list(command, TopicList(topic_list=found))
+        return self._list(command, TopicList(topic_list=topics))
 
     def _list(self, command: Command, topics: TopicList) -> Command:
         return command.reply(ResponseCode.SUCCESS, body=topics.to_bytes())
 
 
-_logger = logging.getLogger("penstock.namesrv")
-_ADDRESS: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,252}):([0-9]{1,5})")
-_CRC_BITS: Final = 0x7FFFFFFF
+# -- registration --------------------------------------------------------------------------------------------
 
 
 class RegistrationRequests:
-    """Foreign brokers. Those that lose their connection are gone at once, those that fall silent after a while."""
+    """Brokers of other processes. They are dropped when their connection closes or when they stop registering."""
 
     def __init__(self, routes: RouteTable, kv: KvTable, clock: Callable[[], float]) -> None:
         self._routes = routes
@@ -213,9 +218,9 @@ class RegistrationRequests:
         header = command.read(RegisterBroker)
         broker = _broker_of(header, header.ha_server_addr)
         if self._routes.is_local(broker):
-            raise Refusal(ResponseCode.NO_PERMISSION, f"the broker of this process is named {broker.name} already")
+            raise Refusal(ResponseCode.NO_PERMISSION, f"the name {broker.name} belongs to the broker in this process")
         if header.body_crc32 and zlib.crc32(command.body) & _CRC_BITS != header.body_crc32 & _CRC_BITS:
-            raise BadRequest(f"the registration of {broker.name} arrived damaged: its CRC differs")
+            raise BadRequest(f"the registration of {broker.name} is damaged: its CRC differs")
         body = RegisterBrokerBody()
         if command.body:
             body = RegisterBrokerBody.from_bytes(command.body, header.compressed)
@@ -227,16 +232,16 @@ class RegistrationRequests:
             _logger.info("broker %s (id %d) registered at %s", broker.name, broker.broker_id, broker.address)
         if self._connection_gone not in connection.on_close:
             connection.on_close.append(self._connection_gone)
-        found = RegisterBrokerReply()
+        reply = RegisterBrokerReply()
         if master is not None:
-            found = RegisterBrokerReply(ha_server_addr=master.ha_address, master_addr=master.address)
+            reply = RegisterBrokerReply(ha_server_addr=master.ha_address, master_addr=master.address)
         ordered = KVTable(table=self._kv.namespace(ORDER_TOPICS))
-        return command.reply(ResponseCode.SUCCESS, ext=fields.write(found), body=ordered.to_bytes())
+        return command.reply(ResponseCode.SUCCESS, ext=fields.write(reply), body=ordered.to_bytes())
 
     def unregister(self, connection: Connection, command: Command) -> Command:
         broker = _broker_of(command.read(BrokerIdentity))
         if self._routes.is_local(broker):
-            raise Refusal(ResponseCode.NO_PERMISSION, f"{broker.name} is the broker of this process")
+            raise Refusal(ResponseCode.NO_PERMISSION, f"{broker.name} is the broker in this process")
         if self._routes.unregister(broker):
             _logger.info("broker %s (id %d) unregistered", broker.name, broker.broker_id)
         return command.reply(ResponseCode.SUCCESS)
@@ -251,27 +256,27 @@ class RegistrationRequests:
         return command.reply(ResponseCode.SUCCESS, ext=fields.write(DataVersionReply(changed=changed)), body=body)
 
     def expire(self, after_s: float) -> None:
-        """Forgets the brokers that have been silent for so long."""
+        """Drops the brokers that have not registered for `after_s` seconds."""
         for broker in self._routes.expire(self._clock() - after_s):
-            _logger.warning("broker %s (id %d) is forgotten: silent for %g s", broker.name, broker.broker_id, after_s)
+            _logger.warning("broker %s (id %d) expired: silent for %g s", broker.name, broker.broker_id, after_s)
 
     def _connection_gone(self, connection: Connection) -> None:
         for broker in self._routes.drop_owner(connection):
-            _logger.warning("broker %s (id %d) is gone: its connection is closed", broker.name, broker.broker_id)
+            _logger.warning("broker %s (id %d) dropped: its connection closed", broker.name, broker.broker_id)
 
 
 def _broker_of(header: BrokerIdentity, ha_address: str = "") -> RegisteredBroker:
-    """Who it is. Raises BadRequest unless clients can use the name and the address."""
+    """The broker of a request. Raises BadRequest unless clients can use its name and address."""
     for name in (header.broker_name, header.cluster_name):
-        if not is_legal_topic(name):  # a topic has this name
-            raise BadRequest(f"{name[:127]!r} can be no name of a broker or cluster: letters, digits, '-' and '_' can")
+        if not is_legal_topic(name):  # a topic with this name exists
+            raise BadRequest(f"{name[:127]!r} is not a valid broker or cluster name; use letters, digits, '-' and '_'")
     matched = _ADDRESS.fullmatch(header.broker_addr)
     if matched is None or not 0 < int(matched[2]) <= 65535:
         raise BadRequest(
-            f"{header.broker_addr[:127]!r} is no address that all clients can use; set brokerIP1 to an IPv4 address"
+            f"{header.broker_addr[:127]!r} is not an address that all clients can use; set brokerIP1 to an IPv4 address"
         )
     if header.broker_id < 0:
-        raise BadRequest(f"a broker's id is 0 for a master, more for a slave, and not {header.broker_id}")
+        raise BadRequest(f"a broker's id is 0 for a master and positive for a slave, not {header.broker_id}")
     return RegisteredBroker(
         name=header.broker_name,
         address=header.broker_addr,
@@ -282,13 +287,16 @@ def _broker_of(header: BrokerIdentity, ha_address: str = "") -> RegisteredBroker
 
 
 def _legal(topics: TopicConfigs) -> TopicConfigs:
-    """Without topics whose name no client could use."""
+    """The topics whose names clients can use."""
     legal = {name: topic for name, topic in topics.topics.items() if is_legal_topic(topic.name)}
     return TopicConfigs(topics=legal, version=topics.version)
 
 
+# -- administration ------------------------------------------------------------------------------------------
+
+
 class NameServerAdmin:
-    """Owns the settings in force."""
+    """Administration requests. Owns the current settings."""
 
     def __init__(self, routes: RouteTable, kv: KvTable, settings: NamesrvSettings) -> None:
         self._routes = routes
@@ -311,7 +319,7 @@ class NameServerAdmin:
     async def put_kv(self, connection: Connection, command: Command) -> Command:
         header = command.read(PutKv)
         if not header.namespace or not header.key:
-            raise BadRequest("a namespace and a key are needed, and one of them is empty")
+            raise BadRequest("the namespace or the key is empty; both are required")
         await self._kv.put(header.namespace, header.key, header.value)
         return command.reply(ResponseCode.SUCCESS)
 
@@ -342,30 +350,30 @@ class NameServerAdmin:
 
     def wipe_write_perm(self, connection: Connection, command: Command) -> Command:
         name = command.read(BrokerName).broker_name
-        found = WipeReply(wipe_topic_count=self._routes.wipe_write_perm(name))
-        _logger.info("%d topics of broker %s take no more messages", found.wipe_topic_count, name)
-        return command.reply(ResponseCode.SUCCESS, ext=fields.write(found))
+        reply = WipeReply(wipe_topic_count=self._routes.wipe_write_perm(name))
+        _logger.info("broker %s: write permission removed from %d topics", name, reply.wipe_topic_count)
+        return command.reply(ResponseCode.SUCCESS, ext=fields.write(reply))
 
     def add_write_perm(self, connection: Connection, command: Command) -> Command:
         name = command.read(BrokerName).broker_name
-        found = AddReply(add_topic_count=self._routes.add_write_perm(name))
-        _logger.info("%d topics of broker %s take messages again", found.add_topic_count, name)
-        return command.reply(ResponseCode.SUCCESS, ext=fields.write(found))
+        reply = AddReply(add_topic_count=self._routes.add_write_perm(name))
+        _logger.info("broker %s: write permission restored on %d topics", name, reply.add_topic_count)
+        return command.reply(ResponseCode.SUCCESS, ext=fields.write(reply))
 
     def update_config(self, connection: Connection, command: Command) -> Command:
-        """Changes what is on the list of changeable settings, all of it or nothing."""
+        """Changes settings in CHANGEABLE; all of them or none."""
         try:
-            asked = {entry.name: entry.value for entry in parse_properties(bytes(command.body))}
+            texts = {entry.name: entry.value for entry in parse_properties(bytes(command.body))}
         except ValueError as error:
-            raise BadRequest(f"the settings cannot be read: {error}") from None
-        for name in asked:
+            raise BadRequest(f"the settings cannot be parsed: {error}") from None
+        for name in texts:
             if name not in CHANGEABLE:
                 allowed = ", ".join(CHANGEABLE)
                 raise Refusal(
-                    ResponseCode.NO_PERMISSION, f"{name[:127]} cannot be changed over the network; {allowed} can"
+                    ResponseCode.NO_PERMISSION, f"{name[:127]} cannot be changed over the network; only {allowed} can"
                 )
         try:
-            self.settings = self.settings.changed_by(asked)
+            self.settings = self.settings.changed_by(texts)
         except BadSettings as error:
             raise BadRequest(str(error)) from None
         return command.reply(ResponseCode.SUCCESS)

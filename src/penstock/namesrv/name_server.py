@@ -1,13 +1,13 @@
-"""A name server: the tables, the handlers over them, and the port.
+"""A name server: the route table, the KV table, their handlers, and the port.
 
     server = NameServer(NamesrvSettings.load("namesrv.conf"))
     host, port = await server.start("127.0.0.1", 9876)
-    server.register_local(Broker(name="broker-a", address="127.0.0.1:10911"), topics)
+    server.register_local(RegisteredBroker(name="broker-a", address="127.0.0.1:10911"), topics)
     ...
     await server.stop(grace_s=2)
 
-Made before or within the event loop that it runs on, and belongs to its thread. A broker in the same process registers
-through `register_local` and never expires; others register over the network.
+Belongs to one event loop's thread; it may be created before the loop runs. A broker in the same process registers
+through `register_local` and never expires; other brokers register over the network. Routes do not survive the process.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from penstock.remoting.handlers import Before, Handler
 from penstock.remoting.limits import ConnectionLimits
 from penstock.remoting.server import Server
 
-_LOOK_EVERY_S: Final = 5.0
+_EXPIRE_INTERVAL_S: Final = 5.0
 
 
 class NameServer:
-    """`before` sees every request first; without one, strangers may only ask (see `access`)."""
+    """`before` checks every request first; the default is `LocalRule`: other machines may only query."""
 
     def __init__(
         self,
@@ -59,20 +59,20 @@ class NameServer:
 
     @property
     def settings(self) -> NamesrvSettings:
-        """Those in force; some can be changed while it runs."""
+        """The current settings; those in CHANGEABLE may change while the server runs."""
         return self._administration.settings
 
     def handlers(self) -> dict[int, Handler]:
-        """By request code. A broker may serve them on its own port, too: no code means two things."""
+        """By request code. A broker may serve them on its own port too, because the codes do not overlap."""
         return {**self._queries.handlers(), **self._registration.handlers(), **self._administration.handlers()}
 
     # -- running ---------------------------------------------------------------------------------------------
 
     async def start(self, host: str, port: int, bound: socket.socket | None = None) -> Address:
-        """Listens from now on, at a socket that is `bound` if one is given; returns where. Raises Unreachable."""
-        where = await self._server.start(host, port, bound)
-        self._expiring = asyncio.create_task(self._expire_now_and_then())
-        return where
+        """Starts to listen, on the socket `bound` if given; returns the address. Raises Unreachable."""
+        address = await self._server.start(host, port, bound)
+        self._expiring = asyncio.create_task(self._expire_periodically())
+        return address
 
     async def stop(self, grace_s: float) -> None:
         if self._expiring is not None:
@@ -82,19 +82,19 @@ class NameServer:
             self._expiring = None
         await self._server.stop(grace_s)
 
-    async def _expire_now_and_then(self) -> None:
+    async def _expire_periodically(self) -> None:
         while True:
-            await asyncio.sleep(_LOOK_EVERY_S)
+            await asyncio.sleep(_EXPIRE_INTERVAL_S)
             self.expire()
 
     def expire(self) -> None:
-        """Forgets the brokers that have been silent for too long; done by itself while it runs."""
+        """Drops brokers that have not registered for too long; a running server calls it periodically."""
         self._registration.expire(self.settings.broker_expire_seconds)
 
-    # -- the broker of this process --------------------------------------------------------------------------
+    # -- the broker in this process --------------------------------------------------------------------------
 
     def register_local(self, broker: RegisteredBroker, topics: TopicConfigs) -> None:
-        """A broker of this process is here, and these are all its topics; call it again when they change."""
+        """Registers a broker of this process with all its topics; call it again when they change."""
         self.routes.register(broker, topics, now=FOREVER, whole=True)
 
     def unregister_local(self, broker: RegisteredBroker) -> None:

@@ -1,18 +1,14 @@
-"""Which brokers there are, which topics they have, and how many queues of each.
+"""The routes: registered brokers, their topics, and the number of queues of each topic.
 
-A broker is known by its name; under it masters and slaves have an id and an address each. It is here from its first
-registration until it unregisters, its connection closes or it falls silent. Topics are the master's business: what it
-registers is added to what is known, because brokers register single topics too; only `delete_topic`, and a
-registration of the `whole` table, take any away.
+A broker name groups one master and its slaves; each has an id and an address. A broker stays registered until it
+unregisters, its connection closes, or it stops registering. Only a master's topics count. A registration adds topics,
+because brokers also register single topics; only `delete_topic`, or a registration of the `whole` table, removes any.
+
+`default_route` answers for a topic that does not exist yet. Some clients only send to a topic that has a route and
+never ask for the template topic's. They get the route that a send would create: at each broker that offers the
+template topic, with a send's default number of queues. Reserved names have no such route.
 
 Pure: no clock, no I/O. Belongs to one thread. Nothing survives the process: brokers register again.
-
-
-The route of a topic that nobody has yet.
-
-Some clients send only to a topic whose route they were told, and never ask for the template's. While topics may be
-created by a send, they get the route that the topic would have: at each broker that offers the template, with as many
-queues as a send creates by default. Names that mean something to a broker get none.
 """
 
 from __future__ import annotations
@@ -55,20 +51,20 @@ class RegisteredBroker:
         return self.broker_id == MASTER
 
     def is_same(self, other: RegisteredBroker) -> bool:
-        """Whether it has the same place among the brokers, whatever else it says."""
+        """Whether name and id are equal; the address may differ."""
         return (self.name, self.broker_id) == (other.name, other.broker_id)
 
 
 @dataclass(slots=True)
-class _Live:
-    """What is known of a broker that is here."""
+class _Registration:
+    """The latest registration of a broker."""
 
     broker: RegisteredBroker
     version: DataVersion
     seen_at: float
-    """FOREVER for a broker of this process."""
+    """FOREVER for a broker in this process."""
     owner: object
-    """The connection on which it registered."""
+    """The connection that registered it."""
     filter_servers: tuple[str, ...]
 
 
@@ -76,12 +72,12 @@ class RouteTable:
     """The routes of all topics."""
 
     def __init__(self) -> None:
-        self._live: dict[str, _Live] = {}  # by address
-        self._names: dict[str, dict[int, str]] = {}  # addresses by name and id
-        self._clusters: dict[str, str] = {}  # by name of broker
-        self._queues: dict[str, dict[str, QueueData]] = {}  # by topic and name of broker
+        self._live: dict[str, _Registration] = {}  # by address
+        self._names: dict[str, dict[int, str]] = {}  # addresses by broker name and id
+        self._clusters: dict[str, str] = {}  # by broker name
+        self._queues: dict[str, dict[str, QueueData]] = {}  # by topic and broker name
 
-    # -- brokers come and go ---------------------------------------------------------------------------------
+    # -- registration -----------------------------------------------------------------------------------------
 
     def register(
         self,
@@ -93,31 +89,31 @@ class RouteTable:
         whole: bool = False,
         filter_servers: Iterable[str] = (),
     ) -> RegisteredBroker | None:
-        """A broker is here. Returns its master, if it is a slave and that is known."""
+        """Adds or renews a broker. Returns the master of a slave, if it is registered."""
         known = self._live.get(broker.address)
         if known is not None and not known.broker.is_same(broker):
             self._remove(broker.address)
             known = None
         if known is None:
-            self._give_place(broker)
+            self._claim_name(broker)
         self._clusters[broker.name] = broker.cluster
         if broker.is_master and (known is None or known.version != topics.version):
             if whole:
-                self._forget_topics(broker.name, keep=topics.topics)
+                self._remove_topics(broker.name, keep=topics.topics)
             for topic in topics.topics.values():
                 self._queues.setdefault(topic.name, {})[broker.name] = _queues_of(broker.name, topic)
-        self._live[broker.address] = _Live(broker, topics.version, now, owner, tuple(filter_servers))
+        self._live[broker.address] = _Registration(broker, topics.version, now, owner, tuple(filter_servers))
         return None if broker.is_master else self.master_of(broker.name)
 
-    def _give_place(self, broker: RegisteredBroker) -> None:
-        """Whoever had its name and id is gone: it moved to another address, or another one took over."""
+    def _claim_name(self, broker: RegisteredBroker) -> None:
+        """Drops the previous holder of this name and id: the broker moved, or another one replaced it."""
         addresses = self._names.setdefault(broker.name, {})
         if broker.broker_id in addresses:
             del self._live[addresses[broker.broker_id]]
         addresses[broker.broker_id] = broker.address
 
     def unregister(self, broker: RegisteredBroker) -> bool:
-        """A broker leaves; says whether it was here, under this name, id and address."""
+        """Removes a broker. Returns whether it was registered with this name, id and address."""
         live = self._live.get(broker.address)
         if live is None or not live.broker.is_same(broker):
             return False
@@ -125,17 +121,17 @@ class RouteTable:
         return True
 
     def touch(self, address: str, now: float) -> None:
-        """A broker was heard of, and nothing has changed."""
+        """Renews a broker's registration unchanged."""
         live = self._live.get(address)
         if live is not None and live.seen_at != FOREVER:
             live.seen_at = now
 
     def expire(self, before: float) -> list[RegisteredBroker]:
-        """Removes the brokers that were last heard of before a time."""
+        """Removes and returns the brokers that last registered before a time."""
         return self._remove_all(live.broker for live in self._live.values() if live.seen_at < before)
 
     def drop_owner(self, owner: object) -> list[RegisteredBroker]:
-        """Removes the brokers whose connection is gone."""
+        """Removes and returns the brokers that this connection registered."""
         return self._remove_all(live.broker for live in self._live.values() if live.owner is owner)
 
     def _remove_all(self, brokers: Iterator[RegisteredBroker]) -> list[RegisteredBroker]:
@@ -151,20 +147,20 @@ class RouteTable:
         if not addresses:
             del self._names[broker.name]
             del self._clusters[broker.name]
-            self._forget_topics(broker.name, keep=())
+            self._remove_topics(broker.name, keep=())
 
-    def _forget_topics(self, name: str, keep: Iterable[str]) -> None:
+    def _remove_topics(self, name: str, keep: Iterable[str]) -> None:
         kept = frozenset(keep)
         for topic in [topic for topic, queues in self._queues.items() if name in queues and topic not in kept]:
-            self._forget_topic(topic, name)
+            self._remove_topic(topic, name)
 
-    def _forget_topic(self, topic: str, name: str) -> None:
+    def _remove_topic(self, topic: str, name: str) -> None:
         queues = self._queues[topic]
         del queues[name]
         if not queues:
             del self._queues[topic]
 
-    # -- asking ----------------------------------------------------------------------------------------------
+    # -- queries ---------------------------------------------------------------------------------------------
 
     @property
     def brokers(self) -> list[RegisteredBroker]:
@@ -175,21 +171,21 @@ class RouteTable:
         return None if address is None else self._live[address].broker
 
     def is_local(self, broker: RegisteredBroker) -> bool:
-        """Whether a broker of this process has its name and id; a slave of such a broker may come from elsewhere."""
+        """Whether a broker in this process has this name and id; its slaves may run elsewhere."""
         address = self._names.get(broker.name, {}).get(broker.broker_id)
         return address is not None and self._live[address].seen_at == FOREVER
 
     def version_of(self, address: str) -> DataVersion | None:
-        """The version of what a broker registered last."""
+        """The data version of a broker's last registration."""
         live = self._live.get(address)
         return None if live is None else live.version
 
     def queues(self, topic: str) -> dict[str, QueueData]:
-        """A topic's queues by name of broker."""
+        """A topic's queues by broker name."""
         return dict(sorted(self._queues.get(topic, {}).items()))
 
     def route(self, topic: str) -> TopicRouteData | None:
-        """Where a topic is; None if nobody has it."""
+        """The route of a topic; None if no broker has it."""
         return self.route_of(list(self.queues(topic).values()))
 
     def route_of(self, queues: list[QueueData]) -> TopicRouteData | None:
@@ -219,12 +215,12 @@ class RouteTable:
         return sorted(self._queues)
 
     def topics_of(self, cluster: str) -> list[str]:
-        """The topics that a cluster's brokers have."""
+        """The topics of a cluster's brokers."""
         names = set(self._names_in(cluster))
         return sorted(topic for topic, queues in self._queues.items() if not names.isdisjoint(queues))
 
     def system_topics(self) -> list[str]:
-        """Each cluster and each broker has a topic of its name."""
+        """The clusters and brokers: each has a topic of its name."""
         return [name for cluster in self.clusters() for name in (cluster, *self._names_in(cluster))]
 
     def _names_in(self, cluster: str) -> list[str]:
@@ -237,16 +233,16 @@ class RouteTable:
     # -- administration --------------------------------------------------------------------------------------
 
     def delete_topic(self, topic: str, cluster: str | None = None) -> None:
-        """Forgets a topic, everywhere or in one cluster, until a broker registers it with a new version."""
+        """Removes a topic, everywhere or in one cluster, until a broker registers it with a new data version."""
         for name in [name for name in self._queues.get(topic, {}) if cluster in (None, self._clusters[name])]:
-            self._forget_topic(topic, name)
+            self._remove_topic(topic, name)
 
     def wipe_write_perm(self, name: str) -> int:
-        """A broker's topics take no more messages, so that it can be shut down; returns how many topics."""
+        """Removes write permission from a broker's topics before a shutdown; returns the number of topics."""
         return self._set_perms(name, lambda perm: perm & ~PERM_WRITE)
 
     def add_write_perm(self, name: str) -> int:
-        """A broker's topics may be read and written again; returns how many topics."""
+        """Restores read and write permission on a broker's topics; returns the number of topics."""
         return self._set_perms(name, lambda perm: perm | PERM_READ | PERM_WRITE)
 
     def _set_perms(self, name: str, change: Callable[[int], int]) -> int:
@@ -268,10 +264,12 @@ def _queues_of(name: str, topic: TopicConfig) -> QueueData:
     )
 
 
+# -- the route of a topic that does not exist yet -------------------------------------------------------------
+
 TEMPLATE_TOPIC: Final = "TBW102"
-_QUEUES: Final = 4
-"""What clients ask for when a send creates a topic, unless told otherwise."""
-_TAKEN: Final = frozenset(
+_DEFAULT_QUEUES: Final = 4
+"""The number of queues that clients request by default when a send creates a topic."""
+_RESERVED: Final = frozenset(
     {
         TEMPLATE_TOPIC,
         SCHEDULE_TOPIC,
@@ -281,22 +279,22 @@ _TAKEN: Final = frozenset(
         "TRANS_CHECK_MAX_TIME_TOPIC",
     }
 )
-_TAKEN_PREFIXES: Final = (RETRY_PREFIX, DLQ_PREFIX, "RMQ_SYS_", "rmq_sys_", "CID_RMQ_SYS_")
+_RESERVED_PREFIXES: Final = (RETRY_PREFIX, DLQ_PREFIX, "RMQ_SYS_", "rmq_sys_", "CID_RMQ_SYS_")
 
 
 def default_route(routes: RouteTable, topic: str) -> TopicRouteData | None:
-    """The route that a send would give to a new topic; None if it would not."""
-    if topic in _TAKEN or topic.startswith(_TAKEN_PREFIXES) or not is_legal_topic(topic):
+    """The route that a send would create for a new topic; None if it would create none."""
+    if topic in _RESERVED or topic.startswith(_RESERVED_PREFIXES) or not is_legal_topic(topic):
         return None
     template = routes.queues(TEMPLATE_TOPIC)
-    offered = [_like(queues) for queues in template.values() if queues.perm & PERM_INHERIT]
+    offered = [_from_template(queues) for queues in template.values() if queues.perm & PERM_INHERIT]
     return routes.route_of(offered)
 
 
-def _like(template: QueueData) -> QueueData:
+def _from_template(template: QueueData) -> QueueData:
     return QueueData(
         broker_name=template.broker_name,
         perm=template.perm & ~PERM_INHERIT,
-        read_queue_nums=min(_QUEUES, template.write_queue_nums),
-        write_queue_nums=min(_QUEUES, template.write_queue_nums),
+        read_queue_nums=min(_DEFAULT_QUEUES, template.write_queue_nums),
+        write_queue_nums=min(_DEFAULT_QUEUES, template.write_queue_nums),
     )

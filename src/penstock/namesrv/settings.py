@@ -3,7 +3,7 @@
     NamesrvSettings()
     NamesrvSettings.load("namesrv.conf", ["listenPort=9877"])
 
-An object that exists is valid; every refusal is a `BadSettings` of one sentence. Update the reference page with
+The constructor validates: an invalid value raises BadSettings with one sentence. Update the reference page with
 `python -m penstock.config.reference_page docs/reference/namesrv-settings.md`.
 """
 
@@ -26,20 +26,20 @@ NETWORK = Section("Network")
 OURS = Section("Penstock's own", Origin.PENSTOCK)
 
 CHANGEABLE: Final = ("orderMessageEnable", "autoCreateTopicEnable", "brokerExpireSeconds")
-"""What may be changed over the network: nothing that is a path, an address or a right."""
+"""Settings that may be changed over the network: no paths, addresses or permissions."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NamesrvSettings:
-    """RocketMQ's settings of a name server that mean something here, and a few of Penstock's own."""
+    """RocketMQ's name server settings that have an effect here, and a few of Penstock's own."""
 
     order_message_enable: Annotated[
-        bool, ROUTES("a route contains what the KV namespace `ORDER_TOPIC_CONFIG` says about its topic")
+        bool, ROUTES("routes include the topic's entry in the KV namespace `ORDER_TOPIC_CONFIG`")
     ] = True
     kv_config_path: Annotated[
-        Path | None, ROUTES("the file of the KV configuration; without one it lasts as long as the process")
+        Path | None, ROUTES("file of the KV configuration; if unset, it is kept in memory only")
     ] = None
-    listen_port: Annotated[int, NETWORK("port; 0 is any that is free", high=65535)] = 9876
+    listen_port: Annotated[int, NETWORK("port; 0 picks a free one", high=65535)] = 9876
     server_channel_max_idle_time_seconds: Annotated[
         int, NETWORK("idle time after which a connection is closed", low=1)
     ] = 120
@@ -55,23 +55,23 @@ class NamesrvSettings:
     ] = "loopback"
 
     tls: Mapping[str, str] = field(default_factory=dict, hash=False)
-    """RocketMQ's `tls.server.…` properties that were given."""
+    """The given `tls.server.…` properties of RocketMQ."""
     ignored: tuple[str, ...] = field(default=(), compare=False)
-    """Names that were given and have no effect."""
+    """Given names that have no effect."""
 
     def __post_init__(self) -> None:
         TABLE.check(self)
-        LocalRule(self.register_broker_from)  # refuses what is not a network
+        LocalRule(self.register_broker_from)  # raises if the value is not a list of networks
 
     @classmethod
     def load(cls, conf_path: str | Path | None = None, pairs: Iterable[str] = ()) -> NamesrvSettings:
-        """The defaults, changed by a file in Java's properties syntax, then by `name=value` texts; later ones win."""
+        """Defaults, overridden by a file in Java's properties syntax, then by `name=value` pairs; later ones win."""
         values, texts = TABLE.read(conf_path, pairs)
         tls = {name: text for name, text in texts.items() if name in SERVER_NAMES}
         return cls(**values, tls=tls, ignored=tuple(name for name in texts if name in IGNORED))
 
     def changed_by(self, texts: Mapping[str, str]) -> NamesrvSettings:
-        """A copy with settings from texts, by RocketMQ's names. Raises BadSettings."""
+        """A copy with values from texts by RocketMQ's names. Raises BadSettings."""
         return replace(self, **TABLE.parse(texts))
 
     @property
@@ -84,7 +84,7 @@ class NamesrvSettings:
         return server_tls(self.tls)
 
     def notes(self) -> list[str]:
-        """A sentence about the settings that were given and have no effect."""
+        """A sentence about given settings that have no effect."""
         return ignored_note(self.ignored)
 
     def to_properties(self) -> str:

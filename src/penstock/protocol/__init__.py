@@ -1,12 +1,12 @@
 """RocketMQ's remoting protocol as values: frames, headers, codes and bodies. Pure functions, no I/O.
 
     frame, json_header, binary_header      bytes <-> commands
-    command, codes, languages, versions    what a command is made of
-    fields, headers                        the arguments of each code, typed
-    bodies                                 the JSON bodies of each code, typed
-    subscription, signing, compression     what a subscription means, who signed, what is inside a body
+    command, codes, versions               a command and its parts
+    fields, headers                        the typed arguments of each code
+    bodies                                 the typed JSON bodies of each code
+    subscription, signing, compression     subscriptions, ACL signatures, compressed bodies
 
-The names here are what other layers use most; the modules hold the rest.
+This package exports the names that other layers use most; import the rest from the modules.
 """
 
 from penstock.protocol.codes import RequestCode, ResponseCode

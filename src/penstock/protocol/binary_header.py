@@ -1,4 +1,4 @@
-"""The binary header, which Java clients use when `ROCKETMQ_SERIALIZE_TYPE=ROCKETMQ` is set.
+"""The binary header, used by Java clients with `ROCKETMQ_SERIALIZE_TYPE=ROCKETMQ`.
 
 OFFSET  SIZE   DESCRIPTION
 0       2      code, a signed short: codes above 32767 cannot be expressed
@@ -9,7 +9,7 @@ OFFSET  SIZE   DESCRIPTION
 13      4 + n  remark
 …       4 + n  extFields: name length (2), name, value length (4), value, and so on
 
-A text of no length stands for none at all, so an empty value is the same as an absent one. Pure functions.
+A text of length 0 means absent, so an empty value cannot be sent. Pure functions.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Final
 from penstock.errors import BadFrame, BadRequest
 from penstock.protocol.versions import Language, language_of
 
-_FIXED: Final = struct.Struct(">hBhiii")  # up to and with the length of the remark
+_FIXED: Final = struct.Struct(">hBhiii")  # up to and including the length of the remark
 _LENGTH: Final = struct.Struct(">i")
 _MAX_NAME: Final = 2**15 - 1
 
@@ -30,7 +30,7 @@ BinaryHeader = tuple[int, Language, int, int, int, str | None, dict[str, str]]
 
 
 def decode_header(data: bytes) -> BinaryHeader:
-    """The header of a frame. Raises BadFrame."""
+    """Decodes a frame's header. Raises BadFrame."""
     try:
         code, language, version, opaque, flag, remark_length = _FIXED.unpack_from(data)
         ext_at = _FIXED.size + remark_length
@@ -70,7 +70,7 @@ def _decode_ext(data: bytes, at: int) -> dict[str, str]:
 def encode_header(
     code: int, language: Language, version: int, opaque: int, flag: int, remark: str | None, ext: Mapping[str, str]
 ) -> bytes:
-    """The header's bytes. Raises BadRequest where the binary form cannot say it."""
+    """The header's bytes. Raises BadRequest if the binary form cannot express it."""
     note = b"" if remark is None else remark.encode("utf-8", "replace")
     pieces = []
     for name, value in ext.items():

@@ -1,4 +1,4 @@
-"""The codes of requests and of replies. A reply carries a `ResponseCode` where its request had a `RequestCode`."""
+"""Request and response codes. A reply has a `ResponseCode` in the field where its request has a `RequestCode`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from enum import IntEnum
 
 
 class RequestCode(IntEnum):
-    """What is asked for. A number that is not here is answered with REQUEST_CODE_NOT_SUPPORTED."""
+    """The code of a request. An unknown number is answered with REQUEST_CODE_NOT_SUPPORTED."""
 
     # producing
     SEND_MESSAGE = 10
@@ -90,7 +90,7 @@ class RequestCode(IntEnum):
     DELETE_EXPIRED_COMMITLOG = 329
     GET_BROKER_HA_STATUS = 907
 
-    # administration that 4.9 knows and wire clients do not need
+    # administration of 4.9 that clients do not need
     QUERY_CORRECTION_OFFSET = 308
     GET_UNIT_TOPIC_LIST = 311
     GET_HAS_UNIT_SUB_TOPIC_LIST = 312
@@ -135,7 +135,7 @@ class RequestCode(IntEnum):
 
 
 class ResponseCode(IntEnum):
-    """How it went."""
+    """The result of a request."""
 
     SUCCESS = 0
     SYSTEM_ERROR = 1
@@ -143,7 +143,7 @@ class ResponseCode(IntEnum):
     REQUEST_CODE_NOT_SUPPORTED = 3
     TRANSACTION_FAILED = 4
 
-    # stored, yet not as safely as asked for
+    # stored, but without the requested durability
     FLUSH_DISK_TIMEOUT = 10
     SLAVE_NOT_AVAILABLE = 11
     FLUSH_SLAVE_TIMEOUT = 12
@@ -169,7 +169,7 @@ class ResponseCode(IntEnum):
     FILTER_DATA_NOT_LATEST = 28
     INVALID_PARAMETER = 29  # 5.x
 
-    # what a transaction's producer says
+    # the answer of a transaction's producer
     TRANSACTION_SHOULD_COMMIT = 200
     TRANSACTION_SHOULD_ROLLBACK = 201
     TRANSACTION_STATE_UNKNOW = 202

@@ -1,9 +1,9 @@
-"""One request or one reply, whichever way it travels and however its header is written.
+"""A remoting command: one request or one reply, independent of how its header is serialised.
 
-A `Command` is a plain value, made and read by one thread at a time. One that came from the network reads its arguments
-late: `ext` is decoded when it is first asked for, and `read` goes from the header's bytes to a typed header in one
-step, which halves the cost of a request. So a request whose arguments are no arguments at all is found out there, with
-a BadRequest that can be answered. Printed, a command shows neither its body nor the values of its arguments.
+A `Command` is a plain value, used by one thread at a time. A received command decodes its arguments lazily: `ext` on
+first access, and `read` straight from the header's bytes to a typed header, which halves the cost of a request.
+Malformed arguments therefore raise BadRequest there, and the request can be answered. `repr` shows neither the body nor
+the arguments' values.
 """
 
 from __future__ import annotations
@@ -40,16 +40,16 @@ _EXT = _Slots.__dict__["ext"]  # the slot behind the property
 
 
 class Command(_Slots, gc=False, eq=False):
-    """A remoting command. `binary` says how the header is, or was, serialised."""
+    """A remoting command. `binary` selects the header's serialisation."""
 
-    @property  # type: ignore[misc]  # a property over the field on purpose: it decodes what the field holds
+    @property  # type: ignore[misc]  # a property over the field on purpose: it decodes the field lazily
     def ext(self) -> dict[str, str]:
-        """The arguments, text by name. Raises BadRequest if the client sent something else."""
-        found: dict[str, str] | msgspec.Raw = _EXT.__get__(self)
-        if not isinstance(found, dict):
-            found = decode_ext(found)
-            _EXT.__set__(self, found)
-        return found
+        """The arguments as texts by name. Raises BadRequest if they are malformed."""
+        ext: dict[str, str] | msgspec.Raw = _EXT.__get__(self)
+        if not isinstance(ext, dict):
+            ext = decode_ext(ext)
+            _EXT.__set__(self, ext)
+        return ext
 
     @ext.setter
     def ext(self, ext: dict[str, str]) -> None:
@@ -64,11 +64,11 @@ class Command(_Slots, gc=False, eq=False):
         return self.flag & ONE_WAY != 0
 
     def read(self, kind: type[F]) -> F:
-        """The arguments as `kind`. Raises BadRequest, naming the code and the field."""
-        found = _EXT.__get__(self)
-        if isinstance(found, dict):
-            return fields.read(kind, found, self.code)
-        return fields.read_json(kind, found, self.code)
+        """The arguments as `kind`. Raises BadRequest, which names the code and the field."""
+        ext = _EXT.__get__(self)
+        if isinstance(ext, dict):
+            return fields.read(kind, ext, self.code)
+        return fields.read_json(kind, ext, self.code)
 
     def reply(
         self,
@@ -77,7 +77,7 @@ class Command(_Slots, gc=False, eq=False):
         ext: Mapping[str, str] | None = None,
         body: bytes | memoryview = b"",
     ) -> Command:
-        """The answer to this request: same id, same serialisation, response bit set."""
+        """A reply to this request: same opaque and serialisation, response bit set."""
         arguments = {} if ext is None else dict(ext)
         return Command(code, arguments, body, self.opaque, RESPONSE, remark, binary=self.binary)
 

@@ -1,9 +1,9 @@
 """The arguments of a code, `extFields`, as typed structs.
 
-A request or reply header is a `Fields` subclass: attributes in snake_case, the protocol's camelCase names outside,
-`Int32` and `Int64` where Java has int and long, `None` where a field may be missing. `read` takes what real clients
-send (numbers as text, booleans as true, TRUE, 1 or "1"); `write` gives the text that every client reads.
-Pure functions over values; safe from any thread.
+A request or reply header is a `Fields` subclass: attributes in snake_case, the protocol's camelCase names on the wire,
+`Int32` and `Int64` for Java's int and long, `None` for an optional field. `read` accepts the forms that real clients
+send (numbers as text, booleans as true, TRUE, 1 or "1"); `write` produces text that every client reads.
+Pure functions, thread-safe.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Codes = tuple[RequestCode, ...]
 
 
 class Fields(msgspec.Struct, gc=False, kw_only=True, rename="camel"):
-    """Arguments. `codes` are the requests that carry them, or that are answered with them."""
+    """Arguments. `codes` are the requests that carry them, or whose replies carry them."""
 
     codes: ClassVar[Codes] = ()
 
@@ -40,25 +40,25 @@ F = TypeVar("F", bound=Fields)
 
 
 def read(kind: type[F], ext: Mapping[str, str], code: int | None = None) -> F:
-    """The arguments of a request or reply. Raises BadRequest, naming the field; `code` is named too if given."""
+    """The arguments of a request or reply. Raises BadRequest, which names the field and, if given, the code."""
     try:
-        found: F = msgspec.convert(ext, kind, strict=False)
-        return found
+        header: F = msgspec.convert(ext, kind, strict=False)
+        return header
     except msgspec.ValidationError:
-        return _read_with_care(kind, ext, code)
+        return _read_leniently(kind, ext, code)
 
 
 def read_json(kind: type[F], raw: msgspec.Raw, code: int | None = None) -> F:
-    """The same straight from JSON text, in one step."""
+    """Like `read`, straight from JSON text in one step."""
     try:
-        found: F = _decoder(kind).decode(raw)
-        return found
+        header: F = _decoder(kind).decode(raw)
+        return header
     except BAD_JSON:
-        return _read_with_care(kind, decode_ext(raw), code)
+        return _read_leniently(kind, decode_ext(raw), code)
 
 
 def write(header: Fields) -> dict[str, str]:
-    """The arguments as text by name; what is None is left out."""
+    """The arguments as texts by name; None is omitted."""
     ext = {}
     for attribute, name in _names(type(header)):
         value = getattr(header, attribute)
@@ -83,8 +83,8 @@ def _names(kind: type[Fields]) -> tuple[tuple[str, str], ...]:
     return tuple((field.name, field.encode_name) for field in msgspec.structs.fields(kind))
 
 
-def _read_with_care(kind: type[F], ext: Mapping[str, str], code: int | None) -> F:
-    """Field by field: Java's parser also takes a plus sign and leading zeros, and an empty number is no number."""
+def _read_leniently(kind: type[F], ext: Mapping[str, str], code: int | None) -> F:
+    """Field by field: like Java's parser, accepts a plus sign and leading zeros; an empty number means absent."""
     values: dict[str, Any] = {}
     for field in msgspec.structs.fields(kind):
         text = ext.get(field.encode_name)
@@ -106,18 +106,18 @@ def _read_with_care(kind: type[F], ext: Mapping[str, str], code: int | None) -> 
 
 
 def _name(field: msgspec.structs.FieldInfo) -> str:
-    """The field's name; for the letters of the V2 codes what they mean, too."""
+    """The field's name, with the meaning of a V2 code's one-letter name."""
     meaning = f" ({field.name})" if len(field.encode_name) == 1 else ""
     return f"'{field.encode_name}'{meaning}"
 
 
 def _is_number(kind: Any) -> bool:
-    """Whether a field is a number or a boolean: anything but text."""
+    """Whether a field is a number or a boolean, not text."""
     return kind is not str and kind != (str | None)
 
 
 def _digits(text: str) -> str | None:
-    """A number without plus sign and leading zeros; None for no text at all, other text as it is."""
+    """A number without plus sign and leading zeros; None for an empty text; other text unchanged."""
     sign, digits = ("-", text[1:]) if text.startswith("-") else ("", text.removeprefix("+"))
     if not (digits.isascii() and digits.isdecimal()):
         return text or None

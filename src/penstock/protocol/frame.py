@@ -1,4 +1,4 @@
-"""Frames: commands as bytes on a connection.
+"""Frames: the bytes of a command on a connection.
 
 OFFSET  SIZE   DESCRIPTION
 0       4      total: the length of everything after this field
@@ -7,8 +7,8 @@ OFFSET  SIZE   DESCRIPTION
 8       n      header
 …       rest   body
 
-`encode` and `encode_parts` are pure. A `FrameReader` belongs to one connection and one thread; it holds at most one
-unfinished frame, whose announced length was checked first.
+`encode` and `encode_parts` are pure. A `FrameReader` belongs to one connection and one thread; it buffers at most one
+incomplete frame, after it has checked the announced length.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from penstock.protocol.command import Command
 from penstock.protocol.versions import language_of
 
 MAX_FRAME: Final = 16_777_216
-"""What Java accepts unless told otherwise."""
+"""Java's default limit."""
 MAX_HEADER: Final = 1_048_576
-"""Properties of 32 767 bytes, each escaped, and room to spare."""
+"""Enough for properties of 32 767 escaped bytes, with room to spare."""
 TLS_HANDSHAKE: Final = 0x16
-"""The first byte of a TLS client; as a frame's length it would be beyond any limit."""
+"""The first byte of a TLS connection; as part of a frame's length it would exceed any limit."""
 
 _PREFIX: Final = struct.Struct(">II")
 _PREFIX_SIZE: Final = _PREFIX.size
@@ -49,12 +49,12 @@ _HTTP_METHODS: Final = (
 
 
 def encode(command: Command) -> bytes:
-    """The frame of a command. Raises BadRequest where it cannot be expressed."""
+    """The frame of a command. Raises BadRequest if the header cannot express it."""
     return b"".join(encode_parts(command))
 
 
 def encode_parts(command: Command) -> list[bytes | memoryview]:
-    """The frame in pieces to be written one after the other; the body is not copied."""
+    """The frame as consecutive pieces; the body is not copied."""
     head = (binary_header if command.binary else json_header).encode_header(
         command.code, command.language, command.version, command.opaque, command.flag, command.remark, command.ext
     )
@@ -67,7 +67,7 @@ def encode_parts(command: Command) -> list[bytes | memoryview]:
 
 
 class FrameReader:
-    """Turns what arrives on a connection into commands."""
+    """Decodes the bytes of a connection into commands."""
 
     __slots__ = ("_held", "_limit", "_max_header", "_needed")
 
@@ -79,13 +79,13 @@ class FrameReader:
 
     @property
     def held(self) -> int:
-        """How many bytes of an unfinished frame are kept."""
+        """The number of buffered bytes of an incomplete frame."""
         return len(self._held)
 
     def feed(self, data: bytes) -> list[Command]:
-        """The commands that `data` completes. Raises BadFrame: close the connection then, and drop the reader.
+        """The commands that `data` completes. Raises BadFrame: the caller must close the connection.
 
-        Commands that stand before the bad frame in the same `data` are lost with it; nobody has answered them.
+        Commands before the bad frame in the same `data` are lost without an answer.
         """
         if self._held:
             self._held += data
@@ -102,7 +102,7 @@ class FrameReader:
             body_at = head_at + (kind & _HEADER_LENGTH)
             stop = at + _TOTAL_SIZE + total
             if stop - at > self._limit or body_at > stop or body_at - head_at > self._max_header or kind >> 24 > 1:
-                self._refuse(data[at : at + _PREFIX_SIZE])
+                self._reject(data[at : at + _PREFIX_SIZE])
             if stop > end:
                 self._needed = stop - at
                 break
@@ -111,27 +111,27 @@ class FrameReader:
         if at < end:
             self._held += data[at:]
             if end - at >= _TOTAL_SIZE and int.from_bytes(data[at : at + _TOTAL_SIZE], "big") >= self._limit:
-                self._refuse(data[at : at + _PREFIX_SIZE])
+                self._reject(data[at : at + _PREFIX_SIZE])
         return commands
 
-    def _refuse(self, prefix: bytes) -> NoReturn:
-        """Says what is wrong with a frame that starts with `prefix`."""
+    def _reject(self, prefix: bytes) -> NoReturn:
+        """Raises the BadFrame for a frame that starts with `prefix`."""
         total = int.from_bytes(prefix[:_TOTAL_SIZE], "big")
         if total + _TOTAL_SIZE > self._limit:
             if prefix[0] == TLS_HANDSHAKE:
                 raise BadFrame(
-                    "a TLS handshake came where plain frames are expected; turn TLS off in the client, or on here"
+                    "received a TLS handshake on a plain connection; disable TLS in the client or enable it here"
                 )
             if prefix.startswith(_HTTP_METHODS):
                 raise BadFrame("this port speaks RocketMQ's remoting protocol, not HTTP")
             raise BadFrame(
-                "a frame is too long, or this is no RocketMQ client",
+                "a frame is too long, or the peer is not a RocketMQ client",
                 expected=f"at most {self._limit} bytes",
                 found=total + _TOTAL_SIZE,
             )
         if prefix[_TOTAL_SIZE] > 1:
             raise BadFrame(
-                "a frame's header is serialised in an unknown way",
+                "a frame's header has an unknown serialisation",
                 expected="0 (JSON) or 1 (binary)",
                 found=prefix[_TOTAL_SIZE],
             )
@@ -145,6 +145,6 @@ def _decode(head: bytes, body: bytes, binary: bool) -> Command:
     if binary:
         code, language, version, opaque, flag, remark, ext = binary_header.decode_header(head)
         return Command(code, ext, body, opaque, flag, remark, language, version, True)
-    found = json_header.decode_header(head)
-    language = language_of(found.language)
-    return Command(found.code, found.ext, body, found.opaque, found.flag, found.remark, language, found.version)
+    header = json_header.decode_header(head)
+    language = language_of(header.language)
+    return Command(header.code, header.ext, body, header.opaque, header.flag, header.remark, language, header.version)

@@ -1,8 +1,8 @@
-"""The JSON header: what nearly every client sends.
+"""The JSON header, which nearly every client sends.
 
-Real clients do not agree on the types of `extFields`: Java sends strings, ali-ons numbers and booleans, the C++
-client a mixture. Here they all become the text that Java would have sent; a value written as a number keeps the
-very digits the client wrote, because a signature is computed over them. Pure functions.
+Clients disagree on the types in `extFields`: Java sends strings, ali-ons numbers and booleans, the C++ client a mix.
+All become the text that Java would have sent. A number keeps the digits as sent, because the ACL signature covers them.
+Pure functions.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _NOTHING = msgspec.Raw(b"{}")
 
 
 class JsonHeader(msgspec.Struct, gc=False, rename={"ext": "extFields"}):
-    """A header as it came; `ext` is still JSON text. Keys that are not known are ignored."""
+    """A received header; `ext` is still JSON text. Unknown keys are ignored."""
 
     code: Int32
     opaque: Int32 = 0
@@ -32,8 +32,8 @@ class JsonHeader(msgspec.Struct, gc=False, rename={"ext": "extFields"}):
     ext: msgspec.Raw = _NOTHING
 
 
-class _Written(msgspec.Struct, gc=False, omit_defaults=True, rename={"ext": "extFields"}):
-    """A header as it goes out, in the order in which Java writes it."""
+class _OutgoingHeader(msgspec.Struct, gc=False, omit_defaults=True, rename={"ext": "extFields"}):
+    """A header to send; the fields have Java's order."""
 
     code: int
     ext: Mapping[str, str]
@@ -51,26 +51,26 @@ _string = msgspec.json.Decoder(str)
 _encoder = msgspec.json.Encoder()
 
 BAD_JSON = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-"""What msgspec raises on input that is not what it must be."""
+"""What msgspec raises on malformed JSON or a wrong type."""
 
 
 def decode_header(data: bytes) -> JsonHeader:
-    """The header of a frame. Raises BadFrame."""
+    """Decodes a frame's header. Raises BadFrame."""
     try:
         return _header.decode(data)
     except BAD_JSON as error:
         with suppress(*BAD_JSON, ValueError):
-            return _header.decode(_mended(data))
+            return _header.decode(_without_surrogates(data))
         raise BadFrame(f"a frame's JSON header cannot be read: {error}") from None
 
 
-def _mended(data: bytes) -> bytes:
-    """The same JSON with a question mark for each half of a character, which JavaScript clients write as `\\ud83d`."""
-    return expressible(json.dumps(json.loads(data), ensure_ascii=False, allow_nan=False)).encode()
+def _without_surrogates(data: bytes) -> bytes:
+    """The JSON with `?` for each lone surrogate, which JavaScript clients write as `\\ud83d`."""
+    return replace_surrogates(json.dumps(json.loads(data), ensure_ascii=False, allow_nan=False)).encode()
 
 
 def decode_ext(raw: msgspec.Raw | bytes) -> dict[str, str]:
-    """`extFields` as Java would hold them: text by name, nulls left out. Raises BadRequest."""
+    """`extFields` as Java holds them: texts by name, nulls omitted. Raises BadRequest."""
     try:
         return _strings.decode(raw) or {}
     except BAD_JSON:
@@ -95,15 +95,15 @@ def _text(value: bytes) -> str | None:
 def encode_header(
     code: int, language: Language, version: int, opaque: int, flag: int, remark: str | None, ext: Mapping[str, str]
 ) -> bytes:
-    """The header as JSON. Text that UTF-8 cannot express gets question marks, as in Java."""
+    """The header as JSON. Lone surrogates become `?`, as in Java."""
     try:
-        return _encoder.encode(_Written(code, ext, flag, language.name, opaque, version, remark))
+        return _encoder.encode(_OutgoingHeader(code, ext, flag, language.name, opaque, version, remark))
     except UnicodeEncodeError:
-        ext = {expressible(name): expressible(value) for name, value in ext.items()}
-        remark = None if remark is None else expressible(remark)
-        return _encoder.encode(_Written(code, ext, flag, language.name, opaque, version, remark))
+        ext = {replace_surrogates(name): replace_surrogates(value) for name, value in ext.items()}
+        remark = None if remark is None else replace_surrogates(remark)
+        return _encoder.encode(_OutgoingHeader(code, ext, flag, language.name, opaque, version, remark))
 
 
-def expressible(text: str) -> str:
-    """`text` with a question mark for each lone surrogate."""
+def replace_surrogates(text: str) -> str:
+    """`text` with `?` for each lone surrogate."""
     return text.encode("utf-8", "replace").decode()

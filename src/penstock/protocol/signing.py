@@ -1,8 +1,8 @@
 """RocketMQ's ACL signature: a command's arguments and body, signed with an account's secret key.
 
-What is signed is the values of all arguments except `Signature`, in the order of their names, and the body after
-them; the signature is its HMAC-SHA1 in Base64. It says who sent a command and that nobody changed it. It does not say
-when: a recorded command can be sent again, and only TLS prevents the recording. Pure functions; no secret is kept.
+The signature is the Base64 HMAC-SHA1 of the values of all arguments except `Signature`, in the order of their names,
+followed by the body. It authenticates the sender and protects arguments and body against changes. It does not prevent
+replay: a recorded command can be sent again, and only TLS prevents recording. Pure functions; no secret is kept.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def sign(command: Command, access_key: str, secret_key: str, security_token: str
 
 
 def signature(ext: Mapping[str, str], body: bytes | memoryview, secret_key: str) -> str:
-    """The signature that belongs to these arguments and this body."""
+    """The signature of these arguments and this body."""
     values = "".join(ext[name] for name in sorted(ext) if name != SIGNATURE)
     signer = hmac.new(secret_key.encode(), values.encode("utf-8", "replace"), "sha1")
     signer.update(body)
@@ -37,18 +37,18 @@ def signature(ext: Mapping[str, str], body: bytes | memoryview, secret_key: str)
 
 
 def account_of(command: Command) -> str | None:
-    """The access key that a command carries; None for an anonymous one, as clients without an account send it empty."""
+    """A command's access key; None if it is missing or empty, as clients without an account send it."""
     return command.ext.get(ACCESS_KEY) or None
 
 
 def is_signed_with(command: Command, secret_key: str) -> bool:
-    """Whether the holder of `secret_key` made this command. Takes the same time for any wrong signature.
+    """Whether `secret_key` signed this command. Compares in constant time.
 
-    Clients up to 4.9.3 add `_UNIQUE_KEY_QUERY` after they have signed, so both ways of counting it are right.
+    Clients up to 4.9.3 add `_UNIQUE_KEY_QUERY` after signing, so the signature may or may not include it.
     """
-    found = command.ext.get(SIGNATURE, "").encode("utf-8", "replace")
-    matches = hmac.compare_digest(signature(command.ext, command.body, secret_key).encode(), found)
+    given = command.ext.get(SIGNATURE, "").encode("utf-8", "replace")
+    matches = hmac.compare_digest(signature(command.ext, command.body, secret_key).encode(), given)
     if UNIQUE_KEY_QUERY in command.ext:
         without = {name: value for name, value in command.ext.items() if name != UNIQUE_KEY_QUERY}
-        matches |= hmac.compare_digest(signature(without, command.body, secret_key).encode(), found)
+        matches |= hmac.compare_digest(signature(without, command.body, secret_key).encode(), given)
     return matches

@@ -1,6 +1,6 @@
-"""What a consumer wants of a topic: an expression, and for tags the hashes that a broker compares.
+"""A consumer's subscription to a topic: an expression, and for tags the hash codes that a broker compares.
 
-Clients may send the expression alone; what follows from it is then computed here. Plain values.
+Clients may send the expression alone; tags and hash codes are then computed here. Plain values.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ EVERYTHING: Final = "*"
 
 
 class SubscriptionData(Body, kw_only=True):
-    """A subscription. `sub_version` is the time of its making in milliseconds; a newer one replaces it."""
+    """A subscription. `sub_version` is its creation time in milliseconds; a newer one replaces it."""
 
     topic: str
     sub_string: str = EVERYTHING
@@ -41,15 +41,15 @@ class SubscriptionData(Body, kw_only=True):
 
 
 def tags_of(expression: str) -> list[str]:
-    """The tags of `A || B`, each once, in their order."""
+    """The distinct tags of `A || B`, in order."""
     return list(dict.fromkeys(tag for piece in expression.split("||") if (tag := piece.strip())))
 
 
 def subscribe(topic: str, expression: str | None, version: int, expression_type: str | None = None) -> SubscriptionData:
-    """A subscription made from an expression. Raises BadRequest for one that names no tag at all."""
-    found = SubscriptionData(
+    """The subscription for an expression. Raises BadRequest if the expression names no tag."""
+    subscription = SubscriptionData(
         topic=topic, sub_string=expression or EVERYTHING, sub_version=version, expression_type=expression_type or TAG
     )
-    if found.expression_type == TAG and not found.wants_everything and not found.tags_set:
+    if subscription.expression_type == TAG and not subscription.wants_everything and not subscription.tags_set:
         raise BadRequest(f"the subscription '{expression}' of topic '{topic}' names no tag; write '*' or 'A || B'")
-    return found
+    return subscription

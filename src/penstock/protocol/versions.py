@@ -1,10 +1,8 @@
-"""Versions as the protocol counts them: a client or broker sends the place of its version in a fixed list.
+"""The versions and languages that clients and brokers state in a header.
 
-The list has two entries a version, the snapshot and the release. Its older part is irregular, so only the versions
-that something depends on stand here; from 4.9.0 on, each minor version has ten patch versions.
-
-
-The languages a client may say it is written in; the numbers are those of the binary header.
+A version is a position in RocketMQ's list of versions, which has two entries per version: snapshot and release. The
+older part of the list is irregular, so only versions that something depends on are named here; from 4.9.0 on, each
+minor version has ten patch versions. The numbers of the languages are those of the binary header. Plain values.
 """
 
 from __future__ import annotations
@@ -15,22 +13,22 @@ from typing import Final
 V3_0_7_SNAPSHOT: Final = 28
 V3_0_11: Final = 37
 V3_1_8: Final = 63
-"""What the C++ client 0.4.4 sends."""
+"""Sent by the C++ client 0.4.4."""
 V3_4_9: Final = 121
-"""From here on a client's own maxReconsumeTimes counts; ali-ons sends this."""
+"""The first whose client sets its own maxReconsumeTimes; sent by ali-ons."""
 V3_5_3: Final = 127
 V4_1_0: Final = 233
-"""From here on a broker is trusted with SQL92 filters."""
+"""The first broker version for which clients use SQL92 filters."""
 V4_3_0: Final = 273
 V4_9_0: Final = 393
 V4_9_2: Final = 397
 V4_9_4: Final = 401
-"""From here on a client reads routes as strict JSON."""
+"""The first whose client reads routes as strict JSON."""
 V4_9_8: Final = 409
 V5_0_0: Final = 413
 V5_3_3: Final = 479
 CURRENT: Final = V4_9_8
-"""What Penstock says it is."""
+"""The version that Penstock sends."""
 _NAMED: Final = {
     V3_0_7_SNAPSHOT: "V3_0_7_SNAPSHOT",
     V3_0_11: "V3_0_11",
@@ -44,7 +42,7 @@ _HIGHEST: Final = 611  # 5.9.9
 
 
 def version_name(version: int) -> str:
-    """`V4_9_8` for 409; `V?_121` in style for a number whose name is not known here."""
+    """`V4_9_8` for 409; `V?_50` for a number without a known name."""
     if version in _NAMED:
         return _NAMED[version]
     if not V4_9_0 - 1 <= version <= _HIGHEST:
@@ -81,5 +79,5 @@ _KNOWN: Final[dict[object, Language]] = {
 
 
 def language_of(name_or_number: object) -> Language:
-    """The language of a name or a number; what nobody knows is OTHER, as no answer depends on it."""
+    """The language of a name or number; OTHER if unknown, which is harmless because no reply depends on it."""
     return _KNOWN.get(name_or_number, Language.OTHER)

@@ -1,1 +1,1 @@
-"""The bodies of requests and replies, one struct for each shape, by concern. See `base` for how they are read."""
+"""The bodies of requests and replies, one struct per shape, grouped by concern. `base` defines how they are parsed."""

@@ -15,11 +15,11 @@ import msgspec
 
 from penstock.errors import BadRequest
 from penstock.format.constants import Int32, Int64
-from penstock.protocol.bodies.base import NOT_THE_SHAPE, Body, read_document
+from penstock.protocol.bodies.base import SHAPE_ERRORS, Body, read_document
 
 
 class TopicList(Body, kw_only=True):
-    """206, 224, 304, 305, 343. `broker_addr` is given by 304 only."""
+    """206, 224, 304, 305, 343. Only 304 sets `broker_addr`."""
 
     topic_list: list[str] = []
     broker_addr: str | None = None
@@ -44,7 +44,7 @@ class KVTable(Body, kw_only=True):
 
 
 class Config(Protocol):
-    """A table of configuration."""
+    """A configuration table."""
 
     @classmethod
     def from_json(cls, document: Any) -> Self: ...
@@ -56,32 +56,32 @@ C = TypeVar("C", bound=Config)
 
 
 def encode_config(config: Config) -> bytes:
-    """A table as body."""
+    """The body of a configuration table."""
     return msgspec.json.encode(config.to_json())
 
 
 def decode_config(kind: type[C], data: bytes | memoryview) -> C:
-    """The table in a body. Raises BadRequest."""
+    """The configuration table in a body. Raises BadRequest."""
     document = read_document(data, kind.__name__)
     if not isinstance(document, dict):
-        raise BadRequest(f"a body is no {kind.__name__}: it is no object")
+        raise BadRequest(f"the body is not a valid {kind.__name__}: it is not an object")
     try:
         return kind.from_json(document)
-    except NOT_THE_SHAPE as error:
-        raise BadRequest(f"a body is no {kind.__name__}: {error}") from None
+    except SHAPE_ERRORS as error:
+        raise BadRequest(f"the body is not a valid {kind.__name__}: {error}") from None
 
 
 DELETED_TOPICS: Final = "penstockDeletedTopics"
-"""An argument of the answer to 21, by which a master of ours tells its slaves what was deleted."""
+"""An argument of the reply to 21: a Penstock master reports deleted topics to its slaves."""
 
 
 def encode_deleted(ends: Mapping[str, int]) -> str:
-    """Topics, and the physical offset before which their messages were deleted."""
+    """Deleted topics, and for each the physical offset before which its messages were deleted."""
     return msgspec.json.encode(dict(ends)).decode()
 
 
 def decode_deleted(text: str) -> dict[str, int]:
-    """Nothing if there is no such argument. Raises BadRequest."""
+    """The inverse; empty if the argument is missing. Raises BadRequest."""
     try:
         return msgspec.json.decode(text, type=dict[str, int]) if text else {}
     except msgspec.DecodeError as error:
@@ -89,7 +89,7 @@ def decode_deleted(text: str) -> dict[str, int]:
 
 
 class PlainAccessConfig(msgspec.Struct, kw_only=True, rename="camel"):
-    """One account, as RocketMQ's tools read it."""
+    """One account in 54."""
 
     access_key: str
     secret_key: str
@@ -102,14 +102,14 @@ class PlainAccessConfig(msgspec.Struct, kw_only=True, rename="camel"):
 
 
 class ClusterAclConfig(Body, kw_only=True):
-    """54: addresses and accounts."""
+    """54: allowed addresses and accounts."""
 
     global_white_addrs: list[str]
     plain_access_configs: list[PlainAccessConfig]
 
 
 class HaConnection(Body, kw_only=True):
-    """A slave, as its master sees it. `diff` is how many bytes it is behind."""
+    """A slave, as its master reports it. `diff` is its lag in bytes."""
 
     addr: str = ""
     slave_ack_offset: Int64 = 0
@@ -122,7 +122,7 @@ class HaConnection(Body, kw_only=True):
 
 
 class HaClient(Body, kw_only=True):
-    """A slave, as it sees itself."""
+    """A slave's own report."""
 
     master_addr: str = ""
     transferred_byte_in_second: Int64 = 0

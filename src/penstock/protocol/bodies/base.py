@@ -1,8 +1,8 @@
-"""What every JSON body has in common: how it becomes bytes, and how much it forgives when it is read.
+"""The base of all JSON bodies: encoding, and lenient parsing.
 
-`to_bytes` writes strict JSON, integer keys in quotes, top-level fields that are None left out. `from_bytes` takes
-what real clients send: numbers as text, nulls, fields it does not know, fields that have a default and are missing,
-bare integer keys and a newline at the end. It raises BadRequest, and nothing else, whatever the bytes are.
+`to_bytes` writes strict JSON with quoted integer keys and without top-level fields that are None. `from_bytes` accepts
+what real clients send: numbers as text, nulls, unknown fields, missing fields that have a default, bare integer keys
+and a trailing newline. It raises only BadRequest, whatever the bytes are.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ import msgspec
 
 from penstock.errors import BadRequest, CorruptData
 from penstock.format import loose_json
-from penstock.protocol.json_header import BAD_JSON, expressible
+from penstock.protocol.json_header import BAD_JSON, replace_surrogates
 
-NOT_THE_SHAPE = (msgspec.ValidationError, UnicodeDecodeError, RecursionError, ValueError)
+SHAPE_ERRORS = (msgspec.ValidationError, UnicodeDecodeError, RecursionError, ValueError)
 
 
 class Body(msgspec.Struct, kw_only=True, rename="camel"):
@@ -43,32 +43,32 @@ class Body(msgspec.Struct, kw_only=True, rename="camel"):
     @classmethod
     def _from_loose(cls, data: bytes | memoryview) -> Self:
         try:
-            return msgspec.convert(cls._adapted(read_document(data, cls.__name__)), cls, strict=False)
-        except NOT_THE_SHAPE as error:
-            raise BadRequest(f"a body is no {cls.__name__}: {error}") from None
+            return msgspec.convert(cls._normalized(read_document(data, cls.__name__)), cls, strict=False)
+        except SHAPE_ERRORS as error:
+            raise BadRequest(f"the body is not a valid {cls.__name__}: {error}") from None
 
     @classmethod
-    def _adapted(cls, document: Any) -> Any:
-        """The document as `convert` wants it; a subclass forgives more here."""
+    def _normalized(cls, document: Any) -> Any:
+        """The document in the form that `convert` accepts; a subclass may be more lenient here."""
         return document
 
 
 def read_document(data: bytes | memoryview, name: str) -> Any:
-    """Strict or loose JSON without its nulls. Raises BadRequest; `name` says what was expected."""
+    """Parses strict or loose JSON and drops nulls. Raises BadRequest; `name` is the expected body."""
     if not data:
-        raise BadRequest(f"a {name} was expected as body, and there is no body")
+        raise BadRequest(f"the body is missing; a {name} is required")
     try:
         text = bytes(data).decode()
         document = loose_json.loads(text)
-        return _cleaned(document) if "null" in text or "\\u" in text else document
-    except (CorruptData, *NOT_THE_SHAPE) as error:
-        raise BadRequest(f"a body is no {name}: {error}") from None
+        return _sanitized(document) if "null" in text or "\\u" in text else document
+    except (CorruptData, *SHAPE_ERRORS) as error:
+        raise BadRequest(f"the body is not a valid {name}: {error}") from None
 
 
-def _cleaned(value: Any) -> Any:
-    """Without nulls, and with a question mark for each half of a character, which no body could carry on."""
+def _sanitized(value: Any) -> Any:
+    """Drops nulls, and replaces lone surrogates by `?`, because JSON in UTF-8 cannot carry them."""
     if isinstance(value, dict):
-        return {_cleaned(key): _cleaned(item) for key, item in value.items() if item is not None}
+        return {_sanitized(key): _sanitized(item) for key, item in value.items() if item is not None}
     if isinstance(value, list | tuple):
-        return type(value)(_cleaned(item) for item in value if item is not None)
-    return expressible(value) if isinstance(value, str) else value
+        return type(value)(_sanitized(item) for item in value if item is not None)
+    return replace_surrogates(value) if isinstance(value, str) else value

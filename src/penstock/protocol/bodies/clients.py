@@ -1,12 +1,8 @@
-"""Heartbeats (34): which groups a client produces and consumes for, and what it subscribes to.
+"""Clients: heartbeats (34), subscription checks (46), connections (203, 204, 328) and consumer state (307, 309).
 
-Clients write the enumerations as names or as ordinals and leave sets out; subscriptions get what they lack from their
-expression. 46 asks about one subscription.
-
-
-Who is connected: 203, 204, 328.
-
-What a consumer says about itself: 307 and 309. A broker relays these; a client makes them.
+A heartbeat lists a client's producer and consumer groups and its subscriptions. Clients send enumerations by name or by
+ordinal and may omit sets; missing parts of a subscription are derived from its expression. Clients produce the bodies
+of 307 and 309; a broker only relays them.
 """
 
 from __future__ import annotations
@@ -23,7 +19,7 @@ from penstock.protocol.subscription import SubscriptionData
 
 
 class ConsumeType(StrEnum):
-    """Whether a consumer pulls by itself; in the order of Java's ordinals."""
+    """How a consumer gets messages; in the order of Java's ordinals."""
 
     CONSUME_ACTIVELY = "CONSUME_ACTIVELY"
     CONSUME_PASSIVELY = "CONSUME_PASSIVELY"
@@ -31,14 +27,14 @@ class ConsumeType(StrEnum):
 
 
 class MessageModel(StrEnum):
-    """Whether each client gets every message; in the order of Java's ordinals."""
+    """Whether clients of a group share the messages; in the order of Java's ordinals."""
 
     BROADCASTING = "BROADCASTING"
     CLUSTERING = "CLUSTERING"
 
 
 class ConsumeFromWhere(StrEnum):
-    """Where a group without progress starts; in the order of Java's ordinals, 1 to 3 out of use."""
+    """Where a group without offsets starts; in the order of Java's ordinals, 1 to 3 obsolete."""
 
     CONSUME_FROM_LAST_OFFSET = "CONSUME_FROM_LAST_OFFSET"
     CONSUME_FROM_LAST_OFFSET_AND_FROM_MIN_WHEN_BOOT_FIRST = "CONSUME_FROM_LAST_OFFSET_AND_FROM_MIN_WHEN_BOOT_FIRST"
@@ -75,7 +71,7 @@ class HeartbeatData(Body, kw_only=True):
     without_sub: bool | None = None
 
     @classmethod
-    def _adapted(cls, document: Any) -> Any:
+    def _normalized(cls, document: Any) -> Any:
         consumers = document.get("consumerDataSet") if isinstance(document, dict) else None
         for consumer in consumers if isinstance(consumers, list) else ():
             if isinstance(consumer, dict):
@@ -101,13 +97,13 @@ _ENUMERATIONS: dict[str, type[StrEnum]] = {
 
 
 def _name(value: Any, names: list[StrEnum]) -> Any:
-    """The name for an ordinal; anything else is left for `convert` to judge."""
+    """The name of an ordinal; any other value unchanged, for `convert` to check."""
     ordinals = {str(ordinal): name.value for ordinal, name in enumerate(names)}
     return ordinals.get(str(value), value) if isinstance(value, int | str) else value
 
 
 class ClientConnection(Body, kw_only=True):
-    """One client. `language` is the name that its frames carry."""
+    """One client. `language` is the name in its frames."""
 
     client_id: str
     client_addr: str
@@ -116,7 +112,7 @@ class ClientConnection(Body, kw_only=True):
 
 
 class ConsumerConnection(Body, kw_only=True):
-    """203: a group's clients, and what the group subscribes to, by topic."""
+    """203: a group's clients, and its subscriptions by topic."""
 
     connection_set: list[ClientConnection] = []
     subscription_table: dict[str, SubscriptionData] = {}
@@ -148,7 +144,7 @@ class ProducerTableInfo(Body, kw_only=True):
 
 
 class CMResult(StrEnum):
-    """How a message was consumed."""
+    """The result of consuming a message."""
 
     CR_SUCCESS = "CR_SUCCESS"
     CR_LATER = "CR_LATER"
@@ -169,7 +165,7 @@ class ConsumeMessageDirectlyResult(Body, kw_only=True):
 
 
 class ProcessQueueInfo(Body, kw_only=True):
-    """What a client holds of one queue."""
+    """A client's prefetched messages of one queue."""
 
     commit_offset: Int64 = 0
     cached_msg_min_offset: Int64 = 0
@@ -188,7 +184,7 @@ class ProcessQueueInfo(Body, kw_only=True):
 
 
 class ConsumeStatus(Body, kw_only=True):
-    """How fast one topic is consumed."""
+    """Consumption rates of one topic."""
 
     pull_rt: float = msgspec.field(default=0.0, name="pullRT")
     pull_tps: float = msgspec.field(default=0.0, name="pullTPS")

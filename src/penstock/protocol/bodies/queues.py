@@ -1,12 +1,7 @@
-"""A queue by its full name, and bodies with tables by queue.
+"""Queues in bodies: tables keyed by queue, consume queue units (321), a subscription (345), queue locks (41, 42).
 
-Java writes such a table with the queue itself as key, `{{"brokerName":"a","queueId":0,"topic":"T"}:5}`, which is not
-JSON but what its tools read and expect; there is no strict form.
-
-
-A look into a consume queue (321), and one subscription of a group (345).
-
-Locks of queues for ordered consumption: 41 and 42.
+Java writes a table keyed by queue with the object itself as key, `{{"brokerName":"a","queueId":0,"topic":"T"}:5}`.
+This is not JSON, but RocketMQ's tools write and expect exactly this form.
 """
 
 from __future__ import annotations
@@ -18,16 +13,16 @@ from typing import Any, Final, Self
 import msgspec
 
 from penstock.format.constants import Int32, Int64
-from penstock.protocol.bodies.base import NOT_THE_SHAPE, Body
+from penstock.protocol.bodies.base import SHAPE_ERRORS, Body
 from penstock.protocol.subscription import SubscriptionData
 
 _QUEUE: Final = re.compile(rb'\{"brokerName":"([^"\\]*)","queueId":(\d{1,9}),"topic":"([^"\\]*)"\}:')
-"""A queue as a key, as Java writes it. In front of a quote a brace can only be outside of a text."""
+"""A queue as a key, in Java's form. A brace before an unescaped quote is never inside a text."""
 _AS_TEXT: Final = rb'"\1\\u0001\2\\u0001\3":'
 
 
 class MessageQueue(msgspec.Struct, frozen=True, order=True, kw_only=True, rename="camel"):
-    """One queue of one topic at one broker."""
+    """A queue of a topic at a broker."""
 
     broker_name: str
     queue_id: Int32
@@ -35,7 +30,7 @@ class MessageQueue(msgspec.Struct, frozen=True, order=True, kw_only=True, rename
 
 
 class OffsetMovedEvent(Body, kw_only=True):
-    """The body of a record in OFFSET_MOVED_EVENT: a consumer was sent to another offset than it asked for."""
+    """The body of a record in OFFSET_MOVED_EVENT: a consumer was redirected from the requested offset to another."""
 
     consumer_group: str
     message_queue: MessageQueue
@@ -44,7 +39,7 @@ class OffsetMovedEvent(Body, kw_only=True):
 
 
 class BodyByQueue(Body, kw_only=True):
-    """A body that holds, at any depth, dicts keyed by MessageQueue."""
+    """A body with dicts keyed by MessageQueue, at any depth."""
 
     @classmethod
     def from_bytes(cls, data: bytes | memoryview) -> Self:
@@ -52,21 +47,21 @@ class BodyByQueue(Body, kw_only=True):
 
     @classmethod
     def _from_strict(cls, data: bytes) -> Self | None:
-        """With its queues made texts, a body is strict JSON, which is read ten times faster; None if it is not."""
+        """Turns queue keys into texts, which makes strict JSON and parses ten times faster; None if that fails."""
         if b"null" in data or b"\\u" in data:
             return None
         try:
             document = msgspec.json.decode(_QUEUE.sub(_AS_TEXT, data))
-            return msgspec.convert(_with_queues(document, _of_text), cls, strict=False)
-        except NOT_THE_SHAPE:
+            return msgspec.convert(_with_queues(document, _queue_from_text), cls, strict=False)
+        except SHAPE_ERRORS:
             return None
 
     def to_json(self) -> dict[str, Any]:
         return {name: _encodable(value) for name, value in super().to_json().items()}
 
     @classmethod
-    def _adapted(cls, document: Any) -> Any:
-        return _with_queues(document, _of_pairs)
+    def _normalized(cls, document: Any) -> Any:
+        return _with_queues(document, _queue_from_pairs)
 
 
 def _encodable(value: Any) -> Any:
@@ -94,11 +89,11 @@ def _with_queues(value: Any, key_of: Callable[[Any], Any]) -> Any:
     return value
 
 
-def _of_pairs(key: Any) -> Any:
+def _queue_from_pairs(key: Any) -> Any:
     return msgspec.convert(dict(key), MessageQueue, strict=False) if isinstance(key, tuple) else key
 
 
-def _of_text(key: str) -> Any:
+def _queue_from_text(key: str) -> Any:
     if "\x01" not in key:
         return key
     broker_name, queue_id, topic = key.split("\x01")
@@ -106,7 +101,7 @@ def _of_text(key: str) -> Any:
 
 
 class ConsumeQueueData(Body, kw_only=True, omit_defaults=True):
-    """One unit. `eval` says whether the group's filter takes it; `msg` what is wrong with it."""
+    """One unit. `eval`: the group's filter accepts it; `msg`: a problem with it."""
 
     physic_offset: Int64
     physic_size: Int32
@@ -136,7 +131,7 @@ class QuerySubscriptionResponseBody(Body, kw_only=True):
 
 
 class LockBatchRequestBody(Body, kw_only=True):
-    """41 and 42: the queues that a client wants to lock, or to release."""
+    """41 and 42: the queues to lock or unlock."""
 
     consumer_group: str
     client_id: str
@@ -144,6 +139,6 @@ class LockBatchRequestBody(Body, kw_only=True):
 
 
 class LockBatchResponseBody(Body, kw_only=True):
-    """41: those that the client holds now."""
+    """41: the queues that the client has locked."""
 
     locked: list[MessageQueue] = msgspec.field(default_factory=list, name="lockOKMQSet")

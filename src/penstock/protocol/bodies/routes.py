@@ -1,10 +1,8 @@
-"""Routes: which brokers have a topic, and how many queues there (105); the cluster as a whole (106).
+"""Routes: the brokers and queues of a topic (105), the cluster (106), and broker registration (103).
 
-What a broker tells a name server about itself (103): its topics, plain or compressed.
-
-Plain it is JSON. Compressed it is zlib over lengths (4 bytes) and texts: the data version as JSON, then the number of
-topics, each as `name readQueues writeQueues perm filterType`, then the filter servers as JSON. `order` and the
-topic's flags get lost in that form.
+A registration body lists a broker's topics, as JSON or compressed. The compressed form is zlib over texts with 4-byte
+lengths: the data version as JSON; the number of topics, each as `name readQueues writeQueues perm filterType`; the
+filter servers as JSON. It loses `order` and the topic's flags.
 """
 
 from __future__ import annotations
@@ -18,11 +16,11 @@ import msgspec
 from penstock.errors import BadRequest
 from penstock.format.config_tables import DataVersion, TopicConfig, TopicConfigs
 from penstock.format.constants import Int32, Int64
-from penstock.protocol.bodies.base import NOT_THE_SHAPE, Body, read_document
+from penstock.protocol.bodies.base import SHAPE_ERRORS, Body, read_document
 from penstock.protocol.compression import inflate
 
 MASTER: Final = 0
-"""The broker id that a producer sends to."""
+"""The broker id of a master, which producers send to."""
 PERM_PRIORITY: Final = 8
 PERM_READ: Final = 4
 PERM_WRITE: Final = 2
@@ -65,7 +63,7 @@ class ClusterInfo(Body, kw_only=True):
 
 
 MAX_SIZE: Final = 64 * 1024 * 1024
-"""Of a body once it is inflated: about half a million topics."""
+"""Limit of an inflated registration: about half a million topics."""
 _LENGTH: Final = struct.Struct(">i")
 
 
@@ -93,8 +91,8 @@ class RegisterBrokerBody(msgspec.Struct, kw_only=True):
                 msgspec.convert(document.get("topicConfigSerializeWrapper", {}), dict[str, Any])
             )
             return cls(topics=topics, filter_servers=msgspec.convert(document.get("filterServerList", []), list[str]))
-        except (*NOT_THE_SHAPE, AttributeError, struct.error) as error:
-            raise BadRequest(f"a body is no RegisterBrokerBody: {error}") from None
+        except (*SHAPE_ERRORS, AttributeError, struct.error) as error:
+            raise BadRequest(f"the body is not a valid RegisterBrokerBody: {error}") from None
 
     def _compressed(self) -> bytes:
         topics = self.topics.topics.values()

@@ -1,7 +1,4 @@
-"""How topics and groups stand: 202, 208, 315, 317.
-
-Consumer progress as administrators see and move it: 220 to 223, 303, 308.
-"""
+"""Statistics of topics, groups and the broker (202, 208, 315, 317), and group offsets (220 to 223, 303, 308)."""
 
 from __future__ import annotations
 
@@ -13,7 +10,7 @@ from penstock.protocol.bodies.queues import BodyByQueue, MessageQueue
 
 
 class TopicOffset(Body, kw_only=True):
-    """What a queue holds."""
+    """The offsets of a queue."""
 
     last_update_timestamp: Int64 = 0
     max_offset: Int64 = 0
@@ -27,7 +24,7 @@ class TopicStatsTable(BodyByQueue, kw_only=True):
 
 
 class OffsetWrapper(Body, kw_only=True):
-    """How far a group has come in a queue. `last_timestamp` is the store time of the last message consumed."""
+    """A group's progress in a queue. `last_timestamp` is the store time of the last consumed message."""
 
     broker_offset: Int64 = 0
     consumer_offset: Int64 = 0
@@ -41,7 +38,7 @@ class ConsumeStats(BodyByQueue, kw_only=True):
     offset_table: dict[MessageQueue, OffsetWrapper] = {}
 
     def total_diff(self) -> int:
-        """How many messages the group has yet to consume."""
+        """The group's lag in messages."""
         return sum(at.broker_offset - at.consumer_offset for at in self.offset_table.values())
 
 
@@ -54,7 +51,7 @@ class ConsumeStatsList(BodyByQueue, kw_only=True):
 
 
 class BrokerStatsItem(Body, kw_only=True):
-    """A figure over a time: sum, per second, and average of a call."""
+    """A counter over a period: sum, rate per second, and average per call."""
 
     avgpt: float = 0.0
     sum: Int64 = 0
@@ -70,12 +67,12 @@ class BrokerStatsData(Body, kw_only=True):
 
 
 class ResetOffsetBody(BodyByQueue, kw_only=True):
-    """220, 222: where each queue goes on."""
+    """220, 222: the new offset of each queue."""
 
     offset_table: dict[MessageQueue, Int64] = {}
 
     def for_cpp(self) -> ResetOffsetBodyForC:
-        """The same as a C++ client reads it."""
+        """The form that C++ clients read."""
         return ResetOffsetBodyForC(
             offset_table=[
                 QueueOffset(broker_name=queue.broker_name, queue_id=queue.queue_id, topic=queue.topic, offset=offset)
@@ -85,7 +82,7 @@ class ResetOffsetBody(BodyByQueue, kw_only=True):
 
 
 class QueueOffset(Body, kw_only=True):
-    """A queue and where it goes on."""
+    """A queue and its new offset."""
 
     broker_name: str
     offset: Int64
@@ -94,20 +91,20 @@ class QueueOffset(Body, kw_only=True):
 
 
 class ResetOffsetBodyForC(Body, kw_only=True):
-    """220 to a C++ client: a list, since it cannot read objects as keys."""
+    """220 to a C++ client: a list, because it cannot read objects as keys."""
 
     offset_table: list[QueueOffset] = []
 
 
 class GetConsumerStatusBody(BodyByQueue, kw_only=True):
-    """221: a client's own offsets; 223: those of each client by its id."""
+    """221: a client's offsets; 223: every client's offsets by client id."""
 
     consumer_table: dict[str, dict[MessageQueue, Int64]] = {}
     message_queue_table: dict[MessageQueue, Int64] = {}
 
 
 class QueueTimeSpan(Body, kw_only=True):
-    """The times of a queue's oldest, newest and last consumed message, and how late the consumer is."""
+    """The store times of a queue's oldest, newest and last consumed message, and the consumer's delay."""
 
     message_queue: MessageQueue
     min_time_stamp: Int64 = 0

@@ -1,6 +1,6 @@
-"""What concerns a broker as a whole: statistics, configuration, accounts.
+"""Administration of a broker: statistics, settings, accounts; and of its topics.
 
-Topics of a broker: create, change, delete, ask.
+The number in a docstring is the request code.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class GetBrokerConsumeStats(Request, kw_only=True):
 
 
 class BrokerConfigReply(Reply, kw_only=True):
-    """To 26: the data version as JSON text; the settings are the body."""
+    """Reply to 26: the data version as JSON text; the settings are the body."""
 
     codes: ClassVar[Codes] = (RequestCode.GET_BROKER_CONFIG,)
 
@@ -38,7 +38,7 @@ class BrokerConfigReply(Reply, kw_only=True):
 
 
 class UpdateAccount(Request, kw_only=True):
-    """50. The permissions are lists with commas, such as `topicA=DENY,topicB=PUB|SUB`."""
+    """50. The permissions are comma-separated, such as `topicA=DENY,topicB=PUB|SUB`."""
 
     codes: ClassVar[Codes] = (RequestCode.UPDATE_AND_CREATE_ACL_CONFIG,)
 
@@ -61,7 +61,7 @@ class AccessKey(Request, kw_only=True):
 
 
 class AclVersionReply(Reply, kw_only=True):
-    """To 52."""
+    """Reply to 52."""
 
     codes: ClassVar[Codes] = (RequestCode.GET_BROKER_CLUSTER_ACL_INFO,)
 
@@ -73,7 +73,7 @@ class AclVersionReply(Reply, kw_only=True):
 
 
 class UpdateGlobalAddresses(Request, kw_only=True):
-    """53. The path that 4.9 sends along is not read: no path is taken from the network."""
+    """53. The path that 4.9 sends is ignored: Penstock accepts no paths from the network."""
 
     codes: ClassVar[Codes] = (RequestCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG,)
 

@@ -1,4 +1,4 @@
-"""Clients and consumer groups: membership, send-back, connections, and what concerns one client."""
+"""Clients and consumer groups: membership, send-back, connections, and requests to one client."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class UnregisterClient(Request, kw_only=True):
 
 
 class ConsumerGroupRequest(Request, kw_only=True):
-    """38 and 203, and 40 on its way to a client."""
+    """38 and 203; also 40, which the broker sends to a client."""
 
     codes: ClassVar[Codes] = (
         RequestCode.GET_CONSUMER_LIST_BY_GROUP,
@@ -42,7 +42,7 @@ class ProducerGroup(Request, kw_only=True):
 
 
 class SendBack(Request, kw_only=True):
-    """36. `offset` is the physical offset of the message that was not consumed."""
+    """36. `offset` is the physical offset of the message to retry."""
 
     codes: ClassVar[Codes] = (RequestCode.CONSUMER_SEND_MSG_BACK,)
 
@@ -56,7 +56,7 @@ class SendBack(Request, kw_only=True):
 
 
 class GetConsumeStats(Request, kw_only=True):
-    """208. No topic, or a blank one, means all."""
+    """208. A missing or blank topic means all."""
 
     codes: ClassVar[Codes] = (RequestCode.GET_CONSUME_STATS,)
 
@@ -66,7 +66,7 @@ class GetConsumeStats(Request, kw_only=True):
 
 
 class DeleteGroup(Request, kw_only=True):
-    """207. `clean_offset` is 5.x's name for what 4.9 calls `removeOffset`."""
+    """207. `clean_offset` is 5.x's name of 4.9's `removeOffset`."""
 
     codes: ClassVar[Codes] = (RequestCode.DELETE_SUBSCRIPTIONGROUP,)
 
@@ -93,7 +93,7 @@ class QuerySubscription(Request, kw_only=True):
 
 
 class GetConsumerRunningInfo(Request, kw_only=True):
-    """307, relayed to the client it names."""
+    """307, relayed to the named client."""
 
     codes: ClassVar[Codes] = (RequestCode.GET_CONSUMER_RUNNING_INFO,)
 
@@ -103,7 +103,7 @@ class GetConsumerRunningInfo(Request, kw_only=True):
 
 
 class ConsumeDirectly(Request, kw_only=True):
-    """309, relayed to a client with the record as body."""
+    """309, relayed to a client; the record is the body."""
 
     codes: ClassVar[Codes] = (RequestCode.CONSUME_MESSAGE_DIRECTLY,)
 

@@ -1,4 +1,4 @@
-"""The name server: routes, KV configuration, and brokers that register."""
+"""Name server requests: routes, KV configuration, broker registration."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class KvKey(Request, kw_only=True):
 
 
 class KvReply(Reply, kw_only=True):
-    """To 101."""
+    """Reply to 101."""
 
     codes: ClassVar[Codes] = (RequestCode.GET_KV_CONFIG,)
 
@@ -79,7 +79,7 @@ class BrokerName(Request, kw_only=True):
 
 
 class WipeReply(Reply, kw_only=True):
-    """How many topics lost their write permission."""
+    """Reply to 205: the number of topics that lost write permission."""
 
     codes: ClassVar[Codes] = (RequestCode.WIPE_WRITE_PERM_OF_BROKER,)
 
@@ -87,7 +87,7 @@ class WipeReply(Reply, kw_only=True):
 
 
 class AddReply(Reply, kw_only=True):
-    """How many topics got it back."""
+    """Reply to 327: the number of topics that got write permission."""
 
     codes: ClassVar[Codes] = (RequestCode.ADD_WRITE_PERM_OF_BROKER,)
 
@@ -95,7 +95,7 @@ class AddReply(Reply, kw_only=True):
 
 
 class BrokerIdentity(Request, kw_only=True):
-    """104, 322: which broker speaks."""
+    """104, 322: the broker that sends the request."""
 
     codes: ClassVar[Codes] = (RequestCode.UNREGISTER_BROKER, RequestCode.QUERY_DATA_VERSION)
 
@@ -106,7 +106,7 @@ class BrokerIdentity(Request, kw_only=True):
 
 
 class RegisterBroker(BrokerIdentity, kw_only=True):
-    """103. `compressed` says that the body went through zlib; `body_crc32` covers what is sent, 0 for unknown."""
+    """103. `compressed` means a zlib body; `body_crc32` covers the body as sent, 0 if not computed."""
 
     codes: ClassVar[Codes] = (RequestCode.REGISTER_BROKER,)
 
@@ -116,7 +116,7 @@ class RegisterBroker(BrokerIdentity, kw_only=True):
 
 
 class RegisterBrokerReply(Reply, kw_only=True):
-    """To 103: where a slave finds its master."""
+    """Reply to 103: the addresses of a slave's master."""
 
     codes: ClassVar[Codes] = (RequestCode.REGISTER_BROKER,)
 
@@ -125,7 +125,7 @@ class RegisterBrokerReply(Reply, kw_only=True):
 
 
 class DataVersionReply(Reply, kw_only=True):
-    """To 322."""
+    """Reply to 322."""
 
     codes: ClassVar[Codes] = (RequestCode.QUERY_DATA_VERSION,)
 

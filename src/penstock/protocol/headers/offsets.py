@@ -1,4 +1,4 @@
-"""Offsets: of queues (29 to 32), of groups (14, 15), and their reset and cloning by an administrator."""
+"""Offsets of queues (29 to 32) and of groups (14, 15), and administration of the latter: reset, clone."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class QueryConsumerOffset(_Queue, kw_only=True):
 
 
 class UpdateConsumerOffset(_Queue, kw_only=True):
-    """15. A negative `commit_offset` is not to be stored."""
+    """15. A negative `commit_offset` must not be stored."""
 
     codes: ClassVar[Codes] = (RequestCode.UPDATE_CONSUMER_OFFSET,)
 
@@ -75,7 +75,7 @@ class OffsetReply(Reply, kw_only=True):
 
 
 class EarliestTimeReply(Reply, kw_only=True):
-    """Of the oldest message of a queue."""
+    """Reply to 32: the store time of a queue's oldest message."""
 
     codes: ClassVar[Codes] = (RequestCode.GET_EARLIEST_MSG_STORETIME,)
 
@@ -83,7 +83,7 @@ class EarliestTimeReply(Reply, kw_only=True):
 
 
 class ResetOffset(Request, kw_only=True):
-    """222, and 220 on its way to a client. `timestamp` −1 is the end; without force an offset only moves backwards."""
+    """222; also 220, broker to client. `timestamp` −1 is the end; without force, offsets only decrease."""
 
     codes: ClassVar[Codes] = (RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, RequestCode.RESET_CONSUMER_CLIENT_OFFSET)
 
@@ -96,7 +96,7 @@ class ResetOffset(Request, kw_only=True):
 
 
 class GetConsumerStatus(Request, kw_only=True):
-    """223, and 221 on its way to a client."""
+    """223; also 221, which the broker sends to a client."""
 
     codes: ClassVar[Codes] = (
         RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS,
@@ -129,7 +129,7 @@ class CloneGroupOffset(Request, kw_only=True):
 
 
 class QueryCorrectionOffset(Request, kw_only=True):
-    """308. `filter_groups` is a list with commas."""
+    """308. `filter_groups` is comma-separated."""
 
     codes: ClassVar[Codes] = (RequestCode.QUERY_CORRECTION_OFFSET,)
 

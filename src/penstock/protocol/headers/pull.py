@@ -1,7 +1,4 @@
-"""Pulling: codes 11 and 361.
-
-Queries: by key (12), by id (33), and a look at a queue's units (321).
-"""
+"""Pulls (11, 361) and queries: by key (12), by id (33), and the units of a consume queue (321)."""
 
 from __future__ import annotations
 
@@ -21,7 +18,7 @@ LITE_PULL: Final = 16
 
 
 class PullMessage(Request, kw_only=True):
-    """The bits of `sys_flag` say which of the other fields count."""
+    """11, 361. The bits of `sys_flag`, defined above, select which other fields apply."""
 
     codes: ClassVar[Codes] = (RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE)
 
@@ -41,7 +38,7 @@ class PullMessage(Request, kw_only=True):
 
 
 class PullMessageReply(Reply, kw_only=True):
-    """All four are in every answer, found or not."""
+    """The first four are in every reply, with or without messages."""
 
     codes: ClassVar[Codes] = (RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE)
 
@@ -59,7 +56,7 @@ UNIQUE_KEY_QUERY: Final = "_UNIQUE_KEY_QUERY"
 
 
 class QueryMessage(Request, kw_only=True):
-    """12. `unique_key` says that `key` is a client's own id."""
+    """12. With `unique_key`, `key` is a message's unique id."""
 
     codes: ClassVar[Codes] = (RequestCode.QUERY_MESSAGE,)
 
@@ -72,7 +69,7 @@ class QueryMessage(Request, kw_only=True):
 
 
 class QueryMessageReply(Reply, kw_only=True):
-    """How far the index reaches."""
+    """Reply to 12: the end of the index."""
 
     codes: ClassVar[Codes] = (RequestCode.QUERY_MESSAGE,)
 
@@ -81,7 +78,7 @@ class QueryMessageReply(Reply, kw_only=True):
 
 
 class ViewMessage(Request, kw_only=True):
-    """33. `offset` is the physical offset that the client took from the id."""
+    """33. `offset` is the physical offset from the message id."""
 
     codes: ClassVar[Codes] = (RequestCode.VIEW_MESSAGE_BY_ID,)
 
@@ -90,7 +87,7 @@ class ViewMessage(Request, kw_only=True):
 
 
 class QueryConsumeQueue(Request, kw_only=True):
-    """321. `index` is the first queue offset wanted."""
+    """321. `index` is the first queue offset."""
 
     codes: ClassVar[Codes] = (RequestCode.QUERY_CONSUME_QUEUE,)
 

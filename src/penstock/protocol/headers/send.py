@@ -1,10 +1,7 @@
-"""Sending: codes 10, 310, 320 and the request-reply codes 324 to 326.
+"""Sends (10, 310, 320), request-reply (324 to 326) and transactions (37, 39, 323).
 
-The V2 codes say the same in names of one letter, so `SendMessageV2` has the attributes of `SendMessage`, and whoever
-stores a message need not know which of the two came.
-
-
-Transactions: 37 ends one, 39 asks the producer how it stands.
+The V2 codes carry the same fields under one-letter names. `SendMessageV2` therefore has the attributes of
+`SendMessage`, and the code that stores a message handles both alike.
 """
 
 from __future__ import annotations
@@ -19,7 +16,7 @@ from penstock.protocol.fields import Codes, Reply, Request
 
 
 class _Message(Request, kw_only=True):
-    """What every message on its way to the store has. A negative `queue_id` leaves the choice to the broker."""
+    """The fields of every sent message. A negative `queue_id` lets the broker choose."""
 
     producer_group: str
     topic: str
@@ -35,7 +32,7 @@ class _Message(Request, kw_only=True):
 
 
 class SendMessage(_Message, kw_only=True):
-    """10, 324. `batch`, not the code, says whether the body is a batch."""
+    """10, 324. `batch`, not the code, marks a batch body."""
 
     codes: ClassVar[Codes] = (RequestCode.SEND_MESSAGE, RequestCode.SEND_REPLY_MESSAGE)
 
@@ -70,7 +67,7 @@ class SendMessageV2(SendMessage, kw_only=True):
 
 
 class PushReply(_Message, kw_only=True):
-    """326, broker to client: a reply for the producer that asked. The hosts are text, `ip:port`."""
+    """326, broker to client: the reply for a waiting producer. The hosts are texts, `ip:port`."""
 
     codes: ClassVar[Codes] = (RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT,)
 
@@ -80,7 +77,7 @@ class PushReply(_Message, kw_only=True):
 
 
 class SendMessageReply(Reply, kw_only=True):
-    """`msg_id` is the offset id, comma-joined for a batch; `queue_offset` is that of the first message."""
+    """`msg_id` is the offset id, comma-joined for a batch; `queue_offset` is the first message's."""
 
     codes: ClassVar[Codes] = (
         RequestCode.SEND_MESSAGE,
@@ -101,7 +98,7 @@ class SendMessageReply(Reply, kw_only=True):
 
 
 class EndTransaction(Request, kw_only=True):
-    """37. `commit_or_rollback` holds a sysFlag's transaction bits: 8 commit, 12 rollback, 0 not known."""
+    """37. `commit_or_rollback` has sysFlag's transaction bits: 8 commit, 12 rollback, 0 unknown."""
 
     codes: ClassVar[Codes] = (RequestCode.END_TRANSACTION,)
 
@@ -116,7 +113,7 @@ class EndTransaction(Request, kw_only=True):
 
 
 class CheckTransaction(Request, kw_only=True):
-    """39, broker to client; the half message is the body."""
+    """39, broker to client: asks for a transaction's state; the half message is the body."""
 
     codes: ClassVar[Codes] = (RequestCode.CHECK_TRANSACTION_STATE,)
 
