@@ -182,8 +182,8 @@ class ExternalDispatch(Dispatcher):
                 self._wake.wait((_LOOK_SELDOM_S if seldom else _LOOK_EVERY_S) if waiting else None)
                 self._wake.clear()
             self._log.set_follower_asleep(False)
-            if self._gather_seconds:
-                self._ending.wait(self._gather_seconds)
+            if self._batch_delay:
+                self._ending.wait(self._batch_delay)
             before = self.position, self._published
             try:
                 self._publish()
