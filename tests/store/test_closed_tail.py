@@ -1,4 +1,4 @@
-"""A store that nobody has touched since it was closed is told from one that a start would have to look at."""
+"""A store unchanged since it was closed is distinguished from one that a start would have to scan."""
 
 from __future__ import annotations
 

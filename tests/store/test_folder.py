@@ -61,7 +61,7 @@ def test_the_log_may_lie_elsewhere(home: StoreHome, tmp_path: Path) -> None:
     view.close()
 
 
-def test_an_owner_is_seen_whoever_it_is(home: StoreHome, run_python: Callable[..., Popen[str]]) -> None:
+def test_any_owner_is_seen(home: StoreHome, run_python: Callable[..., Popen[str]]) -> None:
     with home.open():
         assert StoreFolder.find(home.path).owner == os.getpid()
     assert StoreFolder.find(home.path).owner == 0

@@ -186,7 +186,7 @@ def test_garbage_behind_the_log_is_kept_aside_and_zeroed(home: StoreHome) -> Non
 
 
 def test_stale_units_behind_a_cut_do_not_come_back(home: StoreHome) -> None:
-    """After RocketMQ cut a record, its unit was believed again once another topic's bytes lay there."""
+    """After RocketMQ cut a record, its unit seemed valid again once another topic's bytes lay there."""
     sizes = {"mapped_file_size_consume_queue": 10 * 20}
     with home.open(**sizes) as store:
         home.put_numbered(store, 25)

@@ -159,7 +159,7 @@ def test_the_files_before_the_bad_one_are_kept(filled: StoreHome) -> None:
 
 
 def test_an_index_ahead_of_the_log_does_not_stop_indexing(filled: StoreHome) -> None:
-    """rocketmq#8041: the log was reset, the index believed that it had all of it, and silently stopped."""
+    """rocketmq#8041: the log was reset, the index seemed complete, and silently stopped growing."""
     for path in filled.log_files()[2:]:
         path.unlink()
     for crashed in (False, True):

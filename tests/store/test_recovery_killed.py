@@ -193,11 +193,11 @@ def test_a_walk_goes_on_where_the_one_before_was_killed(
     with pytest.raises(Killed):
         home.open(files=KilledWhenItActs(), **SMALL)
     assert note.exists()
-    told: list[int] = []
+    reported: list[int] = []
     with MessageStore.open(
-        home.path, Settings.dev(**SMALL), clock=home.clock, progress=lambda told_now: told.append(told_now.done)
+        home.path, Settings.dev(**SMALL), clock=home.clock, progress=lambda progress: reported.append(progress.done)
     ) as store:
-        assert told[0] > 2048, "it does not begin again"
+        assert reported[0] > 2048, "it does not begin again"
         assert store.report.walked_from == 0
     assert not note.exists()
     assert seen(home) == seen(undisturbed)

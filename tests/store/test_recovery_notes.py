@@ -233,10 +233,10 @@ def test_a_start_tells_how_far_it_is(home: StoreHome, before: dict[str, object])
     note_path(home).unlink()
     shutil.rmtree(home.path / "consumequeue")
     home.mark_crashed()
-    told: list[Progress] = []
-    MessageStore.open(home.path, Settings.dev(**SMALL), clock=home.clock, progress=told.append).close()
+    reported: list[Progress] = []
+    MessageStore.open(home.path, Settings.dev(**SMALL), clock=home.clock, progress=reported.append).close()
     for phase in ("walking the log", "completing queues and index"):
-        steps = [each for each in told if each.phase == phase]
+        steps = [each for each in reported if each.phase == phase]
         assert [each.done for each in steps] == sorted(each.done for each in steps)
         assert steps[-1].done == steps[-1].total > 0
         assert len({each.total for each in steps}) == 1
