@@ -1,4 +1,4 @@
-"""Following a store in its files: what comes, what goes, and what is not believed."""
+"""Following a store in its files: what comes, what goes, and what is rejected."""
 
 from __future__ import annotations
 
@@ -177,7 +177,7 @@ def test_a_queue_that_a_start_has_cut_is_read_anew(home: StoreHome, follow: Call
     assert units(seen) == units_of(store)
 
 
-# -- what is not believed ------------------------------------------------------------------------------------------
+# -- what is rejected ----------------------------------------------------------------------------------------------
 
 
 class Pen:

@@ -36,7 +36,7 @@ def test_batches_of_any_size_build_what_inline_dispatch_builds(home: StoreHome, 
 
 def test_what_workers_found_is_used(home: StoreHome, monkeypatch: pytest.MonkeyPatch) -> None:
     looked_itself = []
-    take = FromPieces.take
+    take = FromPieces.derive
 
     def counting(self: FromPieces, *place: object) -> object:
         before = self.used
@@ -44,7 +44,7 @@ def test_what_workers_found_is_used(home: StoreHome, monkeypatch: pytest.MonkeyP
         looked_itself.append(self.used == before)
         return found
 
-    monkeypatch.setattr(FromPieces, "take", counting)
+    monkeypatch.setattr(FromPieces, "derive", counting)
     with home.open(**EXTERNAL) as store:
         put_mixed(home, store, 600)
     with Builder.open(home.path) as builder:
