@@ -1,4 +1,4 @@
-"""A caller that must not wait for the disk: it appends, and is told when the log was synced."""
+"""A caller that must not wait for the disk: it appends, and gets a callback when the log is synced."""
 
 from __future__ import annotations
 
@@ -14,29 +14,29 @@ from penstock.store import GetStatus, Message, PutStatus, TagFilter
 
 
 def test_an_append_is_answered_while_the_disk_is_still_busy(home: StoreHome) -> None:
-    disk, may_sync, told = FaultyFiles(), threading.Event(), threading.Event()
+    disk, may_sync, called = FaultyFiles(), threading.Event(), threading.Event()
     store = home.open(files=disk, sync=True)
     disk.before_sync = lambda path: may_sync.wait(30) and None
-    store.on_flush(told.set)
+    store.on_flush(called.set)
     one, batch = store.append(Message("T", b"one")), store.append_many([Message("T", b"two"), Message("T", b"three")])
     assert one.ok
     assert batch.ok
     assert store.flushed_offset < one.end_offset
-    told.clear()
+    called.clear()
     may_sync.set()
-    assert told.wait(30)
+    assert called.wait(30)
     eventually(lambda: store.flushed_offset >= batch.results[-1].end_offset, "the batch never came to disk")
     assert home.bodies(store, "T") == [b"one", b"two", b"three"]
 
 
-def test_whoever_waits_for_a_sync_hears_that_it_failed(home: StoreHome) -> None:
-    disk, told = FaultyFiles(), threading.Event()
+def test_a_listener_learns_that_a_sync_failed(home: StoreHome) -> None:
+    disk, called = FaultyFiles(), threading.Event()
     store = home.open(files=disk, sync=True)
-    store.on_flush(lambda: told.set() if store.flush_failure else None)
+    store.on_flush(lambda: called.set() if store.flush_failure else None)
     disk.before_sync = lambda path: refuse(errno.EIO) if "commitlog" in str(path) else None
     assert store.flush_failure == ""
     assert store.append(Message("T", b"one")).ok
-    assert told.wait(30)
+    assert called.wait(30)
     assert "could not be synced" in store.flush_failure
     assert store.append(Message("T", b"two")).status is PutStatus.SERVICE_NOT_AVAILABLE
     with pytest.raises(StoreFailed, match="could not be synced"):

@@ -312,7 +312,7 @@ def test_puts_of_other_threads_and_batches_do_not_disturb_each_other(home: Store
 
 @pytest.fixture
 def sync_count(disk: FaultyFiles) -> Callable[[], int]:
-    """How often the log was synced since the last time somebody asked."""
+    """How often the log was synced since the last call."""
     syncs: list[Path] = []
     disk.before_sync = lambda path: syncs.append(path) if path.parent.name == "commitlog" else None
 

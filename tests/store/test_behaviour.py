@@ -131,7 +131,7 @@ def test_queues_rebuilt_from_a_log_without_its_first_file_keep_their_offsets(hom
     assert home.open(**SMALL_FILES).put(sized(100)).queue_offset == 25
 
 
-def test_without_the_log_everything_begins_anew_and_what_described_it_is_kept_aside(home: StoreHome) -> None:
+def test_without_the_log_the_store_starts_empty_and_what_described_it_is_kept_aside(home: StoreHome) -> None:
     """RocketMQ destroys the queues and keeps an index that describes nothing."""
     with home.open() as store:
         for number in range(3):
@@ -225,7 +225,7 @@ def test_a_record_half_indexed_on_a_full_disk_is_completed_when_space_returns(
     store.catch_up()
     disk.before_allocate = lambda path: refuse(errno.ENOSPC) if path.parent.name == "index" else None
     assert store.put(Message("T", b"b", keys=[f"k{number}" for number in range(2, 8)])).ok
-    eventually(lambda: not store.flags.writable, "nobody noticed that the index cannot grow")
+    eventually(lambda: not store.flags.writable, "puts are still accepted though the index cannot grow")
     assert [record.body for record in store.query("T", "k1")] == [b"a"]
     disk.before_allocate = lambda path: None
     if closed_meanwhile:

@@ -68,7 +68,7 @@ def test_a_folder_that_is_no_queue_id_is_left_alone(home: StoreHome) -> None:
     assert {path.name: path.read_bytes() for path in aside.iterdir()} == before
 
 
-def test_config_files_stay_as_they_are_also_those_that_nobody_knows(home: StoreHome) -> None:
+def test_config_files_stay_as_they_are_also_unknown_ones(home: StoreHome) -> None:
     config = home.path / "config"
     config.mkdir(parents=True)
     for name in (

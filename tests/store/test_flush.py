@@ -136,7 +136,7 @@ def test_a_put_that_waits_too_long_says_so_and_is_stored(open_store: Open, gate:
 def test_a_message_that_asks_not_to_wait_is_answered_while_the_disk_is_busy(store: MessageStore, gate: Gate) -> None:
     gate.shut()
     assert store.put(Message("orders", b"second", wait=False)).ok
-    gate.wait_until_reached()  # it is synced all the same, though nobody waits
+    gate.wait_until_reached()  # it is synced all the same, though no put waits
     assert store.max_offset("orders", 0) == 1
     gate.open()
     assert store.put(Message("orders", b"third")).ok
@@ -248,7 +248,7 @@ def test_a_failed_sync_stops_puts_under_asynchronous_flush_too(open_store: Open,
     store = open_store(flush_interval_commit_log=1, flush_commit_log_least_pages=0)
     disk.on_sync = refuse
     answer = store.put(Message("orders", b"x"))
-    assert answer.ok, "nobody knows yet"
+    assert answer.ok, "the failure is not known yet"
     deadline = time.monotonic() + WAIT_SECONDS
     while answer.ok and time.monotonic() < deadline:
         answer = store.put(Message("orders", b"x"))
@@ -310,7 +310,7 @@ def test_the_timed_flush_is_thorough_now_and_then(log: MappedFileQueue, seconds:
     append(log, 10)
     seconds.seconds += 9.9
     flush.work()
-    assert log.flushed_where == 10, "the interval begins anew"
+    assert log.flushed_where == 10, "the interval starts again"
 
 
 def test_the_last_round_of_the_timed_flush_is_thorough(log: MappedFileQueue) -> None:
@@ -346,7 +346,7 @@ def test_closing_brings_everything_to_disk(open_store: Open, disk: WatchedFiles)
 
 
 def test_a_flush_ends_although_messages_come_faster_than_the_disk_syncs(tmp_path: Path) -> None:
-    """It is for what was put before; else one a millisecond would have it sync for ever, and nobody be answered."""
+    """It is for what was put before; else one a millisecond would have it sync for ever, and no put be answered."""
     disk, arrived = FaultyFiles(), 0
     with MessageStore.open(tmp_path, Settings.dev(flush_interval_commit_log=HOUR_MS), files=disk) as store:
 

@@ -31,7 +31,7 @@ def test_listeners_are_called_in_the_order_in_which_they_came_and_not_after_they
     assert len(heard) == 3
 
 
-def test_whoever_follows_dispatch_can_leave_and_the_others_still_hear(tmp_path: Path) -> None:
+def test_a_listener_of_dispatch_can_be_removed_and_the_others_are_still_called(tmp_path: Path) -> None:
     stays: list[int] = []
     leaves: list[int] = []
     with MessageStore.open(tmp_path / "store", Settings.dev()) as store:

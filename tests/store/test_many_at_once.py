@@ -1,4 +1,4 @@
-"""Many threads at once, the store's clock, and being told of arrivals."""
+"""Many threads at once, the store's clock, and callbacks for arrivals."""
 
 from __future__ import annotations
 
@@ -74,18 +74,18 @@ def test_the_store_time_is_the_systems_unless_told(home: StoreHome) -> None:
 # -- following -----------------------------------------------------------------------------------------------
 
 
-def test_whoever_asked_is_told_of_each_arrival(home: StoreHome) -> None:
+def test_listeners_are_called_for_each_arrival(home: StoreHome) -> None:
     store = home.open()
     arrivals: list[tuple[str, int, int, list[int]]] = []
-    told = threading.Event()
+    called = threading.Event()
 
     def arrived(topic: str, queue_id: int, max_offset: int, codes: object) -> None:
         arrivals.append((topic, queue_id, max_offset, list(codes)))  # type: ignore[call-overload]
-        told.set()
+        called.set()
 
     store.on_arrival(arrived)
     store.put(Message("T", b"", queue_id=2, tags="paid"))
-    assert told.wait(30), "dispatch is woken by the put"
+    assert called.wait(30), "dispatch is woken by the put"
     assert arrivals == [("T", 2, 1, [java_hash("paid")])]
 
 

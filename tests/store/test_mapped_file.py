@@ -73,7 +73,7 @@ def test_nothing_is_read_beyond_what_was_written(make: Make, position: int, size
 def test_a_flush_moves_the_flushed_position_to_what_was_written_when_it_began(make: Make, disk: WatchedFiles) -> None:
     file = make()
     write(file, RECORD)
-    disk.on_sync = lambda path: write(file, RECORD)  # somebody appends while the disk is busy
+    disk.on_sync = lambda path: write(file, RECORD)  # a thread appends while the disk is busy
     assert file.flush() == len(RECORD)
     disk.on_sync = lambda path: None
     assert file.flush() == 2 * len(RECORD)

@@ -194,7 +194,7 @@ def test_what_was_acknowledged_while_the_store_was_closing_is_there_afterwards(h
     with ThreadPoolExecutor(4) as threads:
         running = [threads.submit(put_until_refused, number) for number in range(4)]
         started.wait(30)
-        eventually(lambda: store.log.queue.wrote_offset > 20_000, "nobody puts")
+        eventually(lambda: store.log.queue.wrote_offset > 20_000, "no put is stored")
         store.close()
         answers = [each.result(60) for each in running]
     assert {last.status for _, last in answers} == {PutStatus.SERVICE_NOT_AVAILABLE}
@@ -254,7 +254,7 @@ def test_a_disk_without_room_for_a_queue_refuses_puts_until_there_is_room(home: 
     disk.before_allocate = refuse_queues
     assert store.put(Message("orders", b"first")).ok
     assert tried.wait(30)
-    eventually(lambda: not store.flags.writable, "nobody noticed that dispatch is stuck")
+    eventually(lambda: not store.flags.writable, "puts are still accepted though dispatch is stuck")
     result = store.put(Message("orders", b"refused"))
     assert result.status is PutStatus.SERVICE_NOT_AVAILABLE
     assert "no space left" in result.reason
@@ -277,7 +277,7 @@ def test_os_pagecache_busy_while_another_put_holds_the_log_for_too_long(home: St
     with ThreadPoolExecutor(1) as threads:
         slow = threads.submit(store.put, Message("orders", b"slow"))
         try:
-            eventually(lambda: store.log.locked_for() > 0.005, "nobody holds the put lock")
+            eventually(lambda: store.log.locked_for() > 0.005, "the put lock is free")
             busy = store.put(Message("orders", b"impatient"))
             assert busy.status is PutStatus.OS_PAGECACHE_BUSY
             assert_nothing_stored(store, busy, 0)
@@ -294,7 +294,7 @@ def test_a_put_that_finds_the_log_held_for_a_moment_waits_its_turn(home: StoreHo
     disk.before_allocate = lambda path: go_on.wait(60) and None
     with ThreadPoolExecutor(2) as threads:
         first = threads.submit(store.put, Message("orders", b"first"))
-        eventually(lambda: store.log.locked_for() > 0, "nobody holds the put lock")
+        eventually(lambda: store.log.locked_for() > 0, "the put lock is free")
         second = threads.submit(store.put, Message("orders", b"second"))
         go_on.set()
         assert (first.result(30).status, second.result(30).status) == (PutStatus.PUT_OK, PutStatus.PUT_OK)

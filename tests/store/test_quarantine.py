@@ -156,7 +156,7 @@ def test_the_limit_counts_what_is_held_and_what_would_be_added(root: Path) -> No
         here.keep("b", b"x" * 5000)
     assert asked == [(5000, Files().allocated(root), held + 5000)]
     sentence = str(refused.value)
-    for words in ("5000 bytes", f"{asked[0][1]} are held", "quarantineMaxBytes", "remove old folders", str(root)):
+    for words in ("5000 bytes", f"holds {asked[0][1]} bytes", "quarantineMaxBytes", "remove old folders", str(root)):
         assert words in sentence
     assert is_one_sentence(sentence)
 

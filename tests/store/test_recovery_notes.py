@@ -252,7 +252,7 @@ def test_several_threads_find_what_one_finds(
     home.mark_crashed()
     with home.open(read_only=True, **SMALL) as view:
         alone = view.report
-    monkeypatch.setattr(log_walk, "_WORTH_THREADS", 0)
+    monkeypatch.setattr(log_walk, "_MIN_FOR_THREADS", 0)
     with home.open(read_only=True, **SMALL) as view:
         assert view.report == alone
         assert [found.physical_offset for found in alone.damage] == [4096, 8192]

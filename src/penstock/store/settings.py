@@ -7,10 +7,10 @@
 
 Attributes spell RocketMQ's names in snake_case, with its typing errors corrected (`warmMapedFileEnable` is
 `warm_mapped_file_enable`). An object that exists is valid: values are checked when it is created, and every refusal is
-a `BadSettings` of one sentence; `notes()` says which settings were given and do not do what they say. Immutable, so
-safe to share between threads; it may be pickled.
+a `BadSettings` of one sentence; `notes()` lists given settings that have no or another effect. Immutable and picklable,
+so safe to share between threads.
 
-To add a setting, add its attribute here, make the store act on it, and update the reference page:
+To add a setting, add its attribute here, use it in the store, and update the reference page:
 `python -m penstock.config.reference_page docs/reference/settings.md`.
 """
 
@@ -49,7 +49,7 @@ class Dispatch(StrEnum):
 
 
 class BrokerRole(StrEnum):
-    """What a broker is to its replicas."""
+    """The role of a broker in replication."""
 
     ASYNC_MASTER = "ASYNC_MASTER"
     SYNC_MASTER = "SYNC_MASTER"
@@ -70,7 +70,7 @@ DLEDGER = Section("DLedger and light queues")
 OURS = Section("Penstock's own", Origin.PENSTOCK)
 
 RECORD_SLACK: Final = 64 << 10
-"""What a whole record may have beyond `max_message_size`, the limit of its body."""
+"""Bytes that a whole record may have beyond `max_message_size`, the limit of its body."""
 
 _ALWAYS_WRITTEN: Final = (
     "store_path_root_dir",
@@ -80,7 +80,7 @@ _ALWAYS_WRITTEN: Final = (
     "max_hash_slot_num",
     "max_index_num",
 )
-"""The geometry cannot be read from the files, and 4.9.2 looks for the commitlog in the user's home by default."""
+"""The files do not record their geometry, and 4.9.2 expects the commitlog in the user's home by default."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -122,7 +122,9 @@ class Settings:
     flush_disk_type: Annotated[FlushDiskType, FLUSH("whether a put waits for the disk")] = FlushDiskType.ASYNC_FLUSH
     sync_flush_timeout: Annotated[int, FLUSH("longest wait of a put for the disk, ms", low=1)] = 5000
     flush_interval_commit_log: Annotated[int, FLUSH("period of the asynchronous flush, ms", low=1)] = 500
-    flush_commit_log_timed: Annotated[bool, FLUSH("true: that period is kept; false: a put cuts it short")] = True
+    flush_commit_log_timed: Annotated[bool, FLUSH("true: flush only at that period; false: puts may flush earlier")] = (
+        True
+    )
     flush_commit_log_least_pages: Annotated[int, FLUSH("flush only with at least this many new pages")] = 4
     flush_commit_log_thorough_interval: Annotated[int, FLUSH("after this time flush any number of pages, ms")] = 10_000
     flush_interval_consume_queue: Annotated[int, FLUSH("period of the consume queues' flush, ms", low=1)] = 1000
@@ -168,8 +170,8 @@ class Settings:
         int, GET("share of the machine's memory that counts as recent, percent", high=100)
     ] = 40
     message_index_enable: Annotated[bool, GET("build the index for queries by key")] = True
-    max_msgs_num_batch: Annotated[int, GET("most messages a query by key answers", low=1)] = 64
-    default_query_max_num: Annotated[int, GET("messages a query by key answers by default", low=1)] = 32
+    max_msgs_num_batch: Annotated[int, GET("maximum messages of a query by key", low=1)] = 64
+    default_query_max_num: Annotated[int, GET("default messages of a query by key", low=1)] = 32
     check_crc_on_recover: Annotated[bool, GET("check bodies during recovery", name="checkCRCOnRecover")] = True
 
     message_delay_level: Annotated[str, DELAY("the delay of each level, in s, m, h or d")] = (
@@ -224,16 +226,14 @@ class Settings:
         ),
     ] = 10912
     ha_master_address: Annotated[
-        str | None, REPLICATE("where a slave finds its master's log, `host:port`; unset: asked from the name servers")
+        str | None, REPLICATE("where a slave finds its master's log, `host:port`; unset: ask the name servers")
     ] = None
     ha_send_heartbeat_interval: Annotated[int, REPLICATE("period of heartbeats, ms", low=1)] = 5000
     ha_housekeeping_interval: Annotated[int, REPLICATE("silence after which a connection ends, ms", low=1)] = 20_000
     ha_transfer_batch_size: Annotated[int, REPLICATE("bytes of one frame", low=1)] = 32 << 10
     ha_slave_fallbehind_max: Annotated[int, REPLICATE("bytes behind at which a slave is not available")] = 256 << 20
     slave_timeout: Annotated[int, REPLICATE("longest wait of a put for a slave, ms", low=1)] = 3000
-    offset_check_in_slave: Annotated[bool, REPLICATE("a slave, too, answers that an offset is outside the queue")] = (
-        False
-    )
+    offset_check_in_slave: Annotated[bool, REPLICATE("a slave also reports offsets outside the queue")] = False
 
     enable_dledger_commit_log: Annotated[
         bool,
@@ -257,8 +257,8 @@ class Settings:
     quarantine_max_bytes: Annotated[
         int,
         OURS(
-            "bytes that may be kept aside under `penstock/quarantine`; before it would be more, a start or a repair "
-            "asks, or refuses to continue",
+            "limit of the folder `penstock/quarantine`, bytes; before exceeding it, a start or a repair asks, or "
+            "refuses to continue",
             high=LONG_MAX,
             dev=256 << 20,
         ),
@@ -267,7 +267,7 @@ class Settings:
         int,
         OURS(
             "with this many bytes free no put is refused, and with twice as many only old files are deleted, "
-            "whatever the ratios say; 0: the ratios alone decide, as in RocketMQ",
+            "whatever the ratios say; 0: only the ratios decide, as in RocketMQ",
             high=LONG_MAX,
             dev=256 << 20,
         ),
@@ -289,10 +289,10 @@ class Settings:
     ] = Dispatch.INLINE
 
     broker: Mapping[str, str] = field(default_factory=dict, hash=False)
-    """Texts of other known names that were given, kept unused: the broker's settings, and names without effect."""
+    """Given settings that the store does not use, by name: the broker's, and names without effect."""
 
     given: frozenset[str] = field(default=frozenset(), compare=False)
-    """The attributes that a file, a `name=value` or `with_changes` named, whatever their value."""
+    """The attributes set by a file, a `name=value` or `with_changes`, even to their default."""
 
     def __post_init__(self) -> None:
         TABLE.check(self)
@@ -338,8 +338,7 @@ class Settings:
 
         A commitlog file has 1 MiB, a consume queue file 1,000 units (20,000 bytes), an index file 5,000 slots
         and 20,000 items (420,040 bytes); a body has at most 512 KiB; files are created when they are needed, not
-        ahead, and not warmed up; 256 MiB free are enough, however full the disk. All else is as in production, so
-        what works here works there.
+        ahead, and not warmed up; 256 MiB free are enough, however full the disk. Everything else is as in production.
         """
         small = {setting.attribute: setting.dev for setting in TABLE if setting.dev is not None}
         return cls(**{**small, **changes})
@@ -385,12 +384,12 @@ class Settings:
 
     @property
     def max_record_size(self) -> int:
-        """The largest record a put takes: by `max_message_size`, and so that it fits into one file."""
+        """The largest record that a put accepts: limited by `max_message_size` and the file size."""
         return min(self.max_message_size + RECORD_SLACK, self.mapped_file_size_commit_log - BLANK_HEADER_SIZE)
 
     @property
     def transient_pool_active(self) -> bool:
-        """RocketMQ's rule: the pool works with asynchronous flush on a master only."""
+        """Whether the pool is used; as in RocketMQ, only with asynchronous flush on a master."""
         asynchronous = self.flush_disk_type is FlushDiskType.ASYNC_FLUSH
         return self.transient_store_pool_enable and asynchronous and self.broker_role is not BrokerRole.SLAVE
 
@@ -404,7 +403,7 @@ class Settings:
         return [each for each in TABLE if getattr(self, each.attribute) != each.check(each.default)]
 
     def notes(self) -> list[str]:
-        """A sentence for each setting that was given and does not do what it says, and one for those without effect."""
+        """A sentence for each given setting that does not do what its name says, and one for those without effect."""
         notes = ignored_note(self.broker)
         if self.transient_store_pool_enable and not self.transient_pool_active:
             notes.append(

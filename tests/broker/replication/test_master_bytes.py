@@ -87,7 +87,7 @@ def test_a_connection_that_is_cut_in_a_record_goes_on_behind_the_last_whole_one(
     first = int.from_bytes(original[:4], "big")
     taken(store).append(0, original[: first + 50])
     assert taken(store).end == first
-    with pytest.raises(BytesRefused, match=f"goes on at {first + 50}"):
+    with pytest.raises(BytesRefused, match=f"continues at {first + 50}"):
         taken(store).append(first, original[first : first + 10])
     taken(store).drop_partial()
     give(store, original, first, iter(lambda: 777, None))

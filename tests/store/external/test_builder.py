@@ -35,7 +35,7 @@ def test_batches_of_any_size_build_what_inline_dispatch_builds(home: StoreHome, 
 
 def test_what_workers_found_is_used(home: StoreHome, monkeypatch: pytest.MonkeyPatch) -> None:
     looked_itself = []
-    take = ScannedPieces.take
+    take = ScannedPieces.derive
 
     def counting(self: ScannedPieces, *place: object) -> object:
         before = self.used
@@ -43,7 +43,7 @@ def test_what_workers_found_is_used(home: StoreHome, monkeypatch: pytest.MonkeyP
         looked_itself.append(self.used == before)
         return derived
 
-    monkeypatch.setattr(ScannedPieces, "take", counting)
+    monkeypatch.setattr(ScannedPieces, "derive", counting)
     with home.open(**EXTERNAL) as store:
         put_mixed(home, store, 600)
     with Builder.open(home.path) as builder:

@@ -1,4 +1,4 @@
-"""A record's topic, queue id and queue offset have no checksum; its unit bears witness."""
+"""A record's topic, queue id and queue offset have no checksum; its unit is the cross-check."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_a_queue_offset_that_no_log_could_have_reached_makes_no_files(home: Stor
     assert store.put(Message("T", b"two")).queue_offset == 1
 
 
-def test_a_record_that_is_not_dispatched_yet_has_no_witness_and_is_found(home: StoreHome) -> None:
+def test_a_record_that_is_not_dispatched_yet_has_no_unit_and_is_found(home: StoreHome) -> None:
     store = home.open(sync=True)
     answer = store.put(Message("T", b"new", wait=False))
     record = store.look_up(answer.physical_offset)

@@ -224,7 +224,7 @@ def test_what_was_cut_does_not_come_back_when_the_queue_grows_again(queue: Mappe
 # -- deleting ------------------------------------------------------------------------------------------------
 
 
-def test_the_first_file_is_not_deleted_while_somebody_reads_it(queue: MappedFileQueue) -> None:
+def test_the_first_file_is_not_deleted_while_it_has_a_reader(queue: MappedFileQueue) -> None:
     fill(queue, 2 * SIZE)
     first = queue.files[0]
     assert first.acquire()
