@@ -236,7 +236,7 @@ def test_light_and_dark_stay_as_they_were_chosen(page: Browser) -> None:
     assert {each for each in chosen if each[0] != "auto"} == {("light", False), ("dark", True)}
 
 
-def test_somebody_without_the_token_is_asked_for_it(page: Browser) -> None:
+def test_a_visitor_without_the_token_is_asked_for_it(page: Browser) -> None:
     page.driver.delete_all_cookies()
     page.driver.refresh()
     page.until_text("Log in")

@@ -353,7 +353,7 @@ def test_brokers_and_name_servers_are_looked_at_and_set(penstock: Penstock, b: L
     ("call", "sentence"),
     [
         (("topic", "status", "-t", "%DLQ%nobody"), "no broker has topic '%DLQ%nobody'"),
-        (("topic", "create", "-t", "x", "-c", "nowhere"), "no broker is in cluster 'nowhere'"),
+        (("topic", "create", "-t", "x", "-c", "nowhere"), "no master broker in cluster 'nowhere'"),
         (("group", "connections", "-g", "nobody"), "CONSUMER_NOT_ONLINE"),
         (("cluster", "status", "-b", "127.0.0.1:1"), "cannot connect to 127.0.0.1:1"),
         (("topic", "status"), "--topic"),

@@ -252,6 +252,6 @@ def test_what_the_broker_refuses_carries_its_code(run: Run, b: LocalBroker) -> N
         lambda: Message("t", b"", tags="a\x02b"),
     ],
 )
-def test_a_message_that_nobody_could_store_cannot_be_made(make: object) -> None:
+def test_a_message_that_no_broker_could_store_cannot_be_created(make: object) -> None:
     with pytest.raises(BadMessage):
         make()  # type: ignore[operator]

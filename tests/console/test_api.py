@@ -72,7 +72,7 @@ def test_messages_are_found_by_key_id_time_and_offset(client: httpx.Client) -> N
     assert get(client, "messages/by-key", topic="orders", key="order_700") == []
 
 
-def test_an_id_that_names_a_foreign_address_asks_nobody(client: httpx.Client) -> None:
+def test_an_id_with_a_foreign_address_contacts_no_broker(client: httpx.Client) -> None:
     reply = get(client, "messages/by-id", 404, id="0A000001000000500000000000000000")
     assert "10.0.0.1:80" in reply["detail"]
     get(client, "messages/by-id", 400, id="no id at all")

@@ -45,7 +45,7 @@ def values(families: list[Metric]) -> dict[str, list[tuple[dict[str, str], float
     return {family.name: [(each.labels, each.value) for each in family.samples] for family in families}
 
 
-def test_a_broker_that_nobody_follows_says_so() -> None:
+def test_a_master_without_slaves_reports_none() -> None:
     with broker({"orders": 1}) as running:
         [alone] = ask(running.namesrv)
     assert (alone.broker, alone.is_alone, alone.slaves) == ("broker-a", True, [])
