@@ -34,7 +34,7 @@ from penstock.format.kernels import Rows
 from penstock.format.placeholder import find_placeholders
 from penstock.format.queue_unit import NO_RECORD_SIZE, UNIT_SIZE
 from penstock.format.rows import Reason
-from penstock.format.scan import Blank, Damage, ScanBatch, Take, Taken, scan
+from penstock.format.scan import Blank, Damage, FedRecords, RecordConsumer, ScanBatch, scan
 from penstock.format.sys_flag import enters_queue, host_sizes
 from penstock.format.topics import is_readable_topic
 from penstock.store.audit.cover import QueueCover, union, without
@@ -210,7 +210,7 @@ def survey_range(
     *,
     resync: bool,
     overrun: bool,
-    take: Take,
+    take: RecordConsumer,
 ) -> Survey:
     """What of a walk over all files falls into a range of one, which owns the records that begin in it.
 
@@ -233,7 +233,7 @@ class _Walk:
         is_served: IsServed,
         cuts: Sequence[int],
         latest: int,
-        take: Take | None = None,
+        take: RecordConsumer | None = None,
     ) -> None:
         self.result = result
         self._topics = topics
@@ -265,7 +265,7 @@ class _Walk:
             rows_per_batch=_ROWS,
         )
         is_empty = resync
-        for item in found if self._take_records is None else found.giving(self._take_records):
+        for item in found if self._take_records is None else found.feed(self._take_records):
             is_empty = False
             if self.result.started < 0:
                 at = int(item.rows["physical_offset"][0]) if isinstance(item, ScanBatch) else item.position
@@ -280,7 +280,7 @@ class _Walk:
                     end = begin + int(item.rows["size"][torn])
                     self._doubt(base, begin, end, Reason.UNWRITTEN)
                     return end - base
-            elif isinstance(item, Taken):
+            elif isinstance(item, FedRecords):
                 end = item.position + item.size
                 if item.size:
                     self._settle(0)
