@@ -1,11 +1,13 @@
-"""Bytes <-> values of RocketMQ's formats: pure functions, no files, no network.
+"""RocketMQ's formats, bytes <-> values. Pure functions, no I/O.
 
     record, properties, hosts, sys_flag, message_id, topics, delay, batch   one message
-    queue_unit, queue_ext, index_layout, checkpoint, loose_json             the other files
+    queue_unit, queue_ext, index_layout, checkpoint, loose_json             the other files of a store
     kernels, rows, scan                                                     many records at once
+    put_rows, arrow_puts, arrow_rows                                        columns and Arrow batches of messages
+    constants, config_tables, placeholder                                   shared values, config files, repairs
 
-The names here are what other layers use most; the modules hold the rest. `scan.scan` is not repeated here
-because the module has that name.
+This package exports the names that other layers use most; import the rest from the modules. `scan.scan` is not
+exported because it would hide the module of that name.
 """
 
 from penstock.format import kernels

@@ -1,7 +1,7 @@
-"""An Arrow record batch of messages as columns that the log can take. Needs pyarrow.
+"""Converts an Arrow record batch of messages to the columns that `plan_puts` takes. Needs pyarrow.
 
-Types are converted where nothing is lost: large, view and dictionary types, any integers, times of any unit. What is
-null in an optional column is absent.
+Types are converted if nothing is lost: large, view and dictionary types, any integers, timestamps of any unit. A null
+in an optional column means absent. Called by the store's Arrow put.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ _LISTS = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
 
 
 class PutBatch:
-    """A record batch whose columns have the types that are needed. Raises BadMessage if they cannot have them."""
+    """A record batch with its columns converted. Raises BadMessage if a column cannot be converted."""
 
     def __init__(self, batch: pa.RecordBatch) -> None:
         names = batch.schema.names
         for name in names:
             if name not in _CONVERSIONS:
-                raise BadMessage(f"the column '{name}' is not one that a put takes: {', '.join(_CONVERSIONS)}")
+                raise BadMessage(f"the column '{name}' is unknown; a put takes {', '.join(_CONVERSIONS)}")
             if names.count(name) > 1:
-                raise BadMessage(f"the column '{name}' is there twice")
+                raise BadMessage(f"the column '{name}' appears twice")
         for name in ("topic", "body"):
             if name not in names:
                 raise BadMessage(f"the batch has no column '{name}'")
@@ -40,12 +40,12 @@ class PutBatch:
     def columns(self) -> PutColumns:
         """The columns as buffers."""
         given = self._columns
-        topics, topic = _numbered(given["topic"])
+        topics, topic = _number_topics(given["topic"])
         others = {name: _BUFFERS[name](column) for name, column in given.items() if name != "topic"}
         return PutColumns(topics=topics, topic=topic, **others)
 
     def fields(self, number: int) -> dict[str, Any]:
-        """One row as Python values, without what is absent."""
+        """One row as Python values; absent values are omitted."""
         values = {name: column[number].as_py() for name, column in self._columns.items()}
         if values.get("properties") is not None:
             values["properties"] = {name or "": value for name, value in values["properties"] if value is not None}
@@ -60,7 +60,7 @@ class PutBatch:
 def _converted(name: str, column: pa.Array) -> pa.Array:
     target = _CONVERSIONS[name](column.type)
     if target is None:
-        raise BadMessage(f"the column '{name}' has a type that it cannot have: {column.type}")
+        raise BadMessage(f"the column '{name}' cannot have the type {column.type}")
     try:
         column.validate()
         if column.type == target and _is_plain(column):
@@ -72,11 +72,11 @@ def _converted(name: str, column: pa.Array) -> pa.Array:
         return column.cast(target)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         reason = str(error).splitlines()[0]
-        raise BadMessage(f"{_first_bad_row(column)}the column '{name}' is not sound: {reason}") from None
+        raise BadMessage(f"{_first_bad_row(column)}the column '{name}' is invalid: {reason}") from None
 
 
 def _is_plain(column: pa.Array) -> bool:
-    """Whether what is left to check is checked later: that is numbers, bytes, and text of ASCII only."""
+    """Whether no full validation is needed here: numbers, bytes, and ASCII text; the kernels check the rest."""
     if pa.types.is_string(column.type):
         texts = _texts(column)
         data: npt.NDArray[np.uint8] = np.frombuffer(texts.data, np.uint8)[texts.offsets[0] : texts.offsets[-1]]
@@ -89,7 +89,7 @@ def _is_plain(column: pa.Array) -> bool:
 
 
 def _first_bad_row(column: pa.Array) -> str:
-    """'row 3: ' for the first row that is not valid, nothing if each is."""
+    """'row 3: ' for the first invalid row; empty if all are valid."""
     for number in range(len(column)):
         try:
             column.slice(number, 1).validate(full=True)
@@ -137,7 +137,7 @@ def _as_number(kind: pa.DataType) -> pa.DataType | None:
     return pa.int64() if pa.types.is_integer(kind) or pa.types.is_null(kind) else None
 
 
-def _as_moment(kind: pa.DataType) -> pa.DataType | None:
+def _as_timestamp(kind: pa.DataType) -> pa.DataType | None:
     return pa.int64() if pa.types.is_timestamp(kind) else _as_number(kind)
 
 
@@ -150,33 +150,35 @@ _CONVERSIONS: Final[dict[str, Callable[[pa.DataType], pa.DataType | None]]] = {
     "queue_id": _as_number,
     "delay_level": _as_number,
     "flag": _as_number,
-    "born_timestamp": _as_moment,
+    "born_timestamp": _as_timestamp,
 }
 
 
 # -- buffers -------------------------------------------------------------------------------------------------
 
 
-def _numbered(topics: pa.Array) -> tuple[list[str], Ints]:
-    """The different topics, and for each row which it has; -1 for null."""
+def _number_topics(topics: pa.Array) -> tuple[list[str], Ints]:
+    """The distinct topics, and the index of each row's topic; -1 for null."""
     if not pa.types.is_dictionary(topics.type):
         numbers, firsts = kernels.number_texts(_texts(topics))
         return [topics[row].as_py() for row in firsts.tolist()], numbers
-    names, meaning = _numbered(topics.dictionary)
+    names, dictionary = _number_topics(topics.dictionary)
     indices = topics.indices
-    numbers = np.asarray(pc.fill_null(indices, len(meaning)) if indices.null_count else indices)
-    return names, np.append(meaning, np.int32(-1))[numbers]
+    numbers = np.asarray(pc.fill_null(indices, len(dictionary)) if indices.null_count else indices)
+    return names, np.append(dictionary, np.int32(-1))[numbers]
 
 
 def _texts(column: pa.Array) -> TextColumn:
     _, offsets, data = column.buffers()
-    return TextColumn(_some(offsets, column.offset, len(column) + 1), b"" if data is None else data, _valid(column))
+    return TextColumn(
+        _slice_offsets(offsets, column.offset, len(column) + 1), b"" if data is None else data, _valid(column)
+    )
 
 
 def _keys(column: pa.Array) -> ListColumn:
     if pa.types.is_list(column.type):
         return _lists(column)
-    texts = _texts(column)  # one text is a list of one, an empty one no list at all
+    texts = _texts(column)  # a text is a list of one key, an empty text means no keys
     given = texts.offsets[1:] > texts.offsets[:-1]
     valid = given if texts.valid is None else given & texts.valid
     return ListColumn(np.arange(len(column) + 1, dtype=np.int32), texts, valid)
@@ -193,8 +195,8 @@ def _maps(column: pa.Array) -> MapColumn:
 
 
 def _children(column: pa.Array) -> tuple[Any, ...]:
-    """Offsets of lists or maps, and only those items that they refer to: the column may be a part of a larger one."""
-    offsets = _some(column.buffers()[1], column.offset, len(column) + 1)
+    """Offsets of lists or maps, and the items they refer to; the column may be a slice of a larger one."""
+    offsets = _slice_offsets(column.buffers()[1], column.offset, len(column) + 1)
     first, count = int(offsets[0]), int(offsets[-1]) - int(offsets[0])
     parts = (column.keys, column.items) if pa.types.is_map(column.type) else (column.values,)
     return offsets - first if first else offsets, *(part.slice(first, count) for part in parts)
@@ -204,8 +206,8 @@ def _longs(column: pa.Array) -> Longs:
     return np.ascontiguousarray(pc.fill_null(column, 0) if column.null_count else column)
 
 
-def _some(offsets: pa.Buffer | None, start: int, count: int) -> Ints:
-    """Offsets of a part of an array; an empty array may come without any."""
+def _slice_offsets(offsets: pa.Buffer | None, start: int, count: int) -> Ints:
+    """The offsets of a slice of an array; an empty array may have no buffer."""
     if offsets is None or offsets.size == 0:
         return np.zeros(count, np.int32)
     return np.frombuffer(offsets, np.int32)[start : start + count]

@@ -1,9 +1,8 @@
-"""The columns of messages as Arrow record batches: what the store hands out, and what it takes. Needs pyarrow.
+"""Converts records of a log to Arrow record batches, column by column, without a Python object per row. Needs pyarrow.
 
-Records of a log as Arrow record batches, column by column, without a Python object per row. Needs pyarrow.
-
-The columns are copies: nothing of the log stays in use. Text that is not UTF-8 comes out with U+FFFD in its place, and
-a time that microseconds cannot express as null.
+`MESSAGE_SCHEMA` is the schema of a message as a row; `rows_to_batch` fills it, or some of its columns, from the ROWs
+of a walk. The columns are copies and keep nothing of the log alive. Bytes that are not UTF-8 become U+FFFD; a
+timestamp out of Arrow's range becomes null. Pure functions.
 """
 
 from __future__ import annotations
@@ -22,19 +21,19 @@ from penstock.format.constants import KEYS, TAGS
 from penstock.format.kernels import Bools, Buffer, Ints, Longs, Rows
 from penstock.format.sys_flag import BORN_HOST_V6, STORE_HOST_V6
 
-_MOMENT = pa.timestamp("us", tz="UTC")
+_TIMESTAMP = pa.timestamp("us", tz="UTC")
 MESSAGE_SCHEMA: Final = pa.schema(
     [
         ("topic", pa.string()),
         ("queue_id", pa.int32()),
         ("queue_offset", pa.int64()),
         ("body", pa.binary()),
-        ("tags", pa.string()),  # null where a message has none
+        ("tags", pa.string()),  # null if the message has none
         ("keys", pa.list_(pa.string())),
         ("properties", pa.map_(pa.string(), pa.string())),  # all of them, KEYS and TAGS included
         ("msg_id", pa.string()),
-        ("born_timestamp", _MOMENT),
-        ("store_timestamp", _MOMENT),
+        ("born_timestamp", _TIMESTAMP),
+        ("store_timestamp", _TIMESTAMP),
         ("born_host", pa.string()),
         ("store_host", pa.string()),
         ("flag", pa.int32()),
@@ -46,40 +45,41 @@ MESSAGE_SCHEMA: Final = pa.schema(
         ("body_crc", pa.int32()),
     ]
 )
-"""What a message is as a row, in this order."""
+"""The columns of a message, in this order."""
 
 
 def select_columns(columns: Sequence[str] | None) -> pa.Schema:
-    """The schema with these columns only, in the order in which they are asked for; all of them for None."""
+    """The schema of these columns, in this order; all columns for None. Raises ValueError."""
     if columns is None:
         return MESSAGE_SCHEMA
     if isinstance(columns, str):
-        raise ValueError("the columns must be a list of names, not one text")
+        raise ValueError("columns must be a list of names, not a single text")
     unknown = [name for name in columns if name not in MESSAGE_SCHEMA.names]
     if unknown:
         raise ValueError(f"there is no column '{unknown[0]}'; there are {', '.join(MESSAGE_SCHEMA.names)}")
     if not columns or len(set(columns)) != len(columns):
-        raise ValueError("the columns must be at least one, and each only once")
+        raise ValueError("columns must name at least one column, and each only once")
     return pa.schema([MESSAGE_SCHEMA.field(name) for name in columns])
 
 
 _BORN_HOST_AT = 48
 _MAX_MS = (2**63 - 1) // 1000
-_HOST_ROOM = (26, 58)  # what the text of an IPv4 and an IPv6 host takes at most
-Places = tuple[Longs, Ints]
+_HOST_ROOM = (26, 58)  # the longest text of an IPv4 and of an IPv6 host
+Spans = tuple[Longs, Ints]
+"""Positions in the data, and lengths."""
 
 
 def rows_to_batch(data: Buffer, starts: Longs, rows: Rows, schema: pa.Schema) -> pa.RecordBatch:
-    """The rows as a batch with these columns of MESSAGE_SCHEMA; `starts` says where their records lie in the data.
+    """The rows as a batch with the columns of `schema`, a part of MESSAGE_SCHEMA.
 
-    The records together take less than 2 GiB.
+    `starts` are the positions of their records in the data. The records must total less than 2 GiB.
     """
     source = _Source(data, starts, rows, schema.names)
     return pa.RecordBatch.from_arrays([_COLUMNS[name](source) for name in schema.names], schema=schema)
 
 
 class _Source:
-    """The rows' fields as far as the columns need them, and where the texts lie in the data."""
+    """The fields of the rows that the columns need, and the positions of their texts in the data."""
 
     def __init__(self, data: Buffer, starts: Longs, rows: Rows, columns: list[str]) -> None:
         self.data = data
@@ -91,16 +91,16 @@ class _Source:
     def field(self, name: str) -> npt.NDArray[Any]:
         return self._fields[name]
 
-    def part(self, name: str) -> Places:
-        """Places and lengths of body, topic or properties."""
+    def part(self, name: str) -> Spans:
+        """Positions and lengths of body, topic or properties."""
         return self._starts + self._fields[f"{name}_at"], self._fields[f"{name}_length"]
 
     @cached_property
-    def born_hosts(self) -> Places:
+    def born_hosts(self) -> Spans:
         return self._starts + _BORN_HOST_AT, self._host_lengths(BORN_HOST_V6)
 
     @cached_property
-    def store_hosts(self) -> Places:
+    def store_hosts(self) -> Spans:
         places, lengths = self.born_hosts
         return places + lengths + 8, self._host_lengths(STORE_HOST_V6)
 
@@ -108,11 +108,11 @@ class _Source:
         return np.where(self._fields["sys_flag"] & wide, np.int32(20), np.int32(8))
 
     @cached_property
-    def values(self) -> dict[str, Places]:
-        """Where the values of TAGS and KEYS lie, as far as they are columns: looked for in one go."""
+    def values(self) -> dict[str, Spans]:
+        """The positions of the values of TAGS and KEYS, if they are columns; found in one pass."""
         names = tuple(name.encode() for name in self._wanted)
-        found = kernels.find_values(self.data, *self.part("properties"), names)
-        return dict(zip(self._wanted, found, strict=True))
+        spans = kernels.find_values(self.data, *self.part("properties"), names)
+        return dict(zip(self._wanted, spans, strict=True))
 
 
 # -- columns -------------------------------------------------------------------------------------------------
@@ -122,7 +122,7 @@ def _numbers(field: str, source: _Source) -> pa.Array:
     return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(values)])
 
 
-def _moments(field: str, source: _Source) -> pa.Array:
+def _timestamps(field: str, source: _Source) -> pa.Array:
     milliseconds: Longs = source.field(field)
     valid = None
     if len(milliseconds) and not -_MAX_MS <= milliseconds.min() <= milliseconds.max() <= _MAX_MS:
@@ -132,20 +132,20 @@ def _moments(field: str, source: _Source) -> pa.Array:
 
 
 def _bodies(source: _Source) -> pa.Array:
-    return _gathered(pa.binary(), source.data, source.part("body"))
+    return _gather(pa.binary(), source.data, source.part("body"))
 
 
 def _topics(source: _Source) -> pa.Array:
-    return _sound(_gathered(pa.string(), source.data, source.part("topic")))
+    return _utf8(_gather(pa.string(), source.data, source.part("topic")))
 
 
 def _tags(source: _Source) -> pa.Array:
-    return _sound(_gathered(pa.string(), source.data, source.values[TAGS]))
+    return _utf8(_gather(pa.string(), source.data, source.values[TAGS]))
 
 
 def _keys(source: _Source) -> pa.Array:
     offsets, places, lengths = kernels.split_keys(source.data, *source.values[KEYS])
-    items = _sound(_gathered(pa.string(), source.data, (places, lengths)))
+    items = _utf8(_gather(pa.string(), source.data, (places, lengths)))
     kind = MESSAGE_SCHEMA.field("keys").type
     return pa.Array.from_buffers(kind, len(offsets) - 1, [None, pa.py_buffer(offsets)], children=[items])
 
@@ -154,19 +154,19 @@ def _properties(source: _Source) -> pa.Array:
     offsets, name_places, name_lengths, places, lengths = kernels.split_properties(
         source.data, *source.part("properties")
     )
-    names = _gathered(pa.string(), source.data, (name_places, name_lengths))
-    values = _gathered(pa.string(), source.data, (places, lengths))
+    names = _gather(pa.string(), source.data, (name_places, name_lengths))
+    values = _gather(pa.string(), source.data, (places, lengths))
     kind = MESSAGE_SCHEMA.field("properties").type
     if not _is_utf8(names):
-        return _sound_maps(kind, offsets, names, values)
-    pairs = pa.StructArray.from_arrays([names, _sound(values)], fields=[kind.key_field, kind.item_field])
+        return _utf8_maps(kind, offsets, names, values)
+    pairs = pa.StructArray.from_arrays([names, _utf8(values)], fields=[kind.key_field, kind.item_field])
     return pa.Array.from_buffers(kind, len(offsets) - 1, [None, pa.py_buffer(offsets)], children=[pairs])
 
 
 def _message_ids(source: _Source) -> pa.Array:
     places, lengths = source.store_hosts
     offsets = _offsets(2 * lengths + 16)
-    out = _room(offsets[-1])
+    out = _allocate(offsets[-1])
     kernels.message_ids(source.data, places, lengths, source.field("physical_offset"), out)
     return _texts(pa.string(), offsets, out)
 
@@ -179,8 +179,8 @@ def _store_hosts(source: _Source) -> pa.Array:
     return _hosts(source.data, source.store_hosts)
 
 
-def _hosts(data: Buffer, hosts: Places) -> pa.Array:
-    out = _room(np.where(hosts[1] == 20, _HOST_ROOM[1], _HOST_ROOM[0]).sum())
+def _hosts(data: Buffer, hosts: Spans) -> pa.Array:
+    out = _allocate(np.where(hosts[1] == 20, _HOST_ROOM[1], _HOST_ROOM[0]).sum())
     return _texts(pa.string(), kernels.host_texts(data, *hosts, out), out)
 
 
@@ -193,8 +193,8 @@ _COLUMNS: Final[dict[str, Callable[[_Source], pa.Array]]] = {
     "keys": _keys,
     "properties": _properties,
     "msg_id": _message_ids,
-    "born_timestamp": partial(_moments, "born_timestamp"),
-    "store_timestamp": partial(_moments, "store_timestamp"),
+    "born_timestamp": partial(_timestamps, "born_timestamp"),
+    "store_timestamp": partial(_timestamps, "store_timestamp"),
     "born_host": _born_hosts,
     "store_host": _store_hosts,
     "flag": partial(_numbers, "flag"),
@@ -217,15 +217,15 @@ _FIELDS: Final[dict[str, tuple[str, ...]]] = {name: (name,) for name in MESSAGE_
     "store_host": ("sys_flag",),
     "store_size": ("size",),
 }
-"""The fields of a row that a column is made of."""
+"""The fields of a row from which a column is computed."""
 
 
 # -- buffers -------------------------------------------------------------------------------------------------
-def _gathered(kind: pa.DataType, data: Buffer, places: Places) -> pa.Array:
-    """Texts from where they lie; null where the length is below zero."""
+def _gather(kind: pa.DataType, data: Buffer, places: Spans) -> pa.Array:
+    """Copies texts from the data; null if the length is negative."""
     lengths = places[1]
     offsets = _offsets(np.maximum(lengths, 0))
-    out = _room(offsets[-1])
+    out = _allocate(offsets[-1])
     kernels.gather(data, *places, out)
     return _texts(kind, offsets, out, _bitmap(lengths >= 0))
 
@@ -236,8 +236,8 @@ def _offsets(lengths: Ints) -> Ints:
     return offsets
 
 
-def _room(size: int) -> pa.Buffer:
-    """Memory of Arrow's pool, which is used again for the next batch."""
+def _allocate(size: int) -> pa.Buffer:
+    """Memory from Arrow's pool, which reuses it for the next batch."""
     return pa.allocate_buffer(int(size))
 
 
@@ -246,7 +246,7 @@ def _texts(kind: pa.DataType, offsets: Ints, data: pa.Buffer, valid: pa.Buffer |
 
 
 def _bitmap(valid: Bools) -> pa.Buffer | None:
-    """A bit per row, None if all are set."""
+    """A validity bitmap; None if all rows are valid."""
     return None if valid.all() else pa.py_buffer(np.packbits(valid, bitorder="little"))
 
 
@@ -262,8 +262,8 @@ def _is_utf8(texts: pa.Array) -> bool:
     return True
 
 
-def _sound(texts: pa.Array) -> pa.Array:
-    """The same texts, with U+FFFD for what is not UTF-8."""
+def _utf8(texts: pa.Array) -> pa.Array:
+    """The texts with U+FFFD for bytes that are not UTF-8."""
     return texts if _is_utf8(texts) else pa.array(_decoded(texts), texts.type)
 
 
@@ -272,8 +272,8 @@ def _decoded(texts: pa.Array) -> list[str | None]:
     return [None if text is None else text.decode("utf-8", "replace") for text in raw]
 
 
-def _sound_maps(kind: pa.MapType, offsets: Ints, names: pa.Array, values: pa.Array) -> pa.Array:
-    """Maps of names that are not UTF-8: each name once, also after names have become equal."""
+def _utf8_maps(kind: pa.MapType, offsets: Ints, names: pa.Array, values: pa.Array) -> pa.Array:
+    """Maps whose names are not UTF-8: each name once, even if replacement makes names equal."""
     pairs = list(zip(_decoded(names), _decoded(values), strict=True))
     ends = offsets.tolist()
     maps = [list(dict(pairs[start:end]).items()) for start, end in pairwise(ends)]

@@ -1,4 +1,4 @@
-"""The body of a client's batch: messages one after the other, which the store unpacks into ordinary records.
+"""The body of a client's batch: consecutive messages, which the store unpacks into ordinary records.
 
 OFFSET  SIZE   DESCRIPTION
 0       4      totalSize of this message
@@ -24,7 +24,7 @@ _FIXED_SIZE = _HEAD.size + _PROPERTIES_LENGTH.size
 
 
 class BatchItem(NamedTuple):
-    """One message of a batch; topic, queue and hosts are the batch's."""
+    """One message of a batch; the batch determines topic, queue and hosts."""
 
     flag: int
     body: bytes
@@ -32,7 +32,7 @@ class BatchItem(NamedTuple):
 
 
 def encode_batch_body(items: Iterable[BatchItem | tuple[int, bytes, bytes]]) -> bytes:
-    """The batch's body."""
+    """The body of a batch. Raises BadMessage if properties are too long."""
     pieces = []
     for flag, body, properties in items:
         if len(properties) > MAX_PROPERTIES_LENGTH:
@@ -48,7 +48,7 @@ def encode_batch_body(items: Iterable[BatchItem | tuple[int, bytes, bytes]]) -> 
 
 
 def decode_batch_body(data: bytes) -> list[BatchItem]:
-    """The messages of a batch's body. Raises BadMessage where the lengths do not fit."""
+    """The messages in a batch's body. Raises BadMessage if the lengths are inconsistent."""
     items, at = [], 0
     while at < len(data):
         if len(data) - at < _FIXED_SIZE:

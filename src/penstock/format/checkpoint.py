@@ -1,10 +1,10 @@
-"""The checkpoint page: up to which store timestamp the log, the queues and the index are on disk.
+"""The checkpoint page: the store timestamps up to which log, queues and index are flushed.
 
 OFFSET  SIZE  DESCRIPTION
 0       8     physicMsgTimestamp
 8       8     logicsMsgTimestamp
 16      8     indexMsgTimestamp
-24      4072  zero in 4.9; 5.x keeps two offsets here. Kept as found.
+24      4072  zero in 4.9; 5.x stores two offsets here. Preserved.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ class Checkpoint(msgspec.Struct, frozen=True):
 
     @property
     def min_timestamp(self) -> int:
-        """Records stored up to here are surely in the log and in the queues."""
+        """Records up to this store timestamp are in the log and in the queues."""
         return max(0, min(self.physic, self.logics) - _SAFETY_MARGIN)
 
     @property
     def min_timestamp_index(self) -> int:
-        """Records stored up to here are surely in the index too."""
+        """Records up to this store timestamp are in the index too."""
         return min(self.min_timestamp, self.index)
 
     def pack(self) -> bytes:
@@ -48,7 +48,7 @@ class Checkpoint(msgspec.Struct, frozen=True):
 
     @classmethod
     def unpack(cls, data: bytes) -> Checkpoint:
-        """Reads a page of 4096 bytes."""
+        """Reads a page of 4096 bytes. Raises CorruptData for another size."""
         if len(data) != CHECKPOINT_SIZE:
             raise CorruptData("the checkpoint has the wrong size", expected=CHECKPOINT_SIZE, found=len(data))
         physic, logics, index = _TIMESTAMPS.unpack_from(data)

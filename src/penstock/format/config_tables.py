@@ -1,10 +1,9 @@
-"""What the JSON files under `config/` hold, as typed values, and their JSON form.
+"""The JSON files under `config/` as typed values.
 
-Brokers and tools send each other the same tables: topics, groups and data versions look alike in a file and in a
-body. Each table has `from_json` and `to_json`. A field that is not known here (5.x adds some) is kept in `extra`
-and written back, so reading and writing a file of another version loses nothing. `from_json` raises
-ValueError or msgspec.ValidationError, with a phrase that says what is wrong, if the document does not have
-the right shape.
+Brokers and tools send each other the same tables: topics, groups and data versions have the same form in a file and in
+a body. Each table has `from_json` and `to_json`. Unknown fields (5.x adds some) are kept in `extra` and written back,
+so a round trip loses nothing. `from_json` raises ValueError or msgspec.ValidationError with a phrase that says what is
+wrong. Plain values.
 """
 
 from __future__ import annotations
@@ -17,27 +16,27 @@ import msgspec
 from penstock.format.constants import Int32, Int64
 
 Json = dict[str, Any]
-"""A JSON object. Maps by number (queues, delay levels) have int keys when written, int or text when read."""
+"""A JSON object. Maps keyed by number (queue, delay level) have int keys when written, int or text when read."""
 
 _NOT_JSON = "*"
-"""The name under which msgspec files `extra`; no JSON field has it."""
+"""The encoded name of `extra`, which no JSON field has."""
 
 
 @functools.cache
 def _names(kind: type[Bean]) -> tuple[tuple[str, str], ...]:
-    """The fields of a bean, as JSON and as Python name them; a table has thousands of beans, and asking is slow."""
+    """JSON and Python names of a bean's fields; cached, because a table has thousands of beans."""
     return tuple((field.encode_name, field.name) for field in msgspec.structs.fields(kind))
 
 
 class Bean(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """An object whose fields are all written, sorted by name, as RocketMQ does."""
+    """An object that writes all its fields, sorted by name, like RocketMQ."""
 
     extra: Json = msgspec.field(default_factory=dict, name=_NOT_JSON)
 
     @classmethod
     def from_json(cls, document: object) -> Self:
         bean = msgspec.convert(document, cls)
-        assert isinstance(document, dict)  # convert takes nothing else
+        assert isinstance(document, dict)  # convert accepts nothing else
         known = [encoded for encoded, _ in _names(cls)]
         return msgspec.structs.replace(bean, extra=_rest(document, *known))
 
@@ -47,7 +46,7 @@ class Bean(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class DataVersion(Bean, frozen=True, kw_only=True):
-    """Says to other brokers which of two tables is newer."""
+    """The version of a table; other brokers compare it."""
 
     counter: Int64 = 0
     timestamp: Int64 = 0
@@ -119,7 +118,7 @@ class SubscriptionGroups(msgspec.Struct, kw_only=True):
 
 
 class ConsumerOffsets(msgspec.Struct, kw_only=True):
-    """consumerOffset.json: for a (topic, group), by queue, the next queue offset to consume."""
+    """consumerOffset.json: by (topic, group) and queue, the next queue offset to consume."""
 
     offsets: dict[tuple[str, str], dict[int, int]] = {}
     extra: Json = {}
@@ -153,7 +152,7 @@ class DelayOffsets(msgspec.Struct, kw_only=True):
 
 
 class ConsumerFilters(msgspec.Struct, kw_only=True):
-    """consumerFilter.json: what consumers filter by, by topic; kept as it is."""
+    """consumerFilter.json: consumers' filters by topic; preserved, not interpreted."""
 
     topics: Json = {}
     extra: Json = {}

@@ -1,6 +1,6 @@
 """Numbers and names that readers and writers of RocketMQ's formats share. All integers are big-endian.
 
-Java's int and long, for structs that must not hold what Java could not read.
+`Int32` and `Int64` are Java's int and long, for struct fields that Java must be able to read.
 """
 
 from __future__ import annotations
@@ -9,24 +9,28 @@ from typing import Annotated, Final
 
 import msgspec
 
+Int32 = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
+Int64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
+
+
 # CommitLog record
 MESSAGE_MAGIC: Final = 0xDAA320A7
-MESSAGE_MAGIC_V2: Final = 0xDAA320AB  # 5.x: the topic's length takes two bytes; read, never written
+MESSAGE_MAGIC_V2: Final = 0xDAA320AB  # 5.x: the topic's length has two bytes; read, never written
 BLANK_MAGIC: Final = 0xCBD43194
-MIN_RECORD_SIZE: Final = 91  # every fixed field, both hosts IPv4, nothing else
+MIN_RECORD_SIZE: Final = 91  # the fixed fields with two IPv4 hosts
 MIN_RECORD_SIZE_V2: Final = 92
-BLANK_HEADER_SIZE: Final = 8  # size and magic; the rest of a filler is never interpreted
+BLANK_HEADER_SIZE: Final = 8  # size and magic; the rest of a filler is not interpreted
 MAX_TOPIC_LENGTH: Final = 127
-MAX_TOPIC_LENGTH_V2: Final = 255  # what 5.x lets through, and what the name of a queue's folder may have
+MAX_TOPIC_LENGTH_V2: Final = 255  # the limit of 5.x, and of the name of a queue's folder
 MAX_PROPERTIES_LENGTH: Final = 32_767
-SECTOR_SIZE: Final = 512  # what a disk writes whole or not at all
+SECTOR_SIZE: Final = 512  # a disk writes a sector atomically
 
 
 # System topics
 SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
 HALF_TOPIC: Final = "RMQ_SYS_TRANS_HALF_TOPIC"
 OP_HALF_TOPIC: Final = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
-DAMAGED_TOPIC: Final = "PENSTOCK_DAMAGED"  # of the records that a repair writes over damage
+DAMAGED_TOPIC: Final = "PENSTOCK_DAMAGED"  # topic of the records that a repair writes over damage
 RETRY_PREFIX: Final = "%RETRY%"
 DLQ_PREFIX: Final = "%DLQ%"
 
@@ -49,5 +53,3 @@ MAX_RECONSUME_TIMES: Final = "MAX_RECONSUME_TIMES"
 TRAN_MSG: Final = "TRAN_MSG"
 PGROUP: Final = "PGROUP"
 CLUSTER: Final = "CLUSTER"
-Int32 = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
-Int64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]

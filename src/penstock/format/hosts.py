@@ -1,6 +1,6 @@
-"""Hosts as records hold them: the IP (4 or 16 bytes), then the port as a 4-byte integer.
+"""Hosts in records: the IP (4 or 16 bytes), then the port as a 4-byte integer.
 
-As text a host is `ip:port`, an IPv6 address in brackets: `127.0.0.1:10911`, `[1050::5:600:300c:326b]:10911`.
+The text form is `ip:port`, with an IPv6 address in brackets: `127.0.0.1:10911`, `[1050::5:600:300c:326b]:10911`.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ IPV4_HOST_SIZE: Final = 8
 IPV6_HOST_SIZE: Final = 20
 MAX_PORT: Final = 0xFFFF
 MAX_STORED_PORT: Final = 0xFFFFFFFF
-"""What four bytes hold: a damaged record may say so, and must still be shown and named."""
+"""The limit of four bytes: a damaged record may contain such a port and must still be displayed."""
 
 
 @lru_cache(maxsize=4096)
 def encode_host(host: str, max_port: int = MAX_PORT) -> bytes:
-    """The 8 bytes of an IPv4 host, the 20 of an IPv6 one."""
+    """The 8 bytes of an IPv4 host or 20 bytes of an IPv6 host. Raises BadMessage."""
     address, colon, port_text = host.rpartition(":")
     if not (colon and port_text.isascii() and port_text.isdigit() and int(port_text) <= max_port):
         raise _bad_host(host)
@@ -35,7 +35,7 @@ def encode_host(host: str, max_port: int = MAX_PORT) -> bytes:
 
 @lru_cache(maxsize=4096)
 def decode_host(data: bytes) -> str:
-    """The text form of 8 or 20 bytes. A port no socket could have is shown as it is stored."""
+    """The text form of 8 or 20 bytes; an invalid port is shown as stored. Raises CorruptData for another length."""
     if len(data) == IPV4_HOST_SIZE:
         address = socket.inet_ntop(socket.AF_INET, data[:4])
     elif len(data) == IPV6_HOST_SIZE:
@@ -46,4 +46,4 @@ def decode_host(data: bytes) -> str:
 
 
 def _bad_host(host: str) -> BadMessage:
-    return BadMessage(f"'{host}' is not a host; write 'ip:port', an IPv6 address in brackets")
+    return BadMessage(f"'{host}' is not a host; write 'ip:port', with an IPv6 address in brackets")

@@ -1,4 +1,4 @@
-"""The index file: a header, hash slots, and items chained from the newest to the oldest of a slot.
+"""The index file: a header, hash slots, and the items of each slot, linked from newest to oldest.
 
     OFFSET              SIZE       DESCRIPTION
     0                   8          beginTimestamp: store timestamp of the first item
@@ -6,12 +6,12 @@
     16                  8          beginPhyOffset
     24                  8          endPhyOffset
     32                  4          hashSlotCount: slots in use
-    36                  4          indexCount: the number the next item gets; 0 or less reads as 1
-    40                  4 * slots  the number of the slot's newest item, 0 where there is none
+    36                  4          indexCount: the number of the next item; 0 or less reads as 1
+    40                  4 * slots  the number of the slot's newest item, 0 if empty
     40 + 4 * slots      20 * items keyHash 4, phyOffset 8, seconds since beginTimestamp 4, previous item 4
 
 Item 0 is never used. The geometry (slots, items) is not stored in the file. Nothing is checksummed; the file
-can be rebuilt from the log. Different keys may share a hash: whoever looks up must compare the key itself.
+can be rebuilt from the log. Different keys may share a hash: a lookup must compare the key itself.
 """
 
 from __future__ import annotations
@@ -78,12 +78,12 @@ def pack_item(key_hash: int, physical_offset: int, seconds: int, previous: int) 
 
 
 def unpack_item(data: kernels.Buffer, at: int = 0) -> IndexItem:
-    """The item at a byte position."""
+    """The item at data[at]."""
     return IndexItem(*_ITEM.unpack(kernels.view_of(data)[at : at + ITEM_SIZE]))
 
 
 class IndexGeometry(NamedTuple):
-    """How many slots and items a file has room for; the last item number is items - 1."""
+    """The capacity of a file in slots and items; the last item number is items - 1."""
 
     slots: int = DEFAULT_SLOTS
     items: int = DEFAULT_ITEMS
@@ -94,7 +94,6 @@ class IndexGeometry(NamedTuple):
         return HEADER_SIZE + SLOT_SIZE * self.slots + ITEM_SIZE * self.items
 
     def slot_of(self, key_hash: int) -> int:
-        """The slot of a hash."""
         return key_hash % self.slots
 
     def slot_position(self, slot: int) -> int:
@@ -107,11 +106,11 @@ class IndexGeometry(NamedTuple):
 
 
 def key_hash(topic: str, key: str) -> int:
-    """The hash under which a key is put: |hashCode of topic#key|, 0 for the one without absolute value."""
+    """The hash of a key in the index: |hashCode of topic#key|, or 0 for -2**31, which has no absolute value."""
     code = abs(kernels.java_hash(as_java_reads(f"{topic}#{key}")))
     return 0 if code == 2**31 else code
 
 
 def as_java_reads(text: str) -> str:
-    """Text decoded with surrogateescape, as Java decodes it: bytes that are not UTF-8 become U+FFFD."""
+    """Converts text decoded with surrogateescape to Java's decoding: invalid UTF-8 becomes U+FFFD."""
     return text if text.isascii() else text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")

@@ -1,11 +1,10 @@
 """JSON as fastjson writes it, for RocketMQ's config files and admin bodies.
 
-fastjson writes maps with integer keys unquoted, `{0:250,1:249}`, and maps with objects as keys bare,
-`{{"queueId":0,"topic":"T"}:5}`. `loads` takes strict JSON and both loose forms; `dumps` writes the pretty
-form of the config files: TABs, no space after a colon, integer keys unquoted and on the brace's line.
+fastjson writes maps with unquoted integer keys, `{0:250,1:249}`, and maps with objects as keys,
+`{{"queueId":0,"topic":"T"}:5}`. `loads` reads strict JSON and both loose forms; `dumps` writes the pretty form of the
+config files: TABs, no space after a colon, integer keys unquoted and on the brace's line.
 
-An unquoted integer key becomes an int, a quoted one stays a str. An object as key becomes a tuple of its
-(name, value) pairs.
+An unquoted integer key becomes an int, a quoted one a str, an object as key a tuple of its (name, value) pairs.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ _MAX_DEPTH = 64
 
 
 def loads(text: str) -> Any:
-    """The value of a text. Raises CorruptData with the position where it stops to make sense."""
+    """Parses a text. Raises CorruptData with the position of the first error."""
     try:
         return _STRICT.decode(text)
     except (ValueError, RecursionError):
@@ -34,7 +33,7 @@ def loads(text: str) -> Any:
 
 
 def dumps(value: Any, *, sort_keys: bool = False) -> str:
-    """The pretty form. A dict keeps its order; `sort_keys` sorts, as fastjson does with a bean's fields."""
+    """The pretty form. A dict keeps its order unless `sort_keys`; fastjson sorts a bean's fields."""
     return "".join(_pieces(value, "\n", sort_keys))
 
 
@@ -61,7 +60,7 @@ def _pieces(value: Any, newline: str, sort_keys: bool) -> list[str]:
 
 
 class _Reader:
-    """Reads the loose form. Each method takes a position and returns a value and the position after it."""
+    """Parses the loose form. Each method takes a position and returns a value and the position after it."""
 
     def __init__(self, text: str) -> None:
         self._text = text

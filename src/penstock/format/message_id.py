@@ -1,4 +1,4 @@
-"""Message ids: the broker's, which says where the record lies, and the client's, which is only unique.
+"""Message ids: the broker's offset id, which locates the record, and the client's unique id.
 
 The offset id is the store host (IP, then the port as 4 bytes) and the physical offset (8 bytes) in upper-case
 hex: 32 characters for IPv4, 56 for IPv6. The unique id is opaque to the store.
@@ -26,18 +26,18 @@ def encode_message_id(store_host: str, physical_offset: int) -> str:
 
 
 def decode_message_id(message_id: str) -> tuple[str, int]:
-    """(store host, physical offset)."""
+    """(store host, physical offset). Raises BadMessage."""
     try:
         data = bytes.fromhex(message_id)
     except ValueError:
         data = b""
     if len(data) not in (16, 28) or len(message_id) != 2 * len(data):
-        raise BadMessage(f"'{message_id}' is not a message id: 32 hex digits, or 56 where the host is IPv6")
+        raise BadMessage(f"'{message_id}' is not a message id: write 32 hex digits, or 56 for an IPv6 host")
     return decode_host(data[:-8]), int.from_bytes(data[-8:], "big", signed=True)
 
 
 class UniqueIds:
-    """Makes unique ids of RocketMQ's shape. Safe from several threads; a forked child goes on with its own.
+    """Generates unique ids in RocketMQ's format. Thread-safe; a forked child reseeds itself.
 
     IP 4 bytes, process id 2, random 4 (in Java a hash), milliseconds since the month began 4, counter 2.
     """
@@ -69,7 +69,7 @@ class UniqueIds:
 
 
 def _first_instant(year: int, month: int) -> int:
-    """Epoch milliseconds at which a month begins in the local zone; month 13 is the next January."""
+    """Epoch milliseconds of the start of a month in local time; month 13 is the next January."""
     return int(time.mktime((year, month, 1, 0, 0, 0, 0, 0, -1))) * 1000
 
 

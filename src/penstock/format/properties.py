@@ -1,8 +1,8 @@
 """A message's properties as bytes: `name 0x01 value`, joined with 0x02.
 
-Some versions end the string with 0x02 and some do not; both are read, and the form without is written. Empty
-names and empty values cannot be told from absent ones on disk, so they are never written. Bytes that are not
-UTF-8 survive a round trip (surrogateescape).
+Some versions end the string with 0x02, some do not; both are read, and the form without it is written. Empty names and
+values cannot be distinguished from absent ones on disk, so they are never written. Bytes that are not UTF-8 survive a
+round trip (surrogateescape).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _SEPARATOR = PROPERTY_SEPARATOR.encode()
 
 
 def encode_properties(properties: Mapping[str, str]) -> bytes:
-    """The property string, in the mapping's order, without a trailing separator."""
+    """The property string, in the mapping's order, without a trailing separator. Raises BadMessage."""
     text = PROPERTY_SEPARATOR.join(
         f"{name}{NAME_VALUE_SEPARATOR}{value}" for name, value in properties.items() if name and value
     )
@@ -27,12 +27,12 @@ def encode_properties(properties: Mapping[str, str]) -> bytes:
 
 
 def decode_properties(data: bytes) -> dict[str, str]:
-    """The properties of a property string. Later duplicates win; a value may itself hold 0x01."""
+    """The properties in a property string. The last duplicate wins; a value may contain 0x01."""
     return split_properties(data.decode("utf-8", "surrogateescape"))
 
 
 def split_properties(text: str) -> dict[str, str]:
-    """The same of a property string that is text already."""
+    """Like `decode_properties`, for a property string that is already text."""
     properties = {}
     for piece in text.split(PROPERTY_SEPARATOR):
         name, _, value = piece.partition(NAME_VALUE_SEPARATOR)
@@ -42,7 +42,7 @@ def split_properties(text: str) -> dict[str, str]:
 
 
 def join_properties(first: bytes, second: bytes) -> bytes:
-    """Two property strings as one, with exactly one separator between them (the form 4.9.3 fixed)."""
+    """Joins two property strings with exactly one separator, as 4.9.3 and later do."""
     if first and second and not first.endswith(_SEPARATOR):
         return first + _SEPARATOR + second
     return first + second

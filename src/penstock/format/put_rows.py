@@ -1,7 +1,7 @@
-"""Messages on their way into the log as one table: a PUT_ROW per message, and the bytes that the rows point into.
+"""Messages to be put, as one table: a PUT_ROW per message, and the bytes that the rows point into.
 
-`plan_puts` makes a table of columns of messages; the log writes it in one pass. All that can be wrong with a message is
-found while planning, so a table that was made can be written.
+`plan_puts` builds the table from columns of messages; the log writes it in one pass. Planning checks every message, so
+a planned table can always be written. Pure, except that `encode` writes into the buffer it is given.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _RANGES: Final = {
 
 
 class RowRefused(Exception):
-    """A row that may not be stored: its number, and why if the row itself cannot tell."""
+    """A row cannot be stored. `reason` is empty if checking the row's message alone gives the reason."""
 
     def __init__(self, number: int, reason: str = "") -> None:
         super().__init__(f"row {number}: {reason}")
@@ -39,7 +39,7 @@ class RowRefused(Exception):
 
 
 class PutLimits(msgspec.Struct, frozen=True):
-    """What the store allows, and the hosts that it writes into every record."""
+    """The store's limits, and the hosts that it writes into every record."""
 
     max_message_size: int
     max_record_size: int
@@ -53,7 +53,7 @@ class PutLimits(msgspec.Struct, frozen=True):
 
 
 class PutColumns(msgspec.Struct, frozen=True, kw_only=True):
-    """Columns of messages. `topic` counts into `topics`, -1 where it is null; numbers are 0 where they are absent."""
+    """Columns of messages. `topic` is an index into `topics`, -1 for null; absent numbers are 0."""
 
     topics: list[str]
     topic: Ints
@@ -68,15 +68,15 @@ class PutColumns(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PutRows(msgspec.Struct, frozen=True):
-    """A planned batch. The log fills in queue_offset and physical_offset of each row as it writes it."""
+    """A planned batch. Writing sets queue_offset and physical_offset of each row."""
 
     rows: PutTable
     ends: Longs
-    """Where each record ends, counted from the start of the first."""
+    """The end of each record, relative to the start of the first."""
     queues: list[tuple[str, int]]
-    """Topic and id of each queue that gets messages; rows["queue"] counts into it."""
+    """Topic and id of each queue that gets messages; rows["queue"] is an index into it."""
     waits: bool
-    """Whether some message wants to wait for the disk."""
+    """Whether any message waits for the flush."""
     topics: TextColumn
     bodies: Buffer
     properties: Buffer
@@ -86,20 +86,20 @@ class PutRows(msgspec.Struct, frozen=True):
         return len(self.rows)
 
     def size(self, start: int, stop: int) -> int:
-        """What the records of rows[start:stop] take."""
+        """The size of the records of rows[start:stop]."""
         return int(self.ends[stop - 1]) - (int(self.ends[start - 1]) if start else 0)
 
     def fitting(self, start: int, room: int) -> int:
-        """The row before which the records from `start` on fill `room` bytes."""
+        """The first row, from `start` on, whose record does not fit into `room` bytes."""
         before = int(self.ends[start - 1]) if start else 0
         return int(np.searchsorted(self.ends, before + room, "right"))
 
     def encode(
         self, out: WritableBuffer, at: int, physical_offset: int, start: int, stop: int, next_offsets: Longs, now: int
     ) -> None:
-        """Writes rows[start:stop] at out[at:]; the first record is left unpublished, which hides them all.
+        """Writes rows[start:stop] at out[at:]; the first record stays unpublished, which hides them all.
 
-        `next_offsets` holds the next queue offset of each of `queues`, and is moved on.
+        `next_offsets` has the next queue offset of each of `queues`, and is advanced.
         """
         kernels.encode_puts(
             out,
@@ -118,16 +118,16 @@ class PutRows(msgspec.Struct, frozen=True):
 
 
 def plan_puts(columns: PutColumns, limits: PutLimits) -> PutRows:
-    """Checks every message and says what goes where. Raises RowRefused for one that may not be stored."""
+    """Checks every message and plans its record. Raises RowRefused for the first one that cannot be stored."""
     rows = np.zeros(len(columns.topic), PUT_ROW)
     topics = _with_schedule_topic(columns.topics)
-    _take_topics(rows, columns.topic, columns.topics)
-    _take_bodies(rows, columns.body)
-    _take_numbers(rows, columns)
+    _set_topics(rows, columns.topic, columns.topics)
+    _set_bodies(rows, columns.body)
+    _set_numbers(rows, columns)
     texts = [topic.encode("utf-8", "surrogatepass") for topic in topics]
     lengths = np.array([len(text) for text in texts], np.int32)
     topic_column = TextColumn(np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32), b"".join(texts), None)
-    properties, waits = _take_properties(rows, columns, topic_column, topics.index(SCHEDULE_TOPIC), limits)
+    properties, waits = _set_properties(rows, columns, topic_column, topics.index(SCHEDULE_TOPIC), limits)
     hosts = len(limits.born_host) + len(limits.store_host)
     rows["size"] = sizes = (
         _FIXED_SIZE + hosts + rows["body_length"].astype(np.int64) + lengths[rows["topic"]] + rows["properties_length"]
@@ -142,7 +142,7 @@ def _with_schedule_topic(topics: list[str]) -> list[str]:
     return topics if SCHEDULE_TOPIC in topics else [*topics, SCHEDULE_TOPIC]
 
 
-def _take_topics(rows: PutTable, topic: Ints, topics: list[str]) -> None:
+def _set_topics(rows: PutTable, topic: Ints, topics: list[str]) -> None:
     _refuse_first(topic < 0, "the topic is null")
     legal = np.array([is_legal_topic(name) for name in topics], np.bool_)
     if not legal.all():
@@ -150,7 +150,7 @@ def _take_topics(rows: PutTable, topic: Ints, topics: list[str]) -> None:
     rows["topic"] = topic
 
 
-def _take_bodies(rows: PutTable, body: TextColumn) -> None:
+def _set_bodies(rows: PutTable, body: TextColumn) -> None:
     if body.valid is not None:
         _refuse_first(~body.valid, "the body is null")
     rows["body_at"] = body.offsets[:-1]
@@ -158,7 +158,7 @@ def _take_bodies(rows: PutTable, body: TextColumn) -> None:
     _refuse_first(lengths < 0, "the body ends before it begins")
 
 
-def _take_numbers(rows: PutTable, columns: PutColumns) -> None:
+def _set_numbers(rows: PutTable, columns: PutColumns) -> None:
     for name, (lowest, highest) in _RANGES.items():
         values: Longs | None = getattr(columns, name)
         if values is None:
@@ -168,10 +168,10 @@ def _take_numbers(rows: PutTable, columns: PutColumns) -> None:
             rows[name] = values
 
 
-def _take_properties(
+def _set_properties(
     rows: PutTable, columns: PutColumns, topics: TextColumn, schedule_topic: int, limits: PutLimits
 ) -> tuple[Buffer, bool]:
-    """The property strings of all rows one after the other, and whether some row wants to wait for the disk."""
+    """The concatenated property strings of all rows, and whether any row waits for the flush."""
     given = (columns.keys, columns.tags, columns.properties, columns.delay_level)
     if all(column is None for column in given):
         return b"", True

@@ -1,11 +1,11 @@
-"""The unit of a queue's extension file, which a queue unit's negative tagsCode points to. Never written.
+"""The unit of a queue's extension file, which a queue unit's negative tagsCode points to. Read, never written.
 
 OFFSET  SIZE  DESCRIPTION
 0       2     size of this unit, at least 20; -1: the file has ended, 0: nothing was written here
 2       8     tagsCode
 10      8     msgStoreTime
 18      2     bitMapSize
-20      n     bitMap: which filters of consumers the message passed
+20      n     bitMap: the consumers' filters that the message passed
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _END_OF_FILE = -1
 
 
 class ExtUnit(NamedTuple):
-    """What the extension knows about one message."""
+    """The extension data of one message."""
 
     size: int
     tags_code: int
@@ -31,12 +31,12 @@ class ExtUnit(NamedTuple):
 
 
 def ext_offset(address: int) -> int:
-    """The byte offset, over all extension files of the queue, that an address in a queue unit stands for."""
+    """The byte offset of an address in a queue unit, over all extension files of the queue."""
     return address + 2**63
 
 
 def decode_ext_unit(data: Buffer, at: int = 0) -> ExtUnit | None:
-    """The unit at data[at]; None where the file's units have ended."""
+    """The unit at data[at]; None after the last unit. Raises CorruptData."""
     view = view_of(data)
     if len(view) - at < _SIZE.size:
         return None

@@ -1,4 +1,4 @@
-"""The ConsumeQueue's unit: where a record lies, how long it is, and the hash of its tag.
+"""The unit of a consume queue: a record's position, its size, and the hash of its tag.
 
     OFFSET  SIZE  DESCRIPTION
     0       8     physicalOffset
@@ -6,7 +6,7 @@
     12      8     tagsCode: the sign-extended hash of the tag; the deliver time in the schedule topic;
                   -2**31 - 1 or less: an address in the queue's extension file
 
-Unit i of a queue lies at byte 20 * i of the queue's files. Nothing in it is checksummed; it can be rebuilt.
+Unit i of a queue is at byte 20 * i of the queue's files. Nothing is checksummed; units can be rebuilt from the log.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ _UNIT = struct.Struct(">qiq")
 MAX_EXT_ADDRESS: Final = -(2**31) - 1
 
 NO_RECORD_SIZE: Final = 0x7FFFFFFF
-"""The size in a unit that only keeps the place of a message which is not in the log."""
+"""The size in a unit that only reserves the queue offset of a message that is not in the log."""
 
-PRE_BLANK: Final = _UNIT.pack(0, NO_RECORD_SIZE, 0)  # fills a queue's first file up to the first unit still known
+PRE_BLANK: Final = _UNIT.pack(0, NO_RECORD_SIZE, 0)  # pads a queue's first file up to the first known unit
 
 
 def pack_unit(offset: int, size: int, tags_code: int) -> bytes:
@@ -43,9 +43,9 @@ def unpack_unit(data: bytes | bytearray | memoryview, at: int = 0) -> tuple[int,
 
 
 def copy_units(data: memoryview, position: int, size: int) -> Units:
-    """The whole units in part of some bytes, as an array of their own.
+    """A copy of the complete units in data[position:position + size].
 
-    The bytes are copied, not the array: numpy copies its records one by one, fifteen times as slowly.
+    Copies the bytes, not the array: numpy copies records one by one, which is fifteen times slower.
     """
     return np.frombuffer(bytearray(data[position : position + size - size % UNIT_SIZE]), UNIT)
 

@@ -1,11 +1,11 @@
-"""One CommitLog record as a value. The kernels do the same for millions; this is for one at a time.
+"""A CommitLog record as a value, one at a time; the kernels process millions.
 
     OFFSET       SIZE     DESCRIPTION
     0            4        totalSize
     4            4        magic
     8            4        bodyCRC: CRC-32 of the body as stored, top bit cleared
     12           4        queueId
-    16           4        flag: the user's
+    16           4        flag: set by the user
     20           8        queueOffset
     28           8        physicalOffset
     36           4        sysFlag
@@ -19,7 +19,7 @@
     …            1 + n    topic (V2: 2 + n)
     …            2 + n    properties
 
-The CRC covers the body only: damage to the header, the topic or the properties goes unnoticed by it.
+The CRC covers the body only; it does not detect damage to the header, the topic or the properties.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _MIDDLE = struct.Struct(">iqi")
 
 
 class Record(msgspec.Struct, frozen=True):
-    """A stored message and where it lies."""
+    """A stored message and its position."""
 
     topic: str
     queue_id: int = 0
@@ -65,7 +65,7 @@ class Record(msgspec.Struct, frozen=True):
 
     @property
     def tags(self) -> str:
-        """The message's tag; empty where it has none."""
+        """The message's tag; empty if it has none."""
         return self.properties.get(constants.TAGS, "")
 
     @property
@@ -76,7 +76,7 @@ class Record(msgspec.Struct, frozen=True):
 
     @property
     def unique_key(self) -> str:
-        """The id the client gave; empty where it gave none."""
+        """The client's unique id; empty if it has none."""
         return self.properties.get(constants.UNIQ_KEY, "")
 
     @property
@@ -86,7 +86,7 @@ class Record(msgspec.Struct, frozen=True):
 
     @property
     def tags_code(self) -> int:
-        """The tags code of its queue unit under the default delay levels."""
+        """The tags code of the queue unit, with the default delay levels."""
         return tags_code(self, DEFAULT_DELAY_LEVELS)
 
 
@@ -95,7 +95,7 @@ _STORE_HOST = Record.__struct_fields__.index("store_host")
 
 
 def tags_code(record: Record, delay_levels: tuple[int, ...]) -> int:
-    """The hash of the tag, or in the schedule topic the time at which the message is due."""
+    """The hash of the tag; in the schedule topic, the time at which the message is due."""
     if record.topic == constants.SCHEDULE_TOPIC:
         encoded = encode_record(record)
         rows, _, _ = kernels.walk(encoded, record.physical_offset, 0, len(encoded), False, None, 1)
@@ -117,7 +117,7 @@ def record_size(
 
 
 def encode_record(record: Record) -> bytes:
-    """The record's bytes (V1). `size` and `body_crc` are computed, the IPv6 bits taken from the hosts."""
+    """The record's bytes (V1); `size`, `body_crc` and the IPv6 bits are computed. Raises BadMessage."""
     born_host = encode_host(record.born_host, MAX_STORED_PORT)
     store_host = encode_host(record.store_host, MAX_STORED_PORT)
     sys_flag = with_hosts(record.sys_flag, born_host, store_host)
@@ -150,10 +150,10 @@ def encode_record(record: Record) -> bytes:
 
 
 def decode_record(data: kernels.Buffer, at: int = 0) -> Record:
-    """The record (V1 or V2) at data[at]. Checks its shape, neither its position nor its CRC."""
+    """The record (V1 or V2) at data[at]. Raises CorruptData for a malformed one; checks neither position nor CRC."""
     fields = kernels.record_fields(data, at)
     if isinstance(fields, int):
-        raise CorruptData(f"no record here: {Reason(fields).name}", offset=at)
+        raise CorruptData(f"not a valid record: {Reason(fields).name}", offset=at)
     values = list(fields)
     values[_BORN_HOST], values[_STORE_HOST] = decode_host(values[_BORN_HOST]), decode_host(values[_STORE_HOST])
     return Record(*values)

@@ -1,4 +1,4 @@
-"""What the walk over a log yields, one ROW per record and the Reason why it stopped; and PUT_ROW, the way back."""
+"""The row types of the kernels: ROW and Reason, the result of a walk over a log; and PUT_ROW, the input of a put."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ _INTS = (
     "flag",
     "sys_flag",
     "reconsume_times",
-    "topic_id",  # -1 where no topic table was given
-    "body_at",  # the _at fields count from the record's first byte
+    "topic_id",  # -1 without a topic table
+    "body_at",  # the _at fields are relative to the record's first byte
     "body_length",
     "topic_at",
     "topic_length",
@@ -32,14 +32,14 @@ _INTS = (
     "reserved",
 )
 
-# The compiled kernels have the same structs: keep the order.
+# The compiled kernels have the same structs in the same order.
 ROW: Final = np.dtype([(name, np.int64) for name in _LONGS] + [(name, np.int32) for name in _INTS])
 
 _PUT_LONGS = (
-    "body_at",  # both _at fields count from the start of the batch's own bytes
+    "body_at",  # both _at fields are relative to the start of the batch's bytes
     "properties_at",
     "born_timestamp",  # 0: the store time
-    "queue_offset",  # these two are filled in when the row is written
+    "queue_offset",  # these two are set when the row is written
     "physical_offset",
 )
 _PUT_INTS = ("body_length", "properties_length", "topic", "queue_id", "queue", "flag", "size", "reserved")
@@ -51,12 +51,12 @@ class Reason(IntEnum):
     """Why a walk stopped at a position."""
 
     STOP = 0  # the next record would start at or after the end of the range
-    FULL = 1  # as many rows as were asked for
+    FULL = 1  # the requested number of rows is reached
     BLANK = 2  # a filler that reaches exactly to the end of the file
-    UNWRITTEN = 3  # the magic, or a part of it, is zero: nothing was written here yet
+    UNWRITTEN = 3  # the magic, or part of it, is zero: not written yet
     BAD_MAGIC = 4
     BAD_SIZE = 5  # below the minimum, or a filler that does not reach the end of the file
     BEYOND_END = 6  # runs past the end of the file
-    BAD_POSITION = 7  # the record says that it lies elsewhere
+    BAD_POSITION = 7  # the record has another physical offset
     BAD_LENGTHS = 8  # the lengths of the parts do not add up to the size
     BAD_CRC = 9

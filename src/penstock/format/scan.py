@@ -1,15 +1,15 @@
-"""Reads a log range by range: batches of valid records, fillers, and damage as data.
+"""Scans a log range by range: batches of valid records, fillers, and damage as data.
 
-A range [start, stop) owns the records that start in it. When a file is cut into ranges at arbitrary bytes,
-all but the first are scanned with `resync` and all but the last with `overrun`: the records then come out
-exactly once, and so does each piece of damage, from the range that owns the record before it.
+A range [start, stop) owns the records that start in it. When a file is split into ranges at arbitrary bytes, all but
+the first are scanned with `resync` and all but the last with `overrun`: then each record, and each piece of damage,
+comes out exactly once, the damage from the range that owns the record before it.
 
-Where a record is not valid, the scan looks for the next position at which magic, size, lengths,
-`physicalOffset` and CRC agree, and reports what lies between. Before it does so it looks at the position
-again: a writer may have completed the record meanwhile. Only positions and numbers are taken from the data;
-a record's copy inside another's body says that it lies elsewhere and is not taken for a record.
+At an invalid record, the scan searches the next position at which magic, size, lengths, `physicalOffset` and CRC agree,
+and reports the bytes in between as damage. It checks the invalid position again first, because a writer may have
+completed the record in the meantime. A copy of a record inside another's body has the wrong physical offset and is not
+taken for a record.
 
-Reads only; safe while another process appends. Tailing a log that is being written takes `live`.
+Read-only; safe while another process appends. Use `live` to tail a log that is being written.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Blank(NamedTuple):
 
 
 class Damage(NamedTuple):
-    """Bytes between two valid places that are no records."""
+    """Bytes between valid records that are not records."""
 
     position: int
     size: int
@@ -52,25 +52,25 @@ class Damage(NamedTuple):
 Item: TypeAlias = ScanBatch | Blank | Damage
 
 
-class Taken(NamedTuple):
-    """Valid records that were given away, up to one that has lost a sector, if there is one."""
+class FedRecords(NamedTuple):
+    """A run of valid records passed to a consumer; it ends early at a record that has lost a sector."""
 
     position: int
     size: int
     torn: int
-    """The size of that one, which is not among them; else 0."""
+    """The size of the record that has lost a sector, which is not part of the run; else 0."""
 
 
-Take: TypeAlias = Callable[[Buffer, int, int, int], tuple[int, int, int, int]]
-"""Gets the data, its base, and where records may start; answers as `kernels.RangeBuilder.take` does."""
+RecordConsumer: TypeAlias = Callable[[Buffer, int, int, int], tuple[int, int, int, int]]
+"""Takes the data, its base, and the range of record starts; returns the same as `kernels.RangeBuilder.take`."""
 
 T = TypeVar("T")
 
 
 class Scan:
-    """One pass over a range. After it, `end` is the physical offset up to which everything was accounted for.
+    """One pass over a range. Afterwards `end` is the physical offset up to which all bytes are accounted for.
 
-    At the end of the written part, that is where the log ends.
+    If the pass reached the end of the written part, `end` is the end of the log.
     """
 
     def __init__(
@@ -103,12 +103,12 @@ class Scan:
     def __iter__(self) -> Iterator[Item]:
         return self._pass(self._next_batch)
 
-    def giving(self, take: Take) -> Iterator[Taken | Blank | Damage]:
-        """The same, with the records given to `take` instead, which checks them itself."""
-        return self._pass(partial(self._give, take))
+    def feed(self, consume: RecordConsumer) -> Iterator[FedRecords | Blank | Damage]:
+        """Like iteration, but passes the records to `consume`, which checks them itself."""
+        return self._pass(partial(self._feed_next, consume))
 
     def _pass(self, walk: Callable[[int, int], tuple[T | None, int, int]]) -> Iterator[T | Blank | Damage]:
-        """`walk` gives the next valid records between two positions, the position after them, and why it ends there."""
+        """`walk` returns the valid records between two positions, the position after them, and why it stopped."""
         at = self._start
         if self._resync:
             at = self._next_valid(at, self._stop)
@@ -117,26 +117,26 @@ class Scan:
                 return
         while self._owns(at):
             stop = self._stop if at < self._stop else at + 1
-            found, at, reason = walk(at, stop)
-            if found is not None:
-                yield found
+            records, at, reason = walk(at, stop)
+            if records is not None:
+                yield records
             if reason in (Reason.FULL, Reason.STOP):
                 continue
             if reason == Reason.BLANK:
                 yield Blank(self._base + at, self._size - at)
                 at = self._size
                 break
-            item, at, goes_on = self._judge(at, Reason(reason))
-            if item is not None:
-                yield item
-            if not goes_on:
+            damage, at, resumes = self._classify(at, Reason(reason))
+            if damage is not None:
+                yield damage
+            if not resumes:
                 break
         self.end = self._base + at
 
-    def _give(self, take: Take, at: int, stop: int) -> tuple[Taken | None, int, int]:
-        reached, reason, _, torn = take(self._data, self._base, at, stop)
-        found = Taken(self._base + at, reached - at, torn)
-        return found if found.size or torn else None, reached, reason
+    def _feed_next(self, consume: RecordConsumer, at: int, stop: int) -> tuple[FedRecords | None, int, int]:
+        reached, reason, _, torn = consume(self._data, self._base, at, stop)
+        fed = FedRecords(self._base + at, reached - at, torn)
+        return fed if fed.size or torn else None, reached, reason
 
     def _next_batch(self, at: int, stop: int) -> tuple[ScanBatch | None, int, int]:
         rows, reached, reason = kernels.walk(
@@ -145,20 +145,20 @@ class Scan:
         return ScanBatch(rows) if len(rows) else None, reached, reason
 
     def _owns(self, at: int) -> bool:
-        """Whether what starts here is this range's: with `overrun`, also what the next one would not begin at."""
+        """Whether this range owns the bytes at `at`: with `overrun`, also those where the next range does not start."""
         return at < self._stop or (self._overrun and at < self._size and not self._is_valid(at))
 
-    def _judge(self, at: int, reason: Reason) -> tuple[Damage | None, int, bool]:
-        """What an invalid position is: damage or the end of the log; where to go on, and whether to."""
-        found = self._next_valid(at + 1, self._size)
-        unwritten = self._live and found >= 0 and reason is Reason.UNWRITTEN
-        if unwritten and is_unpublished(self._data, self._base, at, found):
+    def _classify(self, at: int, reason: Reason) -> tuple[Damage | None, int, bool]:
+        """Whether an invalid position is damage or the end of the log; where to resume, and whether to."""
+        following = self._next_valid(at + 1, self._size)
+        unwritten = self._live and following >= 0 and reason is Reason.UNWRITTEN
+        if unwritten and is_unpublished(self._data, self._base, at, following):
             return None, at, False
         again = Reason(kernels.check_record(self._data, at, self._base, self._check_crc))
         if again in (Reason.STOP, Reason.BLANK):
             return None, at, True
-        if found >= 0:
-            return Damage(self._base + at, found - at, again), found, True
+        if following >= 0:
+            return Damage(self._base + at, following - at, again), following, True
         if again is Reason.UNWRITTEN:
             return None, at, False
         end = self._last_written(at)
@@ -171,7 +171,7 @@ class Scan:
         return kernels.find_record(self._data, self._base, start, stop, True)
 
     def _last_written(self, at: int) -> int:
-        """The position after the last byte that is not zero."""
+        """The position after the last non-zero byte."""
         view, end = kernels.view_of(self._data), self._size
         while end > at:
             begin = max(at, end - _CHUNK)
@@ -183,7 +183,7 @@ class Scan:
 
 
 def is_unpublished(data: Buffer, base: int, at: int, end: int) -> bool:
-    """Whether data[at:end] is a record whose size and magic are still to come: the first of a batch, which hides it."""
+    """Whether data[at:end] is a record without its size and magic: the unpublished first record of a batch."""
     head = bytearray(kernels.view_of(data)[at:end])
     kernels.publish(head, 0, len(head))
     return kernels.check_record(head, 0, base + at, True) == Reason.STOP

@@ -31,22 +31,22 @@ def transaction_type(flag: int) -> int:
 
 
 def enters_queue(flag: int) -> bool:
-    """Whether the record gets a unit in its queue: PREPARED and ROLLBACK do not."""
+    """Whether the record gets a unit in its queue; PREPARED and ROLLBACK records do not."""
     return transaction_type(flag) in (TRANSACTION_NONE, TRANSACTION_COMMIT)
 
 
 def compression_codec(flag: int) -> str | None:
-    """'zlib', 'lz4' or 'zstd'; None where the body is not compressed."""
+    """'zlib', 'lz4' or 'zstd'; None if the body is not compressed. Raises CorruptData for an unknown codec."""
     if not flag & COMPRESSED:
         return None
     codec = _CODECS.get(flag & COMPRESSION_MASK)
     if codec is None:
-        raise CorruptData("sysFlag names a compression nobody defined", found=hex(flag), expected="0 to 3 in 0x700")
+        raise CorruptData("sysFlag has an unknown compression", found=hex(flag), expected="0 to 3 in 0x700")
     return codec
 
 
 def host_sizes(flag: int) -> tuple[int, int]:
-    """How many bytes the born host and the store host take."""
+    """The sizes of the born host and the store host."""
     return (20 if flag & BORN_HOST_V6 else 8, 20 if flag & STORE_HOST_V6 else 8)
 
 

@@ -1,4 +1,4 @@
-"""Which topic names may be stored: `%`, `|`, letters, digits, `_` and `-`, at most 127 bytes."""
+"""Legal topic names: `%`, `|`, letters, digits, `_` and `-`, at most 127 bytes."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ def is_legal_topic(name: str | bytes) -> bool:
 
 
 def is_readable_topic(name: str) -> bool:
-    """Whether a record of this topic may have been written, by 4.9 or 5.x: its queue's folder bears the name."""
+    """Whether 4.9 or 5.x may have written a record of this topic; its queue's folder has this name."""
     return len(name) <= MAX_TOPIC_LENGTH_V2 and _LEGAL.fullmatch(name) is not None
 
 
 def check_topic(name: str) -> None:
-    """Raises BadMessage, saying what is wrong, unless the name is legal."""
+    """Raises BadMessage with the reason unless the name is legal."""
     if not name:
         raise BadMessage("a message needs a topic")
     size = len(name.encode("utf-8", "surrogatepass"))

@@ -29,7 +29,7 @@ from penstock.format.kernels import Rows
 from penstock.format.placeholder import find_placeholders
 from penstock.format.queue_unit import NO_RECORD_SIZE, UNIT_SIZE
 from penstock.format.rows import Reason
-from penstock.format.scan import Blank, Damage, ScanBatch, Take, Taken, scan
+from penstock.format.scan import Blank, Damage, FedRecords, RecordConsumer, ScanBatch, scan
 from penstock.format.sys_flag import enters_queue, host_sizes
 from penstock.format.topics import is_readable_topic
 from penstock.store.audit.cover import QueueCover, union, without
@@ -207,7 +207,7 @@ def scan_log_range(
     *,
     resync: bool,
     overrun: bool,
-    take: Take,
+    take: RecordConsumer,
 ) -> LogScan:
     """Scans a range of one file; the range owns the records that begin in it.
 
@@ -230,7 +230,7 @@ class _Walk:
         has_units: HasUnits,
         cuts: Sequence[int],
         latest: int,
-        take: Take | None = None,
+        take: RecordConsumer | None = None,
     ) -> None:
         self.result = result
         self._topics = topics
@@ -262,7 +262,7 @@ class _Walk:
             rows_per_batch=_ROWS,
         )
         is_empty = resync
-        for item in items if self._take_records is None else items.giving(self._take_records):
+        for item in items if self._take_records is None else items.feed(self._take_records):
             is_empty = False
             if self.result.started < 0:
                 at = int(item.rows["physical_offset"][0]) if isinstance(item, ScanBatch) else item.position
@@ -277,7 +277,7 @@ class _Walk:
                     end = begin + int(item.rows["size"][torn])
                     self._suspect(base, begin, end, Reason.UNWRITTEN)
                     return end - base
-            elif isinstance(item, Taken):
+            elif isinstance(item, FedRecords):
                 end = item.position + item.size
                 if item.size:
                     self._confirm_damage(0)
