@@ -32,6 +32,7 @@ from penstock.format.kernels import Longs
 from penstock.format.message_id import decode_message_id
 from penstock.format.record import Record
 from penstock.store.append import PutPath
+from penstock.store.atomic_files import finish_swap
 from penstock.store.checkpoint import CheckpointFile
 from penstock.store.consume_queue import ConsumeQueue
 from penstock.store.damage import MayExceed, never_exceed
@@ -39,8 +40,9 @@ from penstock.store.derived_flush import CheckpointFlusher, DerivedFlusher
 from penstock.store.dispatch import Arrived
 from penstock.store.dispatch_state import DispatchNotes
 from penstock.store.engine import Engine, only_appends
+from penstock.store.external.agreement import acquire_job_lock, is_external, remove_agreement
 from penstock.store.external.follower import LogOnlyCleaner, append_only_engine
-from penstock.store.external.start import AppendOnlyStart, InlineStart
+from penstock.store.external.start import AppendOnlyStart
 from penstock.store.flush import FlushFailed, GroupCommit, LogSyncer, TimedCommit, TimedFlush
 from penstock.store.get import PageGetter
 from penstock.store.io import Files
@@ -66,6 +68,7 @@ from penstock.store.preallocate import Allocator, Prefaulter
 from penstock.store.query import Boundary, Hits, KeyQuery, TimeSearch
 from penstock.store.records import HeaderCheck, RecordReader
 from penstock.store.recovery import Progress, RecoveryReport, StartParts
+from penstock.store.recovery.recovery import Recovery
 from penstock.store.replication.replica_log import ReplicaLog
 from penstock.store.replication.slave_acks import SlaveAcks
 from penstock.store.retention.cleaner import Retention, explain_retention
@@ -187,7 +190,7 @@ class MessageStore:
             on_progress=progress,
             job_lock=job_lock,
         )
-        start = AppendOnlyStart(parts) if self.engine.only_appends else InlineStart(parts)
+        start = AppendOnlyStart(parts) if self.engine.only_appends else _InlineStart(parts)
         with contextlib.closing(start):
             self._topics.load()
             start.inspect(clean)
@@ -621,3 +624,37 @@ class MessageStore:
             puts_refused=self.flags.reason,
             retention=None if self.retention is None else self.retention.figures(),
         )
+
+
+class _InlineStart:
+    """The start of a store that dispatches itself. Raises StoreInUse if a job owns queues and index."""
+
+    def __init__(self, parts: StartParts) -> None:
+        self._io = files = parts.engine.io
+        self._layout = layout = parts.engine.layout
+        external = is_external(files, layout)
+        self._lock: StoreLock | None = None
+        if external and not files.read_only:
+            self._lock = parts.job_lock or acquire_job_lock(files, layout)
+        try:
+            finish_swap(files, layout)
+            self._recovery = Recovery(parts, external=external)
+        except BaseException:
+            self.close()
+            raise
+
+    def inspect(self, clean_exit: bool) -> None:
+        """As `Recovery.inspect`."""
+        self._recovery.inspect(clean_exit)
+
+    def apply(self) -> RecoveryReport:
+        """As `Recovery.apply`; dispatch is inline afterwards."""
+        report = self._recovery.apply()
+        if self._lock is not None:
+            remove_agreement(self._io, self._layout)
+        return report
+
+    def close(self) -> None:
+        if self._lock is not None:
+            self._lock.release()
+            self._lock = None

@@ -1,4 +1,4 @@
-"""The two ways to start a store: append-only (`AppendOnlyStart`), or with inline dispatch (`InlineStart`).
+"""The start of an append-only store, whose queues and index another process builds.
 
 An append-only start usually recovers the log only, and leaves queues and index alone, whether or not a job runs. It
 restores the next queue offsets from the dispatch note and from the log after the note's position. It runs the full
@@ -31,7 +31,6 @@ from penstock.store.external.agreement import (
     built_position,
     is_external,
     read_agreement,
-    remove_agreement,
     write_agreement,
 )
 from penstock.store.io import Files
@@ -43,40 +42,6 @@ from penstock.store.recovery.log import LogRecovery
 from penstock.store.recovery.report import DISPATCH, OnProgress, ProgressMeter
 
 _ROWS = 65_536
-
-
-class InlineStart:
-    """The start of a store that dispatches itself. Raises StoreInUse if a job owns queues and index."""
-
-    def __init__(self, parts: StartParts) -> None:
-        self._io = files = parts.engine.io
-        self._layout = layout = parts.engine.layout
-        external = is_external(files, layout)
-        self._lock: StoreLock | None = None
-        if external and not files.read_only:
-            self._lock = parts.job_lock or acquire_job_lock(files, layout)
-        try:
-            finish_swap(files, layout)
-            self._recovery = Recovery(parts, external=external)
-        except BaseException:
-            self.close()
-            raise
-
-    def inspect(self, clean_exit: bool) -> None:
-        """As `Recovery.inspect`."""
-        self._recovery.inspect(clean_exit)
-
-    def apply(self) -> RecoveryReport:
-        """As `Recovery.apply`; dispatch is inline afterwards."""
-        report = self._recovery.apply()
-        if self._lock is not None:
-            remove_agreement(self._io, self._layout)
-        return report
-
-    def close(self) -> None:
-        if self._lock is not None:
-            self._lock.release()
-            self._lock = None
 
 
 class AppendOnlyStart:
