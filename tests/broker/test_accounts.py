@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.broker.acl import ANY, PUB, SUB, Accounts, matcher
+from penstock.broker.accounts import ANY, PUB, SUB, Accounts, matcher
 from penstock.errors import BadSettings
 
 FILE = """

@@ -11,7 +11,7 @@ from typing import Annotated
 import pytest
 
 from penstock.config.ignored import IGNORED, ignored_note
-from penstock.config.table import LONG_MAX, Origin, Section, SettingTable
+from penstock.config.parser import LONG_MAX, Origin, Section, SettingTable
 from penstock.errors import BadSettings
 
 SIZES = Section("Sizes", Origin.PENSTOCK)

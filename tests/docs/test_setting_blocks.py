@@ -7,7 +7,7 @@ from pathlib import Path
 import yaml
 from support.documents import to_run
 
-from penstock.broker.acl import Accounts
+from penstock.broker.accounts import Accounts
 from penstock.cli.console import LISTEN
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from penstock.format import kernels
-from penstock.format.hosts import encode_host
-from penstock.format.placeholder import (
+from penstock.format.damage_placeholder import (
     MIN_PLACEHOLDER_SIZE,
     find_placeholders,
     is_placeholder,
@@ -14,6 +13,7 @@ from penstock.format.placeholder import (
     saved_paths,
     write_placeholder,
 )
+from penstock.format.hosts import encode_host
 from penstock.format.record import decode_record
 from penstock.format.rows import Reason
 

@@ -11,8 +11,8 @@ import pytest
 from support.stores import StoreHome
 
 from penstock.cli.main import main
-from penstock.pipeline.jobs.common import JobInput
 from penstock.pipeline.jobs.diff import Sides, diff_bytes_here
+from penstock.pipeline.jobs.framework import JobInput
 from penstock.store import Message
 
 FILE = 65_536

@@ -10,8 +10,8 @@ from peers.stores.test_store_interchange import fill_with_java, fill_with_pensto
 from support.peers import Peer, PeerError, build
 from support.stores import StoreHome
 
-from penstock.pipeline.jobs.common import JobInput
 from penstock.pipeline.jobs.diff import Sides, diff_bytes_here, diff_here
+from penstock.pipeline.jobs.framework import JobInput
 
 pytestmark = pytest.mark.java
 

@@ -14,12 +14,12 @@ import pytest
 
 from penstock.errors import BadSettings, BadStore, StoreInUse
 from penstock.pipeline.decode import Decode
-from penstock.pipeline.jobs.common import BatchLog, JobInput
 from penstock.pipeline.jobs.export import Export, export
 from penstock.pipeline.jobs.export import job as export_batch
 from penstock.pipeline.jobs.export.job import ExportBatch
 from penstock.pipeline.jobs.export.spec import ExportedBatch, ExportFolder, staged_files
 from penstock.pipeline.jobs.export.tables import open_catalog
+from penstock.pipeline.jobs.framework import BatchLog, JobInput
 
 DAY = datetime.datetime(2026, 11, 16, 8, tzinfo=datetime.UTC)
 TOPICS = ("orders", "%DLQ%a-group-with-quite-a-long-name-that-statistics-would-cut")

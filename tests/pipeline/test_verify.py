@@ -16,7 +16,7 @@ from support.pipeline import Answers, Tasks, audit_here, in_process, stores_at, 
 
 from penstock.cli.main import main
 from penstock.errors import BadSettings, BadStore
-from penstock.pipeline.jobs.common import JobInput
+from penstock.pipeline.jobs.framework import JobInput
 from penstock.pipeline.jobs.verify import (
     AuditAnswer,
     AuditPiece,

@@ -11,8 +11,8 @@ from pyspark.sql import SparkSession
 from support.stores import StoreHome
 
 from penstock.cli.main import main
-from penstock.pipeline.jobs.common import JobInput
 from penstock.pipeline.jobs.diff import Sides, diff, diff_bytes, diff_bytes_here, diff_frame, diff_here
+from penstock.pipeline.jobs.framework import JobInput
 from penstock.store import Message
 
 

@@ -14,10 +14,10 @@ from support.stores import StoreHome
 from penstock.cli.main import main
 from penstock.errors import BadSettings, PenstockError
 from penstock.pipeline.decode import Decode
-from penstock.pipeline.jobs.common import JobInput
 from penstock.pipeline.jobs.export import Export, export
 from penstock.pipeline.jobs.export import job as export_batch
 from penstock.pipeline.jobs.export import spec as spec_module
+from penstock.pipeline.jobs.framework import JobInput
 from penstock.store import Message
 
 

@@ -13,7 +13,7 @@ from support.stores import StoreHome
 
 from penstock.cli.main import main
 from penstock.errors import BadSettings, BadStore
-from penstock.pipeline.jobs.common import JobInput
+from penstock.pipeline.jobs.framework import JobInput
 from penstock.pipeline.jobs.search import SearchQuery, SearchResult, describe, search
 from penstock.pipeline.jobs.usage import usage, usage_here
 from penstock.pipeline.session import map_in_workers

@@ -15,7 +15,7 @@ from support.peers import Peer, message_json
 from support.pipeline import PAIRS, audit_here
 
 from penstock.cli.main import main
-from penstock.pipeline.jobs.common import JobInput
+from penstock.pipeline.jobs.framework import JobInput
 from penstock.pipeline.jobs.verify import verify, verify_frame
 from penstock.store import Message, MessageStore, Settings
 from penstock.store.audit.findings import Finding

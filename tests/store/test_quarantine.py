@@ -13,9 +13,9 @@ from support.stores import Clock, StoreHome, is_one_sentence
 
 from penstock.errors import StoreFailed
 from penstock.store import MessageStore, Settings
+from penstock.store.copy_on_write import OverlayFiles
 from penstock.store.damage import Quarantine, QuarantinedFolder, quarantined_folders
 from penstock.store.io import Files
-from penstock.store.overlay import OverlayFiles
 
 SMALL = {
     "mapped_file_size_commit_log": 4096,

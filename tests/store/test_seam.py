@@ -15,7 +15,7 @@ import penstock.store
 FOLDER = Path(penstock.store.__file__).parent
 SEAM = ("io.py", "lock.py")
 """`Files` with the maps that it hands out, and the lock file."""
-OVERLAY = "overlay.py"
+OVERLAY = "copy_on_write.py"
 """The seam over memory: it reads the disk itself, and writes nothing."""
 
 OS_CALLS = {
@@ -34,8 +34,8 @@ MODULES = {"shutil", "tempfile", "fcntl", "io"}
 
 ALLOWED = {
     # Asked before there is a seam: is there a folder at all?
-    ("store.py", "root.is_dir"),
-    ("store.py", "root.exists"),
+    ("message_store.py", "root.is_dir"),
+    ("message_store.py", "root.exists"),
     # Opens a store, which then goes through the seam.
     ("readonly/store_folder.py", "MessageStore.open"),
 }

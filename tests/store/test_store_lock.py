@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import StoreFailed, StoreInUse
+from penstock.store.copy_on_write import OverlayFiles
 from penstock.store.io import Files
-from penstock.store.overlay import OverlayFiles
 
 HOLDER = """
 import sys

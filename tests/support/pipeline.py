@@ -37,7 +37,7 @@ from penstock.format.arrow_rows import MESSAGE_SCHEMA
 from penstock.format.record import Record
 from penstock.pipeline.cluster_source import ClusterSource
 from penstock.pipeline.cluster_tasks import ClusterAccess
-from penstock.pipeline.jobs.common import JobInput
+from penstock.pipeline.jobs.framework import JobInput
 from penstock.pipeline.jobs.verify import AuditAnswer, NumberedPiece, Stores, Verified, answers, audit_stores
 from penstock.pipeline.options import Options
 from penstock.pipeline.plan import plan_batch

@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from penstock.broker.acl import ANY, PUB, SUB, Account, Accounts
+from penstock.broker.accounts import ANY, PUB, SUB, Account, Accounts
 from penstock.broker.settings import BrokerSettings
 from penstock.broker.topics import REPLY_TOPIC_SUFFIX
 from penstock.errors import BadSettings, PenstockError

@@ -38,7 +38,7 @@ from penstock.broker.retry import SendBacks
 from penstock.broker.send import SendChecks, Sends
 from penstock.broker.send_acks import PendingAcks
 from penstock.broker.settings import BrokerSettings
-from penstock.broker.state import BrokerState
+from penstock.broker.shared_state import BrokerState
 from penstock.broker.stats import SAMPLE_S, StoreWatch
 from penstock.broker.tracing import start_tracing
 from penstock.broker.transactions import TransactionCheck, Transactions, make_half
@@ -54,8 +54,8 @@ from penstock.remoting.handlers import Handler
 from penstock.remoting.limits import ConnectionLimits
 from penstock.remoting.server import Server
 from penstock.remoting.tls import ServerTls, server_tls
+from penstock.store.message_store import MessageStore
 from penstock.store.settings import BrokerRole
-from penstock.store.store import MessageStore
 
 log = logging.getLogger("penstock.broker")
 

@@ -27,7 +27,7 @@ from penstock.format.properties import encode_properties
 from penstock.format.queue_unit import NO_RECORD_SIZE
 from penstock.format.record import Record
 from penstock.store.message import Message, PutStatus
-from penstock.store.store import MessageStore
+from penstock.store.message_store import MessageStore
 
 log = logging.getLogger("penstock.broker")
 

@@ -18,8 +18,8 @@ import numpy.typing as npt
 
 from penstock.broker.filters import Selection
 from penstock.remoting.connection import Connection
+from penstock.store.message_store import MessageStore
 from penstock.store.settings import FlushDiskType
-from penstock.store.store import MessageStore
 
 _Key = tuple[str, int]
 _MAX_CODES = 4096

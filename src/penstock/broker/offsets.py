@@ -25,8 +25,8 @@ from penstock.protocol.headers.offsets import (
 )
 from penstock.remoting.connection import Connection
 from penstock.remoting.handlers import Handler, Refusal
+from penstock.store.message_store import MessageStore
 from penstock.store.query import Boundary
-from penstock.store.store import MessageStore
 
 log = logging.getLogger("penstock.broker")
 NOT_FOUND = -1

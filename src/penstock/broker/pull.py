@@ -20,7 +20,7 @@ from penstock.broker.hooks import ConsumeContext
 from penstock.broker.long_polling import HeldPull, HeldPulls
 from penstock.broker.replies import pull_reply_head
 from penstock.broker.settings import SettingsInForce
-from penstock.broker.state import BrokerState
+from penstock.broker.shared_state import BrokerState
 from penstock.broker.topics import OFFSET_MOVED_TOPIC
 from penstock.errors import BadRequest, PenstockError
 from penstock.format.config_tables import SubscriptionGroup
@@ -34,7 +34,7 @@ from penstock.protocol.subscription import TAG, SubscriptionData, subscribe
 from penstock.remoting.connection import Connection
 from penstock.remoting.handlers import Handler, Refusal, failed
 from penstock.store.message import GetStatus, Message, Page
-from penstock.store.store import MessageStore
+from penstock.store.message_store import MessageStore
 
 log = logging.getLogger("penstock.broker")
 

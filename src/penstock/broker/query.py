@@ -17,7 +17,7 @@ from penstock.protocol.command import Command
 from penstock.protocol.headers.pull import QueryMessage, QueryMessageReply, ViewMessage
 from penstock.remoting.connection import Connection
 from penstock.remoting.handlers import Handler, Refusal
-from penstock.store.store import MessageStore
+from penstock.store.message_store import MessageStore
 
 _MAX_BYTES: Final = 8 << 20
 """Limit of one reply, as clients refuse frames of more than 16 MiB; one record is always returned."""

@@ -17,7 +17,7 @@ from penstock.protocol.command import RESPONSE, Command
 from penstock.protocol.frame import encode
 from penstock.remoting.connection import Connection
 from penstock.store.message import BatchResult, GetStatus, PutResult, PutStatus
-from penstock.store.store import MessageStore
+from penstock.store.message_store import MessageStore
 
 
 def host_text(host: str, port: int) -> str:

@@ -23,7 +23,7 @@ from penstock.protocol.headers.send import PushReply, SendMessage, SendMessageV2
 from penstock.remoting.connection import Connection
 from penstock.remoting.handlers import Handler, Refusal
 from penstock.store.message import Message
-from penstock.store.store import MessageStore
+from penstock.store.message_store import MessageStore
 
 REPLY_TO_CLIENT: Final = "REPLY_TO_CLIENT"
 PUSH_REPLY_TIME: Final = "PUSH_REPLY_TIME"

@@ -38,7 +38,7 @@ from penstock.protocol.versions import V3_4_9
 from penstock.remoting.connection import Connection
 from penstock.remoting.handlers import Handler, Refusal
 from penstock.store.message import Message, PutStatus
-from penstock.store.store import MessageStore
+from penstock.store.message_store import MessageStore
 
 # -- properties ----------------------------------------------------------------------------------------------
 

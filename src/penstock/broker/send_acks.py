@@ -19,9 +19,9 @@ from penstock.protocol.codes import ResponseCode
 from penstock.protocol.command import Command
 from penstock.remoting.connection import Connection
 from penstock.store.message import PutStatus
+from penstock.store.message_store import MessageStore
 from penstock.store.replication.slave_acks import replica_reason
 from penstock.store.settings import BrokerRole, FlushDiskType
-from penstock.store.store import MessageStore
 
 
 class PendingAck(NamedTuple):

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Final
 
-from penstock.config.table import LONG_MAX, Origin, Section, SettingTable
+from penstock.config.parser import LONG_MAX, Origin, Section, SettingTable
 from penstock.format.topics import is_legal_topic
 from penstock.remoting.sockets import parse_address
 from penstock.remoting.tls import CLIENT_NAMES, SERVER_NAMES

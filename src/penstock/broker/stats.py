@@ -14,8 +14,8 @@ from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
+from penstock.store.message_store import MessageStore
 from penstock.store.statistics import LATENCY_BOUNDS_MS
-from penstock.store.store import MessageStore
 
 
 class MessageCounters:

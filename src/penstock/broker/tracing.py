@@ -22,7 +22,7 @@ from penstock.protocol.headers.pull import PullMessage, QueryMessage, ViewMessag
 from penstock.protocol.headers.send import SendMessage, SendMessageV2
 from penstock.remoting.connection import Connection
 from penstock.remoting.handlers import Handler, Refusal, Result
-from penstock.store.store import MessageStore
+from penstock.store.message_store import MessageStore
 from penstock.telemetry import TRACE_PROPERTIES, context_of, find_tracer
 
 if TYPE_CHECKING:

@@ -53,7 +53,7 @@ from penstock.protocol.headers.send import CheckTransaction, EndTransaction, Res
 from penstock.remoting.connection import Connection
 from penstock.remoting.handlers import Handler, Refusal
 from penstock.store.message import Message, PutResult
-from penstock.store.store import MessageStore
+from penstock.store.message_store import MessageStore
 
 log = logging.getLogger("penstock.broker")
 HALF_QUEUE: Final = 0

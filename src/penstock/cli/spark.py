@@ -27,7 +27,7 @@ from penstock.units import parse_time
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from penstock.pipeline.jobs.common import JobInput
+    from penstock.pipeline.jobs.framework import JobInput
 
 
 Stores: TypeAlias = Annotated[list[str] | None, option("--store", "DIR", "A store's directory, or a glob; repeatable.")]
@@ -154,7 +154,7 @@ def job_input(
     stores: Sequence[str] | None, namesrv: str = "", config: Path | None = None, pairs: Sequence[str] | None = None
 ) -> JobInput:
     """What a job reads: stores, or a cluster."""
-    from penstock.pipeline.jobs.common import JobInput
+    from penstock.pipeline.jobs.framework import JobInput
 
     return JobInput(
         stores=tuple(stores or ()),

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Annotated, Final, TypeAlias
 
-from penstock.config.table import LONG_MAX, Origin, Section, SettingTable
+from penstock.config.parser import LONG_MAX, Origin, Section, SettingTable
 from penstock.errors import BadSettings
 from penstock.protocol.command import Command
 from penstock.protocol.signing import sign

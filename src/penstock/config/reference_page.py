@@ -19,7 +19,7 @@ from collections.abc import Iterable
 from itertools import groupby
 from pathlib import Path
 
-from penstock.config.table import Setting, SettingTable, load_name
+from penstock.config.parser import Setting, SettingTable, load_name
 
 _PART = re.compile(r"<!-- from (\S+) -->\n.*?<!-- end -->", re.DOTALL)
 

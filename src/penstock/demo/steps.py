@@ -178,7 +178,7 @@ def audit_summary(scene: Scene, report: AuditReport) -> str:
 def usage(scene: Scene) -> str:
     if find_spec("pyarrow") is None:
         raise StepSkipped("usage needs the package pyarrow: pip install 'penstock[arrow]'")
-    from penstock.pipeline.jobs.common import JobInput
+    from penstock.pipeline.jobs.framework import JobInput
     from penstock.pipeline.jobs.usage import usage_here
 
     scene.usage = usage_here(JobInput(stores=(str(scene.store),)))

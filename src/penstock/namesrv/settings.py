@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Annotated, Final
 
 from penstock.config.ignored import IGNORED, ignored_note
+from penstock.config.parser import Origin, Section, SettingTable
 from penstock.config.properties import format_property
-from penstock.config.table import Origin, Section, SettingTable
 from penstock.namesrv.access import LocalRule
 from penstock.remoting.limits import ConnectionLimits
 from penstock.remoting.tls import SERVER_NAMES, ServerTls, server_tls

@@ -21,7 +21,7 @@ from typing import Annotated, Any, Final
 
 import msgspec
 
-from penstock.config.table import LONG_MAX, Origin, Section, SettingTable, nearest
+from penstock.config.parser import LONG_MAX, Origin, Section, SettingTable, nearest
 from penstock.errors import BadSettings
 
 EARLIEST: Final = -2

@@ -22,9 +22,9 @@ from penstock.format.put_rows import RowRefused
 from penstock.pipeline.options import Options
 from penstock.pipeline.sink_rows import RowOrigin, WrittenRows, check_may_send
 from penstock.store.arrow import check_batch
+from penstock.store.copy_on_write import OverlayFiles
 from penstock.store.io import Files
 from penstock.store.layout import Layout
-from penstock.store.overlay import OverlayFiles
 from penstock.store.readonly.geometry import fit_to_files
 from penstock.store.settings import Settings
 from penstock.store.sink.commit import (

@@ -27,12 +27,12 @@ from penstock.pipeline.ranges import OffsetRange, Queue, ReadTask
 from penstock.pipeline.store_tasks import LogTask, QueueSpan, QueueTask, RecordTask, StorePaths
 from penstock.store.arrow import ArrowReader, ReadableQueue
 from penstock.store.config_files import ConfigFiles
+from penstock.store.message_store import MessageStore
 from penstock.store.query import Boundary
 from penstock.store.readonly.store_folder import StoreFolder
 from penstock.store.readonly.tail import StoreTail
 from penstock.store.readonly.view import QueueView
 from penstock.store.settings import Settings
-from penstock.store.store import MessageStore
 
 LOG: Final = ""
 """The topic of the pseudo queue that represents a store's log."""

@@ -22,11 +22,11 @@ from penstock.store.message import (
     PutStatus,
     TagFilter,
 )
+from penstock.store.message_store import MessageStore
 from penstock.store.query import Boundary, Hits
 from penstock.store.recovery import Progress, RecoveryReport
 from penstock.store.settings import BrokerRole, Dispatch, FlushDiskType, Settings
 from penstock.store.statistics import Snapshot
-from penstock.store.store import MessageStore
 
 __all__ = [
     "ArrowPage",

@@ -20,7 +20,7 @@ import numpy as np
 
 from penstock.format.put_rows import PutRows
 from penstock.format.sys_flag import TRANSACTION_NONE, transaction_type
-from penstock.store.engine import Engine
+from penstock.store.engine_context import Engine
 from penstock.store.flush import FlushFailed, GroupCommit
 from penstock.store.message import ArrowResult, BatchResult, Message, PutResult, PutStatus
 from penstock.store.prepare import Prepared, PutRefused, prepare

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from penstock.errors import StoreFailed
 from penstock.store.checkpoint import CheckpointFile
 from penstock.store.dispatch_state import DispatchNotes
-from penstock.store.engine import Engine
+from penstock.store.engine_context import Engine
 from penstock.store.statistics import Statistics
 from penstock.store.worker import Worker
 

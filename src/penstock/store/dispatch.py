@@ -25,7 +25,7 @@ import numpy.typing as npt
 
 from penstock.errors import StoreFailed
 from penstock.format import kernels
-from penstock.format.placeholder import find_placeholders
+from penstock.format.damage_placeholder import find_placeholders
 from penstock.format.rows import ROW, Reason
 from penstock.store.commit_log import CommitLog
 from penstock.store.consume_queue import ConsumeQueue, Picks, Placeholders

@@ -18,7 +18,7 @@ from pathlib import Path
 import msgspec
 
 from penstock.store.atomic_files import read_checksummed, write_checksummed
-from penstock.store.engine import Engine
+from penstock.store.engine_context import Engine
 from penstock.store.io import Files
 from penstock.store.settings import Settings
 

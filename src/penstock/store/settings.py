@@ -24,8 +24,8 @@ from pathlib import Path
 from typing import Annotated, Any, Final
 
 from penstock.config.ignored import ignored_note
+from penstock.config.parser import INT_MAX, LONG_MAX, Origin, Section, Setting, SettingTable
 from penstock.config.properties import format_property
-from penstock.config.table import INT_MAX, LONG_MAX, Origin, Section, Setting, SettingTable
 from penstock.errors import BadMessage, BadSettings
 from penstock.format.constants import BLANK_HEADER_SIZE
 from penstock.format.delay import parse_delay_levels

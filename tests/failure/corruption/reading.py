@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from failure.corruption.damaged_store import Base, Damage
 from support.messages import place_of
 
+from penstock.format.damage_placeholder import is_placeholder
 from penstock.format.message_id import encode_message_id
-from penstock.format.placeholder import is_placeholder
 from penstock.format.record import decode_record
 from penstock.format.scan import ScanBatch, scan
 from penstock.format.sys_flag import enters_queue

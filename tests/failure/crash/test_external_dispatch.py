@@ -29,8 +29,8 @@ from support.stores import build_all, derived_files
 from penstock.client.message import Message
 from penstock.client.sync import Admin, Producer, PullConsumer
 from penstock.store import MessageStore, Settings
-from penstock.store.external.agreement import read_mark
 from penstock.store.external.builder import Builder
+from penstock.store.external.coordination import read_mark
 from penstock.store.io import Files
 from penstock.testing import broker
 

@@ -15,7 +15,7 @@ from penstock.client.sync import Admin, Producer
 from penstock.errors import DataLost
 from penstock.pipeline.cluster_source import ClusterSource
 from penstock.pipeline.cluster_tasks import ClusterTask
-from penstock.pipeline.jobs.common import JobInput
+from penstock.pipeline.jobs.framework import JobInput
 from penstock.pipeline.jobs.lag import lag
 from penstock.pipeline.options import Options
 from penstock.pipeline.ranges import OffsetRange, Queue

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from penstock.format import kernels
+from penstock.format.damage_placeholder import write_placeholder
 from penstock.format.hosts import encode_host
-from penstock.format.placeholder import write_placeholder
 from penstock.format.queue_unit import pack_unit
 from support.damage import LOG_SIZE, PLAIN, SoundStore, Spot
 

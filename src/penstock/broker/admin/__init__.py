@@ -9,7 +9,7 @@ from penstock.broker.admin.topics import AdminTopics
 from penstock.broker.filters import SqlCompiler
 from penstock.broker.long_polling import HeldPulls
 from penstock.broker.send_acks import PendingAcks
-from penstock.broker.state import BrokerState
+from penstock.broker.shared_state import BrokerState
 from penstock.broker.stats import Rates
 from penstock.protocol.codes import RequestCode
 from penstock.remoting.handlers import Handler

@@ -10,7 +10,7 @@ import time
 from typing import Final
 
 from penstock.broker.consumers import ConsumerGroup, GroupMember
-from penstock.broker.state import BrokerState
+from penstock.broker.shared_state import BrokerState
 from penstock.errors import BadMessage, NoAnswer, PenstockError
 from penstock.format.message_id import decode_message_id
 from penstock.protocol import fields

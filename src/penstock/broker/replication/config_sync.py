@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from penstock.broker.settings import BrokerSettings
-from penstock.broker.state import BrokerState
+from penstock.broker.shared_state import BrokerState
 from penstock.errors import BadSettings, PenstockError, Unreachable
 from penstock.format.config_tables import ConsumerOffsets, DelayOffsets, SubscriptionGroups, TopicConfigs
 from penstock.format.record import decode_record
@@ -36,9 +36,9 @@ from penstock.remoting.connection import Address, Connection, connect
 from penstock.remoting.limits import ConnectionLimits
 from penstock.remoting.sockets import parse_address
 from penstock.remoting.tls import client_tls
+from penstock.store.message_store import MessageStore
 from penstock.store.replication.replica_log import last_record
 from penstock.store.settings import Settings
-from penstock.store.store import MessageStore
 
 log = logging.getLogger("penstock.broker")
 

@@ -45,8 +45,8 @@ from penstock.remoting.connection import Address, address_of
 from penstock.remoting.sockets import keep_alive, listen
 from penstock.remoting.tls import ServerTls, TlsMode
 from penstock.store.mapped_file_queue import MappedFileQueue
+from penstock.store.message_store import MessageStore
 from penstock.store.settings import BrokerRole
-from penstock.store.store import MessageStore
 
 log = logging.getLogger("penstock.broker")
 

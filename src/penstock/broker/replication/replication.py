@@ -18,7 +18,7 @@ from penstock.broker.replication.config_sync import ConfigCopy, MasterLink
 from penstock.broker.replication.master import SlaveListener
 from penstock.broker.replication.slave import MasterFollower
 from penstock.broker.settings import BrokerSettings
-from penstock.broker.state import BrokerState
+from penstock.broker.shared_state import BrokerState
 from penstock.errors import BadSettings
 from penstock.protocol.bodies.admin import HaClient, HaConnection, HaRuntimeInfo
 from penstock.protocol.codes import RequestCode, ResponseCode
@@ -26,8 +26,8 @@ from penstock.protocol.command import Command
 from penstock.remoting.connection import Address, Connection
 from penstock.remoting.handlers import Handler
 from penstock.remoting.tls import ServerTls
+from penstock.store.message_store import MessageStore
 from penstock.store.settings import TABLE, BrokerRole, Settings
-from penstock.store.store import MessageStore
 
 SAMPLE_S: Final = 1.0
 _MAX_SAMPLES: Final = 3600

@@ -27,9 +27,9 @@ from penstock.broker.replication.config_sync import LogMismatch, Master, MasterL
 from penstock.broker.replication.master import EVERYTHING, FRAME, REPORT
 from penstock.errors import PenstockError, Unreachable
 from penstock.remoting.sockets import keep_alive, parse_address
+from penstock.store.message_store import MessageStore
 from penstock.store.prepare import PutRefused
 from penstock.store.replication.replica_log import BytesRefused, DamagedOnTheWay, ReplicaLog
-from penstock.store.store import MessageStore
 
 log = logging.getLogger("penstock.broker")
 _READ_SIZE: Final = 2 << 20

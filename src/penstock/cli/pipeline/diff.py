@@ -16,10 +16,10 @@ from penstock.cli.spark import JobCall, MaybeNamesrv, check_input, job_input, on
 from penstock.units import format_size
 
 if TYPE_CHECKING:
-    from penstock.pipeline.jobs.common import JobInput
     from penstock.pipeline.jobs.diff import Diff, LogDiff, Sides
     from penstock.pipeline.jobs.diff.log_bytes import LogMessage
     from penstock.pipeline.jobs.diff.report import MessagePosition, QueueDiff
+    from penstock.pipeline.jobs.framework import JobInput
 
 _MAX_SHOWN: Final = 20
 

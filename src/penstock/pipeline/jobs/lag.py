@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from penstock.errors import Refused
-from penstock.pipeline.jobs.common import JobInput
+from penstock.pipeline.jobs.framework import JobInput
 from penstock.store.config_files import ConfigFiles
 from penstock.store.readonly.store_folder import StoreFolder
 

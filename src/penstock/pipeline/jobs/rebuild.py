@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.errors import BadSettings
-from penstock.pipeline.jobs.common import JobInput
+from penstock.pipeline.jobs.framework import JobInput
 from penstock.pipeline.session import gather, parallelism
 from penstock.store.damage import MayExceed, never_exceed
 from penstock.store.readonly.store_folder import quiet_log

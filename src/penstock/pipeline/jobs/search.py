@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 
 from penstock.errors import BadSettings
 from penstock.format.message_id import decode_message_id
-from penstock.pipeline.jobs.common import JobInput
+from penstock.pipeline.jobs.framework import JobInput
 from penstock.pipeline.options import EARLIEST, Options
 from penstock.pipeline.plan import choose_queues, end_offsets, open_source, plan, spans_between, start_offsets
 from penstock.pipeline.ranges import OffsetRange, ReadTask

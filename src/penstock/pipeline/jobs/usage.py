@@ -26,7 +26,7 @@ from penstock.format.hosts import decode_host
 from penstock.format.kernels import Buffer, Ints, Longs, Rows
 from penstock.format.sys_flag import BORN_HOST_V6
 from penstock.pipeline.charts import BARS, bars, document, table
-from penstock.pipeline.jobs.common import JobInput
+from penstock.pipeline.jobs.framework import JobInput
 from penstock.pipeline.ranges import OffsetRange, TaskLimits, piece_size_for, split_ranges
 from penstock.pipeline.session import gather, parallelism
 from penstock.pipeline.store_source import StoreSource

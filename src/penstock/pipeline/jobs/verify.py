@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from penstock.errors import BadStore, PenstockError
-from penstock.pipeline.jobs.common import JobInput
+from penstock.pipeline.jobs.framework import JobInput
 from penstock.pipeline.ranges import piece_size_for
 from penstock.pipeline.session import gather, parallelism
 from penstock.pipeline.store_source import find_paths, name_stores
@@ -38,7 +38,7 @@ from penstock.store.audit.files import NumberedFile
 from penstock.store.audit.keys import IndexFacts, audit_index_file
 from penstock.store.audit.plan import AuditPlan, AuditRange, split_log
 from penstock.store.audit.ranges import RangeResult, audit_range
-from penstock.store.overlay import OverlayFiles
+from penstock.store.copy_on_write import OverlayFiles
 from penstock.store.readonly.store_folder import StoreFolder, quiet_log
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ import yaml
 from penstock.broker.topics import is_system_topic
 from penstock.errors import BadSettings, BadStore
 from penstock.format.constants import DLQ_PREFIX, RETRY_PREFIX
-from penstock.pipeline.jobs.common import JobInput
+from penstock.pipeline.jobs.framework import JobInput
 from penstock.pipeline.plan import open_source
 from penstock.pipeline.session import LOOPBACK
 

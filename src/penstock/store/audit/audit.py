@@ -29,19 +29,19 @@ import msgspec
 from penstock.format import kernels
 from penstock.store.audit import finding_kinds
 from penstock.store.audit.config import ConfigState, QueueBounds, audit_config, read_config
-from penstock.store.audit.cover import QueueCover, QueueName
 from penstock.store.audit.files import foreign_findings
 from penstock.store.audit.findings import AuditReport, Collector, Figures, Finding
 from penstock.store.audit.index import audit_index
 from penstock.store.audit.keys import IndexFacts, audit_index_file
 from penstock.store.audit.log import LogState
 from penstock.store.audit.plan import PIECE_SIZE, AuditPlan, AuditRange, make_plan, split_log, with_live_bounds
+from penstock.store.audit.queue_coverage import QueueCover, QueueName
 from penstock.store.audit.queues import QueueFacts, audit_queue
 from penstock.store.audit.ranges import RangeResult, audit_range
-from penstock.store.external.agreement import is_external
+from penstock.store.copy_on_write import OverlayFiles
+from penstock.store.external.coordination import is_external
 from penstock.store.io import Files
 from penstock.store.layout import Layout
-from penstock.store.overlay import OverlayFiles
 from penstock.store.settings import Settings
 
 MAX_PER_KIND = 100_000

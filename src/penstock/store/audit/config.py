@@ -18,10 +18,10 @@ from penstock.format.constants import (
     SCHEDULE_TOPIC,
 )
 from penstock.store.audit import finding_kinds
-from penstock.store.audit.cover import QueueName
 from penstock.store.audit.findings import Finding
 from penstock.store.audit.log import LogState
 from penstock.store.audit.plan import AuditPlan
+from penstock.store.audit.queue_coverage import QueueName
 from penstock.store.config_files import ConfigFile, ConfigFiles
 from penstock.store.io import Files
 

@@ -13,11 +13,11 @@ import msgspec
 
 from penstock.format.rows import Reason
 from penstock.store.audit import finding_kinds
-from penstock.store.audit.cover import RangeTable
 from penstock.store.audit.files import MapCache, NumberedFile, last_written
 from penstock.store.audit.finding_kinds import KINDS
 from penstock.store.audit.findings import Finding
 from penstock.store.audit.plan import AuditPlan
+from penstock.store.audit.queue_coverage import RangeTable
 from penstock.store.audit.ranges import RangeResult
 from penstock.store.audit.records import Diagnosis
 from penstock.store.damage import DamagedRange

@@ -20,7 +20,6 @@ import msgspec
 from penstock.clock import now_ms
 from penstock.format import kernels
 from penstock.format.index_layout import HEADER_SIZE, IndexGeometry, IndexHeader
-from penstock.store.audit.cover import QueueName
 from penstock.store.audit.files import (
     LOG_KINDS,
     QUEUE_KINDS,
@@ -35,6 +34,7 @@ from penstock.store.audit.files import (
     infer_sizes,
     list_store,
 )
+from penstock.store.audit.queue_coverage import QueueName
 from penstock.store.damage import DamagedRange, read_damage
 from penstock.store.deleted_topics import read_deleted_topics
 from penstock.store.dispatch_state import read_state

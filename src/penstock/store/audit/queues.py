@@ -17,11 +17,11 @@ import numpy as np
 
 from penstock.format.queue_unit import NO_RECORD_SIZE, UNIT_SIZE, Units, is_ext_address
 from penstock.store.audit import finding_kinds
-from penstock.store.audit.cover import CoveredRun, Longs, QueueCover, QueueName, RangeTable, union, without
 from penstock.store.audit.files import AuditLogReader, MapCache, QueueUnits
 from penstock.store.audit.findings import Finding, FindingKind
 from penstock.store.audit.log import LogState
 from penstock.store.audit.plan import FOREVER, NO_FILES, AuditPlan
+from penstock.store.audit.queue_coverage import CoveredRun, Longs, QueueCover, QueueName, RangeTable, union, without
 from penstock.store.io import Files
 from penstock.store.mapped_file_queue import file_name
 

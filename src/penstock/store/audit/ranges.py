@@ -22,10 +22,10 @@ from penstock.format.rows import Reason
 from penstock.format.scan import Blank, Damage, ScanBatch, scan
 from penstock.format.topics import is_readable_topic
 from penstock.store.audit import finding_kinds
-from penstock.store.audit.cover import QueueCover, QueueName
 from penstock.store.audit.files import MapCache, QueueUnits
 from penstock.store.audit.keys import IndexFacts, KeyCheck, KeyCover, open_tables
 from penstock.store.audit.plan import NO_FILES, AuditPlan, AuditRange
+from penstock.store.audit.queue_coverage import QueueCover, QueueName
 from penstock.store.audit.records import MINUTE_MS, Diagnosis, FaultRun, RecordChecks, diagnose, join_run
 from penstock.store.consume_queue import QueueExtensions
 from penstock.store.io import FileMap, Files

@@ -15,8 +15,8 @@ import msgspec
 import numpy as np
 
 from penstock.format.constants import BLANK_MAGIC, MESSAGE_MAGIC_V2, MIN_RECORD_SIZE, MIN_RECORD_SIZE_V2
+from penstock.format.damage_placeholder import find_placeholders
 from penstock.format.kernels import Bools, Rows, Topics
-from penstock.format.placeholder import find_placeholders
 from penstock.format.rows import Reason
 from penstock.format.scan import Damage
 from penstock.format.sys_flag import TRANSACTION_MASK, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK, host_sizes

@@ -33,18 +33,24 @@ from penstock.errors import BadStore
 from penstock.format import kernels
 from penstock.format.rows import ROW, Reason
 from penstock.store.commit_log import CommitLog
+from penstock.store.copy_on_write import OverlayFiles
 from penstock.store.damage import Quarantine, read_damage
 from penstock.store.deleted_topics import read_deleted_topics
 from penstock.store.dispatch import Derived, Dispatcher
 from penstock.store.dispatch_state import DispatchNotes, read_state
-from penstock.store.engine import Engine
-from penstock.store.external.agreement import MarkFile, acquire_job_lock, built_position, read_mark, require_agreement
+from penstock.store.engine_context import Engine
+from penstock.store.external.coordination import (
+    MarkFile,
+    acquire_job_lock,
+    built_position,
+    read_mark,
+    require_agreement,
+)
 from penstock.store.io import Files
 from penstock.store.layout import Layout, allow_many_files
 from penstock.store.lock import StoreLock
 from penstock.store.mapped_file import MappedFile
 from penstock.store.mapped_file_queue import file_name
-from penstock.store.overlay import OverlayFiles
 from penstock.store.readonly.view import FilesView
 from penstock.store.records import RecordReader
 from penstock.store.recovery.index import IndexRecovery

@@ -1,15 +1,10 @@
 """The start of an append-only store, whose queues and index another process builds.
 
-An append-only start usually recovers the log only, and leaves queues and index alone, whether or not a job runs. It
-restores the next queue offsets from the dispatch note and from the log after the note's position. It runs the full
+It usually recovers the log only, and leaves queues and index alone, whether or not a job runs. It restores the next queue offsets from the dispatch note and from the log after the note's position. It runs the full
 recovery under the job's lock if dispatch was inline so far, if there is no note, if a swap of rebuilt files was
 interrupted, or if the log has lost records that were dispatched.
 
-An inline start runs the full recovery. If a job built queues and index so far, the start acquires the job's lock first,
-so that no job runs, and removes the agreement once everything is dispatched. After a crash in between, the agreement
-still exists and the next start repeats this. A read-only view takes no lock.
-
-Both run once, at open, before any other thread exists.
+It runs once, at open, before any other thread exists.
 """
 
 from __future__ import annotations
@@ -23,8 +18,8 @@ from penstock.store.atomic_files import finish_swap
 from penstock.store.commit_log import CommitLog
 from penstock.store.deleted_topics import read_deleted_topics
 from penstock.store.dispatch_state import DispatchNotes, DispatchState, read_state
-from penstock.store.engine import Engine
-from penstock.store.external.agreement import (
+from penstock.store.engine_context import Engine
+from penstock.store.external.coordination import (
     DispatchAgreement,
     MarkFile,
     acquire_job_lock,

@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from penstock.errors import BadStore
+from penstock.store.copy_on_write import OverlayFiles
 from penstock.store.io import Files
 from penstock.store.layout import Layout
-from penstock.store.overlay import OverlayFiles
+from penstock.store.message_store import MessageStore
 from penstock.store.readonly.geometry import fit_to_files
 from penstock.store.recovery import Progress
 from penstock.store.settings import Settings
-from penstock.store.store import MessageStore
 
 _SIGNS = ("commitlog", "consumequeue", "index", "config", "checkpoint", "abort", "lock")
 _TRIES = 3

@@ -25,11 +25,11 @@ from penstock.format.queue_unit import NO_RECORD_SIZE, UNIT, UNIT_SIZE, Units
 from penstock.format.rows import Reason
 from penstock.store.consume_queue import ConsumeQueue, count_valid, view_units
 from penstock.store.consume_queues import ConsumeQueues
+from penstock.store.copy_on_write import OverlayFiles
 from penstock.store.dispatch_state import read_state
 from penstock.store.layout import Layout
 from penstock.store.mapped_file import MappedFile
 from penstock.store.mapped_file_queue import file_name
-from penstock.store.overlay import OverlayFiles
 from penstock.store.readonly.geometry import fit_to_files
 from penstock.store.readonly.view import FilesView
 from penstock.store.settings import Settings

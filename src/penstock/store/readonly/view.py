@@ -17,9 +17,9 @@ import numpy as np
 
 from penstock.errors import BadStore
 from penstock.format.queue_unit import UNIT, UNIT_SIZE, Units, copy_units
+from penstock.store.copy_on_write import OverlayFiles
 from penstock.store.mapped_file import MappedFile
 from penstock.store.mapped_file_queue import file_name
-from penstock.store.overlay import OverlayFiles
 
 _MAX_MAPPED = 8
 _NAME = re.compile(r"\d{20}")

@@ -21,11 +21,11 @@ import msgspec
 from penstock.errors import BadSettings, BadStore, StoreInUse
 from penstock.format.index_layout import IndexGeometry
 from penstock.store.atomic_files import read_checksummed, write_checksummed
+from penstock.store.copy_on_write import OverlayFiles
 from penstock.store.damage import MayExceed, Quarantine
 from penstock.store.io import Files
 from penstock.store.layout import Layout
 from penstock.store.mapped_file_queue import MappedFileQueue
-from penstock.store.overlay import OverlayFiles
 from penstock.store.readonly.tail import StoreTail
 from penstock.store.repair.target import RepairTarget, fit_sizes, open_target
 from penstock.store.settings import Settings

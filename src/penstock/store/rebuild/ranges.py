@@ -35,16 +35,16 @@ import numpy as np
 
 from penstock.errors import BadStore, StoreFailed
 from penstock.format import kernels
-from penstock.format.placeholder import is_placeholder
+from penstock.format.damage_placeholder import is_placeholder
 from penstock.format.queue_unit import PRE_BLANK, UNIT_SIZE
 from penstock.format.topics import is_readable_topic
 from penstock.store.atomic_files import checksummed, read_checksummed
-from penstock.store.audit.cover import CoveredRun, QueueCover, QueueName
+from penstock.store.audit.queue_coverage import CoveredRun, QueueCover, QueueName
 from penstock.store.consume_queue import Placeholders
+from penstock.store.copy_on_write import OverlayFiles
 from penstock.store.damage import DamagedRange
 from penstock.store.io import FileMap, Files
 from penstock.store.mapped_file_queue import file_name
-from penstock.store.overlay import OverlayFiles
 from penstock.store.rebuild.plan import RebuildPlan, RebuildRange, RebuildTask
 from penstock.store.records import max_queue_offset
 from penstock.store.repair.log_scan import DamagedFileRange, LogScan, SuspectBytes, is_unwritten, merged, scan_log_range

@@ -28,7 +28,7 @@ from penstock.format.scan import is_unpublished
 from penstock.store.atomic_files import read_checksummed, write_checksummed
 from penstock.store.damage import MISSING, DamagedRange, Quarantine, known_damage, merged_by_file, write_damage
 from penstock.store.dispatch_state import DispatchState
-from penstock.store.engine import Engine
+from penstock.store.engine_context import Engine
 from penstock.store.io import Files
 from penstock.store.log_walk import Walked, still_damaged, torn_records, walk_files
 from penstock.store.mapped_file import MappedFile

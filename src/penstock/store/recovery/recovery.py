@@ -9,7 +9,7 @@ import msgspec
 from penstock.format.checkpoint import Checkpoint
 from penstock.store.damage import MayExceed, Quarantine
 from penstock.store.dispatch_state import read_state
-from penstock.store.engine import Engine
+from penstock.store.engine_context import Engine
 from penstock.store.lock import StoreLock
 from penstock.store.records import RecordReader
 from penstock.store.recovery.index import IndexRecovery

@@ -17,11 +17,11 @@ from penstock.format.queue_unit import UNIT_SIZE
 from penstock.format.topics import is_readable_topic
 from penstock.store.atomic_files import Move, clear_staging, swap
 from penstock.store.consume_queue import ConsumeQueue
+from penstock.store.copy_on_write import OverlayFiles
 from penstock.store.damage import DamagedRange, Quarantine
 from penstock.store.index import Index
 from penstock.store.io import Files
 from penstock.store.layout import Layout
-from penstock.store.overlay import OverlayFiles
 from penstock.store.repair.compare import OldQueues, QueueName, difference
 from penstock.store.repair.report import Progress, Rebuilt, within
 from penstock.store.repair.staging import Staging, StagingPlan

@@ -25,15 +25,15 @@ import msgspec
 from penstock.errors import BadStore, disk_refused
 from penstock.format import kernels
 from penstock.format.constants import BLANK_HEADER_SIZE
-from penstock.format.hosts import IPV4_HOST_SIZE, encode_host
-from penstock.format.kernels import Rows
-from penstock.format.placeholder import (
+from penstock.format.damage_placeholder import (
     MIN_PLACEHOLDER_SIZE,
     find_placeholders,
     placeholder_text,
     saved_paths,
     write_placeholder,
 )
+from penstock.format.hosts import IPV4_HOST_SIZE, encode_host
+from penstock.format.kernels import Rows
 from penstock.store.damage import MISSING, DamagedRange, Quarantine, merged_by_file, read_damage, write_damage
 from penstock.store.io import Files
 from penstock.store.layout import Layout

@@ -18,6 +18,7 @@ from penstock.format.queue_unit import NO_RECORD_SIZE, PRE_BLANK, UNIT_SIZE, pac
 from penstock.store.commit_log import CommitLog
 from penstock.store.consume_queue import ConsumeQueue, Placeholders
 from penstock.store.consume_queues import ConsumeQueues, DerivedFiles
+from penstock.store.copy_on_write import OverlayFiles
 from penstock.store.damage import DamagedRange
 from penstock.store.deleted_topics import read_deleted_topics
 from penstock.store.dispatch import Dispatcher
@@ -25,7 +26,6 @@ from penstock.store.index import Index
 from penstock.store.io import Files
 from penstock.store.layout import Layout
 from penstock.store.mapped_file import MappedFile
-from penstock.store.overlay import OverlayFiles
 from penstock.store.records import RecordReader
 from penstock.store.repair.compare import OldQueues, QueueName
 from penstock.store.repair.report import Progress

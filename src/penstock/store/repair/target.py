@@ -17,18 +17,18 @@ from penstock.errors import BadStore, StoreInUse, disk_refused
 from penstock.format.rows import Reason
 from penstock.store.atomic_files import finish_swap
 from penstock.store.audit.files import NumberedFile, infer_sizes, list_store
+from penstock.store.copy_on_write import RehearsalFiles
 from penstock.store.damage import MayExceed, Quarantine
 from penstock.store.dispatch_state import read_state
-from penstock.store.external.agreement import acquire_job_lock, is_external, refuse_while_job_runs
+from penstock.store.external.coordination import acquire_job_lock, is_external, refuse_while_job_runs
 from penstock.store.io import Files
 from penstock.store.layout import Layout, allow_many_files
 from penstock.store.lock import HeldLocks, StoreLock
-from penstock.store.overlay import RehearsalFiles
+from penstock.store.message_store import MessageStore
 from penstock.store.readonly.geometry import FittedSettings, where_records_end
 from penstock.store.repair.report import Progress
 from penstock.store.settings import Settings
 from penstock.store.sink.recovery import resolve_pending_batch
-from penstock.store.store import MessageStore
 
 
 def fit_sizes(settings: Settings, files: Files, layout: Layout) -> FittedSettings:

@@ -23,7 +23,7 @@ import msgspec
 
 from penstock.errors import StoreFailed, disk_refused
 from penstock.store.config_files import ConfigFiles
-from penstock.store.engine import Engine
+from penstock.store.engine_context import Engine
 from penstock.store.io import Files
 from penstock.store.layout import Layout
 from penstock.store.mapped_file import MappedFile

@@ -31,6 +31,7 @@ from penstock.store.config_files import ConfigFiles
 from penstock.store.io import Files
 from penstock.store.layout import Layout
 from penstock.store.lock import HeldLocks, StoreLock
+from penstock.store.message_store import MessageStore
 from penstock.store.settings import FlushDiskType, Settings
 from penstock.store.sink.journal import (
     BatchMark,
@@ -47,7 +48,6 @@ from penstock.store.sink.journal import (
     write_mark,
 )
 from penstock.store.sink.recovery import resolve_pending_batch
-from penstock.store.store import MessageStore
 
 if TYPE_CHECKING:
     import pyarrow as pa

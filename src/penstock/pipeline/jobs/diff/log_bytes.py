@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 import numpy as np
 
-from penstock.pipeline.jobs.common import JobInput
 from penstock.pipeline.jobs.diff.sides import Sides
+from penstock.pipeline.jobs.framework import JobInput
 from penstock.pipeline.ranges import OffsetRange, TaskLimits, split_ranges
 from penstock.pipeline.session import gather
 from penstock.pipeline.store_source import StoreSource

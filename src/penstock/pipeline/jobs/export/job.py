@@ -19,7 +19,9 @@ import msgspec
 from penstock.errors import BadSettings, BadStore
 from penstock.pipeline.decode import Decode, make_decoder
 from penstock.pipeline.errors import from_spark_errors
-from penstock.pipeline.jobs.common import (
+from penstock.pipeline.jobs.export.spec import Export, ExportedBatch, ExportFolder, clear, move, staged_files
+from penstock.pipeline.jobs.export.tables import check_delta, check_iceberg, commit_delta, commit_iceberg
+from penstock.pipeline.jobs.framework import (
     CORRUPT,
     BatchLog,
     JobInput,
@@ -29,8 +31,6 @@ from penstock.pipeline.jobs.common import (
     read_stream,
     run_batches,
 )
-from penstock.pipeline.jobs.export.spec import Export, ExportedBatch, ExportFolder, clear, move, staged_files
-from penstock.pipeline.jobs.export.tables import check_delta, check_iceberg, commit_delta, commit_iceberg
 
 if TYPE_CHECKING:
     import pyarrow as pa

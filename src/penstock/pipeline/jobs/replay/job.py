@@ -18,7 +18,8 @@ import msgspec
 from penstock.broker.topics import dead_letter_topic
 from penstock.errors import BadSettings
 from penstock.pipeline.errors import from_spark_errors
-from penstock.pipeline.jobs.common import (
+from penstock.pipeline.jobs.export.spec import ExportFolder
+from penstock.pipeline.jobs.framework import (
     CORRUPT,
     BatchLog,
     JobInput,
@@ -27,7 +28,6 @@ from penstock.pipeline.jobs.common import (
     read_stream,
     run_batches,
 )
-from penstock.pipeline.jobs.export.spec import ExportFolder
 from penstock.pipeline.jobs.replay.batch import REASON, Mapping, ReplayBatch, ReplayedBatch, Target
 from penstock.pipeline.options import Options
 from penstock.pipeline.sink_rows import WrittenRows

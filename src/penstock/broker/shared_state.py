@@ -26,7 +26,7 @@ from penstock.errors import StoreFailed
 from penstock.format.constants import DAMAGED_TOPIC, DLQ_PREFIX, RETRY_PREFIX
 from penstock.store.config_files import ConfigFile, ConfigFiles, ConfigTable
 from penstock.store.io import Files
-from penstock.store.store import MessageStore
+from penstock.store.message_store import MessageStore
 from penstock.store.worker import noop
 
 log = logging.getLogger("penstock.broker")

@@ -35,12 +35,13 @@ from penstock.store.append import PutPath
 from penstock.store.atomic_files import finish_swap
 from penstock.store.checkpoint import CheckpointFile
 from penstock.store.consume_queue import ConsumeQueue
+from penstock.store.copy_on_write import OverlayFiles
 from penstock.store.damage import MayExceed, never_exceed
 from penstock.store.derived_flush import CheckpointFlusher, DerivedFlusher
 from penstock.store.dispatch import Arrived
 from penstock.store.dispatch_state import DispatchNotes
-from penstock.store.engine import Engine, only_appends
-from penstock.store.external.agreement import acquire_job_lock, is_external, remove_agreement
+from penstock.store.engine_context import Engine, only_appends
+from penstock.store.external.coordination import acquire_job_lock, is_external, remove_agreement
 from penstock.store.external.follower import LogOnlyCleaner, append_only_engine
 from penstock.store.external.start import AppendOnlyStart
 from penstock.store.flush import FlushFailed, GroupCommit, LogSyncer, TimedCommit, TimedFlush
@@ -63,7 +64,6 @@ from penstock.store.message import (
     TagFilter,
     needing_pyarrow,
 )
-from penstock.store.overlay import OverlayFiles
 from penstock.store.preallocate import Allocator, Prefaulter
 from penstock.store.query import Boundary, Hits, KeyQuery, TimeSearch
 from penstock.store.records import HeaderCheck, RecordReader
@@ -627,7 +627,12 @@ class MessageStore:
 
 
 class _InlineStart:
-    """The start of a store that dispatches itself. Raises StoreInUse if a job owns queues and index."""
+    """The start of a store that dispatches itself: full recovery, once, before any other thread exists.
+
+    If a job built queues and index so far, it acquires the job's lock first, so that no job runs, and removes the
+    agreement once everything is dispatched; after a crash in between, the next start repeats this. A read-only view
+    takes no lock. Raises StoreInUse if a job owns queues and index.
+    """
 
     def __init__(self, parts: StartParts) -> None:
         self._io = files = parts.engine.io
