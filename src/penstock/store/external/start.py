@@ -1,8 +1,9 @@
 """The start of an append-only store, whose queues and index another process builds.
 
-It usually recovers the log only, and leaves queues and index alone, whether or not a job runs. It restores the next queue offsets from the dispatch note and from the log after the note's position. It runs the full
-recovery under the job's lock if dispatch was inline so far, if there is no note, if a swap of rebuilt files was
-interrupted, or if the log has lost records that were dispatched.
+It usually recovers the log only, and leaves queues and index alone, whether or not a job runs. It restores the next
+queue offsets from the dispatch note and from the log after the note's position. It runs the full recovery under the
+job's lock if dispatch was inline so far, if there is no note, if a swap of rebuilt files was interrupted, or if the log
+has lost records that were dispatched.
 
 It runs once, at open, before any other thread exists.
 """
