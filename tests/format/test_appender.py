@@ -1,4 +1,4 @@
-"""The compiled appender: which classes of messages it can read. What it writes is in tests/store/test_short_way.py."""
+"""The compiled appender: the classes of messages that it reads. tests/store/test_short_way.py checks what it writes."""
 
 from __future__ import annotations
 
