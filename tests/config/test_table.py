@@ -1,4 +1,4 @@
-"""The table of settings: names, types, bounds, and how a program's table knows names of another."""
+"""The table of settings: names, types, bounds, and names shared with another program's table."""
 
 from __future__ import annotations
 

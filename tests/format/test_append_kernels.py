@@ -1,4 +1,4 @@
-"""Writing records: what lands where, what is stored last, what is refused."""
+"""Encoding records: the bytes, what is written last, and what is rejected."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Columns of messages into the log: what each kernel does, on both twins, and that the twins agree."""
+"""Columns of messages to records: each kernel, on both twins, and that the twins agree."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ V4, V6 = encode_host(HOST), encode_host("[1050::5:600:300c:326b]:10911")
 
 
 def texts(*values: bytes | None) -> TextColumn:
-    """A column of these texts; below a null lies rubbish, as Arrow allows."""
+    """A column of these texts; a null has garbage bytes, as Arrow allows."""
     stored = [b"rubbish" if value is None else value for value in values]
     valid = None if None not in values else np.array([value is not None for value in values], np.bool_)
     return TextColumn(offsets_of([len(text) for text in stored]), b"".join(stored), valid)

@@ -1,4 +1,4 @@
-"""Records into columns: what each kernel does, on both twins, and that the twins agree, also on garbage."""
+"""Records to columns: each kernel, on both twins, and that the twins agree, also on garbage."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Places = tuple[np.ndarray, np.ndarray]
 
 
 def place(*texts: bytes | None) -> tuple[bytes, np.ndarray, np.ndarray]:
-    """Data that holds these texts, and where; some other bytes lie between them."""
+    """Data with these texts and other bytes between them, and their positions."""
     data, places, lengths = b"", [], []
     for text in texts:
         data += b"##"

@@ -122,7 +122,7 @@ def test_a_match_ends_at_an_item_with_another_hash_offset_or_time(byte: int) -> 
 
 
 def test_the_seconds_of_the_first_item_do_not_count() -> None:
-    """They are those since the end of the file before."""
+    """They count from the end of the previous file."""
     keys = some_keys(3)
     file = index_of(keys)
     file[SMALL.item_position(1) + 15] = 99

@@ -1,4 +1,4 @@
-"""A client's batch taken apart by the kernels: the same as item by item, or left to whoever reads with care."""
+"""The kernels unpack a client's batch like the reference code, or leave it to that code."""
 
 from __future__ import annotations
 

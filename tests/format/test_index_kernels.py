@@ -80,7 +80,7 @@ def test_the_golden_record_makes_the_file_that_java_makes() -> None:
 def test_header_and_items_are_values() -> None:
     header = IndexHeader(1, 2, 3, 4, 5, 6)
     assert IndexHeader.unpack(header.pack() + b"more") == header
-    assert header.ending(30, 20) == IndexHeader(1, 20, 3, 30, 5, 6)
+    assert header.with_end(30, 20) == IndexHeader(1, 20, 3, 30, 5, 6)
     item = IndexItem(7, 8, 9, 10)
     assert unpack_item(b"xx" + pack_item(*item), 2) == item
 
@@ -250,7 +250,7 @@ def test_a_rewind_undoes_puts_to_the_byte() -> None:
         assert header.index_count == kept
         if kept > 1:
             last = keys[kept - 2]
-            file[:40] = header.ending(last[1], last[2]).pack()
+            file[:40] = header.with_end(last[1], last[2]).pack()
             assert file == expected
         else:
             assert header.hash_slot_count == 0

@@ -1,4 +1,4 @@
-"""The record that covers damage: valid at every size, and known again."""
+"""The record that covers damage: valid at every size, and recognised."""
 
 from __future__ import annotations
 

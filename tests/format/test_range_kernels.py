@@ -1,4 +1,4 @@
-"""Units and keys made while a range of the log is walked: on both twins, and as the kernels for rows make them."""
+"""Units and keys from a walk over a range of the log: on both twins, and equal to those of the row kernels."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def a_log(*records: dict) -> bytearray:
 
 
 def by_rows(log: bytearray) -> tuple[dict[tuple[str, int], bytes], list[tuple[int, int, int]]]:
-    """Units and keys of a sound log, by the kernels that take rows."""
+    """Units and keys of a valid log, by the row kernels."""
     topics = kernels.TopicTable()
     rows, reached, _ = kernels.walk(log, 0, 0, len(log), True, topics, len(log))
     assert reached == len(log)

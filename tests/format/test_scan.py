@@ -20,7 +20,7 @@ each_kernel = pytest.mark.usefixtures("kernels_name")
 
 @dataclass
 class Found:
-    """What a scan gave."""
+    """The items of a scan."""
 
     offsets: list[int] = field(default_factory=list)
     blanks: list[Blank] = field(default_factory=list)
@@ -174,7 +174,7 @@ def test_a_body_damaged_where_no_crc_is_checked_is_served() -> None:
 
 
 class Completing:
-    """A scan during which a writer completes what the scan has just found incomplete."""
+    """A scan during which a writer completes a record that the scan found incomplete."""
 
     def __init__(self, log: bytearray, at: int, data: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
         search = kernels.find_record
@@ -243,7 +243,7 @@ def split_in_two(log: kernels.Buffer, at: int, check_crc: bool) -> Found:
 @pytest.mark.parametrize("check_crc", [True, False])
 def test_two_ranges_give_every_record_and_all_damage_once_wherever_they_meet(check_crc: bool) -> None:
     log = make_file([*BODIES, b"last"], BASE, blank=20)
-    log[STARTS[1] - BASE + 4] ^= 1  # the second record is no record
+    log[STARTS[1] - BASE + 4] ^= 1  # the second record is invalid
     log[STARTS[2] - BASE + 90] ^= 1  # the third has a wrong CRC
     whole = run(log, check_crc=check_crc)
     assert len(whole.offsets) == 3

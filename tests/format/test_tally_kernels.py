@@ -1,4 +1,4 @@
-"""Rows that are alike, and what they add up to: on both twins."""
+"""Groups of equal rows and their sums: on both twins."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.usefixtures("kernels_name")
 
 
 def laid_out(texts: list[bytes | None]) -> tuple[bytes, kernels.Longs, kernels.Ints]:
-    """Texts one after the other, where they lie, and how long they are; -1 where there is none."""
+    """Concatenated texts, their positions and lengths; -1 for a missing text."""
     data = b"".join(text or b"" for text in texts)
     lengths = np.array([-1 if text is None else len(text) for text in texts], np.int32)
     sizes = np.maximum(lengths, 0).astype(np.int64)

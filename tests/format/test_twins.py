@@ -1,4 +1,4 @@
-"""The two twins of the kernels agree to the byte, on sound data and on garbage."""
+"""The two twins of the kernels agree to the byte, on valid data and on garbage."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Values that Java gives: hashes, CRCs, queue units, index hashes."""
+"""Values as Java computes them: hashes, CRCs, queue units, index hashes."""
 
 from __future__ import annotations
 

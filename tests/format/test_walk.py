@@ -126,7 +126,7 @@ def test_a_filler_ends_a_file(blank: int) -> None:
 
 
 def damaged(at: int, data: bytes) -> bytearray:
-    """Three records, the second with other bytes at a place."""
+    """Three records, the second with some bytes replaced."""
     log = make_log(BODIES)
     second = len(make_record(0, BODIES[0]))
     log[second + at : second + at + len(data)] = data

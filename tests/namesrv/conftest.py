@@ -1,4 +1,4 @@
-"""What the tests of the name server share: one that runs, and brokers that register with it."""
+"""Shared by the tests of the name server: a running one, and brokers that register with it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from penstock.remoting.connection import Address, Connection, connect
 
 
 class Clock:
-    """Stands still until a test moves it."""
+    """A clock that only a test advances."""
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -37,7 +37,7 @@ TEMPLATE = TopicConfig(name="TBW102", read_queue_nums=8, write_queue_nums=8, per
 
 
 class Peer:
-    """Asks a name server; registers as a broker if told to."""
+    """A client of a name server; can register as a broker."""
 
     def __init__(self, connection: Connection) -> None:
         self.connection = connection

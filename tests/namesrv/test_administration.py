@@ -1,4 +1,4 @@
-"""KV, permissions, deletion and settings, and who may do that."""
+"""KV, permissions, deletion and settings, and who is allowed to change them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What clients and tools ask a name server."""
+"""Queries of clients and tools."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Brokers that register over the network, stay and go."""
+"""Brokers that register over the network, expire and unregister."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The table of routes, by itself."""
+"""The route table on its own."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_a_route_names_the_brokers_of_a_topic_and_their_queues(table: RouteTable
         (each.broker_name, each.read_queue_nums, each.write_queue_nums, each.perm, each.topic_sys_flag)
         for each in route.queue_datas
     ] == [("broker-a", 4, 4, 6, 0), ("broker-b", 2, 3, 4, 1)]
-    assert table.route("nobody has it") is None
+    assert table.route("unknown") is None
 
 
 def test_a_slave_adds_its_address_and_learns_its_master(table: RouteTable) -> None:
@@ -66,7 +66,7 @@ def test_a_broker_that_leaves_takes_its_topics_along(table: RouteTable) -> None:
     table.register(A, topics("T", "U"), now=0)
     table.register(B, topics("T"), now=0)
     assert not table.unregister(RegisteredBroker(name="broker-a", address=B.address))
-    assert not table.unregister(RegisteredBroker(name="nobody", address="127.0.0.1:9"))
+    assert not table.unregister(RegisteredBroker(name="unknown", address="127.0.0.1:9"))
     assert table.unregister(A)
     assert table.topics() == ["T"]
     assert list(table.queues("T")) == ["broker-b"]
@@ -150,7 +150,7 @@ def test_write_permission_is_wiped_and_given_back(table: RouteTable) -> None:
     table.register(B, topics("T"), now=0)
     assert table.wipe_write_perm("broker-a") == 2
     assert {name: queues.perm for name, queues in table.queues("T").items()} == {"broker-a": 5, "broker-b": 6}
-    assert table.wipe_write_perm("nobody") == 0
+    assert table.wipe_write_perm("unknown") == 0
     assert table.add_write_perm("broker-a") == 2
     assert table.queues("U")["broker-a"].perm == 7
 

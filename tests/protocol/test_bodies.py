@@ -1,4 +1,4 @@
-"""Bodies as the protocol's examples have them, to the byte where Java's order of fields is known."""
+"""Bodies of the protocol's examples, to the byte where Java's order of fields is known."""
 
 from __future__ import annotations
 
@@ -217,5 +217,5 @@ def test_bodies_that_hold_one_subscription() -> None:
         b'"subscriptionData":{"topic":"T","subString":"a > 1","expressionType":"SQL92"}}'
     )
     assert (asked.group, asked.subscription_data.expression_type) == ("CID_x", "SQL92")
-    told = QuerySubscriptionResponseBody(subscription_data=asked.subscription_data, group="CID_x", topic="T")
-    assert QuerySubscriptionResponseBody.from_bytes(told.to_bytes()) == told
+    reply = QuerySubscriptionResponseBody(subscription_data=asked.subscription_data, group="CID_x", topic="T")
+    assert QuerySubscriptionResponseBody.from_bytes(reply.to_bytes()) == reply

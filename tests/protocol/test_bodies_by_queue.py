@@ -1,4 +1,4 @@
-"""Tables by queue are read fast where they are as Java writes them, and to the same values wherever they are not."""
+"""Tables keyed by queue: Java's form takes the fast path, other forms parse to the same values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The numbers of the protocol, as its table has them."""
+"""The numbers in the protocol's table of codes."""
 
 from __future__ import annotations
 

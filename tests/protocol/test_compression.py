@@ -17,7 +17,7 @@ from penstock.protocol.compression import deflate_body, inflate, inflate_body
 
 
 def zstd_without_size(data: bytes) -> bytes:
-    """As Java's stream writes it: the frame does not say how long its content is."""
+    """Like Java's stream: the frame does not state the length of its content."""
     writer = zstandard.ZstdCompressor().compressobj()
     return writer.compress(data) + writer.flush()
 

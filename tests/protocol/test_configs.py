@@ -1,4 +1,4 @@
-"""Tables of configuration between brokers, tools and name servers."""
+"""Configuration tables that brokers, tools and name servers exchange."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bodies that no client should send: one sentence, never anything else."""
+"""Malformed bodies raise BadRequest with one sentence, and nothing else."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ class IndexHeader(msgspec.Struct, frozen=True):
         """Reads the first 40 bytes of a file."""
         return cls(*_HEADER.unpack(kernels.view_of(data)[:HEADER_SIZE]))
 
-    def ending(self, physical_offset: int, timestamp: int) -> IndexHeader:
+    def with_end(self, physical_offset: int, timestamp: int) -> IndexHeader:
         """The header with another last item."""
         return msgspec.structs.replace(self, end_physical_offset=physical_offset, end_timestamp=timestamp)
 

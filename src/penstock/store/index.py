@@ -160,7 +160,7 @@ class IndexFile:
             self.set_header(before)
             return
         last = self.item(end - 1).physical_offset
-        header = self.header.ending(last, timestamp_of(last))
+        header = self.header.with_end(last, timestamp_of(last))
         used = int(np.count_nonzero(newest))
         self.set_header(msgspec.structs.replace(header, hash_slot_count=used, index_count=end))
 
