@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import shutil
 import subprocess
@@ -61,7 +62,13 @@ def run(capsys: pytest.CaptureFixture[str]) -> Run:
 
     def run(*arguments: object) -> Ran:
         capsys.readouterr()
-        status = main([str(argument) for argument in arguments])
+        root = logging.getLogger()
+        handlers, level = root.handlers[:], root.level
+        try:
+            status = main([str(argument) for argument in arguments])
+        finally:  # `serve` sets up logging, to a stream that ends with this test
+            root.handlers[:] = handlers
+            root.setLevel(level)
         return Ran(status, *capsys.readouterr())
 
     return run

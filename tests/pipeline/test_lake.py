@@ -148,7 +148,7 @@ def test_the_command_makes_a_lake(home: StoreHome, tmp_path: Path, capsys: pytes
         (["init", str(tmp_path / "new"), "--store", str(tmp_path / "none")], "there is no store here"),
         (["init", str(tmp_path / "new"), "--store", str(home.path), "--decode", "xml"], "it must be one of json, text"),
         (["run", str(tmp_path)], "this is not a lake"),
-        (["run", lake, "--conf", "x"], "it must be a name and a value"),
+        (["run", lake, "--conf", "x"], "it must be NAME=VALUE"),
     ):
         assert main(["pipeline", "lake", *arguments]) == 2
         assert expected in capsys.readouterr().err

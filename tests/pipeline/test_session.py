@@ -42,7 +42,7 @@ def test_a_java_that_is_interrupted_while_it_starts_does_not_stay() -> None:
 
 
 @pytest.mark.parametrize(
-    ("job", "left"), [(["usage"], "nothing was changed"), (["export", "--to", "out"], "the same command goes on")]
+    ("job", "left"), [(["usage"], "nothing was changed"), (["export", "--to", "out"], "the same command resumes")]
 )
 def test_an_interrupted_job_says_what_it_leaves(
     tmp_path: Path,

@@ -99,7 +99,7 @@ def test_a_dictionary_may_name_a_topic_twice_and_hold_unused_ones(home: StoreHom
         ),
         (
             {"topic": ["T"], "body": [b""], "queue_id": pa.array([2**64 - 1], pa.uint64())},
-            "the column 'queue_id' is invalid: ",
+            "the column 'queue_id' cannot be read: ",
         ),
     ],
 )
@@ -116,7 +116,7 @@ def test_text_that_is_not_utf8_is_refused_with_its_row(home: StoreHome) -> None:
     )
     result = home.open().put_arrow(batch_of(topic=["T"] * 3, body=[b""] * 3, tags=tags))
     assert result.status is PutStatus.MESSAGE_ILLEGAL
-    assert result.reason.startswith("row 1: the column 'tags' is invalid: ")
+    assert result.reason.startswith("row 1: the column 'tags' cannot be read: ")
 
 
 def test_a_column_whose_offsets_are_wrong_is_refused(home: StoreHome) -> None:

@@ -368,10 +368,10 @@ def _add_store(router: APIRouter, console: Console) -> None:
 def _job(console: Console, number: int) -> Job:
     job = console.jobs.all.get(number)
     if job is None:
-        raise NoRoute(f"no job {number}; /api/jobs lists all jobs")
+        raise NoRoute(f"no job {number}; see /api/jobs")
     return job
 
 
 async def _check_group(console: Console, group: str) -> None:
     if group not in await console.view.progress():
-        raise NoRoute(f"no consumer group {group!r}; /api/groups lists all groups")
+        raise NoRoute(f"no consumer group {group!r}; see /api/groups")

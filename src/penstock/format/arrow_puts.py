@@ -72,7 +72,7 @@ def _converted(name: str, column: pa.Array) -> pa.Array:
         return column.cast(target)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         reason = str(error).splitlines()[0]
-        raise BadMessage(f"{_first_bad_row(column)}the column '{name}' is invalid: {reason}") from None
+        raise BadMessage(f"{_first_bad_row(column)}the column '{name}' cannot be read: {reason}") from None
 
 
 def _is_plain(column: pa.Array) -> bool:

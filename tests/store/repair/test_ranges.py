@@ -195,7 +195,7 @@ def test_a_torn_end_is_left_to_the_start_which_keeps_it_aside(home: DamagedHome)
     home.mark_crashed()
     report = home.repair()
     assert report.ranges == []
-    assert "cut off" in " ".join(report.start)
+    assert "truncated" in " ".join(report.start)
     assert not report.problems
     assert home.errors() == []
     with home.open_small() as store:

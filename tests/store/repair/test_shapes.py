@@ -69,7 +69,7 @@ def test_a_short_last_file_is_lengthened_and_its_torn_end_is_cut(home: DamagedHo
     path.write_bytes(path.read_bytes()[: last.physical_offset % SMALL_LOG_SIZE + 20])
     report = home.repair()
     assert report.ranges == []
-    assert "cut off" in " ".join(report.start)
+    assert "truncated" in " ".join(report.start)
     assert path.stat().st_size == SMALL_LOG_SIZE
     assert home.errors() == []
     with home.open_small() as store:

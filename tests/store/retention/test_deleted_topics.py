@@ -161,7 +161,7 @@ def test_without_its_note_a_topic_comes_back_and_with_a_broken_one_it_is_said(
     (filled.path / "penstock" / "deleted_topics.json").write_bytes(bytes(30))
     shutil.rmtree(filled.path / "consumequeue")
     assert filled.open().topics() == ["A", "B"]
-    assert "may come back" in caplog.text
+    assert "may reappear" in caplog.text
 
 
 def test_unused_topics_are_deleted_but_never_rocketmqs_own_two(home: StoreHome) -> None:
