@@ -14,9 +14,9 @@ from support.brokers import BrokerHome
 from support.disks import FaultyFiles, refuse
 from support.loopback import until
 
-from penstock.broker import shared_state as state_module
+from penstock.broker import broker_state as state_module
+from penstock.broker.broker_state import Persister, SavedTable
 from penstock.broker.offsets import OffsetTable
-from penstock.broker.shared_state import Persister, SavedTable
 from penstock.errors import BadStore
 from penstock.format.config_tables import ConsumerOffsets
 from penstock.store.config_files import ConfigFile

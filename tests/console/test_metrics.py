@@ -12,8 +12,8 @@ from support import ROOT
 from support.clients import ORDERS, ConsoleProcess
 
 from penstock.client.admin import Admin
+from penstock.console.cluster_summary import BrokerAvailability, BrokerFigures, TopicKind, percentile, read_latency
 from penstock.console.cluster_view import ClusterView
-from penstock.console.figures import BrokerAvailability, BrokerFigures, TopicKind, percentile, read_latency
 from penstock.console.health import Parent, check_health
 
 NODE = {"cluster": "DefaultCluster", "node_type": "broker", "node_id": "broker-a"}

@@ -19,6 +19,7 @@ from support import ROOT
 
 from penstock.format import kernels
 from penstock.format.checkpoint import Checkpoint
+from penstock.format.fastjson import dumps, loads
 from penstock.format.hosts import decode_host, encode_host
 from penstock.format.index_layout import (
     IndexGeometry,
@@ -27,7 +28,6 @@ from penstock.format.index_layout import (
     pack_item,
     unpack_item,
 )
-from penstock.format.loose_json import dumps, loads
 from penstock.format.queue_ext import decode_ext_unit
 from penstock.format.queue_unit import pack_unit, unpack_unit
 from penstock.format.record import decode_record, encode_record

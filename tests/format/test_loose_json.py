@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.errors import CorruptData
-from penstock.format.loose_json import dumps, loads
+from penstock.format.fastjson import dumps, loads
 
 TOPICS = """{
 \t"dataVersion":{

@@ -12,7 +12,7 @@ pytest.importorskip("pyspark", reason="these tests need the extra `spark`")
 from penstock.cli.main import main
 from penstock.pipeline.stream import LogSlice, PublishedLogReader
 from penstock.store import Dispatch
-from penstock.store.external.coordination import DispatchAgreement, read_agreement
+from penstock.store.external_dispatch.coordination import DispatchAgreement, read_agreement
 from penstock.store.io import Files
 from penstock.store.layout import Layout
 

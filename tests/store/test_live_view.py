@@ -11,7 +11,7 @@ from support.messages import make_log, make_record
 from penstock.format import kernels
 from penstock.format.index_layout import IndexGeometry
 from penstock.store import Message, MessageStore, Settings
-from penstock.store.copy_on_write import OverlayFiles
+from penstock.store.copy_on_write_files import OverlayFiles
 from penstock.store.damage import DamagedRange
 from penstock.store.index import IndexFile
 from penstock.store.io import Files

@@ -13,7 +13,7 @@ from support.stores import Clock, StoreHome, is_one_sentence
 
 from penstock.errors import StoreFailed
 from penstock.store import MessageStore, Settings
-from penstock.store.copy_on_write import OverlayFiles
+from penstock.store.copy_on_write_files import OverlayFiles
 from penstock.store.damage import Quarantine, QuarantinedFolder, quarantined_folders
 from penstock.store.io import Files
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import StoreFailed, StoreInUse
-from penstock.store.copy_on_write import OverlayFiles
+from penstock.store.copy_on_write_files import OverlayFiles
 from penstock.store.io import Files
 
 HOLDER = """

@@ -25,7 +25,15 @@ from hypothesis import strategies as st
 from penstock.format.record import Record
 from penstock.format.sys_flag import COMPRESSED
 from penstock.store import FlushDiskType, GetStatus, Message, MessageStore, PutResult, Settings
-from penstock.store.external.builder import Builder, DerivedRange, LogRange, cut_range, decode_piece, encode_piece, scan
+from penstock.store.external_dispatch.builder import (
+    Builder,
+    DerivedRange,
+    LogRange,
+    cut_range,
+    decode_piece,
+    encode_piece,
+    scan,
+)
 from penstock.store.io import Files
 from penstock.store.retention.cleaner import DeletedFile
 from support.disks import MeasuredFiles

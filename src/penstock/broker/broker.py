@@ -22,6 +22,7 @@ from typing import Any, Final, Protocol
 from penstock.broker.access import RELOAD_EVERY_S, Access, IsLocal, is_administration, is_local, local_only
 from penstock.broker.admin import BrokerAdmin
 from penstock.broker.admin.runtime import AdminAccounts
+from penstock.broker.broker_state import BrokerState
 from penstock.broker.consumers import Clients
 from penstock.broker.filters import SqlCompiler, compile_sql
 from penstock.broker.long_polling import HeldPulls
@@ -38,7 +39,6 @@ from penstock.broker.retry import SendBacks
 from penstock.broker.send import SendChecks, Sends
 from penstock.broker.send_acks import PendingAcks
 from penstock.broker.settings import BrokerSettings
-from penstock.broker.shared_state import BrokerState
 from penstock.broker.stats import SAMPLE_S, StoreWatch
 from penstock.broker.tracing import start_tracing
 from penstock.broker.transactions import TransactionCheck, Transactions, make_half

@@ -14,13 +14,13 @@ from typing import Final
 
 import msgspec
 
+from penstock.broker.broker_state import BrokerState
 from penstock.broker.consumers import sql_compiler
 from penstock.broker.filters import ALL, Selection, SqlCompiler, by_tags
 from penstock.broker.hooks import ConsumeContext
 from penstock.broker.long_polling import HeldPull, HeldPulls
 from penstock.broker.replies import pull_reply_head
 from penstock.broker.settings import SettingsInForce
-from penstock.broker.shared_state import BrokerState
 from penstock.broker.topics import OFFSET_MOVED_TOPIC
 from penstock.errors import BadRequest, PenstockError
 from penstock.format.config_tables import SubscriptionGroup

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import random
 
+from penstock.broker.broker_state import BrokerState
 from penstock.broker.hooks import ConsumeContext
 from penstock.broker.replies import STORED, PutReplies, host_text
 from penstock.broker.send import make_dead_letter_topic
 from penstock.broker.send_acks import PendingAcks
-from penstock.broker.shared_state import BrokerState
 from penstock.broker.topics import UNIT_SUBSCRIPTION, retry_topic
 from penstock.format.config_tables import SubscriptionGroup
 from penstock.format.constants import DELAY, ORIGIN_MESSAGE_ID, RETRY_TOPIC

@@ -69,7 +69,7 @@ def console(
     from penstock.cli.network import client_config
     from penstock.console.access import AccessPolicy, make_token
     from penstock.console.console import ConsoleOptions
-    from penstock.console.low_memory import without_http_clients
+    from penstock.console.low_memory_imports import without_http_clients
     from penstock.remoting.event_loop import run
     from penstock.remoting.sockets import listen as listen_at
     from penstock.remoting.sockets import parse_address

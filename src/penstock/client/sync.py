@@ -20,12 +20,12 @@ from penstock.client.admin.messages import MessageAdmin
 from penstock.client.admin.topics import OffsetAdmin, TopicAdmin
 from penstock.client.config import ClientConfig, Credentials, Namesrv
 from penstock.client.delivery import Later, MessageHandler
+from penstock.client.event_loop_thread import Blocking, Facade, blocking
 from penstock.client.fetch import Sql92
 from penstock.client.message import Message, ReceivedMessage
 from penstock.client.offsets import QueueOffsets
 from penstock.client.producer import ProducerOptions
 from penstock.client.push_consumer import PushOptions
-from penstock.client.sync_facade import Blocking, Facade, blocking
 from penstock.client.transaction_producer import TransactionCheck, TransactionState
 from penstock.protocol.bodies.queues import MessageQueue
 from penstock.protocol.subscription import EVERYTHING

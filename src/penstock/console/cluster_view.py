@@ -15,7 +15,7 @@ from typing import Any, Final, TypeVar
 from penstock.client.admin import Admin
 from penstock.client.admin.groups import GroupProgress
 from penstock.console import replication
-from penstock.console.figures import (
+from penstock.console.cluster_summary import (
     BrokerAvailability,
     BrokerFigures,
     ClientRow,

@@ -12,8 +12,8 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from penstock.console.cluster_summary import BrokerAvailability
 from penstock.console.cluster_view import ClusterView
-from penstock.console.figures import BrokerAvailability
 from penstock.errors import PenstockError
 
 

@@ -15,8 +15,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
+from penstock.console.cluster_summary import BrokerFigures, GroupFigures, percentile
 from penstock.console.cluster_view import ClusterView
-from penstock.console.figures import BrokerFigures, GroupFigures, percentile
 from penstock.errors import PenstockError
 
 log = logging.getLogger("penstock.console")

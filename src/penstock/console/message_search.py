@@ -13,8 +13,8 @@ from typing import Final
 from penstock.client.admin import Admin
 from penstock.client.fetch import PullStatus
 from penstock.client.message import ReceivedMessage
+from penstock.console.cluster_summary import TopicKind
 from penstock.console.cluster_view import ClusterView, gather_limited
-from penstock.console.figures import TopicKind
 from penstock.errors import BadMessage, BadRequest, NoRoute, PenstockError
 from penstock.format.constants import DLQ_PREFIX
 from penstock.format.message_id import decode_message_id

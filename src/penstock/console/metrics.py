@@ -20,8 +20,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 
 from penstock.client.admin.groups import GroupProgress
+from penstock.console.cluster_summary import BrokerAvailability, BrokerFigures, QueueRow, TopicKind
 from penstock.console.console import Console
-from penstock.console.figures import BrokerAvailability, BrokerFigures, QueueRow, TopicKind
 from penstock.console.health import Health, check_health
 from penstock.console.replication import BrokerReplication
 from penstock.errors import PenstockError

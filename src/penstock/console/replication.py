@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from penstock.client.admin import Admin
-from penstock.console.figures import BrokerAvailability, BrokerFigures
+from penstock.console.cluster_summary import BrokerAvailability, BrokerFigures
 from penstock.errors import PenstockError
 from penstock.protocol.bodies.admin import HaRuntimeInfo
 

@@ -1,7 +1,7 @@
 """RocketMQ's formats, bytes <-> values. Pure functions, no I/O.
 
     record, properties, hosts, sys_flag, message_id, topics, delay, batch   one message
-    queue_unit, queue_ext, index_layout, checkpoint, loose_json             the other files of a store
+    queue_unit, queue_ext, index_layout, checkpoint, fastjson               the other files of a store
     kernels, rows, scan                                                     many records at once
     put_rows, arrow_puts, arrow_rows                                        columns and Arrow batches of messages
     constants, config_tables, placeholder                                   shared values, config files, repairs

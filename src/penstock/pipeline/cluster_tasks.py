@@ -27,10 +27,10 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.client.config import ClientConfig, Credentials
+from penstock.client.event_loop_thread import LoopThread
 from penstock.client.fetch import Pull, PulledRecords, PullStatus, make_subscription, pull_records
 from penstock.client.instance import ClientInstance
 from penstock.client.offsets import QueueOffsets
-from penstock.client.sync_facade import LoopThread
 from penstock.errors import BadSettings, NoAnswer, NoRoute, PenstockError, Refused, Unreachable
 from penstock.format import kernels
 from penstock.format.arrow_rows import rows_to_batch, select_columns

@@ -20,13 +20,13 @@ import numpy as np
 
 from penstock.format.put_rows import PutRows
 from penstock.format.sys_flag import TRANSACTION_NONE, transaction_type
-from penstock.store.engine_context import Engine
 from penstock.store.flush import FlushFailed, GroupCommit
 from penstock.store.message import ArrowResult, BatchResult, Message, PutResult, PutStatus
 from penstock.store.prepare import Prepared, PutRefused, prepare
 from penstock.store.replication.slave_acks import SlaveAcks, replica_reason
 from penstock.store.settings import BrokerRole
 from penstock.store.statistics import Statistics
+from penstock.store.store_parts import Engine
 
 
 class _PendingAcks(NamedTuple):

@@ -18,7 +18,7 @@ import msgspec
 
 from penstock.clock import now_ms
 from penstock.errors import BadStore, CorruptData, disk_refused
-from penstock.format import loose_json
+from penstock.format import fastjson
 from penstock.format.config_tables import (
     ConsumerFilters,
     ConsumerOffsets,
@@ -100,7 +100,7 @@ class ConfigFile(Generic[T]):
 
     def write(self, table: T) -> None:
         """Replaces the file atomically; the old one becomes the backup. Raises StoreFailed."""
-        data = loose_json.dumps(table.to_json()).encode()
+        data = fastjson.dumps(table.to_json()).encode()
         if not self._may_become_backup:
             self._may_become_backup = self._quarantine_garbage()
         self._files.replace_bytes(self.path, data, keep_backup=self._may_become_backup)
@@ -128,7 +128,7 @@ class ConfigFile(Generic[T]):
         if not data.strip():
             return _Unusable("empty")
         try:
-            document = loose_json.loads(data.decode())
+            document = fastjson.loads(data.decode())
             if not isinstance(document, dict):
                 return _Unusable("not a JSON object", data)
             return self._kind.from_json(document)

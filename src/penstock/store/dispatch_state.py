@@ -18,9 +18,9 @@ from pathlib import Path
 import msgspec
 
 from penstock.store.atomic_files import read_checksummed, write_checksummed
-from penstock.store.engine_context import Engine
 from penstock.store.io import Files
 from penstock.store.settings import Settings
+from penstock.store.store_parts import Engine
 
 
 class QueueNote(msgspec.Struct, frozen=True, array_like=True):

@@ -35,15 +35,14 @@ from penstock.store.append import PutPath
 from penstock.store.atomic_files import finish_swap
 from penstock.store.checkpoint import CheckpointFile
 from penstock.store.consume_queue import ConsumeQueue
-from penstock.store.copy_on_write import OverlayFiles
+from penstock.store.copy_on_write_files import OverlayFiles
 from penstock.store.damage import MayExceed, never_exceed
 from penstock.store.derived_flush import CheckpointFlusher, DerivedFlusher
 from penstock.store.dispatch import Arrived
 from penstock.store.dispatch_state import DispatchNotes
-from penstock.store.engine_context import Engine, only_appends
-from penstock.store.external.coordination import acquire_job_lock, is_external, remove_agreement
-from penstock.store.external.follower import LogOnlyCleaner, append_only_engine
-from penstock.store.external.start import AppendOnlyStart
+from penstock.store.external_dispatch.coordination import acquire_job_lock, is_external, remove_agreement
+from penstock.store.external_dispatch.follower import LogOnlyCleaner, append_only_engine
+from penstock.store.external_dispatch.start import AppendOnlyStart
 from penstock.store.flush import FlushFailed, GroupCommit, LogSyncer, TimedCommit, TimedFlush
 from penstock.store.get import PageGetter
 from penstock.store.io import Files
@@ -80,6 +79,7 @@ from penstock.store.running_flags import StoreFault
 from penstock.store.settings import BrokerRole, FlushDiskType, Settings
 from penstock.store.sink.recovery import drop_batches_beyond, resolve_pending_batch
 from penstock.store.statistics import Snapshot, Statistics
+from penstock.store.store_parts import Engine, only_appends
 from penstock.store.worker import Listeners, Worker
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from penstock.broker.broker import Broker
 from penstock.broker.settings import BrokerSettings
 from penstock.client import sync
 from penstock.client.config import ClientConfig
-from penstock.client.sync_facade import LoopThread
+from penstock.client.event_loop_thread import LoopThread
 from penstock.errors import BadSettings, PenstockError
 from penstock.namesrv import NameServer, NamesrvSettings
 from penstock.namesrv.access import LocalRule

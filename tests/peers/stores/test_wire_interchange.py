@@ -12,7 +12,7 @@ import msgspec
 import pytest
 from support.peers import Peer, PeerError
 
-from penstock.format import loose_json
+from penstock.format import fastjson as fastjson_module
 from penstock.format.config_tables import DataVersion, SubscriptionGroup, SubscriptionGroups, TopicConfig, TopicConfigs
 from penstock.format.constants import Int32, Int64
 from penstock.protocol import Command, FrameReader, Language, encode, read, write
@@ -312,7 +312,7 @@ def in_order(body: Body) -> Any:
             return sorted((sorted_sets(item) for item in value), key=lambda item: json.dumps(item, sort_keys=True))
         return value
 
-    return sorted_sets(loose_json.loads(body.to_bytes().decode()))
+    return sorted_sets(fastjson_module.loads(body.to_bytes().decode()))
 
 
 @pytest.mark.parametrize(

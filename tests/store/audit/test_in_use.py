@@ -14,7 +14,7 @@ from penstock.store import Message, MessageStore
 from penstock.store import dispatch as dispatching
 from penstock.store.audit import AuditReport, audit
 from penstock.store.audit.plan import ROWS_IN_FLIGHT
-from penstock.store.copy_on_write import OverlayFiles
+from penstock.store.copy_on_write_files import OverlayFiles
 from penstock.store.io import FileMap
 
 

@@ -18,7 +18,7 @@ from penstock.store.audit.config import read_config
 from penstock.store.audit.keys import audit_index_file
 from penstock.store.audit.plan import make_plan, split_log
 from penstock.store.audit.ranges import RangeResult, audit_range
-from penstock.store.copy_on_write import OverlayFiles
+from penstock.store.copy_on_write_files import OverlayFiles
 from penstock.store.layout import Layout
 
 

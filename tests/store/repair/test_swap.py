@@ -12,7 +12,7 @@ from support.disks import CountedFiles, UnsyncedFiles, run_killed
 
 from penstock.store import Settings
 from penstock.store.atomic_files import Move, finish_swap, swap, write_checksummed
-from penstock.store.copy_on_write import OverlayFiles
+from penstock.store.copy_on_write_files import OverlayFiles
 from penstock.store.layout import Layout
 
 MOVES = [

@@ -6,10 +6,10 @@ from penstock.broker.admin.clients import AdminClients
 from penstock.broker.admin.groups import AdminGroups, AdminOffsets, AdminProgress
 from penstock.broker.admin.runtime import AdminRuntime, ConfigChange
 from penstock.broker.admin.topics import AdminTopics
+from penstock.broker.broker_state import BrokerState
 from penstock.broker.filters import SqlCompiler
 from penstock.broker.long_polling import HeldPulls
 from penstock.broker.send_acks import PendingAcks
-from penstock.broker.shared_state import BrokerState
 from penstock.broker.stats import Rates
 from penstock.protocol.codes import RequestCode
 from penstock.remoting.handlers import Handler

@@ -9,8 +9,8 @@ import asyncio
 import time
 from typing import Final
 
+from penstock.broker.broker_state import BrokerState
 from penstock.broker.consumers import ConsumerGroup, GroupMember
-from penstock.broker.shared_state import BrokerState
 from penstock.errors import BadMessage, NoAnswer, PenstockError
 from penstock.format.message_id import decode_message_id
 from penstock.protocol import fields

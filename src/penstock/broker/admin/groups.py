@@ -15,10 +15,10 @@ from typing import Final
 
 import numpy as np
 
+from penstock.broker.broker_state import BrokerState
 from penstock.broker.consumers import ConsumerGroup, is_legal_group, sql_compiler
 from penstock.broker.filters import Selection, SqlCompiler, by_tags
 from penstock.broker.settings import SettingsInForce
-from penstock.broker.shared_state import BrokerState
 from penstock.broker.stats import Rates
 from penstock.broker.topics import is_system_group
 from penstock.errors import PenstockError

@@ -21,10 +21,10 @@ import msgspec
 from penstock import __version__
 from penstock.broker.access import Access
 from penstock.broker.accounts import Account, right_text
+from penstock.broker.broker_state import BrokerState
 from penstock.broker.long_polling import HeldPulls
 from penstock.broker.send_acks import PendingAcks
 from penstock.broker.settings import TABLE
-from penstock.broker.shared_state import BrokerState
 from penstock.broker.stats import DayTotals, Figure, Rates
 from penstock.config.properties import format_property, parse_properties
 from penstock.errors import BadRequest, BadSettings

@@ -10,7 +10,7 @@ import asyncio
 import logging
 from typing import Any, Final
 
-from penstock.broker.shared_state import BrokerState
+from penstock.broker.broker_state import BrokerState
 from penstock.broker.topics import REPLY_TOPIC_SUFFIX, is_system_topic, retry_topic
 from penstock.errors import BadMessage
 from penstock.format.config_tables import TopicConfig

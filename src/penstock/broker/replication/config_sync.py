@@ -23,8 +23,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from penstock.broker.broker_state import BrokerState
 from penstock.broker.settings import BrokerSettings
-from penstock.broker.shared_state import BrokerState
 from penstock.errors import BadSettings, PenstockError, Unreachable
 from penstock.format.config_tables import ConsumerOffsets, DelayOffsets, SubscriptionGroups, TopicConfigs
 from penstock.format.record import decode_record

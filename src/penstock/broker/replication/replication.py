@@ -13,12 +13,12 @@ from collections import deque
 from typing import Final
 
 from penstock.broker.access import Access
+from penstock.broker.broker_state import BrokerState
 from penstock.broker.registration import BrokerRegistration
 from penstock.broker.replication.config_sync import ConfigCopy, MasterLink
 from penstock.broker.replication.master import SlaveListener
 from penstock.broker.replication.slave import MasterFollower
 from penstock.broker.settings import BrokerSettings
-from penstock.broker.shared_state import BrokerState
 from penstock.errors import BadSettings
 from penstock.protocol.bodies.admin import HaClient, HaConnection, HaRuntimeInfo
 from penstock.protocol.codes import RequestCode, ResponseCode

@@ -39,7 +39,9 @@ class ClusterAdmin:
         }
         if not masters:
             where = "" if cluster is None else f" in cluster '{cluster}'"
-            raise NoRoute(f"no master broker{where}; there are clusters: {', '.join(info.cluster_addr_table) or 'none'}")
+            raise NoRoute(
+                f"no master broker{where}; there are clusters: {', '.join(info.cluster_addr_table) or 'none'}"
+            )
         return masters
 
     async def targets(self, cluster: str | None = None, broker: str | None = None) -> list[str]:

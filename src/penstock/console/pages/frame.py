@@ -10,9 +10,9 @@ from typing import Any, Final, Generic, TypeVar
 from nicegui import context, ui
 from nicegui.events import GenericEventArguments, KeyEventArguments
 
+from penstock.console.cluster_summary import BrokerAvailability
 from penstock.console.commands import CommandResult
 from penstock.console.console import Console
-from penstock.console.figures import BrokerAvailability
 from penstock.console.health import check_health
 from penstock.console.pages.theme import CSS
 from penstock.errors import PenstockError

@@ -8,9 +8,9 @@ from typing import Any
 
 from nicegui import ui
 
+from penstock.console.cluster_summary import GroupRow
 from penstock.console.commands import QueueMove
 from penstock.console.console import Console
-from penstock.console.figures import GroupRow
 from penstock.console.history import SAMPLE_S
 from penstock.console.pages import formatting, theme
 from penstock.console.pages.frame import (

@@ -6,8 +6,8 @@ from collections.abc import Awaitable, Callable
 
 from nicegui import ui
 
+from penstock.console.cluster_summary import BrokerAvailability
 from penstock.console.console import Console
-from penstock.console.figures import BrokerAvailability
 from penstock.console.history import SAMPLE_S
 from penstock.console.pages import formatting, theme
 from penstock.console.pages.frame import frame, prefill, refresh_every, section, stat, table, title

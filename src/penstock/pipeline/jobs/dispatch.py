@@ -27,7 +27,7 @@ from penstock.errors import BadSettings, PenstockError, StoreFailed
 from penstock.pipeline.errors import as_user_errors
 from penstock.pipeline.session import is_connect
 from penstock.pipeline.stream import FORMAT, PublishedLog
-from penstock.store.external.builder import Builder, LogRange, decode_piece, encode_piece, scan
+from penstock.store.external_dispatch.builder import Builder, LogRange, decode_piece, encode_piece, scan
 
 if TYPE_CHECKING:
     import pyarrow as pa

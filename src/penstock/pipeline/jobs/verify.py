@@ -38,7 +38,7 @@ from penstock.store.audit.files import NumberedFile
 from penstock.store.audit.keys import IndexFacts, audit_index_file
 from penstock.store.audit.plan import AuditPlan, AuditRange, split_log
 from penstock.store.audit.ranges import RangeResult, audit_range
-from penstock.store.copy_on_write import OverlayFiles
+from penstock.store.copy_on_write_files import OverlayFiles
 from penstock.store.readonly.store_folder import StoreFolder, quiet_log
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from typing import Any, Self
 import msgspec
 
 from penstock.errors import BadRequest, CorruptData
-from penstock.format import loose_json
+from penstock.format import fastjson
 from penstock.protocol.json_header import BAD_JSON, replace_surrogates
 
 SHAPE_ERRORS = (msgspec.ValidationError, UnicodeDecodeError, RecursionError, ValueError)
@@ -59,7 +59,7 @@ def read_document(data: bytes | memoryview, name: str) -> Any:
         raise BadRequest(f"the body is missing; a {name} is required")
     try:
         text = bytes(data).decode()
-        document = loose_json.loads(text)
+        document = fastjson.loads(text)
         return _sanitized(document) if "null" in text or "\\u" in text else document
     except (CorruptData, *SHAPE_ERRORS) as error:
         raise BadRequest(f"the body is not a valid {name}: {error}") from None

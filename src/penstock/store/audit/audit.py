@@ -38,8 +38,8 @@ from penstock.store.audit.plan import PIECE_SIZE, AuditPlan, AuditRange, make_pl
 from penstock.store.audit.queue_coverage import QueueCover, QueueName
 from penstock.store.audit.queues import QueueFacts, audit_queue
 from penstock.store.audit.ranges import RangeResult, audit_range
-from penstock.store.copy_on_write import OverlayFiles
-from penstock.store.external.coordination import is_external
+from penstock.store.copy_on_write_files import OverlayFiles
+from penstock.store.external_dispatch.coordination import is_external
 from penstock.store.io import Files
 from penstock.store.layout import Layout
 from penstock.store.settings import Settings

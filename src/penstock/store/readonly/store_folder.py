@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from penstock.errors import BadStore
-from penstock.store.copy_on_write import OverlayFiles
+from penstock.store.copy_on_write_files import OverlayFiles
 from penstock.store.io import Files
 from penstock.store.layout import Layout
 from penstock.store.message_store import MessageStore

@@ -25,7 +25,7 @@ from penstock.format.queue_unit import NO_RECORD_SIZE, UNIT, UNIT_SIZE, Units
 from penstock.format.rows import Reason
 from penstock.store.consume_queue import ConsumeQueue, count_valid, view_units
 from penstock.store.consume_queues import ConsumeQueues
-from penstock.store.copy_on_write import OverlayFiles
+from penstock.store.copy_on_write_files import OverlayFiles
 from penstock.store.dispatch_state import read_state
 from penstock.store.layout import Layout
 from penstock.store.mapped_file import MappedFile

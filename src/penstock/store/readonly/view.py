@@ -17,7 +17,7 @@ import numpy as np
 
 from penstock.errors import BadStore
 from penstock.format.queue_unit import UNIT, UNIT_SIZE, Units, copy_units
-from penstock.store.copy_on_write import OverlayFiles
+from penstock.store.copy_on_write_files import OverlayFiles
 from penstock.store.mapped_file import MappedFile
 from penstock.store.mapped_file_queue import file_name
 

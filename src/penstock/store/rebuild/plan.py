@@ -21,7 +21,7 @@ import msgspec
 from penstock.errors import BadSettings, BadStore, StoreInUse
 from penstock.format.index_layout import IndexGeometry
 from penstock.store.atomic_files import read_checksummed, write_checksummed
-from penstock.store.copy_on_write import OverlayFiles
+from penstock.store.copy_on_write_files import OverlayFiles
 from penstock.store.damage import MayExceed, Quarantine
 from penstock.store.io import Files
 from penstock.store.layout import Layout

@@ -41,7 +41,7 @@ from penstock.format.topics import is_readable_topic
 from penstock.store.atomic_files import checksummed, read_checksummed
 from penstock.store.audit.queue_coverage import CoveredRun, QueueCover, QueueName
 from penstock.store.consume_queue import Placeholders
-from penstock.store.copy_on_write import OverlayFiles
+from penstock.store.copy_on_write_files import OverlayFiles
 from penstock.store.damage import DamagedRange
 from penstock.store.io import FileMap, Files
 from penstock.store.mapped_file_queue import file_name

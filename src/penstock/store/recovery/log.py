@@ -28,7 +28,6 @@ from penstock.format.scan import is_unpublished
 from penstock.store.atomic_files import read_checksummed, write_checksummed
 from penstock.store.damage import MISSING, DamagedRange, Quarantine, known_damage, merged_by_file, write_damage
 from penstock.store.dispatch_state import DispatchState
-from penstock.store.engine_context import Engine
 from penstock.store.io import Files
 from penstock.store.log_walk import Walked, still_damaged, torn_records, walk_files
 from penstock.store.mapped_file import MappedFile
@@ -42,6 +41,7 @@ from penstock.store.mapped_file_queue import (
 from penstock.store.records import RecordReader
 from penstock.store.recovery.report import WALK, OnProgress, ProgressMeter, RecoveryReport
 from penstock.store.sink.journal import whole_batches
+from penstock.store.store_parts import Engine
 
 _MAX_UNPUBLISHED = 64 << 20
 """No record is larger, so a larger range is damage or a missing file."""

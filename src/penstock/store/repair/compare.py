@@ -18,7 +18,7 @@ from penstock.format.index_layout import HEADER_SIZE, IndexGeometry, IndexHeader
 from penstock.format.queue_unit import MAX_EXT_ADDRESS, NO_RECORD_SIZE, UNIT, UNIT_SIZE, Units
 from penstock.store.audit.files import ItemTable
 from penstock.store.consume_queue import ConsumeQueue
-from penstock.store.copy_on_write import OverlayFiles
+from penstock.store.copy_on_write_files import OverlayFiles
 from penstock.store.damage import DamagedRange
 from penstock.store.io import Files
 from penstock.store.layout import Layout

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from penstock.errors import BadStore
-from penstock.format import loose_json
+from penstock.format import fastjson
 from penstock.format.checkpoint import CHECKPOINT_SIZE, Checkpoint
 from penstock.format.config_tables import ConsumerOffsets, DelayOffsets
 from penstock.format.constants import DAMAGED_TOPIC, DLQ_PREFIX, HALF_TOPIC, OP_HALF_TOPIC, RETRY_PREFIX, SCHEDULE_TOPIC
@@ -135,7 +135,7 @@ def _fix(
     if is_readable(files, file.backup, kind) and not fix(ConfigFile(files, file.backup, kind).read().table):
         return [config_repair.replace(file.path, files.read_bytes(file.backup), f"{what}; replaced by its backup")]
     document: dict[str, Any] = table.to_json()
-    return [config_repair.replace(file.path, loose_json.dumps(document).encode(), f"{what}; corrected")]
+    return [config_repair.replace(file.path, fastjson.dumps(document).encode(), f"{what}; corrected")]
 
 
 def _fix_consumers(table: ConsumerOffsets, queues: ConsumeQueues, known: set[str]) -> list[str]:

@@ -17,7 +17,7 @@ from penstock.format.queue_unit import UNIT_SIZE
 from penstock.format.topics import is_readable_topic
 from penstock.store.atomic_files import Move, clear_staging, swap
 from penstock.store.consume_queue import ConsumeQueue
-from penstock.store.copy_on_write import OverlayFiles
+from penstock.store.copy_on_write_files import OverlayFiles
 from penstock.store.damage import DamagedRange, Quarantine
 from penstock.store.index import Index
 from penstock.store.io import Files

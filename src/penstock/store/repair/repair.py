@@ -26,7 +26,7 @@ from penstock.clock import now_ms
 from penstock.errors import BadStore
 from penstock.store.audit import Finding, audit
 from penstock.store.audit.queue_coverage import without
-from penstock.store.copy_on_write import OverlayFiles
+from penstock.store.copy_on_write_files import OverlayFiles
 from penstock.store.damage import DamagedRange, MayExceed, never_exceed
 from penstock.store.io import Files
 from penstock.store.mapped_file_queue import MappedFileQueue

@@ -18,7 +18,7 @@ from penstock.format.queue_unit import NO_RECORD_SIZE, PRE_BLANK, UNIT_SIZE, pac
 from penstock.store.commit_log import CommitLog
 from penstock.store.consume_queue import ConsumeQueue, Placeholders
 from penstock.store.consume_queues import ConsumeQueues, DerivedFiles
-from penstock.store.copy_on_write import OverlayFiles
+from penstock.store.copy_on_write_files import OverlayFiles
 from penstock.store.damage import DamagedRange
 from penstock.store.deleted_topics import read_deleted_topics
 from penstock.store.dispatch import Dispatcher

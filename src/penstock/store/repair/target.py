@@ -17,10 +17,10 @@ from penstock.errors import BadStore, StoreInUse, disk_refused
 from penstock.format.rows import Reason
 from penstock.store.atomic_files import finish_swap
 from penstock.store.audit.files import NumberedFile, infer_sizes, list_store
-from penstock.store.copy_on_write import RehearsalFiles
+from penstock.store.copy_on_write_files import RehearsalFiles
 from penstock.store.damage import MayExceed, Quarantine
 from penstock.store.dispatch_state import read_state
-from penstock.store.external.coordination import acquire_job_lock, is_external, refuse_while_job_runs
+from penstock.store.external_dispatch.coordination import acquire_job_lock, is_external, refuse_while_job_runs
 from penstock.store.io import Files
 from penstock.store.layout import Layout, allow_many_files
 from penstock.store.lock import HeldLocks, StoreLock

@@ -23,7 +23,6 @@ import msgspec
 
 from penstock.errors import StoreFailed, disk_refused
 from penstock.store.config_files import ConfigFiles
-from penstock.store.engine_context import Engine
 from penstock.store.io import Files
 from penstock.store.layout import Layout
 from penstock.store.mapped_file import MappedFile
@@ -43,6 +42,7 @@ from penstock.store.retention.policy import (
 from penstock.store.retention.topics import TopicCleaner
 from penstock.store.running_flags import RunningFlags, StoreFault
 from penstock.store.statistics import RetentionFigures
+from penstock.store.store_parts import Engine
 from penstock.store.worker import Worker
 
 log = logging.getLogger("penstock.store")

@@ -18,9 +18,9 @@ from penstock.format.queue_ext import ext_offset
 from penstock.format.queue_unit import MAX_EXT_ADDRESS
 from penstock.store.consume_queue import ConsumeQueue
 from penstock.store.damage import read_damage, write_damage
-from penstock.store.engine_context import Engine
 from penstock.store.index import Index
 from penstock.store.mapped_file_queue import MappedFileQueue
+from penstock.store.store_parts import Engine
 
 log = logging.getLogger("penstock.store")
 

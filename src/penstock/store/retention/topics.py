@@ -18,9 +18,9 @@ from threading import Lock
 from penstock.errors import StoreFailed
 from penstock.format.constants import OP_HALF_TOPIC, SCHEDULE_TOPIC
 from penstock.store.consume_queue import ConsumeQueue
-from penstock.store.engine_context import Engine
 from penstock.store.prepare import PutRefused
 from penstock.store.settings import BrokerRole
+from penstock.store.store_parts import Engine
 
 ALWAYS_KEPT = frozenset({SCHEDULE_TOPIC, OP_HALF_TOPIC})
 """Topics in use that no topic table lists."""

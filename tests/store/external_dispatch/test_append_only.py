@@ -12,8 +12,8 @@ from support.stores import StoreHome, build_all, derived_files, eventually, is_o
 from penstock.errors import BadSettings, StoreInUse
 from penstock.store import BrokerRole, Dispatch, GetStatus, Message, Settings
 from penstock.store.audit import audit
-from penstock.store.external.builder import Builder
-from penstock.store.external.coordination import read_mark
+from penstock.store.external_dispatch.builder import Builder
+from penstock.store.external_dispatch.coordination import read_mark
 from penstock.store.io import Files
 from penstock.store.layout import Layout
 
@@ -204,7 +204,7 @@ def test_after_the_machine_failed_only_what_was_synced_is_shown(
         build_all(builder)
         failed = home.copy_to(home.path.with_name("failed"))
         builder.close()
-    monkeypatch.setattr("penstock.store.external.coordination.boot_number", lambda: 42)
+    monkeypatch.setattr("penstock.store.external_dispatch.coordination.boot_number", lambda: 42)
     with failed.open(**EXTERNAL) as store:
         assert store.dispatcher.position == half
         assert 0 < store.max_offset("T", 0) < 60

@@ -26,11 +26,10 @@ from penstock.format.queue_unit import NO_RECORD_SIZE, UNIT_SIZE
 from penstock.store.commit_log import CommitLog
 from penstock.store.consume_queue import ConsumeQueue, view_units
 from penstock.store.consume_queues import ConsumeQueues, DerivedFiles
-from penstock.store.copy_on_write import OverlayFiles
+from penstock.store.copy_on_write_files import OverlayFiles
 from penstock.store.deleted_topics import DeletedTopics
 from penstock.store.dispatch import Dispatcher
-from penstock.store.engine_context import Engine
-from penstock.store.external.coordination import DispatchMark, MarkFile, built_position
+from penstock.store.external_dispatch.coordination import DispatchMark, MarkFile, built_position
 from penstock.store.index import Index, IndexFile
 from penstock.store.io import Files
 from penstock.store.layout import Layout
@@ -39,6 +38,7 @@ from penstock.store.mapped_file_queue import file_name
 from penstock.store.retention.derived import DerivedCleaner, Dropper
 from penstock.store.running_flags import RunningFlags, StoreFault
 from penstock.store.settings import Settings
+from penstock.store.store_parts import Engine
 
 _UNITS_AT_ONCE = 65_536
 _DATA_NAME = re.compile(r"[0-9]{20}")

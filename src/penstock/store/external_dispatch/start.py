@@ -19,8 +19,7 @@ from penstock.store.atomic_files import finish_swap
 from penstock.store.commit_log import CommitLog
 from penstock.store.deleted_topics import read_deleted_topics
 from penstock.store.dispatch_state import DispatchNotes, DispatchState, read_state
-from penstock.store.engine_context import Engine
-from penstock.store.external.coordination import (
+from penstock.store.external_dispatch.coordination import (
     DispatchAgreement,
     MarkFile,
     acquire_job_lock,
@@ -36,6 +35,7 @@ from penstock.store.records import max_queue_offset
 from penstock.store.recovery import Recovery, RecoveryReport, StartParts
 from penstock.store.recovery.log import LogRecovery
 from penstock.store.recovery.report import DISPATCH, OnProgress, ProgressMeter
+from penstock.store.store_parts import Engine
 
 _ROWS = 65_536
 

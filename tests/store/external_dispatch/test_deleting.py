@@ -9,7 +9,7 @@ from support.stores import PER_FILE, AgedStore, StoreHome, build_all, eventually
 
 from penstock.errors import StoreInUse
 from penstock.store import Dispatch, GetStatus, Message
-from penstock.store.external.builder import Builder
+from penstock.store.external_dispatch.builder import Builder
 from penstock.store.repair import repair
 
 

@@ -33,13 +33,12 @@ from penstock.errors import BadStore
 from penstock.format import kernels
 from penstock.format.rows import ROW, Reason
 from penstock.store.commit_log import CommitLog
-from penstock.store.copy_on_write import OverlayFiles
+from penstock.store.copy_on_write_files import OverlayFiles
 from penstock.store.damage import Quarantine, read_damage
 from penstock.store.deleted_topics import read_deleted_topics
 from penstock.store.dispatch import Derived, Dispatcher
 from penstock.store.dispatch_state import DispatchNotes, read_state
-from penstock.store.engine_context import Engine
-from penstock.store.external.coordination import (
+from penstock.store.external_dispatch.coordination import (
     MarkFile,
     acquire_job_lock,
     built_position,
@@ -58,6 +57,7 @@ from penstock.store.recovery.log import LogRecovery
 from penstock.store.recovery.queues import QueueRecovery, Redispatch
 from penstock.store.recovery.report import RecoveryReport
 from penstock.store.retention.derived import BuilderCleaner, Dropper
+from penstock.store.store_parts import Engine
 
 _BATCH_ROWS = 16_384
 
