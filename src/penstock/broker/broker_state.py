@@ -1,9 +1,10 @@
 """The state of a broker: its tables, read from the store's `config` folder and written back there.
 
-`Persister` writes the tables in a thread, so that the loop never waits for a disk. Each file has one owner and at most
-one write in progress. A table counts as saved once its file is synced and renamed; later changes are written next. A
+`Persister` writes the tables in a thread, so that the loop never waits for a disk. Each file belongs to one table
+and has at most one write in progress. A table counts as saved once its file is synced and renamed; changes made during
+a write go into the next one. A
 write that fails is logged once and retried; the previous file stays. A crash loses what changed since the last write:
-seconds of offsets, or a topic that was just created. Belongs to the loop's thread.
+seconds of offsets, or a topic that was just created. Use it from the loop's thread only.
 """
 
 from __future__ import annotations

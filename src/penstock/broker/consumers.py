@@ -9,7 +9,7 @@ a heartbeat.
 
 `Clients` answers codes 34, 35, 38 and 46. A heartbeat creates the client's groups and retry topics where that is
 allowed. When the members or topics of a group change, all its consumers are notified (code 40), so that they rebalance;
-the notices of one turn of the loop are sent together. All of it belongs to the loop's thread.
+the notices of one turn of the loop are sent together. Use all of it from the loop's thread only.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ cannot be stored now is retried; one that can never be stored is skipped and log
 
 The progress of each level is in delayOffset.json, written every `flushDelayOffsetInterval` and at the end, always after
 the log was synced: the file never counts a message as delivered that a power failure could take back. After a crash the
-last few seconds are delivered again; nothing is lost. Belongs to the loop's thread.
+last few seconds are delivered again; nothing is lost. Use it from the loop's thread only.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 An offset is the next one to consume. The file is written every few seconds, not at each commit: after a crash offsets
 are a few seconds old, and consumers see those messages again. A commit must name an existing queue and group, so that
-clients cannot grow the table without limit. Belongs to the loop's thread.
+clients cannot grow the table without limit. Use it from the loop's thread only.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 The embedded name server is updated directly. Remote ones get a request every 30 seconds and soon after a change; one
 that does not answer is retried after a second, then with growing pauses, and does not keep the broker from working. At
-the end the broker unregisters, so that clients stop connecting to it. Belongs to the loop's thread.
+the end the broker unregisters, so that clients stop connecting to it. Use it from the loop's thread only.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ class PendingAck(NamedTuple):
 class PendingAcks:
     """Sends each reply once the log is flushed, and replicated if the role asks for it, up to the reply's offset.
 
-    Belongs to the loop's thread; `_on_flushed` and `_on_slave_ack` are called from any thread.
+    Use it from the loop's thread only; `_on_flushed` and `_on_slave_ack` are called from any thread.
     """
 
     def __init__(self, store: MessageStore, settings: SettingsInForce) -> None:

@@ -3,7 +3,7 @@
 `MessageCounters` only grows. `Rates` samples it every ten seconds; six samples are a minute, and they add up to spans
 of ten minutes and of an hour. A span holds only what grew, so idle topics cost nothing. Nothing is on disk: after a
 restart all figures begin at 0, as in RocketMQ. `StoreWatch` logs what an operator should know about the store; it runs
-once a second, so that no put is timed for it. All of it belongs to the loop's thread.
+once a second, so that no put is timed for it. Use all of it from the loop's thread only.
 """
 
 from __future__ import annotations

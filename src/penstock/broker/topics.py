@@ -3,7 +3,7 @@
 The table decides what exists; the store would accept any legal name. Every change increments the data version, by which
 name servers and slaves see which table is newer, and calls `on_change`: the file is written and the broker registers
 again, both in the background. A crash before that leaves the previous file: the next start creates the topics again
-whose messages it finds in the store. Belongs to the loop's thread.
+whose messages it finds in the store. Use it from the loop's thread only.
 """
 
 from __future__ import annotations

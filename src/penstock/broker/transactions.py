@@ -14,7 +14,7 @@ where an administrator can find it and have its producer asked again (323).
 A message may delay its first check (CHECK_IMMUNITY_TIME_IN_SECONDS). Messages behind it are checked meanwhile, but the
 saved position stays at it, and the marks from there on stay in memory: about 100 bytes per transaction begun since. The
 position is a consumer offset of group CID_RMQ_SYS_TRANS, as in RocketMQ; after a crash it is a few seconds old, and
-copies that were marked meanwhile are skipped. All of it belongs to the loop's thread.
+copies that were marked meanwhile are skipped. Use all of it from the loop's thread only.
 """
 
 from __future__ import annotations

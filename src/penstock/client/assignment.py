@@ -4,7 +4,7 @@
 the next pull's offset; so a crash delivers messages again, and never loses one.
 
 `Assignments` adds a queue at the group's offset, and removes it with its offset stored and its lock released. A broker
-or an administrator can restart a queue at another offset. Belongs to the loop's thread.
+or an administrator can restart a queue at another offset. Use it from the loop's thread only.
 """
 
 from __future__ import annotations

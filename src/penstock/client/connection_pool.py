@@ -1,6 +1,6 @@
 """A client's connections: one per address, opened on first use and reopened after a loss.
 
-Concurrent callers of `get` share one connection attempt. Belongs to the loop's thread.
+Concurrent callers of `get` share one connection attempt. Use it from the loop's thread only.
 """
 
 from __future__ import annotations

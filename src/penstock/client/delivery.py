@@ -2,7 +2,7 @@
 
 An asynchronous handler runs on the client's loop, a plain one in a thread pool, so that it may block. A handler that
 exceeds its timeout counts as failed: an asynchronous one is cancelled, a thread keeps running. A failed message goes
-back to its broker, or as a copy to the group's retry topic at any broker. Belongs to the loop's thread.
+back to its broker, or as a copy to the group's retry topic at any broker. Use it from the loop's thread only.
 """
 
 from __future__ import annotations

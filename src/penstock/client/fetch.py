@@ -1,7 +1,7 @@
 """Subscriptions, and pulling one page of a queue (11): the request, its reply, and the messages in it.
 
 `pull_records` pulls from one broker and leaves the records encoded. A `Fetcher` decodes them, filters by tag, and
-follows the brokers' advice: each reply suggests the broker id for the next pull. Belongs to the loop's thread.
+follows the brokers' advice: each reply suggests the broker id for the next pull. Use it from the loop's thread only.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The core that producers, consumers and the admin client share: connections, routes, client id, heartbeats.
 
 Every new broker connection starts with a heartbeat, so that a restarted broker knows this client before its first
-request. Belongs to the thread of one event loop; start once, close once.
+request. Use it from the thread of its event loop only; start once, close once.
 """
 
 from __future__ import annotations

@@ -84,7 +84,7 @@ class ReceivedMessage:
 
     @cached_property
     def body(self) -> bytes:
-        """The body as sent. Raises BadRequest if it cannot be decompressed, or exceeds the limit."""
+        """The body that the producer gave, decompressed. Raises BadRequest if that fails or would exceed the limit."""
         return inflate_body(self.record.body, self.record.sys_flag, self._limit)
 
     @property

@@ -3,7 +3,7 @@
 A group that shares its queues stores offsets at the brokers, a broadcast consumer in a file. Offsets are updated in
 memory as messages are consumed, and stored by `save`: every five seconds and on close. A crash loses at most the
 updates since the last `save`, so messages are delivered again. The file is replaced atomically: written to `.tmp`,
-fsynced, renamed. Belongs to the loop's thread.
+fsynced, renamed. Use it from the loop's thread only.
 """
 
 from __future__ import annotations

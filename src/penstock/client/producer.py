@@ -6,7 +6,7 @@
 A send returns when the broker has stored the message; `SendResult.status` shows whether flush and replication finished
 in time. A failed send is retried, at another broker if there is one, and then raised. After an error the message may
 or may not be stored, so retries can store it twice, with the same `msg_id`. For concurrent sends use `asyncio.gather`.
-Belongs to the thread of one event loop.
+Use it from the thread of its event loop only.
 
 `QueueSelector` chooses queues, `pack` and `pack_batch` build requests (pure), `Producer` sends and retries.
 """

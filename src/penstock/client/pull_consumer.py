@@ -5,8 +5,8 @@
             page = await consumer.pull(queue, 0)
 
 `pull` is stateless: a queue, an offset, a page. `assign` and `poll` track positions for the caller, and `commit` stores
-them for the group. A pull consumer is not a member of its group, and does not take part in rebalancing. Belongs to the
-thread of one event loop.
+them for the group. A pull consumer is not a member of its group, and does not take part in rebalancing. Use it from the
+thread of its event loop only.
 """
 
 from __future__ import annotations

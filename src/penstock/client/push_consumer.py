@@ -8,7 +8,7 @@
 
 A message is consumed when the handler returns. An exception, or `Later`, makes the broker deliver it again, and finally
 move it to the group's dead letters. Delivery is at least once: a message can arrive again after a crash or a
-rebalance. Belongs to the thread of one event loop; a plain handler runs in threads.
+rebalance. Use it from the thread of its event loop only; a plain handler runs in threads.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 The broker grants a queue's lock to one client of a group, for 60 seconds. Here a lock is valid for 30 and renewed every
 20, so a client that cannot renew it stops before the broker grants it to another one. A lost connection drops that
-broker's locks: a restarted broker has forgotten them. Belongs to the loop's thread.
+broker's locks: a restarted broker has forgotten them. Use it from the loop's thread only.
 """
 
 from __future__ import annotations

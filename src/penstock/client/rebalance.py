@@ -3,7 +3,7 @@
 Every member computes the same allocation from the same lists, so no coordination is needed; brokers only list the
 members. The algorithm is Java's AllocateMessageQueueAveragely, so that members in both languages can share a group. A
 round runs every 20 seconds, when a broker reports a change of members, when a route changes, and one second after an
-incomplete round. Belongs to the loop's thread.
+incomplete round. Use it from the loop's thread only.
 """
 
 from __future__ import annotations

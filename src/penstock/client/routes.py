@@ -5,7 +5,7 @@ server costs one failed attempt, not one per request.
 
 `Routes` caches routes and refreshes them every 30 seconds. A route that cannot be refreshed stays: a cluster keeps
 working without its name servers. For a producer, an unknown topic has the route of the template TBW102, where the send
-creates it. Belongs to the loop's thread.
+creates it. Use it from the loop's thread only.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@
 
 The broker stores the message as a half message, invisible to consumers, before `book` runs; then the producer sends the
 outcome. If the outcome is unknown or does not arrive, the broker later asks any producer of the group, and `check` must
-answer from the sender's own database. Belongs to the thread of one event loop.
+answer from the sender's own database. Use it from the thread of its event loop only.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 All pages and the API read through it. Answers are cached for a moment, so that ten viewers cost the cluster as much as
 one. Data that would take thousands of requests is fetched one page of rows at a time. An error of one broker becomes a
-row that shows it; an error of the name servers is raised. Belongs to the loop's thread.
+row that shows it; an error of the name servers is raised. Use it from the loop's thread only.
 """
 
 from __future__ import annotations

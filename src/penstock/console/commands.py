@@ -1,7 +1,7 @@
-"""Changes to the cluster, each with a sentence about what it did.
+"""Changes to the cluster; each returns a sentence that says what it did.
 
-Callers have asked for confirmation. Each change is logged and clears the cache, so that the next reader sees it.
-Nothing is retried: an error says what is left undone. Belongs to the loop's thread.
+Callers must have asked the user for confirmation. Each change is logged and clears the cache, so that the next reader
+sees it. Nothing is retried: an error says what is left undone. Use it from the loop's thread only.
 """
 
 from __future__ import annotations

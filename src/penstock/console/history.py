@@ -1,7 +1,7 @@
 """Samples of the cluster for the charts: brokers every two seconds, groups every thirty.
 
 Half an hour is kept, in memory only, at a fixed cost; the lag of single queues is sampled while a viewer has their
-group's page open. Rates and latencies are those between two samples. Belongs to the loop's thread.
+group's page open. Rates and latencies are those between two samples. Use it from the loop's thread only.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ console starts; a viewer cannot choose one.
 
 Each process has its own session, and is ended with all its children when its job is cancelled or the console ends, so
 that no Spark process stays behind. Its stdout is kept up to a limit, its stderr by the last lines, which also contain
-the progress. Nothing survives the console. Belongs to the loop's thread.
+the progress. Nothing survives the console. Use it from the loop's thread only.
 """
 
 from __future__ import annotations

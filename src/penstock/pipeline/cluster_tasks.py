@@ -1,16 +1,16 @@
 """What workers read from a cluster: ranges of queues, pulled from their brokers. Needs pyarrow.
 
-    ClusterTask   pickled by the driver; its pages are built from the brokers' bytes by the store's kernels
+    ClusterTask   pickled by the driver; decodes the brokers' bytes with the same compiled code as a store's
     Prefetcher    keeps a few short ranges in flight and yields them in order
     RangePuller   pulls one range and checks every record
     ClusterLink   the client: one event loop in its own thread, with retries
 
-A message comes as a row, as a flaw, or is lost: none is duplicated or dropped silently. Records are checked as a store
-checks them: shape, CRC, topic, queue and offset. Java's brokers return damaged records and ours skip them; both become
-flaws. With a tag filter at the broker, skipped records cannot be detected.
+Every message is accounted for once: as a row, as a flaw (a damaged record), or as reported lost. Records are checked as
+a store checks them: shape, CRC, topic, queue and offset. RocketMQ's brokers return damaged records and Penstock's skip
+them; both become flaws. If the broker filters by tag, a skipped damaged record looks like a filtered one.
 
 A broker returns 32 messages per pull by default, so a single pull mostly waits; hence the prefetch. Back-pressure: a
-range stops pulling at `_MAX_BUFFERED` unread bytes. Printing tasks and access objects shows no secret.
+range stops pulling at `_MAX_BUFFERED` unread bytes. Printing a `ClusterTask` or a `ClusterAccess` shows no secret.
 """
 
 from __future__ import annotations

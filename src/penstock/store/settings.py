@@ -403,7 +403,7 @@ class Settings:
         return [each for each in TABLE if getattr(self, each.attribute) != each.check(each.default)]
 
     def notes(self) -> list[str]:
-        """A sentence for each given setting that does not do what its name says, and one for those without effect."""
+        """Warnings: one for each given setting that works differently here, and one that lists all ignored ones."""
         notes = ignored_note(self.broker)
         if self.transient_store_pool_enable and not self.transient_pool_active:
             notes.append(

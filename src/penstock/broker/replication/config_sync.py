@@ -10,7 +10,7 @@ as after a master lost what it had not synced, another message lies there or non
 seconds, and when a message of an unknown topic arrives. Each table is replaced as a whole and saved by the slave's own
 persister. Penstock's masters also send which topics they deleted, and up to which log offset: the slave deletes those
 queues as well. Without its master, a slave keeps the last copy; offsets that consumers commit to it meanwhile are
-overwritten when the master is back, so they may see messages again. All of it belongs to the loop's thread.
+overwritten when the master is back, so they may see messages again. Use all of it from the loop's thread only.
 """
 
 from __future__ import annotations

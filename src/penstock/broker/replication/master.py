@@ -18,7 +18,7 @@ ahead of its master after a crash. The loop sends what was just written. To a sl
 sends (`CatchUpSender`), since the pages may have to come from disk; on an encrypted connection the thread reads and the
 loop sends. When a put waits for slaves, new bytes are sent at once; otherwise after a few milliseconds, together, and
 ten times a second in any case. A slave that is silent for haHousekeepingInterval is dropped. Who may follow is decided
-by address and, with access control, by the access file: see `_refusal`. Belongs to the loop's thread, except
+by address and, with access control, by the access file: see `_refusal`. Use it from the loop's thread only, except
 `send_now`, `send_soon` and `CatchUpSender`.
 """
 

@@ -3,7 +3,7 @@
 An ASYNC_MASTER listens for slaves if `haListenPort` or `brokerIP2` is given, a SYNC_MASTER always: on brokerIP2, or on
 loopback without it. A SLAVE follows its master and copies its tables. The status says who follows and how far behind;
 the lag in seconds comes from samples of the log's end, one a second, kept for an hour: a slave further behind counts as
-at least that old. Belongs to the loop's thread.
+at least that old. Use it from the loop's thread only.
 """
 
 from __future__ import annotations

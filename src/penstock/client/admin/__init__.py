@@ -5,7 +5,7 @@
         progress = await admin.groups.progress("warehouse")
 
 Each method queries the brokers and name servers concerned and merges their answers. Raises Unreachable, NoAnswer,
-NoRoute, or Refused with the protocol's code. Belongs to the thread of one event loop.
+NoRoute, or Refused with the protocol's code. Use it from the thread of its event loop only.
 """
 
 from __future__ import annotations

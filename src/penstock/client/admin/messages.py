@@ -1,4 +1,4 @@
-"""Searches messages for administrators: by key, by id, by queue offset. Never changes offsets."""
+"""Message search for administrators: by key, by id, by queue offset. Never changes a group's offsets."""
 
 from __future__ import annotations
 

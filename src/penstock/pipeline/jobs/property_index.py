@@ -87,7 +87,7 @@ def _log_folder(root: Path, terms: DispatchAgreement) -> Path:
 
 
 def _remove_leftovers(batch: DataFrame, folder: Path) -> None:
-    """Removes the files of an earlier run of the same batch: its pieces may have differed."""
+    """Removes the files of an earlier run of the same batch, which may have split the batch differently."""
     ranges = batch.collect()
     begin, end = min((row.start for row in ranges), default=0), max((row.stop for row in ranges), default=0)
     for path in folder.glob("*.parquet"):

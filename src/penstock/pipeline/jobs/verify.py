@@ -337,7 +337,7 @@ def verify_frame(spark: SparkSession, found: Mapping[str, Verified]) -> DataFram
 def audit_stores(
     stores: Stores, run: Run, *, check_crc: bool = True, workers: int = 2, piece_size: int = 0
 ) -> dict[str, Verified]:
-    """Audits stores with `run`; repeats passes over a store in use until its result is reliable."""
+    """Audits stores; `run` executes the pieces. A store in use gets further passes until the report is stable."""
     cases = {
         name: AuditCase(folder, check_crc=check_crc, workers=workers, piece_size=piece_size)
         for name, folder in stores.folders.items()

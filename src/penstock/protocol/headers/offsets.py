@@ -1,4 +1,4 @@
-"""Offsets of queues (29 to 32) and of groups (14, 15), and administration of the latter: reset, clone."""
+"""Headers of requests about offsets: of queues (codes 29 to 32), of groups (14, 15), reset and clone of a group's."""
 
 from __future__ import annotations
 

@@ -223,7 +223,7 @@ class KeyCheck:
         self._reached = end
 
     def check_rest(self, end: int) -> None:
-        """Adds the items between the last record and `end`, the end of the range: they have no key."""
+        """Reports the index items that point between the last record and `end`: no record there has such a key."""
         for number, table in enumerate(self._tables):
             self._add_extra(number, self._cursors[number], table.find(end, self._cursors[number]))
 

@@ -122,7 +122,7 @@ class QueueTail:
         return tuple(file.path for file in (files.first, files.last) if file is not None)
 
     def _ends_on_disk(self) -> tuple[object, ...]:
-        """The identities of the first and the last file on disk, which may have been replaced."""
+        """The device and inode of the first and the last file now on disk; they change when a file is replaced."""
         return tuple(self._io.identity(path) for path in self._end_paths())
 
     def _is_unchanged(self, last: MappedFile) -> bool:

@@ -317,7 +317,7 @@ class Redispatch:
         return min(report.queues_end, log.walked_from)
 
     def _shortened_ends(self, lowest: int) -> list[int]:
-        """The ends of the queues that have fewer units than noted."""
+        """For each queue with fewer units than the dispatch note says: the log offset where its units end now."""
         ends: list[int] = []
         for noted in self._expected_queues():
             queue = self._queues.find(noted.topic, noted.queue_id)

@@ -132,9 +132,10 @@ def units_between(queue: ConsumeQueue, first: int, stop: int) -> Units:
 
 
 def find_lost(queue: ConsumeQueue, ranges: Sequence[tuple[int, int]]) -> list[tuple[int, LostMessages]]:
-    """The messages of a queue whose units point into ranges of the log, as runs with the number of their range.
+    """The messages of a queue whose units point into the given ranges of the log.
 
-    The ranges are (begin, end), sorted, and do not overlap.
+    Returns runs of consecutive queue offsets, each with the index of its range. The ranges are (begin, end) with `end`
+    excluded, sorted and disjoint.
     """
     runs: list[tuple[int, LostMessages]] = []
     begins, ends = (np.array(column, np.int64) for column in zip(*ranges, strict=True))

@@ -214,10 +214,11 @@ def commit(
     files: Files | None = None,
     clock: Callable[[], int] = now_ms,
 ) -> CommitResult:
-    """Stores a batch, unless its mark shows that it is stored, and removes its staged files.
+    """Stores a batch, or does nothing if its mark shows that it is stored. Removes its staged files in both cases.
 
-    `settings` must match the store's files; a missing store is created with them. Raises StoreInUse if another process
-    owns the store, BadMessage, CorruptData, BadStore or StoreFailed; nothing of the batch is stored then.
+    `settings` must match the store's files; a missing store is created with them. Raises BadMessage,
+    CorruptData, BadStore, StoreFailed, or StoreInUse if another process owns the store. Then nothing of the batch is
+    stored, and its staged files stay.
     """
     files = files or Files()
     layout = Layout.of(root, settings)
