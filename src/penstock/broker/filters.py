@@ -3,8 +3,9 @@
 Tags are matched by the store, in a queue's units. SQL92 expressions are evaluated afterwards, record by record.
 
 SQL92 means RocketMQ's dialect: expressions over a message's properties, compiled once. Loosest binding first: OR, AND,
-equality (`=`, `<>`, IS NULL), comparison (`>`, BETWEEN, IN, CONTAINS, ...), sign and NOT, value. NOT binds as tightly as a
-sign, so `NOT a = 1` means `(NOT a) = 1`, as in RocketMQ: use brackets. Keywords are case-insensitive, names are not.
+equality (`=`, `<>`, IS NULL), comparison (`>`, BETWEEN, IN, CONTAINS, ...), sign and NOT, value. NOT binds as tightly
+as a sign, so `NOT a = 1` means `(NOT a) = 1`, as in RocketMQ: use brackets. Keywords are case-insensitive, names are
+not.
 
 A property is text, or None if the message does not have it. None is SQL's "unknown": a comparison with it is unknown,
 NOT of it is unknown, and only a true expression selects a message. If text that is not a
