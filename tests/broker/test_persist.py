@@ -94,6 +94,42 @@ def test_a_write_that_fails_is_said_once_and_tried_again(
     assert len([line for line in said if "after a retry" in line]) == 1
 
 
+def test_an_unexpected_error_does_not_end_the_periodic_save(
+    tmp_path: Path, run: Run, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def check() -> None:
+        saving, persister = Saving(tmp_path), Persister()
+
+        def fail(folder: Path) -> None:
+            saving.disk.before_sync_folder = lambda folder: None
+            raise MemoryError("planted")
+
+        saving.disk.before_sync_folder = fail
+        persister.add(saving.saved, 0.01)
+        saving.table.commit("g", "T", 0, 1)
+        await until(lambda: saving.saved.is_saved)
+        assert saving.on_disk() == {0: 1}
+        await persister.stop()
+
+    run(check())
+    assert "planted" in caplog.text
+
+
+def test_a_broker_whose_tables_cannot_be_saved_still_closes_its_store(
+    home: BrokerHome, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def check() -> None:
+        async def fail(self: Persister) -> bool:
+            raise MemoryError("planted")
+
+        async with home.running() as broker:
+            monkeypatch.setattr(Persister, "stop", fail)
+            assert not await broker.broker.stop()
+            assert broker.store._closed
+
+    run(check())
+
+
 def test_what_was_not_saved_yet_is_saved_at_the_end(tmp_path: Path, run: Run) -> None:
     async def check() -> None:
         saving, persister = Saving(tmp_path), Persister()

@@ -264,7 +264,7 @@ class Broker:
             (closed, "closing the store"),
         ):
             if not done:
-                log.error("the broker stopped before %s: the time limit passed", step)
+                log.error("the broker stopped before %s: the time limit passed, or it failed", step)
         return in_time and saved and closed
 
     async def _stop_serving(self, limit_s: float) -> None:
@@ -293,6 +293,9 @@ async def _within(coroutine: Coroutine[Any, Any, None], deadline: float) -> bool
     try:
         await asyncio.wait_for(coroutine, max(left, 0.1))
     except TimeoutError:
+        return False
+    except Exception:  # the steps after it must still run: the store is closed last
+        log.exception("a step of stopping the broker failed")
         return False
     return True
 

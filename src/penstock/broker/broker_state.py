@@ -120,10 +120,11 @@ class Persister:
     async def _try(self, table: SavedTable[Any]) -> bool:
         try:
             await table.save(self._threads)
-        except StoreFailed as error:
+        except Exception as error:  # whatever it is, the next save is tried: offsets must not stay unsaved for ever
             if table.name not in self._failing:
                 self._failing.add(table.name)
-                log.error("cannot save %s, retrying: %s", table.name, error)
+                unexpected = None if isinstance(error, StoreFailed) else error
+                log.error("cannot save %s, retrying: %s", table.name, error, exc_info=unexpected)
             return False
         if table.name in self._failing:
             self._failing.discard(table.name)

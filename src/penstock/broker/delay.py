@@ -53,7 +53,8 @@ class DelayedMessages:
         self._next = dict(loaded.offsets)
         """By level, the next queue offset to deliver."""
         self._timers: dict[int, asyncio.TimerHandle] = {}
-        self._closed = False
+        self._closed = True
+        """Until `start`: a slave never starts delivery, its master delivers."""
         store.on_arrival(self._on_arrival)
 
     def start(self) -> None:

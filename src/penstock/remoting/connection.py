@@ -302,36 +302,38 @@ class Connection(asyncio.Protocol):
         """Serves commands in order, until all are served or the peer has to read first."""
         handlers, before = self._handlers, self._before
         self._batching = True
-        for number, command in enumerate(commands, 1):
-            flag = command.flag
-            if flag & RESPONSE:
-                self._pending.answer(command)
-                continue
-            try:
-                result: Result = None if before is None else before(self, command)
-                if result is None:
-                    handler = handlers.get(command.code)
-                    result = unsupported(command) if handler is None else handler(self, command)
-                if result is None:
+        try:
+            for number, command in enumerate(commands, 1):
+                flag = command.flag
+                if flag & RESPONSE:
+                    self._pending.answer(command)
                     continue
-                if not isinstance(result, (Command, bytes, tuple)):
-                    self._defer(command, result)
-            except Exception as error:  # a failed request does not end the connection
-                result = failed(command, error)
-            if not flag & ONE_WAY:
-                if isinstance(result, tuple):
-                    self._enqueue_parts(result)
-                elif isinstance(result, bytes):
-                    self._out.append(result)
-                    self._out_bytes += len(result)
-                elif isinstance(result, Command):
-                    self._put(result)
-                if self._out_bytes >= _FLUSH_AT:
-                    self._flush()
-            if self._blocked or self.closed:
-                self._waiting.extend(commands[number:])
-                break
-        self._batching = False
+                try:
+                    result: Result = None if before is None else before(self, command)
+                    if result is None:
+                        handler = handlers.get(command.code)
+                        result = unsupported(command) if handler is None else handler(self, command)
+                    if result is None:
+                        continue
+                    if not isinstance(result, (Command, bytes, tuple)):
+                        self._defer(command, result)
+                except Exception as error:  # a failed request does not end the connection
+                    result = failed(command, error)
+                if not flag & ONE_WAY:
+                    if isinstance(result, tuple):
+                        self._enqueue_parts(result)
+                    elif isinstance(result, bytes):
+                        self._out.append(result)
+                        self._out_bytes += len(result)
+                    elif isinstance(result, Command):
+                        self._put(result)
+                    if self._out_bytes >= _FLUSH_AT:
+                        self._flush()
+                if self._blocked or self.closed:
+                    self._waiting.extend(commands[number:])
+                    break
+        finally:  # also if a reply could not be encoded at all: the connection must be able to write again
+            self._batching = False
         if self._out:
             self._flush()
 

@@ -34,7 +34,7 @@ from penstock.store.damage import DamagedRange
 from penstock.store.mapped_file import MappedFile
 from penstock.store.records import UnitClaims
 from penstock.store.running_flags import RunningFlags, StoreFault
-from penstock.store.worker import Listeners
+from penstock.store.worker import Died, Listeners
 
 log = logging.getLogger("penstock.store")
 _BATCH_ROWS = 16_384
@@ -131,6 +131,7 @@ class Dispatcher:
         self._arrived: Listeners[[str, int, int, npt.NDArray[np.int64]]] = Listeners()
         self._advanced: Listeners[[]] = Listeners()
         self._batch_delay = 0.0
+        self._died: Died | None = None
 
     # -- configuration ---------------------------------------------------------------------------------------
 
@@ -209,11 +210,23 @@ class Dispatcher:
 
     def start(self) -> None:
         self.end_recovery()
-        self._thread = threading.Thread(target=self._run, name="penstock-dispatch", daemon=True)
+        self._thread = threading.Thread(target=self._supervised, name="penstock-dispatch", daemon=True)
         self._thread.start()
 
     def wake(self) -> None:
         self._wake.set()
+
+    def supervise(self, died: Died) -> None:
+        """Calls `died`, on the dispatch thread, if an exception ends it. To be called before `start`."""
+        self._died = died
+
+    def _supervised(self) -> None:
+        try:
+            self._run()
+        except BaseException as error:
+            if self._died is None:
+                raise
+            self._died("penstock-dispatch", error)
 
     def _run(self) -> None:
         while not self._closed:

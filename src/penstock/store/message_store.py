@@ -226,8 +226,10 @@ class MessageStore:
         if settings.broker_role is BrokerRole.SLAVE:
             self.replica_log = ReplicaLog.for_slave(self.log, group_commit)
         self._put = self._put_path.put
+        self.dispatcher.supervise(self._thread_died)
         self.dispatcher.start()
         for thread in self._threads:
+            thread.supervise(self._thread_died)
             thread.start()
 
     def _add_flush_threads(self) -> GroupCommit | None:
@@ -266,6 +268,12 @@ class MessageStore:
         """Refuses puts from now on, until a restart runs recovery."""
         self.flags.raise_fault(StoreFault.NOT_WRITEABLE, reason)
         self._flush_listeners.notify()
+
+    def _thread_died(self, name: str, error: BaseException) -> None:
+        """Stops writes: a background thread has ended, so a promise of the store can no longer be kept."""
+        log.critical("the thread %s ended; the store accepts no more messages", name, exc_info=error)
+        with contextlib.suppress(Exception):  # the flag is raised first; a listener may be what failed
+            self._fail(f"the thread {name} ended ({error!r}); restart the store")
 
     def close(self) -> None:
         """Flushes everything and releases the store. Idempotent."""

@@ -12,11 +12,12 @@ therefore it does not run under SYNC_FLUSH, where each put waits for a sync.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 from pathlib import Path
 
-from penstock.errors import StoreFailed
+from penstock.errors import StoreFailed, disk_refused
 from penstock.format import kernels
 from penstock.store.io import FileMap, Files, lock_memory
 from penstock.store.mapped_file import PAGE, MappedFile, TransientPool
@@ -101,6 +102,11 @@ class Allocator:
                 result = self._create(path)
             except StoreFailed as error:
                 result = error
+            except OSError as error:
+                result = disk_refused("cannot prepare the next log file", path, self._size, error)
+            except Exception as error:  # this thread must not end: every later put would wait for a file in vain
+                log.exception("cannot prepare the next log file")
+                result = StoreFailed(f"cannot prepare the next log file: {error!r}; see the log", path=path)
             with self._changed:
                 self._wanted.remove(path)
                 self._ready[path] = result
@@ -109,7 +115,13 @@ class Allocator:
     def _create(self, path: Path) -> FileMap:
         file_map = self._io.create_map(path, self._size)
         if self._settings.warm_mapped_file_enable:
-            self._warm_up(file_map)
+            try:
+                self._warm_up(file_map)
+            except BaseException:  # the file is new and was never handed out
+                file_map.close()
+                with contextlib.suppress(OSError):
+                    self._io.unlink(path)
+                raise
         return file_map
 
     def _warm_up(self, file_map: FileMap) -> None:

@@ -8,6 +8,8 @@ from collections.abc import Callable
 from typing import Generic, ParamSpec
 
 P = ParamSpec("P")
+Died = Callable[[str, BaseException], object]
+"""Called with the name of a thread that ended by an exception, and that exception."""
 
 
 def noop() -> None:
@@ -45,7 +47,8 @@ class Listeners(Generic[P]):
 class Worker(ABC):
     """A thread that runs `work` when woken or after `interval` seconds (None: only when woken), until stopped.
 
-    `first` is the interval before the first round, if it differs.
+    `first` is the interval before the first round, if it differs. A supervised worker reports its own death: without a
+    supervisor, an exception would end the thread unnoticed.
     """
 
     def __init__(self, name: str, interval: float | None, wakeable: bool = True, *, first: float | None = None) -> None:
@@ -54,7 +57,12 @@ class Worker(ABC):
         self._interval = interval
         self._first = interval if first is None else first
         self._wakeable = wakeable
+        self._died: Died | None = None
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+
+    def supervise(self, died: Died) -> None:
+        """Calls `died`, on the worker's thread, if an exception ends it. To be called before `start`."""
+        self._died = died
 
     def start(self) -> None:
         self._thread.start()
@@ -64,13 +72,18 @@ class Worker(ABC):
             self._wake.set()
 
     def _run(self) -> None:
-        wait = self._first
-        while not self._stopping.is_set():
-            self._wake.wait(wait)
-            self._wake.clear()
-            self.work()
-            wait = self._interval
-        self.finish()
+        try:
+            wait = self._first
+            while not self._stopping.is_set():
+                self._wake.wait(wait)
+                self._wake.clear()
+                self.work()
+                wait = self._interval
+            self.finish()
+        except BaseException as error:
+            if self._died is None:
+                raise
+            self._died(self._thread.name, error)
 
     @abstractmethod
     def work(self) -> None:

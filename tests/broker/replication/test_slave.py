@@ -15,6 +15,7 @@ from support.clusters import caught_up, log_bytes, master, same_log, slave
 from support.loopback import until
 
 from penstock.broker.broker import Broker
+from penstock.broker.delay import DelayedMessages
 from penstock.broker.replication.config_sync import Master
 from penstock.broker.settings import BrokerSettings
 from penstock.errors import BadSettings
@@ -52,6 +53,30 @@ def test_a_record_larger_than_many_frames_arrives_whole(run: Run, tmp_path: Path
             m.store.put(Message("orders", b"z"))
             await caught_up(m, s)
             same_log(s.store, m.store)
+
+    run(go())
+
+
+def test_a_slave_delivers_no_delayed_messages(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    at_once = {"message_delay_level": "0s 1h"}
+    delivering: list[MessageStore] = []
+    deliver = DelayedMessages._deliver
+
+    def watched(self: DelayedMessages, level: int) -> float:
+        delivering.append(self._store)
+        return deliver(self, level)
+
+    monkeypatch.setattr(DelayedMessages, "_deliver", watched)
+
+    async def go() -> None:
+        async with master(tmp_path / "m", store=at_once) as m, slave(tmp_path / "s", m, store=at_once) as s:
+            m.store.put(Message("orders", b"later", delay_level=1))
+            await until(lambda: s.store.max_offset("orders", 0) == 1)
+            await caught_up(m, s)
+            same_log(s.store, m.store)
+            await asyncio.sleep(0.05)  # a delivery would have been called in the turn after the arrival
+            assert m.store in delivering
+            assert s.store not in delivering
 
     run(go())
 

@@ -1,0 +1,134 @@
+"""A background thread that ends by an exception is noticed: writes stop, the reason is shown, and the store closes."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from support.disks import WAIT_SECONDS
+
+from penstock.errors import StoreFailed
+from penstock.store import FlushDiskType, Message, MessageStore, PutStatus, Settings
+from penstock.store.io import FileMap, Files
+from penstock.store.settings import BrokerRole
+from penstock.store.worker import Worker
+
+ASYNC = {"flush_disk_type": FlushDiskType.ASYNC_FLUSH}
+SYNC = {"flush_disk_type": FlushDiskType.SYNC_FLUSH}
+WITH_SLAVES = {**SYNC, "broker_role": BrokerRole.SYNC_MASTER}
+
+
+@contextlib.contextmanager
+def opened(path: Path, **settings: object) -> Iterator[MessageStore]:
+    store = MessageStore.open(path / "store", Settings.dev(**settings))
+    try:
+        yield store
+    finally:
+        store.close()
+
+
+def names(path: Path, **settings: object) -> set[str]:
+    with opened(path, **settings) as store:
+        return {worker._thread.name for worker in store._threads}
+
+
+def kill(worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Has the next round of a worker raise what nothing expects, and waits for its end."""
+
+    def out_of_memory() -> None:
+        raise MemoryError("planted")
+
+    monkeypatch.setattr(worker, "work", out_of_memory)
+    worker._wake.set()
+    worker._thread.join(WAIT_SECONDS)
+    assert not worker._thread.is_alive()
+
+
+@pytest.mark.parametrize("settings", [ASYNC, SYNC, WITH_SLAVES], ids=["async", "sync", "sync master"])
+def test_whichever_thread_ends_writes_stop_and_the_reason_is_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: dict[str, object]
+) -> None:
+    for number, name in enumerate(sorted(names(tmp_path / "names", **settings))):
+        with opened(tmp_path / str(number), **settings) as store:
+            (worker,) = [each for each in store._threads if each._thread.name == name]
+            kill(worker, monkeypatch)
+            assert name in store.flags.reason, "the reason names the thread"
+            assert "planted" in store.flags.reason
+            result = store.put(Message("orders", b"too late"))
+            assert not result.stored
+            assert name in (result.reason or "")
+        assert (tmp_path / str(number) / "store" / "abort").exists(), "the next start recovers"
+
+
+def test_a_flush_listener_that_fails_does_not_leave_puts_waiting_for_ever(tmp_path: Path) -> None:
+    with opened(tmp_path, **SYNC, sync_flush_timeout=300) as store:
+
+        def fails() -> None:
+            raise MemoryError("planted")
+
+        store.on_flush(fails)
+        store.put(Message("orders", b"the sync succeeds, its listener does not"))
+        assert "penstock-group-commit" in store.flags.reason
+        assert not store.put(Message("orders", b"refused")).stored
+
+
+def test_an_arrival_listener_that_fails_stops_writes(tmp_path: Path) -> None:
+    with opened(tmp_path, **ASYNC) as store:
+
+        def fails(*_: object) -> None:
+            raise MemoryError("planted")
+
+        store.on_arrival(fails)
+        store.put(Message("orders", b"first"))
+        thread = store.dispatcher._thread
+        assert thread is not None
+        thread.join(WAIT_SECONDS)
+        assert "penstock-dispatch" in store.flags.reason
+        store.dispatcher._arrived.remove(fails)
+
+
+class BrokenOnce(Files):
+    """The first request to load a map's pages fails with EIO."""
+
+    broken = True
+
+    def open_or_create(self, made: FileMap) -> FileMap:
+        will_need = made.will_need
+
+        def fails_once() -> None:
+            if BrokenOnce.broken:
+                BrokenOnce.broken = False
+                raise OSError(errno.EIO, os.strerror(errno.EIO))
+            will_need()
+
+        made.will_need = fails_once  # type: ignore[method-assign]
+        return made
+
+    def create_map(self, path: Path, size: int) -> FileMap:
+        made = super().create_map(path, size)
+        return self.open_or_create(made) if path.parent.name == "commitlog" else made
+
+
+def test_an_error_while_a_file_is_prepared_fails_one_put_and_not_all_that_follow(tmp_path: Path) -> None:
+    BrokenOnce.broken = True
+    settings = Settings.dev(warm_mapped_file_enable=True, pre_allocate_files=True)
+    with MessageStore.open(tmp_path / "store", settings, files=BrokenOnce()) as store:
+        first = store.put(Message("orders", b"first"))
+        assert first.status is not PutStatus.PUT_OK
+        assert "cannot prepare the next log file" in (first.reason or "")
+        assert store.put(Message("orders", b"second")).stored
+
+
+def test_without_a_supervisor_the_exception_is_not_swallowed() -> None:
+    class Fails(Worker):
+        def work(self) -> None:
+            raise StoreFailed("planted")
+
+    worker = Fails("fails", None)
+    worker._wake.set()
+    with pytest.raises(StoreFailed):
+        worker._run()
