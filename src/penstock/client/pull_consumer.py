@@ -85,7 +85,7 @@ class PullConsumer(ClientLifecycle):
     # -- with positions --------------------------------------------------------------------------------------
 
     def assign(self, queues: Iterable[MessageQueue], *, expression: str = EVERYTHING) -> None:
-        """Makes `poll` read these queues, each from the group's offset or, if it has none, from the start of the queue."""
+        """Makes `poll` read these queues, each from the group's offset or, if it has none, from the queue's start."""
         assigned = set(queues)
         for queue in self._positions.keys() - assigned:
             del self._positions[queue]

@@ -195,7 +195,7 @@ class Routes:
         """Callbacks; each is called with the name of a topic whose route has changed."""
 
     async def fetch(self, topic: str) -> Route:
-        """Fetches the current route from a name server. Raises NoRoute for an unknown topic, Unreachable, or Refused."""
+        """Fetches the route from a name server. Raises Unreachable, Refused, or, for an unknown topic, NoRoute."""
         ext = fields.write(GetRoute(topic=topic))
         try:
             reply = await self._name_servers.request(RequestCode.GET_ROUTEINFO_BY_TOPIC, ext)

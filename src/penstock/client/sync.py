@@ -142,7 +142,7 @@ class PullConsumer(Facade[pull_consumer.PullConsumer]):
     seek_to_time = blocking(pull_consumer.PullConsumer.seek_to_time)
 
     def assign(self, queues: Iterable[MessageQueue], *, expression: str = EVERYTHING) -> None:
-        """Makes `poll` read these queues, each from the group's offset or, if it has none, from the start of the queue."""
+        """Makes `poll` read these queues, each from the group's offset or, if it has none, from the queue's start."""
 
         async def assign() -> None:
             self.inner.assign(queues, expression=expression)

@@ -1,4 +1,4 @@
-"""Administers brokers and name servers: addresses, runtime figures, settings, and the name servers' KV configuration."""
+"""Administers brokers and name servers: addresses, runtime figures, settings, and KV configuration."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class ClusterAdmin:
         return masters
 
     async def targets(self, cluster: str | None = None, broker: str | None = None) -> list[str]:
-        """Returns `broker` alone if given, else the addresses of the masters of `cluster`, else those of all masters."""
+        """Returns `broker` alone if given, else the masters' addresses of `cluster`, else those of all clusters."""
         return [broker] if broker is not None else list((await self.masters(cluster)).values())
 
     # -- one broker ------------------------------------------------------------------------------------------

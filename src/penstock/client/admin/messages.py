@@ -38,7 +38,7 @@ class MessageAdmin:
         return [message for message in messages if key in message.keys][-max_messages:]
 
     async def by_unique_id(self, topic: str, msg_id: str) -> list[ReceivedMessage]:
-        """Returns the messages with a producer's unique id: usually one, or several if the producer retried the send."""
+        """Returns the messages with a producer's unique id: one, or several if the producer retried the send."""
         messages = await self._query(topic, msg_id, 0, _LONG_MAX, 32, unique=True)
         return [message for message in messages if message.record.unique_key == msg_id]
 
@@ -57,7 +57,7 @@ class MessageAdmin:
         return ReceivedMessage(record, "") if record.msg_id == offset_msg_id.upper() else None
 
     async def by_id(self, msg_id: str, topic: str | None = None) -> list[ReceivedMessage]:
-        """Returns the messages with a producer's or a broker's id. A producer's id is found only if `topic` is given."""
+        """Returns the messages with a producer's or a broker's id. A producer's id needs the topic."""
         if topic is not None:
             messages = await self.by_unique_id(topic, msg_id)
             if messages:

@@ -222,6 +222,6 @@ class OffsetAdmin(QueueOffsets):
         return sorted(spans, key=lambda span: span.message_queue)
 
     async def _route(self, topic: str) -> Route:
-        """Refreshes and returns the topic's route, because the inherited methods use the cached route to find brokers."""
+        """Refreshes and returns the topic's route, because the inherited methods find brokers by the cached route."""
         await self._instance.routes.refresh([topic])
         return await self._instance.routes.find(topic)
