@@ -54,7 +54,7 @@ class AccessPolicy:
     """The token, the cookie derived from it, and the allowed host names."""
 
     def __init__(self, token: str, names: Iterable[str] = (), cookie: str = "penstock_console") -> None:
-        """`names` are allowed host names, besides IP addresses and localhost. Raises BadSettings for a weak token."""
+        """`names` are allowed host names, besides IP addresses and localhost. Raises BadSettings for a short token."""
         if len(token) < MIN_TOKEN or not token.isascii() or not token.isprintable() or " " in token:
             raise BadSettings(
                 f"the console's token must be at least {MIN_TOKEN} printable ASCII characters without spaces"

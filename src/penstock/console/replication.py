@@ -1,4 +1,4 @@
-"""Masters, slaves and replication lag, as brokers report them (907). RocketMQ 4 brokers do not."""
+"""Masters, slaves and replication lag, as brokers report them (request code 907). RocketMQ 4 brokers do not."""
 
 from __future__ import annotations
 
