@@ -88,7 +88,7 @@ def console(
     host, port = parse_address(listen, "--listen")
     inherited = os.environ.pop(LISTENER_VARIABLE, "") if under_serve else ""
     bound = socket.socket(fileno=int(inherited)) if inherited else None
-    listener = listen_at(host, port, bound)  # before the link is printed, so that it works at once
+    listener = listen_at(host, port, bound)  # bound before the link is printed, so that the link works at once
     address, port = listener.getsockname()[:2]
     gate = AccessPolicy(token, names=[*(name or ()), host], cookie=f"penstock_console_{port}")
     if not under_serve:
@@ -97,7 +97,7 @@ def console(
 
 
 def link(address: str, port: int, token: str) -> str:
-    """The console's URL with its token; a wildcard address becomes the loopback address."""
+    """Returns the console's URL with its token. A wildcard address becomes the loopback address."""
     shown = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(address, address)
     host = f"[{shown}]" if ":" in shown else shown
     return f"http://{host}:{port}/?token={token}"

@@ -82,7 +82,7 @@ def _directory(keep: Path | None) -> Iterator[Path]:
 
 
 class _Screen:
-    """A line on stdout for each finished step; on a terminal, progress on stderr."""
+    """The demo's output: a line on stdout for each finished step, and progress on stderr if it is a terminal."""
 
     def __init__(self, *, quiet: bool) -> None:
         self._quiet = quiet
@@ -160,7 +160,9 @@ def _print_result(result: DemoResult, keep: Path | None, *, without_spark: bool)
 
 
 def _note_log(folder: Path, keep: Path | None) -> None:
-    """Notes where the broker's log is, or its last line if the log is deleted with the directory."""
+    """Prints the path of the broker's log to stderr. If the log is deleted with the directory, prints its last line
+    instead.
+    """
     log = folder / "broker.log"
     if keep is not None:
         write_note(f"the broker's log: {log}.")

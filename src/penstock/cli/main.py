@@ -1,6 +1,6 @@
-"""The command `penstock`: finds the verb and turns every error into one sentence on stderr and an exit status.
+"""The command `penstock`: runs the requested verb. Every error becomes one sentence on stderr and an exit status.
 
-mqadmin's spellings work as well: `penstock topicList -n …` is `penstock topic list -n …`, with mqadmin's short options.
+mqadmin's verbs and short options work as well: `penstock topicList -n …` is `penstock topic list -n …`.
 """
 
 from __future__ import annotations
@@ -56,11 +56,13 @@ VERBS: Final = {
     "updateKvConfig": "cluster put-kv",
     "deleteKvConfig": "cluster delete-kv",
 }
-"""mqadmin's verbs and ours."""
+"""mqadmin's verbs, and the Penstock verbs that replace them."""
 
 
 def translated(arguments: Sequence[str]) -> list[str]:
-    """The command line with mqadmin's verb replaced by ours; any other command line unchanged."""
+    """Returns the command line with mqadmin's verb replaced by Penstock's verb. Returns any other command line
+    unchanged.
+    """
     if not arguments or arguments[0] not in VERBS:
         return list(arguments)
     rest = ["--help" if each == "-h" else each for each in arguments[1:]]
@@ -72,7 +74,7 @@ OVER_NETWORK: Final = ("topic", "group", "message", "offset", "cluster")
 _VERBS: Final = ("demo", "serve", "namesrv", "console")
 _GROUPS: Final = ("store", *OVER_NETWORK, "pipeline")
 _PREFIX: Final = re.compile(r"^Invalid value(?: for '([^']+)'(?: / '[^']+')*(?=:)|: )")
-"""Typer's beginning of a sentence about an option; the option's first name is enough."""
+"""The start of Typer's error about an option. It lists all names of the option; the first name is enough."""
 
 
 def _show_version(wanted: bool) -> None:
@@ -122,7 +124,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _add_groups(arguments: Sequence[str]) -> None:
-    """Registers the requested verb or group, or all of them for help: importing only one starts sooner."""
+    """Registers the requested verb or group only, because fewer imports start faster. For help, registers all."""
     first = arguments[0] if arguments else ""
     wanted = (first,) if first in (*_VERBS, *_GROUPS) else (*_VERBS, *_GROUPS)
     known = {each.name for each in app.registered_commands} | {each.name for each in app.registered_groups}

@@ -1,11 +1,11 @@
-"""What the verbs that talk to a cluster share: name servers, credentials, TLS, text or JSON.
+"""The common parts of the verbs that talk to a cluster: name servers, credentials, TLS, text or JSON output.
 
     @over_network
     async def route(call: Call, topic: Topic) -> None:
         ...
 
-A verb is a coroutine that gets a `Call`; `over_network` turns it into a command with the common options after its own.
-mqadmin's spellings of options are aliases of ours.
+A verb is a coroutine function whose first parameter is a `Call`. `over_network` turns it into a command that has the
+verb's own options, then the common ones. mqadmin's option names are aliases of Penstock's.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ IGNORED: Final = "Accepted for mqadmin compatibility; ignored."
 
 
 class Truth(StrEnum):
-    """The value of an option that takes `true` or `false`, as mqadmin's do."""
+    """The value of an mqadmin option that takes `true` or `false`."""
 
     TRUE = "true"
     FALSE = "false"
@@ -43,12 +43,14 @@ class Truth(StrEnum):
 
 
 def named(*names: str, metavar: str, meaning: str, **more: Any) -> Any:
-    """An option with aliases; the first name is ours."""
+    """Returns an option with several names. The first is Penstock's name, the others are aliases."""
     return typer.Option(*names, metavar=metavar, help=meaning, show_default=False, **more)
 
 
 def parse_moment(text: str) -> int:
-    """Epoch milliseconds of `now`, a number of them, an ISO time, or mqadmin's `2026-01-31#23:59:59:999`."""
+    """Parses `now`, epoch milliseconds, an ISO time, or mqadmin's `2026-01-31#23:59:59:999`. Returns epoch
+    milliseconds.
+    """
     text = text.strip()
     if text == "now":
         return time.time_ns() // 1_000_000
@@ -65,7 +67,7 @@ def parse_moment(text: str) -> int:
 
 
 def boolean(*names: str, meaning: str) -> Any:
-    """An option that takes true or false."""
+    """Returns an option that takes true or false."""
     return named(*names, metavar="true|false", meaning=meaning, case_sensitive=False)
 
 
@@ -108,7 +110,7 @@ _COMMON: Final[tuple[CommonOption, ...]] = (
 
 
 def over_network(verb: Callable[Concatenate[Call, P], Coroutine[Any, Any, None]]) -> Callable[..., None]:
-    """The verb as a command, with the common options."""
+    """Turns the verb into a command with the common options."""
 
     async def call(config: ClientConfig, as_json: bool, own: dict[str, Any]) -> None:
         async with Admin(config) as admin:
@@ -121,7 +123,7 @@ def over_network(verb: Callable[Concatenate[Call, P], Coroutine[Any, Any, None]]
 
 
 def client_config(namesrv: str | None, account: Path | None, trust: Path | None) -> ClientConfig:
-    """The client's configuration that the options describe. Raises BadSettings."""
+    """Returns the client configuration for the options' values. Raises BadSettings."""
     return ClientConfig(
         namesrv or "",
         credentials=None if account is None else read_account(account),
@@ -130,13 +132,18 @@ def client_config(namesrv: str | None, account: Path | None, trust: Path | None)
 
 
 async def note_if_missing(call: Call, topic: str) -> None:
-    """Notes on stderr that a topic does not exist: with autoCreateTopicEnable every name has a route, even a typo."""
+    """Prints a note to stderr if a topic does not exist.
+
+    With autoCreateTopicEnable every name has a route, even a misspelt one.
+    """
     if topic not in await call.admin.topics.names():
         write_note(f"no broker has topic {topic} yet; a send may create it. `penstock topic list` lists the topics.")
 
 
 def read_account(path: Path) -> Credentials:
-    """Reads `accessKey: x` and `secretKey: y`, as in mqadmin's tools.yml; `=` works as well. Raises BadSettings."""
+    """Reads `accessKey: x` and `secretKey: y` from a file such as mqadmin's tools.yml. Also accepts `=` for `:`. Raises
+    BadSettings.
+    """
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:

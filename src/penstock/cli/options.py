@@ -1,7 +1,7 @@
 """Options that several verbs share, and `open_readonly`, which opens a store for the verbs that only read.
 
-Notes on stderr, one sentence each, say that the store is in use or was not closed cleanly, what a start would report,
-and that the index cannot be read.
+`open_readonly` prints notes to stderr, one sentence each: if the store is in use, if it was not closed cleanly, what
+recovery would report at the next start, and if the index cannot be read.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ LONG_MAX: Final = 2**63 - 1
 
 
 def option(name: str, metavar: str, meaning: str) -> Any:
-    """An option with a text value."""
+    """Returns an option with a text value."""
     return typer.Option(name, metavar=metavar, help=meaning, show_default=False)
 
 
 def number(name: str, metavar: str, meaning: str, *, low: int = -LONG_MAX, default: bool = False) -> Any:
-    """An option with an integer value, at least `low` and at most 64 bits."""
+    """Returns an option with an integer value, at least `low` and at most the largest signed 64-bit integer."""
 
     def check(value: int | None) -> int | None:
         if value is not None and not low <= value <= LONG_MAX:
@@ -59,7 +59,7 @@ def help_if_alone(context: typer.Context) -> None:
 
 
 CommonOption: TypeAlias = tuple[str, Any, Any]
-"""(parameter, annotation, default)"""
+"""(parameter name, annotation, default value)"""
 
 
 def with_common_options(
@@ -67,10 +67,10 @@ def with_common_options(
     common: Sequence[CommonOption],
     invoke: Callable[[dict[str, Any], dict[str, Any]], None],
 ) -> Callable[..., None]:
-    """The verb as a command with the common options after its own.
+    """Turns the verb into a command that has the verb's own options, then the common options.
 
-    The verb's first parameter is its call object, and no option. `invoke` gets the values of the common options and of
-    the verb's own.
+    The verb's first parameter is its call object, not an option. `invoke` gets two dictionaries: the values of the
+    common options, and the values of the verb's own options.
     """
 
     @functools.wraps(verb)
@@ -105,7 +105,10 @@ class ReadOnlyStore(NamedTuple):
 def open_readonly(
     folder: Path, config: Path | None, pairs: Sequence[str] | None, *, needs_index: bool = False, **defaults: Any
 ) -> Iterator[ReadOnlyStore]:
-    """Opens the store as a start would serve it. `defaults` apply to settings that are not given."""
+    """Opens a store read-only, in the state that recovery would give it at the next start.
+
+    `defaults` are values for settings that neither `config` nor `pairs` sets.
+    """
     place = StoreFolder.find(folder, config, pairs)
     with ProgressLine() as line:
         store, problem = place.view(needs_index=needs_index, progress=line.report, **defaults)
@@ -116,7 +119,9 @@ def open_readonly(
 
 
 def note_state(place: StoreFolder, shown: str) -> None:
-    """Notes on stderr that a store is in use or was not closed cleanly, and what is `shown`."""
+    """Prints a note to stderr if a store is in use or was not closed cleanly. `shown` says which state the output
+    shows.
+    """
     root = place.layout.root
     if place.owner:
         write_note(f"{root} is in use by {owner_name(place.owner)}: {shown}, as of now.")
@@ -136,5 +141,5 @@ def _note_findings(view: ReadOnlyStore) -> None:
 
 
 def owner_name(owner: int) -> str:
-    """The owner's name; a process of another container or host has no pid here."""
+    """Returns a name for the process that owns a store. A process of another container or host has no pid here."""
     return f"process {owner}" if owner > 0 else "another process"

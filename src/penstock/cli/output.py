@@ -1,7 +1,8 @@
-"""All output: data to stdout (`write`), one-sentence notes to stderr (`write_note`), tables, JSON and messages.
+"""All output of the commands: data to stdout (`write`), notes of one sentence to stderr (`write_note`), tables, JSON
+and messages.
 
-Text from a store is untrusted: names and bodies may hold control characters or bytes that are not UTF-8, and reach a
-terminal only through `plain`. JSON is ASCII, so it survives any terminal and locale.
+Text from a store is untrusted: names and bodies may contain control characters or bytes that are not UTF-8. Such text
+must pass through `plain` before it is printed to a terminal. JSON is ASCII, so it is safe in every terminal and locale.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ _PREVIEW = 60
 
 
 def write(text: str) -> None:
-    """Writes to stdout; ends the program quietly if the reader closed the pipe."""
+    """Writes to stdout. Ends the program without an error message if the reader has closed the pipe."""
     try:
         sys.stdout.write(text)
     except BrokenPipeError:
@@ -41,7 +42,7 @@ def write(text: str) -> None:
 
 
 def flush() -> None:
-    """Flushes stdout; ends the program quietly if the reader closed the pipe."""
+    """Flushes stdout. Ends the program without an error message if the reader has closed the pipe."""
     try:
         sys.stdout.flush()
     except BrokenPipeError:
@@ -49,7 +50,7 @@ def flush() -> None:
 
 
 def _silence_stdout() -> int:
-    """Points stdout to /dev/null, so that the interpreter does not fail on the closed pipe again at exit."""
+    """Redirects stdout to /dev/null, so that the interpreter's flush at exit does not fail on the closed pipe again."""
     devnull = os.open(os.devnull, os.O_WRONLY)
     os.dup2(devnull, sys.stdout.fileno())
     os.close(devnull)
@@ -67,7 +68,7 @@ def write_json(value: Any) -> None:
 
 
 def show(*parts: RenderableType) -> None:
-    """Prints tables and texts, fitted to the terminal; uncut if stdout is not a terminal."""
+    """Prints tables and texts, cut to the width of the terminal. Cuts nothing if stdout is not a terminal."""
     terminal = sys.stdout.isatty()
     page = StringIO()
     console = Console(
@@ -84,7 +85,7 @@ def show(*parts: RenderableType) -> None:
 
 
 def table(title: str, *columns: str, right: tuple[str, ...] = ()) -> Table:
-    """An empty table; the columns in `right` are right-aligned."""
+    """Returns an empty table. The columns in `right` are right-aligned."""
     grid = Table(title=Text(title), title_justify="left", title_style="bold", box=None, pad_edge=False)
     for column in columns:
         grid.add_column(Text(column), justify="right" if column in right else "left", overflow="fold")
@@ -92,12 +93,12 @@ def table(title: str, *columns: str, right: tuple[str, ...] = ()) -> Table:
 
 
 def add_row(grid: Table, *cells: object) -> None:
-    """Adds a row; untrusted text is escaped."""
+    """Adds a row to a table and escapes untrusted text."""
     grid.add_row(*(Text(plain(str(cell))) for cell in cells))
 
 
 def plain(text: str) -> str:
-    """Text that cannot control a terminal: escapes everything that is not printable."""
+    """Escapes all characters that are not printable, so that the text cannot control a terminal."""
     if text.isprintable():
         return text
     return "".join(each if each.isprintable() else ascii(each)[1:-1] for each in text)
@@ -107,7 +108,7 @@ def plain(text: str) -> str:
 
 
 def message_object(record: Record, code: int, *, body: bool = True) -> dict[str, Any]:
-    """A message as JSON, with the fields in the order of the reference page."""
+    """Returns a message as a JSON object, with the field order of the reference page. `code` is its tags code."""
     fields: dict[str, Any] = {
         "topic": record.topic,
         "queue_id": record.queue_id,
@@ -131,7 +132,7 @@ def message_object(record: Record, code: int, *, body: bool = True) -> dict[str,
 
 
 def message_line(record: Record, *, body: bool = True) -> str:
-    """A message on one line: time, queue and offset, log position, tag, keys, and the start of the body."""
+    """Returns a message as one line: store time, queue, offsets, size in bytes, tag, keys, start of the body."""
     parts = [
         format_time(record.store_timestamp),
         f"{record.topic}/{record.queue_id}",
@@ -165,7 +166,7 @@ def _preview(body: bytes) -> str:
 
 
 class QueueReader:
-    """Reads queues with the tags codes of their units, resolved through the extension files."""
+    """Reads messages of queues, each with its tags code. Resolves codes that are in consume queue extension files."""
 
     def __init__(self, store: MessageStore) -> None:
         self._store = store
@@ -173,7 +174,9 @@ class QueueReader:
         self._extensions = QueueExtensions(Files(), store.layout.consume_queue_ext, size)
 
     def messages(self, queue: ConsumeQueue, begin: int) -> Iterator[tuple[Record, int]]:
-        """Messages from a queue offset on; skips units whose record is deleted or damaged."""
+        """Yields each message from a queue offset on, with its tags code. Skips units whose record is deleted or
+        damaged.
+        """
         topic, offset = queue.topic.encode(), max(begin, queue.min_offset)
         per_file = queue.files.file_size // UNIT_SIZE
         while offset < queue.max_offset:
@@ -189,7 +192,7 @@ class QueueReader:
             offset += len(units)
 
     def code_of(self, record: Record) -> int:
-        """The tags code of a message's unit; computed if it has no unit."""
+        """Returns the tags code from a message's unit. Computes the code if the message has no unit."""
         queue = self._store.queues.find(record.topic, record.queue_id)
         unit = None if queue is None or record.queue_offset < 0 else queue.page(record.queue_offset, 1)
         if unit is None or int(unit["offset"][0]) != record.physical_offset:

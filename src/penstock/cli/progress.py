@@ -1,7 +1,7 @@
-"""Progress of long jobs on stderr: a bar on a terminal, otherwise a line every five seconds; and the question before
-the quarantine outgrows its limit.
+"""Progress of long jobs on stderr, and the question before the quarantine exceeds its limit.
 
-A job that takes less than half a second shows nothing. Any thread may report, one at a time.
+Progress is a bar on a terminal, and otherwise a line every five seconds. The bar appears after half a second. Reports
+may come from any thread, but not from two threads at the same time.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ _LINE_SECONDS = 5.0
 
 
 class ProgressLine:
-    """Call it with the phase, the amount done and the total. Use it in a `with` block."""
+    """The progress display of one job. Call it with the phase, the amount done and the total, in a `with` block."""
 
     def __init__(self, format_total: Callable[[int], str] = format_size) -> None:
-        """`format_total` renders the total; bytes by default."""
+        """`format_total` formats the total; the default is for bytes."""
         self._format_total = format_total
         self._bar = _Bar(of_bytes=format_total is format_size) if sys.stderr.isatty() else None
         self._due = time.monotonic() + (_LINE_SECONDS if self._bar is None else _SILENT_SECONDS)
@@ -50,11 +50,11 @@ class ProgressLine:
         write_note(f"{phase}: {share} % of {self._format_total(total)}{left} …")
 
     def report(self, progress: Progress) -> None:
-        """The progress callback of a store's start."""
+        """Shows the progress of a store's start. It is passed to the store as a callback."""
         self(progress.phase, progress.done, progress.total)
 
     def clear(self) -> None:
-        """Removes the bar, so that other output may follow."""
+        """Removes the bar, so that other output can be printed."""
         if self._bar is not None:
             self._bar.stop()
 
@@ -93,7 +93,10 @@ Yes: TypeAlias = Annotated[bool, typer.Option("--yes", help="Quarantine more tha
 
 
 def confirm_quarantine(yes: bool, progress: ProgressLine) -> MayExceed:
-    """Whether the quarantine may exceed its limit: `--yes`, or the answer at the terminal; otherwise no."""
+    """Returns a callback that decides whether the quarantine may exceed its limit.
+
+    It returns True with `--yes`. Otherwise it asks at the terminal, and returns False without a terminal.
+    """
 
     def answer(needed: int, held: int, limit: int) -> bool:
         if yes or not sys.stdin.isatty():

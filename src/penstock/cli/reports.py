@@ -22,7 +22,7 @@ NoCrc: TypeAlias = Annotated[bool, typer.Option("--no-crc", help="Do not check t
 
 
 def document(folder: Path, report: AuditReport) -> dict[str, Any]:
-    """An audit report as JSON."""
+    """Returns an audit report as a JSON object."""
     return {
         "path": str(folder.absolute()),
         "errors": len(report.errors),
@@ -38,7 +38,7 @@ def document(folder: Path, report: AuditReport) -> dict[str, Any]:
 
 def show_report(folder: Path, report: AuditReport) -> None:
     """Prints an audit report: the findings by kind, and a summary line."""
-    by_kind = sorted(report.findings, key=lambda finding: (finding.severity, finding.kind))  # keeps the order within
+    by_kind = sorted(report.findings, key=lambda finding: (finding.severity, finding.kind))  # a stable sort
     for (severity, kind), findings in groupby(by_kind, key=lambda finding: (finding.severity, finding.kind)):
         _show_kind(folder, severity, kind, list(findings))
     figures = report.figures
@@ -79,7 +79,7 @@ def _count(number: int, noun: str) -> str:
 
 
 def show_rebuilt(rebuilt: list[Rebuilt], dry_run: bool) -> None:
-    """Prints what was rebuilt, as a table."""
+    """Prints a table of the rebuilt queues and indexes."""
     if rebuilt:
         grid = table(titled("rebuilt", dry_run), "what", "units", "reason", "old files in", right=("units",))
         for each in rebuilt:
@@ -88,7 +88,7 @@ def show_rebuilt(rebuilt: list[Rebuilt], dry_run: bool) -> None:
 
 
 def show_start(notes: list[str]) -> None:
-    """Prints the notes of the start that followed."""
+    """Prints the notes of the store's start after a repair or rebuild."""
     if notes:
         grid = table("the start reported", "")
         grid.show_header = False
@@ -98,5 +98,5 @@ def show_start(notes: list[str]) -> None:
 
 
 def titled(title: str, dry_run: bool) -> str:
-    """A table's title; marks a dry run."""
+    """Returns a table's title, with a mark if it is a dry run."""
     return f"{title} (dry run: nothing was changed)" if dry_run else title

@@ -1,8 +1,8 @@
 """`penstock serve`: a broker, a name server and a store in one process, with the web console as a child process.
 
-Binds the ports first, so that a port in use fails at once; then opens and recovers the store; then starts both servers.
-SIGTERM or Ctrl-C stops them within a limit; a second signal ends the process at once. Log lines go to stderr, as text
-or JSON, and never contain a body or a secret.
+The command binds the ports first, so that a port in use is reported at once. Then it opens and recovers the store. Then
+it starts both servers. SIGTERM or Ctrl-C stops them within stopLimitMillis; a second signal ends the process at once.
+Log lines go to stderr, as text or JSON, and never contain a body or a secret.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class LogFormat(StrEnum):
 
 
 class LogLevel(StrEnum):
-    """Lowest level that is logged."""
+    """The lowest level that is logged."""
 
     DEBUG = "debug"
     INFO = "info"
@@ -65,7 +65,7 @@ class LogLevel(StrEnum):
 
 
 class _Text(logging.Formatter):
-    """`2026-01-31T12:00:00.123Z WARNING penstock.broker: …`, in UTC."""
+    """Formats log lines like `2026-01-31T12:00:00.123Z WARNING penstock.broker: …`, in UTC."""
 
     default_time_format = "%Y-%m-%dT%H:%M:%S"
     default_msec_format = "%s.%03dZ"
@@ -76,7 +76,7 @@ class _Text(logging.Formatter):
 
 
 class _Json(_Text):
-    """One object per line: time, level, logger, message; `trace` for an unexpected error."""
+    """Formats each log line as a JSON object: time, level, logger, message, and for an unexpected error `trace`."""
 
     def format(self, record: logging.LogRecord) -> str:
         line = {
@@ -102,13 +102,13 @@ HOST: Final = "127.0.0.1"
 NAMESRV: Final = "127.0.0.1:9876"
 OFF: Final = "off"
 _REMOTE_ADDRESS: Final = ("192.0.2.1", 9)
-"""An address reserved for documentation; connecting a datagram socket to it sends nothing."""
+"""An address reserved for documentation. Connecting a UDP socket to it sends nothing, but selects the local address."""
 
 
 def load_settings(
     folder: Path | None, config: Path | None, pairs: Sequence[str], *, dev: bool, register: str | None
 ) -> Settings:
-    """The settings of store and broker. Raises BadSettings."""
+    """Returns the settings of the store and the broker. Raises BadSettings."""
     given = [*pairs] if register is None else [*pairs, f"namesrvAddr={register}"]
     settings = Settings.load(config, given, base=Settings.dev() if dev else None)
     if folder is not None:
@@ -119,7 +119,7 @@ def load_settings(
 
 
 def fitted(settings: Settings) -> Settings:
-    """The settings with the file sizes of the existing store. Raises BadStore."""
+    """Returns the settings with the file sizes of the existing store. Raises BadStore."""
     layout, files = Layout.of(settings.store_path_root_dir, settings), Files()
     if not settings.store_path_root_dir.is_dir():
         return settings
@@ -130,7 +130,7 @@ def fitted(settings: Settings) -> Settings:
 
 
 class ListeningPort:
-    """The broker's bound socket, and the address that it advertises to clients."""
+    """The broker's listening socket, and the address that the broker advertises to clients."""
 
     def __init__(self, listen: str | None, settings: Settings) -> None:
         """Raises BadSettings, or Unreachable if the port is in use."""
@@ -143,12 +143,14 @@ class ListeningPort:
 
     @property
     def is_open_to_others(self) -> bool:
-        """Whether other machines can reach it."""
+        """Whether other machines can reach the port."""
         return not ipaddress.ip_address(self.address).is_loopback
 
 
 def _reachable(address: str) -> str:
-    """`address`, or for a wildcard address the one of the default route. Raises BadSettings if there is none."""
+    """Returns `address` or, if it is a wildcard address, the local address of the default route. Raises BadSettings if
+    there is none.
+    """
     ip = ipaddress.ip_address(address)
     if not ip.is_unspecified:
         return address
@@ -159,7 +161,7 @@ def _reachable(address: str) -> str:
 
 
 def namesrv_settings(settings: Settings, broker: BrokerSettings) -> NamesrvSettings:
-    """The embedded name server's settings: from the broker's, with its KV file in the store."""
+    """Returns the embedded name server's settings, derived from the broker's. The KV file is in the store."""
     return NamesrvSettings(
         auto_create_topic_enable=broker.auto_create_topic_enable,
         kv_config_path=settings.store_path_root_dir / "penstock" / "kvConfig.json",
@@ -174,12 +176,13 @@ _STOP_S: Final = 5.0
 
 
 class ConsoleChild:
-    """The web console as a child process, or none; started before the store is opened, ended with the broker.
+    """The web console as a child process. It starts before the store is opened, and ends with the broker.
 
-    Binds the console's port here, so that a port in use is noted at once; without the port or the extra's packages the
-    broker runs alone. A pipe reports recovery progress to the child; when it closes, the child ends, however the broker
-    ended. The token is passed in the environment and an account by its file: neither is on a command line, which other
-    users can see. Any thread may call `notify`, one at a time.
+    This class binds the console's port, so that a port in use is reported at once. If the port is in use, or the
+    packages of the extra `console` are missing, the broker runs without a console. A pipe reports the progress of
+    recovery to the child. The child ends when the pipe closes, even if the broker crashed. The token is passed in the
+    environment, and an account by its file, because other users can see a command line. Any thread may call `notify`,
+    but not two threads at the same time.
     """
 
     def __init__(
@@ -199,7 +202,7 @@ class ConsoleChild:
             return
         namesrv = _name_server(settings, names)
         if account is not None:
-            read_account(account)  # fails before the store is opened
+            read_account(account)  # raises for a bad file, before the store is opened
         obstacle = _obstacle(settings, namesrv, account)
         if obstacle:
             write_note(f"no web console: {obstacle}")
@@ -230,7 +233,7 @@ class ConsoleChild:
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             pass_fds=[listener.fileno()],
-            start_new_session=True,  # Ctrl-C goes to the broker, which ends its console
+            start_new_session=True,  # Ctrl-C reaches only the broker, which then ends the console
             env={**os.environ, TOKEN_VARIABLE: token, LISTENER_VARIABLE: str(listener.fileno())},
         )
         assert self._process.stdin is not None
@@ -238,14 +241,14 @@ class ConsoleChild:
         self.link = link(address, port, token)
 
     def notify(self, phase: str, done: int = 0, total: int = 0) -> None:
-        """Reports what the broker does before it serves; an empty phase means that it serves."""
+        """Reports the phase of the broker's recovery to the console. An empty phase means that the broker serves."""
         now = time.monotonic()
         if self._process is None or (phase and phase == self._notified[0] and now - self._notified[1] < _NOTIFY_S):
             return
         self._notified = phase, now
         assert self._process.stdin is not None
         line = json.dumps({"phase": phase, "done": done, "total": total}) + "\n"
-        with contextlib.suppress(OSError):  # the console ended or does not read: not the broker's problem
+        with contextlib.suppress(OSError):  # a console that has ended or does not read must not stop the broker
             os.write(self._process.stdin.fileno(), line.encode())
 
     def __enter__(self) -> Self:
@@ -265,7 +268,7 @@ class ConsoleChild:
 
 
 def _name_server(settings: Settings, names: socket.socket | None) -> str:
-    """The name servers for the console: the embedded one, or those that the broker registers with."""
+    """Returns the name servers for the console: the embedded one, or those at which the broker registers."""
     if names is None:
         return ";".join(BrokerSettings.of(settings).name_servers)
     host, port = names.getsockname()[:2]
@@ -274,7 +277,7 @@ def _name_server(settings: Settings, names: socket.socket | None) -> str:
 
 
 def _obstacle(settings: Settings, namesrv: str, account: Path | None) -> str:
-    """Why the console cannot run, and what to do; empty if it can."""
+    """Returns the reason why the console cannot run and what to do; empty if it can run."""
     if not is_installed():
         return f"{HOW_TO_GET_IT}, or disable it with --console off."
     if not namesrv:
@@ -336,7 +339,7 @@ def serve(
     """
     log_to(form=log_format, level=log_level)
     settings = load_settings(store, config, pairs or (), dev=profile is Profile.DEV, register=register)
-    Access.of(BrokerSettings.of(settings))  # fails before a port is bound
+    Access.of(BrokerSettings.of(settings))  # raises for bad access settings, before a port is bound
     if console != OFF:
         parse_address(console, "--console")
     port = ListeningPort(listen, settings)
@@ -348,7 +351,7 @@ def serve(
 
 
 def _open(port: ListeningPort, console: ConsoleChild) -> MessageStore:
-    """Recovers and opens the store, with progress on stderr and in the console."""
+    """Recovers and opens the store. Shows the progress on stderr and in the console."""
     with ProgressLine() as line:
 
         def show(progress: Progress) -> None:
@@ -386,14 +389,14 @@ async def _serve(
     addresses["console"] = console.link
     _announce(store, settings, addresses, as_json)
     gc.collect()
-    gc.freeze()  # objects that live as long as the broker need not be scanned by each collection
+    gc.freeze()  # the collector need not scan objects that live as long as the broker
     await stop.wait()
     in_time = await broker.stop()
     if server is not None:
         await server.stop(_NAMESRV_GRACE_S)
     if not in_time:
         write_note("the broker did not stop in time; the next start will recover.")
-        os._exit(exit_codes.PROBLEM)  # a thread still waits for the disk; a normal exit would join it
+        os._exit(exit_codes.PROBLEM)  # a thread still waits for the disk, and a normal exit would wait for that thread
 
 
 def _announce(store: MessageStore, settings: BrokerSettings, addresses: dict[str, str], as_json: bool) -> None:

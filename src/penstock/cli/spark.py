@@ -1,10 +1,10 @@
-"""What the verbs of `penstock pipeline` share: their options, their input, and a Spark session with progress.
+"""The common parts of the verbs of `penstock pipeline`: options, input, and a Spark session with progress.
 
     @on_spark
     def lag(call: JobCall, stores: Stores = None) -> None:
         ...
 
-`on_spark` turns a verb into a command with the common options after its own.
+`on_spark` turns a verb into a command that has the verb's own options, then the common ones.
 """
 
 from __future__ import annotations
@@ -59,11 +59,11 @@ class JobCall:
     pairs: Sequence[str] | None = None
 
     def session(self, job: str, *, light_java: bool = False) -> AbstractContextManager[SparkSession]:
-        """A Spark session for the job; see `session`."""
+        """Opens a Spark session for the job, by the module's function `session`."""
         return session(job, self.master, self.conf, light_java=light_java)
 
     def input(self, stores: Sequence[str] | None, namesrv: str = "") -> JobInput:
-        """What the job reads: stores, or a cluster."""
+        """Returns the job's input: stores, or a cluster."""
         return job_input(stores, namesrv, self.config, self.pairs)
 
 
@@ -77,7 +77,7 @@ _COMMON: Final[tuple[CommonOption, ...]] = (
 
 
 def on_spark(verb: Callable[..., None]) -> Callable[..., None]:
-    """The verb as a command, with the common options."""
+    """Turns the verb into a command with the common options."""
 
     def invoke(common: dict[str, Any], own: dict[str, Any]) -> None:
         verb(JobCall(**common), **own)
@@ -89,9 +89,10 @@ def on_spark(verb: Callable[..., None]) -> Callable[..., None]:
 def session(
     job: str, master: str | None, conf: Sequence[str] | None, *, light_java: bool = False
 ) -> Iterator[SparkSession]:
-    """A Spark session for one job, with progress on stderr. Stops it afterwards, unless it existed before.
+    """Opens a Spark session for one job, with progress on stderr. Stops the session afterwards, unless it existed
+    before.
 
-    `light_java`: see `start_session`.
+    `light_java` is explained at `start_session`.
     """
     from penstock.pipeline.session import has_session, quiet_interrupts, report_progress, start_session
 
@@ -114,7 +115,7 @@ def session(
 
 @contextmanager
 def interruptible(job: str) -> Iterator[None]:
-    """Notes the state after an interrupted job, and suppresses the traceback that py4j logs."""
+    """Handles an interrupt of the job: prints a note about the state it leaves, and hides py4j's traceback."""
     root = logging.getLogger()
     root.addFilter(_is_not_interrupt)
     try:
@@ -129,7 +130,7 @@ def interruptible(job: str) -> Iterator[None]:
 
 
 def _is_interrupt(error: BaseException | None) -> bool:
-    """An interrupt, or an error raised while handling one."""
+    """Whether an error is KeyboardInterrupt, or was raised while one was handled."""
     while error is not None and not isinstance(error, KeyboardInterrupt):
         error = error.__context__
     return error is not None
@@ -140,7 +141,7 @@ def _is_not_interrupt(record: logging.LogRecord) -> bool:
 
 
 def parse_confs(conf: Sequence[str] | None) -> dict[str, str]:
-    """Spark settings from `--conf` options. Raises BadSettings."""
+    """Parses the Spark settings of `--conf` options. Raises BadSettings."""
     pairs = {}
     for pair in conf or ():
         name, equals, value = pair.partition("=")
@@ -153,7 +154,7 @@ def parse_confs(conf: Sequence[str] | None) -> dict[str, str]:
 def job_input(
     stores: Sequence[str] | None, namesrv: str = "", config: Path | None = None, pairs: Sequence[str] | None = None
 ) -> JobInput:
-    """What a job reads: stores, or a cluster."""
+    """Returns a job's input: stores, or a cluster."""
     from penstock.pipeline.jobs.framework import JobInput
 
     return JobInput(
@@ -165,7 +166,7 @@ def job_input(
 
 
 def check_input(where: JobInput, topics: Sequence[str] = (), *, only_stores: bool = False) -> None:
-    """Checks a job's input and its topics before Spark starts, which takes a while.
+    """Checks a job's input and its topics. It runs before Spark, whose start takes several seconds.
 
     Raises BadSettings, BadStore, or Unreachable if the cluster does not answer.
     """
@@ -180,7 +181,7 @@ def check_input(where: JobInput, topics: Sequence[str] = (), *, only_stores: boo
 
 
 def time_option(name: str, text: str) -> int | None:
-    """The epoch milliseconds of an option's value; None if it is empty. Raises BadSettings."""
+    """Parses the time in an option's value. Returns epoch milliseconds; None for an empty value. Raises BadSettings."""
     try:
         return parse_time(text) if text else None
     except ValueError:

@@ -1,11 +1,13 @@
-"""A client for RocketMQ clusters, Penstock's or Java's. Asyncio first; `penstock.client.sync` is for blocking code.
+"""A client for RocketMQ clusters of Penstock or Java brokers. It is asynchronous; `penstock.client.sync` has the same
+clients for blocking code.
 
     Producer, TransactionProducer          send
     PushConsumer, PullConsumer             consume
     Admin                                  inspect and change a cluster
     ClientConfig, Credentials              addresses, TLS, account
 
-All find their brokers through name servers, reconnect by themselves, and raise subclasses of PenstockError.
+All clients find brokers through name servers and reconnect after a lost connection. Their errors are subclasses of
+PenstockError.
 """
 
 from penstock.client.admin import Admin

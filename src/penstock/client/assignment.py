@@ -1,10 +1,11 @@
-"""The queues assigned to a push consumer: pull loops, and the messages pulled but not consumed yet.
+"""The queues assigned to a push consumer: their pull loops, and the messages pulled but not consumed yet.
 
-`ProcessQueue` caches the messages of one queue. Its commit offset is the lowest cached offset or, with an empty cache,
-the next pull's offset; so a crash delivers messages again, and never loses one.
+`ProcessQueue` caches the messages of one queue. Its commit offset is the lowest cached offset or, if the cache is
+empty, the offset of the next pull. So a crash loses no message, but messages may be delivered again.
 
-`Assignments` adds a queue at the group's offset, and removes it with its offset stored and its lock released. A broker
-or an administrator can restart a queue at another offset. Use it from the loop's thread only.
+`Assignments` adds a queue at the group's offset. When it removes a queue, it stores the offset and releases the lock. A
+broker or an administrator can restart a queue at another offset. The classes are not thread-safe: use them from the
+event loop's thread only.
 """
 
 from __future__ import annotations
@@ -30,7 +31,10 @@ log = logging.getLogger("penstock.client")
 _MAX_COUNT = 1000
 _MAX_BYTES = 100 << 20
 _MAX_SPAN = 2000
-"""Offsets from the lowest cached message to the next pull: the most that a crash delivers again."""
+"""Pulling pauses at this many offsets from the lowest cached message to the next pull.
+
+It limits the messages that are delivered again after a crash.
+"""
 _LONG_POLL_S: Final = 15.0
 _MIN_PAUSE_S: Final = 0.2
 _MAX_PAUSE_S: Final = 3.0
@@ -42,19 +46,21 @@ _UNKNOWN_SUBSCRIPTION: Final = frozenset(
         ResponseCode.FILTER_DATA_NOT_LATEST,
     }
 )
-"""The broker has not received our last heartbeat."""
+"""Response codes of a broker that has not received this client's last heartbeat."""
 
 
 class ProcessQueue:
-    """The cached messages of one queue, in offset order. Once `dropped`, their outcomes are ignored."""
+    """The cached messages of one queue, in offset order. Once it is `dropped`, the outcomes of its messages are
+    ignored.
+    """
 
     def __init__(self, queue: MessageQueue, offset: int) -> None:
         self.queue = queue
         self.next_offset = offset
-        """Where the next pull begins."""
+        """The offset of the next pull."""
         self.dropped = False
         self.pulled_at = self.consumed_at = 0
-        """Time of the last pull and of the last consumed message, in epoch milliseconds."""
+        """Times of the last pull and of the last consumed message, in epoch milliseconds; 0 before the first."""
         self._cached: dict[int, ReceivedMessage] = {}
         self._bytes = 0
         self._has_room = asyncio.Event()
@@ -73,11 +79,11 @@ class ProcessQueue:
 
     @property
     def commit_offset(self) -> int:
-        """Everything before this offset is consumed."""
+        """The offset to commit: all messages before it are consumed or sent back."""
         return next(iter(self._cached), self.next_offset)
 
     def put(self, messages: Iterable[ReceivedMessage], next_offset: int) -> None:
-        """Adds a pulled page and moves `next_offset`."""
+        """Caches the messages of a pulled page and sets `next_offset`."""
         for message in messages:
             self._cached[message.queue_offset] = message
             self._bytes += message.size
@@ -98,7 +104,7 @@ class ProcessQueue:
         self._has_room.set()
 
     async def wait_for_room(self) -> None:
-        """Back-pressure: returns once the cache is below its limits of count, bytes and offset span."""
+        """Returns once the cache is below its limits of messages, bytes and offset span (back-pressure)."""
         await self._has_room.wait()
 
     def _update_room(self) -> None:
@@ -110,7 +116,7 @@ class ProcessQueue:
 
 
 class Consumption(Protocol):
-    """Passes pulled messages to the handler: concurrently or in order."""
+    """Passes pulled messages to the handler, concurrently or in order."""
 
     def begin(self, process_queue: ProcessQueue) -> None: ...
 
@@ -149,7 +155,7 @@ class Assignments:
         pull_batch: int,
         body_limit: int,
     ) -> None:
-        """`commit_on_pull`: each pull carries the group's offset."""
+        """`commit_on_pull`: whether each pull also commits the group's offset."""
         self._instance = instance
         self._group = group
         self._subscriptions = subscriptions
@@ -164,14 +170,16 @@ class Assignments:
         self._closed = False
         self.table: dict[MessageQueue, ProcessQueue] = {}
         self.consumption: Consumption = _NoConsumption()
-        """Set before the first queue is added."""
+        """The consumer sets this before the first `update`."""
         self.on_released: Callable[[], None] = lambda: None
-        """Called when a removed queue is released."""
+        """Called when a removed or restarted queue may be assigned again."""
 
     # -- queues ----------------------------------------------------------------------------------------------
 
     async def update(self, topic: str, queues: set[MessageQueue]) -> bool:
-        """Makes these the consumer's queues of a topic. Returns False if another round is needed."""
+        """Makes `queues` the consumer's queues of a topic: removes all others and adds new ones. Returns False if a new
+        queue could not be added yet.
+        """
         owned = {queue for queue in self.table if queue.topic == topic}
         for queue in owned - queues:
             self.remove(queue)
@@ -202,7 +210,7 @@ class Assignments:
         self._pull_tasks[process_queue] = asyncio.create_task(self._pull_loop(process_queue))
 
     def remove(self, queue: MessageQueue) -> None:
-        """Removes a queue. Its offset is stored and its lock released in the background."""
+        """Removes a queue. A background task stores its offset and releases its lock."""
         process_queue = self.table.pop(queue)
         log.info("released %s/%d of %s", queue.topic, queue.queue_id, queue.broker_name)
         self._stop_pulling(process_queue)
@@ -210,7 +218,7 @@ class Assignments:
         task.add_done_callback(lambda _: self._released(queue))
 
     def restart(self, process_queue: ProcessQueue, offset: int) -> None:
-        """Drops a queue's cached messages and continues it at an offset."""
+        """Drops a queue's cached messages and continues the queue at `offset`."""
         queue = process_queue.queue
         if self.table.get(queue) is not process_queue:
             return

@@ -1,10 +1,11 @@
-"""How a client finds its cluster, its account, TLS and timeouts: one frozen value for all kinds of clients.
+"""The configuration of every kind of client: name servers, account, TLS and timeouts.
 
     ClientConfig("127.0.0.1:9876")
     ClientConfig("10.0.0.1:9876;10.0.0.2:9876", credentials=Credentials("app", "secret"))
     ClientConfig("10.0.0.1:9876", tls={"tls.enable": "true", "tls.client.trustCertPath": "ca.pem"})
 
-Without an address, NAMESRV_ADDR in the environment applies, as in RocketMQ's own clients, else 127.0.0.1:9876.
+If no address is given, the environment variable NAMESRV_ADDR applies, as in RocketMQ's own clients. The last default is
+127.0.0.1:9876.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ class Credentials:
     security_token: str | None = field(default=None, repr=False)
 
     def sign(self, command: Command) -> None:
-        """Adds account and signature to a request. The request must not change afterwards."""
+        """Adds the account and the signature to a request. Callers must not change the request afterwards."""
         sign(command, self.access_key, self.secret_key, self.security_token)
 
 
@@ -42,10 +43,15 @@ SECONDS = Section("Seconds", Origin.PENSTOCK)
 
 @dataclass(frozen=True)
 class ClientConfig:
-    """Times are in seconds. Raises BadSettings for an invalid address or time, or unusable TLS files."""
+    """One client's configuration. Times are in seconds.
+
+    The constructor raises BadSettings for an invalid address, an invalid time, or TLS files that cannot be loaded.
+    """
 
     namesrv: str = ""
-    """Name servers, `host:port` joined by `;`. Each knows the whole cluster; one that does not answer is skipped."""
+    """Name servers as `host:port`, separated by `;`. Each name server knows the whole cluster. The client skips one
+    that does not answer.
+    """
     _: KW_ONLY
     credentials: Credentials | None = None
     """The account that signs every request, for clusters with access control."""
@@ -84,5 +90,7 @@ Namesrv: TypeAlias = "str | ClientConfig | None"
 
 
 def config_of(namesrv: Namesrv) -> ClientConfig:
-    """A configuration with these name servers and defaults for the rest."""
+    """Returns `namesrv` if it is a configuration, else a configuration with these name servers and defaults for the
+    rest.
+    """
     return namesrv if isinstance(namesrv, ClientConfig) else ClientConfig(namesrv or "")

@@ -1,6 +1,7 @@
-"""A client's connections: one per address, opened on first use and reopened after a loss.
+"""A client's connections: one per address, opened on first use. After a lost connection, the next use opens a new one.
 
-Concurrent callers of `get` share one connection attempt. Use it from the loop's thread only.
+Concurrent callers of `get` share one connection attempt. The pool is not thread-safe: use it from the event loop's
+thread only.
 """
 
 from __future__ import annotations
@@ -19,11 +20,13 @@ from penstock.remoting.sockets import parse_address
 _CLOSE_S: Final = 1.0
 
 OnConnect = Callable[[str, Connection], Awaitable[None]]
-"""Called with each new connection before `get` returns it; its exception becomes that of `get`."""
+"""Called with the address and each new connection, before `get` returns the connection. If it raises, `get` raises the
+same error.
+"""
 
 
 class ConnectionPool:
-    """`handlers` answer the peers' requests."""
+    """The connections of one client. `handlers` handle the requests that brokers send over them."""
 
     def __init__(
         self,
@@ -41,10 +44,12 @@ class ConnectionPool:
         self._connecting: dict[str, asyncio.Task[Connection]] = {}
         self._closed = False
         self.on_lost: list[Callable[[str], None]] = []
-        """Called with the address of a connection that the peer or the network closed."""
+        """Callbacks; each is called with the address of a connection that the peer or the network closed."""
 
     async def get(self, address: str) -> Connection:
-        """The connection to `host:port`. Raises Unreachable, or BadSettings for an invalid address."""
+        """Returns the connection to `address`, a `host:port`. Raises Unreachable, or BadSettings for an invalid
+        address.
+        """
         connection = self.find(address)
         if connection is not None:
             return connection
@@ -57,16 +62,16 @@ class ConnectionPool:
         return await asyncio.shield(task)
 
     def find(self, address: str) -> Connection | None:
-        """The open connection to an address, or None."""
+        """Returns the open connection to an address, or None."""
         connection = self._open.get(address)
         return None if connection is None or connection.closed else connection
 
     def addresses(self) -> list[str]:
-        """The addresses with an open connection."""
+        """Returns the addresses that have an open connection."""
         return [address for address in self._open if self.find(address) is not None]
 
     async def close(self) -> None:
-        """Closes all connections; `get` raises Unreachable from now on."""
+        """Closes all connections. Afterwards `get` raises Unreachable."""
         self._closed = True
         tasks = list(self._connecting.values())
         for task in tasks:
@@ -105,7 +110,7 @@ class ConnectionPool:
     def _connected(self, address: str, task: asyncio.Task[Connection]) -> None:
         self._connecting.pop(address, None)
         if not task.cancelled():
-            task.exception()  # marks it as retrieved: all callers may have been cancelled
+            task.exception()  # marks the exception as retrieved, because all callers may have been cancelled
 
     def _forget(self, address: str, gone: Connection) -> None:
         if self._open.get(address) is gone:

@@ -1,8 +1,9 @@
-"""Delivery to the user's handler: calling it, concurrent and ordered consumption, and retries.
+"""Delivery of messages to the user's handler: handler calls, concurrent and ordered consumption, and retries.
 
-An asynchronous handler runs on the client's loop, a plain one in a thread pool, so that it may block. A handler that
-exceeds its timeout counts as failed: an asynchronous one is cancelled, a thread keeps running. A failed message goes
-back to its broker, or as a copy to the group's retry topic at any broker. Use it from the loop's thread only.
+A coroutine function runs on the client's event loop. Any other handler runs in a thread pool, so it may block. A
+handler that exceeds its timeout counts as failed: a coroutine is cancelled, but a thread keeps running. A failed
+message is sent back to its broker. If that fails, a copy is sent to the group's retry topic. The classes are not
+thread-safe: use them from the event loop's thread only.
 """
 
 from __future__ import annotations
@@ -41,23 +42,24 @@ _LOCK_RETRY_S: Final = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Later:
-    """A handler returns this for a message that it could not consume: deliver it again later.
+    """A handler's result for a message that it could not consume and that must be delivered again later.
 
-    `delay_level` 0 lets the broker choose, longer each time; 1 to 18 are those of a delayed message; a negative one
-    makes the message a dead letter at once. Ordered consumers retry in place and support only negative levels.
+    `delay_level` 0 lets the broker choose the delay, which grows with each retry. Levels 1 to 18 are those of
+    `Message.delay_level`. A negative level makes the message a dead letter at once. Ordered consumers retry in place:
+    they support negative levels, and treat all others alike.
     """
 
     delay_level: int = 0
 
 
 Outcome: TypeAlias = Later | None
-"""None means consumed."""
+"""A handler's result. None means that the message is consumed."""
 MessageHandler: TypeAlias = Callable[[ReceivedMessage], Awaitable[Outcome] | Outcome]
-"""A function or a coroutine function. An exception means: not consumed, retry later."""
+"""A function or a coroutine function. If it raises, the message is not consumed and is retried later."""
 
 
 class HandlerRunner:
-    """Calls one handler. A plain function runs in a pool of `max_in_flight` threads."""
+    """Calls one handler. A handler that is not a coroutine function runs in a pool of `max_in_flight` threads."""
 
     def __init__(self, handler: MessageHandler, max_in_flight: int, timeout_s: float) -> None:
         self._handler = handler
@@ -67,7 +69,7 @@ class HandlerRunner:
         self._threads = None if is_async else ThreadPoolExecutor(max_in_flight, "penstock handler")
 
     async def run(self, message: ReceivedMessage) -> Outcome:
-        """The handler's outcome. An exception or a timeout is logged and becomes `Later`."""
+        """Calls the handler and returns its outcome. An exception or a timeout is logged and becomes `Later`."""
         try:
             async with asyncio.timeout(self._timeout_s):
                 if self._threads is None:
@@ -97,7 +99,10 @@ class HandlerRunner:
 
 
 class SendBackRequests:
-    """Returns messages to the broker (36) for one group. After `max_times` retries a message is a dead letter."""
+    """Sends failed messages of one group back to the broker (request code 36) for a retry.
+
+    After `max_times` retries the broker makes a message a dead letter.
+    """
 
     def __init__(self, instance: ClientInstance, group: str, max_times: int) -> None:
         self._instance = instance
@@ -105,7 +110,9 @@ class SendBackRequests:
         self.max_times = max_times
 
     async def send_back(self, message: ReceivedMessage, delay_level: int) -> bool:
-        """Returns a message for a retry; a negative level makes it a dead letter. False if no broker accepted it."""
+        """Sends a message back for a retry; a negative level makes it a dead letter. Returns False if no broker
+        accepted it.
+        """
         try:
             await self._request_send_back(message, delay_level)
             return True
@@ -162,8 +169,8 @@ class SendBackRequests:
 class ConcurrentConsumption:
     """Workers that consume the messages of all queues concurrently, in no particular order.
 
-    A failed message goes back to the broker, or is retried here if the broker does not accept it. Without `send_backs`
-    (broadcast), a failed message is logged and lost to this consumer.
+    A failed message is sent back to the broker. If no broker accepts it, this client calls the handler again later.
+    Without `send_backs` (broadcast), a failed message is logged and not retried.
     """
 
     def __init__(
@@ -188,7 +195,7 @@ class ConcurrentConsumption:
         process_queue.drop()
 
     async def close(self, timeout_s: float) -> None:
-        """Starts no more messages, and waits for those in flight."""
+        """Starts no more handler calls, and waits up to `timeout_s` for the running ones."""
         for timer in self._retry_timers:
             timer.cancel()
         while not self._waiting.empty():
@@ -238,27 +245,27 @@ class ConcurrentConsumption:
 
 
 Restart = Callable[[ProcessQueue, int], None]
-"""Restarts a queue at an offset."""
+"""A function that restarts a queue at an offset."""
 
 
 class _QueueWorker:
-    """The task of one queue, and the messages that wait for it."""
+    """The task that consumes one queue, and the messages that it has not consumed yet."""
 
     def __init__(self, process_queue: ProcessQueue) -> None:
         self.process_queue = process_queue
         self.waiting: deque[ReceivedMessage] = deque()
         self.arrived = asyncio.Event()
         self.busy = asyncio.Lock()
-        """Held while a handler runs, until the message's offset is updated."""
+        """Held from the start of a handler call until the message's offset is updated."""
         self.task: asyncio.Task[None] | None = None
 
 
 class OrderedConsumption:
-    """Consumes each queue in order: one message at a time. Without `locks` it is a broadcast.
+    """Consumes each queue in order, one message at a time. `locks` is None for a broadcast consumer.
 
-    A failed message is retried in place after a pause. It blocks its queue until it is consumed or becomes a dead
-    letter. In a group, a message starts only while this client holds the queue's lock; after a lost lock, the queue
-    continues at the offset that the group has reached.
+    A failed message is retried in place after a pause of `suspend_s`. It blocks its queue until it is consumed or
+    becomes a dead letter. In a group, the handler is called only while this client holds the queue's lock. After a lost
+    lock, the queue continues at the group's stored offset if that is higher.
     """
 
     def __init__(
@@ -292,7 +299,7 @@ class OrderedConsumption:
             worker.arrived.set()
 
     async def end(self, process_queue: ProcessQueue) -> None:
-        """Waits for the message in flight and its offset update, then drops the queue."""
+        """Waits for a running handler call and its offset update, then drops the queue."""
         worker = self._workers.pop(process_queue, None)
         if worker is None or worker.task is None:
             return
@@ -303,7 +310,7 @@ class OrderedConsumption:
         await asyncio.gather(worker.task, return_exceptions=True)
 
     async def close(self, timeout_s: float) -> None:
-        """Starts no more messages, and waits for those in flight."""
+        """Starts no more handler calls, and waits up to `timeout_s` for the running ones."""
         tasks = [worker.task for worker in self._workers.values() if worker.task is not None]
         ending = [asyncio.create_task(self.end(process_queue)) for process_queue in list(self._workers)]
         if ending:
@@ -343,7 +350,7 @@ class OrderedConsumption:
             await asyncio.sleep(self._suspend_s)
 
     def _mark_consumed(self, worker: _QueueWorker, message: ReceivedMessage) -> None:
-        if worker.waiting:  # `end` clears it
+        if worker.waiting:  # `end` may have cleared it during the handler call
             worker.waiting.popleft()
         process_queue = worker.process_queue
         process_queue.remove(message)
@@ -351,7 +358,9 @@ class OrderedConsumption:
             self._offsets.update(process_queue.queue, process_queue.commit_offset)
 
     async def _consume_one(self, message: ReceivedMessage) -> bool:
-        """Returns True if the queue may continue with its next message."""
+        """Calls the handler. Returns True if the message is consumed or dead, so that the queue can continue with the
+        next one.
+        """
         outcome = await self._runner.run(message)
         if outcome is None:
             return True
@@ -365,7 +374,9 @@ class OrderedConsumption:
         return self._locks is None or self._locks.holds(process_queue.queue)
 
     async def _acquire_lock(self, process_queue: ProcessQueue) -> bool:
-        """Waits for the queue's lock. Returns False if the group has moved on meanwhile: the queue is restarted."""
+        """Waits for the queue's lock. Returns False if the queue was dropped, or restarted because the group's offset
+        is higher.
+        """
         if self._locks is None or self._is_locked(process_queue):
             return True
         queue = process_queue.queue

@@ -1,11 +1,11 @@
-"""Blocking facades over asynchronous classes, method by method, with their types.
+"""Blocking facades over asynchronous classes. Each method keeps its name and its types.
 
     class Producer(Facade[asynchronous.Producer]):
         send = blocking(asynchronous.Producer.send)
 
-A facade runs its client on a `LoopThread`: an event loop in its own thread. Its methods are thread-safe and return when
-the asynchronous method returns; they raise PenstockError when called on the loop's own thread. Works in notebooks,
-whose own loop is already running.
+A facade runs its client on a `LoopThread`, an event loop in its own thread. The facade's methods are thread-safe and
+return when the asynchronous method returns. They raise PenstockError when called on the loop's own thread. Facades work
+in notebooks, where the main thread's event loop is already running.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ C = TypeVar("C")
 
 
 class LoopThread:
-    """Runs from creation until `close`. It is a daemon thread: it does not keep a program alive."""
+    """An event loop in a daemon thread, which does not keep the program alive. It runs from creation until `close`."""
 
     def __init__(self, name: str) -> None:
         self.loop = loop_factory()()
@@ -39,7 +39,7 @@ class LoopThread:
         return self.loop.is_closed()
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Runs a coroutine and returns its result. An interrupt of the caller cancels it."""
+        """Runs a coroutine and returns its result. If the caller is interrupted, the coroutine is cancelled."""
         if threading.current_thread() is self._thread or self.loop.is_closed():
             coroutine.close()
             raise PenstockError(
@@ -91,12 +91,12 @@ class Blocking(Generic[C]):
 
     def __init__(self, inner: C, thread: LoopThread) -> None:
         self.inner = inner
-        """Use it on the loop's thread only."""
+        """The asynchronous object. Use it on the loop's thread only."""
         self._thread = thread
 
 
 class blocking(Generic[P, R]):  # noqa: N801  # reads as a function where it is used
-    """A descriptor: one coroutine method of the inner object as a blocking method."""
+    """A descriptor that offers one coroutine method of the inner object as a blocking method."""
 
     def __init__(self, method: Callable[Concatenate[Any, P], Coroutine[Any, Any, R]]) -> None:
         self._method = method
@@ -117,7 +117,7 @@ K = TypeVar("K", bound=AsyncClient)
 
 
 class Facade(Blocking[K]):
-    """A blocking client. It runs from creation; `with` closes it."""
+    """A blocking client. It is started when it is created; `with` closes it."""
 
     def __init__(self, make: Callable[[], K], name: str) -> None:
         thread = LoopThread(name)
@@ -129,7 +129,7 @@ class Facade(Blocking[K]):
         super().__init__(inner, thread)
 
     def close(self) -> None:
-        """Closes the client and its thread. Idempotent."""
+        """Closes the client and ends its thread. Idempotent."""
         if not self._thread.is_closed:
             try:
                 self._thread.run(self.inner.close())

@@ -1,7 +1,8 @@
-"""Subscriptions, and pulling one page of a queue (11): the request, its reply, and the messages in it.
+"""Subscriptions, and pulls (request code 11) of one page: up to `max_messages` consecutive messages of one queue.
 
-`pull_records` pulls from one broker and leaves the records encoded. A `Fetcher` decodes them, filters by tag, and
-follows the brokers' advice: each reply suggests the broker id for the next pull. Use it from the loop's thread only.
+`pull_records` pulls from one broker and leaves the records encoded. A `Fetcher` decodes the records and filters them by
+tag. Each reply suggests the id of the broker for the next pull, and a `Fetcher` follows that advice. It is not
+thread-safe: use it from the event loop's thread only.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from penstock.protocol.headers.pull import COMMIT_OFFSET, SUBSCRIPTION, SUSPEND,
 from penstock.protocol.subscription import SQL92, TAG, SubscriptionData, subscribe
 
 _SLACK_S: Final = 15.0
-"""Added to the timeout of a long poll: Java brokers check held pulls only every five seconds."""
+"""Seconds added to the timeout of a long poll, because Java brokers check held pulls only every five seconds."""
 
 
 # -- subscriptions ---------------------------------------------------------------------------------------------------
@@ -36,7 +37,7 @@ class Sql92(str):
 
 
 def make_subscription(topic: str, expression: str) -> SubscriptionData:
-    """A subscription with the current time as its version. Raises BadSettings for an expression without a tag."""
+    """Returns a subscription whose version is the current time. Raises BadSettings for an expression without a tag."""
     kind = SQL92 if isinstance(expression, Sql92) else TAG
     try:
         return subscribe(topic, str(expression), now_ms(), kind)
@@ -45,7 +46,7 @@ def make_subscription(topic: str, expression: str) -> SubscriptionData:
 
 
 def matches(subscription: SubscriptionData, tags: str) -> bool:
-    """Whether a message with these tags is subscribed to. Brokers compare hashes only, which can collide."""
+    """Whether a message's tag matches the subscription. Brokers compare only hash codes, which can collide."""
     return subscription.expression_type != TAG or not subscription.tags_set or tags in subscription.tags_set
 
 
@@ -57,9 +58,9 @@ class PullStatus(StrEnum):
 
     FOUND = "FOUND"
     NO_NEW_MSG = "NO_NEW_MSG"
-    """The end of the queue."""
+    """There is no message at the offset yet: it is the end of the queue."""
     NO_MATCHED_MSG = "NO_MATCHED_MSG"
-    """No message matches the filter; continue at `next_offset`."""
+    """No message of the page matches the filter; continue at `next_offset`."""
     OFFSET_ILLEGAL = "OFFSET_ILLEGAL"
     """The offset is before the start or beyond the end of the queue; continue at `next_offset`."""
 
@@ -85,7 +86,7 @@ class PullResult:
 
 @dataclass(frozen=True, slots=True)
 class PulledRecords:
-    """One page of a queue as the broker sent it, not decoded."""
+    """One page of a queue with its records still encoded."""
 
     status: PullStatus
     body: bytes | memoryview
@@ -106,15 +107,15 @@ class Pull:
     subscription: SubscriptionData
     max_messages: int = 32
     wait_s: float = 0.0
-    """Long polling: how long the broker may hold the request at the end of the queue."""
+    """Long polling: for how long the broker may hold the request if there is no new message."""
     commit_offset: int = -1
-    """The group's offset, committed with the pull; not if negative."""
+    """The group's offset, to be committed by this pull; negative to commit nothing."""
     is_subscribed: bool = False
-    """Whether heartbeats carry the subscription, so that the request does not have to."""
+    """Whether the client's heartbeats contain the subscription. If not, the request contains it."""
 
 
 class Fetcher:
-    """Pulls and decodes pages. `body_limit` applies to decompressed bodies."""
+    """Pulls and decodes pages. `body_limit` is the limit of a decompressed body, in bytes."""
 
     def __init__(self, instance: ClientInstance, body_limit: int = MAX_SIZE) -> None:
         self._instance = instance
@@ -122,7 +123,7 @@ class Fetcher:
         self._suggested: dict[MessageQueue, int] = {}
 
     async def fetch(self, pull: Pull) -> PullResult:
-        """Raises NoRoute, Unreachable, NoAnswer or Refused."""
+        """Pulls one page from the best broker. Raises NoRoute, Unreachable, NoAnswer or Refused."""
         broker_id, address = self._choose_broker(pull.queue)
         page = await pull_records(self._instance, pull, address, broker_id)
         self._suggested[pull.queue] = page.suggested_broker_id
@@ -130,7 +131,9 @@ class Fetcher:
         return PullResult(page.status, messages, page.next_offset, page.min_offset, page.max_offset)
 
     def _choose_broker(self, queue: MessageQueue) -> tuple[int, str]:
-        """The broker id suggested by the last reply, else the master, else any id of that broker name."""
+        """Returns the id and address of the broker to pull from: the id suggested by the last reply, else the master,
+        else the lowest id of that broker name. Raises NoRoute.
+        """
         ids = self._instance.routes.brokers().get(queue.broker_name, {})
         for broker_id in (self._suggested.get(queue, MASTER), MASTER, *sorted(ids)):
             if broker_id in ids:
@@ -148,7 +151,7 @@ class Fetcher:
 
 
 async def pull_records(instance: ClientInstance, pull: Pull, address: str, broker_id: int = MASTER) -> PulledRecords:
-    """One page from one broker, not decoded. Raises Unreachable, NoAnswer or Refused."""
+    """Pulls one page from one broker. Raises Unreachable, NoAnswer or Refused."""
     reply = await instance.request(
         address,
         RequestCode.PULL_MESSAGE,

@@ -1,7 +1,7 @@
-"""The core that producers, consumers and the admin client share: connections, routes, client id, heartbeats.
+"""The core of every producer, consumer and admin client: connections, routes, client id and heartbeats.
 
-Every new broker connection starts with a heartbeat, so that a restarted broker knows this client before its first
-request. Use it from the thread of its event loop only; start once, close once.
+Every new broker connection starts with a heartbeat, so a restarted broker knows this client before the next request.
+Start an instance once and close it once. It is not thread-safe: use it from its event loop's thread only.
 """
 
 from __future__ import annotations
@@ -38,21 +38,23 @@ _UNREGISTER_S: Final = 1.0
 
 
 class ClientInstance:
-    """One client's connections, routes, id and heartbeats."""
+    """The connections, routes, id and heartbeats of one client."""
 
     def __init__(self, namesrv: Namesrv = None) -> None:
         self.config = config = config_of(namesrv)
         self.client_id = make_client_id(config.name_servers[0])
         self.handlers: dict[int, Handler] = {}
-        """Handlers of the brokers' requests, by code."""
+        """Handlers of requests that brokers send to this client, by request code."""
         self.producer_group = ""
         self.consumer: Callable[[], ConsumerData] | None = None
-        """Returns the consumer group's part of a heartbeat; None without a consumer."""
+        """A function that returns the consumer group's part of a heartbeat; None if this client is not a consumer."""
         self._pool = ConnectionPool(
             self.handlers, tls=config.tls_context, timeout_s=config.connect_timeout_s, on_connect=self._register
         )
         self.on_disconnect = self._pool.on_lost
-        """Called with a broker's address when its connection is lost, not when this client closes it."""
+        """Callbacks; each is called with a broker's address when its connection is lost, but not when this client
+        closes it.
+        """
         self._name_server_pool = ConnectionPool({}, tls=config.tls_context, timeout_s=config.connect_timeout_s)
         self.name_servers = NameServers(config.name_servers, self._name_server_pool, config.timeout_s, self._sign)
         self.routes = Routes(self.name_servers)
@@ -61,12 +63,14 @@ class ClientInstance:
     # -- lifecycle -------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Starts to refresh routes and to send heartbeats."""
+        """Starts the periodic route refreshes and heartbeats."""
         self.run_every(self.config.route_refresh_s, self.routes.refresh)
         self.run_every(self.config.heartbeat_s, self.send_heartbeats)
 
     def run_every(self, seconds: float, job: Callable[[], object]) -> None:
-        """Calls, and awaits, `job` periodically until `close`. Its errors are logged."""
+        """Calls `job` every `seconds` seconds until `close`, and awaits a coroutine that it returns. Errors of `job`
+        are logged.
+        """
 
         async def run() -> None:
             while True:
@@ -104,7 +108,10 @@ class ClientInstance:
         timeout_s: float | None = None,
         good: Collection[int] = OK,
     ) -> Command:
-        """A broker's reply. Raises Unreachable, NoAnswer, or Refused if its code is not in `good`."""
+        """Sends a request and returns the broker's reply.
+
+        Raises Unreachable or NoAnswer, and Refused if the reply's code is not in `good`.
+        """
         connection = await self._pool.get(address)
         command = self._command(code, header, body)
         reply = await connection.request(command, self.config.timeout_s if timeout_s is None else timeout_s)
@@ -113,13 +120,15 @@ class ClientInstance:
     async def request_oneway(
         self, address: str, code: RequestCode, header: Request | None = None, body: bytes = b""
     ) -> None:
-        """Sends a request without a reply. Waits only under back-pressure from the broker."""
+        """Sends a request without waiting for a reply. Waits only while the connection's send buffer is full
+        (back-pressure).
+        """
         connection = await self._pool.get(address)
         await connection.until_writable(self.config.timeout_s)
         connection.request_oneway(self._command(code, header, body))
 
     def request_oneway_over(self, connection: Connection, code: RequestCode, header: Request) -> None:
-        """Sends a request without a reply over a given connection."""
+        """Sends a request over `connection` without waiting for a reply."""
         connection.request_oneway(self._command(code, header, b""))
 
     def _command(self, code: RequestCode, header: Request | None, body: bytes) -> Command:
@@ -138,7 +147,10 @@ class ClientInstance:
         return bool(self.producer_group) or self.consumer is not None
 
     async def send_heartbeats(self) -> None:
-        """Sends a heartbeat to every broker of the known routes; an unreachable broker gets the next one."""
+        """Sends a heartbeat to each broker of the known routes, to slaves only for a consumer.
+
+        An error is logged; the next heartbeat tries again.
+        """
         if not self.has_groups:
             return
         addresses = {
@@ -189,7 +201,7 @@ class ClientInstance:
 
 
 def make_client_id(name_server: str) -> str:
-    """A unique client id: local address, process id, counter."""
+    """Returns a unique client id, made of the local address, the process id, the time and a counter."""
     unique = f"{os.getpid()}#{time.monotonic_ns():x}{next(_numbers)}"
     with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.connect(parse_address(name_server, "the name server"))  # sends nothing
@@ -198,7 +210,7 @@ def make_client_id(name_server: str) -> str:
 
 
 class ClientLifecycle:
-    """`async with` starts the client on entry and closes it on exit."""
+    """Base of the clients: `async with` starts the client on entry and closes it on exit."""
 
     async def start(self) -> Self:
         raise NotImplementedError("start")

@@ -1,4 +1,4 @@
-"""Messages to send, received messages, and the results of sends. Values only."""
+"""The values of the client API: messages to send, received messages, and the results of sends."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ SHARDING_KEY: Final = "__SHARDINGKEY"
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """A message to send. Raises BadMessage if it cannot be sent.
+    """A message to send. The constructor raises BadMessage if the topic or a property is invalid.
 
-    `keys` are for searching; a text with spaces is several keys. `tags` are for consumers' filters; one tag per message
-    is usual. `properties` are anything else; the fields override entries of the same name. Messages with the same
-    `sharding_key` go to the same queue and stay in order. `delay_level` 1 to 18 delays delivery by 1s 5s 10s 30s 1m 2m
-    3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h, unless the broker is configured otherwise. `wait=False`: a broker with
-    synchronous flush does not wait for the disk.
+    `keys` are for searching; a string with spaces holds several keys. `tags` are for consumers' filters; one tag per
+    message is usual. `properties` are user properties; a field such as `tags` overrides the property that it is stored
+    as. Messages with the same `sharding_key` go to the same queue and stay in order. `delay_level` 1 to 18 delays
+    delivery by 1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h, unless the broker is configured otherwise.
+    With `wait=False`, a broker with synchronous flush replies before the flush.
     """
 
     topic: str
@@ -55,7 +55,7 @@ class Message:
             check_property(name, value)
 
     def all_properties(self) -> dict[str, str]:
-        """`properties`, plus those that the other fields are encoded as."""
+        """Returns `properties`, and the properties that store the other fields."""
         keys = self.keys if isinstance(self.keys, str) else KEY_SEPARATOR.join(self.keys)
         fields = {TAGS: self.tags, KEYS: keys, SHARDING_KEY: self.sharding_key}
         if self.delay_level > 0:
@@ -66,17 +66,17 @@ class Message:
 
 
 class ReceivedMessage:
-    """A message from a broker. The topic of a retry is the original one."""
+    """A message from a broker. For a retry, `topic` is the original topic, not the retry topic."""
 
     def __init__(self, record: Record, broker_name: str, *, limit: int = MAX_SIZE) -> None:
         self.record = record
-        """The stored record."""
+        """The record as stored by the broker."""
         self.broker_name = broker_name
         self.topic = record.topic
         if record.topic.startswith(RETRY_PREFIX):
             self.topic = record.properties.get(RETRY_TOPIC, record.topic)
         self.reconsume_times = record.reconsume_times
-        """Failed deliveries so far."""
+        """The number of failed deliveries so far."""
         self._limit = limit
 
     def __repr__(self) -> str:
@@ -84,7 +84,7 @@ class ReceivedMessage:
 
     @cached_property
     def body(self) -> bytes:
-        """The body that the producer gave, decompressed. Raises BadRequest if that fails or would exceed the limit."""
+        """The decompressed body. Raises BadRequest if it cannot be decompressed or is larger than the limit."""
         return inflate_body(self.record.body, self.record.sys_flag, self._limit)
 
     @property
@@ -101,12 +101,12 @@ class ReceivedMessage:
 
     @property
     def msg_id(self) -> str:
-        """The producer's id, which a retry keeps; else the broker's."""
+        """The producer's unique id, which stays the same in a retry. Without it, the broker's id."""
         return self.record.properties.get(UNIQ_KEY) or self.record.msg_id
 
     @property
     def offset_msg_id(self) -> str:
-        """The broker's id: its address and the physical offset."""
+        """The broker's id, made of the broker's address and the physical offset."""
         return self.record.msg_id
 
     @property
@@ -119,7 +119,7 @@ class ReceivedMessage:
 
     @property
     def queue(self) -> MessageQueue:
-        """The queue it was read from; for a retry, one of the retry topic."""
+        """The queue that the message was read from; for a retry, a queue of the retry topic."""
         return MessageQueue(broker_name=self.broker_name, queue_id=self.queue_id, topic=self.record.topic)
 
     @property
@@ -136,20 +136,20 @@ class ReceivedMessage:
 
     @property
     def size(self) -> int:
-        """Bytes of the stored record."""
+        """Size of the stored record, in bytes."""
         return self.record.size
 
 
 class SendStatus(StrEnum):
-    """How durable a sent message is. It is stored in all cases."""
+    """The durability of a sent message. The broker has stored the message in every case."""
 
     SEND_OK = "SEND_OK"
     FLUSH_DISK_TIMEOUT = "FLUSH_DISK_TIMEOUT"
-    """Synchronous flush did not finish in time."""
+    """The broker's synchronous flush did not finish in time."""
     FLUSH_SLAVE_TIMEOUT = "FLUSH_SLAVE_TIMEOUT"
-    """Synchronous replication did not finish in time."""
+    """The broker's synchronous replication did not finish in time."""
     SLAVE_NOT_AVAILABLE = "SLAVE_NOT_AVAILABLE"
-    """Synchronous replication, but no slave to wait for."""
+    """The broker replicates synchronously, but no slave is available."""
 
 
 STATUSES: Final = {
@@ -158,18 +158,18 @@ STATUSES: Final = {
     ResponseCode.FLUSH_SLAVE_TIMEOUT: SendStatus.FLUSH_SLAVE_TIMEOUT,
     ResponseCode.SLAVE_NOT_AVAILABLE: SendStatus.SLAVE_NOT_AVAILABLE,
 }
-"""The response codes of a stored message."""
+"""The send status for each response code that means "stored"."""
 
 
 @dataclass(frozen=True, slots=True)
 class SendResult:
-    """The result of a send: where the message is stored."""
+    """The result of a send: the message's status, ids, queue and queue offset."""
 
     status: SendStatus
     msg_id: str
-    """The producer's id."""
+    """The producer's unique id."""
     offset_msg_id: str
-    """The broker's id: its address and the physical offset."""
+    """The broker's id, made of the broker's address and the physical offset."""
     queue: MessageQueue
     queue_offset: int
     region: str = ""
@@ -178,5 +178,5 @@ class SendResult:
 
     @property
     def ok(self) -> bool:
-        """Whether the message is as durable as the broker is configured for."""
+        """Whether the status is SEND_OK: flush and replication finished as the broker is configured."""
         return self.status is SendStatus.SEND_OK

@@ -1,9 +1,10 @@
-"""Consumer offsets: queries to the brokers (29 to 32, 14, 15), local tracking, and where a new group starts.
+"""Consumer offsets: broker requests (request codes 14, 15, 29 to 32), local tracking, and the start offset of a new
+group.
 
-A group that shares its queues stores offsets at the brokers, a broadcast consumer in a file. Offsets are updated in
-memory as messages are consumed, and stored by `save`: every five seconds and on close. A crash loses at most the
-updates since the last `save`, so messages are delivered again. The file is replaced atomically: written to `.tmp`,
-fsynced, renamed. Use it from the loop's thread only.
+A consumer group stores its offsets at the brokers; a broadcast consumer stores them in a file. Offsets are updated in
+memory as messages are consumed. `save` stores them, every five seconds and on close. After a crash, messages consumed
+since the last `save` are delivered again. The file is replaced atomically: written to `.tmp`, fsynced, renamed. The
+classes are not thread-safe: use them from the event loop's thread only.
 """
 
 from __future__ import annotations
@@ -38,11 +39,12 @@ log = logging.getLogger("penstock.client")
 
 _KNOWN_OR_NOT = frozenset({ResponseCode.SUCCESS, ResponseCode.QUERY_NOT_FOUND})
 ConsumeFrom: TypeAlias = Literal["first", "last"] | int
-"""The oldest message, the end of the queue, or a store time in epoch milliseconds."""
+"""The start of a new group: "first" (oldest message), "last" (end of the queue), or a store time in epoch milliseconds.
+"""
 
 
 class QueueOffsets:
-    """Offsets held by the brokers. Every method raises NoRoute, Unreachable, NoAnswer or Refused."""
+    """Queries and commits offsets at the brokers. Every method raises NoRoute, Unreachable, NoAnswer or Refused."""
 
     def __init__(self, instance: ClientInstance) -> None:
         self._instance = instance
@@ -50,22 +52,22 @@ class QueueOffsets:
         self._first_commits: dict[tuple[str, str, str], asyncio.Lock] = {}
 
     async def min_offset(self, queue: MessageQueue) -> int:
-        """The offset of the oldest message."""
+        """Returns the offset of the oldest message."""
         header = GetMinOffset(topic=queue.topic, queue_id=queue.queue_id)
         reply = await self._instance.request(await self._offset_broker(queue), RequestCode.GET_MIN_OFFSET, header)
         return reply.read(OffsetReply).offset
 
     async def max_offset(self, queue: MessageQueue) -> int:
-        """The offset of the next message to be written."""
+        """Returns the offset of the next message to be written."""
         header = GetMaxOffset(topic=queue.topic, queue_id=queue.queue_id)
         reply = await self._instance.request(await self._offset_broker(queue), RequestCode.GET_MAX_OFFSET, header)
         return reply.read(OffsetReply).offset
 
     async def offset_by_time(self, queue: MessageQueue, timestamp: int, *, boundary: str | None = None) -> int:
-        """The offset of a message stored at or near a time (epoch milliseconds).
+        """Returns the offset of a message stored at or near `timestamp` (epoch milliseconds).
 
-        `boundary` "lower" is the first message at or after the time, "upper" the last at or before it; RocketMQ 4
-        brokers ignore it.
+        With `boundary` "lower" it is the first message at or after the time, with "upper" the last message at or before
+        it. RocketMQ 4 brokers ignore `boundary`.
         """
         header = SearchOffset(topic=queue.topic, queue_id=queue.queue_id, timestamp=timestamp, boundary_type=boundary)
         reply = await self._instance.request(
@@ -74,7 +76,7 @@ class QueueOffsets:
         return reply.read(OffsetReply).offset
 
     async def earliest_time(self, queue: MessageQueue) -> int:
-        """Store time of the oldest message, in epoch milliseconds; negative for an empty queue."""
+        """Returns the store time of the oldest message in epoch milliseconds; negative for an empty queue."""
         header = GetEarliestTime(topic=queue.topic, queue_id=queue.queue_id)
         reply = await self._instance.request(
             await self._offset_broker(queue), RequestCode.GET_EARLIEST_MSG_STORETIME, header
@@ -82,10 +84,10 @@ class QueueOffsets:
         return reply.read(EarliestTimeReply).timestamp
 
     async def committed(self, group: str, queue: MessageQueue, *, exact: bool = False) -> int | None:
-        """A group's committed offset; None if it has committed nothing.
+        """Returns a group's committed offset, or None if the group has committed nothing.
 
-        For such a group, brokers answer 0 while they still have the whole queue. `exact` prevents that, except at
-        RocketMQ 4 brokers.
+        For a group that has committed nothing, a broker may answer 0 instead while it still has the whole queue.
+        `exact` forbids that, but RocketMQ 4 brokers ignore `exact`.
         """
         header = QueryConsumerOffset(
             consumer_group=group,
@@ -101,8 +103,7 @@ class QueueOffsets:
     async def commit(self, group: str, queue: MessageQueue, offset: int) -> None:
         """Commits a group's offset.
 
-        Java's brokers lose one of two concurrent commits if they are the group's first in a topic, so the first commit
-        runs alone.
+        The group's first commit in a topic runs alone: Java brokers lose one of two concurrent first commits.
         """
         table = group, queue.broker_name, queue.topic
         if table not in self._committed_before:
@@ -120,36 +121,38 @@ class QueueOffsets:
         await self._instance.request(await self._offset_broker(queue), RequestCode.UPDATE_CONSUMER_OFFSET, header)
 
     async def _offset_broker(self, queue: MessageQueue) -> str:
-        """The broker that holds a queue's offsets: the master or, without one, the slave with the lowest id."""
+        """Returns the address of the broker that holds a queue's offsets: the master or, without a master, the slave
+        with the lowest id.
+        """
         await self._instance.routes.find(queue.topic)
         ids = self._instance.routes.brokers().get(queue.broker_name, {})
         return self._instance.routes.address(queue.broker_name, min(ids, default=MASTER))
 
 
 class OffsetStore(Protocol):
-    """A consumer's offsets: updated in memory, stored by `save`."""
+    """A consumer's offsets: `update` changes them in memory, `save` stores them."""
 
     async def load(self, queue: MessageQueue, *, exact: bool = False) -> int | None:
-        """The stored offset; None if the group has never consumed. Raises the errors of a broker request.
+        """Returns the stored offset, or None if the group has never consumed. Raises the errors of a broker request.
 
-        Unless `exact`, a broker may answer 0 for a new group if it still has the whole queue.
+        Unless `exact`, a broker may answer 0 for a new group while it still has the whole queue.
         """
 
     def update(self, queue: MessageQueue, offset: int) -> None:
-        """Records that everything before `offset` is consumed."""
+        """Records that all messages before `offset` are consumed."""
 
     def current(self, queue: MessageQueue) -> int | None:
-        """The last offset given to `update`."""
+        """Returns the last offset given to `update`."""
 
     def remove(self, queue: MessageQueue) -> None:
         """Stops tracking a queue that another consumer owns now."""
 
     async def save(self, queues: Iterable[MessageQueue] | None = None) -> None:
-        """Stores the offsets of all queues or of some. A failure is logged and retried by the next call."""
+        """Stores the offsets of `queues`, or of all queues. A failure is logged, and the next call retries."""
 
 
 class BrokerOffsets:
-    """Offsets of a consumer group, stored at the brokers."""
+    """Offsets of a consumer group, saved at the brokers."""
 
     def __init__(self, group: str, offsets: QueueOffsets) -> None:
         self._group = group
@@ -186,7 +189,7 @@ class BrokerOffsets:
 
 
 class FileOffsets:
-    """Offsets of one broadcast consumer, in its own file, or in memory only if `path` is None."""
+    """Offsets of one broadcast consumer, saved in its own file. If `path` is None, they are in memory only."""
 
     def __init__(self, path: Path | None) -> None:
         """Raises BadSettings if the file exists and cannot be read."""
@@ -215,7 +218,7 @@ class FileOffsets:
         return self._current.get(queue)
 
     def remove(self, queue: MessageQueue) -> None:
-        """Keeps the offset: a queue that returns continues there."""
+        """Keeps the offset, so that the queue continues there if it is assigned again."""
 
     async def save(self, queues: Iterable[MessageQueue] | None = None) -> None:
         async with self._writing:
@@ -246,9 +249,10 @@ def _write_atomically(path: Path, data: bytes) -> None:
 
 
 class StartOffset:
-    """The offset at which a consumer starts a queue: the stored one, or by `consume_from` for a new group.
+    """Finds the offset at which a consumer starts a queue: the stored offset or, for a new group, the one of
+    `consume_from`.
 
-    A new group with "last" still starts at the first message if the broker has the whole queue. This is RocketMQ's
+    A new group with "last" still starts at the first message while the broker has the whole queue. This is RocketMQ's
     rule: a group does not miss messages sent just before it first connected.
     """
 
@@ -259,7 +263,7 @@ class StartOffset:
 
     @property
     def where(self) -> ConsumeFromWhere:
-        """`consume_from` as the protocol's enum."""
+        """`consume_from` as the enum of the protocol."""
         if self._consume_from == "first":
             return ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET
         if self._consume_from == "last":
@@ -267,7 +271,7 @@ class StartOffset:
         return ConsumeFromWhere.CONSUME_FROM_TIMESTAMP
 
     async def find(self, queue: MessageQueue) -> int:
-        """The start offset of a queue. Raises the errors of a broker request."""
+        """Returns the start offset of a queue. Raises the errors of a broker request."""
         is_retry = queue.topic.startswith(RETRY_PREFIX)
         by_time = isinstance(self._consume_from, int) and not is_retry
         stored = await self._store.load(queue, exact=by_time)

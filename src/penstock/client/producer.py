@@ -1,14 +1,14 @@
-"""Sends messages.
+"""The producer: sends messages and retries failed sends.
 
     async with Producer("orders-service", "127.0.0.1:9876") as producer:
         result = await producer.send(Message("orders", b"two shirts", tags="paid", keys="order_1"))
 
 A send returns when the broker has stored the message; `SendResult.status` shows whether flush and replication finished
-in time. A failed send is retried, at another broker if there is one, and then raised. After an error the message may
-or may not be stored, so retries can store it twice, with the same `msg_id`. For concurrent sends use `asyncio.gather`.
-Use it from the thread of its event loop only.
+in time. A failed send is retried, at another broker if there is one. The last attempt's error is raised. After an error
+the message may or may not be stored, so a retry can store it twice, with the same `msg_id`. For concurrent sends use
+`asyncio.gather`. A producer is not thread-safe: use it from its event loop's thread only.
 
-`QueueSelector` chooses queues, `pack` and `pack_batch` build requests (pure), `Producer` sends and retries.
+`QueueSelector` chooses queues. `pack` and `pack_batch` build requests, without I/O. `Producer` sends and retries.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ _MAX_AVOID_S: Final = 30.0
 _RETRY_SAME: Final = frozenset(
     {ResponseCode.SYSTEM_BUSY, ResponseCode.SERVICE_NOT_AVAILABLE, ResponseCode.FLOW_CONTROL}
 )
-"""Temporary failures: retry at the same broker."""
+"""Response codes of a temporary failure: a retry can succeed at the same broker."""
 _RETRY_OTHER: Final = frozenset({ResponseCode.SYSTEM_ERROR, ResponseCode.NO_PERMISSION, ResponseCode.TOPIC_NOT_EXIST})
-"""Failures of one broker: retry at another."""
+"""Response codes of a failure that concerns one broker: only a retry at another broker can succeed."""
 _PAUSE_S: Final = 0.1
 
 
@@ -55,16 +55,18 @@ _PAUSE_S: Final = 0.1
 
 
 class QueueSelector:
-    """Chooses queues in round-robin order by topic, and avoids brokers that failed."""
+    """Chooses a topic's queues in round-robin order, and avoids brokers that failed recently."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._next_turn: dict[str, int] = {}
         self._avoided: dict[str, tuple[float, float]] = {}
-        """By broker: avoided until, and for how long."""
+        """By broker name: the end of the avoidance on `clock`, and its length, both in seconds."""
 
     def next(self, queues: Sequence[MessageQueue], other_than: str = "") -> MessageQueue:
-        """The next queue in turn; preferably not at broker `other_than`, nor at one that failed recently."""
+        """Returns the topic's next queue in turn, if possible not at broker `other_than` nor at a broker that failed
+        recently.
+        """
         topic = queues[0].topic
         turn = self._next_turn.get(topic)
         if turn is None:
@@ -77,7 +79,7 @@ class QueueSelector:
         return next((queue for queue in elsewhere if not self._is_avoided(queue.broker_name)), elsewhere[0])
 
     def mark_failed(self, broker_name: str) -> None:
-        """Avoids a broker for one second, and twice as long after each further failure."""
+        """Avoids a broker for one second. Each further failure doubles that time, up to 30 seconds."""
         _, previous = self._avoided.get(broker_name, (0.0, 0.0))
         duration = min(max(_MIN_AVOID_S, 2 * previous), _MAX_AVOID_S)
         self._avoided[broker_name] = (self._clock() + duration, duration)
@@ -91,7 +93,7 @@ class QueueSelector:
 
 
 def select_by_hash(queues: Sequence[MessageQueue], key: str) -> MessageQueue:
-    """The queue of a sharding key: the choice of Java's SelectMessageQueueByHash."""
+    """Returns the queue of a sharding key. Java's SelectMessageQueueByHash chooses the same queue."""
     hashed = kernels.java_hash(key)
     return queues[abs(hashed) % len(queues)]
 
@@ -100,13 +102,13 @@ def select_by_hash(queues: Sequence[MessageQueue], key: str) -> MessageQueue:
 
 
 class OutgoingRequest(NamedTuple):
-    """A request that sends one message or a batch. Its queue is chosen later."""
+    """A request that sends one message or one batch. `to_queue` sets the queue id."""
 
     code: RequestCode
     header: SendMessageV2
     body: bytes
     msg_ids: tuple[str, ...]
-    """One per message."""
+    """The unique id of each message, in order."""
     sharding_key: str
 
     def to_queue(self, queue_id: int) -> SendMessageV2:
@@ -114,7 +116,7 @@ class OutgoingRequest(NamedTuple):
 
 
 class PackingOptions(NamedTuple):
-    """A producer's group and limits."""
+    """A producer's group, and its limits in bytes: see `ProducerOptions`."""
 
     group: str
     compress_over: int
@@ -124,7 +126,7 @@ class PackingOptions(NamedTuple):
 def pack(
     message: Message, packing: PackingOptions, *, extra: dict[str, str] | None = None, sys_flag: int = 0
 ) -> OutgoingRequest:
-    """The request for one message, with `extra` properties. Raises BadMessage."""
+    """Builds the request for one message; `extra` properties are added to the message's own. Raises BadMessage."""
     body = message.body
     if len(body) > packing.max_size:
         raise BadMessage(f"a body has {len(body)} bytes; the limit is {packing.max_size}")
@@ -137,7 +139,7 @@ def pack(
 
 
 def pack_batch(messages: Sequence[Message], packing: PackingOptions) -> OutgoingRequest:
-    """The request for several messages of one topic. Raises BadMessage."""
+    """Builds the request for several messages of one topic. Raises BadMessage."""
     if not messages:
         raise BadMessage("a batch needs at least one message")
     first = messages[0]
@@ -186,16 +188,16 @@ class ProducerOptions:
     """Timeouts, retries and limits of a producer."""
 
     timeout_s: float = 3.0
-    """For one send including its retries."""
+    """Timeout of one send, including its retries."""
     retries: int = 2
     compress_over: int = 4096
     """Bodies of at least this many bytes are compressed with zlib."""
     max_message_size: int = 4 << 20
-    """Bytes of a body or a batch; brokers have their own limits."""
+    """Limit of one body or one batch, in bytes. Brokers have limits of their own."""
 
 
 class Producer(ClientLifecycle):
-    """One producer of a group. Start it once and close it once; `async with` does both."""
+    """One member of a producer group. Start it once and close it once; `async with` does both."""
 
     def __init__(
         self,
@@ -224,9 +226,9 @@ class Producer(ClientLifecycle):
     async def send(
         self, message: Message, *, queue: MessageQueue | None = None, timeout_s: float | None = None
     ) -> SendResult:
-        """Sends one message to `queue`, else to the queue of its sharding key, else to the next in turn.
+        """Sends one message to `queue`, else to the queue of its sharding key, else to the topic's next queue in turn.
 
-        Raises NoRoute, Unreachable, NoAnswer, Refused, or BadMessage for a message that every broker rejects.
+        Raises NoRoute, Unreachable, NoAnswer or Refused. Raises BadMessage if the body exceeds `max_message_size`.
         """
         (result,) = await self._deliver(pack(message, self._packing), queue, timeout_s)
         return result
@@ -234,11 +236,13 @@ class Producer(ClientLifecycle):
     async def send_batch(
         self, messages: Sequence[Message], *, queue: MessageQueue | None = None, timeout_s: float | None = None
     ) -> list[SendResult]:
-        """Sends messages of one topic to one queue in one request: all are stored, or none. Results in order."""
+        """Sends messages of one topic to one queue in one request. The broker stores all of them or none. Returns one
+        result per message, in the same order.
+        """
         return await self._deliver(pack_batch(messages, self._packing), queue, timeout_s)
 
     async def send_oneway(self, message: Message, *, queue: MessageQueue | None = None) -> None:
-        """Sends a message without waiting for a reply. It may be lost."""
+        """Sends a message without waiting for a reply, so the caller does not learn whether it was stored."""
         outgoing = pack(message, self._packing)
         route = await self._route(message.topic)
         chosen = self._choose(route, outgoing, queue, "")
@@ -246,7 +250,7 @@ class Producer(ClientLifecycle):
         await self._instance.request_oneway(address, outgoing.code, outgoing.to_queue(chosen.queue_id), outgoing.body)
 
     async def queues(self, topic: str) -> list[MessageQueue]:
-        """The writable queues of a topic, in the order that `send` uses."""
+        """Returns the writable queues of a topic, in the order in which `send` takes turns."""
         return list((await self._route(topic)).publish_queues)
 
     # -- delivering ------------------------------------------------------------------------------------------
@@ -277,7 +281,9 @@ class Producer(ClientLifecycle):
     def _pause(
         self, error: Exception, route: Route, chosen: MessageQueue, attempt: int, *, fixed: bool
     ) -> float | None:
-        """Seconds to wait before the next attempt; None if a retry is useless."""
+        """Returns the seconds to wait before the next attempt, or None if a retry cannot succeed. Marks the broker as
+        failed.
+        """
         others = not fixed and any(queue.broker_name != chosen.broker_name for queue in route.publish_queues)
         if isinstance(error, Refused):
             if error.code not in _RETRY_SAME and not (others and error.code in _RETRY_OTHER):
@@ -308,7 +314,7 @@ class Producer(ClientLifecycle):
                 )
             return queue
         if not route.publish_queues:
-            self._instance.routes.refresh_soon(route.topic)  # the master may be back while the route has only a slave
+            self._instance.routes.refresh_soon(route.topic)  # the master may have restarted since the route was fetched
             raise NoRoute(
                 f"topic '{route.topic}' has no writable queue; check its permission with `penstock topic config`"
             )
@@ -330,7 +336,7 @@ def _results(reply: Command, outgoing: OutgoingRequest, chosen: MessageQueue) ->
     header = reply.read(SendMessageReply)
     queue = MessageQueue(broker_name=chosen.broker_name, queue_id=header.queue_id, topic=chosen.topic)
     offset_ids = header.msg_id.split(",")
-    if len(offset_ids) != len(outgoing.msg_ids):  # RocketMQ 5 stores a batch as one record, with one id
+    if len(offset_ids) != len(outgoing.msg_ids):  # RocketMQ 5 stores a batch as one record with one id
         offset_ids = offset_ids[:1] * len(outgoing.msg_ids)
     return [
         SendResult(

@@ -1,12 +1,12 @@
-"""Reads queues at the caller's own pace.
+"""The pull consumer: reads queues at the caller's own pace.
 
     async with PullConsumer("reports", "127.0.0.1:9876") as consumer:
         for queue in await consumer.queues("orders"):
             page = await consumer.pull(queue, 0)
 
-`pull` is stateless: a queue, an offset, a page. `assign` and `poll` track positions for the caller, and `commit` stores
-them for the group. A pull consumer is not a member of its group, and does not take part in rebalancing. Use it from the
-thread of its event loop only.
+`pull` is stateless: it returns one page of a queue from an offset. After `assign`, `poll` tracks a position for each
+queue, and `commit` stores the positions as the group's offsets. A pull consumer is not a member of its group and does
+not take part in rebalancing. It is not thread-safe: use it from its event loop's thread only.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _LONG_POLL_S = 15.0
 
 
 class PullConsumer(ClientLifecycle):
-    """Reads for a group. Start it once and close it once; `async with` does both."""
+    """Reads queues on behalf of a group. Start it once and close it once; `async with` does both."""
 
     def __init__(self, group: str, namesrv: Namesrv = None, *, max_messages: int = 32) -> None:
         self.group = group
@@ -36,7 +36,7 @@ class PullConsumer(ClientLifecycle):
         self._fetcher = Fetcher(self._instance)
         self._max_messages = max_messages
         self.offsets = QueueOffsets(self._instance)
-        """Offsets of queues, and of any group."""
+        """Queries and commits offsets of queues, for any group."""
         self._positions: dict[MessageQueue, int] = {}
         self._subscriptions: dict[str, SubscriptionData] = {}
         self._pulls: dict[MessageQueue, asyncio.Task[PullResult]] = {}
@@ -46,7 +46,7 @@ class PullConsumer(ClientLifecycle):
         return self
 
     async def close(self) -> None:
-        """Closes without committing."""
+        """Closes all connections. Does not commit positions."""
         pulls = list(self._pulls.values())
         self.assign(())
         await asyncio.gather(*pulls, return_exceptions=True)
@@ -55,7 +55,7 @@ class PullConsumer(ClientLifecycle):
     # -- one page --------------------------------------------------------------------------------------------
 
     async def queues(self, topic: str) -> list[MessageQueue]:
-        """The readable queues of a topic."""
+        """Returns the readable queues of a topic."""
         return list((await self._instance.routes.find(topic)).subscribe_queues)
 
     async def pull(
@@ -67,7 +67,9 @@ class PullConsumer(ClientLifecycle):
         max_messages: int | None = None,
         wait_s: float = 0.0,
     ) -> PullResult:
-        """One page of messages that match `expression`, from `offset`. Waits up to `wait_s` for the first one."""
+        """Returns one page of the messages that match `expression`, from `offset`. Waits up to `wait_s` for the first
+        message.
+        """
         await self._instance.routes.find(queue.topic)
         return await self._fetcher.fetch(
             Pull(
@@ -83,7 +85,7 @@ class PullConsumer(ClientLifecycle):
     # -- with positions --------------------------------------------------------------------------------------
 
     def assign(self, queues: Iterable[MessageQueue], *, expression: str = EVERYTHING) -> None:
-        """Makes `poll` read these queues, from the group's offsets or, without them, from the start."""
+        """Makes `poll` read these queues, each from the group's offset or, if it has none, from the queue's start."""
         assigned = set(queues)
         for queue in self._positions.keys() - assigned:
             del self._positions[queue]
@@ -104,18 +106,20 @@ class PullConsumer(ClientLifecycle):
             self._pulls.pop(queue).cancel()
 
     async def seek_to_time(self, queue: MessageQueue, timestamp: int) -> int:
-        """Makes the next poll read from about a time (epoch milliseconds); returns the offset."""
+        """Makes the next poll read the queue from a message stored at or near `timestamp` (epoch milliseconds). Returns
+        its offset.
+        """
         offset = await self.offsets.offset_by_time(queue, timestamp)
         self.seek(queue, offset)
         return offset
 
     async def position(self, queue: MessageQueue) -> int:
-        """The offset that the next poll reads the queue from."""
+        """Returns the offset from which the next poll reads the queue."""
         self._check(queue)
         return await self._resolve_position(queue)
 
     async def poll(self, timeout_s: float = 3.0) -> list[ReceivedMessage]:
-        """Messages of the assigned queues; an empty list if none arrives within `timeout_s`."""
+        """Returns new messages of the assigned queues, or an empty list if none arrives within `timeout_s`."""
         deadline = asyncio.get_running_loop().time() + timeout_s
         while self._positions:
             for queue in self._positions:
@@ -129,7 +133,9 @@ class PullConsumer(ClientLifecycle):
         return []
 
     async def commit(self) -> None:
-        """Commits the positions for the group: everything that `poll` has returned is consumed."""
+        """Commits the position of each queue as the group's offset, so that all messages returned by `poll` count as
+        consumed.
+        """
         known = {queue: offset for queue, offset in self._positions.items() if offset >= 0}
         await asyncio.gather(*(self.offsets.commit(self.group, queue, offset) for queue, offset in known.items()))
 
@@ -146,7 +152,7 @@ class PullConsumer(ClientLifecycle):
         )
 
     async def _resolve_position(self, queue: MessageQueue) -> int:
-        """The queue's position, fetched from the broker if not known yet."""
+        """Returns the queue's position. Fetches it from the broker if it is not known yet."""
         if self._positions[queue] < 0:
             offset = await self.offsets.committed(self.group, queue)
             if offset is None:
@@ -155,7 +161,7 @@ class PullConsumer(ClientLifecycle):
         return self._positions[queue]
 
     def _collect(self, done: set[asyncio.Task[PullResult]]) -> list[ReceivedMessage]:
-        """The messages of finished pulls. Raises the first pull's error if there are no messages."""
+        """Returns the messages of finished pulls. If there are none, raises the error of the first failed pull."""
         messages: list[ReceivedMessage] = []
         errors = []
         for queue in [queue for queue, task in self._pulls.items() if task in done]:

@@ -1,4 +1,4 @@
-"""Calls a handler for every message of its topics, and shares the work with the other members of its group.
+"""The push consumer: calls a handler for every message of its topics, and shares the queues with its group's members.
 
     async def handle(message):
         print(message.body)
@@ -6,9 +6,10 @@
     async with PushConsumer("warehouse", handle, "127.0.0.1:9876", subscriptions={"orders": "paid || refunded"}):
         await asyncio.sleep(60)
 
-A message is consumed when the handler returns. An exception, or `Later`, makes the broker deliver it again, and finally
-move it to the group's dead letters. Delivery is at least once: a message can arrive again after a crash or a
-rebalance. Use it from the thread of its event loop only; a plain handler runs in threads.
+A message is consumed when the handler returns None. If the handler raises, or returns `Later`, the broker delivers the
+message again; after the last retry it becomes a dead letter of the group. Delivery is at least once: a message can
+arrive again after a crash or a rebalance. A consumer is not thread-safe: use it from its event loop's thread only. A
+handler that is not a coroutine function runs in threads.
 """
 
 from __future__ import annotations
@@ -69,28 +70,32 @@ _UNLIMITED: Final = 2**31 - 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PushOptions:
-    """Options of a push consumer. Raises BadSettings for invalid ones."""
+    """Options of a push consumer. The constructor raises BadSettings for an invalid value."""
 
     ordered: bool = False
-    """One message of a queue at a time, in order; a failed one is retried in place."""
+    """Whether each queue delivers one message at a time, in order. A failed message blocks its queue and is retried in
+    place.
+    """
     broadcast: bool = False
-    """Every consumer gets every message and keeps its own offsets; a failed one is not retried."""
+    """Whether every consumer gets every message and keeps its own offsets. A failed message is not retried by the
+    broker.
+    """
     consume_from: ConsumeFrom = "last"
-    """Where a group without offsets starts: "first", "last", or a time in epoch milliseconds."""
+    """Start of a group without offsets: "first", "last", or a store time in epoch milliseconds. See `StartOffset`."""
     max_in_flight: int = 20
-    """Handler calls that run concurrently."""
+    """Limit of concurrent handler calls."""
     max_reconsume_times: int | None = None
     """Retries before a message is a dead letter. Default: 16, unlimited for ordered consumers."""
     consume_timeout_s: float = 900.0
-    """Timeout of one handler call; the message then counts as failed."""
+    """Timeout of one handler call. After it, the message counts as failed."""
     suspend_s: float = 1.0
     """Pause of an ordered queue after a failed message."""
     pull_batch: int = 32
     """Messages per pull request."""
     body_limit: int = MAX_SIZE
-    """Bytes of a decompressed body."""
+    """Limit of a decompressed body, in bytes."""
     offset_file: Path | str | None = None
-    """The offset file of a broadcast consumer; without one, each start uses `consume_from`."""
+    """The offset file of a broadcast consumer. Without it, offsets are in memory and each start uses `consume_from`."""
     close_timeout_s: float = 10.0
     """How long `close` waits for running handlers."""
 
@@ -113,7 +118,9 @@ class PushConsumer(ClientLifecycle):
         subscriptions: Mapping[str, str] | None = None,
         options: PushOptions | None = None,
     ) -> None:
-        """`subscriptions` are filters by topic: "*", tags such as "paid || refunded", or `Sql92`."""
+        """`subscriptions` maps each topic to its filter: "*", tags such as "paid || refunded", or an `Sql92`
+        expression.
+        """
         self.group = group
         self._options = options = options or PushOptions()
         self._instance = instance = ClientInstance(namesrv)
@@ -222,7 +229,9 @@ class PushConsumer(ClientLifecycle):
         self._subscriptions[topic] = make_subscription(topic, expression)
 
     async def _check(self, topic: str) -> None:
-        """Fetches a topic's route, and lets its brokers validate an SQL filter."""
+        """Fetches a topic's route. If the filter is SQL, asks the topic's brokers to validate it; they refuse an
+        invalid one.
+        """
         try:
             route = await self._instance.routes.find(topic)
         except NoRoute as error:
@@ -271,10 +280,10 @@ class PushConsumer(ClientLifecycle):
 
 
 class ConsumerRequestHandlers:
-    """Handlers of the brokers' requests to one push consumer.
+    """Handlers of the requests that brokers send to one push consumer.
 
-    Members changed (40), offsets reset (220), and for administrators: status (221), running info (307), and one message
-    to consume at once (309).
+    The broker's own requests are: members changed (request code 40) and offsets reset (220). Requests that the broker
+    relays for administrators are: status (221), running info (307), and consuming one message at once (309).
     """
 
     def __init__(

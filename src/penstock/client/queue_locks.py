@@ -1,8 +1,9 @@
-"""A client's locks on queues that it consumes in order: requests 41 and 42.
+"""A client's locks on the queues that it consumes in order: lock (request code 41) and unlock (42).
 
-The broker grants a queue's lock to one client of a group, for 60 seconds. Here a lock is valid for 30 and renewed every
-20, so a client that cannot renew it stops before the broker grants it to another one. A lost connection drops that
-broker's locks: a restarted broker has forgotten them. Use it from the loop's thread only.
+The broker grants a queue's lock to one client of a group for 60 seconds. This client treats a lock as valid for 30
+seconds and renews it every 20 seconds. So a client that cannot renew a lock stops before the broker grants the lock to
+another client. A lost connection drops the locks of that broker, because a restarted broker does not remember them. Not
+thread-safe: use it from the event loop's thread only.
 """
 
 from __future__ import annotations
@@ -25,20 +26,20 @@ _VALID_S: Final = 30.0
 
 
 class ClientQueueLocks:
-    """The locks of one client of a group."""
+    """The queue locks of one client of a consumer group."""
 
     def __init__(self, instance: ClientInstance, group: str) -> None:
         self._instance = instance
         self._group = group
         self._held: dict[MessageQueue, float] = {}
-        """When each lock expires here, on the loop's clock."""
+        """The time at which each lock expires for this client, in seconds on the loop's clock."""
         instance.on_disconnect.append(self._drop_locks)
 
     def holds(self, queue: MessageQueue) -> bool:
         return self._held.get(queue, 0.0) > asyncio.get_running_loop().time()
 
     async def lock(self, queues: Iterable[MessageQueue]) -> None:
-        """Acquires or renews locks; `holds` shows which ones were granted."""
+        """Acquires or renews locks. Call `holds` to see which were granted."""
         await asyncio.gather(*(self._lock(name, some) for name, some in _by_broker(queues).items()))
 
     async def unlock(self, queues: Iterable[MessageQueue]) -> None:
@@ -55,7 +56,7 @@ class ClientQueueLocks:
             granted = set(LockBatchResponseBody.from_bytes(reply.body).locked)
         except PenstockError as error:
             log.warning("cannot lock queues of broker %s: %s", broker_name, error)
-            return  # locks held stay valid until they expire
+            return  # keeps the locks that it holds until they expire
         for queue in queues:
             if queue in granted:
                 self._held[queue] = started + _VALID_S

@@ -1,9 +1,9 @@
 """Rebalancing: divides a topic's queues among the members of a group.
 
-Every member computes the same allocation from the same lists, so no coordination is needed; brokers only list the
-members. The algorithm is Java's AllocateMessageQueueAveragely, so that members in both languages can share a group. A
-round runs every 20 seconds, when a broker reports a change of members, when a route changes, and one second after an
-incomplete round. Use it from the loop's thread only.
+Brokers list the members. Every member computes the same allocation from the same lists, so the members need no
+coordination. The algorithm is Java's AllocateMessageQueueAveragely, so members in both languages can share a group. A
+round runs every 20 seconds, when a broker reports a change of members, when a route changes, when a removed queue is
+released, and one second after an incomplete round. It is not thread-safe: use it from the event loop's thread only.
 """
 
 from __future__ import annotations
@@ -31,7 +31,9 @@ _RETRY_S: Final = 1.0
 
 
 def allocate_averagely(client_id: str, queues: Sequence[MessageQueue], client_ids: Sequence[str]) -> list[MessageQueue]:
-    """One client's share: a contiguous range; the first clients get one more if the division leaves a remainder."""
+    """Returns one client's share, a contiguous range of queues. If the division leaves a remainder, the first clients
+    get one queue more.
+    """
     in_order, members = sorted(queues), sorted(client_ids)
     if client_id not in members:
         return []
@@ -42,7 +44,7 @@ def allocate_averagely(client_id: str, queues: Sequence[MessageQueue], client_id
 
 
 class Rebalance:
-    """The rebalancing of one member. With `all_queues` (broadcast), every member gets all queues."""
+    """The rebalancing of one group member. With `all_queues` (broadcast), every member gets all queues."""
 
     def __init__(
         self,
@@ -81,7 +83,7 @@ class Rebalance:
                     await self._due.wait()
 
     async def run_once(self) -> bool:
-        """One round over all topics. Returns False if something is left to do."""
+        """Runs one round over all topics. Returns False if a topic failed or a queue could not be added yet."""
         is_done = True
         for topic in list(self._subscriptions):
             try:
@@ -106,7 +108,7 @@ class Rebalance:
         return allocate_averagely(self._instance.client_id, route.subscribe_queues, members)
 
     async def _members(self, route: Route) -> list[str]:
-        """The group's client ids, from the first broker of the topic that answers."""
+        """Returns the group's client ids from the first master of the topic that answers."""
         header = ConsumerGroupRequest(consumer_group=self._group)
         failure: PenstockError = NoRoute(f"topic '{route.topic}' has no master")
         for address in route.masters.values():
@@ -119,7 +121,9 @@ class Rebalance:
         raise failure
 
     def _report(self, topic: str, error: PenstockError) -> None:
-        """Logs each problem once. A retry topic that does not exist yet is not a problem."""
+        """Logs an error of a topic, unless it repeats the topic's last error. A retry topic without a route is not an
+        error.
+        """
         if self._reported.get(topic) != str(error) and not (
             isinstance(error, NoRoute) and topic.startswith(RETRY_PREFIX)
         ):

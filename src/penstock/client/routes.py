@@ -1,11 +1,12 @@
-"""Name servers and topic routes: which brokers have a topic, and which of their queues are writable or readable.
+"""Name servers and topic routes. A route lists the brokers that have a topic, and their writable and readable queues.
 
-`NameServers` reads from any name server and writes to all. It prefers the one that answered last, so that a dead name
-server costs one failed attempt, not one per request.
+`NameServers` sends reads to one name server and writes to all. It prefers the name server that answered last, so a dead
+name server costs one failed attempt, not one per request.
 
-`Routes` caches routes and refreshes them every 30 seconds. A route that cannot be refreshed stays: a cluster keeps
-working without its name servers. For a producer, an unknown topic has the route of the template TBW102, where the send
-creates it. Use it from the loop's thread only.
+`Routes` caches routes, and the client refreshes them every 30 seconds by default. If a refresh fails, the cached route
+stays, so clients keep working without name servers. A producer uses the route of the template topic TBW102 for an
+unknown topic, which its first send creates. The classes are not thread-safe: use them from the event loop's thread
+only.
 """
 
 from __future__ import annotations
@@ -29,9 +30,9 @@ log = logging.getLogger("penstock.client")
 
 OK: Final = frozenset({ResponseCode.SUCCESS})
 TEMPLATE_TOPIC: Final = "TBW102"
-"""The template of topics that a send creates."""
+"""The template topic: a send to an unknown topic creates the topic with this topic's route."""
 NEW_TOPIC_QUEUES: Final = 4
-"""Queues of such a topic at each broker; name servers assume the same number."""
+"""The number of queues that a send-created topic gets at each broker. Name servers assume the same number."""
 _SOON_S: Final = 1.0
 
 
@@ -61,7 +62,10 @@ class NameServers:
     async def request(
         self, code: RequestCode, ext: dict[str, str], body: bytes = b"", *, good: Collection[int] = OK
     ) -> Command:
-        """The reply of one name server. Raises Unreachable if none answers, Refused if the code is not in `good`."""
+        """Returns the reply of the first name server that answers.
+
+        Raises Unreachable if none answers, and Refused if the reply's code is not in `good`.
+        """
         failures: list[tuple[str, PenstockError]] = []
         for turn in range(len(self._addresses)):
             number = (self._preferred + turn) % len(self._addresses)
@@ -78,7 +82,7 @@ class NameServers:
     async def request_all(
         self, code: RequestCode, ext: dict[str, str], body: bytes = b"", *, good: Collection[int] = OK
     ) -> dict[str, Command]:
-        """The replies of all name servers, by address. Raises at the first one that fails."""
+        """Returns the replies of all name servers, by address. Raises the error of the first name server that fails."""
         replies = {}
         for address in self._addresses:
             replies[address] = check_reply(await self._request(address, code, ext, body), code, address, good)
@@ -92,7 +96,7 @@ class NameServers:
 
 
 def check_reply(reply: Command, code: RequestCode, address: str, good: Collection[int] = OK) -> Command:
-    """The reply, if its code is in `good`. Raises Refused otherwise."""
+    """Returns the reply if its code is in `good`. Otherwise raises Refused."""
     if reply.code in good:
         return reply
     try:
@@ -111,7 +115,7 @@ def _unreachable(failures: Sequence[tuple[str, PenstockError]]) -> str:
 
 
 def _reason(error: PenstockError) -> str:
-    cause = error.__context__  # the socket's error, which says it without repeating the address
+    cause = error.__context__  # the socket's own error, whose text does not repeat the address
     if isinstance(cause, TimeoutError):
         return "timed out"
     if isinstance(cause, OSError):
@@ -123,7 +127,7 @@ def _reason(error: PenstockError) -> str:
 
 
 class Route:
-    """One topic's route: its brokers and queues. A value."""
+    """The route of one topic: its brokers and queues. Immutable."""
 
     def __init__(self, topic: str, data: TopicRouteData) -> None:
         self.topic = topic
@@ -137,7 +141,7 @@ class Route:
 
     @cached_property
     def brokers(self) -> dict[str, dict[int, str]]:
-        """Addresses by broker name and broker id."""
+        """Broker addresses, by broker name and then broker id."""
         return {broker.broker_name: dict(broker.broker_addrs) for broker in self.data.broker_datas}
 
     @cached_property
@@ -147,7 +151,7 @@ class Route:
 
     @cached_property
     def publish_queues(self) -> tuple[MessageQueue, ...]:
-        """The writable queues, in Java clients' order."""
+        """The writable queues, in the order of Java's clients."""
         if self.data.order_topic_conf:
             return tuple(self._ordered_queues(self.data.order_topic_conf))
         queues = sorted(self.data.queue_datas, key=lambda each: each.broker_name)
@@ -178,7 +182,7 @@ class Route:
 
 
 class Routes:
-    """The routes of the topics that a client uses."""
+    """The routes of the topics that one client uses."""
 
     def __init__(self, name_servers: NameServers) -> None:
         self._name_servers = name_servers
@@ -188,10 +192,10 @@ class Routes:
         self._refreshing: set[asyncio.Task[None]] = set()
         self._refreshed_at: dict[str, float] = {}
         self.on_change: list[Callable[[str], None]] = []
-        """Called with the topic whose route has changed."""
+        """Callbacks; each is called with the name of a topic whose route has changed."""
 
     async def fetch(self, topic: str) -> Route:
-        """The current route from a name server. Raises NoRoute for an unknown topic, Unreachable if none answers."""
+        """Fetches the route from a name server. Raises Unreachable, Refused, or, for an unknown topic, NoRoute."""
         ext = fields.write(GetRoute(topic=topic))
         try:
             reply = await self._name_servers.request(RequestCode.GET_ROUTEINFO_BY_TOPIC, ext)
@@ -202,15 +206,17 @@ class Routes:
         return Route(topic, TopicRouteData.from_bytes(reply.body))
 
     async def find(self, topic: str) -> Route:
-        """The cached route, fetched if missing. Raises like `fetch`."""
+        """Returns the cached route, or fetches it. Raises the errors of `fetch`."""
         return self._known.get(topic) or await self._fetch_once(topic, lambda: self.fetch(topic))
 
     async def find_to_publish(self, topic: str) -> Route:
-        """The route for a send; the template's route if the send will create the topic."""
+        """Returns the route for a send: for an unknown topic, the route that the topic will have once the send has
+        created it.
+        """
         return self._known.get(topic) or await self._fetch_once(topic, lambda: self._fetch_or_template(topic))
 
     async def refresh(self, topics: Iterable[str] | None = None) -> None:
-        """Fetches routes again, all cached ones unless `topics` are given. A route that cannot be fetched stays."""
+        """Fetches the routes of `topics` again, or of all cached topics. If that fails, the cached route stays."""
         for topic in list(self._known if topics is None else topics):
             try:
                 self._store(await self.fetch(topic))
@@ -218,7 +224,9 @@ class Routes:
                 log.debug("route of topic '%s' not refreshed: %s", topic, error)
 
     def refresh_soon(self, topic: str) -> None:
-        """Fetches a suspicious route again in the background, at most once per second."""
+        """Fetches a route again in the background, at most once per second. Call it after an error at the route's
+        brokers.
+        """
         now = asyncio.get_running_loop().time()
         if now - self._refreshed_at.get(topic, -_SOON_S) >= _SOON_S:
             self._refreshed_at[topic] = now
@@ -240,21 +248,21 @@ class Routes:
         self._cluster = {name: dict(broker.broker_addrs) for name, broker in table.items()}
 
     def brokers(self) -> dict[str, dict[int, str]]:
-        """All known brokers: addresses by broker name and broker id."""
+        """Returns the addresses of all known brokers, by broker name and then broker id."""
         brokers: dict[str, dict[int, str]] = dict(self._cluster)
         for route in self._known.values():
             brokers.update(route.brokers)
         return brokers
 
     def address(self, broker_name: str, broker_id: int = MASTER) -> str:
-        """A broker's address. Raises NoRoute."""
+        """Returns a broker's address. Raises NoRoute if the broker is unknown."""
         address = self.brokers().get(broker_name, {}).get(broker_id)
         if address is None:
             raise NoRoute(f"no known route has broker '{broker_name}' (id {broker_id}); check its name, and start it")
         return address
 
     async def _fetch_once(self, topic: str, fetch: Callable[[], Coroutine[None, None, Route]]) -> Route:
-        """Concurrent callers share one fetch."""
+        """Runs `fetch` and caches its route. Concurrent callers for the same topic share one fetch."""
         task = self._fetching.get(topic)
         if task is None:
             task = self._fetching[topic] = asyncio.create_task(fetch())

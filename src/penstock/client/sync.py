@@ -1,12 +1,12 @@
-"""The clients for blocking code and notebooks: the same names and methods, without `await`.
+"""The clients for blocking code and notebooks. They have the same names and methods, without `await`.
 
     from penstock.client.sync import Message, Producer
 
     with Producer("orders-service", "127.0.0.1:9876") as producer:
         print(producer.send(Message("orders", b"two shirts")).msg_id)
 
-Each client runs its asynchronous twin on an event loop in its own thread, from creation until `close`. Methods are
-thread-safe. A push consumer's handler runs in threads, unless it is a coroutine function.
+Each client runs its asynchronous counterpart on an event loop in its own thread, from creation until `close`. All
+methods are thread-safe. The handler of a push consumer runs in a thread pool, unless it is a coroutine function.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Producer(Facade[producer.Producer]):
 
 
 class TransactionProducer(Facade[transaction_producer.TransactionProducer]):
-    """See `penstock.client.TransactionProducer`. Local transactions run on the client's own thread."""
+    """See `penstock.client.TransactionProducer`. Local transactions run on the thread of the client's event loop."""
 
     def __init__(
         self, group: str, check: TransactionCheck, namesrv: Namesrv = None, *, options: ProducerOptions | None = None
@@ -80,7 +80,7 @@ class TransactionProducer(Facade[transaction_producer.TransactionProducer]):
 
 
 class PushConsumer(Facade[push_consumer.PushConsumer]):
-    """See `penstock.client.PushConsumer`. It consumes as soon as it is created."""
+    """See `penstock.client.PushConsumer`. It starts to consume when it is created."""
 
     def __init__(
         self,
@@ -142,7 +142,7 @@ class PullConsumer(Facade[pull_consumer.PullConsumer]):
     seek_to_time = blocking(pull_consumer.PullConsumer.seek_to_time)
 
     def assign(self, queues: Iterable[MessageQueue], *, expression: str = EVERYTHING) -> None:
-        """Makes `poll` read these queues, from the group's offsets or, without them, from the start."""
+        """Makes `poll` read these queues, each from the group's offset or, if it has none, from the queue's start."""
 
         async def assign() -> None:
             self.inner.assign(queues, expression=expression)

@@ -1,11 +1,12 @@
-"""Sends messages that consumers see only after a local transaction of the sender has committed.
+"""The transaction producer: consumers see its messages only after the sender's local transaction has committed.
 
     async with TransactionProducer("orders-service", check, "127.0.0.1:9876") as producer:
         await producer.send_in_transaction(Message("orders", b"paid"), book)
 
-The broker stores the message as a half message, invisible to consumers, before `book` runs; then the producer sends the
-outcome. If the outcome is unknown or does not arrive, the broker later asks any producer of the group, and `check` must
-answer from the sender's own database. Use it from the thread of its event loop only.
+The broker first stores a half message, which consumers do not see. Then `book` runs the local transaction, and the
+producer sends its outcome to the broker. If the outcome is unknown or does not arrive, the broker later asks any
+producer of the group. That producer calls `check`, which must answer from the sender's own database. The producer is
+not thread-safe: use it from its event loop's thread only.
 """
 
 from __future__ import annotations
@@ -43,26 +44,26 @@ class TransactionState(IntEnum):
 
 
 LocalTransaction: TypeAlias = Callable[[Message], "Awaitable[TransactionState] | TransactionState"]
-"""Runs the local transaction, after the message is stored."""
+"""Runs the local transaction and returns its state. It is called after the half message is stored."""
 TransactionCheck: TypeAlias = Callable[[ReceivedMessage], "Awaitable[TransactionState] | TransactionState"]
-"""Returns the state of a message's local transaction."""
+"""Returns the state of the local transaction of a half message."""
 
 _UNANSWERED: Final = frozenset({TransactionState.UNKNOWN})
-"""States that a broker does not reply to."""
+"""The broker does not reply to END_TRANSACTION with these states, so the request is oneway."""
 
 
 @dataclass(frozen=True, slots=True)
 class TransactionResult:
-    """The half message, and the outcome of its transaction."""
+    """The result of a send in a transaction: the stored half message, and the transaction's state."""
 
     sent: SendResult
     state: TransactionState
     is_ended: bool
-    """Whether the broker has confirmed the outcome; if not, it will check later."""
+    """Whether the broker has confirmed the state. If not, the broker will check later."""
 
 
 class TransactionProducer(Producer):
-    """A producer that also sends in transactions."""
+    """A producer that can also send messages in transactions."""
 
     def __init__(
         self,
@@ -72,13 +73,13 @@ class TransactionProducer(Producer):
         *,
         options: ProducerOptions | None = None,
     ) -> None:
-        """`check` is called on the loop's thread for transactions of any producer of the group."""
+        """`check` is called on the event loop's thread, also for transactions of the group's other producers."""
         super().__init__(group, namesrv, options=options)
         self._check = check
         self._instance.handlers[RequestCode.CHECK_TRANSACTION_STATE] = self._handle_check
 
     async def start(self) -> Self:
-        """Registers with all brokers, because each may have open transactions of the group to check."""
+        """Registers with all brokers, because each may check open transactions of the group."""
         await super().start()
         self._instance.run_every(self._instance.config.route_refresh_s, self._register)
         try:
@@ -94,16 +95,17 @@ class TransactionProducer(Producer):
     async def send_in_transaction(
         self, message: Message, local: LocalTransaction, *, timeout_s: float | None = None
     ) -> TransactionResult:
-        """Stores a half message, runs `local`, and commits or rolls back the message by its result.
+        """Stores a half message, runs `local`, and commits or rolls back the message by the state that `local` returns.
 
-        An exception of `local` is raised, and leaves the transaction open for a later check.
+        If flush or replication of the half message did not finish in time, `local` is not called and the message is
+        rolled back. If `local` raises, its exception is raised here and the transaction stays open for a later check.
         """
         if message.delay_level > 0:
             raise BadMessage("a message in a transaction cannot have a delay")
         half = {TRAN_MSG: "true", PGROUP: self.group}
         outgoing = pack(message, self._packing, extra=half, sys_flag=TRANSACTION_PREPARED)
         (sent,) = await self._deliver(outgoing, None, timeout_s)
-        if not sent.ok:  # not as durable as the broker promises
+        if not sent.ok:  # flush or replication did not finish in time
             return TransactionResult(sent, TransactionState.ROLLBACK, await self._end(sent, TransactionState.ROLLBACK))
         try:
             state = await _state_of(local(message))
@@ -140,7 +142,7 @@ class TransactionProducer(Producer):
         )
 
     async def _handle_check(self, connection: Connection, command: Command) -> None:
-        """Answers a broker's check, with a request: the protocol has no reply for it."""
+        """Handles a broker's check. The answer is an END_TRANSACTION request, because the check has no reply."""
         check = command.read(CheckTransaction)
         message = ReceivedMessage(decode_record(command.body), "")
         try:

@@ -1,11 +1,12 @@
-"""Access control: nothing of the console is reachable without its token.
+"""Access control: every request to the console needs its token, except the login page.
 
-A person opens the printed link, which contains the token, or types it into the login page; from then on a cookie
-(HttpOnly, SameSite=Strict, derived from the token) replaces it. A program sends `Authorization: Bearer`.
+A person opens the printed link, which contains the token, or types the token into the login page. Afterwards a cookie
+(HttpOnly, SameSite=Strict, derived from the token) authenticates the browser. A program sends `Authorization: Bearer`.
 
-Two more attacks are prevented. Cross-site requests: anything but GET or HEAD, and every WebSocket, must have the
-console's own Origin when a cookie authenticates it. DNS rebinding: the Host must be an IP address, localhost, or an
-allowed name. `LoginThrottle` slows guessing. Pure ASGI; belongs to the loop's thread.
+Two more attacks are prevented. Against cross-site requests: a request with the cookie that is not GET or HEAD, and
+every WebSocket with the cookie, must have the console's own Origin. Against DNS rebinding: the Host must be an IP
+address, localhost, or an allowed name. `LoginThrottle` slows down guessing. The module is plain ASGI. It is not
+thread-safe: it runs on the event loop's thread only.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ class AccessPolicy:
     """The token, the cookie derived from it, and the allowed host names."""
 
     def __init__(self, token: str, names: Iterable[str] = (), cookie: str = "penstock_console") -> None:
-        """`names` are allowed host names, besides IP addresses and localhost. Raises BadSettings for a weak token."""
+        """`names` are allowed host names, besides IP addresses and localhost. Raises BadSettings for a short token."""
         if len(token) < MIN_TOKEN or not token.isascii() or not token.isprintable() or " " in token:
             raise BadSettings(
                 f"the console's token must be at least {MIN_TOKEN} printable ASCII characters without spaces"
@@ -67,7 +68,9 @@ class AccessPolicy:
         return hmac.compare_digest(text.encode("utf-8", "replace"), self._token)
 
     def cookie_of(self, header: str) -> str | None:
-        """The console's cookie in a header, right or wrong; None if missing."""
+        """Returns the value of the console's cookie in a Cookie header, without checking it; None if the cookie is
+        missing.
+        """
         try:
             cookie = SimpleCookie(header).get(self.cookie_name)
         except CookieError:
@@ -96,16 +99,17 @@ class LoginThrottle:
     """Rate limit of wrong tokens, by client address: a token bucket.
 
     Each wrong token is answered with a delay. An address may send `BURST` wrong tokens at once and then `PER_SECOND`;
-    beyond that, wrong tokens are rejected. The right token always passes: behind a proxy all people share one address,
-    and one page with an old cookie must not lock out the others. So the throttle only limits load; a long token
-    prevents guessing. Wrong cookies count as well. The last `MAX_ADDRESSES` addresses are remembered.
+    further wrong tokens are rejected. The right token is always accepted. Otherwise one browser with an old cookie
+    could lock out all people behind the same proxy, who share one address. So the throttle only limits the load; a long
+    token prevents guessing. Wrong cookies count as wrong tokens. Only the last `MAX_ADDRESSES` addresses are
+    remembered.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic, pause_s: float = _PAUSE_S) -> None:
         self._clock = clock
         self._pause_s = pause_s
         self._remaining: dict[str, tuple[float, float]] = {}
-        """By address: the remaining wrong tokens, and when that was computed."""
+        """By address: the number of wrong tokens still allowed, and the time on `clock` when it was computed."""
 
     def __len__(self) -> int:
         """The number of addresses remembered."""
@@ -116,7 +120,7 @@ class LoginThrottle:
         return address in self._remaining and self._refilled(address) < 1.0
 
     async def record_failure(self, address: str) -> None:
-        """Counts a wrong token, and waits until it may be answered."""
+        """Counts a wrong token, and waits for the delay before its answer."""
         remaining = self._refilled(address)
         self._remaining.pop(address, None)
         if len(self._remaining) >= MAX_ADDRESSES:
@@ -130,7 +134,7 @@ class LoginThrottle:
 
 
 class AccessMiddleware:
-    """ASGI middleware in front of pages, API and metrics. Its only state is the throttle."""
+    """ASGI middleware that checks every request to pages, API and metrics. Its only state is the throttle."""
 
     def __init__(self, app: ASGIApp, policy: AccessPolicy, throttle: LoginThrottle | None = None) -> None:
         self._app = app
@@ -159,7 +163,7 @@ class AccessMiddleware:
         has_credentials = bearer is not None or cookie is not None or _brings_token(scope)
         if bearer is not None and self._policy.is_token(bearer):
             await self._app(scope, receive, _with_headers(send))
-        elif _brings_token(scope):  # also if logged in: removes the token from the browser's address bar
+        elif _brings_token(scope):  # also if logged in: the login removes the token from the address bar
             await self._login(scope, receive, send, address)
         elif cookie is not None and self._policy.is_cookie(cookie):
             if unsafe and origin is None:
@@ -175,7 +179,7 @@ class AccessMiddleware:
                 await _refuse(scope, send, 401, "")
 
     async def _rejects(self, scope: Scope, send: Send, address: str) -> bool:
-        """Counts a wrong token. Sends 429 and returns True if there were too many."""
+        """Counts a wrong token. If the address has sent too many, sends status 429 instead and returns True."""
         if self._throttle.is_blocked(address):
             await _refuse(scope, send, 429, "Too many wrong tokens from this address; wait a moment.")
             return True
@@ -183,7 +187,7 @@ class AccessMiddleware:
         return False
 
     async def _login(self, scope: Scope, receive: Receive, send: Send, address: str) -> None:
-        """Handles a request without credentials, or with a token in the link or in the form."""
+        """Handles a request without valid credentials, and logins by a token in the link or in the form."""
         path, query_string = scope["path"], scope["query_string"].decode("latin-1")
         query = parse_qs(query_string)
         if path == LOGIN and scope["method"] == "POST":
@@ -209,7 +213,7 @@ class AccessMiddleware:
             await _answer(send, 401, login_page(_local(target), wrong=True), kind="text/html; charset=utf-8")
             return
         cookie = f"{self._policy.cookie_name}={self._policy.cookie_value}; HttpOnly; SameSite=Strict; Path=/"
-        # A redirect chain that another site started would not carry a Strict cookie, so a page forwards instead.
+        # No redirect: a browser sends no Strict cookie in a redirect chain from another site. A page forwards instead.
         page = login_page(_local(target), logged_in=True)
         await _answer(send, 200, page, kind="text/html; charset=utf-8", more=[(b"set-cookie", cookie.encode())])
 
@@ -243,7 +247,9 @@ _WRONG = '<span class="wrong">Wrong token.</span> ' + _PROMPT
 
 
 def login_page(target: str, *, wrong: bool = False, logged_in: bool = False) -> str:
-    """The only page without a token: a form, or, once logged in, a forward to `target`, a path of this site."""
+    """Returns the login form, the only page without a token. Once `logged_in`, returns a page that forwards to
+    `target`, a path of this site.
+    """
     path = escape(target, quote=True)
     if logged_in:
         head = f'<meta http-equiv="refresh" content="0; url={path}">'
@@ -255,7 +261,7 @@ def login_page(target: str, *, wrong: bool = False, logged_in: bool = False) -> 
 
 
 def _brings_token(scope: Scope) -> bool:
-    """Whether the link has a token, or this is the login form, which should have one."""
+    """Whether the link contains a token, or the request submits the login form."""
     if scope["type"] != "http":
         return False
     in_link = scope["method"] == "GET" and b"token=" in scope["query_string"]
@@ -268,7 +274,7 @@ def _wants_page(scope: Scope) -> bool:
 
 
 def _local(target: str) -> str:
-    """`target` if it is a path of this site, else "/"."""
+    """Returns `target` if it is a path of this site, else "/"."""
     parts = urlsplit(target)
     good = target.startswith("/") and not target.startswith(("//", "/\\")) and not parts.scheme and not parts.netloc
     return target if good and parts.path != LOGIN and target.isprintable() else "/"

@@ -1,6 +1,6 @@
-"""The JSON API under /api: everything that the pages show and do, for programs. Its schema is at /api/openapi.json.
+"""The JSON API under /api, for programs: all data and all actions of the pages. Its schema is at /api/openapi.json.
 
-An error is `{"detail": "one sentence"}`. Changes take effect at once, without confirmation.
+An error response is `{"detail": "one sentence"}`. Changes take effect at once, without confirmation.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class RequestBody(BaseModel):
 
 
 def _whole(value: object) -> object:
-    """JSON has only one number type: 4.0 is a valid integer."""
+    """Turns a whole float such as 4.0 into an integer, because JSON has only one number type."""
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 

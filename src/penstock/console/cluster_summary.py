@@ -1,7 +1,7 @@
-"""The values that pages and API show, and the parsing of brokers' runtime info.
+"""The values that the pages and the API show, and the parser of brokers' runtime info.
 
-Brokers report figures as text under RocketMQ's names; Java's and Penstock's differ in what they leave out and in how
-they write latencies. A missing or unreadable figure is None or 0 here.
+Brokers report figures as text under RocketMQ's names. Java and Penstock brokers omit different figures and write
+latencies in different formats. A missing or unreadable figure becomes None or 0.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _SYSTEM_GROUPS: Final = frozenset({"TOOLS_CONSUMER", "FILTERSRV_CONSUMER", "SELF
 
 
 class BrokerAvailability(StrEnum):
-    """A broker's state, as its clients experience it."""
+    """A broker's state from the view of its clients."""
 
     SERVING = "serving"
     READ_ONLY = "read-only"
@@ -47,7 +47,9 @@ class TopicKind(StrEnum):
 
     @classmethod
     def of(cls, topic: str, clusters: frozenset[str] = frozenset()) -> TopicKind:
-        """`clusters` are the names of clusters and brokers, which are system topics."""
+        """Returns the kind of a topic. `clusters` are the names of clusters and brokers, which are also names of system
+        topics.
+        """
         if topic.startswith(RETRY_PREFIX):
             return cls.RETRY
         if topic.startswith(DLQ_PREFIX):
@@ -58,7 +60,9 @@ class TopicKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerFigures:
-    """One broker's runtime figures: epoch milliseconds, bytes, rates per second, totals since its start."""
+    """One broker's runtime figures. Times are epoch milliseconds, sizes bytes, rates per second, totals since its
+    start.
+    """
 
     name: str
     cluster: str
@@ -66,7 +70,7 @@ class BrokerFigures:
     broker_id: int = 0
     state: BrokerAvailability = BrokerAvailability.SERVING
     why: str = ""
-    """The sentence that explains a state other than serving."""
+    """A sentence that explains the state; empty if the broker serves."""
     version: str = ""
     put_total: int = 0
     got_total: int = 0
@@ -83,11 +87,11 @@ class BrokerFigures:
     started_ms: int = 0
     consumers: int = 0
     put_latency: dict[int, int] = field(default_factory=dict)
-    """Number of puts per latency bucket, by upper bound in milliseconds."""
+    """The number of puts in each latency bucket, by the bucket's upper bound in milliseconds."""
 
     @classmethod
     def of(cls, name: str, cluster: str, address: str, broker_id: int, info: Mapping[str, str]) -> BrokerFigures:
-        """From a broker's runtime info."""
+        """Creates the figures from a broker's runtime info."""
         ratio = _number(info.get("commitLogDiskRatio"))
         state, why = _state(info, ratio)
         return cls(
@@ -117,7 +121,9 @@ class BrokerFigures:
 
 
 def read_latency(text: str) -> dict[int, int]:
-    """`[<=1ms]:5 [<=2ms]:0` and Java's `[0~10ms]:5 [3~4s]:0 [10s~]:0`, by upper bound in milliseconds."""
+    """Parses `[<=1ms]:5 [<=2ms]:0` and Java's `[0~10ms]:5 [3~4s]:0 [10s~]:0`. Returns the number of puts by the
+    bucket's upper bound in milliseconds.
+    """
     counts: dict[int, int] = {}
     for bounds, count in _BUCKET.findall(text):
         bound = _BOUND.search(bounds)
@@ -127,7 +133,9 @@ def read_latency(text: str) -> dict[int, int]:
 
 
 def percentile(latency: Mapping[int, int], share: float) -> int | None:
-    """The upper bound, in milliseconds, of this share of the puts; None without puts."""
+    """Returns the latency, in milliseconds, that the fraction `share` of all puts does not exceed; None if there are no
+    puts.
+    """
     total, seen = sum(latency.values()), 0
     for bound, count in sorted(latency.items()):
         seen += count
@@ -145,7 +153,7 @@ def _state(info: Mapping[str, str], ratio: float | None) -> tuple[BrokerAvailabi
 
 
 def _number(text: str | None) -> float | None:
-    """The first number in a text such as `12.5 10.0 9.1` or `17 B`."""
+    """Returns the first number in a text such as `12.5 10.0 9.1` or `17 B`."""
     try:
         return float((text or "").replace(",", "").split()[0])
     except (IndexError, ValueError):
@@ -159,7 +167,7 @@ def _whole(text: str | None) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicRow:
-    """A topic's settings, over all brokers that have it."""
+    """The settings of one topic, merged over all brokers that have it."""
 
     name: str
     kind: TopicKind
@@ -187,7 +195,7 @@ class QueueRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicFigures:
-    """One topic's queues and rate."""
+    """The queues and the incoming rate of one topic."""
 
     name: str
     queues: list[QueueRow]
@@ -195,11 +203,11 @@ class TopicFigures:
     last_update_ms: int
     in_per_second: float
     average_size: float | None
-    """Bytes of an average message of the last day; None if none came since the broker's start."""
+    """Average message size over the last day, in bytes; None if no message came since the broker's start."""
 
     @property
     def bytes_about(self) -> int | None:
-        """Estimated bytes on disk: messages times average size."""
+        """Estimated size on disk in bytes: number of messages times average size."""
         return None if self.average_size is None else int(self.messages * self.average_size)
 
 
@@ -210,7 +218,7 @@ def is_system_group(group: str) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupRow:
-    """A consumer group over all brokers."""
+    """One consumer group, summed over all brokers."""
 
     name: str
     topics: list[str]
@@ -218,7 +226,7 @@ class GroupRow:
     consume_per_second: float
     last_consumed_ms: int
     behind_ms: int
-    """Age of the last consumed message while there is lag; 0 without lag."""
+    """Age of the last consumed message in milliseconds; 0 if there is no lag."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -255,5 +263,5 @@ class GroupFigures:
     queues: list[GroupQueue]
     clients: list[ClientRow]
     subscriptions: dict[str, str]
-    """Filters by topic; known while a consumer is connected."""
+    """Filters by topic; empty if no consumer is connected."""
     model: str = ""

@@ -1,8 +1,9 @@
 """A cached, read-only view of a cluster, queried through the admin client.
 
-All pages and the API read through it. Answers are cached for a moment, so that ten viewers cost the cluster as much as
-one. Data that would take thousands of requests is fetched one page of rows at a time. An error of one broker becomes a
-row that shows it; an error of the name servers is raised. Use it from the loop's thread only.
+All pages and the API read through this view. Answers are cached for one to four seconds, so that ten viewers cost the
+cluster as much as one. Tables that would take thousands of requests are fetched one page of rows at a time. An error of
+one broker becomes a row that shows the error. An error of the name servers is raised. The view is not thread-safe: use
+it from the event loop's thread only.
 """
 
 from __future__ import annotations
@@ -39,15 +40,16 @@ T = TypeVar("T")
 _MAX_ENTRIES: Final = 4096
 _SHORT_S: Final = 1.0
 _TABLE_S: Final = 4.0
-"""For whole tables, which cost more and change more slowly."""
+"""Seconds to cache whole tables, which cost more requests and change more slowly."""
 _MAX_CONCURRENT: Final = 16
-"""Concurrent requests, so that the brokers' other clients are not delayed."""
+"""Limit of concurrent requests, so that the brokers' other clients are not delayed."""
 
 
 class Cache:
-    """Answers kept for a moment, so that many viewers cost as much as one.
+    """A cache of answers, which limits the requests of many viewers to those of one.
 
-    Concurrent callers share one request. Errors are kept as long as answers. Nothing is refreshed unless requested.
+    Concurrent callers share one request. Errors are cached as long as answers. An answer is fetched again only when a
+    caller asks for it.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -55,7 +57,7 @@ class Cache:
         self._entries: dict[Hashable, tuple[float, asyncio.Future[Any]]] = {}
 
     async def get(self, key: Hashable, fetch: Callable[[], Awaitable[T]], seconds: float = 1.0) -> T:
-        """The result of `fetch`, or its result of the last `seconds`."""
+        """Returns the answer cached under `key`, or calls `fetch` if none was fetched in the last `seconds`."""
         now = self._clock()
         entry = self._entries.get(key)
         if entry is None or (entry[1].done() and entry[0] <= now):
@@ -68,12 +70,12 @@ class Cache:
         return answer
 
     def clear(self) -> None:
-        """Call after a change, so that the next reader sees it."""
+        """Discards all answers except requests still in flight. Call it after a change to the cluster."""
         self._entries = {key: entry for key, entry in self._entries.items() if not entry[1].done()}
 
     def _done(self, key: Hashable, done: asyncio.Future[Any], seconds: float) -> None:
         if not done.cancelled():
-            done.exception()  # marks it as retrieved: all callers may have been cancelled
+            done.exception()  # marks the exception as retrieved, because all callers may have been cancelled
         entry = self._entries.get(key)
         if entry is not None and entry[1] is done:
             self._entries[key] = (self._clock() + seconds, done)
@@ -95,7 +97,7 @@ class ClusterView:
         return await self.cache.get("info", self.admin.cluster.info)
 
     async def brokers(self) -> list[BrokerFigures]:
-        """The figures of all brokers, including slaves. Raises the errors of the name servers."""
+        """Returns the figures of all brokers, including slaves. Raises the errors of the name servers."""
         return await self.cache.get("brokers", self._brokers, _SHORT_S)
 
     async def _brokers(self) -> list[BrokerFigures]:
@@ -122,7 +124,7 @@ class ClusterView:
         return BrokerFigures.of(name, cluster, address, broker_id, runtime_info)
 
     async def replication(self) -> list[BrokerReplication]:
-        """Masters, slaves and replication lag; brokers that do not report it are left out."""
+        """Returns masters, slaves and replication lag. Brokers that do not report these are left out."""
         return await self.cache.get("replication", self._replication, _SHORT_S)
 
     async def _replication(self) -> list[BrokerReplication]:
@@ -134,7 +136,7 @@ class ClusterView:
     # -- topics ----------------------------------------------------------------------------------------------
 
     async def topics(self) -> list[TopicRow]:
-        """All topics, by name."""
+        """Returns all topics, sorted by name."""
         return await self.cache.get("topics", self._topics, _TABLE_S)
 
     async def _topics(self) -> list[TopicRow]:
@@ -148,11 +150,11 @@ class ClusterView:
         return [_topic_row(name, by_broker, own) for name, by_broker in sorted(configs.items())]
 
     async def _masters(self) -> dict[str, str]:
-        """The masters' addresses by broker name. Raises NoRoute if there are none."""
+        """Returns the masters' addresses by broker name. Raises NoRoute if there are none."""
         return await self.cache.get("masters", self.admin.cluster.masters)
 
     async def _brokers_of(self, topic: str) -> list[str] | None:
-        """The addresses of the masters that have a topic; None if the cache may be older than the topic."""
+        """Returns the addresses of the masters that have a topic; None if the cached topics do not contain it."""
         by_topic = await self.cache.get("brokers by topic", self._brokers_by_topic, _TABLE_S)
         return by_topic.get(topic)
 
@@ -161,11 +163,11 @@ class ClusterView:
         return {row.name: [masters[each] for each in row.brokers if each in masters] for row in await self.topics()}
 
     async def topic(self, name: str) -> TopicFigures:
-        """The figures of one topic. Raises NoRoute if it does not exist."""
+        """Returns the figures of one topic. Raises NoRoute if the topic does not exist."""
         return await self.cache.get(("topic", name), lambda: self._topic(name), _SHORT_S)
 
     async def topic_page(self, names: Iterable[str]) -> list[TopicFigures | None]:
-        """The figures of some topics; None for one that cannot be queried."""
+        """Returns the figures of the given topics, in order. A topic that cannot be queried is None."""
         return await gather_limited(self._or_none(self.topic(name)) for name in names)
 
     async def _topic(self, name: str) -> TopicFigures:
@@ -180,7 +182,7 @@ class ClusterView:
         )
 
     async def queues(self, names: Iterable[str]) -> dict[str, list[QueueRow]]:
-        """The queues of topics, by topic; topics that cannot be queried are left out."""
+        """Returns the queues of the given topics, by topic. Topics that cannot be queried are left out."""
         names = list(names)
         answers = await gather_limited(self._or_none(self._queues(name)) for name in names)
         return {name: queues for name, queues in zip(names, answers, strict=True) if queues is not None}
@@ -199,13 +201,16 @@ class ClusterView:
         ]
 
     async def _rate_and_size(self, name: str) -> tuple[float, float | None]:
-        """Incoming messages per second, and their average size; None if none came since the broker's start."""
+        """Returns the incoming messages per second, and the average message size in bytes over the last day.
+
+        The size is None if no message came since the brokers started.
+        """
         rate, messages, size = 0.0, 0, 0
         for address in (await self._masters()).values():
             try:
                 nums = await self.admin.cluster.broker_stats(address, "TOPIC_PUT_NUMS", name)
                 sizes = await self.admin.cluster.broker_stats(address, "TOPIC_PUT_SIZE", name)
-            except Refused:  # no message since its start
+            except Refused:  # no message of this topic since the broker's start
                 continue
             rate += nums.stats_minute.tps
             messages += nums.stats_day.sum
@@ -218,7 +223,7 @@ class ClusterView:
     # -- groups ----------------------------------------------------------------------------------------------
 
     async def progress(self) -> dict[str, GroupProgress]:
-        """The progress of all groups, by name, without system groups."""
+        """Returns the progress of all groups by name, without system groups."""
         return await self.cache.get("progress", self._progress, _TABLE_S)
 
     async def _progress(self) -> dict[str, GroupProgress]:
@@ -228,12 +233,12 @@ class ClusterView:
         return {name: progress[name] for name in sorted(progress) if not is_system_group(name)}
 
     async def groups(self) -> list[GroupRow]:
-        """All groups, by name."""
+        """Returns all groups, sorted by name."""
         now = time.time_ns() // 1_000_000
         return [_group_row(progress, now) for progress in (await self.progress()).values()]
 
     async def group(self, name: str) -> GroupFigures:
-        """One group, with its connected clients."""
+        """Returns one group with its connected clients."""
         return await self.cache.get(("group", name), lambda: self._group(name), _SHORT_S)
 
     async def _group(self, name: str) -> GroupFigures:
@@ -287,7 +292,7 @@ class ClusterView:
 
 
 async def gather_limited(queries: Iterable[Awaitable[T]]) -> list[T]:
-    """All answers in order, with a limit of concurrent requests."""
+    """Returns the answers of all queries in order. At most `_MAX_CONCURRENT` queries run at once."""
     slots = asyncio.Semaphore(_MAX_CONCURRENT)
 
     async def one(each: Awaitable[T]) -> T:

@@ -1,7 +1,8 @@
-"""Changes to the cluster; each returns a sentence that says what it did.
+"""Commands that change the cluster. Each returns a sentence about its effect.
 
-Callers must have asked the user for confirmation. Each change is logged and clears the cache, so that the next reader
-sees it. Nothing is retried: an error says what is left undone. Use it from the loop's thread only.
+Callers must ask the user for confirmation first. Each command is logged and clears the cache, so that the next reader
+sees the change. Commands do not retry: an error says which part was not done. They are not thread-safe: use them from
+the event loop's thread only.
 """
 
 from __future__ import annotations
@@ -39,28 +40,28 @@ _DROPPED: Final = frozenset(
     {DELAY, MAX_RECONSUME_TIMES, RECONSUME_TIME, UNIQ_KEY, WAIT, "MIN_OFFSET", "MAX_OFFSET", "REAL_TOPIC", "REAL_QID",
      "CONSUME_START_TIME", "INSTANCE_ID", "CLUSTER", "TRACE_ON", "MSG_REGION", "1ST_POP_TIME", "POP_CK"}
 )  # fmt: skip
-"""Properties about a message's delivery so far, which would be wrong for the resent one."""
+"""Properties that describe the dead letter's own delivery. The resent message must not have them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueMove:
-    """The effect of a reset in one queue."""
+    """The effect of an offset reset in one queue."""
 
     topic: str
     broker: str
     queue_id: int
     current: int | None
-    """The group's offset; None if it has none."""
+    """The group's current offset; None if the group has none."""
     target: int
     repeated: int
-    """Messages that will be delivered again."""
+    """The number of messages that will be delivered again."""
     skipped: int
-    """Messages that will not be delivered."""
+    """The number of messages that will never be delivered."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommandResult:
-    """A sentence about what was done."""
+    """A sentence about the effect of a command."""
 
     did: str
 
@@ -118,7 +119,7 @@ class ClusterCommands:
     # -- groups ----------------------------------------------------------------------------------------------
 
     async def preview_reset(self, group: str, topic: str, timestamp: int) -> list[QueueMove]:
-        """The effect of a reset to a time (epoch milliseconds; −1: the end). Changes nothing."""
+        """Returns the effect of a reset to a time (epoch milliseconds; −1 for the end). Changes nothing."""
         offsets = self._view.admin.offsets
 
         async def of_queue(queue: MessageQueue) -> QueueMove:
@@ -139,7 +140,7 @@ class ClusterCommands:
         return await gather_limited(of_queue(queue) for queue in await offsets.queues(topic))
 
     async def reset(self, group: str, topic: str, timestamp: int) -> CommandResult:
-        """Resets a group's offsets to a time, forwards or backwards."""
+        """Resets a group's offsets to a time (epoch milliseconds; −1 for the end), forwards or backwards."""
         if group not in await self._view.progress():
             raise BadRequest(f"no consumer group {group!r}")
         moves = await self.preview_reset(group, topic, timestamp)
@@ -153,7 +154,9 @@ class ClusterCommands:
     # -- dead letters ----------------------------------------------------------------------------------------
 
     async def resend(self, messages: Sequence[ReceivedMessage], *, to_topic: bool = False) -> CommandResult:
-        """Resends dead letters to their group only or, with `to_topic`, to all groups of the original topic."""
+        """Resends dead letters to their group only. With `to_topic`, resends them to the original topic for all its
+        groups.
+        """
         for sent, message in enumerate(messages):
             try:
                 await (await self._sender()).send(_resendable(message, to_topic=to_topic))
@@ -176,7 +179,7 @@ class ClusterCommands:
 
 
 def _resendable(letter: ReceivedMessage, *, to_topic: bool) -> Message:
-    """A dead letter as a new message."""
+    """Returns a new message with the content of a dead letter."""
     topic = letter.record.topic
     if not topic.startswith(DLQ_PREFIX):
         raise BadRequest(f"message {letter.msg_id} of {topic} is not a dead letter")

@@ -1,4 +1,4 @@
-"""The console's parts, put together: one cluster, and everything that reads or changes it."""
+"""All parts of the console in one object: the view of one cluster, and the parts that read or change the cluster."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class ConsoleOptions:
 
     config: ClientConfig
     store: Path | None = None
-    """A store on this machine, for the Store page and for jobs."""
+    """A store directory on this machine, for the Store page and for jobs."""
     broker_conf: Path | None = None
     exports: Path | None = None
     """The parent folder of all exports."""
@@ -34,7 +34,7 @@ class ConsoleOptions:
 
 
 class Console:
-    """All parts of the console. Create it on the loop's thread; `close` ends jobs and connections."""
+    """All parts of the console. Create it on the event loop's thread. `close` ends its jobs and connections."""
 
     def __init__(self, options: ConsoleOptions) -> None:
         self.options = options
@@ -54,12 +54,14 @@ class Console:
     # -- the store on this machine -----------------------------------------------------------------------------
 
     async def store_info(self) -> dict[str, Any]:
-        """The output of `penstock store info`. Raises BadRequest without a store, PenstockError if it is unreadable."""
+        """Returns the output of `penstock store info`. Raises PenstockError, which is BadRequest if the console has no
+        store.
+        """
         info: dict[str, Any] = await self.view.cache.get("store", lambda: self._run_store_verb("info"), _STORE_S)
         return info
 
     async def store_outlook(self) -> dict[str, Any]:
-        """The output of `penstock store retention --dry-run`."""
+        """Returns the output of `penstock store retention --dry-run`. Raises the errors of `store_info`."""
         outlook: dict[str, Any] = await self.view.cache.get(
             "outlook", lambda: self._run_store_verb("retention", "--dry-run"), _STORE_S
         )
@@ -76,7 +78,7 @@ class Console:
     # -- jobs ------------------------------------------------------------------------------------------------
 
     def start_job(self, verb: str, given: dict[str, str]) -> Job:
-        """Starts a Spark job on the store or, without one, on the cluster."""
+        """Starts a Spark job on the console's store or, if it has none, on the cluster. Raises BadRequest."""
         given = dict(given)
         name = given.pop(EXPORT_FOLDER, "messages") if verb == "export" else ""
         arguments = arguments_of(verb, given)

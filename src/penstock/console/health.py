@@ -1,7 +1,7 @@
 """Health of the console and the cluster, for /healthz, /readyz and the page header.
 
-`penstock serve` reports the progress of recovery to its console through a pipe, the console's standard input. The end
-of that pipe also means that the broker has exited, in whatever way.
+If `penstock serve` started the console, it reports the progress of recovery through a pipe, the console's standard
+input. When the pipe closes, the broker has exited, cleanly or by a crash.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _WORST_FIRST = (
 
 
 class Parent:
-    """The progress that a parent `penstock serve` reports; stays empty in a console that runs alone."""
+    """The recovery progress that the parent `penstock serve` reports. `phase` stays empty if the console runs alone."""
 
     def __init__(self) -> None:
         self.phase = ""
@@ -74,7 +74,7 @@ class Parent:
 
 
 async def check_health(view: ClusterView, parent: Parent) -> Health:
-    """The current health. Does not raise: an unreachable cluster is a state."""
+    """Returns the current health. Never raises a PenstockError: an unreachable cluster is a state."""
     if parent.phase:
         return Health(state=BrokerAvailability.RECOVERING, ready=False, why=parent.phase, brokers=[])
     try:

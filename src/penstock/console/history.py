@@ -1,7 +1,8 @@
-"""Samples of the cluster for the charts: brokers every two seconds, groups every thirty.
+"""Samples of the cluster for the charts: of brokers every two seconds, of groups every thirty seconds.
 
-Half an hour is kept, in memory only, at a fixed cost; the lag of single queues is sampled while a viewer has their
-group's page open. Rates and latencies are those between two samples. Use it from the loop's thread only.
+Samples of the last half hour are kept, in memory only and limited in number. The lag of single queues is sampled only
+while a viewer has the group's page open. Rates and latencies are computed from the difference of two samples. The
+module is not thread-safe: use it from the event loop's thread only.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ _MAX_GROUPS: Final = 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """All brokers together, at one time."""
+    """One sample over all masters."""
 
     at_ms: int
     in_per_second: float
@@ -42,14 +43,14 @@ class Sample:
 
 
 class History:
-    """The samples, oldest first."""
+    """The samples of brokers and groups, oldest first."""
 
     def __init__(self, view: ClusterView, clock: Callable[[], float] = time.time) -> None:
         self._view = view
         self._clock = clock
         self.samples: deque[Sample] = deque(maxlen=int(_KEPT_S / SAMPLE_S))
         self.lags: dict[str, deque[tuple[int, int]]] = {}
-        """By group: time and lag."""
+        """By group: pairs of time (epoch milliseconds) and lag (messages)."""
         self.queue_lags: dict[str, deque[tuple[int, dict[str, int]]]] = {}
         self._last: tuple[float, dict[str, BrokerFigures]] | None = None
         self._groups_due = 0.0
@@ -79,7 +80,7 @@ class History:
                     kept.append((at_ms, progress.lag))
 
     def add_group(self, group: GroupFigures) -> None:
-        """Adds a sample of the lag of a group's queues."""
+        """Adds a sample of the lag of each queue of a group."""
         if group.name not in self.queue_lags and len(self.queue_lags) >= _MAX_GROUPS:
             self.queue_lags.clear()
         kept = self.queue_lags.setdefault(group.name, deque(maxlen=int(_KEPT_S / SAMPLE_S)))

@@ -1,11 +1,12 @@
 """`penstock` verbs as child processes: Spark jobs with their forms, and read-only verbs on a store on this machine.
 
-A value is always attached to its option by `=`, so it cannot become an option itself. The store is fixed when the
-console starts; a viewer cannot choose one.
+Each form value is passed as `--option=value`, so a value cannot become an option itself. The store is fixed when the
+console starts; a viewer cannot choose another.
 
-Each process has its own session, and is ended with all its children when its job is cancelled or the console ends, so
-that no Spark process stays behind. Its stdout is kept up to a limit, its stderr by the last lines, which also contain
-the progress. Nothing survives the console. Use it from the loop's thread only.
+Each process has its own session. When its job is cancelled or the console ends, the process is ended with all its
+children, so that no Spark process stays behind. Of its stdout, the first `_MAX_OUTPUT` bytes are kept. Of its stderr,
+which contains the progress, the last lines are kept. Jobs do not outlive the console. The module is not thread-safe:
+use it from the event loop's thread only.
 """
 
 from __future__ import annotations
@@ -39,9 +40,9 @@ class Field:
     label: str
     choices: tuple[str, ...] = ()
     repeats: bool = False
-    """Whether each line is a separate option."""
+    """Whether each line of the value is a separate option."""
     is_switch: bool = False
-    """A flag without a value."""
+    """Whether the option is a flag without a value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,9 +54,9 @@ class JobForm:
     about: str
     fields: tuple[Field, ...] = ()
     over_network: bool = False
-    """Whether it can also read from a cluster, without a store on this machine."""
+    """Whether the job can also read from a cluster if the console has no store."""
     confirmation: str = ""
-    """Shown for confirmation before a job that changes the store."""
+    """The question before a job that changes the store; empty for other jobs."""
 
 
 _SINCE: Final = Field("since", "Stored at or after, e.g. 2026-11-16T08:00")
@@ -111,13 +112,15 @@ FORMS: Final = {
     )
 }
 EXPORT_FOLDER: Final = "folder"
-"""The field that names an export's folder."""
+"""The form field with the name of an export's folder."""
 _FOLDER: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 _MAX_LENGTH: Final = 4096
 
 
 def arguments_of(verb: str, given: Mapping[str, str]) -> list[str]:
-    """The command-line options of a job. Raises BadRequest for an unknown verb or field."""
+    """Returns the command-line options for the form values `given`. Raises BadRequest for an unknown verb or field, or
+    an invalid value.
+    """
     form = FORMS.get(verb)
     if form is None:
         raise BadRequest(f"unknown job {verb[:40]!r}; known jobs: {', '.join(FORMS)}")
@@ -140,7 +143,9 @@ def arguments_of(verb: str, given: Mapping[str, str]) -> list[str]:
 
 
 def folder_of(exports: Path | None, name: str) -> Path:
-    """The folder of an export. Raises BadRequest."""
+    """Returns the folder of the export `name`. Raises BadRequest for an invalid name, or if the console has no export
+    folder.
+    """
     if exports is None:
         raise BadRequest("no folder for exports; start the console with --exports DIR")
     if _FOLDER.fullmatch(name) is None:
@@ -168,7 +173,7 @@ class JobState(StrEnum):
 
 @dataclass(slots=True, kw_only=True)
 class Job:
-    """One run of a verb."""
+    """One run of a `penstock pipeline` verb."""
 
     number: int
     verb: str
@@ -177,7 +182,7 @@ class Job:
     ended_ms: int = 0
     state: JobState = JobState.RUNNING
     status: int | None = None
-    """The exit status: 0 done, 1 done with problems found, 2 could not run."""
+    """The exit status: 0 done, 1 done and problems found, 2 could not run; None if the job has not ended."""
     share: int = 0
     """Progress in percent."""
     log: deque[str] = field(default_factory=lambda: deque(maxlen=_MAX_LOG_LINES))
@@ -195,7 +200,7 @@ class Job:
 
 
 class Jobs:
-    """The jobs of this console, newest last."""
+    """The jobs of this console by number, newest last."""
 
     def __init__(self, command: Sequence[str] = _COMMAND) -> None:
         self._command = tuple(command)
@@ -205,7 +210,7 @@ class Jobs:
         self.all: dict[int, Job] = {}
 
     def start(self, verb: str, arguments: Sequence[str]) -> Job:
-        """Starts `penstock pipeline VERB … --json`. Raises BadRequest if too many jobs run."""
+        """Starts `penstock pipeline VERB … --json`. Raises BadRequest if `MAX_RUNNING` jobs are running."""
         running = sum(job.state is JobState.RUNNING for job in self.all.values())
         if running >= MAX_RUNNING:
             raise BadRequest(f"{running} jobs are running; wait for one, or cancel it")
@@ -238,7 +243,7 @@ class Jobs:
             await self.cancel(job)
 
     async def run_json(self, *arguments: str) -> Any:
-        """The JSON output of a verb. Raises PenstockError with the verb's own error."""
+        """Runs a verb and returns its JSON output. Raises PenstockError with the verb's own error."""
         process = await self._spawn(arguments)
         try:
             output, errors = await process.communicate()
@@ -264,7 +269,7 @@ class Jobs:
     async def _run(self, job: Job, arguments: Sequence[str]) -> None:
         try:
             process = self._processes[job.number] = await self._spawn(arguments)
-            if job.state is JobState.CANCELLED:  # while it was being started
+            if job.state is JobState.CANCELLED:  # cancelled while the process was being started
                 await _kill(process)
             await asyncio.gather(_read_output(job, process), _read_log(job, process))
             job.status = await process.wait()
@@ -309,7 +314,7 @@ def _add_log_line(job: Job, line: bytes) -> None:
 
 
 async def _kill(process: asyncio.subprocess.Process) -> None:
-    """Ends a process and its children: SIGTERM, then SIGKILL."""
+    """Ends a process and its children with SIGTERM, then with SIGKILL."""
     for number in (signal.SIGTERM, signal.SIGKILL):
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, number)

@@ -1,6 +1,7 @@
-"""Finds messages by key, id, time or queue offset, and shows which groups have consumed one.
+"""Finds messages by key, id, time or queue offset, and shows which groups have consumed a message.
 
-Read-only: nothing is committed. A body that cannot be decompressed is shown as stored, with a note.
+The search is read-only: it commits no offsets. If a body cannot be decompressed, the stored bytes are shown with a
+note.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ LONG_MAX: Final = 2**63 - 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundMessage:
-    """One message; times are epoch milliseconds."""
+    """One message as plain values. Times are epoch milliseconds."""
 
     topic: str
     broker: str
@@ -37,7 +38,7 @@ class FoundMessage:
     physical_offset: int
     size: int
     msg_id: str
-    """The producer's id, else the broker's."""
+    """The producer's id or, if there is none, the broker's id."""
     offset_msg_id: str
     born_ms: int
     born_host: str
@@ -48,19 +49,19 @@ class FoundMessage:
     reconsume_times: int
     properties: dict[str, str]
     body: str
-    """Base64."""
+    """The body in base64."""
     body_size: int
     note: str = ""
-    """The problem with the body, if any."""
+    """The reason why the body is not decompressed; empty if it is."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupConsumption:
-    """Whether a group has consumed a message, judged by its offset."""
+    """Whether a group has consumed a message, by the group's offset in the message's queue."""
 
     group: str
     state: str
-    """consumed, waiting, or unknown."""
+    """"consumed", "waiting", or "unknown"."""
     consumer_offset: int
 
 
@@ -80,7 +81,7 @@ class MessageSearch:
         return await self._admin.messages.by_key(topic, key, begin=begin, end=end, max_messages=min(most, MAX_RESULTS))
 
     async def by_id(self, msg_id: str, topic: str | None = None) -> list[ReceivedMessage]:
-        """Messages with an id of either kind; a producer's id needs the topic.
+        """Returns the messages with a producer's or a broker's id. A producer's id needs the topic.
 
         A broker's id contains an address; only brokers of this cluster are contacted.
         """
@@ -107,12 +108,12 @@ class MessageSearch:
     async def by_offset(
         self, topic: str, broker: str, queue_id: int, offset: int, most: int = 32
     ) -> list[ReceivedMessage]:
-        """Messages of one queue, from an offset."""
+        """Returns up to `most` messages of one queue, from `offset`."""
         queue = MessageQueue(broker_name=broker, queue_id=queue_id, topic=topic)
         return await self._read(queue, offset, LONG_MAX, min(most, MAX_RESULTS))
 
     async def by_time(self, topic: str, begin: int, end: int, most: int = 64) -> list[ReceivedMessage]:
-        """The first messages of a topic stored between two times, oldest first."""
+        """Returns the first messages of a topic stored between two times (epoch milliseconds), oldest first."""
         most = min(most, MAX_RESULTS)
         queues = list(await self._admin.topics.stats(topic))
 
@@ -125,7 +126,7 @@ class MessageSearch:
         return sorted((each for part in parts for each in part), key=_age)[:most]
 
     async def newest(self, topic: str, most: int = 32) -> list[ReceivedMessage]:
-        """The last messages of a topic, newest first."""
+        """Returns the last messages of a topic, newest first."""
         most = min(most, MAX_RESULTS)
         stats = await self._admin.topics.stats(topic)
 
@@ -147,7 +148,7 @@ class MessageSearch:
         return messages[:most]
 
     async def consumers(self, message: ReceivedMessage) -> list[GroupConsumption]:
-        """For each group of a message's topic: whether its offset is past the message."""
+        """Returns, for each group that consumes the message's topic, whether the group has consumed the message."""
         topic, brokers = message.record.topic, await self._view.brokers()
         name = message.broker_name or next(
             (each.name for each in brokers if each.address == message.record.store_host), ""
@@ -170,18 +171,18 @@ class MessageSearch:
     # -- dead letters ----------------------------------------------------------------------------------------
 
     async def dead_letter_groups(self) -> dict[str, int]:
-        """The number of dead letters, by group."""
+        """Returns the number of dead letters, by group."""
         topics = [row.name for row in await self._view.topics() if row.kind is TopicKind.DEAD_LETTERS]
         queues = await self._view.queues(topics)
         return {topic.removeprefix(DLQ_PREFIX): sum(each.messages for each in queues[topic]) for topic in queues}
 
     async def dead_letters(self, group: str, most: int = 64) -> list[ReceivedMessage]:
-        """A group's dead letters, newest first."""
+        """Returns a group's dead letters, newest first."""
         return await self.newest(f"{DLQ_PREFIX}{group}", most)
 
 
 def describe(message: ReceivedMessage) -> FoundMessage:
-    """A message as plain values."""
+    """Returns a message as plain values."""
     body, note = body_of(message)
     record = message.record
     return FoundMessage(
@@ -212,7 +213,7 @@ def describe_all(messages: Iterable[ReceivedMessage]) -> list[FoundMessage]:
 
 
 def body_of(message: ReceivedMessage) -> tuple[bytes, str]:
-    """The body as sent; or as stored, with the reason."""
+    """Returns the decompressed body and an empty text or, if that fails, the stored body and the reason."""
     try:
         return message.body, ""
     except BadRequest as error:
@@ -220,7 +221,7 @@ def body_of(message: ReceivedMessage) -> tuple[bytes, str]:
 
 
 def clean(text: str) -> str:
-    """Text that is valid in JSON: bytes that are not UTF-8 become replacement characters."""
+    """Returns a text that is valid in JSON: bytes that are not UTF-8 become replacement characters."""
     return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 

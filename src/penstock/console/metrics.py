@@ -1,8 +1,8 @@
 """/metrics for Prometheus, with RocketMQ 5's names and labels; /healthz and /readyz for supervisors.
 
-RocketMQ 4.9 brokers report less to an administrator than version 5 counts, so some of RocketMQ 5's metrics are missing
-and some are derived: messages in are the sum of a topic's next queue offsets, messages out the sum of a group's
-offsets. Metrics of replication have Penstock's own names. See docs/reference/console.md.
+RocketMQ 4.9 brokers report less to administrators than RocketMQ 5 counts. So some of RocketMQ 5's metrics are missing,
+and two are derived: messages in are the sum of a topic's maximum offsets, messages out the sum of a group's offsets.
+Replication metrics have Penstock's own names. See docs/reference/console.md.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def add_metrics(app: FastAPI, console: Console) -> None:
 
 
 async def collect(console: Console) -> bytes:
-    """All metrics in Prometheus' text format."""
+    """Returns all metrics in Prometheus' text format."""
     view = console.view
     health = await check_health(view, console.parent)
     brokers: list[BrokerFigures] = []
@@ -67,7 +67,7 @@ async def collect(console: Console) -> bytes:
         topics = await view.queues(row.name for row in rows)
         groups = await view.progress()
     except PenstockError:
-        pass  # the state of the cluster is reported all the same
+        pass  # the metrics of the cluster's state are still reported
     registry = CollectorRegistry()
     families = (_broker_metrics(health, brokers), _topic_metrics(brokers, topics), _group_metrics(brokers, groups))
     registry.register(_FixedCollector([*itertools.chain(*families), *replication_metrics(replication)]))
@@ -175,7 +175,9 @@ def _group_metrics(brokers: list[BrokerFigures], groups: dict[str, GroupProgress
 
 
 def replication_metrics(brokers: list[BrokerReplication]) -> Iterator[Metric]:
-    """For masters: each slave. For slaves: whether they follow. RocketMQ 5 has no names for these."""
+    """Yields the metrics of each master's slaves, and whether each slave follows its master. RocketMQ 5 has no such
+    metrics.
+    """
     slaves = _gauge("slaves", "Slaves that follow a master.")
     in_sync = _gauge("in_sync", "1 for a slave that is close enough for a SYNC_MASTER to wait for.", "slave")
     behind = _gauge("behind_bytes", "Bytes that a slave has not acknowledged yet.", "slave")
@@ -204,7 +206,7 @@ def _gauge(name: str, about: str, *labels: str) -> GaugeMetricFamily:
 
 
 def node_labels(cluster: str, name: str, broker_id: int) -> list[str]:
-    """RocketMQ's labels of a node; a slave's node id ends with its broker id."""
+    """Returns RocketMQ's labels of a broker. The node id of a slave ends with its broker id."""
     return [cluster, "broker", f"{name}-{broker_id}" if broker_id else name]
 
 

@@ -1,4 +1,4 @@
-"""Masters, slaves and replication lag, as brokers report them (907). RocketMQ 4 brokers do not."""
+"""Masters, slaves and replication lag, as brokers report them (request code 907). RocketMQ 4 brokers do not."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ class Slave:
     """A slave, as reported by its master. Times are epoch milliseconds."""
 
     address: str
-    """The remote address of its connection; the port changes with each connection."""
+    """The remote address of the slave's connection. Its port changes with each connection."""
     acknowledged: int
     behind_bytes: int
     behind_seconds: float
     last_acknowledged_ms: int
     is_in_sync: bool
-    """Whether it is close enough for a SYNC_MASTER to wait for."""
+    """Whether the slave is close enough to the master's end for a SYNC_MASTER to wait for it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,9 +35,9 @@ class BrokerReplication:
     role: str
     log_end: int
     slaves: list[Slave] = field(default_factory=list)
-    """For a master."""
+    """The connected slaves, if this broker is a master."""
     follows: str = ""
-    """For a slave: the master that it follows or tries to follow."""
+    """The address of the master that this broker follows or tries to follow, if it is a slave."""
     is_following: bool = False
     last_received_ms: int = 0
     problem: str = ""
@@ -53,7 +53,7 @@ class BrokerReplication:
 
 
 async def fetch_replication(admin: Admin, broker: BrokerFigures) -> BrokerReplication | None:
-    """One broker's report; None if it has none or is unreachable."""
+    """Returns one broker's report; None if the broker does not support it or is unreachable."""
     if broker.state is BrokerAvailability.UNREACHABLE:
         return None
     try:

@@ -1,6 +1,6 @@
-"""The console's server: access control in front of pages, API and metrics, plus the background tasks.
+"""The console's server: access control in front of pages, API and metrics, and the background tasks.
 
-The caller binds the socket, so that a port in use is reported before anything starts.
+Callers must bind the socket first, so that a port in use is reported before anything starts.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ async def serve(
     """Serves until SIGTERM or SIGINT, or until the pipe `parent` is closed."""
     console = Console(options)
     app = make_app(console)
-    # Proxy headers are not trusted: the middleware uses the browser's own Host and Origin.
+    # Proxy headers are ignored, because the middleware needs the browser's own Host and Origin.
     config = uvicorn.Config(
         AccessMiddleware(app, policy),
         log_level="warning",
@@ -63,7 +63,9 @@ async def serve(
 
 
 class _Server(uvicorn.Server):
-    """Leaves signals to `serve`: uvicorn would raise them again after its shutdown, and spoil the exit status."""
+    """A uvicorn server that leaves signals to `serve`. uvicorn would raise a signal again after its shutdown and change
+    the exit status.
+    """
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -71,7 +73,7 @@ class _Server(uvicorn.Server):
 
 
 def make_app(console: Console) -> FastAPI:
-    """The application behind `AccessMiddleware`. NiceGUI supports one per process, so call this once."""
+    """Creates the application behind `AccessMiddleware`. Call it once: NiceGUI allows one application per process."""
 
     @contextlib.asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:

@@ -1,5 +1,5 @@
-"""The two-minute demo of `penstock demo`: kill the broker under load, verify that no acked message was lost, query with
-Spark.
+"""The demo of `penstock demo`: it kills a broker under load, verifies that no acked message was lost, and queries the
+store with Spark, all in two minutes.
 
     shop.py         the broker process, the producer, the consumers, and the ledger of acked messages
     steps.py        the steps; each checks its own result

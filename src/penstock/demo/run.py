@@ -1,6 +1,6 @@
-"""Runs the demo's steps in order and writes the report: a self-contained page with their results and charts.
+"""Runs the demo's steps in order and writes the report, a self-contained HTML page with their results and charts.
 
-The report is written even if a step fails; the steps after it are not run.
+If a step fails, the remaining steps are not run, and the report is still written.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _BUCKETS: Final = 120
 
 
 def page(scene: Scene, steps: Sequence[StepResult], seconds: float) -> str:
-    """The report as HTML."""
+    """Returns the report as HTML."""
     failed = [step for step in steps if step.state is StepState.FAILED]
     return document(
         "Penstock demo",
@@ -49,7 +49,7 @@ def _steps(steps: Sequence[StepResult]) -> str:
 
 
 def _over_time(scene: Scene) -> dict[str, list[tuple[float, float]]]:
-    """The running count of each kind of event."""
+    """Returns the running count of each kind of event, as points of (seconds since the start, count)."""
     times = {name: sorted(each) for name, each in scene.ledger.times.items() if each}
     return {name: _thinned([(at, number) for number, at in enumerate(each, 1)]) for name, each in times.items()}
 
@@ -92,7 +92,7 @@ class DemoResult(msgspec.Struct, frozen=True):
 
     @property
     def verdict(self) -> str:
-        """The same in words, with the number of skipped steps."""
+        """The result in words, with the number of skipped steps."""
         return verdict(self.steps)
 
 
@@ -100,17 +100,17 @@ class Watcher(Protocol):
     """Receives the demo's progress."""
 
     def begin(self, title: str, number: int, of: int) -> None:
-        """A step starts."""
+        """Called when a step starts. It is step `number` of `of` steps."""
 
     def progress(self, phase: str, done: int, total: int) -> None:
-        """Progress within the step."""
+        """Called with the progress within the current step."""
 
     def end(self, step: StepResult) -> None:
-        """A step has ended."""
+        """Called when a step has ended."""
 
 
 def run(folder: Path, report: Path, watcher: Watcher, *, with_spark: bool, orders: int = ORDERS) -> DemoResult:
-    """Runs the demo in an existing, empty directory. A failed step does not raise; the result contains it."""
+    """Runs the demo in `folder`, an existing and empty directory. A failed step does not raise; see `DemoResult.ok`."""
     started = time.monotonic()
     done: list[StepResult] = []
     with _log_in(folder / "clients.log"), ExitStack() as opened:
@@ -125,7 +125,7 @@ def run(folder: Path, report: Path, watcher: Watcher, *, with_spark: bool, order
 
 @contextmanager
 def _log_in(path: Path) -> Iterator[None]:
-    """Logs of the clients go to a file: errors about the killed broker are expected here."""
+    """Redirects the clients' logs to a file, because errors about the killed broker are expected."""
     log = logging.getLogger("penstock.client")
     handler, propagate = logging.FileHandler(path, encoding="utf-8"), log.propagate
     log.addHandler(handler)
@@ -158,7 +158,7 @@ def _run_steps(scene: Scene, plan: Sequence[Step], watcher: Watcher) -> Iterator
 
 
 def _run_step(step: Step, scene: Scene) -> tuple[StepState, str]:
-    """The step's state and its summary, or why it failed or was skipped."""
+    """Runs one step. Returns its state, and its summary or the reason why it failed or was skipped."""
     try:
         return StepState.OK, step.run(scene)
     except StepSkipped as skipped:

@@ -1,7 +1,7 @@
 """The demo's actors: the broker as a child process, the shop that sends orders, two consumer groups, and the ledger.
 
-All messages go through RocketMQ's protocol, with `penstock.client`. An order and its payment share a key. A message
-without an ack is sent again; the ledger counts acks by the unique key that the producer gives each message.
+All messages go through RocketMQ's protocol, with `penstock.client`. An order and its payment have the same key. The
+shop sends a message again until it is acked. The ledger counts acks by the message's unique key (UNIQ_KEY).
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ _STOP_S: Final = 30
 
 
 class BrokerProcess:
-    """`penstock serve` on one store, as a child process that can be stopped or killed. Used from one thread.
+    """`penstock serve` on one store, as a child process that can be stopped or killed. Not thread-safe.
 
-    A restart listens at the same addresses, so that clients reconnect.
+    A restarted broker listens at the same addresses, so that clients reconnect.
     """
 
     def __init__(self, store: Path, log: Path) -> None:
@@ -51,11 +51,11 @@ class BrokerProcess:
 
     @property
     def pid(self) -> int:
-        """The process id; 0 if it is not running."""
+        """The process id; 0 if the broker is not running."""
         return 0 if self._process is None else self._process.pid
 
     def start(self) -> None:
-        """Starts the broker and waits until it serves. Raises PenstockError if it fails."""
+        """Starts the broker and waits until it serves. Raises PenstockError if the broker does not start."""
         command = [sys.executable, "-m", "penstock.cli.main", "serve", "--profile", "dev", "--console", "off", "--json"]
         command += ["--store", str(self.store), "--listen", self.address, "--namesrv", self.namesrv]
         with self._log.open("a", encoding="utf-8") as log:
@@ -69,13 +69,13 @@ class BrokerProcess:
         self.address, self.namesrv = addresses["broker"], addresses["namesrv"]
 
     def kill(self) -> None:
-        """Ends it with SIGKILL, as a crash would."""
+        """Kills the broker with SIGKILL, as in a crash."""
         if self._process is not None:
             self._process.kill()
             self._wait()
 
     def stop(self) -> int:
-        """Stops it with SIGTERM; returns its exit status."""
+        """Stops the broker with SIGTERM. Returns its exit status."""
         if self._process is None:
             return 0
         self._process.terminate()
@@ -108,9 +108,9 @@ class BrokerProcess:
 
 
 TOPICS: Final = {"orders": 4, "payments": 4}
-"""Topics and their numbers of queues."""
+"""The topics, with their number of queues."""
 GROUPS: Final = {"billing": {"orders": "*", "payments": "*"}, "fraud-check": {"payments": "card"}}
-"""Each consumer group's subscriptions."""
+"""By group: the filter of each subscribed topic."""
 _THREADS: Final = 6
 _TIMEOUT_S: Final = 60.0
 _RETRY_S: Final = 0.1
@@ -119,18 +119,18 @@ _GOODS: Final = ("shirts", "shoes", "hats", "coats", "socks")
 
 
 class Ledger:
-    """Which messages were acked and when, and which messages each group received. Thread-safe."""
+    """The acked messages, and the messages that each group received, with times. Thread-safe."""
 
     def __init__(self) -> None:
         self.started = time.monotonic()
         self.acked: dict[str, dict[str, str]] = {topic: {} for topic in TOPICS}
-        """By topic: the tag of each unique key."""
+        """By topic: the tag of each acked message, by its unique key."""
         self.unanswered = 0
-        """Sends without an ack; they are retried."""
+        """The number of sends without an ack. The shop retries them."""
         self.received: dict[str, Counter[str]] = {group: Counter() for group in GROUPS}
         """By group: how often each unique key was delivered."""
         self.times: dict[str, list[float]] = {"acknowledged": [], **{group: [] for group in GROUPS}}
-        """By event: its times, in seconds since the start."""
+        """By kind of event: the time of each event, in seconds since the start."""
         self._changed = threading.Condition()
 
     @property
@@ -139,7 +139,7 @@ class Ledger:
 
     @property
     def count(self) -> int:
-        """Number of acked messages."""
+        """The number of acked messages."""
         return sum(len(keys) for keys in self.acked.values())
 
     def acknowledge(self, message: Message, unique_key: str) -> None:
@@ -160,12 +160,14 @@ class Ledger:
             self._changed.notify_all()
 
     def wait(self, until: Callable[[], bool]) -> bool:
-        """Waits for a condition, evaluated after each change; False after a timeout. It may read the ledger."""
+        """Waits until a condition holds; evaluates it after each change. Returns False after a timeout. `until` may
+        read the ledger.
+        """
         with self._changed:
             return self._changed.wait_for(until, _TIMEOUT_S)
 
     def due(self, group: str) -> set[str]:
-        """The unique keys of the acked messages that a group must receive."""
+        """Returns the unique keys of the acked messages that a group must receive."""
         return {
             key
             for topic, expression in GROUPS[group].items()
@@ -184,11 +186,13 @@ class Shop:
         self._closed = threading.Event()
 
     def sell(self, first: int, count: int) -> list[Future[None]]:
-        """Starts to sell orders with these numbers; a future is done when order and payment are acked."""
+        """Starts to sell `count` orders, numbered from `first`. Each future is done when its order and its payment are
+        acked.
+        """
         return [self._threads.submit(self._sell, number) for number in range(first, first + count)]
 
     def close(self) -> None:
-        """Stops sending; idempotent."""
+        """Stops sending. Idempotent."""
         self._closed.set()
         self._threads.shutdown(cancel_futures=True)
         self._producer.close()
@@ -216,7 +220,7 @@ class Shop:
 
 
 def consumer(group: str, namesrv: str, ledger: Ledger) -> PushConsumer:
-    """A consumer of a group, from the first offset on; the caller closes it."""
+    """Returns a consumer of a group that starts at the first offset. The caller must close it."""
 
     async def handle(message: ReceivedMessage) -> None:
         ledger.receive(group, message.msg_id)
@@ -226,11 +230,11 @@ def consumer(group: str, namesrv: str, ledger: Ledger) -> PushConsumer:
 
 
 class StepFailed(Exception):
-    """A check of a step failed; the text says which."""
+    """Raised when a check of a step fails. The text says which check."""
 
 
 class StepSkipped(Exception):
-    """A step cannot run here; the text says why."""
+    """Raised when a step cannot run on this machine. The text says why."""
 
 
 class StepState(StrEnum):
@@ -255,13 +259,13 @@ class StepResult(msgspec.Struct, frozen=True):
 
 @dataclass
 class Scene:
-    """The state that the steps share. Belongs to the thread that runs them."""
+    """The state that the steps share. Not thread-safe: use it from the thread that runs the steps only."""
 
     folder: Path
     orders: int
     broker: BrokerProcess
     opened: ExitStack
-    """Closes what the steps opened, in reverse order."""
+    """Closes everything that the steps have opened, in reverse order."""
     progress: Callable[[str, int, int], None]
     """Called with the phase, the amount done and the total."""
     ledger: Ledger = field(default_factory=Ledger)
@@ -269,12 +273,12 @@ class Scene:
     consumers: list[PushConsumer] = field(default_factory=list)
     sales: list[Future[None]] = field(default_factory=list)
     outages: list[tuple[float, float]] = field(default_factory=list)
-    """When the broker was down, in seconds since the start."""
+    """The broker's outages as (begin, end), in seconds since the start."""
     killed_at: float = 0.0
     figures: dict[str, Any] = field(default_factory=dict)
-    """Figures of the current step."""
+    """The figures that the current step reports."""
     streamed: list[tuple[str, str, int]] = field(default_factory=list)
-    """(topic, tag, messages) as a streaming query counted them."""
+    """The message counts of the streaming query, as (topic, tag, messages)."""
     usage: Usage | None = None
     spark: Any = None
 
@@ -284,7 +288,7 @@ class Scene:
 
 
 def verdict(steps: Sequence[StepResult]) -> str:
-    """The overall result; a skipped step did not pass."""
+    """Returns the overall result in words. A skipped step does not count as passed."""
     failed = [step for step in steps if step.state is StepState.FAILED]
     if failed:
         return f"Failed at: {failed[0].title}"

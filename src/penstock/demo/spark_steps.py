@@ -1,4 +1,4 @@
-"""The steps of the demo that run on Spark: a streaming query over the files of a live broker, and two jobs."""
+"""The demo's steps that run on Spark: a streaming query over the files of a running broker, and two batch jobs."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _SMALL: Final = {
     "spark.driver.memory": "1g",
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
 }
-"""Starts the session sooner; slower on large data."""
+"""Spark settings that make the session start sooner, and large queries slower."""
 _TRIES: Final = 3
 _WORKER_TIMEOUT: Final = "Python worker failed to connect back"
 _MORE: Final = 50
-"""Orders sent between the two runs of the streaming query."""
+"""The number of orders sent between the two runs of the streaming query."""
 
 
 def stream(scene: Scene) -> str:
@@ -51,9 +51,10 @@ def stream(scene: Scene) -> str:
 
 
 def _run_query(scene: Scene, spark: SparkSession) -> int:
-    """Runs the query until it has read all existing messages; returns their number.
+    """Runs the streaming query until it has read all existing messages. Returns the number of messages read.
 
-    On a very busy machine Spark may time out waiting for its Python worker; the query then resumes from its checkpoint.
+    On a very busy machine Spark may time out while it waits for its Python worker. The query then resumes from its
+    checkpoint.
     """
     from pyspark.errors import StreamingQueryException
 

@@ -1,4 +1,4 @@
-"""The steps of the demo: each does one thing, checks its result, and returns a one-sentence summary."""
+"""The demo's steps. Each step checks its own result and returns a summary of one sentence."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from penstock.store.readonly.store_folder import StoreFolder, quiet_log
 from penstock.units import format_size
 
 _ORDER: Final = 7
-"""The order to find by its key."""
+"""The number of the order that a step finds by its key."""
 _PAGE: Final = 512
 
 
 class Step(NamedTuple):
-    """One step: `run` returns its summary, or raises StepFailed, StepSkipped or another error."""
+    """One step. `run` returns the step's summary, or raises StepFailed, StepSkipped or another error."""
 
     name: str
     title: str
@@ -52,7 +52,7 @@ def produce(scene: Scene) -> str:
     scene.opened.callback(scene.shop.close)
     started = scene.ledger.now
     scene.sales = scene.shop.sell(0, scene.orders)
-    half = scene.orders  # two messages an order
+    half = scene.orders  # half of the messages, because each order is two messages
 
     def half_done() -> bool:
         scene.progress("messages acknowledged", scene.ledger.count, 2 * scene.orders)
@@ -122,7 +122,7 @@ def prove(scene: Scene) -> str:
 
 
 def stored_keys(scene: Scene, topic: str) -> Counter[str]:
-    """How often each unique key of a topic is in the store's files."""
+    """Returns how often the store's files contain each unique key of a topic."""
     keys: Counter[str] = Counter()
     store, _ = StoreFolder.find(scene.store).view()
     with quiet_log(), store:
@@ -162,7 +162,7 @@ def verify(scene: Scene) -> str:
 
 
 def audit_summary(scene: Scene, report: AuditReport) -> str:
-    """Checks an audit report; returns the summary."""
+    """Checks an audit report and returns the step's summary. Raises StepFailed."""
     figures = report.figures
     scene.figures.update(errors=len(report.errors), notes=len(report.notes), records=figures.records)
     if report.errors:

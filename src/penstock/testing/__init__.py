@@ -1,10 +1,10 @@
-"""A real broker for tests, started in a moment: a store in a temporary directory, a name server, free ports.
+"""A real broker for tests that starts at once, with a store in a temporary directory, a name server and free ports.
 
     with penstock.testing.broker(topics={"orders": 4}) as b:
         ...  # any RocketMQ client, with b.namesrv
 
-It is the broker of `penstock serve` with the profile `dev`, in a thread of this process. The pytest plugin provides it
-as the fixture `penstock_broker`. Every pytest run loads that plugin, so the broker is imported lazily.
+It is the broker of `penstock serve --profile dev`, in a thread of this process. The pytest plugin provides it as the
+fixture `penstock_broker`. Every pytest run loads the plugin, so this package imports the broker only on first use.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""A broker and a name server in a thread of this process, with their own event loop.
+"""A broker and a name server that run in a thread of this process, on their own event loop.
 
-Everything is real: the store's files, the sockets, the protocol. A temporary store is deleted at the end. Several
-brokers are independent. Use it from any thread; `async with` starts and stops without blocking the caller's loop.
+The store's files, the sockets and the protocol are real. A temporary store is deleted by `close`. Several brokers can
+run side by side. Any thread may use a broker. `async with` starts and stops it without blocking the caller's loop.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ def broker(
     store_path: str | Path | None = None,
     settings: Mapping[str, object] | None = None,
 ) -> LocalBroker:
-    """A broker for a `with` or an `async with`.
+    """Returns a broker for a `with` or an `async with` statement.
 
-    `topics` are created at the start: names, or names with their number of queues (default 4). `settings` have
-    RocketMQ's names, as in `{"flushDiskType": "SYNC_FLUSH", "messageDelayLevel": "1s 2s"}`. A store at `store_path` is
-    opened or created, and kept; by default the store is temporary.
+    `topics` are created at the start: names, or a mapping of names to their number of queues (default 4). `settings`
+    have RocketMQ's names, as in `{"flushDiskType": "SYNC_FLUSH", "messageDelayLevel": "1s 2s"}`. A store at
+    `store_path` is opened or created, and kept. By default the store is temporary.
     """
     return LocalBroker(topics, store_path=store_path, settings=settings)
 
 
 class LocalBroker:
-    """One broker with its name server. `namesrv` and `address` are `host:port`, and survive a restart."""
+    """One broker with its name server. `namesrv` and `address` are `host:port`; a restart keeps them."""
 
     def __init__(
         self,
@@ -68,7 +68,7 @@ class LocalBroker:
 
     @property
     def namesrv(self) -> str:
-        """The name server's address; clients need no other."""
+        """The name server's address, the only address that clients need."""
         return f"{_HOST}:{self._ports[0]}"
 
     @property
@@ -84,7 +84,7 @@ class LocalBroker:
         return self._path
 
     def admin(self, config: ClientConfig | None = None) -> sync.Admin:
-        """An admin client; the caller closes it: `with b.admin() as admin: ...`.
+        """Returns an admin client. The caller must close it: `with b.admin() as admin: ...`.
 
         If the broker needs an account or TLS, pass a `config`.
         """
@@ -93,7 +93,8 @@ class LocalBroker:
     def settle(self) -> None:
         """Waits until all stored messages can be consumed and found by key.
 
-        That takes a millisecond or two. A consumer that waits for messages does not need it; a single read does.
+        That takes a millisecond or two. Call it before a single read; a consumer that waits for messages does not need
+        it.
         """
         if self._broker is None or self._thread is None:
             raise PenstockError("the broker is not running")
@@ -102,7 +103,7 @@ class LocalBroker:
     # -- start and stop --
 
     def start(self) -> Self:
-        """Starts serving, with the topics created. Does nothing if it is running."""
+        """Starts the broker and creates the topics. Does nothing if the broker is running."""
         if self._thread is not None:
             return self
         if self._path is None:
@@ -118,7 +119,7 @@ class LocalBroker:
         return self
 
     def stop(self) -> None:
-        """Stops cleanly and keeps the store; `start` serves it again at the same addresses."""
+        """Stops the broker cleanly and keeps the store. `start` serves the same store again, at the same addresses."""
         thread, self._thread = self._thread, None
         if thread is not None:
             try:
@@ -127,12 +128,12 @@ class LocalBroker:
                 thread.close()
 
     def restart(self) -> None:
-        """Stops and starts."""
+        """Stops the broker and starts it again."""
         self.stop()
         self.start()
 
     def close(self) -> None:
-        """Stops, and deletes a temporary store."""
+        """Stops the broker, and deletes its store if it is temporary."""
         try:
             self.stop()
         finally:
@@ -156,7 +157,7 @@ class LocalBroker:
         settings = Settings.load(None, self._pairs, base=Settings.dev())
         broker_settings = BrokerSettings.of(settings)
         access = Access.of(broker_settings)
-        with contextlib.ExitStack() as opened:  # closes everything if the start fails
+        with contextlib.ExitStack() as opened:  # closes everything opened so far if the start fails
             names, own = (opened.enter_context(contextlib.closing(bind(_HOST, port))) for port in self._ports)
             self._ports = [names.getsockname()[1], own.getsockname()[1]]
             settings = settings.with_changes(store_path_root_dir=path, broker_ip1=_HOST, listen_port=self._ports[1])
@@ -192,5 +193,5 @@ class LocalBroker:
 
 
 def _text(value: object) -> str:
-    """The value as in a broker.conf."""
+    """Returns the value in the notation of a broker.conf."""
     return str(value).lower() if isinstance(value, bool) else str(value)

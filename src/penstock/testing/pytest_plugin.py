@@ -3,8 +3,8 @@
     def test_orders(penstock_broker):
         producer = Producer("orders-service", penstock_broker.namesrv)
 
-`penstock_broker` is new for each test, with an empty store; `penstock_broker_session` is shared by the whole run, for
-tests with their own topics and groups. Penstock is imported only when a test uses one of them.
+`penstock_broker` is new for each test, with an empty store. `penstock_broker_session` is shared by the whole run, for
+tests that use their own topics and groups. The plugin imports Penstock only when a test uses one of these fixtures.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def penstock_broker() -> Iterator[LocalBroker]:
 
 @pytest.fixture(scope="session")
 def penstock_broker_session() -> Iterator[LocalBroker]:
-    """The same, shared by the whole run."""
+    """A RocketMQ broker like `penstock_broker`, but shared by the whole run."""
     from penstock.testing.local_broker import broker
 
     with broker() as running:

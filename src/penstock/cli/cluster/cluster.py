@@ -146,7 +146,7 @@ async def _brokers(call: Call, broker: str | None) -> list[tuple[str, int, str]]
 
 
 def _row(info: HaRuntimeInfo) -> dict[str, Any]:
-    """The JSON of one broker."""
+    """Returns one broker's replication state as a JSON object."""
     row: dict[str, Any] = {"role": info.broker_role, "log_end": info.master_commit_log_max_offset}
     client = info.ha_client_runtime_info
     if client is not None:

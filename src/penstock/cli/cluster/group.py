@@ -85,7 +85,7 @@ async def progress(
         await _all_progress(call)
         return
     progress = await call.admin.groups.progress(group, topic)
-    if not progress.queues:  # a lag of 0 would look fine, but the name may be a typo
+    if not progress.queues:  # a lag of 0 would look fine, but the group's name may be misspelt
         if group not in await call.admin.groups.configs():
             raise BadSettings(f"no broker knows group '{group}'; see `penstock group list`")
         write_note(f"group {group} has consumed nothing{f' of topic {topic}' if topic else ''} yet.")
@@ -113,7 +113,7 @@ async def progress(
 
 
 async def _owners(call: Call, group: str) -> dict[Any, str]:
-    """The client that owns each queue, as the clients report."""
+    """Returns the id of the client that owns each queue, from the clients' own reports."""
     try:
         clients = (await call.admin.groups.connections(group)).connection_set
     except Refused:

@@ -1,4 +1,4 @@
-"""The group `penstock message`: sends, prints and finds messages of a running cluster. No group's offsets change."""
+"""The group `penstock message`: sends, prints and finds messages of a running cluster. It never changes offsets."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ async def queues_of(call: Call, topic: str, broker_name: str | None, queue_id: i
 async def _between(
     call: Call, queue: MessageQueue, begin: int | None, end: int | None, first: int | None, tags: str
 ) -> AsyncIterator[list[ReceivedMessage]]:
-    """The messages of a queue stored between two times, page by page, up to its current end."""
+    """Yields the messages of a queue stored between two times, page by page, up to the queue's current end."""
     offsets = call.admin.offsets
     last = await offsets.max_offset(queue)
     at = first or 0
@@ -313,7 +313,9 @@ ConsumingClient: TypeAlias = Annotated[
 async def _write_or_consume(
     call: Call, found: list[ReceivedMessage], group: str | None, client: str | None, *, body: bool
 ) -> None:
-    """Prints messages, or has one consumer consume them and prints the results."""
+    """Prints messages. With a group and a client, makes that consumer consume the messages and prints the results
+    instead.
+    """
     if group is None or client is None:
         write_messages(call, found, body=body)
         return

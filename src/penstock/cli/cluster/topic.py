@@ -64,7 +64,7 @@ async def list_topics(
 async def _with_clusters(call: Call, name: str) -> dict[str, Any]:
     try:
         clusters = sorted(await call.admin.topics.clusters(name))
-    except NoRoute:  # deleted meanwhile
+    except NoRoute:  # the topic was deleted since it was listed
         return {"topic": name, "clusters": [], "groups": []}
     own = name.startswith((RETRY_PREFIX, DLQ_PREFIX))
     return {"topic": name, "clusters": clusters, "groups": [] if own else await call.admin.topics.groups(name)}

@@ -104,7 +104,7 @@ def diff_here(
 def _sides(
     a: JobInput, b: JobInput, by: str, topics: Sequence[str] | None, broker: str, up_to_common_end: bool
 ) -> Sides:
-    """Both sides, checked before anything is read."""
+    """Returns both sides of the comparison. Checks them before anything is read."""
     from penstock.pipeline.jobs.diff import Sides
 
     if not b.stores and not b.namesrv:
@@ -119,7 +119,7 @@ def _sides(
 
 
 def _report(result: Diff | LogDiff, as_json: bool) -> None:
-    """Prints the result; exit status 1 if the sides differ."""
+    """Prints the result. Sets exit status 1 if the sides differ."""
     from penstock.pipeline.jobs.diff import Diff
 
     if isinstance(result, Diff):

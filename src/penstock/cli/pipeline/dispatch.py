@@ -1,4 +1,4 @@
-"""`penstock pipeline dispatch`: builds queues and index of a store with dispatch=external, as a stream."""
+"""`penstock pipeline dispatch`: a streaming job that builds queues and index of a store with dispatch=external."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def dispatch(
     if trigger < 0 or (once and trigger):
         raise BadSettings("--trigger must be 0 or more seconds, and not together with --once")
     root = StoreFolder.find(store, None, None).layout.root
-    require_agreement(Files(), Layout(root, root / "commitlog"))  # fails before Spark starts
+    require_agreement(Files(), Layout(root, root / "commitlog"))  # raises before Spark starts
     existed = has_session()
     spark = start_session("penstock dispatch", master, parse_confs(conf))
     try:
@@ -73,7 +73,7 @@ def dispatch(
 
 
 class _StopSignals:
-    """Truthy after SIGTERM or SIGINT; a second signal ends the process at once."""
+    """Becomes truthy after SIGTERM or SIGINT. A second signal ends the process at once."""
 
     def __init__(self) -> None:
         self._received = False
@@ -104,7 +104,7 @@ def _watch(job: DispatchJob, stopped: _StopSignals, *, quiet: bool) -> None:
             if job.wait(_POLL_S):
                 return
         except PenstockError:
-            if stopped:  # the signal reached Spark, too
+            if stopped:  # the signal stopped Spark, too
                 return
             raise
         report = job.report()

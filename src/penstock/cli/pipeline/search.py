@@ -86,7 +86,7 @@ def search(
 
 
 def _is_message(row: Any) -> bool:
-    """Whether a row is a message; its body may have failed to decompress."""
+    """Whether a row is a message, and not an unreadable range. A message's body may still have failed to decompress."""
     return row["msg_id"] is not None
 
 

@@ -1,4 +1,4 @@
-"""`usage` (who fills the disk) and `lag` (how far consumer groups are behind) of `penstock pipeline` and `store`."""
+"""`usage` (disk usage by topic and other keys) and `lag` (of consumer groups) of `penstock pipeline` and `store`."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def usage_here(
 
 
 def _check(by: str, as_json: bool, as_csv: bool, html: Path | None) -> None:
-    """Checks the options before counting, which takes a while."""
+    """Checks the options. It runs before the count, which takes a while."""
     if by not in KINDS:
         raise typer.BadParameter(f"--by '{by}': it must be one of {', '.join(KINDS)}")
     if as_json and as_csv:

@@ -1,4 +1,6 @@
-"""`penstock pipeline verify` and `penstock pipeline rebuild`: audit stores, and rebuild queues and index, on Spark."""
+"""`penstock pipeline verify` and `penstock pipeline rebuild`: audit stores on Spark, and rebuild their queues and
+index.
+"""
 
 from __future__ import annotations
 
@@ -116,7 +118,7 @@ def rebuild(
     if into is not None and into.exists() and not into.is_dir():
         raise BadSettings(f"--into {into}: that is a file; it must be a directory")
     for folder in () if into is not None else where.folders().values():
-        check_unused(folder.layout)  # fails before Spark starts
+        check_unused(folder.layout)  # raises before Spark starts
     with call.session("rebuild", light_java=True) as spark:
         reports = build(
             spark,

@@ -25,7 +25,7 @@ from penstock.units import format_size, format_time
 
 
 def collect(view: ReadOnlyStore) -> dict[str, Any]:
-    """The JSON of `store info`; times in milliseconds, sizes in bytes, offsets as in the files."""
+    """Returns the JSON object of `store info`. Times are milliseconds, sizes bytes, offsets as in the files."""
     store, place = view.store, view.place
     report = store.report
     return {
@@ -139,7 +139,7 @@ def _checkpoint(path: Path) -> dict[str, Any] | None:
 
 
 def _config(place: StoreFolder) -> list[dict[str, Any]]:
-    """The config files that exist, or whose backup does, and their problems."""
+    """Returns the config files that exist or have a backup, each with its problem."""
     every = ConfigFiles(place.files, place.layout.config)
     known: tuple[ConfigFile[Any], ...] = (
         every.topics,
@@ -163,7 +163,7 @@ def _note(file: ConfigFile[Any]) -> str:
 
 
 def _disk(place: StoreFolder) -> dict[str, int]:
-    """Sum of the file sizes, and of the blocks on disk."""
+    """Returns the sum of the file sizes, and the sum of the blocks allocated on disk, both in bytes."""
     layout = place.layout
     inside = layout.commit_log.is_relative_to(layout.root)
     folders = [layout.root] if inside else [layout.root, layout.commit_log]

@@ -1,7 +1,7 @@
 """`penstock store log`, `dump`, `get`, `query` and `offset`: the verbs that print messages of a store.
 
-`log` reads the commitlog files directly: every record in log order, with fillers and damage, whatever queues, index and
-recovery make of them. The others show messages as a start would serve them.
+`log` reads the commitlog files directly, without queues, index or recovery. It prints every record in log order, with
+fillers and damage. The other verbs show the messages that a broker would serve after recovery.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ from penstock.store.readonly.geometry import fit_to_log
 from penstock.store.readonly.store_folder import StoreFolder
 
 LogItem: TypeAlias = tuple[Record, int] | Blank | Damage
-"""A record with its tags code, or bytes that are not a record."""
+"""A record with its tags code, or a range of bytes that is not a record."""
 _ROWS = 1024
 
 
 class LogFilesReader:
-    """Iterates over the log files that exist at construction; they stay mapped as long as it is used.
+    """Iterates over the log files that exist at construction. The files stay mapped while the reader is in use.
 
-    Unwritten bytes end the log. If a later file has records after all, these bytes are scanned again, because a writer
-    may have filled them meanwhile; what is still unwritten is damage. While a writer owns the store, broken bytes at
-    the end are a record being written, not damage.
+    The log ends at the first unwritten bytes. If a later file contains records, the unwritten bytes are scanned again,
+    because a writer may have filled them in the meantime. Bytes that are still unwritten are then damage. While a
+    writer owns the store, broken bytes at the end are a record being written, not damage.
     """
 
     def __init__(self, place: StoreFolder) -> None:
@@ -68,7 +68,9 @@ class LogFilesReader:
                 unfinished.append((file, position))
 
     def _rest(self, file: MappedFile, position: int) -> Iterator[LogItem]:
-        """The rest of a file that seemed to be the end of the log: its records by now, and the missing bytes."""
+        """Yields the items of a file from `position`, where the log seemed to end. Unwritten bytes after them are
+        damage.
+        """
         for item, end in self._scan(file, position, live=False):
             position = end
             yield item
@@ -76,7 +78,7 @@ class LogFilesReader:
             yield Damage(file.from_offset + position, file.size - position, Reason.UNWRITTEN)
 
     def _scan(self, file: MappedFile, start: int, *, live: bool) -> Iterator[tuple[LogItem, int]]:
-        """The items of a file from `start` on, each with the position after it."""
+        """Yields each item of a file from `start`, with the position after the item."""
         data, base = file.map.view, file.from_offset
         pending: Damage | None = None
         for item in scan(data, base, start, file.size, check_crc=True, live=live, rows_per_batch=_ROWS):
@@ -245,7 +247,7 @@ def query(
 
 
 def _note_existing(store: MessageStore, topic: str | None, queue_id: int | None = None) -> None:
-    """Notes on stderr which topics or queues exist, if the requested one does not."""
+    """Prints the existing topics or queues to stderr if the requested one does not exist."""
     topics = sorted({queue.topic for queue in store.queues})
     if topic in topics:
         ids = [queue.queue_id for queue in store.queues if queue.topic == topic]

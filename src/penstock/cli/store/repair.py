@@ -1,4 +1,4 @@
-"""`penstock store recover`, `repair` and `rebuild`: the verbs that change a store; it must not be open."""
+"""`penstock store recover`, `repair` and `rebuild`: the verbs that change a store. No process may have it open."""
 
 from __future__ import annotations
 

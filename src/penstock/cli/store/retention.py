@@ -1,4 +1,4 @@
-"""`penstock store retention`: explains what retention would delete, when and why, and deletes it."""
+"""`penstock store retention`: explains which files retention would delete, when and why, and deletes them."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def _confirmed(yes: bool, going: PlannedDeletion) -> bool:
 
 
 def _delete(place: StoreFolder, settings: Settings, outlook: Outlook) -> dict[str, Any]:
-    """Runs the cleaner until it deletes nothing more."""
+    """Runs the cleaner until it has nothing more to delete. Returns the result as a JSON object."""
     with quiet_log(), MessageStore.open(place.layout.root, settings) as store:
         assert store.retention is not None, "it is not read-only"
         while store.retention.cleaner.run(on_request=True):
@@ -132,7 +132,7 @@ def _show(path: str, outlook: Outlook, settings: Settings) -> None:
 
 
 def _level(ratio: float, settings: Settings, times: int) -> str:
-    """A disk threshold in words."""
+    """Returns a disk threshold in words."""
     enough, least = settings.disk_enough_free_bytes * times, settings.disk_min_free_bytes * times
     words = f"above {ratio:.0%}"
     words += f" with less than {format_size(enough)} free" if enough else ""

@@ -1,11 +1,12 @@
-"""Administers a cluster: topics, groups, offsets, messages, brokers.
+"""The admin client: inspects and changes topics, groups, offsets, messages and brokers of a cluster.
 
     async with Admin("127.0.0.1:9876") as admin:
         await admin.topics.create("orders", queues=8)
         progress = await admin.groups.progress("warehouse")
 
-Each method queries the brokers and name servers concerned and merges their answers. Raises Unreachable, NoAnswer,
-NoRoute, or Refused with the protocol's code. Use it from the thread of its event loop only.
+Each method queries the brokers or name servers that have the data, and merges their answers. Every method can raise
+Unreachable, NoAnswer, NoRoute, or Refused, which has the response code. The client is not thread-safe: use it from its
+event loop's thread only.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Brokers and name servers: addresses, runtime figures, settings, the name servers' KV configuration."""
+"""Administers brokers and name servers: addresses, runtime figures, settings, and KV configuration."""
 
 from __future__ import annotations
 
@@ -18,18 +18,20 @@ _FOUND_OR_NOT = frozenset({ResponseCode.SUCCESS, ResponseCode.QUERY_NOT_FOUND})
 
 
 class ClusterAdmin:
-    """Broker addresses are `host:port`."""
+    """Inspects and changes brokers and name servers. Broker addresses are `host:port`."""
 
     def __init__(self, instance: ClientInstance) -> None:
         self._instance = instance
 
     async def info(self) -> ClusterInfo:
-        """All brokers with their addresses and clusters."""
+        """Returns all brokers with their addresses and clusters."""
         reply = await self._instance.name_servers.request(RequestCode.GET_BROKER_CLUSTER_INFO, {})
         return ClusterInfo.from_bytes(reply.body)
 
     async def masters(self, cluster: str | None = None) -> dict[str, str]:
-        """The masters' addresses by broker name, of one cluster or of all. Raises NoRoute if there are none."""
+        """Returns the masters' addresses by broker name, of one cluster or of all clusters. Raises NoRoute if there are
+        none.
+        """
         info = await self.info()
         names = sorted(info.broker_addr_table) if cluster is None else sorted(info.cluster_addr_table.get(cluster, []))
         masters = {
@@ -45,44 +47,48 @@ class ClusterAdmin:
         return masters
 
     async def targets(self, cluster: str | None = None, broker: str | None = None) -> list[str]:
-        """`broker` itself if given, else the masters of `cluster`, else all masters."""
+        """Returns `broker` alone if given, else the masters' addresses of `cluster`, else those of all clusters."""
         return [broker] if broker is not None else list((await self.masters(cluster)).values())
 
     # -- one broker ------------------------------------------------------------------------------------------
 
     async def runtime_info(self, broker: str) -> dict[str, str]:
-        """A broker's runtime figures, under RocketMQ's names."""
+        """Returns a broker's runtime figures, under RocketMQ's names."""
         reply = await self._instance.request(broker, RequestCode.GET_BROKER_RUNTIME_INFO)
         return dict(sorted(KVTable.from_bytes(reply.body).table.items()))
 
     async def replication(self, broker: str) -> HaRuntimeInfo:
-        """A broker's slaves or its master, and the replication lag. RocketMQ 4 brokers do not support this."""
+        """Returns a master's slaves, or a slave's master, with the replication lag. RocketMQ 4 brokers do not support
+        this.
+        """
         reply = await self._instance.request(broker, RequestCode.GET_BROKER_HA_STATUS)
         return HaRuntimeInfo.from_bytes(reply.body)
 
     async def broker_config(self, broker: str) -> dict[str, str]:
-        """A broker's settings."""
+        """Returns a broker's settings."""
         reply = await self._instance.request(broker, RequestCode.GET_BROKER_CONFIG)
         return _properties(bytes(reply.body))
 
     async def update_broker_config(self, broker: str, changes: Mapping[str, str]) -> None:
-        """Changes a broker's settings while it runs. Raises Refused for one that needs a restart."""
+        """Changes a broker's settings while it runs. Raises Refused for a setting that needs a restart."""
         await self._instance.request(broker, RequestCode.UPDATE_BROKER_CONFIG, body=_text(changes))
 
     async def broker_stats(self, broker: str, name: str, key: str) -> BrokerStatsData:
-        """One statistic over the last minute, hour and day, such as ("TOPIC_PUT_NUMS", "orders")."""
+        """Returns one statistic over the last minute, hour and day. An example of (`name`, `key`) is ("TOPIC_PUT_NUMS",
+        "orders").
+        """
         header = ViewBrokerStats(stats_name=name, stats_key=key)
         reply = await self._instance.request(broker, RequestCode.VIEW_BROKER_STATS_DATA, header)
         return BrokerStatsData.from_bytes(reply.body)
 
     async def wipe_write_perm(self, broker_name: str) -> int:
-        """Removes a broker's write permission at all name servers; returns the number of topics affected."""
+        """Removes a broker's write permission at all name servers. Returns the number of topics affected."""
         header = fields.write(BrokerName(broker_name=broker_name))
         replies = await self._instance.name_servers.request_all(RequestCode.WIPE_WRITE_PERM_OF_BROKER, header)
         return max(int(reply.ext.get("wipeTopicCount", "0")) for reply in replies.values())
 
     async def add_write_perm(self, broker_name: str) -> int:
-        """Restores a broker's write permission; returns the number of topics affected."""
+        """Restores a broker's write permission at all name servers. Returns the number of topics affected."""
         header = fields.write(BrokerName(broker_name=broker_name))
         replies = await self._instance.name_servers.request_all(RequestCode.ADD_WRITE_PERM_OF_BROKER, header)
         return max(int(reply.ext.get("addTopicCount", "0")) for reply in replies.values())
@@ -90,7 +96,7 @@ class ClusterAdmin:
     # -- name servers ----------------------------------------------------------------------------------------
 
     async def namesrv_config(self) -> dict[str, dict[str, str]]:
-        """The settings of each name server, by its address."""
+        """Returns the settings of each name server, by its address."""
         replies = await self._instance.name_servers.request_all(RequestCode.GET_NAMESRV_CONFIG, {})
         return {address: _properties(bytes(reply.body)) for address, reply in replies.items()}
 
@@ -99,13 +105,13 @@ class ClusterAdmin:
         await self._instance.name_servers.request_all(RequestCode.UPDATE_NAMESRV_CONFIG, {}, _text(changes))
 
     async def get_kv(self, namespace: str, key: str) -> str | None:
-        """One value of the name servers' KV configuration; None if the key is missing."""
+        """Returns one value of the name servers' KV configuration, or None if the key is missing."""
         header = fields.write(KvKey(namespace=namespace, key=key))
         reply = await self._instance.name_servers.request(RequestCode.GET_KV_CONFIG, header, good=_FOUND_OR_NOT)
         return None if reply.code == ResponseCode.QUERY_NOT_FOUND else reply.read(KvReply).value
 
     async def list_kv(self, namespace: str) -> dict[str, str]:
-        """All KV entries of a namespace."""
+        """Returns all KV entries of a namespace."""
         header = fields.write(KvNamespace(namespace=namespace))
         reply = await self._instance.name_servers.request(
             RequestCode.GET_KVLIST_BY_NAMESPACE, header, good=_FOUND_OR_NOT
@@ -124,12 +130,12 @@ class ClusterAdmin:
 
 
 def _properties(body: bytes) -> dict[str, str]:
-    """Settings as brokers send them: `name=value` lines, without escapes."""
+    """Parses settings from a broker: lines of `name=value`, without escapes."""
     lines = (line.partition("=") for line in body.decode("utf-8", "replace").splitlines())
     return {name.strip(): value for name, equals, value in lines if equals}
 
 
 def _text(changes: Mapping[str, str]) -> bytes:
-    """Settings as brokers read them: Java properties, where a backslash escapes."""
+    """Encodes settings for a broker: Java properties, where a backslash escapes."""
     lines = (f"{name}={value}".replace("\\", "\\\\").replace("\n", "\\n") for name, value in changes.items())
     return "\n".join(lines).encode()

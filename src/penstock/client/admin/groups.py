@@ -1,4 +1,4 @@
-"""Consumer and producer groups: settings, members, progress."""
+"""Administers consumer and producer groups: settings, members, progress."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class QueueProgress:
 
     @property
     def lag(self) -> int:
-        """Messages not consumed yet."""
+        """The number of messages not consumed yet."""
         return max(0, self.broker_offset - self.consumer_offset)
 
 
@@ -50,7 +50,7 @@ class GroupProgress:
 
     group: str
     consume_tps: float
-    """Messages per second over the last minute."""
+    """Messages consumed per second over the last minute."""
     queues: list[QueueProgress]
 
     @property
@@ -59,7 +59,9 @@ class GroupProgress:
 
 
 class GroupAdmin:
-    """Changes brokers one after the other; an error leaves the remaining brokers unchanged."""
+    """Inspects and changes groups. A change goes from broker to broker; after an error the remaining brokers are
+    unchanged.
+    """
 
     def __init__(self, instance: ClientInstance, cluster: ClusterAdmin, topics: TopicAdmin) -> None:
         self._instance = instance
@@ -69,7 +71,7 @@ class GroupAdmin:
     # -- reading ---------------------------------------------------------------------------------------------
 
     async def configs(self, *, cluster: str | None = None, broker: str | None = None) -> dict[str, SubscriptionGroup]:
-        """The settings of all consumer groups, by name."""
+        """Returns the settings of all consumer groups, by group name."""
         configs: dict[str, SubscriptionGroup] = {}
         for address in await self._cluster.targets(cluster, broker):
             reply = await self._instance.request(address, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
@@ -77,7 +79,7 @@ class GroupAdmin:
         return dict(sorted(configs.items()))
 
     async def progress(self, group: str, topic: str | None = None) -> GroupProgress:
-        """A group's progress, in one topic or in all that it consumes."""
+        """Returns a group's progress, in one topic or in all topics that the group consumes."""
         tps, queues = 0.0, []
         header = GetConsumeStats(consumer_group=group, topic=topic)
         for address in await self._cluster.targets():
@@ -91,7 +93,7 @@ class GroupAdmin:
         return GroupProgress(group, tps, sorted(queues, key=lambda each: (each.queue.topic, each.queue)))
 
     async def all_progress(self) -> dict[str, GroupProgress]:
-        """The progress of all groups, with one request per broker. System groups are left out."""
+        """Returns the progress of all groups by name, without system groups. Sends one request per broker."""
         rates: dict[str, float] = {}
         queues: dict[str, list[QueueProgress]] = {}
         for address in await self._cluster.targets():
@@ -111,7 +113,9 @@ class GroupAdmin:
         }
 
     async def connections(self, group: str) -> ConsumerConnection:
-        """A group's consumers and subscriptions. Raises Refused (CONSUMER_NOT_ONLINE) if it has no consumer."""
+        """Returns a group's consumers and subscriptions. Raises Refused (CONSUMER_NOT_ONLINE) if the group has no
+        consumer.
+        """
         header = ConsumerGroupRequest(consumer_group=group)
         failure: Refused | None = None
         for address in await self._cluster.targets():
@@ -127,7 +131,9 @@ class GroupAdmin:
         raise failure
 
     async def producers(self, group: str, topic: str | None = None) -> ProducerConnection:
-        """A group's producers, at the brokers of a topic or at all brokers. Raises Refused if it has none."""
+        """Returns a group's producers at the brokers of `topic`, or at all brokers. Raises Refused if the group has
+        none.
+        """
         header = ProducerGroup(producer_group=group)
         masters = await (self._cluster.masters() if topic is None else self._topics.masters(topic))
         producers = {}
@@ -146,7 +152,7 @@ class GroupAdmin:
         return ProducerConnection(connection_set=list(producers.values()))
 
     async def topics(self, group: str) -> list[str]:
-        """The topics that a group has consumed."""
+        """Returns the topics that a group has consumed."""
         topics: set[str] = set()
         for address in await self._cluster.targets():
             reply = await self._instance.request(address, RequestCode.QUERY_TOPICS_BY_CONSUMER, GroupName(group=group))
@@ -154,7 +160,7 @@ class GroupAdmin:
         return sorted(topics)
 
     async def running_info(self, group: str, client_id: str) -> ConsumerRunningInfo:
-        """One consumer's own report: its queues and the messages that it has cached."""
+        """Returns a consumer's own report about its queues and its cached messages."""
         header = GetConsumerRunningInfo(consumer_group=group, client_id=client_id)
         failure: Refused | None = None
         for address in await self._cluster.targets():
@@ -172,7 +178,9 @@ class GroupAdmin:
     async def update(
         self, config: SubscriptionGroup, *, cluster: str | None = None, broker: str | None = None
     ) -> list[str]:
-        """Creates or changes a consumer group at one broker, in one cluster, or everywhere; returns the addresses."""
+        """Creates or changes a consumer group at one broker, in one cluster, or everywhere. Returns the brokers'
+        addresses.
+        """
         targets = await self._cluster.targets(cluster, broker)
         for address in targets:
             body = encode_config(config)
@@ -187,7 +195,10 @@ class GroupAdmin:
         cluster: str | None = None,
         broker: str | None = None,
     ) -> list[str]:
-        """Deletes a consumer group, its retry topic and its dead letters; returns the brokers' addresses."""
+        """Deletes a consumer group at one broker, in one cluster, or everywhere. Returns the brokers' addresses.
+
+        Unless `broker` is given, the group's retry topic and dead-letter topic are deleted, too.
+        """
         targets = await self._cluster.targets(cluster, broker)
         header = DeleteGroup(group_name=group, clean_offset=remove_offset, remove_offset=remove_offset)
         for address in targets:

@@ -1,4 +1,4 @@
-"""Message search for administrators: by key, by id, by queue offset. Never changes a group's offsets."""
+"""Message search for administrators: by key, by id, by queue offset. A search never changes a group's offsets."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from penstock.protocol.headers.pull import QueryConsumeQueue, QueryMessage, View
 from penstock.protocol.subscription import EVERYTHING
 
 _GROUP = "TOOLS_CONSUMER"
-"""The group that RocketMQ's own tools read messages as."""
+"""The consumer group that RocketMQ's own tools use for reading."""
 _FOUND_OR_NOT = frozenset({ResponseCode.SUCCESS, ResponseCode.QUERY_NOT_FOUND})
 _LONG_MAX = 2**63 - 1
 
 
 class MessageAdmin:
-    """A search that finds nothing returns an empty list or None; it does not raise."""
+    """Finds messages. A search that finds nothing returns an empty list or None."""
 
     def __init__(self, instance: ClientInstance) -> None:
         self._instance = instance
@@ -31,17 +31,21 @@ class MessageAdmin:
     async def by_key(
         self, topic: str, key: str, *, begin: int = 0, end: int = _LONG_MAX, max_messages: int = 64
     ) -> list[ReceivedMessage]:
-        """The newest messages with a key, stored between two times (epoch milliseconds), oldest first."""
+        """Returns the newest messages with a key, sorted from oldest to newest. `begin` and `end` limit their store
+        time (epoch milliseconds).
+        """
         messages = await self._query(topic, key, begin, end, max_messages, unique=False)
         return [message for message in messages if key in message.keys][-max_messages:]
 
     async def by_unique_id(self, topic: str, msg_id: str) -> list[ReceivedMessage]:
-        """Messages with a producer's id: usually one, several if the producer retried."""
+        """Returns the messages with a producer's unique id: one, or several if the producer retried the send."""
         messages = await self._query(topic, msg_id, 0, _LONG_MAX, 32, unique=True)
         return [message for message in messages if message.record.unique_key == msg_id]
 
     async def by_offset_id(self, offset_msg_id: str) -> ReceivedMessage | None:
-        """The message with a broker's id, from the broker that the id names. Raises BadMessage for an invalid id."""
+        """Returns the message with a broker's id, from the broker whose address is in the id. Raises BadMessage for an
+        invalid id.
+        """
         address, offset = decode_message_id(offset_msg_id)
         try:
             reply = await self._instance.request(address, RequestCode.VIEW_MESSAGE_BY_ID, ViewMessage(offset=offset))
@@ -53,7 +57,7 @@ class MessageAdmin:
         return ReceivedMessage(record, "") if record.msg_id == offset_msg_id.upper() else None
 
     async def by_id(self, msg_id: str, topic: str | None = None) -> list[ReceivedMessage]:
-        """Messages with an id of either kind; a producer's id needs the topic."""
+        """Returns the messages with a producer's or a broker's id. A producer's id needs the topic."""
         if topic is not None:
             messages = await self.by_unique_id(topic, msg_id)
             if messages:
@@ -64,7 +68,7 @@ class MessageAdmin:
     async def page(
         self, queue: MessageQueue, offset: int, *, max_messages: int = 32, expression: str = EVERYTHING
     ) -> PullResult:
-        """One page of a queue. Does not change any group's offsets."""
+        """Returns one page of a queue, from `offset`."""
         await self._instance.routes.find(queue.topic)
         return await self._fetcher.fetch(
             Pull(
@@ -77,14 +81,16 @@ class MessageAdmin:
         )
 
     async def at(self, queue: MessageQueue, offset: int) -> ReceivedMessage | None:
-        """The message at a queue offset."""
+        """Returns the message at a queue offset, or None."""
         page = await self.page(queue, offset, max_messages=1)
         return next((message for message in page.messages if message.queue_offset == offset), None)
 
     async def units(
         self, queue: MessageQueue, index: int, count: int, group: str | None = None
     ) -> QueryConsumeQueueResponseBody:
-        """Units of a consume queue, and whether a group's filter matches them."""
+        """Returns `count` consume queue units from `index`. With `group`, also whether the group's filter matches each
+        unit.
+        """
         header = QueryConsumeQueue(
             topic=queue.topic, queue_id=queue.queue_id, index=index, count=count, consumer_group=group
         )
@@ -94,7 +100,9 @@ class MessageAdmin:
         return QueryConsumeQueueResponseBody.from_bytes(reply.body)
 
     async def consume_directly(self, group: str, client_id: str, offset_msg_id: str) -> ConsumeMessageDirectlyResult:
-        """Makes one consumer consume one message now, without changing offsets; the broker in the id relays it."""
+        """Makes one consumer consume one message now. Offsets do not change. The broker in the message's id relays the
+        request.
+        """
         address, _ = decode_message_id(offset_msg_id)
         header = ConsumeDirectly(consumer_group=group, client_id=client_id, msg_id=offset_msg_id)
         reply = await self._instance.request(address, RequestCode.CONSUME_MESSAGE_DIRECTLY, header)

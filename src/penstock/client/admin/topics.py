@@ -1,4 +1,4 @@
-"""Topics: list, create, change, delete, statistics. Offsets: reset, clone, time spans."""
+"""Administers topics (list, create, change, delete, statistics) and offsets (reset, clone, time spans)."""
 
 from __future__ import annotations
 
@@ -30,7 +30,9 @@ _UNIT, _UNIT_SUBSCRIPTION = 1, 2
 
 
 class TopicAdmin:
-    """Changes brokers one after the other; an error leaves the remaining brokers unchanged."""
+    """Inspects and changes topics. A change goes from broker to broker; after an error the remaining brokers are
+    unchanged.
+    """
 
     def __init__(self, instance: ClientInstance, cluster: ClusterAdmin) -> None:
         self._instance = instance
@@ -39,7 +41,7 @@ class TopicAdmin:
     # -- reading ---------------------------------------------------------------------------------------------
 
     async def names(self, cluster: str | None = None) -> list[str]:
-        """The names of all topics, or of one cluster's. Includes system topics."""
+        """Returns the names of all topics, or of the topics of one cluster, including system topics."""
         if cluster is None:
             reply = await self._instance.name_servers.request(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, {})
         else:
@@ -48,15 +50,15 @@ class TopicAdmin:
         return sorted(set(TopicList.from_bytes(reply.body).topic_list))
 
     async def route(self, topic: str) -> Route:
-        """The topic's current route from a name server. Raises NoRoute if no broker has the topic."""
+        """Fetches the topic's current route from a name server. Raises NoRoute if no broker has the topic."""
         return await self._instance.routes.fetch(topic)
 
     async def clusters(self, topic: str) -> set[str]:
-        """The clusters that have a topic."""
+        """Returns the names of the clusters that have a topic."""
         return {broker.cluster for broker in (await self.route(topic)).data.broker_datas}
 
     async def config(self, topic: str) -> dict[str, TopicConfig]:
-        """A topic's settings at each broker that has it, by broker name."""
+        """Returns a topic's settings by broker name, for each master that has the topic."""
         configs = {}
         for name, address in (await self.route(topic)).masters.items():
             config = (await self.configs(address)).get(topic)
@@ -65,14 +67,14 @@ class TopicAdmin:
         return configs
 
     async def configs(self, broker: str) -> dict[str, TopicConfig]:
-        """All topics of one broker."""
+        """Returns the settings of all topics of one broker, by topic name."""
         reply = await self._instance.request(broker, RequestCode.GET_ALL_TOPIC_CONFIG)
         return decode_config(TopicConfigs, reply.body).topics
 
     async def stats(self, topic: str, brokers: Iterable[str] | None = None) -> dict[MessageQueue, TopicOffset]:
-        """Each queue's minimum and maximum offset, and the time of its last write.
+        """Returns the minimum offset, the maximum offset and the last write time of each queue.
 
-        `brokers` are the addresses to query; without them, the topic's route decides.
+        `brokers` are the addresses to query; by default, all masters of the topic.
         """
         offsets: dict[MessageQueue, TopicOffset] = {}
         header = TopicName(topic=topic)
@@ -82,7 +84,7 @@ class TopicAdmin:
         return dict(sorted(offsets.items()))
 
     async def groups(self, topic: str) -> list[str]:
-        """The groups that consume a topic."""
+        """Returns the names of the groups that consume a topic."""
         groups: set[str] = set()
         header = TopicName(topic=topic)
         for address in (await self.route(topic)).masters.values():
@@ -106,10 +108,10 @@ class TopicAdmin:
         cluster: str | None = None,
         broker: str | None = None,
     ) -> list[str]:
-        """Creates or changes a topic at one broker, in one cluster, or everywhere; returns the brokers' addresses.
+        """Creates or changes a topic at one broker, in one cluster, or everywhere. Returns the brokers' addresses.
 
-        `queues` sets the number of both read and write queues; `perm` is 2 to write, 4 to read, 6 for both. `order`
-        registers the topic's queues at the name servers as ordered across brokers.
+        `queues` sets the number of both read and write queues. `perm` is 2 to write, 4 to read, 6 for both. `order`
+        registers the topic's queues at the name servers, so that producers keep their order across brokers.
         """
         header = CreateTopic(
             topic=topic,
@@ -132,8 +134,9 @@ class TopicAdmin:
         return targets
 
     async def delete(self, topic: str, *, cluster: str | None = None) -> list[str]:
-        """Deletes a topic at the brokers, of one cluster or of all, and at the name servers; returns the brokers'
-        addresses. Its messages stay on disk until their files expire.
+        """Deletes a topic at the brokers of one cluster or of all clusters, and at the name servers.
+
+        Returns the brokers' addresses. The topic's messages stay on disk until their files expire.
         """
         targets = await self._cluster.targets(cluster)
         header = TopicName(topic=topic)
@@ -146,7 +149,7 @@ class TopicAdmin:
         return targets
 
     async def masters(self, topic: str) -> dict[str, str]:
-        """The addresses of the masters that have a topic, by broker name. Raises NoRoute."""
+        """Returns the addresses of the masters that have a topic, by broker name. Raises NoRoute if there are none."""
         masters = (await self.route(topic)).masters
         if not masters:
             raise NoRoute(f"topic '{topic}' has no master at the moment; start its broker")
@@ -161,14 +164,14 @@ class OffsetAdmin(QueueOffsets):
         self._instance = instance
 
     async def queues(self, topic: str) -> list[MessageQueue]:
-        """The queues of a topic that may be read. Raises NoRoute if no broker has it."""
+        """Returns the readable queues of a topic. Raises NoRoute if no broker has the topic."""
         return list((await self._route(topic)).subscribe_queues)
 
     async def reset(self, group: str, topic: str, timestamp: int, *, force: bool = True) -> dict[MessageQueue, int]:
-        """Resets a group's offsets in a topic to a time (epoch milliseconds; −1: the end); returns the new offsets.
+        """Resets a group's offsets in a topic to a time (epoch milliseconds; −1 for the end). Returns the new offsets.
 
-        Without `force` an offset only moves backwards. Connected consumers continue from there at once; for a group
-        without consumers the offsets are stored.
+        Without `force` an offset only moves backwards. Connected consumers continue at the new offsets at once. For a
+        group without connected consumers, the new offsets are only committed.
         """
         header = ResetOffset(topic=topic, group=group, timestamp=timestamp, is_force=force)
         offsets: dict[MessageQueue, int] = {}
@@ -200,13 +203,17 @@ class OffsetAdmin(QueueOffsets):
         return offsets
 
     async def clone(self, source: str, target: str, topic: str, *, offline: bool = False) -> None:
-        """Copies one group's offsets in a topic to another group. With `offline`, neither may have consumers."""
+        """Copies one group's offsets in a topic to another group.
+
+        Unless `offline`, a broker copies nothing if the source group has connected consumers and these do not
+        subscribe to the topic.
+        """
         header = CloneGroupOffset(src_group=source, dest_group=target, topic=topic, offline=offline)
         for address in (await self._route(topic)).masters.values():
             await self._instance.request(address, RequestCode.CLONE_GROUP_OFFSET, header)
 
     async def time_span(self, group: str, topic: str) -> list[QueueTimeSpan]:
-        """Store times of the oldest, the newest and the last consumed message of each queue."""
+        """Returns, for each queue, the store times of its oldest, its newest and its last consumed message."""
         header = QueryConsumeTimeSpan(topic=topic, group=group)
         spans: list[QueueTimeSpan] = []
         for address in (await self._route(topic)).masters.values():
@@ -215,6 +222,6 @@ class OffsetAdmin(QueueOffsets):
         return sorted(spans, key=lambda span: span.message_queue)
 
     async def _route(self, topic: str) -> Route:
-        """The current route; refreshed because the inherited methods resolve brokers through it."""
+        """Refreshes and returns the topic's route, because the inherited methods find brokers by the cached route."""
         await self._instance.routes.refresh([topic])
         return await self._instance.routes.find(topic)

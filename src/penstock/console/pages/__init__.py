@@ -1,4 +1,6 @@
-"""The console's pages, one module each. They read through `Console` and show all text as text, never as markup."""
+"""The console's pages, one module each. Pages read through `Console`. They show untrusted text as text, never as
+markup.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Dead letters: messages that exceeded their group's retry limit; resends one or many."""
+"""The Dead letters page: lists messages that exceeded their group's retry limit, and resends one or several."""
 
 from __future__ import annotations
 

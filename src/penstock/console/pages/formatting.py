@@ -1,4 +1,4 @@
-"""Numbers, sizes and times of `penstock.units` as the pages show them: a dash for a missing value; and addresses."""
+"""Numbers, sizes and times in the format of the pages, with a dash for a missing value; and parts of URLs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def size(number: float | None) -> str:
 
 
 def moment(milliseconds: int | None) -> str:
-    """In local time."""
+    """Returns a time (epoch milliseconds) in local time."""
     return NOTHING if milliseconds is None or milliseconds <= 0 else format_time(milliseconds, "seconds")
 
 
@@ -45,10 +45,10 @@ def share(ratio: float | None) -> str:
 
 
 def path(*parts: str) -> str:
-    """A path of this site; whatever a part holds, it stays one part."""
+    """Returns a URL path of this site. Each part is quoted, so that a slash in it does not split it."""
     return "".join(f"/{quote(part, safe='')}" for part in parts)
 
 
 def query(**values: str) -> str:
-    """The part of an address behind the question mark."""
+    """Returns the query string of a URL, without the question mark."""
     return urlencode(values)

@@ -1,4 +1,4 @@
-"""What all pages share: header and navigation, elements, confirmation dialogs, error display, and long tables."""
+"""The parts that all pages share: header and navigation, elements, confirmation dialogs, error display, long tables."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _COLOUR: Final = {
 
 @contextlib.contextmanager
 def frame(console: Console, title: str, here: str = "") -> Iterator[None]:
-    """A page's header and navigation; elements created inside are its content."""
+    """Builds a page's header and navigation. Elements created inside the `with` block are the page's content."""
     ui.page_title(f"{title} · Penstock")
     ui.add_css(CSS)
     ui.colors(primary="#0f766e", negative="#b91c1c", warning="#b45309", positive="#15803d")
@@ -79,7 +79,7 @@ def frame(console: Console, title: str, here: str = "") -> Iterator[None]:
 
 
 def _switch_theme(dark: ui.dark_mode) -> None:
-    """Cycles through light, dark and the system's theme."""
+    """Switches to the next theme: light, dark, the system's."""
     order: list[tuple[str, bool | None]] = [("light", False), ("dark", True), ("auto", None)]
     at = next(number for number, (_, value) in enumerate(order) if value is dark.value)
     name, dark.value = order[(at + 1) % len(order)]
@@ -98,7 +98,7 @@ def _key(pressed: KeyEventArguments) -> None:
 
 # -- elements ------------------------------------------------------------------------------------------------------
 def title(text: str, about: str = "") -> None:
-    """The page's title and a line about it."""
+    """Adds the page's title and a line about the page."""
     with ui.column().style("gap: .15rem"):
         with ui.element("h1"):
             ui.label(text)
@@ -112,7 +112,7 @@ def section(text: str) -> None:
 
 
 def stat(name: str, value: str = "…") -> ui.label:
-    """A figure with its label below; returns the figure's element."""
+    """Adds a figure with its label below. Returns the figure's element."""
     with ui.element("div").classes("p-stat"):
         shown = ui.label(value).classes("v")
         ui.label(name).classes("l")
@@ -127,9 +127,9 @@ def pairs(of: Sequence[tuple[str, str]]) -> None:
 
 
 def table(columns: Sequence[tuple[str, ...]], key: str, **options: Any) -> ui.table:
-    """An empty table. A column is (field, title) or, for text, (field, title, "left").
+    """Adds an empty table. A column is (field, title) or, for text, (field, title, "left").
 
-    A row's `link` turns its first column into a link.
+    If a row has the field `link`, its first column becomes a link.
     """
     element = ui.table(
         columns=[
@@ -155,7 +155,7 @@ def table(columns: Sequence[tuple[str, ...]], key: str, **options: Any) -> ui.ta
 
 # -- dialogs and errors --------------------------------------------------------------------------------------------
 async def confirm(question: str, lines: Sequence[str], verb: str) -> bool:
-    """Asks for confirmation; `verb` labels the button that confirms."""
+    """Asks for confirmation and returns the answer. `verb` is the label of the confirming button."""
     with ui.dialog() as dialog, ui.card():
         section(question)
         for line in lines:
@@ -181,7 +181,7 @@ async def run_command(command: Awaitable[CommandResult]) -> bool:
 
 @contextlib.contextmanager
 def show_errors() -> Iterator[None]:
-    """Shows an error raised inside as a notification."""
+    """Shows a PenstockError or ValueError raised inside the block as a notification."""
     try:
         yield
     except (PenstockError, ValueError) as error:
@@ -189,13 +189,13 @@ def show_errors() -> Iterator[None]:
 
 
 async def prefill(refresh: Callable[[], Awaitable[None]]) -> None:
-    """Refreshes before the page is sent, so that it arrives with its rows, unless that takes too long."""
+    """Refreshes before the page is sent, so that the page arrives with its rows. Gives up if that takes too long."""
     with contextlib.suppress(PenstockError, TimeoutError):
         await asyncio.wait_for(refresh(), _PREFILL_S)
 
 
 def refresh_every(seconds: float, refresh: Callable[[], Awaitable[None]]) -> None:
-    """Refreshes periodically while the page is open. An error is shown on the page until a refresh succeeds."""
+    """Calls `refresh` every `seconds` while the page is open. Shows an error until the next refresh succeeds."""
     problem = ui.label().classes("bad").props("data-mark=problem")
     problem.set_visibility(False)
 
@@ -216,9 +216,9 @@ _ROWS = 25
 
 
 class PagedTable(Generic[T]):
-    """A long table, fetched one page at a time: a row costs requests only while it is visible.
+    """A long table that is fetched one page at a time, so that only visible rows cost requests.
 
-    `find` returns all items that match a text, in order; `fill` turns one page of items into rows.
+    `find` returns all items that match a text, in order. `fill` turns the items of one page into rows.
     """
 
     def __init__(

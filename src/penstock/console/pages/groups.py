@@ -1,4 +1,4 @@
-"""Groups: lag by queue and over time, clients and subscriptions, and resetting offsets."""
+"""The Groups pages: lag by queue and over time, clients and subscriptions, and offset resets."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def _list(console: Console) -> PagedTable[GroupRow]:
 
 
 def _one(console: Console, name: str) -> Callable[[], Awaitable[None]]:
-    """Builds the page; returns the function that fills it."""
+    """Builds the page of one group. Returns the function that fills it with data."""
     with ui.element("div").classes("p-row"):
         title(name)
         ui.space()
@@ -171,7 +171,7 @@ def _draw(console: Console, name: str, chart: ui.echart) -> None:
 
 
 async def _reset(console: Console, name: str) -> None:
-    """A dialog that shows the effect of a reset before it can be confirmed."""
+    """Opens a dialog that shows the effect of a reset, and then runs the reset if it is confirmed."""
     topics: list[str] = []
     with show_errors():
         group = await console.view.group(name)

@@ -1,6 +1,7 @@
-"""Messages: search by key, id, time or offset; one message in full, with the groups that have consumed it.
+"""The Messages pages: search by key, id, time or offset; and one message in full, with the groups that have consumed
+it.
 
-A body is shown as text, JSON or hex. The output is text to be shown as text, never markup.
+A body is shown as text, JSON or hex, and never as markup.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from penstock.console.pages import formatting
 from penstock.console.pages.frame import frame, pairs, refresh_every, section, show_errors, table, title
 
 MAX_SHOWN: Final = 64 << 10
-"""Bytes of a body to show; the download is complete."""
+"""Limit of a body's shown part, in bytes. The download contains the whole body."""
 _PER_LINE: Final = 16
 
 
@@ -60,7 +61,7 @@ def list_columns() -> list[tuple[str, ...]]:
 
 
 def list_row(message: ReceivedMessage) -> dict[str, Any]:
-    """A message as one line."""
+    """Returns a message as a row of the result table."""
     body, _ = body_of(message)
     start = body[:_PREVIEW]
     text = start.hex(" ") if best_form(body) is Form.HEX else start.decode("utf-8", "replace")
@@ -77,7 +78,7 @@ def list_row(message: ReceivedMessage) -> dict[str, Any]:
 
 
 def _topic_field(names: list[str], topic: str) -> ui.select | ui.input:
-    """A drop-down list; for many topics, which are slow to draw, an input with completion."""
+    """Adds a drop-down list of topics. For many topics, adds an input with completion, which is faster to draw."""
     if len(names) <= _MAX_CHOICES:
         return ui.select(names, label="Topic", value=topic if topic in names else None, with_input=True)
     return ui.input("Topic", value=topic, autocomplete=names)
@@ -216,7 +217,7 @@ class Form(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ShownBody:
-    """A body or its beginning, as text in one form."""
+    """A body, or its beginning, rendered in one form: text, JSON or hex."""
 
     form: Form
     text: str
@@ -224,13 +225,13 @@ class ShownBody:
 
 
 def best_form(body: bytes) -> Form:
-    """The most readable form of a body."""
+    """Returns the most readable form for a body."""
     if _as_json(body) is not None:
         return Form.JSON
     try:
         text = body[:MAX_SHOWN].decode()
     except UnicodeDecodeError as error:
-        if error.start < min(len(body), MAX_SHOWN) - 4:  # unless the cut is inside a character
+        if error.start < min(len(body), MAX_SHOWN) - 4:  # unless the cut splits a character
             return Form.HEX
         text = ""
     control = sum(not (each.isprintable() or each in "\r\n\t") for each in text)
@@ -238,7 +239,7 @@ def best_form(body: bytes) -> Form:
 
 
 def show(body: bytes, form: Form | None = None) -> ShownBody:
-    """The body in a form, by default the most readable one."""
+    """Renders a body in `form`, by default in its most readable form."""
     form = form or best_form(body)
     if form is Form.JSON:
         text = _as_json(body)
@@ -253,7 +254,7 @@ def show(body: bytes, form: Form | None = None) -> ShownBody:
 
 
 def _as_json(body: bytes) -> str | None:
-    """Indented JSON; None if the body is not a JSON object or array, or too long."""
+    """Returns indented JSON; None if the body is too long, or not a JSON object or array."""
     if len(body) > MAX_SHOWN or body.lstrip()[:1] not in (b"{", b"["):
         return None
     try:

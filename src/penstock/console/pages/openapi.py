@@ -1,4 +1,4 @@
-"""The API page: lists the operations of the API from its own schema. Works offline."""
+"""The API page: lists the API's operations from its own schema. It loads nothing from other sites."""
 
 from __future__ import annotations
 

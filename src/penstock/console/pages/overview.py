@@ -1,4 +1,4 @@
-"""Overview: live rates, latency, backlog, brokers and replication."""
+"""The Overview page: live rates, latency, backlog, brokers and replication."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from penstock.console.pages.frame import frame, prefill, refresh_every, section,
 from penstock.console.replication import BrokerReplication
 
 _SHOWN = 300
-"""Samples in a chart: ten minutes."""
+"""The number of samples in a chart, which is ten minutes."""
 _SERIES = (
     ("in_per_second", "out_per_second"),
     ("p50_ms", "p99_ms"),
     ("flush_behind_bytes", "dispatch_behind_bytes"),
 )
-"""The fields that each chart shows."""
+"""The fields of `Sample` that each chart shows."""
 
 
 def add(console: Console) -> None:
@@ -115,7 +115,7 @@ def add(console: Console) -> None:
 
 
 def _replication(console: Console) -> Callable[[], Awaitable[None]]:
-    """A table of masters and slaves, visible only if there are slaves; returns the function that fills it."""
+    """Adds a table of masters and slaves, hidden if there are no slaves. Returns the function that fills the table."""
     with ui.card().classes("p-card").props("data-mark=replication") as card:
         section("Replication")
         shown = table(
@@ -141,7 +141,7 @@ def _replication(console: Console) -> Callable[[], Awaitable[None]]:
 
 
 def _replication_rows(of: BrokerReplication) -> list[dict[str, str]]:
-    """A row per slave of a master, or one row for a slave."""
+    """Returns one row per slave for a master, and one row for a slave."""
     if of.is_slave:
         return [
             {

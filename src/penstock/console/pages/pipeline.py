@@ -1,4 +1,4 @@
-"""Pipeline: starts Spark jobs, shows their progress and their results."""
+"""The Pipeline page: starts Spark jobs and shows their progress and results."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from penstock.console.pages.frame import confirm, frame, pairs, refresh_every, s
 
 _MAX_ROWS = 500
 _NOT_SHOWN = ("--store=", "--config=", "--namesrv=", "--master=", "--conf=")
-"""Options that the console was started with."""
+"""Options that the console adds to every job. The page does not show them."""
 
 
 def add(console: Console) -> None:

@@ -1,4 +1,4 @@
-"""Store: a map of the log files, queues and index with their fill, next retention steps, and damage."""
+"""The Store page: a map of the log files, queues and index with their fill, the next retention steps, and damage."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def add(console: Console) -> None:
 
 
 def _reported(console: Console) -> None:
-    """The stores as the brokers report them."""
+    """Shows the stores from the brokers' reports."""
     title(
         "Store",
         "As reported by the brokers. To see every file, start the console with --store DIR on the broker's machine.",
@@ -136,7 +136,7 @@ def _show(info: dict[str, Any], outlook: dict[str, Any]) -> None:
 
 
 def _log_map(info: dict[str, Any], outlook: dict[str, Any]) -> None:
-    """A box for each log file, filled as far as it is written."""
+    """Draws a box for each log file, filled in proportion to its written bytes."""
     log, damage = info["commit_log"], info["recovery"]["damage"]
     outlooks = {each["name"]: each for each in outlook["files"]}
     with ui.card().classes("p-card").props("data-mark=log-map"):

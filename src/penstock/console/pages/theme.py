@@ -15,7 +15,7 @@ CSS: Final = Path(__file__).with_name("console.css").read_text(encoding="utf-8")
 
 
 def lines(names: list[str], *, unit: str = "", colours: tuple[str, ...] = LINES) -> dict[str, Any]:
-    """The options of a line chart over time, without data. Labels are shown as text, not as markup."""
+    """Returns the options of a line chart over time, without data. Labels are shown as text, not as markup."""
     return {
         "animation": False,
         "color": list(colours),

@@ -1,4 +1,4 @@
-"""Topics: figures; create, edit and delete; send a test message."""
+"""The Topics pages: figures of topics; creating, changing and deleting a topic; sending a test message."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def _row(row: TopicRow, figures: TopicFigures | None, total: int) -> dict[str, A
 
 
 def _one(console: Console, name: str) -> Callable[[], Awaitable[None]]:
-    """Builds the page; returns the function that fills it."""
+    """Builds the page of one topic. Returns the function that fills it with data."""
     is_system = TopicKind.of(name) is TopicKind.SYSTEM
     with ui.element("div").classes("p-row"):
         title(name)
@@ -179,7 +179,7 @@ def _one(console: Console, name: str) -> Callable[[], Awaitable[None]]:
 
 
 async def _edit(console: Console, name: str = "") -> None:
-    """A dialog that creates a topic, or changes an existing one."""
+    """Opens a dialog that creates a topic or, given a name, changes the topic."""
     current = None
     with show_errors():
         current = next((row for row in await console.view.topics() if row.name == name), None)
