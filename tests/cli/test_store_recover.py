@@ -144,7 +144,7 @@ def test_a_person_at_a_terminal_is_asked(filled: Filled, answer: bytes, status: 
     with subprocess.Popen(command, stdin=there, stdout=subprocess.PIPE, stderr=there, env=ENVIRONMENT) as process:
         os.close(there)
         said = b""
-        while b"Go on?" not in said:
+        while b"Continue?" not in said:
             said += os.read(here, 1000)
         os.write(here, answer)
         assert process.wait(30) == status
@@ -190,5 +190,5 @@ def test_a_long_job_says_every_few_seconds_how_far_it_is(seconds: Seconds, capsy
     assert said.out == ""
     lines = said.err.splitlines()
     assert len(lines) == 2
-    assert re.fullmatch(r"penstock: walking the log: 4[12] % of 120.0 MiB, about 7 s to go …", lines[0])
+    assert re.fullmatch(r"penstock: walking the log: 4[12] % of 120.0 MiB, about 7 s left …", lines[0])
     assert re.search("8[3-5] %", lines[1])

@@ -25,7 +25,7 @@ def test_a_job_tells_its_share_and_what_it_found() -> None:
     async def act() -> None:
         program = (
             "import sys\n"
-            "print('penstock: usage: 40 % of 10 tasks, about 3 s to go …', file=sys.stderr)\n"
+            "print('penstock: usage: 40 % of 10 tasks, about 3 s left …', file=sys.stderr)\n"
             "print('{\"found\": 1}')\nprint('no json')\nprint('[2]')\n"
             "print(sys.argv[1:], file=sys.stderr)\nsys.exit(1)\n"
         )
