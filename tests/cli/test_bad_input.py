@@ -58,7 +58,10 @@ def test_a_bad_option_is_said(run: Run, filled: Filled, options: list[str], sent
         (["store", "inf"], "No such command 'inf'"),
         (["store", "info"], "Missing argument 'DIR'"),
         (["store", "get", ".", "--topic", "T", "--offset", "0"], "Missing option '--queue'"),
-        (["store", "get", ".", "--topic", "T", "--queue", "x", "--offset", "0"], "--queue: 'x' is not a valid int"),
+        (
+            ["store", "get", ".", "--topic", "T", "--queue", "x", "--offset", "0"],
+            "--queue: Input should be a valid integer",
+        ),
         (["store", "dump", ".", "--limit", "-1"], "-1 is out of range, it must be from 0 on"),
         (["store", "dump", ".", "--from", str(2**63)], "is out of range, it must be at most 9223372036854775807"),
         (["store", "query", ".", "--topic", "T", "--key", "K", "--max", "0"], "0 is out of range"),

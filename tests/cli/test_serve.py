@@ -258,7 +258,7 @@ def test_whoever_opens_the_door_to_others_is_told(serve: Callable[..., Served]) 
     told = served.address()
     assert not told["advertised"].startswith("0.0.0.0")
     assert served.end() == 0
-    assert "aclEnable is false" in served.said
+    assert "aclEnable=false" in served.said
 
 
 def test_a_second_signal_ends_it_at_once(serve: Callable[..., Served]) -> None:

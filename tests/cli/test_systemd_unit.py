@@ -84,7 +84,7 @@ def test_the_changes_on_the_page_serve_too(tmp_path: Path) -> None:
     command = [*(put.get(word, word) for word in words), "--profile", "dev", "--console", "off"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
-        while (line := process.stdout.readline()) and "stops it" not in line:
+        while (line := process.stdout.readline()) and "Stop with" not in line:
             pass
         process.terminate()
         assert process.wait(30) == exit_codes_module.OK

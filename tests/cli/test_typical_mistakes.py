@@ -114,7 +114,7 @@ MISTAKES: dict[str, tuple[Typed, str, str]] = {
     ),
     "a queue that is no number": (
         lambda p: ["store", "get", p.store, "--topic", "orders", "--queue", "first", "--offset", "0"],
-        "--queue: 'first' is not",
+        "--queue: Input should be a valid integer",
         "see `penstock store get --help`",
     ),
     "an option that is missing": (

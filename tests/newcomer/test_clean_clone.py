@@ -66,7 +66,7 @@ def serve(folder: Path, promised: tuple[str, ...]) -> str:
     with process:
         for line in process.stdout:
             printed += line
-            if "stops it" in line:
+            if "Stop with" in line:
                 break
         os.killpg(process.pid, signal.SIGINT)
         printed += process.stdout.read()

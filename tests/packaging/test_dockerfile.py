@@ -39,7 +39,7 @@ def test_its_command_serves_and_stops_cleanly_on_its_signal(tmp_path: Path) -> N
         assert process.stdout is not None
         assert process.stdout.readline().startswith("Penstock ")
         for line in process.stdout:
-            if "stops it" in line:
+            if "Stop with" in line:
                 break
         (stop,) = re.findall(r"^STOPSIGNAL (\w+)$", TEXT, re.M)
         process.send_signal(signal.Signals[stop])

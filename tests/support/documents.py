@@ -159,7 +159,7 @@ def to_run(page: str, *kinds: str) -> list[Block]:
 
 BLOCKS: Final = [block for page in PAGES for block in blocks_of(page)]
 _SERVE: Final = ("serve", "namesrv", "console")
-_UP: Final = re.compile(r"stops it|listens at|The console of")
+_UP: Final = re.compile(r"Stop with|listens at|Console of")
 _STOP_S: Final = 40
 _DEFAULTS: Final = {
     "serve": {"--listen": "127.0.0.1:10911", "--namesrv": "127.0.0.1:9876", "--console": "off", "--profile": "dev"},
