@@ -123,9 +123,7 @@ class Rates:
                 self._one_hour = (0.0, Counter())
 
     def find(self, name: str, about: str) -> tuple[Figure, Figure, Figure] | None:
-        """Returns the figures of the last minute, hour and day; None if nothing was ever counted for `name` and
-        `about`.
-        """
+        """Returns the figures of the last minute, hour and day; None if nothing was ever counted under this key."""
         key = (name, about)
         since = self._since(key)
         if since is None:

@@ -124,9 +124,7 @@ class AdminClients:
         return command.reply(answer.code, answer.remark, answer.ext, answer.body)
 
     async def _status(self, connection: Connection, command: Command) -> Command:
-        """Replies with the offsets that each client of a group reports; only those of one client if the request names
-        it.
-        """
+        """Replies with the offsets that a group's clients report: all clients, or the one that the request names."""
         header = command.read(GetConsumerStatus)
         group = self._state.clients.consumers(header.group)
         wanted = [] if group is None else list(group.clients.values())
@@ -164,7 +162,7 @@ class AdminClients:
         return group
 
     def _client(self, name: str, client_id: str | None) -> GroupMember:
-        """Returns the client of group `name` with this client id; without an id, any client of the group. Raises
+        """Returns the client of group `name` with this id, or any client of the group if it is empty. Raises
         Refusal.
         """
         group = self._state.clients.consumers(name)

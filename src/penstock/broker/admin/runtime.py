@@ -172,9 +172,7 @@ def _item(figure: Figure) -> BrokerStatsItem:
 
 
 def _rates_text(per_second: float) -> str:
-    """Returns a rate three times, where Java shows the rates over 10, 60 and 600 seconds. All are of the last
-    minute.
-    """
+    """Returns the rate of the last minute three times, where Java shows the rates over 10, 60 and 600 seconds."""
     return " ".join([f"{per_second:.2f}"] * 3)
 
 

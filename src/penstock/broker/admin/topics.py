@@ -167,9 +167,7 @@ class AdminTopics:
 
 
 def _attributes(known: Any, changes: str) -> dict[str, str]:
-    """Applies attribute changes in 5.x's notation, joined by commas: `+name=value` sets, `-name` removes. Raises
-    Refusal.
-    """
+    """Applies attribute changes, in 5.x's notation: `+name=value` sets and `-name` removes. Raises Refusal."""
     attributes = dict(known) if isinstance(known, dict) else {}
     for change in changes.split(","):
         sign, (name, _, value) = change[:1], change[1:].partition("=")
