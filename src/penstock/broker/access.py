@@ -204,7 +204,7 @@ def is_local(connection: Connection) -> bool:
 
 
 def local_only(handler: Handler, local: IsLocal) -> Handler:
-    """Wraps a handler of administration so that only callers on this machine may use it."""
+    """Wraps a handler of administration. Callers for which `local` returns False get NO_PERMISSION."""
 
     def guarded(connection: Connection, command: Command) -> Result:
         if local(connection):

@@ -300,7 +300,7 @@ class ClientTable:
 
 
 class Clients:
-    """Answers heartbeats, and notifies the consumers of a group when it changes."""
+    """Answers heartbeats and other requests of clients. Notifies a group's consumers when the group changes."""
 
     def __init__(
         self,

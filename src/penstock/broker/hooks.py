@@ -57,7 +57,7 @@ class ConsumeContext(msgspec.Struct, kw_only=True):
 
 
 class SendHook(Protocol):
-    """Called around each send."""
+    """`before_send` is called before a message is stored, `after_send` when its reply is known."""
 
     def before_send(self, context: SendContext) -> None: ...
 

@@ -92,7 +92,7 @@ class _Spans:
 
 
 class Rates:
-    """Rates of one set of counters over the last minute, hour and day. Call `sample` every SAMPLE_S seconds."""
+    """Rates of `counters` over the last minute, hour and day. Call `sample` every SAMPLE_S seconds."""
 
     def __init__(self, counters: MessageCounters, cluster: str, clock: Callable[[], float] = time.monotonic) -> None:
         self._counters = counters

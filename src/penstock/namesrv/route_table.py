@@ -52,7 +52,7 @@ class RegisteredBroker:
         return self.broker_id == MASTER
 
     def is_same(self, other: RegisteredBroker) -> bool:
-        """Whether name and id are equal; the address may differ."""
+        """Whether `other` has the same name and id. Its address may differ."""
         return (self.name, self.broker_id) == (other.name, other.broker_id)
 
 

@@ -54,9 +54,7 @@ def encode(command: Command) -> bytes:
 
 
 def encode_parts(command: Command) -> list[bytes | memoryview]:
-    """Returns the frame as one or two consecutive parts. The body is a part of its own, not copied. Raises
-    BadRequest.
-    """
+    """Returns the frame as one or two parts. The second part is the body, which is not copied. Raises BadRequest."""
     head = (binary_header if command.binary else json_header).encode_header(
         command.code, command.language, command.version, command.opaque, command.flag, command.remark, command.ext
     )

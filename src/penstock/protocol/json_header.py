@@ -65,7 +65,7 @@ def decode_header(data: bytes) -> JsonHeader:
 
 
 def _without_surrogates(data: bytes) -> bytes:
-    """The JSON with `?` for each lone surrogate, which JavaScript clients write as `\\ud83d`."""
+    """Returns the JSON with `?` in place of each lone surrogate. JavaScript clients write one as `\\ud83d`."""
     return replace_surrogates(json.dumps(json.loads(data), ensure_ascii=False, allow_nan=False)).encode()
 
 

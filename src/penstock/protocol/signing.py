@@ -38,9 +38,7 @@ def signature(ext: Mapping[str, str], body: bytes | memoryview, secret_key: str)
 
 
 def account_of(command: Command) -> str | None:
-    """Returns a command's access key; None if it is missing or empty. Clients without an account may send an empty
-    key.
-    """
+    """Returns a command's access key; None if it is missing, or empty as some clients without an account send it."""
     return command.ext.get(ACCESS_KEY) or None
 
 

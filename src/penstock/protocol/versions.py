@@ -79,5 +79,5 @@ _KNOWN: Final[dict[object, Language]] = {
 
 
 def language_of(name_or_number: object) -> Language:
-    """Returns the language with this name or number; OTHER if it is unknown. OTHER is harmless."""
+    """Returns the language with this name or number; OTHER if it is unknown. No behaviour depends on OTHER."""
     return _KNOWN.get(name_or_number, Language.OTHER)

@@ -54,9 +54,7 @@ class PendingRequests:
         return len(self._waiting)
 
     def add(self, deadline: float) -> tuple[int, asyncio.Future[Command]]:
-        """Returns a new id, and a future that gets the reply, or NoAnswer at `deadline` (the loop's time in
-        seconds).
-        """
+        """Returns a new id, and a future that gets the reply, or NoAnswer at `deadline` (by the loop's clock)."""
         opaque = self._last
         while True:
             opaque = opaque + 1 if opaque < _LAST_ID else 1

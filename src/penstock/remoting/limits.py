@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from penstock.remoting.connection import Address, Connection
 
 _SPARE_FILES = 512
-"""File descriptors reserved for the store's files, logs and the loop."""
+"""File descriptors reserved for the store's files, the logs and the loop."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

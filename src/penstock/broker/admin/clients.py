@@ -162,9 +162,7 @@ class AdminClients:
         return group
 
     def _client(self, name: str, client_id: str | None) -> GroupMember:
-        """Returns the client of group `name` with this id, or any client of the group if it is empty. Raises
-        Refusal.
-        """
+        """Returns the client of group `name` with this id; without an id, any client of the group. Raises Refusal."""
         group = self._state.clients.consumers(name)
         client = None
         if group is not None:

@@ -71,7 +71,7 @@ class MasterLink:
     """The master's two addresses, for its log and for clients, and one connection to the latter."""
 
     def __init__(self, settings: Settings, broker: BrokerSettings) -> None:
-        """Raises BadSettings."""
+        """Reads the addresses and the account from the settings. Raises BadSettings."""
         self._configured_log = settings.ha_master_address
         self._configured_clients = broker.master_addr
         if settings.ha_master_address and not (broker.master_addr or broker.name_servers):

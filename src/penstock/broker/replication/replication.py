@@ -137,7 +137,7 @@ class Replication:
     def __init__(
         self, state: BrokerState, registration: BrokerRegistration, access: Access | None, tls: ServerTls
     ) -> None:
-        """Raises BadSettings."""
+        """Creates the parts that the broker's role needs. Raises BadSettings."""
         store, broker = state.store, state.settings.now
         self._settings, self._broker = store.settings, broker
         self._listener: SlaveListener | None = None

@@ -18,8 +18,7 @@ from penstock.protocol.bodies.base import SHAPE_ERRORS, Body
 from penstock.protocol.subscription import SubscriptionData
 
 _QUEUE: Final = re.compile(rb'\{"brokerName":"([^"\\]*)","queueId":(\d{1,9}),"topic":"([^"\\]*)"\}:')
-"""Matches a queue as a key, in Java's form. It cannot match inside a text, because a text has no unescaped quote after
-a brace."""
+"""Matches a queue as a key, in Java's form. It never matches inside a text, because quotes are escaped there."""
 _AS_TEXT: Final = rb'"\1\\u0001\2\\u0001\3":'
 
 
@@ -106,9 +105,7 @@ def _queue_from_text(key: str) -> Any:
 
 
 class ConsumeQueueData(Body, kw_only=True, omit_defaults=True):
-    """One unit. `eval` says whether the group's filter accepts the message; `msg` is a problem with the unit or
-    filter.
-    """
+    """One unit. `eval` says whether the group's filter accepts the message; `msg` describes a problem, if any."""
 
     physic_offset: Int64
     physic_size: Int32

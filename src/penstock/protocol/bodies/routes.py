@@ -1,9 +1,9 @@
 """Bodies about routes: a topic's brokers and queues, the cluster, and broker registration.
 
-A number in a docstring is a request code. A registration body lists a broker's topics, as plain or compressed JSON. The
-compressed form is zlib over three parts: the data version as JSON; the number of topics (4 bytes), and for each topic
-the text `name readQueues writeQueues perm filterType`; the filter servers as JSON. Each text has its length before it
-(4 bytes). The compressed form loses `order` and the topic's flags.
+A number in a docstring is a request code. A registration body lists a broker's topics, as JSON or in a compressed form.
+The compressed form is zlib over three parts: the data version as JSON; the number of topics (4 bytes), and for each
+topic the text `name readQueues writeQueues perm filterType`; the filter servers as JSON. Each text has its length
+before it (4 bytes). The compressed form loses `order` and the topic's flags.
 """
 
 from __future__ import annotations
