@@ -76,8 +76,8 @@ _GATHER_S: Final = 0.01
 """Seconds that the dispatch thread collects messages before it dispatches them. Held pulls do not wait that long: the
 loop itself dispatches for them. The thread should run rarely, because each run takes the GIL from the loop."""
 _SLAVE_GATHER_S: Final = 0.02
-"""The same for a slave. It is longer because the master waits for the slave to copy the log, and few consumers pull
-here."""
+"""The same for a slave. It is longer because copying the log comes first: the master waits for that, and few consumers
+pull from a slave."""
 _EXPIRE_EVERY_S: Final = 10.0
 _LOCKS_EVERY_S: Final = 60.0
 _WATCH_EVERY_S: Final = 1.0

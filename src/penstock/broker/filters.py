@@ -100,7 +100,7 @@ def compile_condition(expression: str) -> Condition:
 class ExpressionCache:
     """An LRU cache of compiled expressions. For each, it holds the condition, or the error message of a refusal.
 
-    It holds at most `max_entries` expressions, whose text has at most `max_bytes` bytes in UTF-8. Thread-safe.
+    It holds at most `max_entries` expressions with `max_bytes` bytes of UTF-8 text in all. Thread-safe.
     """
 
     def __init__(self, compiler: Callable[[str], Condition | str], max_entries: int, max_bytes: int) -> None:
