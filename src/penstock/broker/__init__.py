@@ -1,17 +1,17 @@
 """The broker: serves a store to any client that speaks RocketMQ's remoting protocol.
 
-    broker                        assembles the parts; its docstring has the order of start and stop
-    settings                      RocketMQ's broker settings, one typed object
-    state                         the tables below, and how they are saved
+    broker                        assembles the parts; its docstring gives the order of start and stop
+    settings                      RocketMQ's broker settings as one typed object
+    broker_state                  the tables of topics, groups and offsets, and how they are saved
     topics, consumers, offsets, queue_locks    topics; groups and clients; consumer offsets; locks for ordered queues
-    send, send_acks, replies      sends, and their acks that wait for the disk or a slave
-    pull, long_polling, filters   pulls, those that wait, and tag and SQL92 filters
-    retry, delay, transactions, request_reply    what else happens to messages
-    query                         messages by key and id
-    registration, replication/    name servers; masters and slaves
-    access, acl                   who may send which request, and the access file
-    admin/, stats, tracing, hooks administration, figures, spans, user code
+    send, send_acks, replies      sends, and the replies that wait for the disk or a slave
+    pull, long_polling, filters   pulls, held pulls, and filters by tag and by SQL92
+    retry, delay, transactions, request_reply    send-backs; delayed, transactional and request-reply messages
+    query                         messages by key and by message id
+    registration, replication/    registration with name servers; masters and slaves
+    access, accounts              who may send which request; the accounts of the access file
+    admin/, stats, tracing, hooks administration; statistics; OpenTelemetry spans; user code
 
-Each concern is a class that gets its dependencies in the constructor, lists the requests it answers in `handlers()`,
-and belongs to the thread of one event loop, unless its module says otherwise.
+Each concern is a class. Its constructor takes its dependencies, and `handlers()` lists the requests that it answers.
+Use a concern from the thread of the broker's event loop only, unless its module says otherwise.
 """

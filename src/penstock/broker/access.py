@@ -1,13 +1,15 @@
 """Access control: who may send which request.
 
-Without it (`aclEnable=false`) every client may send and consume, and administration is limited to this machine
-(`local_only`); ordinary requests pay nothing. With it, every request must be signed by an account of the access file
-(`aclFile`) that has the rights it needs, also from this machine. Addresses that the file lists as white need no
-account, as in RocketMQ. The file is checked for changes once a second; one that cannot be used is logged and changes
-nothing. Refusals are SYSTEM_ERROR with the reason, as a 4.x broker answers. No secret is ever logged or sent.
+Without it (`aclEnable=false`), every client may send and consume, but only this machine may administer (`local_only`);
+ordinary requests are not checked at all. With it, every request, even from this machine, must be signed by an account
+of the access file (`aclFile`) that has the rights for it. Addresses in the file's white lists need no account, as in
+RocketMQ. The broker checks once a second whether the file has changed. A file that cannot be used is logged, and the
+accounts stay unchanged. A refused request gets SYSTEM_ERROR with the reason, as from a 4.x broker. No secret is ever
+logged or sent.
 
-Rights: a send needs PUB on the topic; a pull SUB on the topic and the group; other requests of a group SUB on the
-group. A retry topic belongs to its group. Requests that ordinary clients do not send are administration.
+Rights: a send needs PUB on the topic. A pull needs SUB on the topic and on the group. Other requests of a group need
+SUB on the group. A retry topic needs SUB on its group. Every request that ordinary clients do not send counts as
+administration.
 """
 
 from __future__ import annotations
@@ -46,11 +48,11 @@ log = logging.getLogger("penstock.broker")
 # -- rights --------------------------------------------------------------------------------------------------
 
 LookUp = Callable[[int], Record | None]
-"""Returns the record at a physical offset."""
+"""Returns the record at a physical offset; None if there is none."""
 
 
 class Need(NamedTuple):
-    """A request needs one of these rights on a topic or a group."""
+    """A requirement of a request: the account must have at least one of `rights` on the topic or the group."""
 
     rights: int
     topic: str = ""
@@ -62,7 +64,7 @@ class Need(NamedTuple):
 
 
 def _topic(name: str, rights: int) -> Need:
-    """A retry topic always needs SUB on its group."""
+    """Returns the need for rights on a topic. A retry topic always needs SUB on its group instead."""
     if name.startswith(RETRY_PREFIX):
         return Need(SUB, group=name.removeprefix(RETRY_PREFIX))
     return Need(rights, topic=name)
@@ -77,7 +79,7 @@ def _send_v2(command: Command, look_up: LookUp) -> Iterator[Need]:
 
 
 def _reply(command: Command, look_up: LookUp) -> Iterator[Need]:
-    """The cluster's reply topic is open to every account."""
+    """Yields PUB on the topic, except for the cluster's reply topic, which is open to every account."""
     kind = SendMessage if command.code == RequestCode.SEND_REPLY_MESSAGE else SendMessageV2
     topic = command.read(kind).topic
     if not topic.endswith(REPLY_TOPIC_SUFFIX):
@@ -101,7 +103,7 @@ def _offset(command: Command, look_up: LookUp) -> Iterator[Need]:
 
 
 def _send_back(command: Command, look_up: LookUp) -> Iterator[Need]:
-    """The message is copied, so the account must be allowed to read it."""
+    """Yields SUB on the group and on the message's topic, because the account must be allowed to read the copy."""
     header = command.read(groups.SendBack)
     yield Need(SUB, group=header.group)
     yield from _record(look_up(header.offset))
@@ -149,7 +151,7 @@ def _view(command: Command, look_up: LookUp) -> Iterator[Need]:
 
 
 def _record(record: Record | None) -> Iterator[Need]:
-    """Reading a message needs SUB on its topic; for half and delayed ones on the real topic."""
+    """Yields SUB on the topic of a message that a request reads; on the real topic of half and delayed messages."""
     if record is not None:
         waits = record.topic in (HALF_TOPIC, SCHEDULE_TOPIC)
         yield _topic(record.properties.get(REAL_TOPIC, record.topic) if waits else record.topic, SUB)
@@ -183,18 +185,18 @@ _NEEDS: Final[dict[int, Callable[[Command, LookUp], Iterator[Need]]]] = {
 
 
 def is_administration(code: int) -> bool:
-    """Whether ordinary clients do not send this request."""
+    """Whether a request code is administration: ordinary clients do not send it."""
     return code not in _NEEDS
 
 
 def needs(command: Command, look_up: LookUp) -> Iterator[Need]:
-    """All rights that an ordinary client's request needs. Raises BadRequest."""
+    """Returns all needs of a request that is not administration. Raises BadRequest."""
     return _NEEDS[command.code](command, look_up)
 
 
 RELOAD_EVERY_S: Final = 1.0
 IsLocal = Callable[[Connection], bool]
-"""Whether a caller is on this machine."""
+"""Whether the peer of a connection is on this machine."""
 
 
 def is_local(connection: Connection) -> bool:
@@ -202,7 +204,7 @@ def is_local(connection: Connection) -> bool:
 
 
 def local_only(handler: Handler, local: IsLocal) -> Handler:
-    """Wraps a handler of administration so that only callers on this machine may use it."""
+    """Wraps a handler of administration. Callers for which `local` returns False get NO_PERMISSION."""
 
     def guarded(connection: Connection, command: Command) -> Result:
         if local(connection):
@@ -214,7 +216,7 @@ def local_only(handler: Handler, local: IsLocal) -> Handler:
 
 
 class Access:
-    """Checks requests against the accounts of one file; a server's `before`."""
+    """Checks requests against the accounts of one access file. An instance is a server's `before` hook."""
 
     def __init__(self, path: Path) -> None:
         """Raises BadSettings if the file cannot be used."""
@@ -222,18 +224,19 @@ class Access:
         self.accounts = Accounts.load(path)
         self._state = self._stat()
         self.reads = 1
-        """How often the accounts were loaded."""
+        """How often the accounts were loaded so far."""
         self._unknown_secret = secrets.token_hex()
         self._refusals = RateLimitedLog(log)
         self.administered_from: dict[str, float] = {}
-        """By host: when an administrator's signed request last came from it, by the monotonic clock."""
+        """For each host: when an administrator's signed request last came from it, in seconds of the monotonic
+        clock."""
         self.look_up: LookUp = _no_record
-        """Set by the broker."""
+        """Finds records in the store. The broker sets it."""
         self._warn_if_readable()
 
     @classmethod
     def of(cls, settings: BrokerSettings) -> Access | None:
-        """As the settings say; None without access control. Raises BadSettings."""
+        """Returns the access control that the settings ask for; None if aclEnable is false. Raises BadSettings."""
         if not settings.acl_enable:
             return None
         if settings.acl_file is None:
@@ -243,7 +246,7 @@ class Access:
     # -- the file --------------------------------------------------------------------------------------------
 
     def reload_if_changed(self) -> None:
-        """Loads the accounts again if the file has changed."""
+        """Loads the accounts again if the file has changed. Logs a file that cannot be used, and keeps the accounts."""
         state = self._stat()
         if state == self._state:
             return
@@ -263,7 +266,7 @@ class Access:
 
     @property
     def changed_at_ms(self) -> int:
-        """When the file was last modified, as of the last check; 0 if it is missing."""
+        """When the file was last modified, in epoch ms, as of the last check; 0 if the file is missing."""
         return 0 if self._state is None else self._state[0] // 1_000_000
 
     def _stat(self) -> tuple[int, int, int] | None:
@@ -283,7 +286,7 @@ class Access:
     # -- requests --------------------------------------------------------------------------------------------
 
     def __call__(self, connection: Connection, command: Command) -> Command | None:
-        """The refusal of a request; None if it is allowed."""
+        """Returns the reply that refuses a request; None if the request is allowed."""
         try:
             why = self._refusal(connection, command)
         except PenstockError as error:
@@ -294,7 +297,7 @@ class Access:
         return command.reply(ResponseCode.SYSTEM_ERROR, why)
 
     def for_name_server(self, rule: LocalRule) -> Before:
-        """The `before` of a name server: administrators need accounts; `rule` decides who may register."""
+        """Returns a name server's `before` hook: administration needs an account; `rule` checks all other requests."""
 
         def before(connection: Connection, command: Command) -> Command | None:
             return self(connection, command) if command.code in NAMESRV_ADMINISTRATION else rule(connection, command)
@@ -321,7 +324,7 @@ class Access:
         return missing
 
     def _missing(self, account: Account, command: Command) -> str:
-        """Why an account may not send this request; empty if it may."""
+        """Returns why an account may not send this request; an empty text if it may."""
         if is_administration(command.code):
             if account.admin:
                 return ""

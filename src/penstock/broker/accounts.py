@@ -11,11 +11,12 @@
         topicPerms: [orders=SUB, audit=PUB|SUB]
         groupPerms: [CID_reports=SUB]
 
-Requests from a white address need no account or right. Patterns of addresses:
+A request from a global white address needs neither account nor rights. A request that names an account and comes from
+that account's white address needs neither signature nor rights. Forms of address patterns:
 
     10.1.2.3    10.1.*.*    10.1.2.3-60    10.1.2.{3,4,7}    10.1.2.3,10.1.2.4    10.1.0.0/16    fe80::1    *
 
-An empty pattern matches no address. A file is accepted as a whole or not at all. Values are immutable; the `repr` of an
+An empty pattern matches no address. A file is accepted as a whole or not at all. Values are immutable. The `repr` of an
 account does not show its secret.
 """
 
@@ -34,12 +35,12 @@ from penstock.errors import BadSettings
 # -- addresses -----------------------------------------------------------------------------------------------
 
 Matches = Callable[[str], bool]
-"""Whether an address, without its port, matches."""
+"""Takes an address without its port; returns whether it matches."""
 _OUTSIDE_BRACES = re.compile(r",(?![^{]*\})")
 
 
 def matcher(pattern: str) -> Matches:
-    """Compiles a pattern, or several joined by commas. Raises ValueError with the reason."""
+    """Compiles an address pattern, or several joined by commas. Raises ValueError with the reason."""
     tests = [_one(piece.strip()) for piece in _OUTSIDE_BRACES.split(pattern) if piece.strip()]
     return lambda address: any(test(address) for test in tests)
 
@@ -86,18 +87,18 @@ ANY: Final = PUB | SUB
 _RIGHTS: Final = {"DENY": DENY, "PUB": PUB, "SUB": SUB, "PUB|SUB": ANY, "SUB|PUB": ANY}
 _TEXTS: Final = {DENY: "DENY", PUB: "PUB", SUB: "SUB", ANY: "PUB|SUB"}
 _MIN_LENGTH: Final = 7
-"""Minimum length of keys, as in RocketMQ."""
+"""Minimum length of accessKey and secretKey in characters, as in RocketMQ."""
 _MAX_BYTES: Final = 8 << 20
 
 
 class Account(msgspec.Struct, frozen=True, kw_only=True):
-    """One account. Rights are bits: PUB, SUB."""
+    """One account. Rights are sums of the bits PUB and SUB; DENY is 0."""
 
     access_key: str
     secret_key: str
     is_white: Matches
     white: str = ""
-    """The pattern behind `is_white`, as the file has it."""
+    """The address pattern that `is_white` was compiled from, as in the file."""
     admin: bool = False
     default_topic: int = DENY
     default_group: int = DENY
@@ -105,7 +106,11 @@ class Account(msgspec.Struct, frozen=True, kw_only=True):
     groups: Mapping[str, int] = {}
 
     def may(self, wanted: int, *, topic: str = "", group: str = "") -> bool:
-        """Whether it has one of the wanted rights. An administrator lacks only what is denied by name."""
+        """Whether the account has at least one of the rights `wanted` on the group, if given, or else on the topic.
+
+        Rights that the file lists for a topic or group come first, even for an administrator. An administrator has all
+        other rights; another account has its default rights.
+        """
         named = self.groups.get(group) if group else self.topics.get(topic)
         if named is None:
             named = ANY if self.admin else self.default_group if group else self.default_topic
@@ -124,8 +129,8 @@ class Accounts(msgspec.Struct, frozen=True):
 
     @classmethod
     def load(cls, path: Path) -> Accounts:
-        """Reads the file. Raises BadSettings, which never quotes the file's contents."""
-        import yaml  # only with access control on
+        """Reads the access file. Raises BadSettings."""
+        import yaml  # imported only if access control is on
 
         try:
             with path.open("rb") as file:
@@ -151,7 +156,7 @@ class Accounts(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, document: Any) -> Accounts:
-        """Raises ValueError with the reason."""
+        """Builds the accounts from the parsed YAML document. Raises ValueError with the reason."""
         if not isinstance(document, dict):
             raise ValueError("it contains neither accounts nor addresses")
         white = [_text(each, "an address") for each in _list(document, "globalWhiteRemoteAddresses")]
@@ -201,7 +206,7 @@ def _rights(entries: list[Any], key: str) -> dict[str, int]:
 
 
 def right_text(right: int) -> str:
-    """A right as the file has it."""
+    """Returns a right as the file writes it."""
     return _TEXTS[right]
 
 
@@ -220,7 +225,7 @@ def _list(document: dict[Any, Any], name: str) -> list[Any]:
 
 
 def _text(value: Any, what: str) -> str:
-    """A string, or an int: YAML reads a key of digits as a number."""
+    """Returns a string, or an int as a string, because YAML reads a key of digits as a number. Raises ValueError."""
     if isinstance(value, bool) or not isinstance(value, str | int):
         raise ValueError(f"{what} is missing or not text")
     return str(value)

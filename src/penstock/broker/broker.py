@@ -1,13 +1,15 @@
 """The broker: a store, its tables, and the concerns that answer requests.
 
-Start order: the store is open and recovered before the broker is created; the tables are read; the handlers are
-assembled; then the broker listens, delivers delayed messages, and registers with name servers. So no client is served
-by a half-started broker, and none is routed here before it answers.
+Start order: the store is opened and recovered before the broker is created. The broker reads its tables and assembles
+its handlers; then it listens, registers with name servers, and delivers delayed messages. So a half-started broker
+serves no client, and no route leads to a broker that does not listen yet.
 
-Stop order: unregister; refuse new messages (SERVICE_NOT_AVAILABLE, so that clients go elsewhere) and stop delayed
-delivery; answer the held pulls and the sends that wait for the disk; close the port; save the tables; close the store.
-What does not end within the limit is cut off: every acknowledged message is in the log all the same, and the next start
-recovers. A broker belongs to one event loop's thread.
+Stop order: refuse new messages (SERVICE_NOT_AVAILABLE, so that clients send elsewhere); unregister; stop delayed
+delivery; answer the held pulls, and the sends that wait for the disk or a slave; close the port; save the tables; close
+the store. A step that exceeds the time limit is cut off. This loses no acknowledged message: every such message is in
+the log, and the next start recovers the store.
+
+Use a broker from the thread of its event loop only.
 """
 
 from __future__ import annotations
@@ -69,12 +71,13 @@ _WRITES: Final = (
     RequestCode.END_TRANSACTION,
 )
 _FRAME_SLACK: Final = 1 << 20
-"""Room in a frame for everything but its body."""
+"""Bytes that a frame may have on top of the largest message."""
 _GATHER_S: Final = 0.01
-"""How long the dispatch thread collects messages: the loop itself serves a waiting pull at once, and each run of the
-thread takes the GIL from it."""
+"""Seconds that the dispatch thread collects messages before it dispatches them. Held pulls do not wait that long: the
+loop itself dispatches for them. The thread should run rarely, because each run takes the GIL from the loop."""
 _SLAVE_GATHER_S: Final = 0.02
-"""A slave's runs less often: its master waits for the log to be copied, and few consumers wait on its queues."""
+"""The same for a slave. It is longer because copying the log comes first: the master waits for that, and few consumers
+pull from a slave."""
 _EXPIRE_EVERY_S: Final = 10.0
 _LOCKS_EVERY_S: Final = 60.0
 _WATCH_EVERY_S: Final = 1.0
@@ -87,7 +90,7 @@ class Concern(Protocol):
 
 
 class Broker:
-    """One broker. Created, started and stopped once, within one event loop; closes the store."""
+    """One broker. Create, start and stop it once, within one event loop. `stop` also closes the store."""
 
     def __init__(
         self,
@@ -100,9 +103,10 @@ class Broker:
         compile_sql: SqlCompiler = compile_sql,
         clock: Callable[[], int] = now_ms,
     ) -> None:
-        """`name_server` is one in this process; `access` defaults to what the settings say.
+        """`name_server` is the name server embedded in this process, if any. `access` overrides the settings.
 
-        Without access control, only peers for which `local` is true may administer. Raises BadSettings.
+        Without access control, only peers for which `local` returns True may send administration requests. Raises
+        BadSettings, or BadStore if a table cannot be read.
         """
         self.state = state = BrokerState(store, settings or BrokerSettings.of(store.settings), clock)
         self.store = store
@@ -113,7 +117,8 @@ class Broker:
         create_acks = PendingAcks if tracing is None else tracing.pending_acks
         self.pending_acks = create_acks(store, state.settings)
         self.handlers: dict[int, Handler] = {}
-        """By request code; looked up for each request, so entries may be replaced while the broker runs."""
+        """Handlers by request code. The server looks one up for each request, so entries may be replaced while the
+        broker runs."""
         check_role(store.settings, state.settings.now)
         self.identity = _identity(store, state.settings.now)
         self.registration = BrokerRegistration(self.identity, state.topics, state.settings, name_server)
@@ -181,7 +186,7 @@ class Broker:
         )
 
     def add(self, concern: Concern) -> None:
-        """Registers the handlers of a concern; each request code has one handler."""
+        """Registers the handlers of a concern. No other concern may handle the same request codes."""
         for code, handler in concern.handlers().items():
             assert code not in self.handlers, f"{code.name} already has a handler"
             guarded = self.access is None and is_administration(code)
@@ -213,9 +218,9 @@ class Broker:
     # -- running ---------------------------------------------------------------------------------------------
 
     async def start(self, host: str, port: int, bound: socket.socket | None = None) -> Address:
-        """Starts serving, on the socket `bound` if given; returns the address. Raises Unreachable.
+        """Starts serving at `host` and `port`, or on the socket `bound`. Returns the address. Raises Unreachable.
 
-        The port should be that of the store's settings: every record and every route contains it.
+        `port` should be the port in the store's settings, because every record and every route contains that port.
         """
         where = await self._server.start(host, port, bound)
         self.state.start_saving()
@@ -237,7 +242,7 @@ class Broker:
         return where
 
     async def _listen_two_below(self, host: str, port: int) -> None:
-        """RocketMQ's slaves ask for their master's topics at its port minus two."""
+        """Listens at `port` minus 2 as well, where RocketMQ's slaves ask their master for topics. Logs a failure."""
         if port <= 2:
             return
         second = Server(self.handlers, limits=self._limits(), tls=self._tls, before=self.access)
@@ -249,7 +254,10 @@ class Broker:
             self._second_server = second
 
     async def stop(self, limit_s: float | None = None) -> bool:
-        """Stops in the order above; returns whether everything finished in time. A second call does nothing."""
+        """Stops in the order of the module's docstring. Returns whether every step finished within `limit_s` seconds.
+
+        `limit_s` defaults to the setting stopLimitMillis. A second call does nothing and returns True.
+        """
         if self._stopped:
             return True
         self._stopped = True

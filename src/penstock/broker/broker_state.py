@@ -1,10 +1,10 @@
 """The state of a broker: its tables, read from the store's `config` folder and written back there.
 
-`Persister` writes the tables in a thread, so that the loop never waits for a disk. Each file belongs to one table
-and has at most one write in progress. A table counts as saved once its file is synced and renamed; changes made during
-a write go into the next one. A
-write that fails is logged once and retried; the previous file stays. A crash loses what changed since the last write:
-seconds of offsets, or a topic that was just created. Use it from the loop's thread only.
+`Persister` writes the tables in a thread, so that the loop never waits for a disk. Each file belongs to one table and
+has at most one write in progress. A table counts as saved once its file is synced and renamed; changes made during a
+write go into the next one. A write that fails is logged once and retried; the previous file stays. A crash loses the
+changes since the last write: a few seconds of offsets, or a topic that was just created. Use everything here from the
+loop's thread only.
 """
 
 from __future__ import annotations
@@ -33,14 +33,15 @@ from penstock.store.worker import noop
 log = logging.getLogger("penstock.broker")
 _RETRY_S = 2.0
 _SOON_S = 0.05
-"""Changes within this time are written together."""
+"""Seconds. Changes within this time are written together."""
 T = TypeVar("T", bound=ConfigTable)
 
 
 class SavedTable(Generic[T]):
-    """One table and its file. `version` changes whenever the table does; `snapshot` returns an independent copy.
+    """One table and its file.
 
-    `before_write` runs in the thread, after the snapshot and before the write.
+    `version` returns a value that changes whenever the table does. `snapshot` returns an independent copy of the table.
+    `before_write` runs in the writing thread, after the snapshot and before the write.
     """
 
     def __init__(
@@ -55,7 +56,8 @@ class SavedTable(Generic[T]):
         self._version = version
         self._before_write = before_write
         self._saved: object = None
-        """The version last written. None at first: what was read may have come from a backup."""
+        """The version that was last written. It is None at first, because the table may have been read from a
+        backup."""
         self._writing = asyncio.Lock()
 
     @property
@@ -67,7 +69,7 @@ class SavedTable(Generic[T]):
         return self._saved == self._version()
 
     async def save(self, threads: ThreadPoolExecutor) -> None:
-        """Writes the table as it is at the call. Raises StoreFailed."""
+        """Writes the table as it is now, unless this version is saved already. Raises StoreFailed."""
         async with self._writing:
             version = self._version()
             if version == self._saved:
@@ -82,7 +84,7 @@ class SavedTable(Generic[T]):
 
 
 class Persister:
-    """Saves tables periodically or after changes."""
+    """Saves each table periodically, or soon after it changes."""
 
     def __init__(self) -> None:
         self._threads = ThreadPoolExecutor(1, "penstock-config")
@@ -93,7 +95,7 @@ class Persister:
         self._closed = False
 
     def add(self, table: SavedTable[Any], every_s: float | None = None) -> None:
-        """Saves a table every `every_s` seconds, or only after `due`."""
+        """Takes over a table. Saves it every `every_s` seconds; without `every_s`, only after `due`."""
         self._tables.append(table)
         if every_s is not None:
             self._periodic.append(asyncio.create_task(self._save_periodically(table, every_s)))
@@ -132,7 +134,7 @@ class Persister:
         return True
 
     async def stop(self) -> bool:
-        """Saves all unsaved tables once; returns whether everything is saved."""
+        """Stops saving in the background; tries once to save each unsaved table. Returns whether all are saved."""
         self._closed = True
         for task in [*self._periodic, *self._tasks.values()]:
             task.cancel()
@@ -143,10 +145,10 @@ class Persister:
 
 
 class BrokerState:
-    """The store, the settings in force and the tables, shared by all concerns.
+    """The store, the settings in force and the tables. All concerns share them.
 
-    Created within the running loop. Raises BadStore if a file and its backup are both unreadable: a broker without its
-    consumers' offsets would be worse than none.
+    Create it within the running loop. Raises BadStore if a file and its backup are both unreadable, because a broker
+    that has lost its consumers' offsets is worse than no broker.
     """
 
     def __init__(
@@ -169,10 +171,11 @@ class BrokerState:
         self.persister = Persister()
 
     def _adopt_topics(self) -> None:
-        """Creates topics for messages in the store: after a crash before topics.json, or a store used without a broker.
+        """Creates the topics that have messages in the store but are missing in topics.json.
 
-        The old number of queues is unknown; with at least as many as new topics get, clients with an old route are
-        still served.
+        This happens after a crash before topics.json was written, or if the store was used without a broker. The old
+        number of queues is unknown. A topic gets at least as many queues as a new one would, so clients with an old
+        route are still served.
         """
         queues: dict[str, int] = {}
         for queue in self.store.queues:
@@ -184,7 +187,7 @@ class BrokerState:
             self.topics.create_for_send_back(topic, max(usual, queues[topic]))
 
     def start_saving(self) -> None:
-        """Saves topics and groups after changes, offsets periodically."""
+        """Starts saving: topics and groups after each change, consumer and delay offsets periodically."""
         files, topics, groups, offsets = self.config_files, self.topics, self.groups, self.offsets
         saved_topics = SavedTable(files.topics, topics.snapshot, lambda: topics.data_version)
         saved_groups = SavedTable(files.subscription_groups, groups.snapshot, lambda: groups.data_version)

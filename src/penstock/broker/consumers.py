@@ -1,15 +1,16 @@
 """Consumer groups, connected clients, and heartbeats.
 
-`GroupTable` is subscriptionGroup.json in memory. Every change increments the data version and calls `on_change`; a
-crash before the file is written leaves the previous one, and the next heartbeat creates the group again.
+`GroupTable` is subscriptionGroup.json in memory. Every change increments the data version and calls `on_change`. A
+crash before the file is written leaves the previous file, and the next heartbeat creates a lost group again.
 
-`ClientTable` knows the producers and consumers by group, from heartbeats; nothing of it is on disk. A client is
-identified by its connection, and removed when it unregisters, when the connection closes, or after 120 seconds without
-a heartbeat.
+`ClientTable` holds the producers and consumers by group, as heartbeats report them. It is not on disk. A client is
+identified by its connection. It is removed when it unregisters, when the connection closes, or after 120 seconds
+without a heartbeat.
 
-`Clients` answers codes 34, 35, 38 and 46. A heartbeat creates the client's groups and retry topics where that is
-allowed. When the members or topics of a group change, all its consumers are notified (code 40), so that they rebalance;
-the notices of one turn of the loop are sent together. Use all of it from the loop's thread only.
+`Clients` answers request codes 34, 35, 38 and 46. A heartbeat creates the client's groups and retry topics where that
+is allowed. When the members or topics of a group change, the broker notifies all its consumers (request code 40), so
+that they rebalance. Several changes in one turn of the loop cause one notification per group. Use everything here from
+the loop's thread only.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ log = logging.getLogger("penstock.broker")
 
 
 def is_legal_group(group: str) -> bool:
-    """Whether this is a legal group name: its retry topic contains it, too."""
+    """Whether this is a legal group name. The group's retry topic, which contains the name, must be legal, too."""
     return bool(group) and is_legal_topic(retry_topic(group))
 
 
@@ -72,7 +73,7 @@ class GroupTable:
         return self._groups.get(group)
 
     def find_or_create(self, group: str) -> SubscriptionGroup | None:
-        """The group; a new one is created if that is allowed, otherwise None."""
+        """Returns the group, created if it is new; None if it may not be created."""
         known = self._groups.get(group)
         if known is not None:
             return known
@@ -96,11 +97,11 @@ class GroupTable:
         return self._version
 
     def snapshot(self) -> SubscriptionGroups:
-        """The contents of subscriptionGroup.json as of now."""
+        """Returns the current contents of subscriptionGroup.json."""
         return SubscriptionGroups(groups=dict(self._groups), version=self._version, extra=self._extra)
 
     def update(self, group: SubscriptionGroup) -> None:
-        """Creates or replaces a group; keeps fields that this version does not know."""
+        """Creates or replaces a group. Keeps the old group's fields that this version of Penstock does not know."""
         known = self._groups.get(group.name)
         if known is not None and not group.extra:
             group = msgspec.structs.replace(group, extra=known.extra)
@@ -116,7 +117,7 @@ class GroupTable:
         return True
 
     def replace(self, groups: SubscriptionGroups) -> None:
-        """Replaces the table and its version by the master's."""
+        """Replaces the table and its version by the master's table. For slaves."""
         if groups.version != self._version or groups.groups != self._groups:
             self._groups, self._version = dict(groups.groups), groups.version
             self._notify()
@@ -134,7 +135,7 @@ class GroupTable:
 
 EXPIRY_S: Final = 120.0
 _MAX_GROUPS: Final = 4096
-"""Groups per connection."""
+"""Limit of the groups of one connection, producer and consumer groups together."""
 
 
 class GroupMember(msgspec.Struct, eq=False):
@@ -145,7 +146,7 @@ class GroupMember(msgspec.Struct, eq=False):
     language: Language
     version: int
     seen_at: float
-    """When its last heartbeat arrived, by the table's clock."""
+    """When the client's last heartbeat arrived, in seconds of the table's clock."""
 
     @property
     def address(self) -> str:
@@ -161,7 +162,7 @@ class ConsumerGroup:
         self.message_model = MessageModel.CLUSTERING
         self.consume_from_where = ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET
         self.subscriptions: dict[str, SubscriptionData] = {}
-        """By topic."""
+        """Subscriptions by topic."""
         self.clients: dict[Connection, GroupMember] = {}
 
     @property
@@ -172,7 +173,7 @@ class ConsumerGroup:
         return next((client for client in self.clients.values() if client.client_id == client_id), None)
 
     def update(self, data: ConsumerData) -> bool:
-        """Applies a heartbeat's settings and subscriptions; returns whether the set of topics changed."""
+        """Applies a heartbeat's settings and subscriptions. Returns whether the set of topics changed."""
         self.consume_type = data.consume_type
         self.message_model = data.message_model
         self.consume_from_where = data.consume_from_where
@@ -188,21 +189,21 @@ class ConsumerGroup:
 
 
 class ClientTable:
-    """Producers and consumers by group."""
+    """Connected producers and consumers, by group."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._producers: dict[str, dict[Connection, GroupMember]] = {}
         self._consumers: dict[str, ConsumerGroup] = {}
         self._groups_of: dict[Connection, set[tuple[bool, str]]] = {}
-        """By connection: (whether it consumes, group)."""
+        """The groups of each connection, as pairs: whether it consumes, and the group's name."""
         self.on_change: list[Callable[[ConsumerGroup], None]] = []
         """Called with a group when its consumers or topics have changed."""
 
     # -- reading ---------------------------------------------------------------------------------------------
 
     def consumers(self, group: str) -> ConsumerGroup | None:
-        """The group, if a consumer of it is connected."""
+        """Returns the group if at least one of its consumers is connected; otherwise None."""
         return self._consumers.get(group)
 
     def producers(self, group: str) -> list[GroupMember]:
@@ -213,7 +214,7 @@ class ClientTable:
         return None if consumers is None else consumers.subscriptions.get(topic)
 
     def find_producer(self, client_id: str) -> GroupMember | None:
-        """The producer with this client id, in any group."""
+        """Returns the producer with this client id, from any group."""
         for clients in self._producers.values():
             for client in clients.values():
                 if client.client_id == client_id:
@@ -264,7 +265,7 @@ class ClientTable:
         self._groups_of.get(connection, set()).discard((True, name))
 
     def expire(self) -> None:
-        """Removes clients without a heartbeat for EXPIRY_S, and closes their connections."""
+        """Removes clients that sent no heartbeat for EXPIRY_S seconds, and closes their connections."""
         oldest = self._clock() - EXPIRY_S
         groups = [group.clients for group in self._consumers.values()]
         clients = [client for table in (*self._producers.values(), *groups) for client in table.values()]
@@ -299,7 +300,7 @@ class ClientTable:
 
 
 class Clients:
-    """Answers heartbeats, and notifies the consumers of a group when it changes."""
+    """Answers heartbeats and other requests of clients. Notifies a group's consumers when the group changes."""
 
     def __init__(
         self,
@@ -389,7 +390,7 @@ class Clients:
 
 
 def sql_compiler(compile_sql: SqlCompiler | None, settings: SettingsInForce) -> SqlCompiler:
-    """The compiler of SQL92 expressions. Raises Refusal if there is none or the settings do not allow it."""
+    """Returns the compiler of SQL92 expressions. Raises Refusal if there is none, or without enablePropertyFilter."""
     if compile_sql is None or not settings.now.enable_property_filter:
         why = "this broker does not filter by SQL92; start it with enablePropertyFilter=true"
         raise Refusal(ResponseCode.SYSTEM_ERROR, why)

@@ -1,12 +1,14 @@
 """Delivers delayed messages: each delay level is a queue of SCHEDULE_TOPIC_XXXX; due messages move to their real topic.
 
-A unit of these queues contains the time at which its message is due, in order. Each level sleeps until the next one is
-due or a message arrives, and delivers in short steps, so that the loop can serve others in between. A message that
-cannot be stored now is retried; one that can never be stored is skipped and logged.
+A unit of such a queue holds the due time of its message in place of the tags code, and the units are in order of due
+time. Each level sleeps until its next message is due or a new message arrives. It delivers in short steps, so that the
+loop can serve requests in between. A message that cannot be stored now is retried. A message that can never be stored
+is skipped and logged.
 
-The progress of each level is in delayOffset.json, written every `flushDelayOffsetInterval` and at the end, always after
-the log was synced: the file never counts a message as delivered that a power failure could take back. After a crash the
-last few seconds are delivered again; nothing is lost. Use it from the loop's thread only.
+The progress of each level is in delayOffset.json. The file is written every `flushDelayOffsetInterval` ms and at the
+end, always after the log was synced. So the file never counts a message as delivered that a power failure could take
+back. After a crash the messages of the last few seconds are delivered again; none is lost. Use it from the loop's
+thread only.
 """
 
 from __future__ import annotations
@@ -32,12 +34,12 @@ from penstock.store.message_store import MessageStore
 log = logging.getLogger("penstock.broker")
 
 _STEP: Final = 64
-"""Units read at once."""
+"""Queue units read at once."""
 _STEP_S: Final = 0.005
-"""How long one level may occupy the loop."""
+"""Seconds that one level may occupy the loop."""
 _RETRY_S: Final = 1.0
 _LONGEST_SLEEP_S: Final = 30.0
-"""Then the clock is read again, in case it was set."""
+"""Seconds after which a level reads the clock again, because the clock may have been set."""
 _NEVER: Final = (PutStatus.MESSAGE_ILLEGAL, PutStatus.PROPERTIES_SIZE_EXCEEDED)
 
 
@@ -51,7 +53,7 @@ class DelayedMessages:
         self._levels = store.settings.delay_levels
         self._extra = loaded.extra
         self._next = dict(loaded.offsets)
-        """By level, the next queue offset to deliver."""
+        """The next queue offset to deliver, by level."""
         self._timers: dict[int, asyncio.TimerHandle] = {}
         self._closed = True
         """Until `start`: a slave never starts delivery, its master delivers."""
@@ -72,7 +74,7 @@ class DelayedMessages:
     # -- progress --------------------------------------------------------------------------------------------
 
     def progress(self) -> dict[int, tuple[int, int]]:
-        """By level with messages: the next offset to deliver, and the end of its queue."""
+        """Returns, for each level in use, the next queue offset to deliver and the end of its queue."""
         progress = {}
         for level in range(1, len(self._levels) + 1):
             end = self._store.max_offset(SCHEDULE_TOPIC, level - 1)
@@ -81,21 +83,21 @@ class DelayedMessages:
         return progress
 
     def version(self) -> object:
-        """Changes when there is something new to save."""
+        """Returns a value that changes when there is something new to save."""
         return tuple(self._next.items())
 
     def snapshot(self) -> DelayOffsets:
-        """The contents of delayOffset.json, valid once the log is synced."""
+        """Returns the contents of delayOffset.json. They may be written only after the log is synced."""
         return DelayOffsets(offsets=dict(sorted(self._next.items())), extra=self._extra)
 
     def replace(self, offsets: DelayOffsets) -> None:
-        """Replaces the table by the master's; only while delivery is stopped."""
+        """Replaces the table by the master's. Callers must stop delivery first."""
         self._next = dict(offsets.offsets)
 
     # -- delivering ------------------------------------------------------------------------------------------
 
     def _on_arrival(self, topic: str, queue_id: int, max_offset: int, tags_codes: npt.NDArray[np.int64]) -> None:
-        """On the dispatching thread."""
+        """Wakes the level of a new message if it is idle. The dispatch thread calls this."""
         if topic != SCHEDULE_TOPIC or self._closed:
             return
         try:
@@ -112,7 +114,7 @@ class DelayedMessages:
             self._timers[level] = self._loop.call_later(min(seconds, _LONGEST_SLEEP_S), self._run, level)
 
     def _run(self, level: int) -> None:
-        """One step of a level: delivers what is due, then schedules the next step."""
+        """Runs one step of a level: delivers the due messages, then schedules the next step."""
         del self._timers[level]
         try:
             next_s = self._deliver(level)
@@ -126,7 +128,7 @@ class DelayedMessages:
             self._wake(level, next_s)
 
     def _deliver(self, level: int) -> float | None:
-        """Returns the seconds until the next step; None to wait for an arrival."""
+        """Delivers the due messages. Returns the seconds until the next step; None to wait for an arrival."""
         until = time.monotonic() + _STEP_S
         queue = self._store.queues.find(SCHEDULE_TOPIC, level - 1)
         if queue is None:
@@ -150,12 +152,12 @@ class DelayedMessages:
         return None
 
     def _wait_ms(self, due: int, level: int) -> int:
-        """Time until a message is due; one that claims more than its level's delay is due now."""
+        """Returns the ms until a message is due; 0 or less if it is due, or if its wait exceeds the level's delay."""
         wait = due - self._clock()
         return wait if wait <= self._levels[level - 1] else 0
 
     def _put(self, physical_offset: int) -> bool:
-        """Stores a message in its real topic; false if that has to be retried."""
+        """Stores a message in its real topic, or skips it for good. Returns False if it has to be retried."""
         record = self._store.look_up(physical_offset)
         if record is None:
             log.error("skipped the delayed message at offset %d: it is damaged or deleted", physical_offset)
@@ -175,7 +177,7 @@ class DelayedMessages:
 
 
 def _deliverable(record: Record) -> Message | None:
-    """The message as it was sent; as in RocketMQ, it keeps the properties about the delay."""
+    """Returns the message as it was sent, with the delay's properties as in RocketMQ; None without a real topic."""
     topic, queue_id = record.properties.get(REAL_TOPIC, ""), record.properties.get(REAL_QID, "")
     if not topic or not queue_id.isdecimal() or topic == HALF_TOPIC:
         return None

@@ -1,18 +1,19 @@
 """Filters: which messages a subscription selects, by tag or by SQL92.
 
-Tags are matched by the store, in a queue's units. SQL92 expressions are evaluated afterwards, record by record.
+The store matches tags, by the tags codes in a queue's units. SQL92 expressions are evaluated afterwards, record by
+record.
 
 SQL92 means RocketMQ's dialect: expressions over a message's properties, compiled once. Loosest binding first: OR, AND,
 equality (`=`, `<>`, IS NULL), comparison (`>`, BETWEEN, IN, CONTAINS, ...), sign and NOT, value. NOT binds as tightly
-as a sign, so `NOT a = 1` means `(NOT a) = 1`, as in RocketMQ: use brackets. Keywords are case-insensitive, names are
-not.
+as a sign, so `NOT a = 1` means `(NOT a) = 1`, as in RocketMQ: use brackets. Keywords are case-insensitive, property
+names are not.
 
-A property is text, or None if the message does not have it. None is SQL's "unknown": a comparison with it is unknown,
-NOT of it is unknown, and only a true expression selects a message. If text that is not a
-number is compared with a number, the whole expression fails and the message is not selected.
+A property is text, or None if the message does not have it. None is SQL's "unknown": a comparison with None is unknown,
+and so is NOT of None. Only an expression that is true selects a message. If an expression compares a number with text
+that is not a number, the whole expression fails and the message is not selected.
 
-Expressions come from clients, so their length, depth and number of parts are limited, and the results of compiling are
-cached, refusals included. All functions here are thread-safe.
+Expressions come from clients, so their length, depth and number of parts are limited. The results of compiling are
+cached, including refusals. All functions here are thread-safe.
 """
 
 from __future__ import annotations
@@ -32,9 +33,9 @@ from penstock.format.record import decode_record
 from penstock.store.message import EVERYTHING, TagFilter
 
 RecordFilter: TypeAlias = Callable[[bytes], bool]
-"""Whether a record, as encoded in the log, is selected."""
+"""Takes a record as encoded in the log; returns whether it is selected."""
 SqlCompiler: TypeAlias = Callable[[str], RecordFilter]
-"""Compiles an SQL92 expression; raises BadRequest."""
+"""Compiles an SQL92 expression. Raises BadRequest."""
 _MAX_CACHED_TAGS: Final = 4096
 
 
@@ -43,10 +44,10 @@ class Selection(NamedTuple):
 
     tags: TagFilter = EVERYTHING
     accepts: RecordFilter | None = None
-    """If set, a record has to pass this as well."""
+    """If set, a record must pass this filter as well as `tags`."""
 
     def may_match(self, tags_codes: npt.NDArray[np.int64]) -> bool:
-        """Whether a message with one of these tags codes may be selected."""
+        """Whether at least one of these tags codes may belong to a selected message."""
         hashes = self.tags.hashes
         if hashes is None:
             return True
@@ -57,7 +58,7 @@ ALL: Final = Selection()
 
 
 def by_tags(expression: str) -> Selection:
-    """The selection of `*`, or of tags joined by `||`."""
+    """Returns the selection of a tag expression: `*`, or tags joined by `||`."""
     if expression == "*":
         return ALL
     return Selection(TagFilter(expression)) if len(expression) > _MAX_CACHED_TAGS else _cached_by_tags(expression)
@@ -65,7 +66,7 @@ def by_tags(expression: str) -> Selection:
 
 @lru_cache(maxsize=1024)
 def _cached_by_tags(expression: str) -> Selection:
-    """Cached, as pulls repeat the same few expressions."""
+    """Returns the selection of a tag expression. Cached, because pulls repeat the same few expressions."""
     return Selection(TagFilter(expression))
 
 
@@ -80,26 +81,26 @@ MAX_DEPTH: Final = 60
 MAX_DIGITS: Final = 19
 MAX_CACHED: Final = 256
 MAX_CACHED_BYTES: Final = 256 * 1024
-"""Bytes of expressions. A compiled one takes up to about 100 times as much."""
+"""Limit of the cached expressions' text, in bytes. A compiled expression takes up to about 100 times as much memory."""
 
 
 def compile_sql(expression: str) -> RecordFilter:
-    """Compiles a filter for records. Raises BadRequest with the reason and the position."""
+    """Compiles an SQL92 expression to a filter for records. Raises BadRequest with the reason and the position."""
     selects = compile_condition(expression)
     return lambda record: selects(decode_record(record).properties)
 
 
 def compile_condition(expression: str) -> Condition:
-    """Compiles a filter for properties. Raises BadRequest."""
+    """Compiles an SQL92 expression to a condition on properties. Raises BadRequest."""
     if len(expression) > MAX_LENGTH:
         raise BadRequest(f"the SQL92 expression has {len(expression)} characters; at most {MAX_LENGTH} are allowed")
     return _cache.compiled(expression)
 
 
 class ExpressionCache:
-    """An LRU cache of compiled expressions: each a condition, or the sentence of a refusal.
+    """An LRU cache of compiled expressions. For each, it holds the condition, or the error message of a refusal.
 
-    Holds at most `max_entries` expressions and at most `max_bytes` of their text, in UTF-8. Thread-safe.
+    It holds at most `max_entries` expressions with `max_bytes` bytes of UTF-8 text in all. Thread-safe.
     """
 
     def __init__(self, compiler: Callable[[str], Condition | str], max_entries: int, max_bytes: int) -> None:
@@ -110,7 +111,7 @@ class ExpressionCache:
         self._lock = threading.Lock()
 
     def compiled(self, expression: str) -> Condition:
-        """Raises BadRequest, a new one each time."""
+        """Returns the condition of an expression, compiled or cached. Raises a new BadRequest if it is refused."""
         with self._lock:
             outcome = self._outcomes.pop(expression, None)
             if outcome is None:
@@ -131,7 +132,7 @@ def _utf8_size(text: str) -> int:
 
 
 def _compile(expression: str) -> Condition | str:
-    """The condition, or why the expression is refused."""
+    """Returns the condition, or the error message if the expression is refused."""
     try:
         evaluate = _Parser(expression).parse().evaluate
     except BadRequest as error:
@@ -176,14 +177,14 @@ _EQUALITY, _COMPARISON, _UNARY = 3, 4, 5
 _POWERS: Final = {"OR": 1, "AND": 2, "=": _EQUALITY, "<>": _EQUALITY, "IS": _EQUALITY} | dict.fromkeys(
     (*_ORDER_TESTS, "NOT", *_MAY_FOLLOW_NOT), _COMPARISON
 )
-"""How tightly an operator binds."""
+"""How tightly each operator binds; a higher number binds more tightly."""
 
 
 class _Parser:
-    """A Pratt parser that compiles what it reads, part by part.
+    """A Pratt parser that compiles an expression while it reads it.
 
     The position decides whether the next word is an operand or an operator, so a property may be called `in`. Each
-    level of recursion is a level of the compiled expression, and MAX_DEPTH limits both; brackets alone do not recurse.
+    level of recursion is a level of the compiled expression, and MAX_DEPTH limits both. Brackets alone do not recurse.
     """
 
     def __init__(self, expression: str) -> None:
@@ -199,7 +200,7 @@ class _Parser:
         return whole
 
     def _operand(self) -> _Part:
-        """A value with its signs and NOTs, or an expression in brackets."""
+        """Reads a value with its signs and NOTs, or an expression in brackets."""
         brackets = 0
         while (match := self._read(_OPERAND, "a value")).lastgroup == "bracket":
             brackets += 1
@@ -227,9 +228,10 @@ class _Parser:
         return _constant(_CONSTANTS[word.upper()]) if word.upper() in _CONSTANTS else _property(word)
 
     def _operators(self, left: _Part, power: int) -> _Part:
-        """`left` and the operators after it that bind more tightly than `power`.
+        """Reads the operators after `left` that bind more tightly than `power`. Returns them compiled with `left`.
 
-        No operator binds more tightly than the one before it: `a IS NULL > 1` is refused, `(a IS NULL) > 1` is not.
+        No operator may bind more tightly than the operator before it: `a IS NULL > 1` is refused, `(a IS NULL) > 1` is
+        not.
         """
         highest = _COMPARISON
         while power < _POWERS.get(word := self._peek(), 0) <= highest:
@@ -278,7 +280,7 @@ class _Parser:
         return _unary(_of_text(lambda text: test(text, piece)), left, texts=1)
 
     def _inner(self, power: int) -> _Part:
-        """An operand of an operator, and the operators after it that bind more tightly than `power`."""
+        """Reads an operand of an operator, and the operators after it that bind more tightly than `power`."""
         self._level += 1
         _check_depth(self._level)
         part = self._operators(self._operand(), power)
@@ -296,14 +298,14 @@ class _Parser:
         return match
 
     def _peek(self) -> str:
-        """The next operator, bracket or comma, in capitals; "" for anything else."""
+        """Returns the next operator, bracket or comma, in capitals; "" if something else is next."""
         if self._next is None:
             match = self._match(_OPERATOR)
             self._next = match[0].upper() if match else ""
         return self._next
 
     def _accept(self, word: str) -> bool:
-        """Reads `word` if it is next; returns whether it was."""
+        """Reads `word` if it is next. Returns whether it was."""
         if taken := self._peek() == word:
             self._at, self._next = self._at + len(word), None
         return taken
@@ -346,7 +348,7 @@ def _property(name: str) -> _Part:
 
 
 def _unary(apply: Callable[[Value], Value], operand: _Part, *, texts: int = 0) -> _Part:
-    """`texts` counts the parts of the expression that `apply` holds."""
+    """Applies a function to one operand. `texts` is the number of text constants in `apply`; they count as parts."""
     inner = operand.evaluate
     return _join(lambda properties: apply(inner(properties)), [operand], texts)
 
@@ -357,7 +359,11 @@ def _binary(apply: Callable[[Value, Value], Value], left: _Part, right: _Part) -
 
 
 def _chain(operands: Sequence[_Part], *, decides: bool) -> _Part:
-    """The first true operand decides OR, the first false one decides AND; else one that is unknown makes it unknown."""
+    """Joins operands by OR (`decides` is True) or AND (`decides` is False).
+
+    The first operand that is `decides` decides the result. If there is none, one unknown operand makes the result
+    unknown.
+    """
     conditions = [operand.evaluate for operand in operands]
 
     def evaluate(properties: Properties) -> Truth:
@@ -392,11 +398,14 @@ _NUMBER: Final = re.compile(r"[+-]?(?:[0-9]+(\.[0-9]*)?|(\.[0-9]+))([eE][+-]?[0-
 
 
 class NotComparable(Exception):
-    """A value is not a number where a number is needed: the message is not selected."""
+    """A value is not a number or not a truth value where one is needed, so the message is not selected."""
 
 
 def number(value: Value) -> float | int:
-    """A number, or text that is one in plain decimal notation: not `1_000`, `inf`, ` 1 `. Raises NotComparable."""
+    """Returns a number, or text in plain decimal notation as a number. Raises NotComparable.
+
+    Plain notation excludes `1_000`, `inf` and ` 1 `.
+    """
     if value is None or isinstance(value, bool):
         raise NotComparable
     if not isinstance(value, str):
@@ -414,12 +423,16 @@ def _signed(sign: int) -> Callable[[Value], Value]:
 
 
 def _not(value: Value) -> Truth:
-    """Anything but true and false is unknown."""
+    """Negates true and false. The negation of any other value is unknown."""
     return not value if isinstance(value, bool) else None
 
 
 def _equal(left: Value, right: Value) -> Truth:
-    """Compares text with text as text, anything with a truth value as truth values, the rest as numbers."""
+    """Compares two values; unknown if one is None.
+
+    If one value is a truth value, the other must be one or the text `true` or `false`. Two texts compare as text. All
+    other pairs compare as numbers. Raises NotComparable.
+    """
     if left is None or right is None:
         return None
     if isinstance(left, bool) or isinstance(right, bool):
@@ -436,10 +449,10 @@ def _truth_value(value: Value) -> bool:
 
 
 def _ordered(test: Callable[[Any, Any], bool]) -> Callable[[Value, Value], Truth]:
-    """Compares as numbers, also text with text, as RocketMQ does."""
+    """Compares two values as numbers, even text with text, as RocketMQ does."""
     return lambda left, right: None if left is None or right is None else test(number(left), number(right))
 
 
 def _of_text(test: Callable[[str], bool]) -> Callable[[Value], Truth]:
-    """Unknown if there is no value, false for a number or a truth value."""
+    """Tests a text. The result is unknown if there is no value, and false for a number or a truth value."""
     return lambda value: None if value is None else isinstance(value, str) and test(value)

@@ -1,8 +1,8 @@
 """Hooks: user code that runs before and after each send and pull, for traces, counters and checks.
 
 A hook is any object with the methods of `SendHook` or `ConsumeHook`. Hooks run on the loop's thread and must be quick.
-A `Refusal` raised by `before_send` becomes the client's reply, and nothing is stored; any other error of a hook is
-logged and changes nothing. Without hooks, no context is built.
+If `before_send` raises a `Refusal`, that becomes the client's reply, and nothing is stored. The other methods must not
+raise a Refusal. Any other exception of a hook is logged and has no effect. Without hooks, no context is built.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ log = logging.getLogger("penstock.broker")
 
 
 class SendContext(msgspec.Struct, kw_only=True):
-    """One send. The fields from `code` on are set after it."""
+    """One send. The fields from `code` on are set after the send, for `after_send`."""
 
     producer_group: str
     topic: str
@@ -41,7 +41,7 @@ class SendContext(msgspec.Struct, kw_only=True):
 
 
 class ConsumeContext(msgspec.Struct, kw_only=True):
-    """Messages that a group receives, or sends back."""
+    """Messages that a group pulls, or one message that it sends back."""
 
     consumer_group: str
     topic: str
@@ -52,12 +52,12 @@ class ConsumeContext(msgspec.Struct, kw_only=True):
     size: int = 0
     next_begin_offset: int = -1
     origin_msg_id: str = ""
-    """Of a message that is sent back."""
+    """The original message id of a message that is sent back; empty for a pull."""
     success: bool = True
 
 
 class SendHook(Protocol):
-    """Called around each send."""
+    """`before_send` is called before a message is stored, `after_send` when its reply is known."""
 
     def before_send(self, context: SendContext) -> None: ...
 
@@ -65,7 +65,7 @@ class SendHook(Protocol):
 
 
 class ConsumeHook(Protocol):
-    """`before_consume` is called when messages go to a consumer, `after_consume` when it sends one back."""
+    """`before_consume` is called before messages go to a consumer, `after_consume` when it sends a message back."""
 
     def before_consume(self, context: ConsumeContext) -> None: ...
 

@@ -1,9 +1,9 @@
 """Long polling: pulls that found nothing and are held until a message arrives.
 
-A held pull waits for its queue until a message that it may want arrives, its time is up, or its connection closes; then
-it runs again and is answered. Arrivals are reported by the dispatch thread, collected, and brought to the loop with one
-call for many. The number of held pulls per connection is limited by the caller. Everything but `_on_arrival` and
-`_on_flushed` belongs to the loop's thread.
+A held pull runs again, and is answered, when a message arrives that may match its filter, or when its time is up. If
+its connection closes, the pull is dropped. The dispatch thread reports arrivals; many arrivals reach the loop in one
+call. The caller limits the number of held pulls per connection. Use everything but `_on_arrival` and `_on_flushed` from
+the loop's thread only.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ from penstock.store.settings import FlushDiskType
 
 _Key = tuple[str, int]
 _MAX_CODES = 4096
-"""Arrivals in one queue whose tags are compared; if there are more, every held pull of the queue runs."""
+"""The number of arrivals in one queue up to which their tags are compared. If more messages arrived, every held pull of
+the queue runs."""
 
 
 class HeldPull:
@@ -45,8 +46,8 @@ class HeldPull:
         self.offset = offset
         self.selection = selection
         self.run = run
-        """Runs the pull; the argument says whether this is the last attempt. Returns whether it answered. May advance
-        `offset`."""
+        """Runs the pull. The second argument says whether this is the last attempt. Returns whether the pull was
+        answered. May advance `offset`."""
         self.timer: asyncio.TimerHandle | None = None
 
 
@@ -60,7 +61,8 @@ class HeldPulls:
         self._by_queue: dict[_Key, set[HeldPull]] = {}
         self._by_connection: dict[Connection, set[HeldPull]] = {}
         self._arrived: dict[_Key, tuple[int, list[npt.NDArray[np.int64]]]] = {}
-        """Filled by the dispatching thread, emptied by the loop; `_lock` guards it and `_wake_scheduled`."""
+        """New messages by queue: the queue's end and the tags codes. The dispatch thread fills it, the loop empties it.
+        `_lock` guards it and `_wake_scheduled`."""
         self._wake_scheduled = False
         self._lock = threading.Lock()
         self._closed = False
@@ -86,16 +88,16 @@ class HeldPulls:
         pull.timer = self._loop.call_later(0 if self._closed else seconds, self._answer_now, pull)
         queue = self._store.queues.find(*pull.key)
         if queue is not None and queue.max_offset > pull.offset:
-            self._loop.call_soon(self._poll, pull)  # it arrived before the pull was held
+            self._loop.call_soon(self._poll, pull)  # the message arrived before the pull was held
 
     def on_stored(self, topic: str, queue_id: int) -> None:
-        """A message was just put into a queue: dispatches it at once if a pull is held there."""
+        """Schedules the dispatch of a message that was just put into a queue, if a pull is held there."""
         if (topic, queue_id) in self._by_queue and not self._catch_up_scheduled:
             self._catch_up_scheduled = True
             self._loop.call_soon(self._catch_up)
 
     def _on_flushed(self) -> None:
-        """On the flush thread: what is now on disk may be shown."""
+        """Schedules the dispatch of flushed messages, which consumers may now see. The flush thread calls this."""
         if self._by_queue and not self._catch_up_scheduled:
             self._catch_up_scheduled = True
             with contextlib.suppress(RuntimeError):  # the loop is closed
@@ -106,7 +108,7 @@ class HeldPulls:
         self._store.catch_up()
 
     def release_all(self) -> None:
-        """Answers all held pulls now, and later ones at once: the broker stops."""
+        """Answers all held pulls now, because the broker stops. Pulls that are held later are answered at once."""
         self._closed = True
         for pulls in list(self._by_connection.values()):
             for pull in list(pulls):
@@ -115,7 +117,10 @@ class HeldPulls:
     # -- arrivals --------------------------------------------------------------------------------------------
 
     def _on_arrival(self, topic: str, queue_id: int, max_offset: int, tags_codes: npt.NDArray[np.int64]) -> None:
-        """On the dispatch thread, or on the loop's when a read has dispatched."""
+        """Records new messages and wakes the loop.
+
+        The dispatch thread calls this; or the loop's thread, when a read dispatched messages.
+        """
         key = (topic, queue_id)
         if key not in self._by_queue:
             return

@@ -1,8 +1,9 @@
-"""Consumer offsets: consumerOffset.json in memory, and the requests of clients (14, 15, 29 to 32).
+"""Consumer offsets: consumerOffset.json in memory, and clients' requests (codes 14, 15 and 29 to 32).
 
-An offset is the next one to consume. The file is written every few seconds, not at each commit: after a crash offsets
-are a few seconds old, and consumers see those messages again. A commit must name an existing queue and group, so that
-clients cannot grow the table without limit. Use it from the loop's thread only.
+A consumer offset is the next queue offset to consume. The file is written every few seconds, not at each commit: after
+a crash the offsets are a few seconds old, and consumers get the messages since then again. A commit must name an
+existing queue and group, so that clients cannot grow the table without limit. Use everything here from the loop's
+thread only.
 """
 
 from __future__ import annotations
@@ -33,40 +34,40 @@ NOT_FOUND = -1
 
 
 class OffsetTable:
-    """Offsets by topic and group, then by queue."""
+    """Consumer offsets: by topic and group, then by queue id."""
 
     def __init__(self, loaded: ConsumerOffsets) -> None:
         self._offsets = loaded.offsets
         self._extra = loaded.extra
         self.changes = 0
-        """Counts changes, so that an unchanged table need not be written."""
+        """The number of changes so far. An unchanged table need not be written."""
 
     # -- reading ---------------------------------------------------------------------------------------------
 
     def query(self, group: str, topic: str, queue_id: int) -> int:
-        """The next offset to consume, -1 if nothing was ever committed."""
+        """Returns the next offset to consume; -1 if none was ever committed."""
         return self._offsets.get((topic, group), {}).get(queue_id, NOT_FOUND)
 
     def of_group(self, group: str) -> dict[str, dict[int, int]]:
-        """All offsets of a group, by topic and queue."""
+        """Returns all offsets of a group, by topic and queue id."""
         return {topic: dict(queues) for (topic, owner), queues in self._offsets.items() if owner == group}
 
     def of_queue(self, group: str, topic: str) -> dict[int, int]:
-        """The offsets of a group in one topic, by queue."""
+        """Returns the offsets of a group in one topic, by queue id."""
         return dict(self._offsets.get((topic, group), {}))
 
     def groups_of(self, topic: str) -> list[str]:
-        """The groups with offsets in a topic."""
+        """Returns the groups that have offsets in a topic, sorted."""
         return sorted(group for name, group in self._offsets if name == topic)
 
     def snapshot(self) -> ConsumerOffsets:
-        """The contents of consumerOffset.json as of now."""
+        """Returns the current contents of consumerOffset.json."""
         return ConsumerOffsets(offsets={key: dict(queues) for key, queues in self._offsets.items()}, extra=self._extra)
 
     # -- changing --------------------------------------------------------------------------------------------
 
     def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:
-        """Sets an offset; a negative one is ignored."""
+        """Sets an offset, forwards or backwards. Ignores a negative offset or queue id."""
         if offset < 0 or queue_id < 0:
             return
         queues = self._offsets.setdefault((topic, group), {})
@@ -81,18 +82,18 @@ class OffsetTable:
         self.changes += 1
 
     def reset(self, group: str, topic: str, offsets: Mapping[int, int]) -> None:
-        """Sets a group's offsets in some queues of a topic, forwards or backwards."""
+        """Sets a group's offsets in the given queues of a topic, forwards or backwards."""
         self._offsets.setdefault((topic, group), {}).update(offsets)
         self.changes += 1
 
     def replace(self, offsets: ConsumerOffsets) -> None:
-        """Replaces the table by the master's."""
+        """Replaces the table by the master's. For slaves."""
         if offsets.offsets != self._offsets:
             self._offsets = {key: dict(queues) for key, queues in offsets.offsets.items()}
             self.changes += 1
 
     def clone(self, source: str, target: str, topic: str) -> None:
-        """Copies a group's offsets in a topic to another group."""
+        """Copies the offsets of group `source` in a topic to group `target`."""
         offsets = self._offsets.get((topic, source))
         if offsets:
             self.reset(target, topic, offsets)
@@ -113,7 +114,7 @@ _BOUNDARIES = {"lower": Boundary.LOWER, "upper": Boundary.UPPER}
 
 
 class Offsets:
-    """Answers for the offset table and for the store's queues."""
+    """Answers requests about consumer offsets and about the store's queues."""
 
     def __init__(self, store: MessageStore, offsets: OffsetTable, topics: BrokerTopics, groups: GroupTable) -> None:
         self._store = store
@@ -132,7 +133,11 @@ class Offsets:
         }
 
     def _query(self, connection: Connection, command: Command) -> Command:
-        """Where a group resumes. A new group starts at 0 if the queue still has all its messages, and in memory."""
+        """Answers with the offset at which a group resumes, or QUERY_NOT_FOUND.
+
+        A group without an offset starts at 0 if the queue still has its first message, this message is still in memory,
+        and the request does not set setZeroIfNotFound to false.
+        """
         header = command.read(QueryConsumerOffset)
         offset = self._offsets.query(header.consumer_group, header.topic, header.queue_id)
         if offset >= 0:

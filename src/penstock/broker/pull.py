@@ -1,9 +1,9 @@
-"""Pulls: codes 11 and 361.
+"""Pulls: request codes 11 and 361.
 
 A pull is checked, commits its offset if it asks to, and is answered from the queue. At the queue's end it may be held
-(`long_polling`) and run again later. Every answer carries the next offset and the queue's bounds. `SlaveReads` decides
-which broker a consumer should pull from next; `MovedOffsets` records when a consumer's offset was corrected. All of it
-belongs to the loop's thread.
+(`long_polling`) and run again later. Every answer carries the next offset and the queue's lowest and highest offset.
+`SlaveReads` decides which broker a consumer should pull from next. `MovedOffsets` records that a consumer's offset was
+corrected. Use everything here from the loop's thread only.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ _MASTER: Final = 0
 class SlaveReads:
     """Which broker a consumer should pull from next: the master, or a slave while the consumer is far behind.
 
-    With slaveReadEnable a master suggests the broker that the group names (whichBrokerWhenConsumeSlowly) while the
-    messages are probably no longer in memory. A slave serves every pull, as RocketMQ's do. `follows` says whether a
+    With slaveReadEnable, a master suggests the group's `whichBrokerWhenConsumeSlowly` while the consumer's messages are
+    probably no longer in memory. A slave serves every pull, as RocketMQ's slaves do. `follows` returns whether this
     slave is connected to its master; it is None on a master.
     """
 
@@ -55,8 +55,8 @@ class SlaveReads:
         self._settings = settings
         self._follows = follows
         self.corrects = corrects or follows is None
-        """Whether an offset outside the queue is corrected; on a slave, whose master may have more, only with
-        offsetCheckInSlave."""
+        """Whether an offset outside the queue is corrected. A master always does; a slave only with offsetCheckInSlave,
+        because its master may have more messages."""
 
     @property
     def suggests(self) -> bool:
@@ -65,11 +65,11 @@ class SlaveReads:
 
     @property
     def accepts_commits(self) -> bool:
-        """Whether a pull may commit: a slave copies its master's offsets while it follows."""
+        """Whether a pull may commit an offset: not on a slave that follows, which copies its master's offsets."""
         return self._follows is None or not self._follows()
 
     def suggested(self, group: SubscriptionGroup | None, page: Page) -> int:
-        """The id of the broker to pull from next."""
+        """Returns the id of the broker to pull from next."""
         if group is None or not self._settings.now.slave_read_enable:
             return _MASTER
         return group.which_broker_when_consume_slowly if page.suggest_slave else group.broker_id
@@ -80,11 +80,12 @@ MAX_IN_A_SPAN: Final = 1_000
 
 
 class MovedOffsets:
-    """Stores a message in OFFSET_MOVED_EVENT when a consumer was sent to another offset than it asked for.
+    """Stores a message in OFFSET_MOVED_EVENT when a pull was answered with another offset than it asked for.
 
-    A group loses its offset when its messages were deleted or the offset was never valid. The message is RocketMQ's:
-    JSON with the group, the queue and both offsets; tag and key are the group. Limited to one per queue, group and
-    minute, and to MAX_IN_A_SPAN in all, since a consumer may ask again and again. A restart forgets the limits.
+    That happens when the messages at the group's offset were deleted, or when the offset was never valid. The message
+    is RocketMQ's: JSON with the group, the queue and both offsets; tag and key are the group. A consumer may ask again
+    and again, so the messages are limited: one per queue, group and minute, and MAX_IN_A_SPAN per minute in all. A
+    restart forgets the counts.
     """
 
     def __init__(self, store: MessageStore, settings: SettingsInForce, clock: Callable[[], int]) -> None:
@@ -143,11 +144,11 @@ _UNKNOWN: Final = (None, 0)
 _MAX_PLAIN: Final = 65_536
 _LONGEST_HOLD_S: Final = 300.0
 _MAX_EXAMINED: Final = 800
-"""How many messages one pull shows to an SQL92 filter before it is answered."""
+"""How many messages of a queue one pull passes to an SQL92 filter before it is answered without a match."""
 
 
 class Pulls:
-    """Answers pulls; `held` keeps those that wait."""
+    """Answers pulls. `held` keeps the pulls that wait for a message."""
 
     def __init__(
         self, state: BrokerState, held: HeldPulls, moved: MovedOffsets, reads: SlaveReads, compile_sql: SqlCompiler
@@ -165,7 +166,8 @@ class Pulls:
         self._reads = reads
         self._compile_sql = compile_sql
         self._plain: dict[tuple[str, str], tuple[SubscriptionGroup, int]] = {}
-        """By topic and group: those that passed all checks, with the number of queues; emptied on changes."""
+        """The pairs of topic and group that passed all checks, with the group and the topic's number of read queues.
+        Emptied when topics, groups or settings change."""
         topics.on_change.append(self._plain.clear)
         groups.on_change.append(self._plain.clear)
         settings.on_change.append(lambda _: self._plain.clear())
@@ -189,7 +191,7 @@ class Pulls:
             return pull_reply_head(command.opaque, *bounds, len(page.data)), page.data
         waits = flags & SUSPEND != 0 and self._is_at_end(page, offset)
         if page.status not in _SCANNED and not waits and self._store.dispatcher.behind > 0:
-            self._store.catch_up()  # a pull that cannot wait must see every acked message
+            self._store.catch_up()  # a pull that is not held must see every acked message
             page = self._get(header, offset, selection)
             waits = flags & SUSPEND != 0 and self._is_at_end(page, offset)
         if waits:
@@ -200,7 +202,7 @@ class Pulls:
     # -- checks ----------------------------------------------------------------------------------------------
 
     def _check(self, header: PullMessage) -> SubscriptionGroup:
-        """Returns the group. Raises Refusal if it may not pull from this queue."""
+        """Returns the group of a pull. Raises Refusal if the group may not pull from this queue."""
         if not self._settings.now.is_readable:
             raise Refusal(ResponseCode.NO_PERMISSION, "this broker is not readable (brokerPermission)")
         group = self._groups.find_or_create(header.consumer_group)
@@ -223,7 +225,10 @@ class Pulls:
         return group
 
     def _select(self, header: PullMessage, group: SubscriptionGroup) -> Selection:
-        """What the consumer selects: by the pull itself, or else by its last heartbeat. Raises Refusal."""
+        """Returns which messages the consumer wants: by the pull's own subscription, or else by its last heartbeat's.
+
+        Raises Refusal.
+        """
         if header.sys_flag & SUBSCRIPTION:
             if header.subscription == "*" and header.expression_type in _BY_TAG:
                 return ALL
@@ -284,7 +289,7 @@ class Pulls:
 
     @staticmethod
     def _is_at_end(page: Page, offset: int) -> bool:
-        """Whether the next message of the queue is the one asked for, so that the pull may wait for it."""
+        """Whether `offset` is exactly the queue's end, so that the pull may wait for the next message."""
         if page.status in _EMPTY:
             return offset == 0
         return page.status is GetStatus.OFFSET_OVERFLOW_ONE
@@ -301,7 +306,7 @@ class Pulls:
         def run(held: HeldPull, is_last: bool) -> bool:
             try:
                 page = self._get(header, held.offset, selection)
-            except Exception as error:  # no caller would answer a held pull
+            except Exception as error:  # nothing else would answer this held pull
                 connection.send(failed(command, error))
                 return True
             if not is_last and page.status is GetStatus.NO_MATCHED_MESSAGE:

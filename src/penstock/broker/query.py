@@ -1,8 +1,8 @@
-"""Queries: messages by key (12) and by id (33).
+"""Queries: messages by key (request code 12) and by message id (33).
 
-A key may have many candidates in the index, so the search runs in a thread, and the loop serves others meanwhile. There
-is one such thread: a client with many queries delays only other queries. A reply that would be too large keeps the
-newest messages.
+A key may have many candidates in the index, so the search runs in a thread, and the loop serves other requests
+meanwhile. There is only one such thread, so a client with many queries delays only other queries. A reply that would be
+too large keeps the newest messages only.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from penstock.remoting.handlers import Handler, Refusal
 from penstock.store.message_store import MessageStore
 
 _MAX_BYTES: Final = 8 << 20
-"""Limit of one reply, as clients refuse frames of more than 16 MiB; one record is always returned."""
+"""Limit of one reply in bytes. Clients refuse frames of more than 16 MiB. One record is returned even if it is
+larger."""
 
 
 class MessageQueries:
@@ -35,7 +36,7 @@ class MessageQueries:
         return {RequestCode.QUERY_MESSAGE: self._by_key, RequestCode.VIEW_MESSAGE_BY_ID: self._by_id}
 
     def stop(self) -> None:
-        """Refuses further queries, and returns when the running one has ended. Any thread may call."""
+        """Refuses further queries, and returns when the running query has ended. Any thread may call this."""
         self._stopped = True
         self._thread.shutdown(wait=True, cancel_futures=True)
 

@@ -1,8 +1,8 @@
-"""Queue locks for ordered consumption: codes 41 and 42.
+"""Queue locks for ordered consumption: request codes 41 and 42.
 
-A lock gives one client of a group a queue for 60 seconds and is renewed by locking again. It survives the client's
-connection on purpose: a client that reconnects may still be processing messages, and no other client may consume before
-it is done. Locks are not on disk: after a restart of the broker clients lock again.
+A lock gives a queue to one client of a group for 60 seconds. The client renews the lock by locking again. A lock
+survives the client's connection on purpose: a client that reconnects may still be processing messages, and no other
+client may consume them meanwhile. Locks are not on disk: after a restart of the broker, clients lock again.
 """
 
 from __future__ import annotations
@@ -20,30 +20,30 @@ LOCK_SECONDS = 60.0
 
 
 class QueueLocks:
-    """Lock owners by group and queue."""
+    """Lock owners by group and queue. Use it from the loop's thread only."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._owners: dict[tuple[str, MessageQueue], tuple[str, float]] = {}
-        """The client id, and when its lock expires."""
+        """For each lock, the owner's client id and the time of expiry, in seconds of the clock."""
 
     def handlers(self) -> dict[RequestCode, Handler]:
         return {RequestCode.LOCK_BATCH_MQ: self._handle_lock, RequestCode.UNLOCK_BATCH_MQ: self._handle_unlock}
 
     def owner(self, group: str, queue: MessageQueue) -> str | None:
-        """The client that holds the lock now."""
+        """Returns the id of the client that holds the lock now; None if there is none."""
         client_id, until = self._owners.get((group, queue), ("", 0.0))
         return client_id if self._clock() < until else None
 
     def lock(self, group: str, client_id: str, queues: list[MessageQueue]) -> list[MessageQueue]:
-        """Locks or renews; returns the queues that the client holds now."""
+        """Locks or renews the queues that no other client holds. Returns the queues that the client holds now."""
         held = [queue for queue in queues if self.owner(group, queue) in (None, client_id)]
         until = self._clock() + LOCK_SECONDS
         self._owners.update({(group, queue): (client_id, until) for queue in held})
         return held
 
     def unlock(self, group: str, client_id: str, queues: list[MessageQueue]) -> None:
-        """Releases those of the queues that the client holds."""
+        """Releases the given queues that the client holds, and ignores the others."""
         for queue in queues:
             if self.owner(group, queue) == client_id:
                 del self._owners[group, queue]

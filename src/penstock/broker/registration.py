@@ -1,8 +1,9 @@
 """Registers this broker and its topics with name servers.
 
-The embedded name server is updated directly. Remote ones get a request every 30 seconds and soon after a change; one
-that does not answer is retried after a second, then with growing pauses, and does not keep the broker from working. At
-the end the broker unregisters, so that clients stop connecting to it. Use it from the loop's thread only.
+The embedded name server is called directly. Each remote name server gets a request every 30 seconds
+(registerNameServerPeriod) and soon after a change. If one does not answer, the broker retries after a second, then with
+growing pauses, and works meanwhile. At the end the broker unregisters, so that clients stop connecting to it. Use it
+from the loop's thread only.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ _FIRST_RETRY_S: Final = 1.0
 _MAX_RETRY_S: Final = 30.0
 _UNREGISTER_S: Final = 1.0
 _SOON_S: Final = 0.02
-"""Changes within this time are sent together."""
+"""Seconds. Changes within this time are sent together."""
 
 
 class BrokerRegistration:
@@ -58,13 +59,13 @@ class BrokerRegistration:
         self._loop = asyncio.get_running_loop()
         self._scheduled = False
         self.on_master: Callable[[str, str], object] = _ignore
-        """Called on a slave with the master's log address and client address, from a name server."""
+        """Called on a slave with the master's log address and client address, when a name server reports them."""
         topics.on_change.append(self.changed)
         self._permission = settings.now.broker_permission
         settings.on_change.append(self._settings_changed)
 
     def start(self, ha_address: str = "") -> None:
-        """Registers with all of them; `ha_address` is where slaves connect, if any may."""
+        """Registers with all name servers. `ha_address` is the address to which slaves connect; empty if none may."""
         self._broker = dataclasses.replace(self._broker, ha_address=ha_address)
         self._register_embedded()
         for remote in self._remote:
@@ -76,7 +77,7 @@ class BrokerRegistration:
             self._topics.mark_changed()  # name servers ignore a table whose version is not new
 
     def changed(self) -> None:
-        """Registers again soon: topics or permissions have changed."""
+        """Registers again soon, because topics or permissions have changed."""
         if not self._scheduled:
             self._scheduled = True
             self._loop.call_soon(self._register_all)
@@ -95,7 +96,7 @@ class BrokerRegistration:
                 self.on_master(master.ha_address, master.address)
 
     async def stop(self) -> None:
-        """Unregisters from all of them that answer in time."""
+        """Unregisters from all name servers that answer in time."""
         if self._embedded is not None:
             self._embedded.unregister_local(self._broker)
         await asyncio.gather(*(remote.stop() for remote in self._remote))
@@ -103,7 +104,7 @@ class BrokerRegistration:
     # -- requests --------------------------------------------------------------------------------------------
 
     def topics(self) -> TopicConfigs:
-        """The topics, with permissions limited by brokerPermission."""
+        """Returns the topics to register. brokerPermission limits their permissions."""
         known, allowed = self._topics.snapshot(), self._settings.now.broker_permission
         if self._settings.now.is_readable and self._settings.now.is_writable:
             return known

@@ -1,8 +1,8 @@
 """Replies to sends and pulls, built for speed.
 
-`PutReplies` turns the store's result into a client's reply. `SendReplyFrames` and `pull_reply_head` produce the two
-most frequent replies as frames: byte for byte what encoding the `Command` would give, at a third of the cost.
-`PeerHosts` caches each connection's host as records contain it.
+`PutReplies` turns the store's result into a client's reply. `SendReplyFrames` and `pull_reply_head` build the two most
+frequent replies directly as frames. The bytes are the same as those of the encoded `Command`, at a third of the cost.
+`PeerHosts` caches the host of each connection in the form that records contain.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from penstock.store.message_store import MessageStore
 
 
 def host_text(host: str, port: int) -> str:
-    """`ip:port`, an IPv6 address in brackets."""
+    """Returns `ip:port`, with an IPv6 address in brackets."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 class PeerHosts(dict[Connection, str]):
-    """`ip:port` by connection, computed once; removed when the connection closes."""
+    """`ip:port` of each connection's peer. An entry is computed once and removed when the connection closes."""
 
     def __missing__(self, connection: Connection) -> str:
         text = self[connection] = host_text(*connection.peer)
@@ -43,7 +43,7 @@ STORED: Final = {
     PutStatus.FLUSH_SLAVE_TIMEOUT: ResponseCode.FLUSH_SLAVE_TIMEOUT,
     PutStatus.SLAVE_NOT_AVAILABLE: ResponseCode.SLAVE_NOT_AVAILABLE,
 }
-"""The message is stored; clients treat these codes as a result."""
+"""The statuses of a put that stored the message. Clients treat their response codes as a result, not as an error."""
 _REFUSED: Final = {
     PutStatus.SERVICE_NOT_AVAILABLE: ResponseCode.SERVICE_NOT_AVAILABLE,
     PutStatus.CREATE_MAPEDFILE_FAILED: ResponseCode.SERVICE_NOT_AVAILABLE,
@@ -55,7 +55,7 @@ _REFUSED: Final = {
 
 
 def code_of(status: PutStatus) -> ResponseCode:
-    """The response code of a put. A full disk is SERVICE_NOT_AVAILABLE, so that clients try another broker."""
+    """Returns the response code of a put. A full disk is SERVICE_NOT_AVAILABLE, so that clients try another broker."""
     return STORED.get(status) or _REFUSED.get(status, ResponseCode.SUCCESS)
 
 
@@ -67,18 +67,18 @@ class PutReplies:
         self._folder = str(store.layout.root)
 
     def msg_id(self, physical_offset: int) -> str:
-        """The offset id of a record."""
+        """Returns the offset message id of a record: the store's host and the physical offset, in hex."""
         return f"{self._host}{physical_offset:016X}"
 
     def msg_ids(self, physical_offsets: Sequence[int]) -> str:
-        """The offset ids of a batch, joined by commas."""
+        """Returns the offset message ids of a batch, joined by commas."""
         offsets = struct.pack(f">{len(physical_offsets)}q", *physical_offsets).hex(",", 8).upper()
         return self._host + offsets.replace(",", f",{self._host}")
 
     def refused(
         self, command: Command, result: PutResult | BatchResult, ext: Mapping[str, str] | None = None
     ) -> Command:
-        """The reply to a put that stored nothing. Hides the store's path from clients."""
+        """Returns the reply to a put that stored nothing. It does not show clients the store's path."""
         return command.reply(code_of(result.status), result.reason.replace(self._folder, "the store"), ext)
 
 
@@ -88,7 +88,7 @@ _ID, _QUEUE, _OFFSET, _OPAQUE = "<id>", "<queue>", "<offset>", 2_000_000_011
 
 
 class SendReplyFrames:
-    """Frames with a JSON header; the constant parts are encoded once."""
+    """Frames of successful sends, with a JSON header. The constant parts, `always` included, are encoded once."""
 
     def __init__(self, always: Mapping[str, str]) -> None:
         arguments = {"msgId": _ID, "queueId": _QUEUE, "queueOffset": _OFFSET, **always}
@@ -123,7 +123,7 @@ _FIRST, _SECOND, _THIRD, _FOURTH, _LAST = _pieces()
 
 
 def pull_reply_head(opaque: int, next_begin_offset: int, min_offset: int, max_offset: int, size: int) -> bytes:
-    """The beginning of a FOUND reply with a JSON header; `size` bytes of records follow, uncopied."""
+    """Returns the start of a FOUND reply's frame, with a JSON header. The caller sends `size` record bytes after it."""
     header = f"{_FIRST}{next_begin_offset}{_SECOND}{min_offset}{_THIRD}{max_offset}{_FOURTH}{opaque}{_LAST}".encode()
     length = len(header)
     return _PREFIX.pack(4 + length + size, length) + header

@@ -1,7 +1,8 @@
-"""Request-reply messages between clients: codes 324, 325 and 326.
+"""Request-reply messages between clients: request codes 324, 325 and 326.
 
-A reply names the requester's client id in its properties. The broker pushes it to that producer's connection, reports
-to the sender whether it arrived, and stores a copy in the cluster's reply topic as a trace that no client reads.
+A reply message names the requester's client id in its properties. The broker pushes the reply to the connection of the
+producer with that id (request code 326), and tells the sender whether it arrived. It also stores a copy in the
+cluster's reply topic, as a trace that no client reads.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ _PUSH_S: Final = 10.0
 
 
 class RequestReply:
-    """Forwards replies to the clients that asked."""
+    """Forwards reply messages to the clients that sent the requests. Use it from the loop's thread only."""
 
     def __init__(
         self,
@@ -77,7 +78,7 @@ class RequestReply:
     async def _push(
         self, connection: Connection, command: Command, header: SendMessage, properties: dict[str, str]
     ) -> str:
-        """Why the reply did not reach the requester; empty if it did."""
+        """Pushes the reply to the requester. Returns why that failed; an empty string if it succeeded."""
         client_id = properties.get(REPLY_TO_CLIENT, "")
         if not client_id:
             return f"the reply does not name a client: property {REPLY_TO_CLIENT} is missing"

@@ -1,8 +1,8 @@
-"""Retries: messages that a consumer sends back because it could not consume them (code 36).
+"""Retries: messages that a consumer sends back because it could not consume them (request code 36).
 
-A copy with an incremented retry count is stored: delayed, in the group's retry topic, or in its dead letter topic when
-the retries are used up or the consumer asks for it. The old record stays where it is. Under SYNC_FLUSH the reply waits
-for the disk, as that of a send does.
+The broker stores a copy with an incremented retry count. The copy goes to the group's retry topic, with a delay. It
+goes to the group's dead letter topic if the retries are used up or the consumer asks for that. The old record stays in
+the log. Under SYNC_FLUSH or SYNC_MASTER the reply waits in `send_acks`, like that of a send.
 """
 
 from __future__ import annotations
@@ -28,11 +28,12 @@ from penstock.remoting.handlers import Handler, Refusal
 from penstock.store.message import Message
 
 _FIRST_RETRY_LEVEL = 3
-"""Ten seconds, unless the levels are set otherwise; each retry waits one level longer."""
+"""The delay level of the first retry: ten seconds, unless messageDelayLevel is set. Each further retry waits one level
+longer."""
 
 
 class SendBacks:
-    """Stores messages that consumers send back."""
+    """Stores messages that consumers send back. Use it from the loop's thread only."""
 
     def __init__(self, state: BrokerState, acks: PendingAcks) -> None:
         self._store = state.store
@@ -82,13 +83,13 @@ class SendBacks:
 
     @staticmethod
     def _max_times(header: SendBack, version: int, group: SubscriptionGroup) -> int:
-        """How often a message is retried: the client's number, if its version sends one."""
+        """Returns how often a message is retried: the client's number if its version sends one, else the group's."""
         if version >= V3_4_9 and header.max_reconsume_times is not None:
             return header.max_reconsume_times
         return group.retry_max_times
 
     def _message(self, record: Record, header: SendBack, group: SubscriptionGroup, max_times: int) -> Message:
-        """The copy of `record` to store; creates its topic if that is new."""
+        """Returns the copy of `record` to store, and creates its topic if that is new. Raises Refusal."""
         properties = {
             **record.properties,
             RETRY_TOPIC: record.properties.get(RETRY_TOPIC, record.topic),

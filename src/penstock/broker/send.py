@@ -1,10 +1,13 @@
-"""Sends: codes 10, 310 and 320, from the request to the reply.
+"""Sends: request codes 10, 310 and 320, from the request to the reply.
 
-A message is appended to the log on the loop's thread, which takes microseconds; under SYNC_FLUSH or SYNC_MASTER the
-reply waits in `send_acks`. A topic that has passed all checks takes a fast path: the properties stay the text that they
-came as, with `CLUSTER` appended, unless one of them asks for something: a delay, a transaction, `WAIT=false`.
-Everything else goes through `_send_checked`. A batch becomes one message per item and is stored as a whole or not at
-all.
+A message is appended to the log on the loop's thread, which takes microseconds. Under SYNC_FLUSH or SYNC_MASTER the
+reply waits in `send_acks`.
+
+A message to a topic that has passed all checks takes a fast path: its properties are stored as the text that the client
+sent, with `CLUSTER` appended. `_send_checked` is the slow path for every other message, and for one whose properties
+ask for a delay, a transaction or `WAIT=false`.
+
+A batch becomes one message per item. It is stored as a whole or not at all.
 """
 
 from __future__ import annotations
@@ -51,9 +54,10 @@ _BORDER: Final = (PROPERTY_SEPARATOR, "")
 
 
 def plain_text(text: str, suffix: str) -> str | None:
-    """The properties as stored, followed by `suffix`; None if one of them asks for something.
+    """Returns the property text to store, which ends with `suffix`; or None if the message needs the slow path.
 
-    `WAIT=true`, which Java always sends, is the default and is left out.
+    A message needs it if a property asks for a delay or a transaction, sets `CLUSTER`, or sets `WAIT` to anything but
+    `true`. `WAIT=true`, which Java always sends, is the default and is left out.
     """
     if _DELAY in text or _HALF in text or _CLUSTER in text:
         return None
@@ -72,7 +76,7 @@ def plain_text(text: str, suffix: str) -> str | None:
 
 
 class SendChecks:
-    """RocketMQ's checks of a send, in RocketMQ's order; creates topics where that is allowed."""
+    """RocketMQ's checks of a send, in RocketMQ's order. They create the topic if that is allowed."""
 
     def __init__(
         self, topics: BrokerTopics, groups: GroupTable, settings: SettingsInForce, clock: Callable[[], int]
@@ -83,7 +87,7 @@ class SendChecks:
         self._clock = clock
 
     def topic_for(self, header: SendMessage) -> TopicConfig:
-        """The topic that a send names. Raises Refusal."""
+        """Returns the topic that a send names, created if it is new. Raises Refusal if the send is not allowed."""
         settings, name = self._settings.now, header.topic
         if self._clock() < settings.start_accept_send_request_time_stamp:
             why = "this broker does not accept messages yet (startAcceptSendRequestTimeStamp)"
@@ -104,7 +108,7 @@ class SendChecks:
         return topic
 
     def check_queue(self, header: SendMessage, queues: int) -> None:
-        """Raises Refusal if the topic does not have the queue."""
+        """Raises Refusal if the topic, which has `queues` queues, lacks the queue that the send names."""
         if header.queue_id >= queues:
             why = f"topic '{header.topic}' has {queues} queues, and no queue {header.queue_id}"
             raise Refusal(ResponseCode.SYSTEM_ERROR, why)
@@ -123,7 +127,10 @@ class SendChecks:
         return created
 
     def dead_letter_for(self, header: SendMessage, version: int) -> TopicConfig | None:
-        """The dead letter topic, if a retry that a client sends itself has used up its retries. Raises Refusal."""
+        """Returns the group's dead letter topic if a message to a retry topic has used up its retries; otherwise None.
+
+        Applies to retries that a client sends itself. The group is that of the retry topic. Raises Refusal.
+        """
         name = header.topic.removeprefix(RETRY_PREFIX)
         group = self._groups.find_or_create(name)
         if group is None:
@@ -137,7 +144,7 @@ class SendChecks:
 
 
 def make_dead_letter_topic(topics: BrokerTopics, group: str) -> TopicConfig:
-    """A group's dead letter topic, created if it is new. Raises Refusal."""
+    """Returns a group's dead letter topic, created if it is new. Raises Refusal if it cannot be created."""
     topic = topics.create_for_send_back(dead_letter_topic(group), 1)
     if topic is None:
         raise Refusal(
@@ -154,7 +161,10 @@ _NOT_IN_A_BATCH = (f"{DELAY}\x01".encode(), f"{TRAN_MSG}\x01".encode())
 def batch_messages(
     header: SendMessage, body: bytes, *, queue_id: int, sys_flag: int, born_host: str, cluster: str, max_size: int
 ) -> list[Message]:
-    """One message per item of the body, in order, with the batch's topic, queue and times. Raises BadMessage."""
+    """Returns one message per item of the batch `body`, in order. Raises BadMessage.
+
+    All messages get the topic, the born time and the retry count of `header`.
+    """
     if header.topic.startswith(RETRY_PREFIX):
         raise BadMessage("a batch cannot be sent to a retry topic")
     if len(body) > max_size:
@@ -190,7 +200,11 @@ def batch_messages(
 
 
 def _checked_items(body: bytes, common: bytes) -> list[tuple[int, bytes, str]]:
-    """The items of a batch that may be illegal or contain text that is not UTF-8. Raises BadMessage."""
+    """Returns the items of a batch, checked one by one. Raises BadMessage.
+
+    This is the slow path: for items that may be delayed, transactional or malformed, or that contain text that is not
+    UTF-8.
+    """
     items = decode_batch_body(body)
     for item in items:
         _check_item(item.properties)
@@ -201,7 +215,7 @@ def _checked_items(body: bytes, common: bytes) -> list[tuple[int, bytes, str]]:
 
 
 def _common(header: SendMessage) -> dict[str, str]:
-    """The properties that each message gets from the batch."""
+    """Returns the properties that every message of a batch gets from the batch's header. Raises BadMessage."""
     properties = split_properties(header.properties)
     properties.pop(WAIT, None)
     if int_of(properties.pop(DELAY, "0")) > 0:
@@ -218,7 +232,7 @@ def _check_item(properties: bytes) -> None:
 
 
 def int_of(text: str) -> int:
-    """A property as a number. Raises BadMessage."""
+    """Returns a property's text as a number. Raises BadMessage."""
     try:
         return int(text)
     except ValueError:
@@ -228,12 +242,13 @@ def int_of(text: str) -> int:
 # -- sends ---------------------------------------------------------------------------------------------------
 
 HalfMessage = Callable[[Message], Message]
-"""Turns a transactional message, its properties in a dict, into the half message that is stored in its place."""
+"""Turns a transactional message into the half message that is stored in its place. The message's properties must be a
+dict."""
 _MULTI_TAG = "MULTI_TAG"
 
 
 class Sends:
-    """Stores what producers send."""
+    """Stores the messages that producers send."""
 
     def __init__(
         self,
@@ -259,7 +274,8 @@ class Sends:
         self._replies = PutReplies(store)
         self._hosts = PeerHosts()
         self._plain: dict[str, int] = {}
-        """Topics that have passed all checks, with their number of queues; emptied when topics or settings change."""
+        """The topics that have passed all checks, with their number of queues. Emptied when topics or settings
+        change."""
         topics.on_change.append(self._plain.clear)
         settings.on_change.append(self._on_settings)
         self._on_settings(settings.now)
@@ -319,7 +335,7 @@ class Sends:
         if result.status is not PutStatus.PUT_OK:
             return self._replies.refused(command, result, self._common_ext)
         self._counters.count_sent(topic, 1, result.size)
-        if self._must_wait and not command.flag & ONE_WAY:  # slaves get it before held pulls do
+        if self._must_wait and not command.flag & ONE_WAY:  # the message goes to slaves before it goes to held pulls
             msg_id = self._replies.msg_id(result.physical_offset)
             reply = self._success(command, msg_id, result.queue_id, result.queue_offset)
             self._acks.add(connection, result.end_offset, reply)
@@ -334,7 +350,7 @@ class Sends:
         return self._frames.frame(command.opaque, msg_id, result.queue_id, result.queue_offset)
 
     def _send_batch(self, connection: Connection, command: Command, header: SendMessage) -> Command | bytes | None:
-        """A batch for a topic that has passed all checks."""
+        """Stores a batch for a topic that has passed all checks."""
         if self._must_wait and self._acks.has_too_many(connection):
             return self._too_many(command)
         try:
@@ -380,7 +396,7 @@ class Sends:
     def _reply_or_hold(
         self, connection: Connection, command: Command, reply: Command, end_offset: int
     ) -> Command | None:
-        """The reply, or None if it waits in `send_acks` or the request is one-way."""
+        """Returns the reply; or None if it waits in `send_acks`, or if the request is one-way."""
         if command.flag & ONE_WAY:
             return None
         if self._must_wait and end_offset:
@@ -391,7 +407,10 @@ class Sends:
     def _message(
         self, connection: Connection, command: Command, header: SendMessage, topic: TopicConfig, queue_id: int
     ) -> Message:
-        """The message to store: retries, dead letters, `WAIT`, half messages."""
+        """Builds the message to store on the slow path. Raises Refusal.
+
+        Handles retries, dead letters, `WAIT` and half messages.
+        """
         properties = split_properties(header.properties)
         name = topic.name
         if name.startswith(RETRY_PREFIX):
@@ -424,7 +443,10 @@ class Sends:
         return self._make_half(message)
 
     def _put(self, command: Command, message: Message, queue_id: int) -> tuple[Command, int]:
-        """The reply, naming `queue_id`, and the log offset that has to be on disk first; 0 if none has to."""
+        """Stores a message. Returns the reply, which names `queue_id`, and the log offset that the reply must wait for.
+
+        The offset is 0 if the reply need not wait.
+        """
         result = self._store.append(message)
         if result.status not in STORED:
             return self._replies.refused(command, result, self._common_ext), 0

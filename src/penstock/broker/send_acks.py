@@ -1,10 +1,15 @@
-"""Acks that wait: replies to sends that are stored but not yet on disk (SYNC_FLUSH) or on a slave (SYNC_MASTER).
+"""Pending acks: replies to sends that are stored but not yet on disk (SYNC_FLUSH) or on a slave (SYNC_MASTER).
 
 The loop never blocks on them. One fsync acks every send that it covers, with one call into the loop (group commit). The
-acks wait in log order, so the oldest one has the next deadline: when it passes, the reply is FLUSH_DISK_TIMEOUT, since
-the message is stored. A failed fsync answers all of them with an error. Slaves work the same way: one report acks many
-sends, a late one is FLUSH_SLAVE_TIMEOUT, and without a slave that could ack soon the answer is SLAVE_NOT_AVAILABLE. A
-connection may have a limited number of pending acks; further sends get SYSTEM_BUSY before anything is stored.
+acks wait in log order, so the oldest ack has the next deadline. When that passes, the reply is FLUSH_DISK_TIMEOUT,
+because the message is stored. After a failed fsync, every send that is not on disk gets an error.
+
+Slaves work the same way: one report of a slave acks many sends. If the report comes too late, the reply is
+FLUSH_SLAVE_TIMEOUT. If no connected slave is near enough to the log's end to ack soon, the reply is
+SLAVE_NOT_AVAILABLE.
+
+The number of pending acks per connection is limited (maxUnflushedSends). Further sends get SYSTEM_BUSY before anything
+is stored.
 """
 
 from __future__ import annotations
@@ -25,7 +30,7 @@ from penstock.store.settings import BrokerRole, FlushDiskType
 
 
 class PendingAck(NamedTuple):
-    """A reply and the log offset it waits for."""
+    """A reply, the log offset that it waits for, and its deadline on the loop's clock."""
 
     end_offset: int
     deadline: float
@@ -35,9 +40,9 @@ class PendingAck(NamedTuple):
 
 
 class PendingAcks:
-    """Sends each reply once the log is flushed, and replicated if the role asks for it, up to the reply's offset.
+    """Sends each reply once the log is flushed, and under SYNC_MASTER replicated, up to the reply's offset.
 
-    Use it from the loop's thread only; `_on_flushed` and `_on_slave_ack` are called from any thread.
+    Use it from the loop's thread only, except `_on_flushed` and `_on_slave_ack`, which any thread may call.
     """
 
     def __init__(self, store: MessageStore, settings: SettingsInForce) -> None:
@@ -48,7 +53,7 @@ class PendingAcks:
         self._needs_disk = store.settings.flush_disk_type is FlushDiskType.SYNC_FLUSH
         self._needs_slave = store.settings.broker_role is BrokerRole.SYNC_MASTER
         self.is_needed = self._needs_disk or self._needs_slave
-        """Whether any send has to wait."""
+        """Whether replies to sends have to wait at all: under SYNC_FLUSH or SYNC_MASTER."""
         self._wait_s = (store.settings.slave_timeout if self._needs_slave else store.settings.sync_flush_timeout) / 1000
         self._pending: deque[PendingAck] = deque()
         self._by_connection: Counter[Connection] = Counter()
@@ -68,7 +73,11 @@ class PendingAcks:
         return self._by_connection[connection] >= self._settings.now.max_unflushed_sends
 
     def add(self, connection: Connection, end_offset: int, reply: Command) -> None:
-        """Sends `reply` once the log is safe up to `end_offset`, or after the timeout with a code that says so."""
+        """Sends `reply` once the log is safe up to `end_offset`. After the timeout, sends it with a timeout code.
+
+        If no slave can ack soon, the reply's code becomes SLAVE_NOT_AVAILABLE, and the reply waits for the disk at
+        most.
+        """
         needs_slave = self._needs_slave
         if needs_slave and not self._store.slave_acks.is_available(end_offset):
             needs_slave = False
@@ -86,7 +95,7 @@ class PendingAcks:
         if needs_slave:
             self._store.slave_acks.request_send()
         if self._is_done(self._pending[0]) or self._store.flush_failure:
-            self._poll_soon()  # the sync was faster than this call
+            self._poll_soon()  # the log became safe before this call
 
     def _is_done(self, pending: PendingAck) -> bool:
         if self._needs_disk and self._store.flushed_offset < pending.end_offset:
@@ -98,14 +107,17 @@ class PendingAcks:
         await self._drained.wait()
 
     def _on_slave_ack(self) -> None:
-        """Usually on the loop's own thread, which reads the slaves' reports: then the loop need not be woken."""
+        """Checks the pending acks after a slave's report.
+
+        The loop's own thread usually calls this, because it reads the reports; then the loop need not be woken.
+        """
         if threading.get_ident() == self._thread:
             self._poll()
         else:
             self._on_flushed()
 
     def _on_flushed(self) -> None:
-        """On the flush thread."""
+        """Schedules a check of the pending acks on the loop. Any thread may call this; the flush thread does."""
         if not self._poll_scheduled and self._pending:
             self._poll_scheduled = True
             try:
@@ -146,7 +158,7 @@ class PendingAcks:
         self._timer = self._loop.call_at(self._pending[0].deadline, self._expire) if self._pending else None
 
     def _answer(self, pending: PendingAck) -> None:
-        """Enqueues the reply; the caller flushes the connection."""
+        """Enqueues the reply. The caller must flush the connection afterwards."""
         self._by_connection[pending.connection] -= 1
         if self._by_connection[pending.connection] <= 0:
             del self._by_connection[pending.connection]

@@ -3,10 +3,10 @@
     BrokerSettings()
     BrokerSettings.of(Settings.load("broker.conf", ["brokerName=broker-b"]))
 
-They share broker.conf with the store's settings: the store's `Settings` reads the file and `--set name=value` and keeps
-the broker's texts; `of` parses them. An instance is always valid and immutable; errors are `BadSettings` of one
-sentence. `SettingsInForce` holds the instance in force. Update the reference page with `python -m
-penstock.config.reference_page docs/reference/broker-settings.md`.
+The broker's and the store's settings share broker.conf. The store's `Settings` reads the file and the `--set
+name=value` options, and keeps the broker's values as text; `BrokerSettings.of` parses those. An instance is always
+valid and immutable: an invalid value raises BadSettings with one sentence. `SettingsInForce` holds the current
+instance. Update the reference page with `python -m penstock.config.reference_page docs/reference/broker-settings.md`.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ class BrokerSettings:
     def __post_init__(self) -> None:
         TABLE.check(self)
         for attribute in ("broker_name", "broker_cluster_name", "msg_trace_topic_name"):
-            if not is_legal_topic(getattr(self, attribute)):  # there is a topic of this name
+            if not is_legal_topic(getattr(self, attribute)):  # a topic has this name
                 allowed = "it must be letters, digits, '%', '|', '_' and '-', at most 127"
                 raise TABLE[attribute].wrong(getattr(self, attribute), allowed)
         for address in self.name_servers:
@@ -137,16 +137,16 @@ class BrokerSettings:
 
     @classmethod
     def of(cls, settings: Settings) -> BrokerSettings:
-        """The broker's part of broker.conf and `--set`. Raises BadSettings."""
+        """Returns the broker's part of broker.conf and `--set`. Raises BadSettings."""
         return cls(**TABLE.parse(settings.broker))
 
     def with_changes(self, **changes: Any) -> BrokerSettings:
-        """A copy with these attributes changed."""
+        """Returns a copy with these attributes changed. Raises BadSettings."""
         return replace(self, **changes)
 
     @property
     def name_servers(self) -> list[str]:
-        """The name servers to register with, besides the embedded one."""
+        """The addresses of the name servers to register with, besides the embedded one."""
         return [address.strip() for address in (self.namesrv_addr or "").split(";") if address.strip()]
 
     @property
@@ -162,14 +162,14 @@ TABLE: Final = SettingTable(BrokerSettings, kept=(*SERVER_NAMES, *CLIENT_NAMES))
 
 
 class SettingsInForce:
-    """The settings in force. Concerns read `now` each time, so that a change reaches all of them."""
+    """The current settings. Concerns read `now` each time, so that a change reaches all of them."""
 
     def __init__(self, settings: BrokerSettings) -> None:
         self.now = settings
         self.on_change: list[Callable[[BrokerSettings], None]] = []
 
     def change(self, **changes: Any) -> None:
-        """Changes settings while the broker runs. Raises BadSettings, and changes nothing then."""
+        """Changes settings while the broker runs. If a value is invalid, raises BadSettings and changes nothing."""
         self.now = self.now.with_changes(**changes)
         for changed in self.on_change:
             changed(self.now)

@@ -1,9 +1,10 @@
 """Statistics: message counters by topic and group, rates over time, and log lines about slow puts.
 
-`MessageCounters` only grows. `Rates` samples it every ten seconds; six samples are a minute, and they add up to spans
-of ten minutes and of an hour. A span holds only what grew, so idle topics cost nothing. Nothing is on disk: after a
-restart all figures begin at 0, as in RocketMQ. `StoreWatch` logs what an operator should know about the store; it runs
-once a second, so that no put is timed for it. Use all of it from the loop's thread only.
+`MessageCounters` only grows. `Rates` samples it every ten seconds. Six samples make the rates of the last minute;
+samples also add up to spans of ten minutes and of an hour. A span holds only the counters that grew, so idle topics
+cost nothing. Nothing is on disk: after a restart all figures begin at 0, as in RocketMQ. `StoreWatch` logs slow puts
+and refused puts. It looks at the store's figures once a second, so that puts need not log. Use everything here from the
+loop's thread only.
 """
 
 from __future__ import annotations
@@ -19,15 +20,15 @@ from penstock.store.statistics import LATENCY_BOUNDS_MS
 
 
 class MessageCounters:
-    """Messages and bytes since the start. Each entry is [messages, bytes]."""
+    """Counts since the start. An entry of `sent` and `got` is a list [messages, bytes]."""
 
     def __init__(self) -> None:
         self.sent: defaultdict[str, list[int]] = defaultdict(_new_entry)
-        """By topic."""
+        """Stored messages by topic."""
         self.got: defaultdict[tuple[str, str], list[int]] = defaultdict(_new_entry)
-        """By topic and group."""
+        """Pulled messages by topic and group."""
         self.sent_back: defaultdict[tuple[str, str], int] = defaultdict(int)
-        """Messages by topic and group."""
+        """The number of messages that consumers sent back, by topic and group."""
 
     def count_sent(self, topic: str, messages: int, size: int) -> None:
         entry = self.sent[topic]
@@ -61,11 +62,11 @@ SAMPLE_S: Final = 10.0
 _PER_TEN_MINUTES: Final = 60
 _PER_HOUR: Final = 6
 Key = tuple[str, str]
-"""RocketMQ's name of a figure and its subject: a topic, `topic@group`, or the cluster."""
+"""RocketMQ's name of a figure, and its subject: a topic, `topic@group`, or the cluster."""
 
 
 class Figure(NamedTuple):
-    """A count and the time it covers."""
+    """A count and the number of seconds that it covers."""
 
     total: int
     seconds: float
@@ -76,7 +77,7 @@ class Figure(NamedTuple):
 
 
 class _Spans:
-    """Growth in the last few spans of equal length."""
+    """The growth of all counters in the last few spans of time."""
 
     def __init__(self, spans: int) -> None:
         self._spans: deque[tuple[float, Counter[Key]]] = deque(maxlen=spans)
@@ -85,13 +86,13 @@ class _Spans:
         self._spans.append((seconds, growth))
 
     def figure(self, key: Key, since: Figure) -> Figure:
-        """The total over the spans and `since`."""
+        """Returns the growth of one counter over all spans, plus `since`, its growth after the last span."""
         total = sum(growth[key] for _, growth in self._spans)
         return Figure(total + since.total, sum(seconds for seconds, _ in self._spans) + since.seconds)
 
 
 class Rates:
-    """Rates of one set of counters over the last minute, hour and day. Call `sample` every SAMPLE_S seconds."""
+    """Rates of `counters` over the last minute, hour and day. Call `sample` every SAMPLE_S seconds."""
 
     def __init__(self, counters: MessageCounters, cluster: str, clock: Callable[[], float] = time.monotonic) -> None:
         self._counters = counters
@@ -108,7 +109,7 @@ class Rates:
         """Records the growth since the last sample."""
         totals = Counter(dict(self._totals()))
         span = self._elapsed(), Counter({key: total - self._seen[key] for key, total in totals.items()})
-        span = span[0], +span[1]  # without what did not grow
+        span = span[0], +span[1]  # drops the counters that did not grow
         self._seen, self._seen_at = totals, self._clock()
         self._samples += 1
         self._minute.add(*span)
@@ -122,7 +123,7 @@ class Rates:
                 self._one_hour = (0.0, Counter())
 
     def find(self, name: str, about: str) -> tuple[Figure, Figure, Figure] | None:
-        """Figures of the last minute, hour and day; None if nothing was ever counted under that name."""
+        """Returns the figures of the last minute, hour and day; None if nothing was ever counted under this key."""
         key = (name, about)
         since = self._since(key)
         if since is None:
@@ -133,7 +134,7 @@ class Rates:
         return self._minute.figure(key, since), hour, day
 
     def per_second(self, name: str, about: str) -> float:
-        """Over the last minute."""
+        """Returns the rate of one counter over the last minute; 0 if it is unknown."""
         since = self._since((name, about))
         return 0.0 if since is None else self._minute.figure((name, about), since).per_second
 
@@ -141,7 +142,7 @@ class Rates:
         return max(self._clock() - self._seen_at, 1e-3)
 
     def _since(self, key: Key) -> Figure | None:
-        """The growth of one figure since the last sample."""
+        """Returns the growth of one counter since the last sample; None if it is unknown."""
         total = self._total(*key)
         return None if total is None else Figure(max(0, total - self._seen[key]), self._elapsed())
 
@@ -183,7 +184,7 @@ def _sum(one: tuple[float, Counter[Key]], other: tuple[float, Counter[Key]]) -> 
 
 
 class DayTotals:
-    """The totals of puts and gets at the last two midnights."""
+    """The totals of put and pulled messages at the last two midnights. `totals` returns the current pair."""
 
     def __init__(self, totals: Callable[[], tuple[int, int]], today: Callable[[], object]) -> None:
         self._totals = totals
@@ -192,7 +193,7 @@ class DayTotals:
         self.yesterday_morning = self.today_morning = (0, 0)
 
     def roll(self) -> None:
-        """Call it every few seconds; it acts once a day."""
+        """Records the totals when the day has changed. Call it every few seconds."""
         day = self._today()
         if day != self._day:
             self._day = day
@@ -213,7 +214,7 @@ class StoreWatch:
         self._refusal = ""
 
     def check(self) -> None:
-        """Logs what is new since the last call."""
+        """Logs slow puts, and changes of whether the store accepts messages, since the last call."""
         slow = self._count_slow()
         if slow > self._slow:
             slowest = self._store.figures().put_slowest_ms

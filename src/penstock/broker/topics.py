@@ -1,9 +1,9 @@
 """The topics of this broker: topics.json in memory, the system topics and groups, and reserved names.
 
-The table decides what exists; the store would accept any legal name. Every change increments the data version, by which
-name servers and slaves see which table is newer, and calls `on_change`: the file is written and the broker registers
-again, both in the background. A crash before that leaves the previous file: the next start creates the topics again
-whose messages it finds in the store. Use it from the loop's thread only.
+The table decides which topics exist; the store would accept any legal name. Every change increments the data version,
+which tells name servers and slaves which table is newer. It also calls `on_change`: the file is written and the broker
+registers again, both in the background. A crash before the write leaves the previous file. The next start then creates
+every topic that has messages in the store. Use it from the loop's thread only.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ READ_WRITE: Final = PERM_READ | PERM_WRITE
 SELF_TEST_TOPIC: Final = "SELF_TEST_TOPIC"
 OFFSET_MOVED_TOPIC: Final = "OFFSET_MOVED_EVENT"
 CHECK_MAX_TIME_TOPIC: Final = "TRANS_CHECK_MAX_TIME_TOPIC"
-"""Half messages whose transaction was never ended."""
+"""Holds half messages whose transaction was never ended."""
 REPLY_TOPIC_SUFFIX: Final = "_REPLY_TOPIC"
 SYSTEM_GROUP_PREFIX: Final = "CID_RMQ_SYS_"
 _BENCHMARK_TOPIC = "BenchmarkTest"
@@ -58,7 +58,7 @@ _GROUPS_OF_OTHERS = ("CID_ONS-HTTP-PROXY", "CID_ONSAPI_PULL", "CID_ONSAPI_PERMIS
 
 
 def is_system_topic(topic: str) -> bool:
-    """Whether administrators may not change or delete it."""
+    """Whether this is a system topic, which administrators may neither change nor delete."""
     return topic in _SYSTEM_TOPICS or topic.startswith(_SYSTEM_PREFIX)
 
 
@@ -75,7 +75,7 @@ def dead_letter_topic(group: str) -> str:
 
 
 def system_topics(settings: BrokerSettings, delay_levels: int) -> list[TopicConfig]:
-    """The topics of a new broker."""
+    """Returns the topics that every new broker has."""
     of_cluster = PERM_INHERIT | (READ_WRITE if settings.cluster_topic_enable else 0)
     of_broker = PERM_INHERIT | (READ_WRITE if settings.broker_topic_enable else 0)
     topics = [
@@ -106,7 +106,7 @@ def _topic(name: str, queues: int, perm: int = READ_WRITE) -> TopicConfig:
 
 UNIT: int = 1
 UNIT_SUBSCRIPTION: int = 2
-"""Bits of a topic's `sys_flag`."""
+"""UNIT and UNIT_SUBSCRIPTION are bits of a topic's `sys_flag`."""
 
 
 class BrokerTopics:
@@ -138,16 +138,16 @@ class BrokerTopics:
         return self._version
 
     def snapshot(self) -> TopicConfigs:
-        """The contents of topics.json as of now."""
+        """Returns the current contents of topics.json."""
         return TopicConfigs(topics=dict(self._topics), version=self._version, extra=self._extra)
 
     # -- changing --------------------------------------------------------------------------------------------
 
     def create_on_send(self, topic: str, template: str, queues: int, sys_flag: int = 0) -> TopicConfig | None:
-        """The topic, created from `template` if it is new; None if it may not be created.
+        """Returns the topic, created from the topic `template` if it is new; None if it may not be created.
 
-        It gets as many queues as the client asks for, at least one and at most those of the template, and the
-        template's permissions without PERM_INHERIT.
+        A new topic gets `queues` queues, at least one and at most as many as the template has. It gets the template's
+        permissions without PERM_INHERIT.
         """
         known = self._topics.get(topic)
         if known is not None:
@@ -172,7 +172,11 @@ class BrokerTopics:
     def create_for_send_back(
         self, topic: str, queues: int, perm: int = READ_WRITE, sys_flag: int = 0
     ) -> TopicConfig | None:
-        """The topic, created as given if it is new: for retries, dead letters and system topics."""
+        """Returns the topic, created with these values if it is new; None if it cannot be created.
+
+        For retry topics, dead letter topics and system topics. A topic cannot be created if its name is illegal or if
+        there are maxTopics already.
+        """
         known = self._topics.get(topic)
         if known is not None:
             return known
@@ -181,7 +185,7 @@ class BrokerTopics:
         )
 
     def update(self, topic: TopicConfig) -> None:
-        """Creates or replaces a topic; keeps fields that this version does not know."""
+        """Creates or replaces a topic. Keeps the old topic's fields that this version of Penstock does not know."""
         known = self._topics.get(topic.name)
         if known is not None and not topic.extra:
             topic = msgspec.structs.replace(topic, extra=known.extra)
@@ -189,7 +193,7 @@ class BrokerTopics:
         self.mark_changed()
 
     def delete(self, topic: str) -> bool:
-        """Removes a topic; returns whether it existed. Its messages stay in the log."""
+        """Removes a topic from the table. Returns whether it existed. Its messages stay in the log."""
         if self._topics.pop(topic, None) is None:
             return False
         log.info("deleted topic %s", topic)
@@ -197,7 +201,7 @@ class BrokerTopics:
         return True
 
     def replace(self, topics: TopicConfigs) -> None:
-        """Replaces the table and its version by the master's."""
+        """Replaces the table and its version by the master's table. For slaves."""
         if topics.version != self._version or topics.topics != self._topics:
             self._topics, self._version = dict(topics.topics), topics.version
             self._notify()
@@ -214,7 +218,7 @@ class BrokerTopics:
         return topic
 
     def mark_changed(self) -> None:
-        """Increments the version and calls `on_change`; also after a setting changed what topics allow."""
+        """Increments the version and calls `on_change`. A change of brokerPermission needs this call, too."""
         self._version = self._version.next(self._clock())
         self._notify()
 

@@ -1,10 +1,10 @@
-"""Tracing: a span for each send, pull and query, if spans are recorded; see `penstock.telemetry`.
+"""Tracing: an OpenTelemetry span for each send, pull and query, if spans are recorded; see `penstock.telemetry`.
 
-A broker calls `start_tracing` once. If no tracer is configured it returns None, and neither handlers nor replies
-change. Otherwise the handlers are wrapped: a send is a child of the trace that its message names (`traceparent`). The
-span of a send that waits for the disk or a slave ends with its reply; the span of a held pull ends when the pull begins
-to wait, with `penstock.held`. Names follow OpenTelemetry's conventions for messaging where there is one. Belongs to the
-thread of the broker's loop.
+A broker calls `start_tracing` once. If no tracer is configured, it returns None, and no handler is wrapped. Otherwise
+the handlers are wrapped. The span of a send is a child of the trace that its message names (property `traceparent`). If
+the send waits for the disk or a slave, its span ends with the reply. If a pull is held, its span ends when the pull
+begins to wait, with the attribute `penstock.held`. Names follow OpenTelemetry's conventions for messaging where there
+is one. Use everything here from the thread of the broker's loop only.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class _About(NamedTuple):
 
 
 def start_tracing() -> Tracing | None:
-    """The spans of a new broker; None if no tracer is configured."""
+    """Returns the tracing of a new broker; None if no tracer is configured."""
     tracer = find_tracer("broker")
     return None if tracer is None else Tracing(tracer)
 
@@ -64,7 +64,7 @@ class Tracing:
     def __init__(self, tracer: Tracer) -> None:
         self._tracer = tracer
         self._open: Span | None = None
-        """The span of the request being handled, until `detach`."""
+        """The span of the request that is being handled, until `detach` or the end of the handler."""
 
     def pending_acks(self, store: MessageStore, settings: SettingsInForce) -> PendingAcks:
         return _TracedAcks(self, store, settings)
@@ -76,7 +76,7 @@ class Tracing:
                 handlers[code] = self._traced(handlers[code], read)
 
     def detach(self) -> Span | None:
-        """The span of the request being handled; the caller has to end it."""
+        """Returns the span of the request that is being handled, if any. The caller must end it."""
         span, self._open = self._open, None
         return span
 
@@ -108,7 +108,7 @@ class Tracing:
 
         try:
             about = read(command)
-        except PenstockError:  # the handler reports it, too
+        except PenstockError:  # the handler will report this error
             about = _About("request", "", {})
         parent = None
         if any(name in about.properties for name in TRACE_PROPERTIES):
@@ -126,20 +126,20 @@ class Tracing:
 
 
 class _TracedAcks(PendingAcks):
-    """Ends the spans of pending sends with their replies."""
+    """Pending acks that end the span of each send with its reply."""
 
     def __init__(self, tracing: Tracing, store: MessageStore, settings: SettingsInForce) -> None:
         super().__init__(store, settings)
         self._tracing = tracing
         self._spans: dict[int, Span] = {}
-        """By `id` of the reply, while it is pending."""
+        """Open spans by the `id` of the pending reply."""
 
     def add(self, connection: Connection, end_offset: int, reply: Command) -> None:
         span, before = self._tracing.detach(), len(self)
         super().add(connection, end_offset, reply)
         if span is not None and len(self) > before:
             self._spans[id(reply)] = span
-        elif span is not None:  # it was sent at once
+        elif span is not None:  # the reply was sent at once
             end(span, reply)
 
     def _answer(self, pending: PendingAck) -> None:
@@ -150,7 +150,7 @@ class _TracedAcks(PendingAcks):
 
 
 def end(span: Span, reply: Command | None = None) -> None:
-    """Ends a span with the reply's code; without a reply as a success."""
+    """Ends a span with the reply's code. Without a reply, the span counts as a success."""
     if reply is not None:
         span.set_attribute("penstock.response_code", int(reply.code))
         if reply.code not in _NOT_ERRORS:

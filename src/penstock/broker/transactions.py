@@ -1,20 +1,22 @@
-"""Transactions: half messages, their ends (37, 323), and the check of producers (39).
+"""Transactions: half messages, their end (request codes 37 and 323), and checks with producers (39).
 
-A half message lies in RMQ_SYS_TRANS_HALF_TOPIC, hidden from consumers, with its real topic and queue in REAL_TOPIC and
-REAL_QID. A commit stores the message in its real topic; commit and rollback both store a mark in
-RMQ_SYS_TRANS_OP_HALF_TOPIC, which says that the half message is done. The message comes before the mark: after a crash
-in between the producer is asked again, and the message may be there twice; it is never lost.
+A half message lies in RMQ_SYS_TRANS_HALF_TOPIC, hidden from consumers. Its properties REAL_TOPIC and REAL_QID name its
+real topic and queue. A commit stores the message in its real topic. Commit and rollback both store a done mark, a
+message in RMQ_SYS_TRANS_OP_HALF_TOPIC that holds the half message's queue offset. The message is stored before the
+mark. After a crash in between, the broker asks the producer again, so the message may be stored twice, but it is never
+lost.
 
-`TransactionCheck` asks producers about half messages without a mark. A round reads the marks, then the half messages
-from where the last round stopped. A half message that is old enough is stored again with an incremented
-TRANSACTION_CHECK_TIMES, its producer is asked about the copy, and the old one is marked, so that the round can advance.
-After `transactionCheckMax` checks, or when it is as old as files are kept, it moves to TRANS_CHECK_MAX_TIME_TOPIC,
-where an administrator can find it and have its producer asked again (323).
+`TransactionCheck` asks producers about half messages without a mark. A round reads the marks, and then the half
+messages from the position where the last round stopped. If a half message is old enough, the broker stores a copy with
+an incremented TRANSACTION_CHECK_TIMES, marks the old one, and asks the producer about the copy. So the position can
+advance. After `transactionCheckMax` checks, or when it is older than log files are kept, the half message moves to
+TRANS_CHECK_MAX_TIME_TOPIC. There an administrator can find it and restart its checks (request code 323).
 
-A message may delay its first check (CHECK_IMMUNITY_TIME_IN_SECONDS). Messages behind it are checked meanwhile, but the
-saved position stays at it, and the marks from there on stay in memory: about 100 bytes per transaction begun since. The
-position is a consumer offset of group CID_RMQ_SYS_TRANS, as in RocketMQ; after a crash it is a few seconds old, and
-copies that were marked meanwhile are skipped. Use all of it from the loop's thread only.
+A message may delay its first check (CHECK_IMMUNITY_TIME_IN_SECONDS). Later half messages are checked meanwhile, but the
+saved position stays at the delayed one, and the marks of later half messages stay in memory: about 100 bytes for each
+transaction that has ended since. The position is a consumer offset of group CID_RMQ_SYS_TRANS, as in RocketMQ. After a
+crash it is a few seconds old, and the next round skips the half messages that were marked meanwhile. Use everything
+here from the loop's thread only.
 """
 
 from __future__ import annotations
@@ -62,7 +64,7 @@ _DONE_TAG: Final = "d"
 
 
 def make_half(message: Message) -> Message:
-    """The half message that is stored for a transactional one. Drops its delay."""
+    """Returns the half message to store in place of a transactional message. A half message has no delay."""
     properties = dict(message.properties or {})
     properties.pop(DELAY, None)
     return Message(
@@ -80,12 +82,12 @@ def make_half(message: Message) -> Message:
 
 
 def done_mark(half_queue_offset: int) -> Message:
-    """The mark that the half message at this queue offset is done."""
+    """Returns the mark which says that the half message at this queue offset is done."""
     return Message(OP_HALF_TOPIC, str(half_queue_offset).encode(), tags=_DONE_TAG, queue_id=HALF_QUEUE)
 
 
 def copy_half(half: Record, times_asked: int) -> Message:
-    """A copy of a half message, with a new number of checks."""
+    """Returns a copy of a half message whose number of checks is `times_asked`."""
     return Message(
         HALF_TOPIC,
         half.body,
@@ -110,7 +112,7 @@ class Transactions:
         self._replies = PutReplies(store)
         self._must_wait = acks.is_needed
         self.on_end: list[Callable[[int, int], None]] = []
-        """Called with the queue offsets of an ended half message and of its mark."""
+        """Called when a transaction ends, with the queue offset of the half message and that of its mark."""
 
     def handlers(self) -> dict[RequestCode, Handler]:
         return {RequestCode.END_TRANSACTION: self._end, RequestCode.RESUME_CHECK_HALF_MESSAGE: self._resume}
@@ -118,7 +120,7 @@ class Transactions:
     def _end(self, connection: Connection, command: Command) -> Command | None:
         header = command.read(EndTransaction)
         if header.commit_or_rollback not in (TRANSACTION_COMMIT, TRANSACTION_ROLLBACK):
-            return command.reply(ResponseCode.SUCCESS)  # the producer does not know yet; it is asked later
+            return command.reply(ResponseCode.SUCCESS)  # outcome unknown: the broker asks the producer later
         half = self._half(header)
         if header.commit_or_rollback == TRANSACTION_COMMIT:
             message = _committed(half)
@@ -136,7 +138,7 @@ class Transactions:
         return self._reply_or_hold(connection, command, marked)
 
     def _half(self, header: EndTransaction) -> Record:
-        """The half message that a request ends. Raises Refusal."""
+        """Returns the half message that a request ends. Raises Refusal if none matches the request."""
         half = self._store.look_up(header.commit_log_offset)
         if half is None or half.topic != HALF_TOPIC:
             why = f"no half message at offset {header.commit_log_offset}"
@@ -151,7 +153,10 @@ class Transactions:
         raise Refusal(ResponseCode.SYSTEM_ERROR, why)
 
     def _resume(self, connection: Connection, command: Command) -> Command | None:
-        """Restarts the checks of a half message that was never ended."""
+        """Restarts the checks of a half message whose transaction never ended. Raises Refusal.
+
+        Stores a copy of the half message with 0 checks.
+        """
         msg_id = command.read(ResumeCheck).msg_id or ""
         try:
             half = self._store.look_up_id(msg_id)
@@ -180,7 +185,7 @@ def _has_target(half: Record) -> bool:
 
 
 def _committed(half: Record) -> Message:
-    """The message that consumers get."""
+    """Returns the message that consumers get after a commit."""
     hidden = (REAL_TOPIC, REAL_QID, TRAN_MSG)
     return Message(
         half.properties[REAL_TOPIC],
@@ -221,17 +226,18 @@ class TransactionCheck:
         self._settings = settings
         self._clock = clock
         self._marks: dict[int, int] = {}
-        """Ended half messages at or behind the position: their offset, and that of their mark."""
+        """Ended half messages at or after the saved position: the queue offset of each, and the queue offset of its
+        mark."""
         self._read_marks = -1
-        """The offset up to which marks were read; -1: none yet."""
+        """The queue offset up to which marks were read; -1 if none were read yet."""
 
     def on_end(self, half_offset: int, mark_offset: int) -> None:
-        """Notes an ended transaction, whose mark may not be readable in its queue yet."""
+        """Records an ended transaction, because its mark may not be readable in its queue yet."""
         if half_offset >= self._position(HALF_TOPIC):
             self._marks[half_offset] = mark_offset
 
     async def run(self) -> None:
-        """Runs a round every `transactionCheckInterval`."""
+        """Runs a round every `transactionCheckInterval` ms, and logs errors."""
         while True:
             await asyncio.sleep(self._settings.now.transaction_check_interval / 1000)
             try:
@@ -242,11 +248,11 @@ class TransactionCheck:
                 log.exception("transaction check failed, retrying")
 
     async def round(self) -> int:
-        """One round; returns how many half messages were checked."""
+        """Runs one round. Returns how many half messages were checked."""
         end = self._store.max_offset(HALF_TOPIC, HALF_QUEUE)
         offset = max(self._position(HALF_TOPIC), self._store.min_offset(HALF_TOPIC, HALF_QUEUE), 0)
         delayed_from: int | None = None
-        """The first half message whose check is delayed."""
+        """The queue offset of the first half message whose check is delayed."""
         checked = 0
         while offset < end:
             await asyncio.sleep(0)
@@ -291,7 +297,7 @@ class TransactionCheck:
         return max(self._offsets.query(GROUP, topic, HALF_QUEUE), 0)
 
     def _save_position(self, half_offset: int) -> None:
-        """Saves the position; the position among the marks stays before every mark that is still needed."""
+        """Saves the position among the half messages, and a position among the marks before every mark still needed."""
         for number in range(self._position(HALF_TOPIC), half_offset):
             self._marks.pop(number, None)
         self._offsets.commit(GROUP, HALF_TOPIC, HALF_QUEUE, half_offset)
@@ -301,20 +307,20 @@ class TransactionCheck:
     # -- half messages ---------------------------------------------------------------------------------------
 
     def _is_immune(self, half: Record) -> bool:
-        """Whether its producer delayed the first check, and that time has not passed."""
+        """Whether the producer delayed the first check of this half message, and the delay is not over."""
         seconds = half.properties.get(IMMUNITY, "")
         if not (seconds.isascii() and seconds.isdecimal()) or _times_asked(half):
             return False
         return self._clock() - half.store_timestamp < int(seconds[:10]) * 1000
 
     def _is_too_young(self, half: Record) -> bool:
-        """Whether it is too young to be checked; then so is everything behind it."""
+        """Whether a half message is too young to be checked. If so, every half message behind it is, too."""
         if IMMUNITY in half.properties or _times_asked(half):
             return False
         return self._clock() - half.store_timestamp < self._settings.now.transaction_time_out
 
     def _check(self, half: Record) -> bool:
-        """Asks the producer, or expires the half message; false if the store does not accept messages."""
+        """Asks the producer, or expires the half message. Returns False if the store does not accept messages."""
         times_asked = _times_asked(half)
         too_old = self._clock() - half.born_timestamp > self._store.settings.file_reserved_time * _HOUR_MS
         if times_asked >= self._settings.now.transaction_check_max or too_old:
@@ -350,7 +356,7 @@ class TransactionCheck:
         return stored.stored
 
     def _mark(self, half: Record) -> None:
-        """If the mark cannot be stored, the message is checked again after a restart."""
+        """Stores a done mark. If that fails, the half message is checked again after a restart only."""
         marked = self._store.append(done_mark(half.queue_offset))
         self._marks[half.queue_offset] = marked.queue_offset if marked.stored else self._read_marks
 
@@ -381,7 +387,7 @@ def _times_asked(half: Record) -> int:
 
 
 def _offsets_in(body: bytes) -> Iterator[int]:
-    """One offset, or several joined by commas as 5.x writes them."""
+    """Yields the half messages' queue offsets in a mark: one, or several joined by commas, as 5.x writes them."""
     for piece in body.split(b","):
         if piece.strip().isdigit():
             yield int(piece)

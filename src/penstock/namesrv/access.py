@@ -1,7 +1,7 @@
-"""Access to a name server that has no access control: administration is local, queries are open.
+"""Access to a name server that has no access control: anyone may query, only this machine may administer.
 
-Every client may query. Brokers register and administrators change things from loopback only. `registerBrokerFrom`
-allows brokers on other machines; it is a security decision, because a registered broker receives clients' messages.
+Brokers, too, may register from loopback addresses only. The setting `registerBrokerFrom` allows brokers on other
+machines. It is a security decision, because a registered broker receives clients' messages.
 """
 
 from __future__ import annotations
@@ -58,7 +58,10 @@ class LocalRule:
 
 
 def networks(text: str, what: str = "registerBrokerFrom") -> list[ipaddress.IPv4Network | ipaddress.IPv6Network]:
-    """The networks in a setting's value; loopback is always allowed and not listed. Raises BadSettings."""
+    """Returns the networks in the value `text` of the setting `what`. Raises BadSettings.
+
+    Loopback is always allowed, so it is not listed.
+    """
     if text == "loopback":
         return []
     if text == "any":

@@ -1,12 +1,12 @@
 """The name server's request handlers, and the KV configuration that they share.
 
     KvTable               texts by namespace and key; owns kvConfig.json
-    RouteQueries          routes, brokers, topics (105, 106, 206, 224, 304, 311, 312, 313)
-    RegistrationRequests  brokers that register and unregister (103, 104, 322)
-    NameServerAdmin       KV, topics, permissions, settings (100-102, 219, 216, 205, 327, 318, 319)
+    RouteQueries          routes, brokers, topics: request codes 105, 106, 206, 224, 304, 311, 312, 313
+    RegistrationRequests  brokers that register and unregister: request codes 103, 104, 322
+    NameServerAdmin       KV, topics, permissions, settings: request codes 100-102, 205, 216, 219, 318, 319, 327
 
-Everything belongs to the event loop's thread; only kvConfig.json is written in another one. Handlers do not check
-permissions: the server's `before` hook does (see `access`). `NameServer` creates and connects the four.
+Use everything from the event loop's thread only. kvConfig.json is written in another thread. Handlers do not check
+permissions; the server's `before` hook does (see `access`). `NameServer` creates and connects the four classes.
 """
 
 from __future__ import annotations
@@ -57,10 +57,12 @@ from penstock.store.io import Files
 _logger = logging.getLogger("penstock.namesrv")
 
 ORDER_TOPICS: Final = "ORDER_TOPIC_CONFIG"
-"""KV namespace of the topics that are ordered across brokers: `broker-a:4;broker-b:4` by topic."""
+"""KV namespace of the topics that are ordered across brokers. A value such as `broker-a:4;broker-b:4` gives the number
+of queues at each broker."""
 _UNIT: Final = 1
 _UNIT_SUB: Final = 2
-"""Bits of a topic's flags: the topic belongs to a unit; a group of a unit has subscribed to it."""
+"""_UNIT and _UNIT_SUB are bits of a topic's flags. _UNIT: the topic belongs to a unit. _UNIT_SUB: a group of a unit has
+subscribed to the topic."""
 _ADDRESS: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,252}):([0-9]{1,5})")
 _CRC_BITS: Final = 0x7FFFFFFF
 
@@ -69,7 +71,7 @@ _CRC_BITS: Final = 0x7FFFFFFF
 
 
 class KvConfig(msgspec.Struct):
-    """The content of kvConfig.json."""
+    """The contents of kvConfig.json: texts by namespace and key."""
 
     table: dict[str, dict[str, str]] = {}
 
@@ -82,18 +84,19 @@ class KvConfig(msgspec.Struct):
 
 
 class KvTable:
-    """The KV configuration, persisted if it has a path.
+    """The KV configuration. It is saved to a file if it has a path, and is in memory only otherwise.
 
-    A change is written atomically (temporary file, rename; the previous file is kept as backup) before it is answered.
+    A change is written before the request is answered. The write is atomic: a temporary file, then a rename. The
+    previous file is kept as a backup.
     """
 
     def __init__(self, path: Path | None = None) -> None:
-        """Loads the file if it exists. Raises BadStore if it cannot be read."""
+        """Loads the file if it exists. Raises BadStore if the file and its backup cannot be read."""
         self._file = None if path is None else ConfigFile(Files(), path, KvConfig)
         loaded = None if self._file is None else self._file.read()
         self._table = {} if loaded is None else loaded.table.table
         self.note = "" if loaded is None else loaded.note
-        """A warning about the load, such as that the backup was read; empty if all is well."""
+        """A warning about the load, such as that the backup was read; empty if there is none."""
         self._writing = asyncio.Lock()
 
     def get(self, namespace: str, key: str) -> str | None:
@@ -103,7 +106,7 @@ class KvTable:
         return dict(sorted(self._table.get(namespace, {}).items()))
 
     async def put(self, namespace: str, key: str, value: str) -> None:
-        """Raises StoreFailed if the file cannot be written; the value is then lost at the next start."""
+        """Sets a value and saves. Raises StoreFailed if the file cannot be written; a restart then loses the value."""
         self._table.setdefault(namespace, {})[key] = value
         await self._save()
 
@@ -149,7 +152,10 @@ class RouteQueries:
         }
 
     def find(self, topic: str) -> TopicRouteData | None:
-        """The route of a topic; for a new topic the one that a send would create, if topics are created by a send."""
+        """Returns the route of a topic; None if there is none.
+
+        With autoCreateTopicEnable, a topic that does not exist gets the route that a send would create.
+        """
         settings = self._settings()
         route = self._routes.route(topic)
         if route is None and settings.auto_create_topic_enable:
@@ -159,7 +165,7 @@ class RouteQueries:
         return route
 
     def route(self, connection: Connection, command: Command) -> Command:
-        """Always answers in strict JSON, so `acceptStandardJsonOnly` changes nothing."""
+        """Replies with a topic's route. The reply is always strict JSON, so `acceptStandardJsonOnly` has no effect."""
         topic = command.read(GetRoute).topic
         route = self.find(topic)
         if route is None:
@@ -178,13 +184,13 @@ class RouteQueries:
         return self._list(command, TopicList(topic_list=self._routes.topics_of(cluster)))
 
     def system_topics(self, connection: Connection, command: Command) -> Command:
-        """Includes the address of one broker, which the tools ask for its own system topics."""
+        """Replies with the system topics and the address of one broker, which tools ask for its own system topics."""
         addresses = sorted(broker.address for broker in self._routes.brokers)
         topics = TopicList(topic_list=self._routes.system_topics(), broker_addr=addresses[0] if addresses else None)
         return self._list(command, topics)
 
     def _by_unit(self, wanted: Callable[[int], bool], connection: Connection, command: Command) -> Command:
-        """The topics whose flags, at one broker at least, are `wanted`."""
+        """Replies with the topics for which `wanted` accepts the flags at one broker at least."""
         topics = [
             topic
             for topic in self._routes.topics()
@@ -200,7 +206,10 @@ class RouteQueries:
 
 
 class RegistrationRequests:
-    """Brokers of other processes. They are dropped when their connection closes or when they stop registering."""
+    """Requests of brokers in other processes.
+
+    A broker is dropped when its connection closes or when it stops registering.
+    """
 
     def __init__(self, routes: RouteTable, kv: KvTable, clock: Callable[[], float]) -> None:
         self._routes = routes
@@ -266,9 +275,9 @@ class RegistrationRequests:
 
 
 def _broker_of(header: BrokerIdentity, ha_address: str = "") -> RegisteredBroker:
-    """The broker of a request. Raises BadRequest unless clients can use its name and address."""
+    """Returns the broker that a request names. Raises BadRequest if clients could not use its names or its address."""
     for name in (header.broker_name, header.cluster_name):
-        if not is_legal_topic(name):  # a topic with this name exists
+        if not is_legal_topic(name):  # a topic has this name
             raise BadRequest(f"{name[:127]!r} is not a valid broker or cluster name; use letters, digits, '-' and '_'")
     matched = _ADDRESS.fullmatch(header.broker_addr)
     if matched is None or not 0 < int(matched[2]) <= 65535:
@@ -287,7 +296,7 @@ def _broker_of(header: BrokerIdentity, ha_address: str = "") -> RegisteredBroker
 
 
 def _legal(topics: TopicConfigs) -> TopicConfigs:
-    """The topics whose names clients can use."""
+    """Returns the topics that have legal names."""
     legal = {name: topic for name, topic in topics.topics.items() if is_legal_topic(topic.name)}
     return TopicConfigs(topics=legal, version=topics.version)
 
@@ -296,7 +305,7 @@ def _legal(topics: TopicConfigs) -> TopicConfigs:
 
 
 class NameServerAdmin:
-    """Administration requests. Owns the current settings."""
+    """Administration requests. This class owns the current settings."""
 
     def __init__(self, routes: RouteTable, kv: KvTable, settings: NamesrvSettings) -> None:
         self._routes = routes
@@ -361,7 +370,7 @@ class NameServerAdmin:
         return command.reply(ResponseCode.SUCCESS, ext=fields.write(reply))
 
     def update_config(self, connection: Connection, command: Command) -> Command:
-        """Changes settings in CHANGEABLE; all of them or none."""
+        """Changes settings in CHANGEABLE: all settings of the request, or none."""
         try:
             texts = {entry.name: entry.value for entry in parse_properties(bytes(command.body))}
         except ValueError as error:

@@ -6,8 +6,9 @@
     ...
     await server.stop(grace_s=2)
 
-Belongs to one event loop's thread; it may be created before the loop runs. A broker in the same process registers
-through `register_local` and never expires; other brokers register over the network. Routes do not survive the process.
+Use a name server from the thread of one event loop; it may be created before the loop runs. A broker in the same
+process registers through `register_local` and never expires. Other brokers register over the network. Routes are not on
+disk: after a restart, brokers register again.
 """
 
 from __future__ import annotations
@@ -33,7 +34,10 @@ _EXPIRE_INTERVAL_S: Final = 5.0
 
 
 class NameServer:
-    """`before` checks every request first; the default is `LocalRule`: other machines may only query."""
+    """One name server.
+
+    `before` checks every request first. The default is `LocalRule`, by which other machines may only query.
+    """
 
     def __init__(
         self,
@@ -59,17 +63,17 @@ class NameServer:
 
     @property
     def settings(self) -> NamesrvSettings:
-        """The current settings; those in CHANGEABLE may change while the server runs."""
+        """The current settings. The settings in CHANGEABLE may change while the server runs."""
         return self._administration.settings
 
     def handlers(self) -> dict[int, Handler]:
-        """By request code. A broker may serve them on its own port too, because the codes do not overlap."""
+        """Returns the handlers by request code. A broker's port may serve them, too: no code belongs to both."""
         return {**self._queries.handlers(), **self._registration.handlers(), **self._administration.handlers()}
 
     # -- running ---------------------------------------------------------------------------------------------
 
     async def start(self, host: str, port: int, bound: socket.socket | None = None) -> Address:
-        """Starts to listen, on the socket `bound` if given; returns the address. Raises Unreachable."""
+        """Starts to listen at `host` and `port`, or on the socket `bound`. Returns the address. Raises Unreachable."""
         address = await self._server.start(host, port, bound)
         self._expiring = asyncio.create_task(self._expire_periodically())
         return address
@@ -88,13 +92,13 @@ class NameServer:
             self.expire()
 
     def expire(self) -> None:
-        """Drops brokers that have not registered for too long; a running server calls it periodically."""
+        """Drops brokers that have not registered for brokerExpireSeconds. A running server calls this periodically."""
         self._registration.expire(self.settings.broker_expire_seconds)
 
     # -- the broker in this process --------------------------------------------------------------------------
 
     def register_local(self, broker: RegisteredBroker, topics: TopicConfigs) -> None:
-        """Registers a broker of this process with all its topics; call it again when they change."""
+        """Registers a broker of this process with all its topics. Call it again when the topics change."""
         self.routes.register(broker, topics, now=FOREVER, whole=True)
 
     def unregister_local(self, broker: RegisteredBroker) -> None:

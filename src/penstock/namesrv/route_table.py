@@ -1,14 +1,15 @@
 """The routes: registered brokers, their topics, and the number of queues of each topic.
 
-A broker name groups one master and its slaves; each has an id and an address. A broker stays registered until it
-unregisters, its connection closes, or it stops registering. Only a master's topics count. A registration adds topics,
-because brokers also register single topics; only `delete_topic`, or a registration of the `whole` table, removes any.
+A broker name stands for one master and its slaves. Each of these has an id and an address. A broker stays registered
+until it unregisters, its connection closes, or it stops registering. Only a master's topics count. A registration adds
+topics and removes none, because brokers also register single topics. Only `delete_topic`, or a registration with
+`whole`, removes topics.
 
-`default_route` answers for a topic that does not exist yet. Some clients only send to a topic that has a route and
-never ask for the template topic's. They get the route that a send would create: at each broker that offers the
-template topic, with a send's default number of queues. Reserved names have no such route.
+`default_route` answers for a topic that does not exist yet. Some clients send only to a topic that has a route, and
+never ask for the template topic's route. They get the route that a send would create: queues at each broker that offers
+the template topic, as many as a send creates by default. Reserved names have no such route.
 
-Pure: no clock, no I/O. Belongs to one thread. Nothing survives the process: brokers register again.
+Pure: no clock, no I/O. Use a table from one thread. Routes are not on disk: after a restart, brokers register again.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ class RegisteredBroker:
         return self.broker_id == MASTER
 
     def is_same(self, other: RegisteredBroker) -> bool:
-        """Whether name and id are equal; the address may differ."""
+        """Whether `other` has the same name and id. Its address may differ."""
         return (self.name, self.broker_id) == (other.name, other.broker_id)
 
 
@@ -62,9 +63,9 @@ class _Registration:
     broker: RegisteredBroker
     version: DataVersion
     seen_at: float
-    """FOREVER for a broker in this process."""
+    """When the broker last registered, in seconds of the caller's clock; FOREVER for a broker in this process."""
     owner: object
-    """The connection that registered it."""
+    """The connection that registered the broker."""
     filter_servers: tuple[str, ...]
 
 
@@ -89,7 +90,11 @@ class RouteTable:
         whole: bool = False,
         filter_servers: Iterable[str] = (),
     ) -> RegisteredBroker | None:
-        """Adds or renews a broker. Returns the master of a slave, if it is registered."""
+        """Adds or renews a broker. For a slave, returns its master, if that is registered.
+
+        `now` is the time of the registration. `owner` is its connection. `whole` says that `topics` is the complete
+        table, so the broker's other topics are removed. A table whose version is not new is ignored.
+        """
         known = self._live.get(broker.address)
         if known is not None and not known.broker.is_same(broker):
             self._remove(broker.address)
@@ -106,7 +111,7 @@ class RouteTable:
         return None if broker.is_master else self.master_of(broker.name)
 
     def _claim_name(self, broker: RegisteredBroker) -> None:
-        """Drops the previous holder of this name and id: the broker moved, or another one replaced it."""
+        """Gives this name and id to the broker. Drops the broker that had them, which has moved or was replaced."""
         addresses = self._names.setdefault(broker.name, {})
         if broker.broker_id in addresses:
             del self._live[addresses[broker.broker_id]]
@@ -121,17 +126,17 @@ class RouteTable:
         return True
 
     def touch(self, address: str, now: float) -> None:
-        """Renews a broker's registration unchanged."""
+        """Renews the registration of the broker at `address`, with the same topics."""
         live = self._live.get(address)
         if live is not None and live.seen_at != FOREVER:
             live.seen_at = now
 
     def expire(self, before: float) -> list[RegisteredBroker]:
-        """Removes and returns the brokers that last registered before a time."""
+        """Removes and returns the brokers that last registered before the time `before`."""
         return self._remove_all(live.broker for live in self._live.values() if live.seen_at < before)
 
     def drop_owner(self, owner: object) -> list[RegisteredBroker]:
-        """Removes and returns the brokers that this connection registered."""
+        """Removes and returns the brokers that the connection `owner` registered."""
         return self._remove_all(live.broker for live in self._live.values() if live.owner is owner)
 
     def _remove_all(self, brokers: Iterator[RegisteredBroker]) -> list[RegisteredBroker]:
@@ -171,25 +176,25 @@ class RouteTable:
         return None if address is None else self._live[address].broker
 
     def is_local(self, broker: RegisteredBroker) -> bool:
-        """Whether a broker in this process has this name and id; its slaves may run elsewhere."""
+        """Whether the broker with this name and id is in this process. Slaves of the same name may run elsewhere."""
         address = self._names.get(broker.name, {}).get(broker.broker_id)
         return address is not None and self._live[address].seen_at == FOREVER
 
     def version_of(self, address: str) -> DataVersion | None:
-        """The data version of a broker's last registration."""
+        """Returns the data version of the last registration from this address; None if there is none."""
         live = self._live.get(address)
         return None if live is None else live.version
 
     def queues(self, topic: str) -> dict[str, QueueData]:
-        """A topic's queues by broker name."""
+        """Returns a topic's queues by broker name."""
         return dict(sorted(self._queues.get(topic, {}).items()))
 
     def route(self, topic: str) -> TopicRouteData | None:
-        """The route of a topic; None if no broker has it."""
+        """Returns the route of a topic; None if no broker has it."""
         return self.route_of(list(self.queues(topic).values()))
 
     def route_of(self, queues: list[QueueData]) -> TopicRouteData | None:
-        """The route to these queues; None if there are none."""
+        """Returns the route to these queues; None if the list is empty."""
         if not queues:
             return None
         names = [each.broker_name for each in queues]
@@ -215,12 +220,12 @@ class RouteTable:
         return sorted(self._queues)
 
     def topics_of(self, cluster: str) -> list[str]:
-        """The topics of a cluster's brokers."""
+        """Returns the topics that a cluster's brokers have."""
         names = set(self._names_in(cluster))
         return sorted(topic for topic, queues in self._queues.items() if not names.isdisjoint(queues))
 
     def system_topics(self) -> list[str]:
-        """The clusters and brokers: each has a topic of its name."""
+        """Returns the names of all clusters and brokers, because each has a topic of its name."""
         return [name for cluster in self.clusters() for name in (cluster, *self._names_in(cluster))]
 
     def _names_in(self, cluster: str) -> list[str]:
@@ -233,16 +238,19 @@ class RouteTable:
     # -- administration --------------------------------------------------------------------------------------
 
     def delete_topic(self, topic: str, cluster: str | None = None) -> None:
-        """Removes a topic, everywhere or in one cluster, until a broker registers it with a new data version."""
+        """Removes a topic from all clusters, or only from `cluster`.
+
+        The topic comes back when a broker registers it with a new data version.
+        """
         for name in [name for name in self._queues.get(topic, {}) if cluster in (None, self._clusters[name])]:
             self._remove_topic(topic, name)
 
     def wipe_write_perm(self, name: str) -> int:
-        """Removes write permission from a broker's topics before a shutdown; returns the number of topics."""
+        """Removes the write permission of a broker's topics, before a shutdown. Returns the number of topics."""
         return self._set_perms(name, lambda perm: perm & ~PERM_WRITE)
 
     def add_write_perm(self, name: str) -> int:
-        """Restores read and write permission on a broker's topics; returns the number of topics."""
+        """Gives read and write permission to a broker's topics. Returns the number of topics."""
         return self._set_perms(name, lambda perm: perm | PERM_READ | PERM_WRITE)
 
     def _set_perms(self, name: str, change: Callable[[int], int]) -> int:
@@ -283,7 +291,7 @@ _RESERVED_PREFIXES: Final = (RETRY_PREFIX, DLQ_PREFIX, "RMQ_SYS_", "rmq_sys_", "
 
 
 def default_route(routes: RouteTable, topic: str) -> TopicRouteData | None:
-    """The route that a send would create for a new topic; None if it would create none."""
+    """Returns the route that a send would create for a new topic; None if a send would not create the topic."""
     if topic in _RESERVED or topic.startswith(_RESERVED_PREFIXES) or not is_legal_topic(topic):
         return None
     template = routes.queues(TEMPLATE_TOPIC)

@@ -55,9 +55,9 @@ class NamesrvSettings:
     ] = "loopback"
 
     tls: Mapping[str, str] = field(default_factory=dict, hash=False)
-    """The given `tls.server.…` properties of RocketMQ."""
+    """RocketMQ's `tls.server.…` properties that were given."""
     ignored: tuple[str, ...] = field(default=(), compare=False)
-    """Given names that have no effect."""
+    """The names of given settings that have no effect."""
 
     def __post_init__(self) -> None:
         TABLE.check(self)
@@ -65,13 +65,16 @@ class NamesrvSettings:
 
     @classmethod
     def load(cls, conf_path: str | Path | None = None, pairs: Iterable[str] = ()) -> NamesrvSettings:
-        """Defaults, overridden by a file in Java's properties syntax, then by `name=value` pairs; later ones win."""
+        """Returns the defaults, overridden by a file in Java's properties syntax, then by `name=value` pairs.
+
+        Of two pairs with the same name, the later one counts. Raises BadSettings.
+        """
         values, texts = TABLE.read(conf_path, pairs)
         tls = {name: text for name, text in texts.items() if name in SERVER_NAMES}
         return cls(**values, tls=tls, ignored=tuple(name for name in texts if name in IGNORED))
 
     def changed_by(self, texts: Mapping[str, str]) -> NamesrvSettings:
-        """A copy with values from texts by RocketMQ's names. Raises BadSettings."""
+        """Returns a copy with the values in `texts`, which are keyed by RocketMQ's names. Raises BadSettings."""
         return replace(self, **TABLE.parse(texts))
 
     @property
@@ -80,15 +83,15 @@ class NamesrvSettings:
 
     @property
     def server_tls(self) -> ServerTls:
-        """Raises BadSettings if the certificates cannot be used."""
+        """The server's TLS settings. Raises BadSettings if the certificates cannot be used."""
         return server_tls(self.tls)
 
     def notes(self) -> list[str]:
-        """A sentence about given settings that have no effect."""
+        """Returns a sentence about the given settings that have no effect; an empty list if there are none."""
         return ignored_note(self.ignored)
 
     def to_properties(self) -> str:
-        """All settings in Java's properties syntax."""
+        """Returns all settings in Java's properties syntax."""
         return "".join(f"{format_property(name, text)}\n" for name, text in TABLE.texts(self).items())
 
 

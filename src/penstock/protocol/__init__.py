@@ -1,12 +1,12 @@
 """RocketMQ's remoting protocol as values: frames, headers, codes and bodies. Pure functions, no I/O.
 
-    frame, json_header, binary_header      bytes <-> commands
+    frame, json_header, binary_header      convert bytes to commands and back
     command, codes, versions               a command and its parts
-    fields, headers                        the typed arguments of each code
-    bodies                                 the typed JSON bodies of each code
+    fields, headers                        the typed arguments of each request code
+    bodies                                 the typed JSON bodies of each request code
     subscription, signing, compression     subscriptions, ACL signatures, compressed bodies
 
-This package exports the names that other layers use most; import the rest from the modules.
+This package exports the names that other layers use most. Import all other names from the modules.
 """
 
 from penstock.protocol.codes import RequestCode, ResponseCode

@@ -6,10 +6,10 @@ OFFSET  SIZE   DESCRIPTION
 3       2      version
 5       4      opaque
 9       4      flag
-13      4 + n  remark
-…       4 + n  extFields: name length (2), name, value length (4), value, and so on
+13      4 + n  remark: length (4), text
+…       4 + n  extFields: length (4), then for each field name length (2), name, value length (4), value
 
-A text of length 0 means absent, so an empty value cannot be sent. Pure functions.
+A text of length 0 means absent, so an empty value cannot be sent. All numbers are big-endian. Pure functions.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _LENGTH: Final = struct.Struct(">i")
 _MAX_NAME: Final = 2**15 - 1
 
 BinaryHeader = tuple[int, Language, int, int, int, str | None, dict[str, str]]
-"""code, language, version, opaque, flag, remark, ext"""
+"""The values code, language, version, opaque, flag, remark, ext."""
 
 
 def decode_header(data: bytes) -> BinaryHeader:
@@ -70,7 +70,7 @@ def _decode_ext(data: bytes, at: int) -> dict[str, str]:
 def encode_header(
     code: int, language: Language, version: int, opaque: int, flag: int, remark: str | None, ext: Mapping[str, str]
 ) -> bytes:
-    """The header's bytes. Raises BadRequest if the binary form cannot express it."""
+    """Returns the header's bytes. Raises BadRequest if the binary form cannot express a value."""
     note = b"" if remark is None else remark.encode("utf-8", "replace")
     pieces = []
     for name, value in ext.items():

@@ -6,7 +6,7 @@ from enum import IntEnum
 
 
 class RequestCode(IntEnum):
-    """The code of a request. An unknown number is answered with REQUEST_CODE_NOT_SUPPORTED."""
+    """The code of a request. A request with an unknown code is answered with REQUEST_CODE_NOT_SUPPORTED."""
 
     # producing
     SEND_MESSAGE = 10
@@ -135,7 +135,7 @@ class RequestCode(IntEnum):
 
 
 class ResponseCode(IntEnum):
-    """The result of a request."""
+    """The code of a reply: the result of a request."""
 
     SUCCESS = 0
     SYSTEM_ERROR = 1
@@ -143,7 +143,7 @@ class ResponseCode(IntEnum):
     REQUEST_CODE_NOT_SUPPORTED = 3
     TRANSACTION_FAILED = 4
 
-    # stored, but without the requested durability
+    # the message is stored, but not yet flushed or replicated
     FLUSH_DISK_TIMEOUT = 10
     SLAVE_NOT_AVAILABLE = 11
     FLUSH_SLAVE_TIMEOUT = 12
@@ -169,7 +169,7 @@ class ResponseCode(IntEnum):
     FILTER_DATA_NOT_LATEST = 28
     INVALID_PARAMETER = 29  # 5.x
 
-    # the answer of a transaction's producer
+    # a producer's answer to a transaction check
     TRANSACTION_SHOULD_COMMIT = 200
     TRANSACTION_SHOULD_ROLLBACK = 201
     TRANSACTION_STATE_UNKNOW = 202

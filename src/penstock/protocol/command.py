@@ -1,9 +1,9 @@
 """A remoting command: one request or one reply, independent of how its header is serialised.
 
-A `Command` is a plain value, used by one thread at a time. A received command decodes its arguments lazily: `ext` on
-first access, and `read` straight from the header's bytes to a typed header, which halves the cost of a request.
-Malformed arguments therefore raise BadRequest there, and the request can be answered. `repr` shows neither the body nor
-the arguments' values.
+A `Command` is a plain value, used by one thread at a time. A received command decodes its arguments lazily. `ext`
+decodes them on first access. `read` converts the header's bytes directly to a typed header, which halves the cost of a
+request. Both raise BadRequest if the arguments are malformed, so that the request can still be answered. `repr` shows
+neither the body nor the arguments' values.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ class _Slots(msgspec.Struct, gc=False, eq=False):
     binary: bool = False
 
 
-_EXT = _Slots.__dict__["ext"]  # the slot behind the property
+_EXT = _Slots.__dict__["ext"]  # the slot behind the property `ext`
 
 
 class Command(_Slots, gc=False, eq=False):
-    """A remoting command. `binary` selects the header's serialisation."""
+    """A remoting command. `binary` selects the binary header; the default is JSON."""
 
     @property  # type: ignore[misc]  # a property over the field on purpose: it decodes the field lazily
     def ext(self) -> dict[str, str]:
@@ -64,7 +64,7 @@ class Command(_Slots, gc=False, eq=False):
         return self.flag & ONE_WAY != 0
 
     def read(self, kind: type[F]) -> F:
-        """The arguments as `kind`. Raises BadRequest, which names the code and the field."""
+        """Returns the arguments as `kind`. Raises BadRequest, which names the request code and the field."""
         ext = _EXT.__get__(self)
         if isinstance(ext, dict):
             return fields.read(kind, ext, self.code)
@@ -77,7 +77,7 @@ class Command(_Slots, gc=False, eq=False):
         ext: Mapping[str, str] | None = None,
         body: bytes | memoryview = b"",
     ) -> Command:
-        """A reply to this request: same opaque and serialisation, response bit set."""
+        """Returns a reply to this request: with the same opaque and serialisation, and the response bit set."""
         arguments = {} if ext is None else dict(ext)
         return Command(code, arguments, body, self.opaque, RESPONSE, remark, binary=self.binary)
 

@@ -1,6 +1,6 @@
-"""Compressed message bodies: inflated within a size limit, so a small body cannot exhaust memory.
+"""Compressed message bodies. They are inflated within a size limit, so that a small body cannot exhaust memory.
 
-zlib is built in; lz4 (frames) and zstd need the extra `compression`. Pure functions.
+zlib is built in. lz4 (frames) and zstd need the extra `compression`. Pure functions.
 """
 
 from __future__ import annotations
@@ -13,13 +13,16 @@ from penstock.errors import BadRequest, CorruptData, MissingPackage
 from penstock.format.sys_flag import compression_codec
 
 MAX_SIZE: Final = 64 * 1024 * 1024
-"""Default limit of an inflated body; a message may have 4 MiB compressed."""
+"""Default limit of an inflated body in bytes. A compressed message may have 4 MiB by default."""
 _PIECE: Final = 1 << 16
 _WINDOW: Final = 8 << 20  # the largest window of zstd levels below 20
 
 
 def inflate_body(body: bytes | memoryview, sys_flag: int, limit: int = MAX_SIZE) -> bytes:
-    """A message's uncompressed body. Raises BadRequest, or MissingPackage if the codec is not installed."""
+    """Returns a message's body, inflated if `sys_flag` says that it is compressed.
+
+    Raises BadRequest, or MissingPackage if the codec is not installed.
+    """
     try:
         codec = compression_codec(sys_flag)
     except CorruptData as error:
@@ -28,7 +31,7 @@ def inflate_body(body: bytes | memoryview, sys_flag: int, limit: int = MAX_SIZE)
 
 
 def inflate(data: bytes | memoryview, codec: str, limit: int = MAX_SIZE) -> bytes:
-    """Inflates `data`; never produces more than `limit` bytes. `codec` is zlib, lz4 or zstd. Raises as above."""
+    """Inflates `data` to at most `limit` bytes. `codec` is zlib, lz4 or zstd. Raises like `inflate_body`."""
     if codec == "zlib":
         return _inflate_zlib(data, limit)
     if codec == "lz4":
@@ -37,7 +40,10 @@ def inflate(data: bytes | memoryview, codec: str, limit: int = MAX_SIZE) -> byte
 
 
 def deflate_body(body: bytes, level: int = 5) -> bytes:
-    """Compresses a body with zlib, as clients do; the sender sets sysFlag bit 0, and 0x700 may stay zero."""
+    """Compresses a body with zlib, as clients do.
+
+    The sender must set sysFlag bit 0. The codec bits 0x700 may stay zero, which means zlib.
+    """
     return zlib.compress(body, level)
 
 

@@ -1,9 +1,9 @@
-"""The arguments of a code, `extFields`, as typed structs.
+"""The arguments of requests and replies, `extFields`, as typed structs.
 
-A request or reply header is a `Fields` subclass: attributes in snake_case, the protocol's camelCase names on the wire,
-`Int32` and `Int64` for Java's int and long, `None` for an optional field. `read` accepts the forms that real clients
-send (numbers as text, booleans as true, TRUE, 1 or "1"); `write` produces text that every client reads.
-Pure functions, thread-safe.
+A request or reply header is a `Fields` subclass. Its attributes are in snake_case; on the wire they have the protocol's
+camelCase names. `Int32` and `Int64` stand for Java's int and long. `None` means that an optional field is absent.
+`read` accepts the forms that real clients send: numbers as text, booleans as true, TRUE, 1 or "1". `write` produces
+text that every client reads. Pure functions, thread-safe.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Codes = tuple[RequestCode, ...]
 
 
 class Fields(msgspec.Struct, gc=False, kw_only=True, rename="camel"):
-    """Arguments. `codes` are the requests that carry them, or whose replies carry them."""
+    """Arguments of a request or reply. `codes` are the codes of the requests to which they belong."""
 
     codes: ClassVar[Codes] = ()
 
@@ -40,7 +40,10 @@ F = TypeVar("F", bound=Fields)
 
 
 def read(kind: type[F], ext: Mapping[str, str], code: int | None = None) -> F:
-    """The arguments of a request or reply. Raises BadRequest, which names the field and, if given, the code."""
+    """Returns the arguments of a request or reply as `kind`.
+
+    Raises BadRequest, which names the field and, if given, the request code.
+    """
     try:
         header: F = msgspec.convert(ext, kind, strict=False)
         return header
@@ -49,7 +52,7 @@ def read(kind: type[F], ext: Mapping[str, str], code: int | None = None) -> F:
 
 
 def read_json(kind: type[F], raw: msgspec.Raw, code: int | None = None) -> F:
-    """Like `read`, straight from JSON text in one step."""
+    """Like `read`, but directly from JSON text, in one step."""
     try:
         header: F = _decoder(kind).decode(raw)
         return header
@@ -58,7 +61,7 @@ def read_json(kind: type[F], raw: msgspec.Raw, code: int | None = None) -> F:
 
 
 def write(header: Fields) -> dict[str, str]:
-    """The arguments as texts by name; None is omitted."""
+    """Returns the arguments as texts by name. Omits fields that are None."""
     ext = {}
     for attribute, name in _names(type(header)):
         value = getattr(header, attribute)
@@ -84,7 +87,10 @@ def _names(kind: type[Fields]) -> tuple[tuple[str, str], ...]:
 
 
 def _read_leniently(kind: type[F], ext: Mapping[str, str], code: int | None) -> F:
-    """Field by field: like Java's parser, accepts a plus sign and leading zeros; an empty number means absent."""
+    """Reads the arguments field by field. Raises BadRequest.
+
+    Like Java's parser, it accepts a plus sign and leading zeros. An empty number means absent.
+    """
     values: dict[str, Any] = {}
     for field in msgspec.structs.fields(kind):
         text = ext.get(field.encode_name)
@@ -106,18 +112,18 @@ def _read_leniently(kind: type[F], ext: Mapping[str, str], code: int | None) -> 
 
 
 def _name(field: msgspec.structs.FieldInfo) -> str:
-    """The field's name, with the meaning of a V2 code's one-letter name."""
+    """Returns a field's name for an error; for a one-letter name of a V2 code, also its meaning."""
     meaning = f" ({field.name})" if len(field.encode_name) == 1 else ""
     return f"'{field.encode_name}'{meaning}"
 
 
 def _is_number(kind: Any) -> bool:
-    """Whether a field is a number or a boolean, not text."""
+    """Whether a field's type is a number or a boolean, not text."""
     return kind is not str and kind != (str | None)
 
 
 def _digits(text: str) -> str | None:
-    """A number without plus sign and leading zeros; None for an empty text; other text unchanged."""
+    """Returns a number's text without plus sign and leading zeros; None for an empty text; other text unchanged."""
     sign, digits = ("-", text[1:]) if text.startswith("-") else ("", text.removeprefix("+"))
     if not (digits.isascii() and digits.isdecimal()):
         return text or None

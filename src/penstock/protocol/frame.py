@@ -1,14 +1,14 @@
 """Frames: the bytes of a command on a connection.
 
 OFFSET  SIZE   DESCRIPTION
-0       4      total: the length of everything after this field
+0       4      total: the number of bytes after this field
 4       1      serialisation of the header: 0 JSON, 1 binary
 5       3      header length
 8       n      header
 …       rest   body
 
-`encode` and `encode_parts` are pure. A `FrameReader` belongs to one connection and one thread; it buffers at most one
-incomplete frame, after it has checked the announced length.
+All numbers are big-endian. `encode` and `encode_parts` are pure. A `FrameReader` belongs to one connection and one
+thread. It buffers at most one incomplete frame, whose announced length it has checked.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from penstock.protocol.command import Command
 from penstock.protocol.versions import language_of
 
 MAX_FRAME: Final = 16_777_216
-"""Java's default limit."""
+"""Limit of a frame in bytes; Java's default."""
 MAX_HEADER: Final = 1_048_576
-"""Enough for properties of 32 767 escaped bytes, with room to spare."""
+"""Limit of a header in bytes: more than enough for 32,767 bytes of properties with escapes."""
 TLS_HANDSHAKE: Final = 0x16
-"""The first byte of a TLS connection; as part of a frame's length it would exceed any limit."""
+"""The first byte of a TLS connection. No frame starts with it, because its length would exceed the limit."""
 
 _PREFIX: Final = struct.Struct(">II")
 _PREFIX_SIZE: Final = _PREFIX.size
@@ -49,12 +49,12 @@ _HTTP_METHODS: Final = (
 
 
 def encode(command: Command) -> bytes:
-    """The frame of a command. Raises BadRequest if the header cannot express it."""
+    """Returns the frame of a command. Raises BadRequest if the header cannot express the command."""
     return b"".join(encode_parts(command))
 
 
 def encode_parts(command: Command) -> list[bytes | memoryview]:
-    """The frame as consecutive pieces; the body is not copied."""
+    """Returns the frame as one or two parts. The second part is the body, which is not copied. Raises BadRequest."""
     head = (binary_header if command.binary else json_header).encode_header(
         command.code, command.language, command.version, command.opaque, command.flag, command.remark, command.ext
     )
@@ -79,11 +79,11 @@ class FrameReader:
 
     @property
     def held(self) -> int:
-        """The number of buffered bytes of an incomplete frame."""
+        """The number of buffered bytes, which belong to an incomplete frame."""
         return len(self._held)
 
     def feed(self, data: bytes) -> list[Command]:
-        """The commands that `data` completes. Raises BadFrame: the caller must close the connection.
+        """Returns the commands that `data` completes. Raises BadFrame: the caller must close the connection.
 
         Commands before the bad frame in the same `data` are lost without an answer.
         """
@@ -115,7 +115,7 @@ class FrameReader:
         return commands
 
     def _reject(self, prefix: bytes) -> NoReturn:
-        """Raises the BadFrame for a frame that starts with `prefix`."""
+        """Raises BadFrame with the reason why a frame that starts with `prefix` is bad."""
         total = int.from_bytes(prefix[:_TOTAL_SIZE], "big")
         if total + _TOTAL_SIZE > self._limit:
             if prefix[0] == TLS_HANDSHAKE:

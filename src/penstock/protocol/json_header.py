@@ -1,8 +1,8 @@
 """The JSON header, which nearly every client sends.
 
-Clients disagree on the types in `extFields`: Java sends strings, ali-ons numbers and booleans, the C++ client a mix.
-All become the text that Java would have sent. A number keeps the digits as sent, because the ACL signature covers them.
-Pure functions.
+Clients disagree on the types of the values in `extFields`: Java sends strings, ali-ons numbers and booleans, the C++
+client a mix. Every value becomes the text that Java would have sent. A number keeps its digits as sent, because the ACL
+signature covers them. Pure functions.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _NOTHING = msgspec.Raw(b"{}")
 
 
 class JsonHeader(msgspec.Struct, gc=False, rename={"ext": "extFields"}):
-    """A received header; `ext` is still JSON text. Unknown keys are ignored."""
+    """A received header. `ext` is still JSON text. Unknown keys are ignored."""
 
     code: Int32
     opaque: Int32 = 0
@@ -33,7 +33,7 @@ class JsonHeader(msgspec.Struct, gc=False, rename={"ext": "extFields"}):
 
 
 class _OutgoingHeader(msgspec.Struct, gc=False, omit_defaults=True, rename={"ext": "extFields"}):
-    """A header to send; the fields have Java's order."""
+    """A header to send. The fields are in Java's order."""
 
     code: int
     ext: Mapping[str, str]
@@ -51,7 +51,7 @@ _string = msgspec.json.Decoder(str)
 _encoder = msgspec.json.Encoder()
 
 BAD_JSON = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-"""What msgspec raises on malformed JSON or a wrong type."""
+"""The exceptions that msgspec raises on malformed JSON or a wrong type."""
 
 
 def decode_header(data: bytes) -> JsonHeader:
@@ -65,12 +65,12 @@ def decode_header(data: bytes) -> JsonHeader:
 
 
 def _without_surrogates(data: bytes) -> bytes:
-    """The JSON with `?` for each lone surrogate, which JavaScript clients write as `\\ud83d`."""
+    """Returns the JSON with `?` in place of each lone surrogate. JavaScript clients write one as `\\ud83d`."""
     return replace_surrogates(json.dumps(json.loads(data), ensure_ascii=False, allow_nan=False)).encode()
 
 
 def decode_ext(raw: msgspec.Raw | bytes) -> dict[str, str]:
-    """`extFields` as Java holds them: texts by name, nulls omitted. Raises BadRequest."""
+    """Returns `extFields` as Java holds them: texts by name, without nulls. Raises BadRequest."""
     try:
         return _strings.decode(raw) or {}
     except BAD_JSON:
@@ -95,7 +95,7 @@ def _text(value: bytes) -> str | None:
 def encode_header(
     code: int, language: Language, version: int, opaque: int, flag: int, remark: str | None, ext: Mapping[str, str]
 ) -> bytes:
-    """The header as JSON. Lone surrogates become `?`, as in Java."""
+    """Returns the header as JSON. Lone surrogates become `?`, as in Java."""
     try:
         return _encoder.encode(_OutgoingHeader(code, ext, flag, language.name, opaque, version, remark))
     except UnicodeEncodeError:
@@ -105,5 +105,5 @@ def encode_header(
 
 
 def replace_surrogates(text: str) -> str:
-    """`text` with `?` for each lone surrogate."""
+    """Returns `text` with `?` in place of each lone surrogate."""
     return text.encode("utf-8", "replace").decode()

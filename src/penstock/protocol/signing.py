@@ -1,8 +1,9 @@
 """RocketMQ's ACL signature: a command's arguments and body, signed with an account's secret key.
 
-The signature is the Base64 HMAC-SHA1 of the values of all arguments except `Signature`, in the order of their names,
-followed by the body. It authenticates the sender and protects arguments and body against changes. It does not prevent
-replay: a recorded command can be sent again, and only TLS prevents recording. Pure functions; no secret is kept.
+The signature is the Base64 of an HMAC-SHA1. The signed text is the values of all arguments except `Signature`, in the
+order of their names, followed by the body. The signature authenticates the sender, and protects the arguments and the
+body against changes. It does not prevent replay: an eavesdropper can record a command and send it again, and only TLS
+prevents recording. Pure functions; no secret is kept.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ def sign(command: Command, access_key: str, secret_key: str, security_token: str
 
 
 def signature(ext: Mapping[str, str], body: bytes | memoryview, secret_key: str) -> str:
-    """The signature of these arguments and this body."""
+    """Returns the signature of these arguments and this body."""
     values = "".join(ext[name] for name in sorted(ext) if name != SIGNATURE)
     signer = hmac.new(secret_key.encode(), values.encode("utf-8", "replace"), "sha1")
     signer.update(body)
@@ -37,14 +38,15 @@ def signature(ext: Mapping[str, str], body: bytes | memoryview, secret_key: str)
 
 
 def account_of(command: Command) -> str | None:
-    """A command's access key; None if it is missing or empty, as clients without an account send it."""
+    """Returns a command's access key; None if it is missing, or empty as some clients without an account send it."""
     return command.ext.get(ACCESS_KEY) or None
 
 
 def is_signed_with(command: Command, secret_key: str) -> bool:
     """Whether `secret_key` signed this command. Compares in constant time.
 
-    Clients up to 4.9.3 add `_UNIQUE_KEY_QUERY` after signing, so the signature may or may not include it.
+    Clients up to 4.9.3 add the argument `_UNIQUE_KEY_QUERY` after signing, so a signature without it is accepted as
+    well.
     """
     given = command.ext.get(SIGNATURE, "").encode("utf-8", "replace")
     matches = hmac.compare_digest(signature(command.ext, command.body, secret_key).encode(), given)

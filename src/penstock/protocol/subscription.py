@@ -1,6 +1,6 @@
 """A consumer's subscription to a topic: an expression, and for tags the hash codes that a broker compares.
 
-Clients may send the expression alone; tags and hash codes are then computed here. Plain values.
+A client may send the expression alone. The tags and their hash codes are then computed here. Plain values.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ EVERYTHING: Final = "*"
 
 
 class SubscriptionData(Body, kw_only=True):
-    """A subscription. `sub_version` is its creation time in milliseconds; a newer one replaces it."""
+    """A subscription. `sub_version` is its creation time in epoch ms; a subscription with a higher one replaces it."""
 
     topic: str
     sub_string: str = EVERYTHING
@@ -41,12 +41,12 @@ class SubscriptionData(Body, kw_only=True):
 
 
 def tags_of(expression: str) -> list[str]:
-    """The distinct tags of `A || B`, in order."""
+    """Returns the distinct tags of an expression such as `A || B`, in order."""
     return list(dict.fromkeys(tag for piece in expression.split("||") if (tag := piece.strip())))
 
 
 def subscribe(topic: str, expression: str | None, version: int, expression_type: str | None = None) -> SubscriptionData:
-    """The subscription for an expression. Raises BadRequest if the expression names no tag."""
+    """Returns the subscription for an expression. Raises BadRequest if a tag expression names no tag."""
     subscription = SubscriptionData(
         topic=topic, sub_string=expression or EVERYTHING, sub_version=version, expression_type=expression_type or TAG
     )

@@ -1,8 +1,8 @@
 """The versions and languages that clients and brokers state in a header.
 
 A version is a position in RocketMQ's list of versions, which has two entries per version: snapshot and release. The
-older part of the list is irregular, so only versions that something depends on are named here; from 4.9.0 on, each
-minor version has ten patch versions. The numbers of the languages are those of the binary header. Plain values.
+older part of the list is irregular, so this module names only the versions that other code depends on. From 4.9.0 on,
+each minor version has ten patch versions. The numbers of the languages are those of the binary header. Plain values.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from typing import Final
 V3_0_7_SNAPSHOT: Final = 28
 V3_0_11: Final = 37
 V3_1_8: Final = 63
-"""Sent by the C++ client 0.4.4."""
+"""The version that the C++ client 0.4.4 sends."""
 V3_4_9: Final = 121
-"""The first whose client sets its own maxReconsumeTimes; sent by ali-ons."""
+"""The first version whose clients set their own maxReconsumeTimes. ali-ons sends it."""
 V3_5_3: Final = 127
 V4_1_0: Final = 233
 """The first broker version for which clients use SQL92 filters."""
@@ -23,7 +23,7 @@ V4_3_0: Final = 273
 V4_9_0: Final = 393
 V4_9_2: Final = 397
 V4_9_4: Final = 401
-"""The first whose client reads routes as strict JSON."""
+"""The first version whose clients read routes as strict JSON."""
 V4_9_8: Final = 409
 V5_0_0: Final = 413
 V5_3_3: Final = 479
@@ -42,7 +42,7 @@ _HIGHEST: Final = 611  # 5.9.9
 
 
 def version_name(version: int) -> str:
-    """`V4_9_8` for 409; `V?_50` for a number without a known name."""
+    """Returns the name of a version number: `V4_9_8` for 409, `V?_50` for a number without a known name."""
     if version in _NAMED:
         return _NAMED[version]
     if not V4_9_0 - 1 <= version <= _HIGHEST:
@@ -54,7 +54,7 @@ def version_name(version: int) -> str:
 
 
 class Language(IntEnum):
-    """A client's language. The JSON header carries the name, the binary one the number."""
+    """A client's language. The JSON header carries the name, the binary header the number."""
 
     JAVA = 0
     CPP = 1
@@ -79,5 +79,5 @@ _KNOWN: Final[dict[object, Language]] = {
 
 
 def language_of(name_or_number: object) -> Language:
-    """The language of a name or number; OTHER if unknown, which is harmless because no reply depends on it."""
+    """Returns the language with this name or number; OTHER if it is unknown. No behaviour depends on OTHER."""
     return _KNOWN.get(name_or_number, Language.OTHER)

@@ -1,5 +1,5 @@
 """Connections that carry remoting commands, for both sides: asyncio, on uvloop where it is installed.
 
-A `Server` accepts them, `connect` dials them, a `Connection` is one of them. Nothing here knows what a request means:
-handlers decide that. Use everything here from the thread of one event loop.
+A `Server` accepts connections, `connect` opens one, and a `Connection` is either side of one. This package does not
+know what a request means: handlers do. Use everything here from the thread of one event loop.
 """

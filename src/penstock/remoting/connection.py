@@ -1,11 +1,13 @@
 """One TCP connection that carries commands, on either side.
 
-What arrives in one read is answered in one write. Handlers that return at once need neither a task nor a future.
-Back-pressure: while a peer does not read its replies, the connection does not read from it. What the peer has sent
-already, at most one read, waits until the replies have left. `ServerConnections` closes connections that stay blocked,
-slow or silent.
+The replies to all commands of one read leave in one write. A handler that returns a reply at once needs neither a task
+nor a future.
 
-Use a connection from the thread of its event loop only. `connect` opens one; `server` accepts them.
+Back-pressure: while a peer does not read its replies, the server does not read from that peer. Commands that have
+arrived already, at most those of one read, wait until the replies have left. `ServerConnections` closes connections
+that stay blocked, slow or silent for too long.
+
+Use a connection from the thread of its event loop only. `connect` opens a connection; the module `server` accepts them.
 """
 
 from __future__ import annotations
@@ -35,8 +37,8 @@ _LAST_ID = 2**31 - 1
 class PendingRequests:
     """Requests that one connection has sent and that have no reply yet.
 
-    Ids count up and are unique on their connection only. A reply to an unknown id is ignored. One timer serves all
-    requests: it is set to the earliest deadline.
+    Ids (`opaque`) count up and are unique on their connection only. A reply to an unknown id is ignored. One timer, set
+    to the earliest deadline, serves all requests.
     """
 
     __slots__ = ("_last", "_loop", "_peer", "_timer", "_waiting")
@@ -52,7 +54,7 @@ class PendingRequests:
         return len(self._waiting)
 
     def add(self, deadline: float) -> tuple[int, asyncio.Future[Command]]:
-        """Returns a new id and a future that gets the reply, or NoAnswer at the deadline."""
+        """Returns a new id, and a future that gets the reply, or NoAnswer at `deadline` (by the loop's clock)."""
         opaque = self._last
         while True:
             opaque = opaque + 1 if opaque < _LAST_ID else 1
@@ -70,13 +72,13 @@ class PendingRequests:
         self._waiting.pop(opaque, None)
 
     def answer(self, reply: Command) -> None:
-        """Completes the request that this is the reply to."""
+        """Completes the request that `reply` answers."""
         request = self._waiting.pop(reply.opaque, None)
         if request is not None and not request[0].done():
             request[0].set_result(reply)
 
     def fail(self, error: Callable[[], PenstockError]) -> None:
-        """Fails all requests: the connection is closed."""
+        """Fails all requests with new errors from `error`, because the connection is closed."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -106,13 +108,17 @@ _logger = logging.getLogger("penstock.remoting")
 Address = tuple[str, int]
 _NOWHERE: Final[Address] = ("", 0)
 _FLUSH_AT: Final = 256 << 10
-"""The replies of one read are written together, up to about this many bytes."""
+"""The replies to the commands of one read are written together, up to about this many bytes."""
 _LARGE: Final = 4 << 10
-"""Bodies of at least this size are passed to the socket as they are, not copied behind their header."""
+"""Bodies of at least this many bytes are passed to the socket as they are, not copied behind their header."""
 
 
 class Connection(asyncio.Protocol):
-    """`peer` and `local` are (host, port); `account` is the account that access control found for the peer."""
+    """One side of a connection.
+
+    `peer` and `local` are (host, port). `account` is the account by which access control authenticated the peer, if
+    any.
+    """
 
     def __init__(
         self,
@@ -122,7 +128,7 @@ class Connection(asyncio.Protocol):
         before: Before | None = None,
         pool: ServerConnections | None = None,
     ) -> None:
-        """With a `pool` this is the server's side, which stops reading while its peer does not read."""
+        """With a `pool`, this is the server's side, which stops reading while its peer does not read."""
         self._loop = asyncio.get_running_loop()
         self._handlers = handlers
         self._limits = limits
@@ -149,7 +155,7 @@ class Connection(asyncio.Protocol):
         self.closed = False
         self.account: str | None = None
         self.on_close: list[Callable[[Connection], None]] = []
-        """Each is called once, when the connection has closed on either side."""
+        """Each callback is called once, after either side has closed the connection."""
 
         self.opened_at = self.active_at = self._loop.time()
         self.has_spoken = False
@@ -175,16 +181,16 @@ class Connection(asyncio.Protocol):
 
     @property
     def is_held_up(self) -> bool:
-        """Whether reading is paused because the peer does not read, or too many of its requests are unanswered."""
+        """Whether reading is paused: the peer does not read, or too many of its requests are unanswered."""
         return self._blocked
 
     @property
     def unanswered(self) -> int:
-        """The number of our requests that have no reply yet."""
+        """The number of requests that this side has sent and that have no reply yet."""
         return len(self._pending)
 
     def send(self, command: Command) -> None:
-        """Writes a command: a deferred reply, or a request whose opaque is set. Dropped if the connection is closed."""
+        """Sends a command: a deferred reply, or a request whose opaque is set. Drops it if the connection is closed."""
         if self.closed:
             return
         self._put(command)
@@ -193,19 +199,19 @@ class Connection(asyncio.Protocol):
             self._loop.call_soon(self._flush)
 
     def enqueue(self, command: Command) -> None:
-        """As `send`, but the command leaves with the next `flush`, which the caller must call."""
+        """Like `send`, but the command leaves with the next `flush`, which the caller must call."""
         if not self.closed:
             self._put(command)
 
     def flush(self) -> None:
-        """Writes what is enqueued, unless requests are being served: then it leaves with their replies."""
+        """Writes the enqueued commands. While requests are being served, they leave with the replies instead."""
         if not self._batching:
             self._flush()
 
     async def request(self, command: Command, timeout_s: float) -> Command:
-        """Sends a request, with a new opaque, and returns its reply.
+        """Sends a request under a new opaque, and returns its reply.
 
-        Raises NoAnswer after `timeout_s`, and Unreachable if the connection is closed before the reply.
+        Raises NoAnswer after `timeout_s` seconds, and Unreachable if the connection closes before the reply.
         """
         deadline = self._loop.time() + timeout_s
         if self.congested:
@@ -221,12 +227,12 @@ class Connection(asyncio.Protocol):
             self._pending.forget(opaque)
 
     def request_oneway(self, command: Command) -> None:
-        """Sends a request that gets no reply. Dropped if the connection is closed."""
+        """Sends a request that gets no reply. Drops it if the connection is closed."""
         command.flag |= ONE_WAY
         self.send(command)
 
     async def until_writable(self, timeout_s: float) -> None:
-        """Waits until the connection is no longer congested, or closed. Raises NoAnswer after `timeout_s`."""
+        """Waits until the connection is no longer congested or is closed. Raises NoAnswer after `timeout_s` seconds."""
         if not self.congested or self.closed:
             return
         if self._writable is None:
@@ -240,7 +246,7 @@ class Connection(asyncio.Protocol):
         """Encodes a command and enqueues it for the next flush."""
         try:
             parts = encode_parts(command)
-        except Exception as error:  # the peer still needs a reply
+        except Exception as error:  # the peer still waits for a reply
             if not command.flag & RESPONSE:
                 raise
             parts = encode_parts(failed(command, error))
@@ -256,7 +262,7 @@ class Connection(asyncio.Protocol):
                 self._has_large = True
 
     def _flush(self) -> None:
-        """Writes what is enqueued."""
+        """Writes all enqueued bytes."""
         self._flush_is_due = False
         out = self._out
         if not out or self.closed or self._transport.is_closing():
@@ -299,7 +305,7 @@ class Connection(asyncio.Protocol):
                 self._serve(commands)
 
     def _serve(self, commands: Sequence[Command]) -> None:
-        """Serves commands in order, until all are served or the peer has to read first."""
+        """Serves commands in order, until all are served or the connection is blocked. The rest waits in `_waiting`."""
         handlers, before = self._handlers, self._before
         self._batching = True
         try:
@@ -317,7 +323,7 @@ class Connection(asyncio.Protocol):
                         continue
                     if not isinstance(result, (Command, bytes, tuple)):
                         self._defer(command, result)
-                except Exception as error:  # a failed request does not end the connection
+                except Exception as error:  # a failed request must not end the connection
                     result = failed(command, error)
                 if not flag & ONE_WAY:
                     if isinstance(result, tuple):
@@ -345,7 +351,7 @@ class Connection(asyncio.Protocol):
             self._block()
 
     def _finish_deferred(self, command: Command, future: asyncio.Future[Command | None]) -> None:
-        """Sends the reply of a deferred request."""
+        """Sends the reply of a deferred request, whose awaitable is done."""
         self._deferred.discard(future)
         if future.cancelled():
             reply: Command | None = failed(command, PenstockError("the request was cancelled: the server is stopping"))
@@ -381,13 +387,13 @@ class Connection(asyncio.Protocol):
             self._loop.call_soon(self._resume)  # not from within a write
 
     def _block(self) -> None:
-        """Stops reading and serving requests."""
+        """Stops reading from the peer and serving its requests."""
         self._blocked = True
         if not self.closed:
             self._transport.pause_reading()
 
     def _resume(self) -> None:
-        """Serves what waited, and reads again, unless the connection is still congested."""
+        """Serves the waiting commands and reads again, unless the connection must stay blocked."""
         still_blocked = self.congested or len(self._deferred) > self._limits.deferred // 2
         if self.closed or self._finishing or not self._blocked or still_blocked:
             return
@@ -402,7 +408,7 @@ class Connection(asyncio.Protocol):
     # -- opening and closing ---------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)  # uvloop's transport does not inherit from it
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's transport is not a subclass
         self._transport.set_write_buffer_limits(self._limits.high_water, self._limits.low_water)
         self.peer = address_of(transport.get_extra_info("peername"))
         self.local = address_of(transport.get_extra_info("sockname"))
@@ -413,7 +419,10 @@ class Connection(asyncio.Protocol):
             self._pool.add(self)
 
     def close(self) -> None:
-        """Closes once everything sent so far is written; aborts if the peer does not read it in `goodbye_s`."""
+        """Closes the connection once everything sent so far is written.
+
+        Aborts it if the peer does not read the rest within `goodbye_s` seconds.
+        """
         if self.closed:
             return
         self._flush()
@@ -430,7 +439,7 @@ class Connection(asyncio.Protocol):
             self._pool.forget_buffers(self)
 
     def drop_peer(self, why: str) -> None:
-        """Closes the connection because its peer broke a rule, and logs why."""
+        """Aborts the connection because its peer broke a rule, and logs why."""
         if self._pool is not None:
             self._pool.refused(self.peer, why)
         else:
@@ -438,7 +447,7 @@ class Connection(asyncio.Protocol):
         self.abort()
 
     def finish(self) -> None:
-        """Accepts no more requests; closes once the pending ones are answered."""
+        """Accepts no more requests, and closes the connection once the pending requests are answered."""
         self._finishing = True
         self._waiting.clear()
         self._block()
@@ -465,7 +474,7 @@ class Connection(asyncio.Protocol):
 
 
 def address_of(name: Any) -> Address:
-    """(host, port) of a socket's name; an IPv4-mapped IPv6 address becomes plain IPv4."""
+    """Returns (host, port) of a socket's name. An IPv4-mapped IPv6 address becomes plain IPv4."""
     if not isinstance(name, tuple):
         return _NOWHERE
     host, port = str(name[0]).partition("%")[0], int(name[1])
@@ -480,7 +489,7 @@ async def connect(
     timeout_s: float = 3.0,
     limits: ConnectionLimits | None = None,
 ) -> Connection:
-    """Connects to (host, port); `handlers` serve the peer's requests. Raises Unreachable."""
+    """Connects to (host, port) within `timeout_s` seconds. `handlers` serve the peer's requests. Raises Unreachable."""
     host, port = address
     loop = asyncio.get_running_loop()
     connection = Connection(handlers or {}, limits or ConnectionLimits())

@@ -1,4 +1,4 @@
-"""The event loop: uvloop's where it is installed, else asyncio's own, which does the same more slowly."""
+"""The event loop: uvloop's if it is installed, else asyncio's own, which does the same more slowly."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 def loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
-    """A factory of the fastest loop that is installed."""
+    """Returns a factory of uvloop's loop if that is installed, else of asyncio's."""
     if importlib.util.find_spec("uvloop") is None:
         return asyncio.new_event_loop
     import uvloop
@@ -20,6 +20,6 @@ def loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
 
 
 def run(main: Coroutine[Any, Any, T]) -> T:
-    """`asyncio.run` on the fastest loop that is installed."""
+    """Runs a coroutine like `asyncio.run`, on the loop of `loop_factory`."""
     with asyncio.Runner(loop_factory=loop_factory()) as runner:
         return runner.run(main)

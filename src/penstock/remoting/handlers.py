@@ -1,17 +1,18 @@
-"""Handlers: what answers a request, and which reply an error becomes.
+"""Request handlers, and the replies to requests that fail.
 
     def handle(connection, command): return command.reply(ResponseCode.SUCCESS)
 
 A handler is called on the loop's thread with the connection and the request. It returns
 
 - a `Command` from `command.reply(...)`: the fast path, without a task;
-- bytes: the same, already encoded, for the busiest requests; or a tuple of the head of the frame and its body, so that
-  a large body is not copied;
+- bytes: an encoded reply frame, for the most frequent requests;
+- a tuple: the start of an encoded reply frame and its body, so that a large body is not copied;
 - an awaitable of a `Command` or None: the reply is sent when it is done, other requests are served meanwhile;
-- None: there is no reply, or `connection.send` sends it later.
+- None: there is no reply, or the handler's module sends it later with `connection.send`.
 
-An exception becomes a reply and never closes the connection: a `Refusal` has its code, other errors of Penstock have
-the codes below, anything else is SYSTEM_ERROR, with details in the log only. A one-way request gets no reply.
+An exception becomes a reply and never closes the connection. A `Refusal` carries its response code. Other errors of
+Penstock have the codes in `_CODES`, or else SYSTEM_ERROR. Any other exception is SYSTEM_ERROR, with details in the log
+only. A one-way request gets no reply.
 """
 
 from __future__ import annotations
@@ -50,7 +51,10 @@ class Refusal(PenstockError):
 
 
 def failed(command: Command, error: BaseException) -> Command:
-    """The reply to a request whose handler raised. Paths go to the log only: any client may read the remark."""
+    """Returns the reply to a request whose handler raised `error`.
+
+    Paths go to the log only, because any client may read the remark.
+    """
     if isinstance(error, Refusal):
         return command.reply(error.code, str(error))
     if isinstance(error, PenstockError):
@@ -64,5 +68,5 @@ def failed(command: Command, error: BaseException) -> Command:
 
 
 def unsupported(command: Command) -> Command:
-    """The reply to a code without a handler."""
+    """Returns the reply to a request code without a handler."""
     return command.reply(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, f"request code {command.code} is not supported")

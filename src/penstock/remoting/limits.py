@@ -1,8 +1,9 @@
 """Limits on connections: their number, their time and the memory of their buffers.
 
-`ConnectionLimits` is one frozen value for all connections of a server; its defaults suit a broker with a few thousand
-clients. `ServerConnections` counts connections and buffered bytes, and closes the connection that exceeds a limit, and
-no other. A connection counts from its accept. Use it from the thread of the event loop only.
+`ConnectionLimits` is one frozen value for all connections of a server. Its defaults suit a broker with a few thousand
+clients. `ServerConnections` counts connections and buffered bytes. It closes the connection that exceeds a limit, and
+no other. A connection counts from the moment it is accepted. Use everything here from the thread of the event loop
+only.
 """
 
 from __future__ import annotations
@@ -21,57 +22,63 @@ if TYPE_CHECKING:
     from penstock.remoting.connection import Address, Connection
 
 _SPARE_FILES = 512
-"""File descriptors reserved for the store's files, logs and the loop."""
+"""File descriptors reserved for the store's files, the logs and the loop."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectionLimits:
-    """Times are in seconds."""
+    """The limits of a server's connections. Times are in seconds, sizes in bytes."""
 
     frame_bytes: int = MAX_FRAME
 
     connections: int = 16_384
-    """Open at a time, from all peers; a connection above the limit is closed as soon as it is accepted."""
+    """Limit of open connections from all peers. A connection above it is closed as soon as it is accepted."""
     connections_per_peer: int = 4_096
-    """Open at a time from one address."""
+    """Limit of open connections from one address."""
 
     first_frame_s: float = 30.0
-    """From the accept to the first whole frame, a TLS handshake included."""
+    """Limit from the accept to the first whole frame, including a TLS handshake."""
     handshake_s: float = 10.0
-    """For the TLS handshake alone."""
+    """Limit of the TLS handshake alone."""
     slow_frame_s: float = 60.0
-    """From a frame's first byte to its last."""
+    """Limit from a frame's first byte to its last."""
     idle_s: float = 120.0
-    """Without a byte in either direction; clients send a heartbeat every 30 s."""
+    """Limit without a byte in either direction. Clients send a heartbeat every 30 seconds."""
     stalled_s: float = 60.0
-    """For a peer that does not read its replies, from when the write buffer passed its high-water mark."""
+    """Limit for a peer that does not read its replies, from when the write buffer exceeded `high_water`."""
     goodbye_s: float = 5.0
-    """For a peer that does not read the rest of its replies when its connection is closed."""
+    """Limit for a peer to read the rest of its replies after its connection was closed."""
 
     high_water: int = 1 << 20
-    """Unsent bytes of one peer; above it, its requests are neither read nor answered (back-pressure)."""
+    """Limit of unsent bytes for one peer. Above it, the peer's requests are neither read nor answered
+    (back-pressure)."""
     deferred: int = 4_096
-    """Unanswered requests of one peer; above it, no more are read."""
+    """Limit of one peer's unanswered requests. At this number, no more of its requests are read."""
 
     incoming_bytes: int = 256 << 20
-    """Bytes of incomplete frames, over all connections; above it, the connection with the most is closed."""
+    """Limit of the bytes of incomplete frames, over all connections. Above it, the connection with the most is
+    closed."""
     outgoing_bytes: int = 256 << 20
-    """Unsent bytes, over all connections whose peers do not read; above it, the one with the most is closed."""
+    """Limit of unsent bytes, over all connections whose peers do not read. Above it, the connection with the most is
+    closed."""
 
     @property
     def low_water(self) -> int:
-        """Below it, a blocked peer is served again."""
+        """The number of unsent bytes below which a blocked peer is served again."""
         return self.high_water // 4
 
     @property
     def sweep_s(self) -> float:
-        """Interval of the checks: a time limit is enforced at most a quarter late, and within a second."""
+        """Seconds between two checks of the time limits. Connections over a limit are closed at the next check."""
         shortest = min(self.first_frame_s, self.slow_frame_s, self.idle_s, self.stalled_s)
         return min(1.0, shortest / 4)
 
 
 def raise_open_files(connections: int) -> int:
-    """Raises this process's limit of open files for that many connections, as far as allowed; returns the limit."""
+    """Raises this process's limit of open files to fit this many connections, as far as the system allows.
+
+    Returns the limit now in force.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = connections + _SPARE_FILES
     if soft == resource.RLIM_INFINITY or soft >= wanted:
@@ -95,9 +102,9 @@ class ServerConnections:
         self._lines = RateLimitedLog(_logger)
         self.connections: set[Connection] = set()
         self.held_bytes = 0
-        """Bytes of incomplete frames."""
+        """Bytes of incomplete frames, over all connections."""
         self.unsent_bytes = 0
-        """Bytes of replies whose peers do not read."""
+        """Bytes of replies to peers that do not read, over all connections."""
         self.empty = asyncio.Event()
         self.empty.set()
 
@@ -107,7 +114,7 @@ class ServerConnections:
     # -- admission -------------------------------------------------------------------------------------------
 
     def admit(self, host: str) -> bool:
-        """Whether one more connection from this host is allowed; if so, it counts from now on."""
+        """Returns whether one more connection from this host is allowed. If so, it counts from now on."""
         if self._taken >= self._limits.connections:
             self.refused((host, 0), f"there are {self._taken} connections already")
         elif self._places[host] >= self._limits.connections_per_peer:
@@ -128,7 +135,7 @@ class ServerConnections:
             self.empty.set()
 
     def refused(self, peer: Address, why: str) -> None:
-        """Logs that a connection was closed; the lines are rate-limited."""
+        """Logs that a connection was refused or closed. The lines are rate-limited."""
         where = f"{peer[0]}:{peer[1]}" if peer[1] else peer[0]
         self._lines.warn(f"closed a connection from {where}: {why}")
 
@@ -148,7 +155,7 @@ class ServerConnections:
         connection.held_bytes = connection.unsent_bytes = 0
 
     def set_held(self, connection: Connection, count: int) -> None:
-        """Records the bytes of the incomplete frame of a connection."""
+        """Records that the connection's incomplete frame has `count` bytes. May close one: see `incoming_bytes`."""
         self.held_bytes += count - connection.held_bytes
         connection.held_bytes = count
         if self.held_bytes > self._limits.incoming_bytes:
@@ -156,7 +163,7 @@ class ServerConnections:
             most.drop_peer(f"incomplete frames take {self.held_bytes} bytes, and its own is the largest")
 
     def set_unsent(self, connection: Connection, count: int) -> None:
-        """Records the unsent bytes of a connection."""
+        """Records that the connection has `count` unsent bytes. May close one: see `outgoing_bytes`."""
         self.unsent_bytes += count - connection.unsent_bytes
         connection.unsent_bytes = count
         if self.unsent_bytes > self._limits.outgoing_bytes:
@@ -166,7 +173,7 @@ class ServerConnections:
     # -- time ------------------------------------------------------------------------------------------------
 
     def sweep(self, now: float) -> None:
-        """Closes connections that exceeded a time limit."""
+        """Closes connections that exceed a time limit. `now` is the loop's time in seconds."""
         for connection in list(self.connections):
             if not connection.closed and (why := self._over_time(connection, now)):
                 connection.drop_peer(why)

@@ -1,4 +1,4 @@
-"""Log lines that a client can cause: at most one a second; the next one says how many were dropped."""
+"""A rate limit for log lines that clients can cause: at most one a second. The next line says how many were dropped."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 
 class RateLimitedLog:
-    """Limits one kind of line."""
+    """Limits log lines of one kind to one every `every_s` seconds."""
 
     __slots__ = ("_clock", "_dropped", "_every_s", "_logger", "_next")
 

@@ -1,14 +1,15 @@
 """A listening port and the connections accepted on it.
 
-    server = Server({RequestCode.GET_MAX_OFFSET: handle}, before=access.check)
+    server = Server({RequestCode.GET_MAX_OFFSET: handle}, before=access)
     host, port = await server.start("127.0.0.1", 0)
     ...
     await server.stop(grace_s=5)
 
-Plain and TLS connections share the port: `Acceptor` peeks at the first byte, and 0x16 starts a TLS handshake, never a
-frame. A connection that sends nothing waits without a task and is closed after a time limit. `handlers` may be any
-mapping and is looked up for every request; `before` sees every request first. `stop` accepts nothing new, waits for
-pending replies, and returns within its time limit. Use a server from the thread of its event loop only.
+Plain and TLS connections share the port. `Acceptor` peeks at the first byte of a connection: 0x16 starts a TLS
+handshake, and no frame starts with it. A connection that sends nothing waits without a task, and is closed after a time
+limit. `handlers` may be any mapping; the server looks up a handler for every request. `before` is called first for
+every request. `stop` accepts no new connection, waits for pending replies, and returns within a time limit. Use a
+server from the thread of its event loop only.
 """
 
 from __future__ import annotations
@@ -29,12 +30,13 @@ from penstock.remoting.sockets import keep_alive, listen
 from penstock.remoting.tls import PLAIN, ServerTls, TlsMode
 
 _AT_ONCE: Final = 256
-"""Accepts at most this many connections before the open ones are served again."""
+"""Limit of the connections that are accepted in one turn of the loop, so that open connections are served in
+between."""
 _PAUSE_S: Final = 0.5
 
 
 class Acceptor:
-    """Accepts the connections of one listening socket; `close` closes it."""
+    """Accepts the connections of one listening socket. `close` closes the socket."""
 
     def __init__(
         self,
@@ -51,7 +53,7 @@ class Acceptor:
         self._tls = tls
         self._make = make
         self._silent: dict[socket.socket, tuple[str, float]] = {}
-        """Connections that have not sent a byte yet: their host, and when they were accepted."""
+        """Connections that have not sent a byte yet: their host, and the loop's time at which they were accepted."""
         self._opening: set[asyncio.Task[None]] = set()
         self._pause: asyncio.TimerHandle | None = None
         self._loop.add_reader(listener, self._accept)
@@ -69,7 +71,7 @@ class Acceptor:
             task.cancel()
 
     def sweep(self, now: float) -> None:
-        """Closes connections that have been silent for too long."""
+        """Closes connections that have not sent a byte for too long. `now` is the loop's time in seconds."""
         for waiting, (host, came_at) in list(self._silent.items()):
             if now - came_at > self._limits.first_frame_s:
                 self._pool.refused((host, 0), f"no byte arrived within {self._limits.first_frame_s:g} s")
@@ -83,7 +85,7 @@ class Acceptor:
                 accepted, name = self._listener.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
-            except OSError as error:  # no descriptors or memory: trying again at once would not help
+            except OSError as error:  # no descriptors or memory: a retry at once would fail, too
                 self._pool.refused(("anyone", 0), f"the system cannot accept it ({error.strerror})")
                 self._loop.remove_reader(self._listener)
                 self._pause = self._loop.call_later(_PAUSE_S, self._accept_again)
@@ -115,7 +117,7 @@ class Acceptor:
             self._loop.add_reader(accepted, self._peek_again, accepted)
 
     def _peek(self, accepted: socket.socket, host: str) -> bool:
-        """Opens the connection if its first byte has arrived; False if it has to be waited for."""
+        """Opens or refuses the connection by its first byte. Returns False if no byte has arrived yet."""
         try:
             first = accepted.recv(1, socket.MSG_PEEK)
         except (BlockingIOError, InterruptedError):
@@ -174,7 +176,7 @@ _logger = logging.getLogger("penstock.remoting")
 
 
 class Server:
-    """A server of remoting commands. Started once, stopped once."""
+    """A server of remoting commands. Start and stop it once."""
 
     def __init__(
         self,
@@ -202,9 +204,10 @@ class Server:
         return frozenset(self._pool.connections)
 
     async def start(self, host: str, port: int, bound: socket.socket | None = None) -> Address:
-        """Starts listening; returns the address, with the port that the system chose for 0. Raises Unreachable.
+        """Starts to listen at `host` and `port`, or on the socket `bound`. Returns the address. Raises Unreachable.
 
-        `bound` is a socket that is bound to the port already, for callers that needed to know it earlier.
+        If `port` is 0, the returned address has the port that the system chose. `bound` is a socket that is bound
+        already, for callers that needed to know the port earlier.
         """
         allowed = raise_open_files(self._limits.connections)
         if allowed < self._limits.connections:
@@ -216,7 +219,7 @@ class Server:
         return where
 
     async def stop(self, grace_s: float) -> None:
-        """Closes the port and all connections; those with pending replies get `grace_s`."""
+        """Closes the port and all connections. Connections with pending replies get up to `grace_s` seconds."""
         if self._acceptor is None:
             return
         self._acceptor.close()

@@ -10,7 +10,7 @@ from penstock.errors import BadSettings, Unreachable
 
 
 def parse_address(text: str, what: str) -> tuple[str, int]:
-    """Splits `host:port`, with an IPv6 address in brackets. Raises BadSettings, which names `what`."""
+    """Splits `host:port`, with an IPv6 address in brackets. Raises BadSettings, whose text names the setting `what`."""
     host, colon, port = text.strip().rpartition(":")
     host = host[1:-1] if host.startswith("[") and host.endswith("]") else host
     if not colon or not host or not (port.isascii() and port.isdigit()) or int(port) > 65535:
@@ -32,7 +32,7 @@ class _HasOptions(Protocol):
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """A bound socket that does not listen yet; IPv4 if the name has both. Raises Unreachable."""
+    """Returns a bound socket that does not listen yet. Prefers IPv4 if the host name has both. Raises Unreachable."""
     try:
         found = socket.getaddrinfo(host or "0.0.0.0", port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         family, kind, protocol, _, address = min(found, key=lambda each: each[0] != socket.AF_INET)
@@ -50,7 +50,7 @@ def bind(host: str, port: int) -> socket.socket:
 
 
 def listen(host: str, port: int, bound: socket.socket | None = None) -> socket.socket:
-    """A listening socket; `bound` is used if given. Raises Unreachable."""
+    """Returns a listening socket: `bound` if given, else a new one. Raises Unreachable."""
     listener = bound or bind(host, port)
     try:
         listener.listen(_BACKLOG)
@@ -66,7 +66,7 @@ def _cannot_listen(host: str, port: int, error: OSError) -> Unreachable:
 
 
 def keep_alive(connected: _HasOptions) -> None:
-    """Lets the system notice a peer that disappeared without closing the connection."""
+    """Sets socket options by which the system notices a peer that disappeared without closing the connection."""
     connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, value in _KEEPALIVE:
         if hasattr(socket, name):

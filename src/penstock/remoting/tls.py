@@ -1,8 +1,8 @@
 """TLS from PEM files, by RocketMQ's property names (`tls.server.certPath`, `tls.client.trustCertPath`, ...).
 
-Different from RocketMQ: a certificate that is asked for is always checked, and there is no certificate made up for
-tests (`tls.test.mode.enable`): without `tls.server.certPath` a server speaks no TLS. Host names are not checked, since
-routes hold addresses. Pure, but for reading the files.
+There are two differences from RocketMQ. A peer's certificate that the settings ask for is always verified. There is no
+built-in test certificate (`tls.test.mode.enable`): without `tls.server.certPath` a server does not use TLS. Host names
+are not checked, because routes contain addresses. Pure functions, except that they read the files.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ CLIENT_NAMES: Final = (
 
 
 class TlsMode(StrEnum):
-    """What a server takes on its port."""
+    """Which connections a server accepts on its port: plain only, both, or TLS only."""
 
     DISABLED = "disabled"
     PERMISSIVE = "permissive"
@@ -43,14 +43,14 @@ class TlsMode(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ServerTls:
-    """A server's side; without a context it takes plain connections only."""
+    """A server's TLS settings. Without a context, the server accepts plain connections only."""
 
     mode: TlsMode = TlsMode.DISABLED
     context: ssl.SSLContext | None = None
 
     @property
     def peeks(self) -> bool:
-        """Whether the first byte of a connection says what it is."""
+        """Whether the server must look at a connection's first byte to tell TLS from plain."""
         return self.context is not None and self.mode is not TlsMode.DISABLED
 
 
@@ -60,7 +60,7 @@ _CLIENT_AUTH: Final = {"none": ssl.CERT_NONE, "optional": ssl.CERT_OPTIONAL, "re
 
 
 def server_tls(properties: Mapping[str, str]) -> ServerTls:
-    """What a server's properties say; other names are left alone. Raises BadSettings."""
+    """Returns the TLS settings in a server's properties; ignores other properties. Raises BadSettings."""
     mode = _mode(properties.get("tls.server.mode", TlsMode.PERMISSIVE))
     if mode is TlsMode.DISABLED:
         return PLAIN
@@ -83,7 +83,7 @@ def server_tls(properties: Mapping[str, str]) -> ServerTls:
 
 
 def client_tls(properties: Mapping[str, str]) -> ssl.SSLContext | None:
-    """What a client's properties say; None for plain connections. Raises BadSettings."""
+    """Returns the TLS context that a client's properties ask for; None for plain connections. Raises BadSettings."""
     if properties.get("tls.enable", "false").strip().lower() != "true":
         return None
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
@@ -111,7 +111,7 @@ def _load_own(context: ssl.SSLContext, properties: Mapping[str, str], prefix: st
     certificate, key = properties[f"{prefix}.certPath"], properties.get(f"{prefix}.keyPath", "")
     if not key:
         raise BadSettings(f"{prefix}.certPath is given, which needs {prefix}.keyPath")
-    password = properties.get(f"{prefix}.keyPassword", "")  # never None: OpenSSL would ask at the terminal
+    password = properties.get(f"{prefix}.keyPassword", "")  # never None: OpenSSL would ask for it at the terminal
     try:
         context.load_cert_chain(certificate, key, password)
     except (OSError, ValueError) as error:

@@ -16,7 +16,7 @@ from penstock.remoting.handlers import Handler
 
 
 class BrokerAdmin:
-    """All concerns of administration. `access` decides who may use them."""
+    """All concerns of administration. The module `access` decides who may send these requests."""
 
     def __init__(self, state: BrokerState, held: HeldPulls, acks: PendingAcks, compile_sql: SqlCompiler) -> None:
         self.rates = Rates(state.counters, state.settings.now.broker_cluster_name)
@@ -35,6 +35,6 @@ class BrokerAdmin:
         return {code: handler for concern in self._concerns for code, handler in concern.handlers().items()}
 
     def sample(self) -> None:
-        """Call it every `stats.SAMPLE_S` seconds."""
+        """Samples the message counters. Call it every `stats.SAMPLE_S` seconds."""
         self.rates.sample()
         self._runtime.days.roll()

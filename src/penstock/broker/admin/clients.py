@@ -1,6 +1,7 @@
-"""Connected clients (203, 204, 328), and requests that are forwarded to a consumer (223, 307, 309).
+"""Connected clients (request codes 203, 204, 328), and requests that are forwarded to a consumer (223, 307, 309).
 
-A consumer that does not answer in time is reported as such; no other request waits for it.
+If a consumer does not answer in time, the reply to 307 and 309 is an error; the reply to 223 leaves that consumer out.
+No other request waits for it.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ _STATUS_S: Final = 5.0
 
 
 class AdminClients:
-    """Answers from the client table, or forwards to the clients."""
+    """Answers from the client table, or forwards a request to clients."""
 
     def __init__(self, state: BrokerState) -> None:
         self._state = state
@@ -97,7 +98,7 @@ class AdminClients:
         return await self._forward(command, client, header, self._record(header.msg_id or ""))
 
     def _record(self, msg_id: str) -> bytes:
-        """The encoded record with a message id. Raises Refusal."""
+        """Returns the encoded record with this message id. Raises Refusal."""
         store = self._state.store
         try:
             offset = decode_message_id(msg_id)[1]
@@ -123,7 +124,7 @@ class AdminClients:
         return command.reply(answer.code, answer.remark, answer.ext, answer.body)
 
     async def _status(self, connection: Connection, command: Command) -> Command:
-        """The offsets that each client of a group reports, or only the named one."""
+        """Replies with the offsets that a group's clients report: all clients, or the one that the request names."""
         header = command.read(GetConsumerStatus)
         group = self._state.clients.consumers(header.group)
         wanted = [] if group is None else list(group.clients.values())
@@ -161,7 +162,7 @@ class AdminClients:
         return group
 
     def _client(self, name: str, client_id: str | None) -> GroupMember:
-        """The client with this id, or any client without one. Raises Refusal."""
+        """Returns the client of group `name` with this id; without an id, any client of the group. Raises Refusal."""
         group = self._state.clients.consumers(name)
         client = None
         if group is not None:

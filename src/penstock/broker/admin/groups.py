@@ -1,9 +1,11 @@
 """Consumer groups for administrators: settings, lag, offsets.
 
-Settings: 200, 201, 207, 343, 345, 352. Lag: 208, 303, 317; and the units of a queue: 321. Offsets: reset and clone
-(222, 314), and what slaves copy (43, 45, 308). A reset is sent to the group's clients (220), which stop, take the new
-offsets and commit them; without a connected client it is refused, as in RocketMQ. Requests that read many queues let
-the loop serve others in between.
+Request codes: settings 200, 201, 207, 343, 345 and 352; lag 208, 303 and 317; units of a queue 321; reset and clone of
+offsets 222 and 314; offset tables that slaves copy 43 and 45; correction of offsets 308.
+
+A reset is sent to the group's clients (request code 220), which stop, take the new offsets and commit them. If no
+client is connected, the reset is refused, as in RocketMQ. Requests that read many queues let the loop serve other
+requests in between.
 """
 
 from __future__ import annotations
@@ -105,7 +107,7 @@ class AdminGroups:
         return command.reply(ResponseCode.SUCCESS, body=encode_config(group))
 
     def _topics(self, connection: Connection, command: Command) -> Command:
-        """The topics in which the group has offsets."""
+        """Replies with the topics in which the group has offsets."""
         topics = sorted(self._state.offsets.of_group(command.read(GroupName).group))
         return command.reply(ResponseCode.SUCCESS, body=TopicList(topic_list=topics).to_bytes())
 
@@ -117,13 +119,13 @@ class AdminGroups:
 
 
 _PAUSE_EVERY: Final = 256
-"""Queues between two turns of the loop."""
+"""Queues that are read between two turns of the loop."""
 _MAX_UNITS: Final = 1000
-"""Units shown per request."""
+"""Limit of the queue units in one reply."""
 
 
 class AdminProgress:
-    """Lag and progress, from the offset table and the store's queues."""
+    """Lag and progress of groups, from the offset table and the store's queues."""
 
     def __init__(self, state: BrokerState, rates: Rates, compile_sql: SqlCompiler | None = None) -> None:
         self._state = state
@@ -170,7 +172,7 @@ class AdminProgress:
         return command.reply(ResponseCode.SUCCESS, body=result.to_bytes())
 
     def _consumed(self, group: str, topics: Iterable[str]) -> Iterable[TopicConfig]:
-        """Those of the topics that exist and that the group, if connected, still subscribes to."""
+        """Yields the given topics that exist. Leaves out topics to which a connected group no longer subscribes."""
         online = self._state.clients.consumers(group)
         for topic in topics:
             config = self._state.topics.find(topic)
@@ -269,7 +271,7 @@ class AdminProgress:
 def _selected(
     wanted: SubscriptionData | None, compile_sql: SqlCompiler | None, settings: SettingsInForce
 ) -> Selection | str:
-    """The selection of a subscription, or why it cannot be used."""
+    """Returns the selection of a subscription, or the error message if it cannot be used."""
     if wanted is None or wanted.expression_type == TAG:
         return by_tags("*" if wanted is None else wanted.sub_string)
     try:
@@ -315,7 +317,7 @@ class AdminOffsets:
         return command.reply(ResponseCode.SUCCESS, body=body.to_bytes())
 
     def _targets(self, header: ResetOffset, config: TopicConfig) -> dict[MessageQueue, int]:
-        """The new offset of each queue; without force never ahead of the old one. Raises Refusal."""
+        """Returns the new offset of each queue. Without `is_force`, offsets only go back. Raises Refusal."""
         queues = range(config.write_queue_nums)
         if header.queue_id is not None and header.queue_id >= 0:
             if header.queue_id not in queues:
@@ -371,7 +373,10 @@ class AdminOffsets:
         return command.reply(ResponseCode.SUCCESS, body=encode_config(self._state.delayed.snapshot()))
 
     def _correction(self, connection: Connection, command: Command) -> Command:
-        """By queue, the lowest offset of all groups; _NO_CORRECTION where the compared group is behind it."""
+        """Replies with the lowest offset of all groups in each queue of the topic.
+
+        The value is _NO_CORRECTION in a queue where the compared group's own offset is lower.
+        """
         header, state = command.read(QueryCorrectionOffset), self._state
         excluded = {name for name in (header.filter_groups or "").split(",") if name}
         lowest: dict[int, int] = {}

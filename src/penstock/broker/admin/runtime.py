@@ -1,11 +1,13 @@
-"""The broker as a whole for administrators: runtime figures (28, 315), cleanup (306, 316, 329), settings and accounts.
+"""The broker as a whole for administrators: runtime figures, cleanup, settings and accounts.
 
-Settings can be shown (26), and those in CHANGEABLE changed (25): none that is a path, an address, a name or a right. A
-change is applied as a whole or not at all, and lasts until the broker stops: broker.conf belongs to the operator and is
-not rewritten. The reply and the log say so.
+Request codes: runtime figures 28 and 315; cleanup 306, 316 and 329; settings 25 and 26; accounts 50 to 54.
 
-Accounts can be read without their secrets (52, 54), but not changed: that is done in the access file, which is reloaded
-within a second. So 50, 51 and 53, which would carry secrets over the network, are refused.
+Settings can be shown (26), and the settings in CHANGEABLE can be changed (25). CHANGEABLE has no paths, addresses or
+names. A change is applied as a whole or not at all, and lasts until the broker stops: broker.conf belongs to the
+operator, and the broker does not rewrite it. The reply and the log say so.
+
+Accounts can be read, without their secrets (52, 54). They can be changed only in the access file, which is reloaded
+within a second. So requests 50, 51 and 53, which would carry secrets over the network, are refused.
 """
 
 from __future__ import annotations
@@ -48,7 +50,7 @@ _GIB: Final = 1 << 30
 
 
 class AdminRuntime:
-    """Runtime figures of store and broker, and cleanup."""
+    """Runtime figures of the store and the broker, and cleanup."""
 
     def __init__(self, state: BrokerState, rates: Rates, held: HeldPulls, acks: PendingAcks) -> None:
         self._state = state
@@ -153,7 +155,10 @@ class AdminRuntime:
 
 
 def _request_queues(*, held: int, acks: int) -> dict[str, object]:
-    """RocketMQ's request queues. Penstock has none, it serves a request when it is read: these count waiting ones."""
+    """Returns RocketMQ's figures of request queues, filled with the numbers of pending acks and held pulls.
+
+    Penstock has no request queues, because it serves a request when it reads it.
+    """
     table: dict[str, object] = {}
     for kind, size in (("send", acks), ("pull", held), ("query", 0), ("endTransaction", 0)):
         table[f"{kind}ThreadPoolQueueSize"] = size
@@ -167,7 +172,7 @@ def _item(figure: Figure) -> BrokerStatsItem:
 
 
 def _rates_text(per_second: float) -> str:
-    """Java shows rates over 10, 60 and 600 seconds; this is the last minute three times."""
+    """Returns the rate of the last minute three times, where Java shows the rates over 10, 60 and 600 seconds."""
     return " ".join([f"{per_second:.2f}"] * 3)
 
 
@@ -252,7 +257,7 @@ class ConfigChange:
         )
 
     def _all(self) -> dict[str, str]:
-        """Every setting of broker and store, by name; secrets are hidden."""
+        """Returns every setting of the broker and the store as text, by name. Secrets are hidden."""
         now, store = self._state.settings.now, self._state.store.settings
         texts = TABLE.texts(now) | STORE_TABLE.texts(store)
         texts |= {name: text for name, text in store.broker.items() if name in SERVER_NAMES}
@@ -273,7 +278,7 @@ _READ_ONLY: Final = (
 
 
 class AdminAccounts:
-    """Shows the accounts of `access`, which is None without access control."""
+    """Shows the accounts of `access`, which is None if access control is off."""
 
     def __init__(self, access: Access | None, broker: RegisteredBroker) -> None:
         self._access = access
@@ -292,7 +297,7 @@ class AdminAccounts:
         return self._access
 
     def _version(self, connection: Connection, command: Command) -> Command:
-        """Of the access file; shows its name, not its path."""
+        """Replies with the version of the access file, and its name without the path."""
         access = self._require_access()
         version = DataVersion(counter=access.reads, timestamp=access.changed_at_ms).to_json()
         ext = {

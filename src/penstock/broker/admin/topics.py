@@ -1,7 +1,8 @@
-"""Topics for administrators: create, change, delete and show (17, 21, 202, 215, 300, 305, 351).
+"""Topics for administrators: create, change, delete and show (request codes 17, 21, 202, 215, 300, 305, 351).
 
-Deleting a topic also deletes its queues, the offsets of its groups, and the retry topics of this topic alone; its
-records stay in the log until their files are deleted. Queues are deleted in a thread, since that touches files.
+Deleting a topic also deletes its queues, the consumer offsets in it, and the retry topics that belong to this topic
+alone (5.x's `%RETRY%group_topic`). The records stay in the log until their files are deleted. Queues are deleted in a
+thread, because that touches files.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ _FILTER_TYPES: Final = ("SINGLE_TAG", "MULTI_TAG")
 
 
 class AdminTopics:
-    """Changes and shows the topic table and its queues."""
+    """Changes and shows the topic table and the topics' queues."""
 
     def __init__(self, state: BrokerState) -> None:
         self._state = state
@@ -82,7 +83,7 @@ class AdminTopics:
         return command.reply(ResponseCode.SUCCESS)
 
     def _check(self, header: CreateTopic) -> None:
-        """Raises Refusal if the topic may not be created."""
+        """Raises Refusal if the topic may not be created or changed with these values."""
         try:
             check_topic(header.topic)
         except BadMessage as error:
@@ -123,7 +124,10 @@ class AdminTopics:
     # -- showing ---------------------------------------------------------------------------------------------
 
     def _all(self, connection: Connection, command: Command) -> Command:
-        """Penstock's slaves also get the deleted topics and log offsets; RocketMQ's read the body only."""
+        """Replies with the topic table in the body, which is all that RocketMQ's slaves read.
+
+        Penstock's slaves also read the deleted topics, each with the log offset up to which its messages are deleted.
+        """
         deleted = self._state.store.deleted_topics()
         ext = {DELETED_TOPICS: encode_deleted(deleted)} if deleted else None
         return command.reply(ResponseCode.SUCCESS, ext=ext, body=encode_config(self._state.topics.snapshot()))
@@ -163,7 +167,7 @@ class AdminTopics:
 
 
 def _attributes(known: Any, changes: str) -> dict[str, str]:
-    """Applies changes in 5.x's notation: `+name=value` sets, `-name` removes, joined by commas."""
+    """Applies attribute changes, in 5.x's notation: `+name=value` sets and `-name` removes. Raises Refusal."""
     attributes = dict(known) if isinstance(known, dict) else {}
     for change in changes.split(","):
         sign, (name, _, value) = change[:1], change[1:].partition("=")

@@ -2,8 +2,8 @@
 
 | Module | Contents |
 |---|---|
-| `master` | the frames; a master's listener and its connection to each slave |
-| `slave` | a slave's connection to its master: receives the log in a thread, reports how far it is |
-| `config_sync` | a slave's other requests: are the logs the same, topics, groups, offsets |
-| `replication` | what a broker's role needs of all this, and its status |
+| `master` | the frames; a master's listener, and its connection to each slave |
+| `slave` | a slave's connection to its master: receives the log in a thread, and reports how much it has |
+| `config_sync` | a slave's other requests: compares the logs, and copies topics, groups and offsets |
+| `replication` | assembles these for a broker's role; the replication status |
 """

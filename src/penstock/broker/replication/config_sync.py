@@ -2,15 +2,17 @@
 
 `MasterLink` knows the master's addresses, from the settings or else from name servers, and keeps one connection.
 
-`check_same_log` runs before anything is appended. The HA protocol cannot ask, so the slave asks as a client would: how
-far the master's log goes (28), and which message lies where the slave's newest one is (33). If the logs have diverged,
-as after a master lost what it had not synced, another message lies there or none. Works with RocketMQ's masters, too.
+`check_same_log` runs before anything is appended. The HA protocol cannot compare logs, so the slave sends two ordinary
+requests: where the master's log ends (request code 28), and which message the master has at the offset of the slave's
+newest message (33). If the logs have diverged, the master has another message there, or none. That happens, for
+example, after a master lost messages that it had not synced. The check works with RocketMQ's masters, too.
 
-`ConfigCopy` copies topics, groups, and the offsets of consumers and delays: soon after the start, then every ten
-seconds, and when a message of an unknown topic arrives. Each table is replaced as a whole and saved by the slave's own
-persister. Penstock's masters also send which topics they deleted, and up to which log offset: the slave deletes those
-queues as well. Without its master, a slave keeps the last copy; offsets that consumers commit to it meanwhile are
-overwritten when the master is back, so they may see messages again. Use all of it from the loop's thread only.
+`ConfigCopy` copies the topics, the groups, and the offsets of consumers and delay levels. It does so soon after the
+start, then every ten seconds, and when a message of an unknown topic arrives. It replaces each table as a whole, and
+the slave's own persister saves it. Penstock's masters also send the topics that they deleted, each with the log offset
+up to which its messages are deleted; the slave deletes those queues as well. While its master is away, a slave keeps
+the last copy. Offsets that consumers commit to the slave meanwhile are overwritten when the master is back, so those
+consumers may get messages again. Use everything here from the loop's thread only.
 """
 
 from __future__ import annotations
@@ -51,7 +53,8 @@ SLAVE_REQUESTS: Final = frozenset(
         RequestCode.GET_ALL_DELAY_OFFSET,
     }
 )
-"""Administration that slaves may use, too: they read the whole log anyway."""
+"""Administration requests that slaves may send, too. They reveal nothing new, because slaves read the whole log
+anyway."""
 _WAIT_S: Final = 10.0
 _MAX_BODY: Final = 64 << 20
 
@@ -65,10 +68,10 @@ class MasterRefused(PenstockError):
 
 
 class MasterLink:
-    """The master's two addresses, and a connection to it."""
+    """The master's two addresses, for its log and for clients, and one connection to the latter."""
 
     def __init__(self, settings: Settings, broker: BrokerSettings) -> None:
-        """Raises BadSettings."""
+        """Reads the addresses and the account from the settings. Raises BadSettings."""
         self._configured_log = settings.ha_master_address
         self._configured_clients = broker.master_addr
         if settings.ha_master_address and not (broker.master_addr or broker.name_servers):
@@ -90,7 +93,7 @@ class MasterLink:
     # -- addresses -------------------------------------------------------------------------------------------
 
     def set_addresses(self, log_address: str, client_address: str) -> None:
-        """Addresses from a name server; those of the settings take precedence."""
+        """Sets the addresses that a name server reports. Addresses in the settings take precedence."""
         if client_address:
             self._found_clients = client_address
         if log_address:
@@ -103,18 +106,18 @@ class MasterLink:
 
     @property
     def log_address(self) -> str:
-        """Where the master sends its log; empty if unknown."""
+        """The address from which the master sends its log; empty if unknown."""
         return self._configured_log or self._found_log
 
     @property
     def client_address(self) -> str:
-        """Where the master serves clients; empty if unknown."""
+        """The address at which the master serves clients; empty if unknown."""
         return self._configured_clients or self._found_clients
 
     # -- requests --------------------------------------------------------------------------------------------
 
     async def ask(self, code: RequestCode, arguments: Mapping[str, str] | None = None) -> Command:
-        """The master's reply. Raises Unreachable, NoAnswer, or MasterRefused if it is not a success."""
+        """Sends a request and returns the master's reply. Raises Unreachable, NoAnswer, or MasterRefused."""
         command = Command(code, dict(arguments or {}))
         if self._account is not None:
             sign(command, *self._account)
@@ -142,7 +145,7 @@ class MasterLink:
 
 
 def _read_account(path: Path) -> tuple[str, str]:
-    """`accessKey: x` and `secretKey: y`, as in mqadmin's tools.yml."""
+    """Reads `accessKey: x` and `secretKey: y`, the format of mqadmin's tools.yml. Returns both. Raises BadSettings."""
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
@@ -161,19 +164,22 @@ _NEW_START = "move this store away, and start the slave with an empty folder or 
 
 
 class LogMismatch(PenstockError):
-    """This log is not a prefix of the master's; nothing was appended to it."""
+    """This slave's log is not a prefix of the master's. Nothing was appended to it."""
 
 
 class Master(NamedTuple):
-    """What a master reports about itself."""
+    """The facts that a master reports about itself."""
 
     is_penstock: bool
     begins_at: int | None
-    """Where its log begins, if known."""
+    """The physical offset at which the master's log begins; None if unknown."""
 
 
 async def check_same_log(store: MessageStore, link: MasterLink) -> Master:
-    """Returns if this log is a prefix of the master's. Raises LogMismatch, or what `MasterLink.ask` raises."""
+    """Checks that this log is a prefix of the master's, and returns the master's facts.
+
+    Raises LogMismatch if it is not, and the errors of `MasterLink.ask`.
+    """
     runtime_info = KVTable.from_bytes((await link.ask(RequestCode.GET_BROKER_RUNTIME_INFO)).body).table
     if store.log.queue.wrote_offset:
         await _compare(store, link, runtime_info)
@@ -230,7 +236,7 @@ def _describe(data: bytes) -> str:
 _EVERY_S: Final = 10.0
 _RETRY_S: Final = 1.0
 _MIN_PAUSE_S: Final = 0.1
-"""Between two copies, however many new topics arrive."""
+"""Seconds between two copies, however many new topics arrive."""
 
 
 class ConfigCopy:
@@ -245,7 +251,7 @@ class ConfigCopy:
         self._loop = asyncio.get_running_loop()
         self._soon = asyncio.Event()
         self.copies = 0
-        """How often all tables were copied."""
+        """How often all tables were copied so far."""
 
     def start(self) -> None:
         self._state.store.on_arrival(self._on_arrival)
@@ -257,7 +263,7 @@ class ConfigCopy:
             await asyncio.gather(self._task, return_exceptions=True)
 
     def _on_arrival(self, topic: str, *_: object) -> None:
-        """On the dispatching thread."""
+        """Requests a copy if the topic of a new message is unknown. The dispatch thread calls this."""
         if self._state.topics.find(topic) is None:
             with contextlib.suppress(RuntimeError):  # the loop is closed
                 self._loop.call_soon_threadsafe(self._soon.set)
@@ -282,7 +288,7 @@ class ConfigCopy:
                     await self._soon.wait()
 
     async def copy(self) -> None:
-        """Copies all four tables, one after the other. Raises PenstockError; tables copied before it stay."""
+        """Copies all four tables, one after the other. If it raises PenstockError, the tables copied so far stay."""
         state, ask = self._state, self._link.ask
         reply = await ask(RequestCode.GET_ALL_TOPIC_CONFIG)
         state.topics.replace(decode_config(TopicConfigs, reply.body))

@@ -1,25 +1,27 @@
 """A master's side of replication: accepts slaves and sends them the log.
 
-The protocol is RocketMQ's; big-endian, and nothing else is sent:
+The protocol is RocketMQ's. All numbers are big-endian, and nothing else is sent:
 
     slave to master     OFFSET  SIZE  DESCRIPTION
                              0     8  the offset up to which the slave has the log; also its heartbeat
 
     master to slave     OFFSET  SIZE  DESCRIPTION
                              0     8  physical offset of the bytes
-                             8     4  how many; 0: a heartbeat
+                             8     4  number of bytes; 0: a heartbeat
                             12     n  the bytes, which never cross the end of a log file
 
-A slave's first report says where to begin; 0 means the master's last file, and -1, which only Penstock's masters know
-and RocketMQ's ignore, all that the master has. Nothing is authenticated and there is no checksum but the records' own.
+A slave's first report says where the master begins to send. 0 means the start of the master's last file. -1 means the
+start of the master's log; only Penstock's masters know it, RocketMQ's ignore it. Nothing is authenticated, and there is
+no checksum but that of the records.
 
-Only what consumers may see is sent: what is committed, and under SYNC_FLUSH what is on disk, so that a slave is never
-ahead of its master after a crash. The loop sends what was just written. To a slave that is further behind a thread
-sends (`CatchUpSender`), since the pages may have to come from disk; on an encrypted connection the thread reads and the
-loop sends. When a put waits for slaves, new bytes are sent at once; otherwise after a few milliseconds, together, and
-ten times a second in any case. A slave that is silent for haHousekeepingInterval is dropped. Who may follow is decided
-by address and, with access control, by the access file: see `_refusal`. Use it from the loop's thread only, except
-`send_now`, `send_soon` and `CatchUpSender`.
+The master sends only bytes that consumers may see: committed bytes, and under SYNC_FLUSH only bytes on disk. So a slave
+is never ahead of its master after a crash. The loop sends bytes that were just written. For a slave that is further
+behind, a thread sends (`CatchUpSender`), because the bytes may have to come from disk; on an encrypted connection the
+thread reads and the loop sends. When a put waits for slaves, new bytes are sent at once. Otherwise they are collected
+for a few milliseconds. In any case, the master looks for unsent bytes ten times a second. It drops a slave that is
+silent for haHousekeepingInterval ms. The slave's address and, with access control, the access file decide who may
+follow: see `_refusal`. Use everything from the loop's thread only, except `send_now`, `send_soon`, `frames`,
+`read_ahead` and `CatchUpSender`.
 """
 
 from __future__ import annotations
@@ -56,9 +58,10 @@ REPORT: Final = struct.Struct(">q")
 FRAME: Final = struct.Struct(">qi")
 EVERYTHING: Final = -1
 _CHUNK: Final = 1 << 20
-"""Bytes of the log sent in one turn of the loop."""
+"""Bytes of the log that one call of `frames` returns at most. The loop itself sends to a slave that is behind by no
+more than this."""
 _MAX_FRAMES: Final = 256
-"""A frame is two buffers, and sendmsg takes 1024 of them."""
+"""Limit of the frames in one `sendmsg`: a frame is two buffers, and `sendmsg` takes 1024 buffers."""
 _AHEAD: Final = 8 << 20
 Buffer = bytes | memoryview
 
@@ -69,10 +72,11 @@ class LogDeleted(PenstockError):
 
 @contextlib.contextmanager
 def frames(queue: MappedFileQueue, start: int, end: int, batch: int) -> Iterator[tuple[list[Buffer], int]]:
-    """Headers and bytes alternating, from `start` up to at most `end` or the file's end; and where they end.
+    """Yields the frames from `start` on as a list of buffers, and the offset where they end.
 
-    Nothing is copied: the bytes are views of the mapped file, valid inside the context only. Reading them may wait for
-    the disk. No frame has more than `batch` bytes. Any thread may call. Raises LogDeleted.
+    Headers and log bytes alternate in the list. The frames stop at `end`, at the end of the log file, or after _CHUNK
+    bytes. No frame has more than `batch` bytes of the log. Nothing is copied: the bytes are views of the mapped file,
+    valid only inside the context, and reading them may wait for the disk. Any thread may call this. Raises LogDeleted.
     """
     file = queue.find(start)
     if file is None or not file.acquire():
@@ -94,7 +98,7 @@ def frames(queue: MappedFileQueue, start: int, end: int, batch: int) -> Iterator
 
 
 def read_ahead(queue: MappedFileQueue, start: int) -> None:
-    """Asks the system to prefetch the pages that are sent next."""
+    """Asks the operating system to prefetch _AHEAD bytes of the log from `start` on. Any thread may call this."""
     file = queue.find(start)
     if file is not None and file.acquire():
         try:
@@ -110,10 +114,11 @@ _READ_AHEAD_EVERY: Final = 4 * _CHUNK
 
 
 class CatchUpSender:
-    """Sends the log from a thread to a slave that is far behind.
+    """Sends the log, from a thread, to a slave that is far behind.
 
-    Has its own duplicate of the socket, which stays valid while the thread uses it; the loop writes nothing meanwhile.
-    One thread at a time calls `send`; the loop may call `end`, which makes it return.
+    It has its own duplicate of the socket, which stays valid while the thread uses it. The loop must write nothing to
+    the connection meanwhile. Only one thread at a time may call `send`. The loop may call `end`, which makes `send`
+    return.
     """
 
     def __init__(self, queue: MappedFileQueue, batch: int, connected: socket.socket) -> None:
@@ -127,9 +132,9 @@ class CatchUpSender:
         return cls(queue, batch, socket.socket(fileno=os.dup(descriptor)))
 
     def send(self, start: int, end: int) -> int:
-        """Sends the log from `start` to `end`; returns the offset reached.
+        """Sends the log from `start` to `end`. Returns the offset reached.
 
-        That is less than `end` if the log is shorter, or after `end()`. Raises OSError or LogDeleted.
+        The offset is less than `end` if the log is shorter, or after `end()`. Raises OSError or LogDeleted.
         """
         at = prefetch_at = start
         while at < end and not self._ended:
@@ -159,20 +164,20 @@ class CatchUpSender:
                 parts[0] = parts[0][sent:]
 
     def _wait(self) -> None:
-        """Until the socket accepts more."""
+        """Waits until the socket accepts more bytes, or until `end()`."""
         room = select.poll()
         room.register(self._socket, select.POLLOUT)
         while not self._ended and not room.poll(_POLL_MS):
             pass
 
     def end(self) -> None:
-        """Makes `send` return: the connection is closed."""
+        """Makes `send` return, because the connection is closed."""
         self._ended = True
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """Closes the socket; no thread may be in `send`."""
+        """Closes the socket. Callers must make sure that no thread is in `send`."""
         self._socket.close()
 
 
@@ -180,14 +185,14 @@ class CatchUpSender:
 
 _NOT_STARTED: Final = -1
 _ONE_TURN: Final = 64 << 20
-"""Bytes that a thread sends before it returns to the loop."""
+"""Bytes that a thread sends at most before it returns to the loop."""
 
 
 class SlaveConnection(asyncio.Protocol):
-    """One slave, as its master sees it: sends the log and reads reports.
+    """A master's connection to one slave: sends the log and reads the slave's reports.
 
-    `refusal` returns why a host may not follow, or an empty string; `on_close` is called when the connection ends.
-    `threads` has one thread per slave.
+    `refusal` takes a host and returns why it may not follow, or an empty string. `on_close` is called when the
+    connection ends. `threads` has at least one thread per slave.
     """
 
     def __init__(
@@ -207,19 +212,19 @@ class SlaveConnection(asyncio.Protocol):
         self._paused = False
         self._next = _NOT_STARTED
         self._sending_to = 0
-        """How far a running thread may have sent the log; 0 if none runs."""
+        """The offset up to which a running thread may have sent the log; 0 if no thread runs."""
         self._catch_up: CatchUpSender | None = None
         self._is_encrypted = False
         self.peer: Address = ("", 0)
         self.acknowledged = 0
-        """The offset up to which this slave has reported to have the log."""
+        """The offset up to which this slave has the log, by its own report."""
         self.acknowledged_ms = 0
-        """When it last reported, epoch ms."""
+        """When the slave last reported, in epoch ms."""
         self.heard_at = self.wrote_at = self._loop.time()
 
     @property
     def follows(self) -> bool:
-        """Whether it has sent its first report, and so receives the log."""
+        """Whether the slave has sent its first report, and so receives the log."""
         return self._next != _NOT_STARTED
 
     @property
@@ -228,7 +233,7 @@ class SlaveConnection(asyncio.Protocol):
 
     @property
     def sent(self) -> int:
-        """The offset up to which the log was sent."""
+        """The offset up to which the log was sent to this slave."""
         return max(self._next, 0)
 
     def __str__(self) -> str:
@@ -246,7 +251,7 @@ class SlaveConnection(asyncio.Protocol):
             self.drop(f"it may not follow: {why}")
 
     def data_received(self, data: bytes) -> None:
-        """Of several reports, the first may say where to begin, and the last says how far the slave is."""
+        """Reads reports. Of several, the first may say where to begin, and the last says how far the slave is."""
         self._partial += data
         whole = len(self._partial) // REPORT.size * REPORT.size
         if whole and self._is_open:
@@ -278,7 +283,7 @@ class SlaveConnection(asyncio.Protocol):
         self._on_close(self)
 
     def end(self) -> None:
-        """Closes the connection after what was written is sent."""
+        """Closes the connection once all bytes written so far are sent."""
         if self._transport is not None:
             self._transport.close()
 
@@ -300,7 +305,7 @@ class SlaveConnection(asyncio.Protocol):
             self._store.slave_acks.acknowledge(offset)
 
     def _begin(self, offset: int) -> bool:
-        """Starts sending where the first report says; false if that is impossible."""
+        """Starts sending at the offset of the first report. If that is impossible, drops the slave; returns False."""
         queue, end = self._store.log.queue, self._store.log.confirmed_offset
         lowest = max(0, queue.min_offset)
         if offset == EVERYTHING:
@@ -328,7 +333,7 @@ class SlaveConnection(asyncio.Protocol):
     # -- sending ---------------------------------------------------------------------------------------------
 
     def send_more(self) -> None:
-        """Sends what is new, until the slave stops reading."""
+        """Sends the new bytes of the log, until the slave stops reading."""
         if self._paused or self._sending_to or not self.follows or not self._is_open:
             return
         end = self._store.log.confirmed_offset
@@ -345,7 +350,7 @@ class SlaveConnection(asyncio.Protocol):
             self.drop(str(error))
 
     def _read(self, start: int, end: int) -> tuple[bytes, int]:
-        """Frames as one copy, and where they end."""
+        """Returns the frames of the log from `start` on as one copy, and the offset where they end."""
         with frames(self._store.log.queue, start, end, self._store.settings.ha_transfer_batch_size) as (parts, reached):
             return b"".join(parts), reached
 
@@ -361,13 +366,13 @@ class SlaveConnection(asyncio.Protocol):
     # -- catching up -----------------------------------------------------------------------------------------
 
     def _start_thread(self, end: int) -> None:
-        """Lets a thread send, or read, the log up to `end`; the loop sends nothing meanwhile."""
+        """Lets a thread send the log up to `end`, or only read it if encrypted. The loop sends nothing meanwhile."""
         assert self._transport is not None
         done: asyncio.Future[int] | asyncio.Future[tuple[bytes, int]]
         if self._is_encrypted:
             done = self._loop.run_in_executor(self._threads, self._read, self._next, end)
         elif self._transport.get_write_buffer_size():
-            return  # tried again when the buffer is empty, or by the listener
+            return  # retried when the buffer is empty, or by the listener's poll
         else:
             if self._catch_up is None:
                 batch = self._store.settings.ha_transfer_batch_size
@@ -400,14 +405,14 @@ class SlaveConnection(asyncio.Protocol):
 
 _POLL_S: Final = 0.1
 _GATHER_S: Final = 0.005
-"""How long messages are collected if no put waits for them: sending each alone costs more than a put."""
+"""Seconds that new bytes are collected if no put waits for them. Sending each message alone costs more than its put."""
 _MAX_SLAVES: Final = 32
 _PROOF_S: Final = 60.0
-"""How long after an administrator's signed request a slave may connect from the same host."""
+"""Seconds after an administrator's signed request in which a slave may connect from the same host."""
 
 
 class SlaveListener:
-    """The port on which a master accepts slaves, and all their connections. Started and stopped once."""
+    """The port on which a master accepts slaves, and the connections to all slaves. Start and stop it once."""
 
     def __init__(self, store: MessageStore, allow_from: str, access: Access | None, tls: ServerTls) -> None:
         """Raises BadSettings if `allow_from` is not a list of networks."""
@@ -422,12 +427,12 @@ class SlaveListener:
         self._send_scheduled = False
         self._gather_scheduled = False
         self._sent_to = 0
-        """The log's end at the last send: everything before it is sent or being sent."""
+        """The log's end at the last send. All bytes before it are sent or being sent."""
         self._timer: asyncio.TimerHandle | None = None
         self.slaves: set[SlaveConnection] = set()
 
     async def start(self, host: str, port: int) -> Address:
-        """Starts listening; returns the address. Raises Unreachable."""
+        """Starts to listen. Returns the address. Raises Unreachable."""
         listener = listen(host, port)
         where: Address = listener.getsockname()[:2]
         tls = self._tls.context if self._tls.mode is TlsMode.ENFORCING else None
@@ -463,16 +468,16 @@ class SlaveListener:
         return slave
 
     def allows(self, host: str) -> bool:
-        """Whether slaves may connect from `host`: haAllowFrom, or loopback."""
+        """Whether slaves may connect from the address `host`: it is in haAllowFrom, or it is a loopback address."""
         address = ipaddress.ip_address(host)
         return address.is_loopback or any(address in network for network in self._allowed)
 
     def _refusal(self, host: str) -> str:
-        """Why a slave at `host` may not follow; empty if it may.
+        """Returns why a slave at `host` may not follow; an empty string if it may.
 
-        RocketMQ's slaves do not authenticate. So the address must be in haAllowFrom. With access control, the access
-        file must also list it as white, or a request signed by an administrator must just have come from it, as
-        Penstock's slaves send one before they connect.
+        RocketMQ's slaves do not authenticate, so the address must be in haAllowFrom. With access control, the access
+        file must also list the address as white, or a request signed by an administrator must have come from it in the
+        last _PROOF_S seconds. Penstock's slaves send such a request before they connect.
         """
         if len(self.slaves) > _MAX_SLAVES:
             return f"{_MAX_SLAVES} slaves are connected already"
@@ -488,12 +493,15 @@ class SlaveListener:
     # -- sending ---------------------------------------------------------------------------------------------
 
     def send_now(self) -> None:
-        """A put waits for slaves: sends what is new at once. From any thread; many calls cause one send."""
+        """Sends the new bytes at once, because a put waits for slaves. Many calls cause one send.
+
+        Any thread may call this.
+        """
         if not self._send_scheduled and self._has_more:
             self._send_scheduled = self._schedule(self._send)
 
     def send_soon(self) -> None:
-        """Sends what is new in a few milliseconds, together with what follows. From any thread."""
+        """Sends the new bytes, and those that follow, in a few milliseconds. Any thread may call this."""
         if not self._gather_scheduled and self._has_more:
             self._gather_scheduled = self._schedule(self._start_gathering)
 
@@ -502,7 +510,7 @@ class SlaveListener:
         return bool(self.slaves) and self._store.log.confirmed_offset > self._sent_to
 
     def _schedule(self, callback: Callable[[], None]) -> bool:
-        """Schedules a callback on the loop, from any thread. False if the loop is closed."""
+        """Schedules a callback on the loop. Returns False if the loop is closed. Any thread may call this."""
         try:
             if threading.get_ident() == self._thread:
                 self._loop.call_soon(callback)

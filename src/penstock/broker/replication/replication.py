@@ -1,9 +1,10 @@
-"""Replication as a broker's role needs it: created, started and stopped with the broker; and its status (907).
+"""Replication for a broker's role, created, started and stopped with the broker; and its status (request code 907).
 
-An ASYNC_MASTER listens for slaves if `haListenPort` or `brokerIP2` is given, a SYNC_MASTER always: on brokerIP2, or on
-loopback without it. A SLAVE follows its master and copies its tables. The status says who follows and how far behind;
-the lag in seconds comes from samples of the log's end, one a second, kept for an hour: a slave further behind counts as
-at least that old. Use it from the loop's thread only.
+An ASYNC_MASTER listens for slaves if `haListenPort` or `brokerIP2` is set; a SYNC_MASTER always does. Both listen on
+brokerIP2, or on loopback if it is not set. A SLAVE follows its master and copies the master's tables. The status lists
+the slaves that follow, and how far behind they are, in bytes and seconds. The seconds come from samples of the log's
+end, one a second, kept for at least an hour. A slave that is further behind shows the age of the oldest sample. Use
+everything here from the loop's thread only.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ _MAX_SAMPLES: Final = 3600
 
 
 class ReplicationStatus:
-    """Status of a master's listener or a slave's follower; either may be None."""
+    """The replication status of a master with its `listener`, or of a slave with its `follower` and `link`."""
 
     def __init__(
         self,
@@ -54,10 +55,10 @@ class ReplicationStatus:
         return {RequestCode.GET_BROKER_HA_STATUS: self._show}
 
     def sample(self) -> None:
-        """Call it every SAMPLE_S seconds."""
+        """Records the log's end. Call it every SAMPLE_S seconds."""
         end = self._store.log.confirmed_offset
         if self._samples and self._samples[-1][0] == end:
-            self._samples.pop()  # the log has not grown: only the newest sample of this end counts
+            self._samples.pop()  # the log has not grown: keep only the newest sample of this end
         self._samples.append((end, time.monotonic()))
 
     def now(self) -> HaRuntimeInfo:
@@ -123,7 +124,7 @@ def check_role(settings: Settings, broker: BrokerSettings) -> None:
 
 
 def listens(settings: Settings, broker: BrokerSettings) -> bool:
-    """Whether this broker accepts slaves."""
+    """Whether this broker accepts slaves, by its role and settings."""
     if settings.broker_role is BrokerRole.ASYNC_MASTER:
         is_set = "ha_listen_port" in settings.given or settings.ha_listen_port != TABLE["ha_listen_port"].default
         return is_set or broker.broker_ip2 is not None
@@ -131,19 +132,19 @@ def listens(settings: Settings, broker: BrokerSettings) -> bool:
 
 
 class Replication:
-    """The listener of a master, or the follower and table copy of a slave."""
+    """The listener of a master; or the follower of a slave, and its copy of the master's tables."""
 
     def __init__(
         self, state: BrokerState, registration: BrokerRegistration, access: Access | None, tls: ServerTls
     ) -> None:
-        """Raises BadSettings."""
+        """Creates the parts that the broker's role needs. Raises BadSettings."""
         store, broker = state.store, state.settings.now
         self._settings, self._broker = store.settings, broker
         self._listener: SlaveListener | None = None
         self._follower: MasterFollower | None = None
         self._copy: ConfigCopy | None = None
         self.listens_at: Address | None = None
-        """Where slaves connect; None if slaves are not accepted."""
+        """The address to which slaves connect; None if slaves are not accepted."""
         link: MasterLink | None = None
         if listens(store.settings, broker):
             self._listener = SlaveListener(store, broker.ha_allow_from, access, tls)
@@ -164,11 +165,11 @@ class Replication:
         return self._follower is not None and self._follower.follows
 
     def may_ask(self, connection: Connection) -> bool:
-        """Whether the peer may be a slave, and so may read what slaves copy."""
+        """Whether slaves may connect from the peer's address, so that the peer may read the tables that slaves copy."""
         return self._listener is not None and self._listener.allows(connection.peer[0])
 
     async def start_listening(self) -> Address | None:
-        """Accepts slaves, if the role does; returns the address. Raises Unreachable."""
+        """Listens for slaves if the role does. Returns the address, or None. Raises Unreachable."""
         if self._listener is None:
             return None
         where = await self._listener.start(self._broker.broker_ip2 or _LOOPBACK, self._settings.ha_listen_port)

@@ -1,12 +1,14 @@
-"""A slave's side of replication: connects to the master, checks that the logs agree, and appends what the master sends.
+"""A slave's side of replication: connects to the master, checks that the logs agree, and appends the master's log.
 
-`MasterFollower` lives in the loop's thread and keeps one connection. A connection that breaks, or is silent for
-haHousekeepingInterval, is opened again with growing pauses, and only after the thread of the old one has ended. Logs
-that differ are never mixed: the slave reports the difference, serves what it has, and checks again once a minute.
+`MasterFollower` runs in the loop's thread and keeps one connection. If the connection breaks, or is silent for
+haHousekeepingInterval ms, the follower opens a new one, with growing pauses, after the old connection's thread has
+ended. Logs that differ are never mixed: the slave reports the difference, serves the messages that it has, and checks
+again once a minute.
 
-`LogReceiver` is one connection, served by its own thread, which alone uses the socket, so that it may be encrypted; any
-thread may call `wake` and `end`. Only whole records reach the store's log; bytes that came together are appended
-together, however many frames they came in. Under SYNC_FLUSH only what is on disk is reported as received.
+`LogReceiver` is one connection, served by its own thread. Only this thread uses the socket, so the connection may be
+encrypted. Any thread may call `wake` and `end`. Only whole records reach the store's log. Bytes that arrive in one read
+are appended together, even if they came in several frames. Under SYNC_FLUSH the slave reports only bytes that are on
+disk.
 """
 
 from __future__ import annotations
@@ -34,15 +36,15 @@ from penstock.store.replication.replica_log import BytesRefused, DamagedOnTheWay
 log = logging.getLogger("penstock.broker")
 _READ_SIZE: Final = 2 << 20
 _FULL_READ: Final = 16 << 10
-"""A shorter read has probably emptied the socket; reading again costs as full as a report."""
+"""Bytes. A shorter read has probably emptied the socket; a further read would cost as much as a report."""
 _REPORT_EVERY: Final = 1 << 20
-"""Bytes between two reports while there is more to read."""
+"""Bytes received between two reports while there is more to read."""
 _HANDSHAKE_S: Final = 5.0
 _WOULD_BLOCK = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
 
 class LogReceiver:
-    """One connection to a master. Owns the connected socket; `close` closes it."""
+    """One connection to a master. It owns the connected socket, which `close` closes."""
 
     def __init__(
         self, store: MessageStore, connected: socket.socket, tls: ssl.SSLContext | None, master: Master
@@ -56,7 +58,7 @@ class LogReceiver:
         self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._is_closed = False
         self._wake_lock = threading.Lock()
-        """Guards `_wake_fd`: a closed descriptor's number may belong to another file."""
+        """Guards `_wake_fd`: once the descriptor is closed, its number may belong to another file."""
         self._buffer = memoryview(bytearray(_READ_SIZE))
         self._unsent = b""
         self._head = b""
@@ -64,33 +66,33 @@ class LogReceiver:
         self._reported = 0
         self._wrote_at = self._heard_at = time.monotonic()
         self.has_begun = False
-        """Whether the first frame has arrived."""
+        """Whether the master's first frame has arrived."""
         self.refused: PenstockError | None = None
-        """Why the received bytes cannot be appended."""
+        """The error if received bytes could not be appended; None otherwise."""
         self.why = ""
-        """Why `run` returned."""
+        """Why `run` returned, or should return; empty while the connection is served."""
         self.master_end = 0
-        """The end of the master's log, as far as it was sent."""
+        """The end of the master's log, as far as the master has sent it."""
         self.received_ms = 0
-        """When bytes last arrived, epoch ms."""
+        """When bytes last arrived, in epoch ms."""
 
     # -- from other threads ----------------------------------------------------------------------------------
 
     def wake(self) -> None:
-        """Makes the thread report, if there is something new."""
+        """Makes the thread report to the master, if there is something new."""
         with self._wake_lock:
             if not self._is_closed:
                 os.eventfd_write(self._wake_fd, 1)
 
     def end(self, why: str) -> None:
-        """Makes `run` return; the first reason counts."""
+        """Makes `run` return. If it is called again, the first reason stays."""
         self.why = self.why or why
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
         self.wake()
 
     def close(self) -> None:
-        """Call it after `run` has returned."""
+        """Closes the socket. Callers must wait until `run` has returned."""
         self._socket.close()
         with self._wake_lock:
             self._is_closed = True
@@ -99,7 +101,7 @@ class LogReceiver:
     # -- the thread ------------------------------------------------------------------------------------------
 
     def run(self) -> None:
-        """Serves the connection until it ends. Raises Unreachable if it cannot be encrypted."""
+        """Serves the connection until it ends. Raises Unreachable if the connection cannot be encrypted."""
         try:
             self._encrypt()
             self._report()
@@ -125,7 +127,7 @@ class LogReceiver:
         ready = select.poll()
         ready.register(self._socket, select.POLLIN)
         ready.register(self._wake_fd, select.POLLIN)
-        full = _FULL_READ if self._tls is None else 1  # poll does not see bytes that TLS has decrypted already
+        full = _FULL_READ if self._tls is None else 1  # poll does not report bytes that TLS has decrypted already
         while not self.why:
             got, now = self._receive(), self._heard_at
             if got < full and not self.why:
@@ -143,7 +145,7 @@ class LogReceiver:
                 self._report()
 
     def _receive(self) -> int:
-        """Reads and appends what has arrived; returns the number of bytes."""
+        """Reads and appends the bytes that have arrived; returns their number. Sets `why` if the connection ends."""
         try:
             count = self._socket.recv_into(self._buffer)
         except _WOULD_BLOCK:
@@ -167,7 +169,7 @@ class LogReceiver:
     # -- frames ----------------------------------------------------------------------------------------------
 
     def _parse(self, data: memoryview) -> None:
-        """Appends the bytes of all frames of one log file together."""
+        """Parses frames. Appends the bytes of all frames of one log file together."""
         pieces: list[memoryview] = []
         start, file_size = self._at, self._store.log.queue.file_size
         while data:
@@ -207,7 +209,10 @@ class LogReceiver:
         self.master_end = max(self.master_end, at + self._left)
 
     def _check_begin(self, at: int) -> None:
-        """An empty slave must receive the whole log, or from RocketMQ the last file; nothing else may come first."""
+        """Checks where the first frame for an empty slave begins. Raises BytesRefused.
+
+        A Penstock master must send its log from the start. A RocketMQ master sends only its last file, which is logged.
+        """
         begins_at = self._master.begins_at
         if begins_at is None or at == begins_at:
             return
@@ -231,24 +236,24 @@ class LogReceiver:
 
     @property
     def _position(self) -> int:
-        """The offset to report: under SYNC_FLUSH what is on disk.
+        """The offset to report: the end of this slave's log, under SYNC_FLUSH only as far as it is on disk.
 
-        An empty slave reports EVERYTHING until bytes arrive: a slow master may read several reports at once, and would
-        take a 0 as a request for its last file only.
+        An empty slave of a Penstock master reports EVERYTHING until bytes arrive. If it reported 0, a slow master that
+        reads several reports at once would take the 0 as a request for its last file only.
         """
         if self._master.is_penstock and self._log.is_empty:
             return EVERYTHING
         return min(self._store.log.confirmed_offset, self._log.end)
 
     def _report(self) -> None:
-        """Reports the local end of the log to the master; also the heartbeat."""
+        """Reports the end of this slave's log to the master. The report is also the heartbeat."""
         if not self._unsent:
             self._reported = self._position
             self._unsent = REPORT.pack(self._reported)
         self._send()
 
     def _send(self) -> None:
-        """If the master does not read, the rest of a report goes out with the next heartbeat."""
+        """Sends the report. If the master does not read, the rest goes out with the next heartbeat."""
         self._wrote_at = time.monotonic()
         with contextlib.suppress(*_WOULD_BLOCK):
             self._unsent = self._unsent[self._socket.send(self._unsent) :]
@@ -258,11 +263,11 @@ _FIRST_RETRY_S: Final = 0.5
 _MAX_RETRY_S: Final = 15.0
 _DIFFERENT_S: Final = 60.0
 _CONNECT_S: Final = 5.0
-"""For each address of a host name."""
+"""Seconds for each address of a host name."""
 
 
 async def resolve(host: str, port: int) -> list[Any]:
-    """The addresses of a host name, in the system's order."""
+    """Returns the addresses of a host name, in the system's order."""
     return await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
 
 
@@ -278,7 +283,7 @@ class MasterFollower:
         self._thread = ThreadPoolExecutor(1, "penstock-follow")
         self._receiver: LogReceiver | None = None
         self.problem = ""
-        """Why the last attempt to follow failed, in a sentence."""
+        """Why the last attempt to follow failed, as a sentence; empty if none has."""
         store.on_flush(self._on_flushed)
 
     @property
@@ -288,12 +293,12 @@ class MasterFollower:
 
     @property
     def received_ms(self) -> int:
-        """When bytes last arrived from the master, epoch ms; 0 if not connected."""
+        """When bytes last arrived from the master, in epoch ms; 0 if not connected."""
         return 0 if self._receiver is None else self._receiver.received_ms
 
     @property
     def master_end(self) -> int:
-        """The end of the master's log, as far as it was sent; 0 if not connected."""
+        """The end of the master's log, as far as the master has sent it; 0 if not connected."""
         return 0 if self._receiver is None else self._receiver.master_end
 
     def start(self) -> None:
@@ -337,9 +342,12 @@ class MasterFollower:
         self.problem = problem
 
     async def _follow(self, master: Master) -> bool:
-        """Serves one connection; returns whether the log was received. Raises Unreachable or BytesRefused."""
+        """Serves one connection until it ends. Returns whether the master sent any frame.
+
+        Raises Unreachable, or the error for which received bytes were refused.
+        """
         address = parse_address(self._link.log_address, "haMasterAddress")
-        await asyncio.to_thread(self._store.flush)  # so that the first report names the real end
+        await asyncio.to_thread(self._store.flush)  # so that the first report covers the whole log
         connected = await self._connect(address)
         receiver = LogReceiver(self._store, connected, self._link.tls, master)
         self._receiver = receiver
@@ -359,7 +367,7 @@ class MasterFollower:
         return receiver.has_begun
 
     async def _connect(self, address: tuple[str, int]) -> socket.socket:
-        """Connects to the first address of the host name that answers. Raises Unreachable."""
+        """Connects to the first address of the host name that accepts. Raises Unreachable."""
         why = "it has no address"
         try:
             async with asyncio.timeout(_CONNECT_S):
@@ -388,7 +396,7 @@ class MasterFollower:
         connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # a put waits for each report
 
     def _on_flushed(self) -> None:
-        """On the flush thread."""
+        """Makes the receiver report. The flush thread calls this."""
         receiver = self._receiver
         if receiver is not None:
             receiver.wake()

@@ -1,1 +1,1 @@
-"""The bodies of requests and replies, one struct per shape, grouped by concern. `base` defines how they are parsed."""
+"""The JSON bodies of requests and replies: one struct per shape, grouped by concern. `base` parses and encodes them."""

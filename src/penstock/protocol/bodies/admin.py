@@ -1,9 +1,13 @@
-"""Bodies of administration: lists and tables of texts, configuration tables, accounts (54), replication status (907).
+"""Bodies of administration: lists and tables of texts, configuration tables, accounts and replication status.
 
-Configuration tables have the shapes of the config files: `penstock.format.config_tables` has `TopicConfigs` (21),
-`TopicConfig` (351), `SubscriptionGroups` (201), `SubscriptionGroup` (200, 352), `DataVersion` (322), `ConsumerOffsets`
-(43) and `DelayOffsets` (45). RocketMQ 5's brokers and tools know 907, those of 4.9 do not; the names are RocketMQ's,
-except `behindSeconds`, `lastAckTimestamp`, `activated`, `problem` and `brokerRole`, which its tools ignore.
+A number in a docstring is a request code.
+
+Configuration tables have the shapes of the config files. Their classes are in `penstock.format.config_tables`:
+`TopicConfigs` (21), `TopicConfig` (351), `SubscriptionGroups` (201), `SubscriptionGroup` (200, 352), `DataVersion`
+(322), `ConsumerOffsets` (43) and `DelayOffsets` (45).
+
+RocketMQ 5 knows request 907, RocketMQ 4.9 does not. The field names of its reply are RocketMQ's, except
+`behindSeconds`, `lastAckTimestamp`, `activated`, `problem` and `brokerRole`, which RocketMQ's tools ignore.
 """
 
 from __future__ import annotations
@@ -19,32 +23,32 @@ from penstock.protocol.bodies.base import SHAPE_ERRORS, Body, read_document
 
 
 class TopicList(Body, kw_only=True):
-    """206, 224, 304, 305, 343. Only 304 sets `broker_addr`."""
+    """Reply to 206, 224, 304, 305, 311, 312, 313 and 343. Only 304 sets `broker_addr`."""
 
     topic_list: list[str] = []
     broker_addr: str | None = None
 
 
 class GroupList(Body, kw_only=True):
-    """300."""
+    """Reply to 300: the groups that consume a topic."""
 
     group_list: list[str] = []
 
 
 class ConsumerList(Body, kw_only=True):
-    """38: the ids of a group's clients."""
+    """Reply to 38: the client ids of a group's consumers."""
 
     consumer_id_list: list[str] = []
 
 
 class KVTable(Body, kw_only=True):
-    """28, 219, and the reply to 103."""
+    """Reply to 28, 103 and 219: texts by name."""
 
     table: dict[str, str] = {}
 
 
 class Config(Protocol):
-    """A configuration table."""
+    """A configuration table that can be converted to and from JSON."""
 
     @classmethod
     def from_json(cls, document: Any) -> Self: ...
@@ -56,12 +60,12 @@ C = TypeVar("C", bound=Config)
 
 
 def encode_config(config: Config) -> bytes:
-    """The body of a configuration table."""
+    """Returns the body that contains a configuration table."""
     return msgspec.json.encode(config.to_json())
 
 
 def decode_config(kind: type[C], data: bytes | memoryview) -> C:
-    """The configuration table in a body. Raises BadRequest."""
+    """Returns the configuration table in a body. Raises BadRequest."""
     document = read_document(data, kind.__name__)
     if not isinstance(document, dict):
         raise BadRequest(f"the body is not a valid {kind.__name__}: it is not an object")
@@ -72,16 +76,16 @@ def decode_config(kind: type[C], data: bytes | memoryview) -> C:
 
 
 DELETED_TOPICS: Final = "penstockDeletedTopics"
-"""An argument of the reply to 21: a Penstock master reports deleted topics to its slaves."""
+"""The name of an argument in the reply to 21, by which a Penstock master reports deleted topics to its slaves."""
 
 
 def encode_deleted(ends: Mapping[str, int]) -> str:
-    """Deleted topics, and for each the physical offset before which its messages were deleted."""
+    """Encodes the deleted topics. `ends` has, for each, the physical offset before which its messages are deleted."""
     return msgspec.json.encode(dict(ends)).decode()
 
 
 def decode_deleted(text: str) -> dict[str, int]:
-    """The inverse; empty if the argument is missing. Raises BadRequest."""
+    """Reverses `encode_deleted`. An empty text, for a missing argument, means no topics. Raises BadRequest."""
     try:
         return msgspec.json.decode(text, type=dict[str, int]) if text else {}
     except msgspec.DecodeError as error:
@@ -89,7 +93,7 @@ def decode_deleted(text: str) -> dict[str, int]:
 
 
 class PlainAccessConfig(msgspec.Struct, kw_only=True, rename="camel"):
-    """One account in 54."""
+    """One account in the reply to 54."""
 
     access_key: str
     secret_key: str
@@ -102,14 +106,14 @@ class PlainAccessConfig(msgspec.Struct, kw_only=True, rename="camel"):
 
 
 class ClusterAclConfig(Body, kw_only=True):
-    """54: allowed addresses and accounts."""
+    """Reply to 54: white addresses and accounts."""
 
     global_white_addrs: list[str]
     plain_access_configs: list[PlainAccessConfig]
 
 
 class HaConnection(Body, kw_only=True):
-    """A slave, as its master reports it. `diff` is its lag in bytes."""
+    """One slave in the reply to 907, as its master sees it. `diff` is the slave's lag in bytes."""
 
     addr: str = ""
     slave_ack_offset: Int64 = 0
@@ -122,7 +126,7 @@ class HaConnection(Body, kw_only=True):
 
 
 class HaClient(Body, kw_only=True):
-    """A slave's own report."""
+    """A slave's own state in its reply to 907."""
 
     master_addr: str = ""
     transferred_byte_in_second: Int64 = 0
@@ -135,7 +139,7 @@ class HaClient(Body, kw_only=True):
 
 
 class HaRuntimeInfo(Body, kw_only=True):
-    """907."""
+    """Reply to 907: the replication status."""
 
     master: bool = True
     master_commit_log_max_offset: Int64 = 0

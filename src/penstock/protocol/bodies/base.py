@@ -1,8 +1,8 @@
 """The base of all JSON bodies: encoding, and lenient parsing.
 
-`to_bytes` writes strict JSON with quoted integer keys and without top-level fields that are None. `from_bytes` accepts
-what real clients send: numbers as text, nulls, unknown fields, missing fields that have a default, bare integer keys
-and a trailing newline. It raises only BadRequest, whatever the bytes are.
+`to_bytes` writes strict JSON. It quotes integer keys and omits top-level fields that are None. `from_bytes` accepts
+what real clients send: numbers as text, nulls, unknown fields, missing fields that have a default, unquoted integer
+keys and a trailing newline. It raises only BadRequest, whatever the bytes are.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ class Body(msgspec.Struct, kw_only=True, rename="camel"):
 
     @classmethod
     def from_bytes(cls, data: bytes | memoryview) -> Self:
-        """Raises BadRequest."""
+        """Parses a body. Raises BadRequest."""
         try:
             return msgspec.json.decode(data, type=cls, strict=False)
         except BAD_JSON:
             return cls._from_loose(data)
 
     def to_json(self) -> dict[str, Any]:
-        """The fields that are not None, by their JSON names."""
+        """Returns the fields that are not None, by their JSON names."""
         return {
             name: value
             for attribute, name in zip(self.__struct_fields__, self.__struct_encode_fields__, strict=True)
@@ -49,12 +49,12 @@ class Body(msgspec.Struct, kw_only=True, rename="camel"):
 
     @classmethod
     def _normalized(cls, document: Any) -> Any:
-        """The document in the form that `convert` accepts; a subclass may be more lenient here."""
+        """Returns the parsed document in the form that `msgspec.convert` accepts. Subclasses may override it."""
         return document
 
 
 def read_document(data: bytes | memoryview, name: str) -> Any:
-    """Parses strict or loose JSON and drops nulls. Raises BadRequest; `name` is the expected body."""
+    """Parses strict or loose JSON and drops nulls. `name` is the expected body, for the error. Raises BadRequest."""
     if not data:
         raise BadRequest(f"the body is missing; a {name} is required")
     try:
@@ -66,7 +66,7 @@ def read_document(data: bytes | memoryview, name: str) -> Any:
 
 
 def _sanitized(value: Any) -> Any:
-    """Drops nulls, and replaces lone surrogates by `?`, because JSON in UTF-8 cannot carry them."""
+    """Drops nulls, and replaces lone surrogates by `?`, because UTF-8 cannot encode them."""
     if isinstance(value, dict):
         return {_sanitized(key): _sanitized(item) for key, item in value.items() if item is not None}
     if isinstance(value, list | tuple):

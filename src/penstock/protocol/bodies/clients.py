@@ -1,8 +1,8 @@
-"""Clients: heartbeats (34), subscription checks (46), connections (203, 204, 328) and consumer state (307, 309).
+"""Bodies about clients: heartbeats, subscription checks, connections and the state of consumers.
 
-A heartbeat lists a client's producer and consumer groups and its subscriptions. Clients send enumerations by name or by
-ordinal and may omit sets; missing parts of a subscription are derived from its expression. Clients produce the bodies
-of 307 and 309; a broker only relays them.
+A number in a docstring is a request code. A heartbeat lists a client's producer and consumer groups and its
+subscriptions. Clients send enumerations by name or by ordinal, and may omit sets. Missing parts of a subscription are
+derived from its expression. The bodies of the replies to 307 and 309 come from clients; a broker only relays them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from penstock.protocol.subscription import SubscriptionData
 
 
 class ConsumeType(StrEnum):
-    """How a consumer gets messages; in the order of Java's ordinals."""
+    """How a consumer gets messages. The members are in the order of Java's ordinals."""
 
     CONSUME_ACTIVELY = "CONSUME_ACTIVELY"
     CONSUME_PASSIVELY = "CONSUME_PASSIVELY"
@@ -27,14 +27,14 @@ class ConsumeType(StrEnum):
 
 
 class MessageModel(StrEnum):
-    """Whether clients of a group share the messages; in the order of Java's ordinals."""
+    """Whether the clients of a group share the messages. The members are in the order of Java's ordinals."""
 
     BROADCASTING = "BROADCASTING"
     CLUSTERING = "CLUSTERING"
 
 
 class ConsumeFromWhere(StrEnum):
-    """Where a group without offsets starts; in the order of Java's ordinals, 1 to 3 obsolete."""
+    """Where a group without offsets starts. The members are in the order of Java's ordinals; 1 to 3 are obsolete."""
 
     CONSUME_FROM_LAST_OFFSET = "CONSUME_FROM_LAST_OFFSET"
     CONSUME_FROM_LAST_OFFSET_AND_FROM_MIN_WHEN_BOOT_FIRST = "CONSUME_FROM_LAST_OFFSET_AND_FROM_MIN_WHEN_BOOT_FIRST"
@@ -45,13 +45,13 @@ class ConsumeFromWhere(StrEnum):
 
 
 class ProducerData(Body, kw_only=True):
-    """A producer group of the client."""
+    """A producer group in a heartbeat."""
 
     group_name: str
 
 
 class ConsumerData(Body, kw_only=True):
-    """A consumer group of the client."""
+    """A consumer group in a heartbeat."""
 
     group_name: str
     consume_type: ConsumeType = ConsumeType.CONSUME_PASSIVELY
@@ -62,7 +62,7 @@ class ConsumerData(Body, kw_only=True):
 
 
 class HeartbeatData(Body, kw_only=True):
-    """34. The last two fields are 5.x's heartbeat V2."""
+    """Request 34. The last two fields belong to the heartbeat V2 of 5.x."""
 
     client_id: str = msgspec.field(name="clientID")
     producer_data_set: list[ProducerData] = []
@@ -82,7 +82,7 @@ class HeartbeatData(Body, kw_only=True):
 
 
 class CheckClientRequestBody(Body, kw_only=True):
-    """46."""
+    """Request 46."""
 
     client_id: str
     group: str
@@ -97,13 +97,13 @@ _ENUMERATIONS: dict[str, type[StrEnum]] = {
 
 
 def _name(value: Any, names: list[StrEnum]) -> Any:
-    """The name of an ordinal; any other value unchanged, for `convert` to check."""
+    """Returns the name for an ordinal. Returns any other value unchanged, for `msgspec.convert` to check."""
     ordinals = {str(ordinal): name.value for ordinal, name in enumerate(names)}
     return ordinals.get(str(value), value) if isinstance(value, int | str) else value
 
 
 class ClientConnection(Body, kw_only=True):
-    """One client. `language` is the name in its frames."""
+    """One client in the replies to 203 and 204. `language` is the language's name in the client's frames."""
 
     client_id: str
     client_addr: str
@@ -112,7 +112,7 @@ class ClientConnection(Body, kw_only=True):
 
 
 class ConsumerConnection(Body, kw_only=True):
-    """203: a group's clients, and its subscriptions by topic."""
+    """Reply to 203: a group's consumers, and its subscriptions by topic."""
 
     connection_set: list[ClientConnection] = []
     subscription_table: dict[str, SubscriptionData] = {}
@@ -122,13 +122,13 @@ class ConsumerConnection(Body, kw_only=True):
 
 
 class ProducerConnection(Body, kw_only=True):
-    """204."""
+    """Reply to 204: a group's producers."""
 
     connection_set: list[ClientConnection] = []
 
 
 class ProducerInfo(Body, kw_only=True):
-    """One producer in 328."""
+    """One producer in the reply to 328."""
 
     client_id: str
     remote_ip: str = msgspec.field(name="remoteIP")
@@ -138,13 +138,13 @@ class ProducerInfo(Body, kw_only=True):
 
 
 class ProducerTableInfo(Body, kw_only=True):
-    """328: producers by group."""
+    """Reply to 328: producers by group."""
 
     data: dict[str, list[ProducerInfo]] = {}
 
 
 class CMResult(StrEnum):
-    """The result of consuming a message."""
+    """The result of consuming a message, in the reply to 309."""
 
     CR_SUCCESS = "CR_SUCCESS"
     CR_LATER = "CR_LATER"
@@ -155,7 +155,7 @@ class CMResult(StrEnum):
 
 
 class ConsumeMessageDirectlyResult(Body, kw_only=True):
-    """309."""
+    """Reply to 309."""
 
     order: bool = False
     auto_commit: bool = True
@@ -165,7 +165,7 @@ class ConsumeMessageDirectlyResult(Body, kw_only=True):
 
 
 class ProcessQueueInfo(Body, kw_only=True):
-    """A client's prefetched messages of one queue."""
+    """A client's prefetched messages of one queue, in the reply to 307."""
 
     commit_offset: Int64 = 0
     cached_msg_min_offset: Int64 = 0
@@ -184,7 +184,7 @@ class ProcessQueueInfo(Body, kw_only=True):
 
 
 class ConsumeStatus(Body, kw_only=True):
-    """Consumption rates of one topic."""
+    """Consumption rates of one topic, in the reply to 307."""
 
     pull_rt: float = msgspec.field(default=0.0, name="pullRT")
     pull_tps: float = msgspec.field(default=0.0, name="pullTPS")
@@ -195,7 +195,7 @@ class ConsumeStatus(Body, kw_only=True):
 
 
 class ConsumerRunningInfo(BodyByQueue, kw_only=True):
-    """307."""
+    """Reply to 307: the state of one consumer."""
 
     properties: dict[str, str] = {}
     subscription_set: list[SubscriptionData] = []

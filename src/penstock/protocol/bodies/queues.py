@@ -1,7 +1,8 @@
-"""Queues in bodies: tables keyed by queue, consume queue units (321), a subscription (345), queue locks (41, 42).
+"""Bodies with queues: tables keyed by queue, units of a consume queue, a subscription, queue locks.
 
-Java writes a table keyed by queue with the object itself as key, `{{"brokerName":"a","queueId":0,"topic":"T"}:5}`.
-This is not JSON, but RocketMQ's tools write and expect exactly this form.
+A number in a docstring is a request code. Java writes a table keyed by queue with the object itself as key:
+`{{"brokerName":"a","queueId":0,"topic":"T"}:5}`. This is not JSON, but RocketMQ's tools write and expect exactly this
+form.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from penstock.protocol.bodies.base import SHAPE_ERRORS, Body
 from penstock.protocol.subscription import SubscriptionData
 
 _QUEUE: Final = re.compile(rb'\{"brokerName":"([^"\\]*)","queueId":(\d{1,9}),"topic":"([^"\\]*)"\}:')
-"""A queue as a key, in Java's form. A brace before an unescaped quote is never inside a text."""
+"""Matches a queue as a key, in Java's form. It never matches inside a text, because quotes are escaped there."""
 _AS_TEXT: Final = rb'"\1\\u0001\2\\u0001\3":'
 
 
@@ -30,7 +31,7 @@ class MessageQueue(msgspec.Struct, frozen=True, order=True, kw_only=True, rename
 
 
 class OffsetMovedEvent(Body, kw_only=True):
-    """The body of a record in OFFSET_MOVED_EVENT: a consumer was redirected from the requested offset to another."""
+    """The body of a message in topic OFFSET_MOVED_EVENT: a consumer was sent from the requested offset to another."""
 
     consumer_group: str
     message_queue: MessageQueue
@@ -39,7 +40,7 @@ class OffsetMovedEvent(Body, kw_only=True):
 
 
 class BodyByQueue(Body, kw_only=True):
-    """A body with dicts keyed by MessageQueue, at any depth."""
+    """A body that contains dicts keyed by MessageQueue, at any depth."""
 
     @classmethod
     def from_bytes(cls, data: bytes | memoryview) -> Self:
@@ -47,7 +48,10 @@ class BodyByQueue(Body, kw_only=True):
 
     @classmethod
     def _from_strict(cls, data: bytes) -> Self | None:
-        """Turns queue keys into texts, which makes strict JSON and parses ten times faster; None if that fails."""
+        """Parses the body fast, after it has turned queue keys into texts; returns None if that fails.
+
+        The result of the change is strict JSON, which parses ten times faster.
+        """
         if b"null" in data or b"\\u" in data:
             return None
         try:
@@ -101,7 +105,7 @@ def _queue_from_text(key: str) -> Any:
 
 
 class ConsumeQueueData(Body, kw_only=True, omit_defaults=True):
-    """One unit. `eval`: the group's filter accepts it; `msg`: a problem with it."""
+    """One unit. `eval` says whether the group's filter accepts the message; `msg` describes a problem, if any."""
 
     physic_offset: Int64
     physic_size: Int32
@@ -113,7 +117,7 @@ class ConsumeQueueData(Body, kw_only=True, omit_defaults=True):
 
 
 class QueryConsumeQueueResponseBody(Body, kw_only=True):
-    """321."""
+    """Reply to 321: units of a consume queue."""
 
     subscription_data: SubscriptionData | None = None
     filter_data: str | None = None
@@ -123,7 +127,7 @@ class QueryConsumeQueueResponseBody(Body, kw_only=True):
 
 
 class QuerySubscriptionResponseBody(Body, kw_only=True):
-    """345, 5.x."""
+    """Reply to 345, a request of 5.x: a group's subscription to a topic."""
 
     subscription_data: SubscriptionData | None = None
     group: str
@@ -131,7 +135,7 @@ class QuerySubscriptionResponseBody(Body, kw_only=True):
 
 
 class LockBatchRequestBody(Body, kw_only=True):
-    """41 and 42: the queues to lock or unlock."""
+    """Requests 41 and 42: the queues to lock or unlock."""
 
     consumer_group: str
     client_id: str
@@ -139,6 +143,6 @@ class LockBatchRequestBody(Body, kw_only=True):
 
 
 class LockBatchResponseBody(Body, kw_only=True):
-    """41: the queues that the client has locked."""
+    """Reply to 41: the queues that the client has locked."""
 
     locked: list[MessageQueue] = msgspec.field(default_factory=list, name="lockOKMQSet")

@@ -1,8 +1,9 @@
-"""Routes: the brokers and queues of a topic (105), the cluster (106), and broker registration (103).
+"""Bodies about routes: a topic's brokers and queues, the cluster, and broker registration.
 
-A registration body lists a broker's topics, as JSON or compressed. The compressed form is zlib over texts with 4-byte
-lengths: the data version as JSON; the number of topics, each as `name readQueues writeQueues perm filterType`; the
-filter servers as JSON. It loses `order` and the topic's flags.
+A number in a docstring is a request code. A registration body lists a broker's topics, as JSON or in a compressed form.
+The compressed form is zlib over three parts: the data version as JSON; the number of topics (4 bytes), and for each
+topic the text `name readQueues writeQueues perm filterType`; the filter servers as JSON. Each text has its length
+before it (4 bytes). The compressed form loses `order` and the topic's flags.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from penstock.protocol.bodies.base import SHAPE_ERRORS, Body, read_document
 from penstock.protocol.compression import inflate
 
 MASTER: Final = 0
-"""The broker id of a master, which producers send to."""
+"""The broker id of a master. Producers send to masters only."""
 PERM_PRIORITY: Final = 8
 PERM_READ: Final = 4
 PERM_WRITE: Final = 2
@@ -28,7 +29,7 @@ PERM_INHERIT: Final = 1
 
 
 class BrokerData(Body, kw_only=True):
-    """A broker's addresses by broker id."""
+    """The addresses of one broker name, by broker id."""
 
     broker_addrs: dict[Int64, str] = {}
     broker_name: str
@@ -47,7 +48,7 @@ class QueueData(Body, kw_only=True):
 
 
 class TopicRouteData(Body, kw_only=True):
-    """105. `order_topic_conf` is `broker-a:4;broker-b:4` for a topic that is ordered across brokers."""
+    """Reply to 105. `order_topic_conf` is set for topics that are ordered across brokers: `broker-a:4;broker-b:4`."""
 
     broker_datas: list[BrokerData] = []
     filter_server_table: dict[str, list[str]] = {}
@@ -56,19 +57,19 @@ class TopicRouteData(Body, kw_only=True):
 
 
 class ClusterInfo(Body, kw_only=True):
-    """106: brokers by name, and their names by cluster."""
+    """Reply to 106: the brokers by broker name, and the broker names by cluster."""
 
     broker_addr_table: dict[str, BrokerData] = {}
     cluster_addr_table: dict[str, list[str]] = {}
 
 
 MAX_SIZE: Final = 64 * 1024 * 1024
-"""Limit of an inflated registration: about half a million topics."""
+"""Limit of an inflated registration in bytes: enough for about half a million topics."""
 _LENGTH: Final = struct.Struct(">i")
 
 
 class RegisterBrokerBody(msgspec.Struct, kw_only=True):
-    """103."""
+    """Request 103: a broker's topics and filter servers."""
 
     topics: TopicConfigs = msgspec.field(default_factory=TopicConfigs)
     filter_servers: list[str] = []
@@ -82,7 +83,7 @@ class RegisterBrokerBody(msgspec.Struct, kw_only=True):
 
     @classmethod
     def from_bytes(cls, data: bytes | memoryview, compressed: bool = False) -> Self:
-        """Raises BadRequest."""
+        """Parses a body. Raises BadRequest."""
         try:
             if compressed:
                 return cls._from_texts(inflate(data, "zlib", MAX_SIZE))

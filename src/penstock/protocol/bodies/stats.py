@@ -1,4 +1,7 @@
-"""Statistics of topics, groups and the broker (202, 208, 315, 317), and group offsets (220 to 223, 303, 308)."""
+"""Bodies with statistics of topics, groups and the broker, and with the offsets of groups.
+
+A number in a docstring is a request code. Timestamps are in epoch ms.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from penstock.protocol.bodies.queues import BodyByQueue, MessageQueue
 
 
 class TopicOffset(Body, kw_only=True):
-    """The offsets of a queue."""
+    """The lowest and highest offset of a queue, and when its last message was stored."""
 
     last_update_timestamp: Int64 = 0
     max_offset: Int64 = 0
@@ -18,7 +21,7 @@ class TopicOffset(Body, kw_only=True):
 
 
 class TopicStatsTable(BodyByQueue, kw_only=True):
-    """202."""
+    """Reply to 202: the offsets of a topic's queues."""
 
     offset_table: dict[MessageQueue, TopicOffset] = {}
 
@@ -32,18 +35,18 @@ class OffsetWrapper(Body, kw_only=True):
 
 
 class ConsumeStats(BodyByQueue, kw_only=True):
-    """208."""
+    """Reply to 208: a group's progress by queue."""
 
     consume_tps: float = 0.0
     offset_table: dict[MessageQueue, OffsetWrapper] = {}
 
     def total_diff(self) -> int:
-        """The group's lag in messages."""
+        """Returns the group's lag in messages."""
         return sum(at.broker_offset - at.consumer_offset for at in self.offset_table.values())
 
 
 class ConsumeStatsList(BodyByQueue, kw_only=True):
-    """317: by group, one ConsumeStats for each topic."""
+    """Reply to 317: for each group, one ConsumeStats per topic."""
 
     broker_addr: str | None = None
     consume_stats_list: list[dict[str, list[ConsumeStats]]] = []
@@ -51,7 +54,7 @@ class ConsumeStatsList(BodyByQueue, kw_only=True):
 
 
 class BrokerStatsItem(Body, kw_only=True):
-    """A counter over a period: sum, rate per second, and average per call."""
+    """A counter over a period: its growth, rate per second, and average per call."""
 
     avgpt: float = 0.0
     sum: Int64 = 0
@@ -59,7 +62,7 @@ class BrokerStatsItem(Body, kw_only=True):
 
 
 class BrokerStatsData(Body, kw_only=True):
-    """315."""
+    """Reply to 315: one counter over the last minute, hour and day."""
 
     stats_minute: BrokerStatsItem = msgspec.field(default_factory=BrokerStatsItem)
     stats_hour: BrokerStatsItem = msgspec.field(default_factory=BrokerStatsItem)
@@ -67,12 +70,12 @@ class BrokerStatsData(Body, kw_only=True):
 
 
 class ResetOffsetBody(BodyByQueue, kw_only=True):
-    """220, 222: the new offset of each queue."""
+    """Request 220 and reply to 222: the new offset of each queue."""
 
     offset_table: dict[MessageQueue, Int64] = {}
 
     def for_cpp(self) -> ResetOffsetBodyForC:
-        """The form that C++ clients read."""
+        """Returns the form that C++ clients read."""
         return ResetOffsetBodyForC(
             offset_table=[
                 QueueOffset(broker_name=queue.broker_name, queue_id=queue.queue_id, topic=queue.topic, offset=offset)
@@ -82,7 +85,7 @@ class ResetOffsetBody(BodyByQueue, kw_only=True):
 
 
 class QueueOffset(Body, kw_only=True):
-    """A queue and its new offset."""
+    """A queue and its new offset, in request 220 to a C++ client."""
 
     broker_name: str
     offset: Int64
@@ -91,20 +94,23 @@ class QueueOffset(Body, kw_only=True):
 
 
 class ResetOffsetBodyForC(Body, kw_only=True):
-    """220 to a C++ client: a list, because it cannot read objects as keys."""
+    """Request 220 to a C++ client. It is a list, because C++ clients cannot read objects as keys."""
 
     offset_table: list[QueueOffset] = []
 
 
 class GetConsumerStatusBody(BodyByQueue, kw_only=True):
-    """221: a client's offsets; 223: every client's offsets by client id."""
+    """Reply to 221: one client's offsets. Reply to 223: the offsets of every client, by client id."""
 
     consumer_table: dict[str, dict[MessageQueue, Int64]] = {}
     message_queue_table: dict[MessageQueue, Int64] = {}
 
 
 class QueueTimeSpan(Body, kw_only=True):
-    """The store times of a queue's oldest, newest and last consumed message, and the consumer's delay."""
+    """The store times of a queue's oldest, newest and last consumed message.
+
+    `delay_time` is the age in ms of the next message to consume; 0 if there is none.
+    """
 
     message_queue: MessageQueue
     min_time_stamp: Int64 = 0
@@ -114,12 +120,12 @@ class QueueTimeSpan(Body, kw_only=True):
 
 
 class QueryConsumeTimeSpanBody(Body, kw_only=True):
-    """303."""
+    """Reply to 303."""
 
     consume_time_span_set: list[QueueTimeSpan] = []
 
 
 class QueryCorrectionOffsetBody(Body, kw_only=True):
-    """308: offsets by queue id."""
+    """Reply to 308: offsets by queue id."""
 
     correction_offsets: dict[Int32, Int64] = {}

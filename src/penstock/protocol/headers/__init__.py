@@ -1,6 +1,6 @@
-"""The arguments of every request and reply, one struct per shape, grouped by concern.
+"""The arguments of every request and reply: one struct per shape, grouped by concern.
 
-`REQUESTS` and `REPLIES` map a code to its struct; a code that is in neither has no arguments.
+`REQUESTS` and `REPLIES` map a request code to its struct. A code that is in neither has no arguments.
 """
 
 from __future__ import annotations

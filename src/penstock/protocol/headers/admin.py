@@ -1,4 +1,4 @@
-"""Administration of a broker: statistics, settings, accounts; and of its topics.
+"""Arguments for the administration of a broker and its topics: statistics, settings, accounts.
 
 The number in a docstring is the request code.
 """
@@ -13,7 +13,7 @@ from penstock.protocol.fields import Codes, Reply, Request
 
 
 class ViewBrokerStats(Request, kw_only=True):
-    """315."""
+    """Request 315: shows one counter, by RocketMQ's name of it and its subject, such as a topic."""
 
     codes: ClassVar[Codes] = (RequestCode.VIEW_BROKER_STATS_DATA,)
 
@@ -22,7 +22,7 @@ class ViewBrokerStats(Request, kw_only=True):
 
 
 class GetBrokerConsumeStats(Request, kw_only=True):
-    """317."""
+    """Request 317: the progress of all groups. `is_order` limits it to ordered topics."""
 
     codes: ClassVar[Codes] = (RequestCode.GET_BROKER_CONSUME_STATS,)
 
@@ -30,7 +30,7 @@ class GetBrokerConsumeStats(Request, kw_only=True):
 
 
 class BrokerConfigReply(Reply, kw_only=True):
-    """Reply to 26: the data version as JSON text; the settings are the body."""
+    """Reply to 26. `version` is the data version as JSON text; the settings are in the body."""
 
     codes: ClassVar[Codes] = (RequestCode.GET_BROKER_CONFIG,)
 
@@ -38,7 +38,7 @@ class BrokerConfigReply(Reply, kw_only=True):
 
 
 class UpdateAccount(Request, kw_only=True):
-    """50. The permissions are comma-separated, such as `topicA=DENY,topicB=PUB|SUB`."""
+    """Request 50. The permissions are comma-separated, such as `topicA=DENY,topicB=PUB|SUB`."""
 
     codes: ClassVar[Codes] = (RequestCode.UPDATE_AND_CREATE_ACL_CONFIG,)
 
@@ -53,7 +53,7 @@ class UpdateAccount(Request, kw_only=True):
 
 
 class AccessKey(Request, kw_only=True):
-    """51."""
+    """Request 51: deletes an account."""
 
     codes: ClassVar[Codes] = (RequestCode.DELETE_ACL_CONFIG,)
 
@@ -61,7 +61,7 @@ class AccessKey(Request, kw_only=True):
 
 
 class AclVersionReply(Reply, kw_only=True):
-    """Reply to 52."""
+    """Reply to 52: the version of the accounts."""
 
     codes: ClassVar[Codes] = (RequestCode.GET_BROKER_CLUSTER_ACL_INFO,)
 
@@ -73,7 +73,7 @@ class AclVersionReply(Reply, kw_only=True):
 
 
 class UpdateGlobalAddresses(Request, kw_only=True):
-    """53. The path that 4.9 sends is ignored: Penstock accepts no paths from the network."""
+    """Request 53. The file path that 4.9 sends is ignored, because Penstock accepts no paths from the network."""
 
     codes: ClassVar[Codes] = (RequestCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG,)
 
@@ -81,7 +81,7 @@ class UpdateGlobalAddresses(Request, kw_only=True):
 
 
 class CreateTopic(Request, kw_only=True):
-    """17. `attributes` is 5.x's `+message.type=FIFO`."""
+    """Request 17. `attributes` is in 5.x's notation, such as `+message.type=FIFO`."""
 
     codes: ClassVar[Codes] = (RequestCode.UPDATE_AND_CREATE_TOPIC,)
 
@@ -98,7 +98,7 @@ class CreateTopic(Request, kw_only=True):
 
 
 class TopicName(Request, kw_only=True):
-    """202, 215, 300, 351."""
+    """Requests 202, 215, 300 and 351."""
 
     codes: ClassVar[Codes] = (
         RequestCode.GET_TOPIC_STATS_INFO,

@@ -1,4 +1,7 @@
-"""Clients and consumer groups: membership, send-back, connections, and requests to one client."""
+"""Arguments about clients and consumer groups: membership, send-back, connections, and requests to one client.
+
+The number in a docstring is the request code.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from penstock.protocol.fields import Codes, Request
 
 
 class UnregisterClient(Request, kw_only=True):
-    """35."""
+    """Request 35."""
 
     codes: ClassVar[Codes] = (RequestCode.UNREGISTER_CLIENT,)
 
@@ -22,7 +25,7 @@ class UnregisterClient(Request, kw_only=True):
 
 
 class ConsumerGroupRequest(Request, kw_only=True):
-    """38 and 203; also 40, which the broker sends to a client."""
+    """Requests 38 and 203; also 40, which the broker sends to a client."""
 
     codes: ClassVar[Codes] = (
         RequestCode.GET_CONSUMER_LIST_BY_GROUP,
@@ -34,7 +37,7 @@ class ConsumerGroupRequest(Request, kw_only=True):
 
 
 class ProducerGroup(Request, kw_only=True):
-    """204."""
+    """Request 204."""
 
     codes: ClassVar[Codes] = (RequestCode.GET_PRODUCER_CONNECTION_LIST,)
 
@@ -42,7 +45,7 @@ class ProducerGroup(Request, kw_only=True):
 
 
 class SendBack(Request, kw_only=True):
-    """36. `offset` is the physical offset of the message to retry."""
+    """Request 36. `offset` is the physical offset of the message to retry."""
 
     codes: ClassVar[Codes] = (RequestCode.CONSUMER_SEND_MSG_BACK,)
 
@@ -56,7 +59,7 @@ class SendBack(Request, kw_only=True):
 
 
 class GetConsumeStats(Request, kw_only=True):
-    """208. A missing or blank topic means all."""
+    """Request 208. A missing or empty topic means all topics. `topic_list` is separated by `;`."""
 
     codes: ClassVar[Codes] = (RequestCode.GET_CONSUME_STATS,)
 
@@ -66,7 +69,7 @@ class GetConsumeStats(Request, kw_only=True):
 
 
 class DeleteGroup(Request, kw_only=True):
-    """207. `clean_offset` is 5.x's name of 4.9's `removeOffset`."""
+    """Request 207. `clean_offset` is the name in 5.x of 4.9's `removeOffset`."""
 
     codes: ClassVar[Codes] = (RequestCode.DELETE_SUBSCRIPTIONGROUP,)
 
@@ -76,7 +79,7 @@ class DeleteGroup(Request, kw_only=True):
 
 
 class GroupName(Request, kw_only=True):
-    """343, 352."""
+    """Requests 343 and 352."""
 
     codes: ClassVar[Codes] = (RequestCode.QUERY_TOPICS_BY_CONSUMER, RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG)
 
@@ -84,7 +87,7 @@ class GroupName(Request, kw_only=True):
 
 
 class QuerySubscription(Request, kw_only=True):
-    """345."""
+    """Request 345."""
 
     codes: ClassVar[Codes] = (RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER,)
 
@@ -93,7 +96,7 @@ class QuerySubscription(Request, kw_only=True):
 
 
 class GetConsumerRunningInfo(Request, kw_only=True):
-    """307, relayed to the named client."""
+    """Request 307, which the broker relays to the named client."""
 
     codes: ClassVar[Codes] = (RequestCode.GET_CONSUMER_RUNNING_INFO,)
 
@@ -103,7 +106,7 @@ class GetConsumerRunningInfo(Request, kw_only=True):
 
 
 class ConsumeDirectly(Request, kw_only=True):
-    """309, relayed to a client; the record is the body."""
+    """Request 309, which the broker relays to a client with the record as the body."""
 
     codes: ClassVar[Codes] = (RequestCode.CONSUME_MESSAGE_DIRECTLY,)
 

@@ -1,4 +1,7 @@
-"""Name server requests: routes, KV configuration, broker registration."""
+"""Arguments of name server requests: routes, KV configuration, broker registration.
+
+The number in a docstring is the request code.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from penstock.protocol.fields import Codes, Reply, Request
 
 
 class GetRoute(Request, kw_only=True):
-    """105."""
+    """Request 105."""
 
     codes: ClassVar[Codes] = (RequestCode.GET_ROUTEINFO_BY_TOPIC,)
 
@@ -19,7 +22,7 @@ class GetRoute(Request, kw_only=True):
 
 
 class GetTopicsByCluster(Request, kw_only=True):
-    """224."""
+    """Request 224."""
 
     codes: ClassVar[Codes] = (RequestCode.GET_TOPICS_BY_CLUSTER,)
 
@@ -27,7 +30,7 @@ class GetTopicsByCluster(Request, kw_only=True):
 
 
 class DeleteTopicRoute(Request, kw_only=True):
-    """216."""
+    """Request 216. Without a cluster name, the topic is deleted in all clusters."""
 
     codes: ClassVar[Codes] = (RequestCode.DELETE_TOPIC_IN_NAMESRV,)
 
@@ -36,7 +39,7 @@ class DeleteTopicRoute(Request, kw_only=True):
 
 
 class PutKv(Request, kw_only=True):
-    """100."""
+    """Request 100."""
 
     codes: ClassVar[Codes] = (RequestCode.PUT_KV_CONFIG,)
 
@@ -46,7 +49,7 @@ class PutKv(Request, kw_only=True):
 
 
 class KvKey(Request, kw_only=True):
-    """101, 102."""
+    """Requests 101 and 102."""
 
     codes: ClassVar[Codes] = (RequestCode.GET_KV_CONFIG, RequestCode.DELETE_KV_CONFIG)
 
@@ -55,7 +58,7 @@ class KvKey(Request, kw_only=True):
 
 
 class KvReply(Reply, kw_only=True):
-    """Reply to 101."""
+    """Reply to 101: the value of a key."""
 
     codes: ClassVar[Codes] = (RequestCode.GET_KV_CONFIG,)
 
@@ -63,7 +66,7 @@ class KvReply(Reply, kw_only=True):
 
 
 class KvNamespace(Request, kw_only=True):
-    """219."""
+    """Request 219."""
 
     codes: ClassVar[Codes] = (RequestCode.GET_KVLIST_BY_NAMESPACE,)
 
@@ -71,7 +74,7 @@ class KvNamespace(Request, kw_only=True):
 
 
 class BrokerName(Request, kw_only=True):
-    """205, 327."""
+    """Requests 205 and 327."""
 
     codes: ClassVar[Codes] = (RequestCode.WIPE_WRITE_PERM_OF_BROKER, RequestCode.ADD_WRITE_PERM_OF_BROKER)
 
@@ -95,7 +98,7 @@ class AddReply(Reply, kw_only=True):
 
 
 class BrokerIdentity(Request, kw_only=True):
-    """104, 322: the broker that sends the request."""
+    """Requests 104 and 322: the broker that sends the request."""
 
     codes: ClassVar[Codes] = (RequestCode.UNREGISTER_BROKER, RequestCode.QUERY_DATA_VERSION)
 
@@ -106,7 +109,7 @@ class BrokerIdentity(Request, kw_only=True):
 
 
 class RegisterBroker(BrokerIdentity, kw_only=True):
-    """103. `compressed` means a zlib body; `body_crc32` covers the body as sent, 0 if not computed."""
+    """Request 103. `compressed` means a zlib body. `body_crc32` covers the body as sent; 0 means not computed."""
 
     codes: ClassVar[Codes] = (RequestCode.REGISTER_BROKER,)
 
@@ -116,7 +119,7 @@ class RegisterBroker(BrokerIdentity, kw_only=True):
 
 
 class RegisterBrokerReply(Reply, kw_only=True):
-    """Reply to 103: the addresses of a slave's master."""
+    """Reply to 103: the HA address and the client address of a slave's master."""
 
     codes: ClassVar[Codes] = (RequestCode.REGISTER_BROKER,)
 
@@ -125,7 +128,7 @@ class RegisterBrokerReply(Reply, kw_only=True):
 
 
 class DataVersionReply(Reply, kw_only=True):
-    """Reply to 322."""
+    """Reply to 322: whether the name server has another data version than the broker."""
 
     codes: ClassVar[Codes] = (RequestCode.QUERY_DATA_VERSION,)
 

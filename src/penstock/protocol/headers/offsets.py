@@ -1,4 +1,7 @@
-"""Headers of requests about offsets: of queues (codes 29 to 32), of groups (14, 15), reset and clone of a group's."""
+"""Arguments about offsets: of queues, of consumer groups, and the reset and clone of a group's offsets.
+
+The number in a docstring is the request code. Timestamps are in epoch ms.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ class _Queue(Request, kw_only=True):
 
 
 class GetMaxOffset(_Queue, kw_only=True):
-    """30."""
+    """Request 30."""
 
     codes: ClassVar[Codes] = (RequestCode.GET_MAX_OFFSET,)
 
@@ -23,19 +26,19 @@ class GetMaxOffset(_Queue, kw_only=True):
 
 
 class GetMinOffset(_Queue, kw_only=True):
-    """31."""
+    """Request 31."""
 
     codes: ClassVar[Codes] = (RequestCode.GET_MIN_OFFSET,)
 
 
 class GetEarliestTime(_Queue, kw_only=True):
-    """32."""
+    """Request 32."""
 
     codes: ClassVar[Codes] = (RequestCode.GET_EARLIEST_MSG_STORETIME,)
 
 
 class SearchOffset(_Queue, kw_only=True):
-    """29. `boundary_type` is lower or upper."""
+    """Request 29. `boundary_type` is `lower` or `upper`."""
 
     codes: ClassVar[Codes] = (RequestCode.SEARCH_OFFSET_BY_TIMESTAMP,)
 
@@ -44,7 +47,7 @@ class SearchOffset(_Queue, kw_only=True):
 
 
 class QueryConsumerOffset(_Queue, kw_only=True):
-    """14."""
+    """Request 14."""
 
     codes: ClassVar[Codes] = (RequestCode.QUERY_CONSUMER_OFFSET,)
 
@@ -53,7 +56,7 @@ class QueryConsumerOffset(_Queue, kw_only=True):
 
 
 class UpdateConsumerOffset(_Queue, kw_only=True):
-    """15. A negative `commit_offset` must not be stored."""
+    """Request 15. The broker must not store a negative `commit_offset`."""
 
     codes: ClassVar[Codes] = (RequestCode.UPDATE_CONSUMER_OFFSET,)
 
@@ -62,7 +65,7 @@ class UpdateConsumerOffset(_Queue, kw_only=True):
 
 
 class OffsetReply(Reply, kw_only=True):
-    """An offset of a queue."""
+    """Reply to 14, 29, 30 and 31: an offset in a queue."""
 
     codes: ClassVar[Codes] = (
         RequestCode.GET_MAX_OFFSET,
@@ -83,7 +86,11 @@ class EarliestTimeReply(Reply, kw_only=True):
 
 
 class ResetOffset(Request, kw_only=True):
-    """222; also 220, broker to client. `timestamp` −1 is the end; without force, offsets only decrease."""
+    """Request 222; also 220, which the broker sends to clients.
+
+    `timestamp` -1 means the end of the queue. Without `is_force`, offsets only decrease. A single queue with `queue_id`
+    and `offset` resets to that offset.
+    """
 
     codes: ClassVar[Codes] = (RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, RequestCode.RESET_CONSUMER_CLIENT_OFFSET)
 
@@ -96,7 +103,7 @@ class ResetOffset(Request, kw_only=True):
 
 
 class GetConsumerStatus(Request, kw_only=True):
-    """223; also 221, which the broker sends to a client."""
+    """Request 223; also 221, which the broker sends to a client. `client_addr` is a client id; empty means all."""
 
     codes: ClassVar[Codes] = (
         RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS,
@@ -109,7 +116,7 @@ class GetConsumerStatus(Request, kw_only=True):
 
 
 class QueryConsumeTimeSpan(Request, kw_only=True):
-    """303."""
+    """Request 303."""
 
     codes: ClassVar[Codes] = (RequestCode.QUERY_CONSUME_TIME_SPAN,)
 
@@ -118,7 +125,7 @@ class QueryConsumeTimeSpan(Request, kw_only=True):
 
 
 class CloneGroupOffset(Request, kw_only=True):
-    """314."""
+    """Request 314. Without a topic, the offsets in all topics are copied."""
 
     codes: ClassVar[Codes] = (RequestCode.CLONE_GROUP_OFFSET,)
 
@@ -129,7 +136,7 @@ class CloneGroupOffset(Request, kw_only=True):
 
 
 class QueryCorrectionOffset(Request, kw_only=True):
-    """308. `filter_groups` is comma-separated."""
+    """Request 308. `filter_groups` lists the groups to leave out, separated by commas."""
 
     codes: ClassVar[Codes] = (RequestCode.QUERY_CORRECTION_OFFSET,)
 

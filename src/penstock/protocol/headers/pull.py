@@ -1,4 +1,7 @@
-"""Pulls (11, 361) and queries: by key (12), by id (33), and the units of a consume queue (321)."""
+"""Arguments of pulls, of queries by key and by id, and of requests for the units of a consume queue.
+
+The number in a docstring is the request code. Timestamps are in epoch ms.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ LITE_PULL: Final = 16
 
 
 class PullMessage(Request, kw_only=True):
-    """11, 361. The bits of `sys_flag`, defined above, select which other fields apply."""
+    """Requests 11 and 361. The bits of `sys_flag`, the constants above, say which other fields apply."""
 
     codes: ClassVar[Codes] = (RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE)
 
@@ -38,7 +41,7 @@ class PullMessage(Request, kw_only=True):
 
 
 class PullMessageReply(Reply, kw_only=True):
-    """The first four are in every reply, with or without messages."""
+    """Reply to 11 and 361. Every reply has the first four fields, with or without messages."""
 
     codes: ClassVar[Codes] = (RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE)
 
@@ -56,7 +59,7 @@ UNIQUE_KEY_QUERY: Final = "_UNIQUE_KEY_QUERY"
 
 
 class QueryMessage(Request, kw_only=True):
-    """12. With `unique_key`, `key` is a message's unique id."""
+    """Request 12. If `unique_key` is true, `key` is a message's unique id (UNIQ_KEY)."""
 
     codes: ClassVar[Codes] = (RequestCode.QUERY_MESSAGE,)
 
@@ -69,7 +72,7 @@ class QueryMessage(Request, kw_only=True):
 
 
 class QueryMessageReply(Reply, kw_only=True):
-    """Reply to 12: the end of the index."""
+    """Reply to 12: the store time and physical offset of the newest indexed message."""
 
     codes: ClassVar[Codes] = (RequestCode.QUERY_MESSAGE,)
 
@@ -78,7 +81,7 @@ class QueryMessageReply(Reply, kw_only=True):
 
 
 class ViewMessage(Request, kw_only=True):
-    """33. `offset` is the physical offset from the message id."""
+    """Request 33. `offset` is the physical offset from the message id."""
 
     codes: ClassVar[Codes] = (RequestCode.VIEW_MESSAGE_BY_ID,)
 
@@ -87,7 +90,7 @@ class ViewMessage(Request, kw_only=True):
 
 
 class QueryConsumeQueue(Request, kw_only=True):
-    """321. `index` is the first queue offset."""
+    """Request 321. `index` is the first queue offset to show, `count` the number of units."""
 
     codes: ClassVar[Codes] = (RequestCode.QUERY_CONSUME_QUEUE,)
 

@@ -1,7 +1,8 @@
-"""Sends (10, 310, 320), request-reply (324 to 326) and transactions (37, 39, 323).
+"""Arguments of sends, of request-reply messages and of transactions.
 
-The V2 codes carry the same fields under one-letter names. `SendMessageV2` therefore has the attributes of
-`SendMessage`, and the code that stores a message handles both alike.
+The number in a docstring is the request code. The V2 codes (310, 320, 325) carry the same fields as the V1 codes under
+one-letter names. `SendMessageV2` therefore has the attributes of `SendMessage`, and the code that stores a message
+handles both alike.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from penstock.protocol.fields import Codes, Reply, Request
 
 
 class _Message(Request, kw_only=True):
-    """The fields of every sent message. A negative `queue_id` lets the broker choose."""
+    """The fields of every sent message. A negative `queue_id` lets the broker choose a queue."""
 
     producer_group: str
     topic: str
@@ -32,7 +33,7 @@ class _Message(Request, kw_only=True):
 
 
 class SendMessage(_Message, kw_only=True):
-    """10, 324. `batch`, not the code, marks a batch body."""
+    """Requests 10 and 324. The field `batch`, not the request code, says that the body is a batch."""
 
     codes: ClassVar[Codes] = (RequestCode.SEND_MESSAGE, RequestCode.SEND_REPLY_MESSAGE)
 
@@ -42,7 +43,7 @@ class SendMessage(_Message, kw_only=True):
 
 
 class SendMessageV2(SendMessage, kw_only=True):
-    """310, 320, 325."""
+    """Requests 310, 320 and 325."""
 
     codes: ClassVar[Codes] = (
         RequestCode.SEND_MESSAGE_V2,
@@ -67,7 +68,7 @@ class SendMessageV2(SendMessage, kw_only=True):
 
 
 class PushReply(_Message, kw_only=True):
-    """326, broker to client: the reply for a waiting producer. The hosts are texts, `ip:port`."""
+    """Request 326, from broker to client: the reply message for a waiting producer. The hosts are texts `ip:port`."""
 
     codes: ClassVar[Codes] = (RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT,)
 
@@ -77,7 +78,10 @@ class PushReply(_Message, kw_only=True):
 
 
 class SendMessageReply(Reply, kw_only=True):
-    """`msg_id` is the offset id, comma-joined for a batch; `queue_offset` is the first message's."""
+    """Reply to a send. A batch has the offset ids of all messages in `msg_id`, joined by commas.
+
+    `queue_offset` is that of the first message.
+    """
 
     codes: ClassVar[Codes] = (
         RequestCode.SEND_MESSAGE,
@@ -98,7 +102,7 @@ class SendMessageReply(Reply, kw_only=True):
 
 
 class EndTransaction(Request, kw_only=True):
-    """37. `commit_or_rollback` has sysFlag's transaction bits: 8 commit, 12 rollback, 0 unknown."""
+    """Request 37. `commit_or_rollback` has the transaction bits of sysFlag: 8 commit, 12 rollback, 0 unknown."""
 
     codes: ClassVar[Codes] = (RequestCode.END_TRANSACTION,)
 
@@ -113,7 +117,7 @@ class EndTransaction(Request, kw_only=True):
 
 
 class CheckTransaction(Request, kw_only=True):
-    """39, broker to client: asks for a transaction's state; the half message is the body."""
+    """Request 39, from broker to client: asks for the state of a transaction. The half message is the body."""
 
     codes: ClassVar[Codes] = (RequestCode.CHECK_TRANSACTION_STATE,)
 
@@ -126,7 +130,7 @@ class CheckTransaction(Request, kw_only=True):
 
 
 class ResumeCheck(Request, kw_only=True):
-    """323."""
+    """Request 323: restarts the checks of a half message."""
 
     codes: ClassVar[Codes] = (RequestCode.RESUME_CHECK_HALF_MESSAGE,)
 
