@@ -85,7 +85,7 @@ def test_neither_format_nor_store_brings_in_asyncio_spark_or_the_command_line(pa
     )
     arguments = [sys.executable, "-c", text, package_name, *NEEDS_PYARROW]
     loaded = subprocess.run(arguments, capture_output=True, text=True, check=True).stdout.split()
-    assert f"{package_name}.{'store' if package_name == 'penstock.store' else 'record'}" in loaded
+    assert f"{package_name}.{'message_store' if package_name == 'penstock.store' else 'record'}" in loaded
     unwanted = ("asyncio", "pyspark", "pyarrow", "pandas", "typer", "rich", "penstock.cli")
     assert [name for name in loaded if name in unwanted] == []
     if package_name == "penstock.format":
