@@ -489,8 +489,8 @@ class MessageStore:
     ) -> tuple[Longs, Longs]:
         """Finds all records that have any of these keys. Returns two arrays: positions in `keys`, and physical offsets.
 
-        There is no limit on the number of records. A lookup is much faster per key than `query`. `look_up` reads the
-        record at a physical offset.
+        The number of records is not limited. This is much faster per key than `query`, but checks neither body CRCs nor
+        headers against the queues. `look_up` reads and checks the record at a physical offset.
         """
         key_query = self._key_query()
         self.catch_up()
@@ -574,7 +574,7 @@ class MessageStore:
         return self.engine.deleted_topics.ends
 
     def delete_as_master(self, ends: Mapping[str, int]) -> list[str]:
-        """Deletes the topics in a master's `deleted_topics`. Returns those that were not yet deleted here."""
+        """Repeats the deletions in a master's `deleted_topics`. Returns the topics whose deletion was new here."""
         return self._open_retention().topics.delete_before(ends)
 
     def clean_unused_topics(self, known_topics: Collection[str]) -> list[str]:
