@@ -1,4 +1,4 @@
-"""The embeddable store.
+"""The embeddable message store: its public API.
 
 from penstock.store import Message, MessageStore, Settings
 

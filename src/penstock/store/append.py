@@ -1,11 +1,13 @@
 """The put path: from a Message to its PutResult.
 
-`put`: append to the log (fast path, else check, prepare and append), then wait for group commit and slaves, as
-flushDiskType and brokerRole require. The order of the checks is RocketMQ's.
+A put first tries the fast path, the compiled appender. If the appender declines, the general path checks, prepares and
+appends the message; its checks run in RocketMQ's order. Then the put waits for group commit and for a slave, as
+flushDiskType and brokerRole require.
 
-Under SYNC_FLUSH, PUT_OK means that the record is on disk. FLUSH_DISK_TIMEOUT means that it is stored, but was not
-synced in time. UNKNOWN_ERROR means that the sync failed; a restart decides whether the record survives. On a
-SYNC_MASTER puts also wait for a slave's ack; a failed ack outranks a disk time-out, as in RocketMQ.
+Under SYNC_FLUSH, PUT_OK means that the record is on disk. FLUSH_DISK_TIMEOUT means that the record is in the log, but
+was not synced in time. UNKNOWN_ERROR means that the sync failed; recovery at the next start decides whether the record
+survives. On a SYNC_MASTER puts also wait for a slave's ack. If both waits fail, the result has the slave's status, not
+FLUSH_DISK_TIMEOUT, as in RocketMQ.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ from penstock.store.store_parts import Engine
 
 
 class _PendingAcks(NamedTuple):
-    """The acks a put waits for: of the disk, of a slave, or both."""
+    """The acks that a put waits for: from the disk, from a slave, or both. None: not waited for."""
 
     flushed: Future[None] | None
     replicated: Future[PutStatus] | None
@@ -88,7 +90,7 @@ class PutPath:
         return BatchResult(first.status, tuple(results) if first.stored else (), first.reason)
 
     def append(self, message: Message) -> PutResult:
-        """Like `put`, without waiting for acks; statistics count the time of the append."""
+        """Like `put`, without waiting for acks. The statistics count only the time of the append as latency."""
         ordinary = self._append_ordinary(message)
         if ordinary is not None and self._needs_no_ack:
             return ordinary
@@ -128,7 +130,7 @@ class PutPath:
         return answer
 
     def put_rows(self, plan: Callable[[], PutRows]) -> ArrowResult:
-        """Stores the rows of `plan()`, which may raise PutRefused and is called only if the store accepts puts."""
+        """Stores the rows that `plan` returns. Calls `plan` only if the store accepts puts. It may raise PutRefused."""
         started = time.perf_counter()
         try:
             self._check_state()
@@ -154,7 +156,7 @@ class PutPath:
     # -- steps -----------------------------------------------------------------------------------------------
 
     def _resume(self, message: Message, ordinary: PutResult | None) -> tuple[list[PutResult], _PendingAcks | None]:
-        """After the fast path was tried: its result, or that of the general path, and the acks to wait for."""
+        """Returns the result of the fast path, or if that is None runs the general path. Adds the acks to wait for."""
         if ordinary is None:
             return self._append([message])
         return [ordinary], self._submit([ordinary])
@@ -180,7 +182,7 @@ class PutPath:
     def _append(
         self, messages: Sequence[Message], *, batch: bool = False, wait: bool = True
     ) -> tuple[list[PutResult], _PendingAcks | None]:
-        """The general path: results as appended, and the acks to wait for, if any."""
+        """Appends by the general path. Returns the results before any wait, and the acks to wait for, if any."""
         try:
             self._check_state()
             prepared = [self._prepare(message, batch=batch) for message in messages]
@@ -224,7 +226,7 @@ class PutPath:
         return PutStatus.PUT_OK, ""
 
     def _await_acks(self, acks: _PendingAcks) -> tuple[PutStatus, str]:
-        """Waits for disk and slave; returns the final status and its reason."""
+        """Waits for the acks. Returns the final status and its reason."""
         status, reason = PutStatus.PUT_OK, ""
         if acks.flushed is not None:
             try:
@@ -241,7 +243,7 @@ class PutPath:
         return status, reason
 
     def _acked(self, results: list[PutResult], acks: _PendingAcks | None) -> list[PutResult]:
-        """The results with their final status, once all acks are in."""
+        """Waits for the acks. Returns the results with their final status."""
         if acks is None:
             return results
         status, reason = self._await_acks(acks)

@@ -1,8 +1,8 @@
-"""Arrow record batches: pages of a queue or of the log out of the store, batches of rows into it. Needs pyarrow.
+"""Arrow record batches: reads pages of a queue or of the log, and puts batches of rows. Needs pyarrow.
 
-A page ends at the end of a log file or queue file. A record that is damaged, or is not the message that its unit names,
-is skipped, and only that record. A batch to put is planned and checked as a whole, then appended. `ArrowReader` keeps
-no state between pages and works on an open store or on a read-only view.
+A page ends at the end of a log file or queue file at the latest. A record is skipped if it is damaged, or if its header
+does not name the queue and queue offset of its unit; the page continues after it. A batch to put is planned and checked
+as a whole, then appended. `ArrowReader` keeps no state between pages. It works on an open store or on a read-only view.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ T = TypeVar("T")
 
 
 class ReadableFiles(Protocol):
-    """Files of one size, found by offset."""
+    """Files of one size that can be found by offset."""
 
     @property
     def file_size(self) -> int: ...
@@ -44,7 +44,7 @@ class ReadableFiles(Protocol):
 
 
 class ReadableLog(Protocol):
-    """A commit log to read: that of an open store, or a read-only view."""
+    """A commit log to read: the `CommitLog` of an open store, or a read-only view."""
 
     @property
     def queue(self) -> ReadableFiles: ...
@@ -59,7 +59,7 @@ class ReadableLog(Protocol):
 
 
 class ReadableQueue(Protocol):
-    """A consume queue to read: that of an open store, or a read-only view."""
+    """A consume queue to read: the `ConsumeQueue` of an open store, or a read-only view."""
 
     @property
     def topic(self) -> str: ...
@@ -80,7 +80,7 @@ class ReadableQueue(Protocol):
 
 
 class ArrowReader:
-    """Reads pages with one set of columns."""
+    """A reader of pages that all have the columns of `schema`."""
 
     def __init__(self, commit_log: ReadableLog, schema: pa.Schema, *, verify_crc: bool) -> None:
         self._log = commit_log
@@ -95,14 +95,14 @@ class ArrowReader:
     def read_page(
         self, queue: ReadableQueue | None, status_page: Page, offset: int, max_messages: int, max_bytes: int
     ) -> ArrowPage:
-        """The messages from `offset` on. `status_page`, a get of zero messages, says whether there are any."""
+        """Returns the messages from `offset` on. `status_page` is the result of a get of 0 messages at `offset`."""
         if status_page.status is GetStatus.NO_MATCHED_MESSAGE and queue is not None and max_messages > 0:
             return self.read_queue(queue, offset, max_messages, max_bytes)
         lowest, highest = status_page.min_offset, status_page.max_offset
         return ArrowPage(status_page.status, status_page.next_begin_offset, lowest, highest, self.empty_batch())
 
     def read_queue(self, queue: ReadableQueue, offset: int, max_messages: int, max_bytes: int) -> ArrowPage:
-        """The messages from `offset` on, which is at least the queue's minimum and below its maximum."""
+        """Returns the messages from `offset` on. The caller must check that `offset` lies within the queue."""
         lowest, highest = queue.min_offset, queue.max_offset
         units = queue.page(offset, max(max_messages, _MIN_UNITS_EXAMINED))
         if units is None:
@@ -121,7 +121,7 @@ class ArrowReader:
         return ArrowPage(status, next_offset, lowest, highest, batch, tuple(damaged), tuple(missing), record_bytes)
 
     def _fitting(self, offsets: Longs, sizes: Ints, max_bytes: int) -> int:
-        """How many units make a page: those in the first one's log file within `max_bytes`, at least one."""
+        """Returns how many units fit a page: within the first unit's log file and `max_bytes`, but at least one."""
         if not len(offsets):
             return 0
         files = offsets // self._log.queue.file_size
@@ -133,7 +133,7 @@ class ArrowReader:
     def _records(
         self, queue: ReadableQueue, offsets: Longs, sizes: Ints, numbers: Longs
     ) -> tuple[pa.RecordBatch, Ints]:
-        """The records that units point to, in one log file, and the outcome for each unit."""
+        """Returns the records that the units point to, all in one log file, and a Reason per unit (STOP: valid)."""
         file = self._log.queue.find(int(offsets[0])) if len(offsets) else None
         if file is None or not file.acquire():
             return self.empty_batch(), np.full(len(offsets), Reason.UNWRITTEN, np.int32)
@@ -160,7 +160,7 @@ class ArrowReader:
     # -- the log ---------------------------------------------------------------------------------------------
 
     def read_log(self, start_offset: int, max_messages: int, max_bytes: int) -> LogPage:
-        """The next records at or after `start_offset`, and the offset after them."""
+        """Returns the next records at or after `start_offset`, and the physical offset after them."""
 
         def batch(data: Buffer, starts: Longs, rows: Rows) -> pa.RecordBatch:
             return rows_to_batch(data, starts, rows, self._schema)
@@ -171,9 +171,10 @@ class ArrowReader:
     def use_log(
         self, start_offset: int, max_messages: int, max_bytes: int, use: Callable[[Buffer, Longs, Rows], T]
     ) -> tuple[T | None, int]:
-        """The result of `use` on the next records, None if there are none, and the offset after them.
+        """Calls `use` with the next records. Returns its result, None if there are none, and the offset after them.
 
-        `use` gets the log file's bytes, the records' positions in them, and their rows; it must not keep the bytes.
+        `use` gets the log file's bytes, the positions of the records in these bytes, and their rows. It must not keep
+        the bytes.
         """
         log, end = self._log, self._log.confirmed_offset
         max_rows, byte_limit = max(1, max_messages), max(1, min(max_bytes, _MAX_BYTES))
@@ -194,7 +195,7 @@ class ArrowReader:
         return None, end
 
     def read_at(self, offsets: Sequence[int]) -> pa.RecordBatch:
-        """The records at these offsets of one log file; no row where no valid record begins."""
+        """Returns the records at these physical offsets of one log file. Omits offsets without a valid record."""
         file = self._log.queue.find(offsets[0]) if len(offsets) else None
         if file is None or not file.acquire():
             return self.empty_batch()
@@ -212,7 +213,7 @@ class ArrowReader:
             file.release()
 
     def _walk(self, file: MappedFile, start: int, stop: int, max_rows: int, max_bytes: int) -> tuple[Rows, int]:
-        """Records of a file within the limits, and the position to continue at."""
+        """Returns the records of a file within the limits, and the position at which to continue."""
         data, base = file.map.view, file.from_offset
         limit = min(stop, start + max_bytes)
         # From Arrow's pool, which reuses memory; numpy would get fresh pages from the system each time.
@@ -239,7 +240,7 @@ def put_batch(put_path: PutPath, settings: Settings, batch: pa.RecordBatch) -> A
 
 
 def check_batch(batch: pa.RecordBatch, settings: Settings) -> None:
-    """Raises RowRefused if a put would refuse the batch: with the row (-1: the whole batch) and the reason."""
+    """Raises RowRefused if a put would refuse the batch. It has the reason and the row number; -1: the whole batch."""
     try:
         _plan(batch, settings)
     except _BatchRefused as refused:
@@ -247,7 +248,7 @@ def check_batch(batch: pa.RecordBatch, settings: Settings) -> None:
 
 
 class _BatchRefused(Exception):
-    """The batch is refused because of row `number`, or as a whole (-1)."""
+    """A batch is refused because of row `number`; -1 means as a whole."""
 
     def __init__(self, number: int, status: PutStatus, reason: str) -> None:
         super().__init__(reason)
@@ -281,7 +282,7 @@ def _plan(batch: pa.RecordBatch, settings: Settings) -> PutRows:
 
 
 def _explain(columns: PutBatch, refused: RowRefused, settings: Settings) -> PutRefused:
-    """The refusal that a put of this row alone would get."""
+    """Returns the refusal that a put of the refused row alone would get."""
     if refused.reason:
         return PutRefused(PutStatus.MESSAGE_ILLEGAL, refused.reason)
     try:

@@ -2,15 +2,15 @@
 
     {"crc32": 305419896, "content": {...}}
 
-Checksummed files are trusted without further checks, so a file with a wrong checksum counts as garbage, and its reader
-does without it. They are replaced atomically. The text is ASCII; names that are not UTF-8 survive as escaped
-surrogates.
+If the checksum matches, the content is trusted without further checks. If it does not, the file counts as garbage, and
+its reader continues without it. Files are replaced atomically. The text is ASCII; names that are not UTF-8 survive as
+escaped surrogates.
 
-`swap` replaces queue and index folders by rebuilt ones, so that a crash leaves the old or the new ones. The new folders
-lie complete and synced under `penstock/staging/`. The moves are noted in `penstock/swap.json`; then old folders are
-renamed into the quarantine, new ones to their places, and the note is deleted. `finish_swap` resumes an interrupted
-swap before anything else is read: each move is one rename, so what is done can be seen. Only the store's owner calls
-it; a read-only view makes the moves in its overlay.
+`swap` replaces queue and index folders by rebuilt folders. The new folders must lie complete and synced under
+`penstock/staging/`. `swap` first writes the list of moves, the swap note, to `penstock/swap.json`. Then it renames old
+folders into the quarantine and new folders to their places, and deletes the note. After a crash, `finish_swap` resumes
+the swap before the store reads anything else; each move is one rename, so it sees which moves are done. Only the
+store's owner calls it on the disk; a read-only view makes the moves in its overlay.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 
 def read_checksummed(files: Files, path: Path, kind: type[T]) -> T | None:
-    """The content; None if the file is missing or garbage (`files.exists` tells which)."""
+    """Returns the content as a `kind`; None if the file is missing or garbage (`files.exists` distinguishes them)."""
     try:
         document = json.loads(files.read_bytes(path))
         if document["crc32"] != _checksum(document["content"]):
@@ -49,7 +49,7 @@ def write_checksummed(files: Files, path: Path, content: object) -> None:
 
 
 def checksummed(content: object) -> bytes:
-    """The bytes of a checksummed file."""
+    """Returns the bytes of a checksummed file with this content."""
     plain = msgspec.to_builtins(content)
     return json.dumps({"crc32": _checksum(plain), "content": plain}).encode()
 
@@ -63,7 +63,7 @@ _KEPT = re.compile(r"penstock/quarantine(/(?!\.\.?(/|$))[^/]+)+")
 
 
 class Move(msgspec.Struct, frozen=True):
-    """One folder: its path in the store, whether a new one is staged, and the quarantine path of the old one."""
+    """A folder to replace or remove: its path, whether a new folder is staged, and the old folder's quarantine path."""
 
     place: str
     is_new: bool
@@ -71,7 +71,7 @@ class Move(msgspec.Struct, frozen=True):
 
     @property
     def is_valid(self) -> bool:
-        """Whether it moves only queues or the index: the note is read from disk and may be wrong."""
+        """Whether it moves a queue or the index, into the quarantine. Checked because the note on disk may be wrong."""
         place = _PLACE.fullmatch(self.place)
         topic = None if place is None else place[1]
         return place is not None and (topic is None or is_readable_topic(topic)) and bool(_KEPT.fullmatch(self.kept))
@@ -82,14 +82,14 @@ class _Document(msgspec.Struct):
 
 
 def swap(files: Files, layout: Layout, moves: list[Move]) -> None:
-    """Makes all moves. If it raises OSError or StoreFailed, `finish_swap` resumes it."""
+    """Makes all moves. If it raises OSError or StoreFailed, `finish_swap` can resume the swap."""
     if moves:
         write_checksummed(files, layout.swap, _Document(moves))
         finish_swap(files, layout)
 
 
 def finish_swap(files: Files, layout: Layout) -> int:
-    """Resumes an interrupted swap; returns the number of its moves. Does nothing without a note."""
+    """Resumes an interrupted swap. Returns the number of its moves; 0 if there is no swap note."""
     note = read_checksummed(files, layout.swap, _Document)
     moves = [] if note is None else [move for move in note.moves if move.is_valid]
     _make_all(files, layout, [move for move in moves if not _is_made(files, layout, move)])
@@ -104,7 +104,7 @@ def _is_made(files: Files, layout: Layout, move: Move) -> bool:
 
 
 def _make_all(files: Files, layout: Layout, moves: list[Move]) -> None:
-    """Moves all old folders out, then all new ones in: a common parent is synced only twice."""
+    """Moves all old folders out, then all new folders in. So a common parent folder is synced only twice."""
     touched: list[Path] = []
     for move in moves:
         place, kept = layout.root / move.place, layout.root / move.kept
@@ -129,7 +129,7 @@ def _sync_each(files: Files, folders: list[Path]) -> None:
 
 
 def clear_staging(files: Files, layout: Layout) -> None:
-    """Removes what an earlier rebuild left; no swap may be pending."""
+    """Removes the staged folders that an earlier rebuild left. No swap may be pending."""
     remove_all(files, layout.staging)
 
 

@@ -1,8 +1,8 @@
 """The file `checkpoint`: the store times up to which log, queues and index are on disk.
 
-Each field is set by the thread that synced it: the log's by the log flush, those of queues and index by the
-derived-files flush. `write` syncs the page. A missing file, or one of a wrong size, counts as all zero, which only
-makes recovery start earlier. Thread-safe.
+The thread that syncs the log sets the log's time. The thread that syncs queues and index sets their times. `write` puts
+all three into the file and syncs it. A missing file, or one of a wrong size, counts as all zero: recovery then only
+starts earlier in the log. Times are in ms. Thread-safe.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from penstock.store.io import FileMap, Files
 
 
 class CheckpointFile:
-    """The current values, and the page they are written to."""
+    """The current values, and the mapped file they are written to."""
 
     def __init__(self, files: Files, path: Path) -> None:
         self._io = files
@@ -42,9 +42,11 @@ class CheckpointFile:
         self._set(index=timestamp)
 
     def restart(self, timestamp: int, *, log_only: bool = False) -> None:
-        """After recovery, which synced everything: sets all fields to the log's end, even if they were ahead.
+        """Resets the times after recovery. `timestamp` is the store time of the log's newest record, in ms.
 
-        With `log_only`, recovery did not touch queues and index: their fields stay, unless they are ahead of the log.
+        The times of log and queues become `timestamp`, even if they were later, because recovery has synced both. The
+        index's time becomes at most `timestamp`. With `log_only` recovery did not touch queues and index: then the
+        queues' time, too, becomes at most `timestamp`.
         """
         with self._gate:
             queues = min(self.value.logics, timestamp) if log_only else timestamp
@@ -56,7 +58,7 @@ class CheckpointFile:
             self.value = Checkpoint(max(physic, now.physic), max(logics, now.logics), max(index, now.index), now.rest)
 
     def write(self) -> None:
-        """Writes and syncs the values. Raises OSError or StoreFailed."""
+        """Writes the values to the file and syncs it. Raises OSError or StoreFailed."""
         with self._gate:
             if self._map is None:
                 if self._io.exists(self._path) and self._io.size(self._path) != CHECKPOINT_SIZE:

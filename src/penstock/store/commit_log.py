@@ -1,12 +1,13 @@
 """The commit log: every message of every topic, in order of arrival.
 
-Owns the folder `commitlog`, the put lock, and the table of next queue offsets, which it lends to the compiled appender.
-`append_ordinary` is the fast path: the appender appends one ordinary message in one step. A message that the appender
-declines, and every batch, takes the general path, `append`, which holds the put lock and closes the appender meanwhile.
+The log owns the folder `commitlog`, the put lock, and the table of next queue offsets. The compiled appender shares
+that table. `append_ordinary` and `append_ordinary_batch` are the fast path: the appender appends one message or one
+batch in one step. Messages that the appender declines take the general path, `append`. The general path holds the put
+lock and closes the appender meanwhile.
 
-Any thread may append or read; reading takes no lock. A record's size and magic are stored last, so a process that
-follows the file sees nothing or a whole record. A crash leaves whole records and at most one torn record at the tail,
-which recovery truncates.
+Any thread may append or read; reading takes no lock. A record's size and magic are stored last, so another process that
+reads the file sees the whole record or none of it. A crash leaves whole records and at most one torn record at the
+tail, which recovery truncates.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ _BUSY_LIMIT_MS = 10_000_000
 _MAX_CACHED_HOSTS = 10_000
 _MIN_BULK_WRITE = 64 << 10
 _PREFAULT_STEP = 8 << 20
-"""A replica requests the next pages after this many bytes, as the appender does in a master."""
+"""A replica asks for prefaulted pages each time it has appended this many bytes; in a master the appender does."""
 
 
 class CommitLog:
@@ -47,7 +48,7 @@ class CommitLog:
     def __init__(self, files: Files, folder: Path, settings: Settings, clock: Callable[[], int]) -> None:
         self.queue = MappedFileQueue(files, folder, settings.mapped_file_size_commit_log)
         self._next_offsets: dict[str, dict[int, int]] = {}
-        """Next queue offset by topic and queue id. A topic in it has a legal name."""
+        """Next queue offset by topic and queue id. All its topics have legal names."""
         self.appender = kernels.Appender(
             Message,
             PutResult,
@@ -62,9 +63,9 @@ class CommitLog:
         self.appender.queues = self._next_offsets
         self.appender.wake = self.appender.page_need = noop
         self.append_ordinary: Callable[[Message], PutResult | None] = self.appender.append
-        """Appends one ordinary message; returns None and changes nothing if it must take the general path."""
+        """Appends one message on the fast path. Returns None and changes nothing if it needs the general path."""
         self.append_ordinary_batch: Callable[[Sequence[Message]], list[PutResult] | None] = self.appender.append_many
-        """The same for a batch, which becomes visible atomically."""
+        """Like `append_ordinary`, for a batch. The batch becomes visible atomically."""
         self._open = False
         self._is_replica = False
         self._settings = settings
@@ -85,7 +86,7 @@ class CommitLog:
         self.set_open(True)
 
     def set_open(self, is_open: bool) -> None:
-        """Opens or closes the fast path. It stays closed in a replica; the general path then refuses with a reason."""
+        """Opens or closes the fast path. In a replica the fast path stays closed; the general path refuses messages."""
         self._open = is_open and not self._is_replica
         if not self._open:
             self.appender.is_open = False
@@ -94,7 +95,7 @@ class CommitLog:
             self._lock.release()
 
     def become_replica(self) -> None:
-        """From now on the log accepts only a master's bytes."""
+        """Closes the fast path for good: a replica accepts only a master's bytes."""
         self._is_replica = True
         self.set_open(False)
         self.appender.detach()
@@ -104,11 +105,11 @@ class CommitLog:
         self.appender.wake = wake
 
     def on_page_need(self, page_need: Callable[[], object]) -> None:
-        """Calls `page_need` after every 8 MiB: the next pages should be prefaulted."""
+        """Calls `page_need` after every 8 MiB appended, so that the next pages are prefaulted in time."""
         self.appender.page_need = page_need
 
     def set_follower_asleep(self, is_asleep: bool) -> None:
-        """Sets whether the next append must wake the dispatch thread."""
+        """Sets whether the dispatch thread sleeps, so that the next append wakes it."""
         self.appender.is_follower_asleep = is_asleep
 
     # -- positions -------------------------------------------------------------------------------------------
@@ -119,25 +120,25 @@ class CommitLog:
 
     @property
     def max_offset(self) -> int:
-        """End of the readable records."""
+        """Physical offset at which the readable records end."""
         return self.queue.max_offset
 
     def next_offset(self, topic: str, queue_id: int) -> int:
-        """Queue offset of the queue's next message."""
+        """Queue offset that the queue's next message will get."""
         return self._next_offsets.get(topic, {}).get(queue_id, 0)
 
     def set_next_offset(self, topic: str, queue_id: int, offset: int) -> None:
         self._next_offsets.setdefault(topic, {})[queue_id] = offset
 
     def next_offsets(self) -> Iterator[tuple[str, int, int]]:
-        """(topic, queue id, next queue offset) of every known queue; appends may run meanwhile."""
+        """Yields (topic, queue id, next queue offset) of every known queue. Appends may run meanwhile."""
         for topic, queues in list(self._next_offsets.items()):
             for queue_id, offset in list(queues.items()):
                 yield topic, queue_id, offset
 
     @property
     def newest_timestamp(self) -> int:
-        """Store time of the newest record."""
+        """Store time in ms of the newest record."""
         return self.appender.newest_timestamp
 
     @newest_timestamp.setter
@@ -146,11 +147,11 @@ class CommitLog:
 
     @property
     def confirmed_offset(self) -> int:
-        """End of the records that consumers may see: under SYNC_FLUSH the flushed offset."""
+        """Physical offset up to which consumers may see records. Under SYNC_FLUSH it is the flushed offset."""
         return self.queue.flushed_where if self._sync_flush else self.queue.max_offset
 
     def roll_next(self, offset: int) -> int:
-        """Start of the file after the one that contains `offset`."""
+        """Physical offset at which the file after that of `offset` begins."""
         return offset + self.queue.file_size - offset % self.queue.file_size
 
     # -- appending -------------------------------------------------------------------------------------------
@@ -165,13 +166,13 @@ class CommitLog:
         return self._busy_after < self.locked_for() < _BUSY_LIMIT_MS / 1000
 
     def stop_appends(self) -> None:
-        """Refuses appends from now on; returns when none is running."""
+        """Refuses all later appends on the general path. Returns when none is running."""
         with self._lock:
             self._stopped = True
 
     @contextlib.contextmanager
     def _exclusive(self) -> Iterator[None]:
-        """Holds the put lock, with the appender closed. Raises PutRefused once appends are stopped."""
+        """Holds the put lock and keeps the appender closed. Raises PutRefused after `stop_appends`."""
         with self._lock:
             if self._stopped:
                 raise PutRefused(PutStatus.SERVICE_NOT_AVAILABLE, "the store takes no messages: the store is closed")
@@ -184,9 +185,10 @@ class CommitLog:
                 self.appender.is_open = self._open
 
     def restart_queues(self, select: Callable[[], Iterable[tuple[str, int]]], note: Callable[[int], None]) -> None:
-        """Resets queues to offset 0, holding the put lock: `select` names them, `note` is called with the log's end.
+        """Resets the next offset of the queues that `select` returns to 0. Holds the put lock meanwhile.
 
-        If `note` raises, nothing changes. Raises PutRefused once appends are stopped.
+        Calls `note` with the log's end before the reset; if `note` raises, nothing changes. Raises PutRefused after
+        `stop_appends`.
         """
         with self._exclusive():
             restarted = list(select())
@@ -195,7 +197,7 @@ class CommitLog:
                 self._next_offsets.get(topic, {}).pop(queue_id, None)
 
     def append(self, messages: Sequence[Prepared]) -> list[PutResult]:
-        """Appends all messages or none, in one file, visible atomically. Raises PutRefused; then nothing is stored."""
+        """Appends all messages to one file. They become visible atomically. If it raises PutRefused, none is stored."""
         total = sum(message.size for message in messages)
         with self._exclusive():
             file = self._file_for(total)
@@ -211,10 +213,11 @@ class CommitLog:
         return results
 
     def append_rows(self, batch: PutRows) -> tuple[int, int, str]:
-        """Appends planned rows: in one file if they fit, else in pieces split at file boundaries.
+        """Appends planned rows. Rows that do not fit into one file are split into pieces at file boundaries.
 
-        Each piece becomes visible atomically. Returns the number of rows stored, their store time, and why no file
-        could be created for the rest (empty if all are stored). Raises PutRefused; then nothing is stored.
+        Each piece becomes visible atomically. Returns the number of rows stored, their store time in ms, and why no
+        file could be created for the remaining rows (empty if all are stored). If it raises PutRefused, nothing is
+        stored.
         """
         done, failure = 0, ""
         with self._exclusive():
@@ -235,10 +238,10 @@ class CommitLog:
         return done, now, failure
 
     def append_bytes(self, offset: int, data: memoryview, *, whole: bool, newest: int) -> None:
-        """Appends bytes of a master's log, all within one file; an empty log starts at `offset`.
+        """Appends bytes of a master's log, which must lie within one file. An empty log starts at `offset`.
 
-        `whole` bytes are whole records, the last one stored at time `newest`. Raises StoreFailed, and PutRefused once
-        appends are stopped.
+        `whole` says that `data` holds whole records; then `newest` is the store time of the last one. Raises
+        StoreFailed, or PutRefused after `stop_appends`.
         """
         assert self._allocator is not None, "the log was not started"
         with self._exclusive():
@@ -262,7 +265,7 @@ class CommitLog:
     def _append_piece(
         self, file: MappedFile, batch: PutRows, start: int, stop: int, next_offsets: kernels.Longs, now: int
     ) -> None:
-        """Writes rows at `file.wrote`, publishes the first one last, and advances the queue offsets."""
+        """Writes rows [start, stop) at `file.wrote` and advances the queue offsets. The first row is published last."""
         first = file.wrote
         batch.encode(file.target, first, file.from_offset + first, start, stop, next_offsets, now)
         kernels.publish(file.target, first, int(batch.rows["size"][start]))
@@ -273,7 +276,7 @@ class CommitLog:
         self.appender.attach(file.target, file.marks, file.from_offset)
 
     def _file_for_rows(self, batch: PutRows, start: int) -> tuple[MappedFile, int]:
-        """The file for the rows from `start` on, and the first row that no longer fits."""
+        """Returns the file for the rows from `start` on, and the number of the first row that does not fit into it."""
         if batch.size(0, len(batch)) <= self.queue.file_size - BLANK_HEADER_SIZE:
             return self._file_for(batch.size(start, len(batch))), len(batch)
         file = self._file_for(batch.size(start, start + 1))
@@ -285,7 +288,7 @@ class CommitLog:
             self.appender.wake()
 
     def _encode(self, file: MappedFile, messages: Sequence[Prepared], now: int) -> list[PutResult]:
-        """Writes the records at `file.wrote`. The first of a batch stays unpublished, which hides the whole batch."""
+        """Writes the records at `file.wrote`. Leaves the first record of a batch unpublished, which hides the batch."""
         target, position = file.target, file.wrote
         later: dict[tuple[str, int], int] = {}
         results: list[PutResult] = []
@@ -325,7 +328,7 @@ class CommitLog:
         return results
 
     def _advance_queues(self, file: MappedFile, messages: Sequence[Prepared], results: Sequence[PutResult]) -> None:
-        """Advances the queue offsets, and hands the file and the encoded hosts to the appender."""
+        """Advances the queue offsets. Gives the appender the file and the encoded hosts."""
         appender = self.appender
         appender.attach(file.target, file.marks, file.from_offset)
         if len(appender.hosts) > _MAX_CACHED_HOSTS:
@@ -337,7 +340,7 @@ class CommitLog:
             appender.hosts[message.store_host_text] = message.store_host
 
     def _file_for(self, size: int) -> MappedFile:
-        """The file with room for `size` more bytes and a filler record; fills up and rolls the last one if needed."""
+        """Returns a file with room for `size` bytes and a filler. Fills up and rolls the last file if it has none."""
         if size + BLANK_HEADER_SIZE > self.queue.file_size:
             raise PutRefused(
                 PutStatus.MESSAGE_ILLEGAL,
@@ -357,7 +360,7 @@ class CommitLog:
         return self.queue.writable(self.queue.flushed_where, self._allocator.allocate)
 
     def _fill(self, file: MappedFile) -> None:
-        """Ends a file with the filler record; zeroes a pool buffer's old bytes, which must not reach the disk."""
+        """Ends a file with a filler record. Zeroes old bytes of a reused pool buffer, so they never reach the disk."""
         self.appender.detach()
         left = file.size - file.wrote
         if file.buffer is not None:
@@ -370,7 +373,7 @@ class CommitLog:
     # -- reading ---------------------------------------------------------------------------------------------
 
     def read(self, offset: int, size: int) -> bytes | None:
-        """`size` bytes at `offset`, None if the log does not have them (any more)."""
+        """Returns `size` bytes at `offset`; None if the log does not have them (any more)."""
         return self.queue.read(offset, size)
 
     def close(self) -> None:

@@ -1,11 +1,12 @@
 """The JSON files under `config/`: topics, consumer offsets, delay offsets, subscription groups, filters.
 
-If file X is missing, empty or garbage, its backup X.bak is read, with a note. If both are garbage, that is an error and
-never an empty table: consumers would start from the beginning. A file is replaced through X.tmp, and the previous X
-becomes X.bak, so a crash leaves X or X.bak intact. A garbage X never becomes the backup: it goes to the store's
-quarantine, or, outside a store, to X.damaged.
+If file X is missing, empty or garbage, its backup X.bak is read instead, and the result has a note that says so. If
+neither can be read and at least one has content, reading raises BadStore: with an empty table, consumers would start
+from the beginning. A write creates X.tmp, makes the previous X the backup X.bak, and renames X.tmp to X. So a crash
+leaves X or X.bak intact. A garbage X never becomes the backup: a copy goes to the store's quarantine, or, outside a
+store, to X.damaged.
 
-Not thread-safe: one owner writes a file. Readers in other processes see the old content or the new.
+Not thread-safe: one owner writes a file. Readers in other processes see the old content or the new content.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ T = TypeVar("T", bound=ConfigTable)
 
 @dataclass(frozen=True, slots=True)
 class Loaded(Generic[T]):
-    """A table, and a note if it was not read from the file itself."""
+    """A table, and a note if the table was not read from the file itself."""
 
     table: T
     note: str = ""
@@ -53,7 +54,7 @@ class Loaded(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class _Unusable:
-    """Why a file has no table, and its bytes."""
+    """Why no table could be read from a file, and the file's bytes."""
 
     problem: str
     data: bytes = b""
@@ -64,7 +65,7 @@ class _Unusable:
 
 
 class ConfigFile(Generic[T]):
-    """One file and its backup."""
+    """One config file and its backup."""
 
     def __init__(self, files: Files, path: Path, kind: type[T], quarantine: Quarantine | None = None) -> None:
         self.path = path
@@ -73,12 +74,13 @@ class ConfigFile(Generic[T]):
         self._kind = kind
         self._quarantine = quarantine
         self._may_become_backup = False
-        """Whether the file is known to be intact: it was read or written here."""
+        """Whether the file is known to be intact, because this object has read or written it."""
 
     def read(self) -> Loaded[T]:
-        """The table; an empty one if neither file nor backup has content.
+        """Returns the table of the file, else of the backup; an empty table if neither has content.
 
-        Raises BadStore if there is only garbage, StoreFailed if a file cannot be read.
+        Raises StoreFailed if the disk refuses to read a file. Raises BadStore if neither file has a table and at least
+        one has content.
         """
         current = self._load(self.path)
         if not isinstance(current, _Unusable):
@@ -99,7 +101,7 @@ class ConfigFile(Generic[T]):
         return Loaded(self._kind.from_json({}), note)
 
     def write(self, table: T) -> None:
-        """Replaces the file atomically; the old one becomes the backup. Raises StoreFailed."""
+        """Replaces the file atomically. An intact old file becomes the backup. Raises StoreFailed."""
         data = fastjson.dumps(table.to_json()).encode()
         if not self._may_become_backup:
             self._may_become_backup = self._quarantine_garbage()
@@ -107,7 +109,7 @@ class ConfigFile(Generic[T]):
         self._may_become_backup = True
 
     def _quarantine_garbage(self) -> bool:
-        """Keeps a copy of a garbage file; returns whether the file is intact."""
+        """Returns whether the file is intact. If it is garbage, first keeps a copy of it."""
         current = self._load(self.path)
         if not isinstance(current, _Unusable):
             return True
@@ -137,10 +139,10 @@ class ConfigFile(Generic[T]):
 
 
 class ConfigFiles:
-    """All config files of a store: `folder` is its `config`."""
+    """All config files of a store. `folder` is the store's folder `config`."""
 
     def __init__(self, files: Files, folder: Path) -> None:
-        # Config files are small and must be written: no limit applies.
+        # Config files are small and must be written: quarantineMaxBytes does not apply.
         quarantine = Quarantine(files, folder.parent / "penstock" / "quarantine", now_ms, may_exceed=lambda *_: True)
         self.topics = ConfigFile(files, folder / "topics.json", TopicConfigs, quarantine)
         self.consumer_offsets = ConfigFile(files, folder / "consumerOffset.json", ConsumerOffsets, quarantine)

@@ -1,12 +1,13 @@
 """A consume queue: for one topic and queue id, where each message lies in the log.
 
-Owns `consumequeue/{topic}/{queue id}`. A unit has 20 bytes (physical offset, size, tags code) and lies at byte
-20 * queue offset of the queue's files. The dispatcher appends, from one thread at a time; any thread reads. Units have
-no checksum, and everything here can be rebuilt from the log: after a crash `cut_to_valid` drops the tail of units that
-cannot be valid, and recovery dispatches their records again.
+A queue owns the folder `consumequeue/{topic}/{queue id}`. A unit has 20 bytes (physical offset, size, tags code) and
+lies at byte 20 * queue offset of the queue's files. The dispatcher appends, from one thread at a time; any thread
+reads. Units have no checksum, and all of them can be rebuilt from the log. After a crash `cut_to_valid` hides the first
+invalid unit and all after it, and recovery dispatches their records again.
 
-`Placeholders` tells where a repair overwrote damage: gaps in a queue's offsets point there. `QueueExtensions` reads
-RocketMQ's extension files, which are never written or removed.
+A placeholder is a record that a repair wrote over damaged bytes of the log. `Placeholders` lists them: the units of
+messages that were lost there point to them. `QueueExtensions` reads RocketMQ's extension files; Penstock never writes
+or removes them.
 """
 
 from __future__ import annotations
@@ -52,12 +53,12 @@ _MAX_OFFSET: Final = 2**62
 
 
 class GapInQueue(Exception):
-    """A record to append has predecessors in the queue without units."""
+    """A record cannot be appended, because earlier records of its queue have no units."""
 
     def __init__(self, what: str, queue_end: int) -> None:
         super().__init__(what)
         self.queue_end = queue_end
-        """Where the last unit's record ends in the log, -1 if the queue is empty."""
+        """Physical offset at which the last unit's record ends; -1 if the queue is empty."""
 
 
 class ConsumeQueue:
@@ -69,13 +70,13 @@ class ConsumeQueue:
         self.topic_bytes = topic.encode("utf-8", "surrogateescape")
         self.queue_id = queue_id
         self.max_physical_offset = -1
-        """End of the record that the last unit points to, -1 if the queue is empty."""
+        """Physical offset at which the last unit's record ends; -1 if the queue is empty."""
         self.min_offset = 0
         """Queue offset of the oldest message that is still in the log."""
 
     @property
     def max_offset(self) -> int:
-        """Queue offset of the next message."""
+        """Queue offset that the next message will get."""
         return self.files.max_offset // UNIT_SIZE
 
     @property
@@ -85,13 +86,13 @@ class ConsumeQueue:
     # -- loading ---------------------------------------------------------------------------------------------
 
     def load(self) -> None:
-        """Maps the files and hides what follows the valid units; it stays on disk."""
+        """Maps the files and hides everything after the valid units. Changes nothing on disk."""
         self.files.load()
         for file in self.cut_to_valid():
             file.shut_down()
 
     def cut_to_valid(self) -> list[MappedFile]:
-        """Hides what follows the valid units of files just mapped; returns the files hidden as a whole, last first."""
+        """Hides everything after the valid units. Returns the files that are hidden as a whole, last first."""
         files = self.files.files
         gone = self.files.cut(valid_end(files))
         self._set_max_physical_offset()
@@ -99,13 +100,13 @@ class ConsumeQueue:
         return gone
 
     def count_before(self, physical_offset: int) -> int:
-        """How many units remain without those at the end that point at or after `physical_offset`."""
+        """Returns the queue offset after the last unit that points before `physical_offset`, or to no record."""
         return (
             self._last_where(lambda units: (units["size"] == NO_RECORD_SIZE) | (units["offset"] < physical_offset)) + 1
         )
 
     def keep_first(self, count: int) -> list[MappedFile]:
-        """Hides the units from number `count` on; returns the files hidden as a whole, last first."""
+        """Hides the units from queue offset `count` on. Returns the files that are hidden as a whole, last first."""
         gone = self.files.cut(count * UNIT_SIZE)
         self._set_max_physical_offset()
         self.min_offset = min(self.min_offset, count)
@@ -117,7 +118,7 @@ class ConsumeQueue:
         self.max_physical_offset = offset + size if size != NO_RECORD_SIZE else -1
 
     def _last_where(self, matches: Callable[[Units], npt.NDArray[np.bool_]]) -> int:
-        """The number of the last unit that matches; one less than the first unit's if none does."""
+        """Returns the queue offset of the last unit that matches; if none does, the first unit's offset minus 1."""
         files = self.files.files
         low = files[0].from_offset // UNIT_SIZE if files else 0
         for file in reversed(files):
@@ -129,10 +130,10 @@ class ConsumeQueue:
         return low - 1
 
     def correct_min_offset(self, log_min_offset: int) -> None:
-        """Moves the minimum to the first unit whose record is still in the log; to the end if no unit has one.
+        """Sets `min_offset` to the first unit whose record is still in the log; to the queue's end if there is none.
 
-        Units that point to no record are ignored. A single damaged unit that points too low does not hide the units
-        before it: the page before the result is checked for units that point into the log.
+        Units that point to no record are ignored. A damaged unit whose physical offset is too low may mislead the
+        binary search. So the 4,096 units before the result are checked, too, for units that point into the log.
         """
         first = self.first_from(log_min_offset)
         while (before := self._first_in_page_before(first, log_min_offset)) < first:
@@ -140,7 +141,7 @@ class ConsumeQueue:
         self.min_offset = first
 
     def _first_in_page_before(self, end: int, physical_offset: int) -> int:
-        """The first unit of the page before `end` that points at or after `physical_offset`; `end` if none does."""
+        """Returns the first of the units just before `end` that points at or after `physical_offset`; `end` if none."""
         file = self.files.find((end - 1) * UNIT_SIZE) if end else None
         if file is None:
             return end
@@ -152,7 +153,7 @@ class ConsumeQueue:
         return start + int(later[0]) if len(later) else end
 
     def first_from(self, physical_offset: int) -> int:
-        """The first unit that points to a record at or after `physical_offset`; the queue's end if none does."""
+        """Returns the queue offset of the first unit that points at or after `physical_offset`, or the queue's end."""
         low = max(self.files.min_offset // UNIT_SIZE, 0) if self.files.files else 0
         high = end = self.max_offset
         while low < high:
@@ -165,7 +166,7 @@ class ConsumeQueue:
         return self._next_real(low, end)
 
     def _next_real(self, queue_offset: int, stop: int) -> int:
-        """The first unit in [queue_offset, stop) that points to a record; `stop` if none does."""
+        """Returns the queue offset of the first unit in [queue_offset, stop) that points to a record; else `stop`."""
         while queue_offset < stop:
             units = self.page(queue_offset, min(stop - queue_offset, UNITS_AT_ONCE))
             if units is None:
@@ -179,7 +180,7 @@ class ConsumeQueue:
     # -- deleting --------------------------------------------------------------------------------------------
 
     def expired(self, log_min_offset: int) -> bool:
-        """Whether the first file may be deleted: none of its records is in the log. Never true of the last file."""
+        """Whether the first file may be deleted: its records are no longer in the log, and it is not the only file."""
         files = self.files.files
         if len(files) < 2:
             return False
@@ -188,7 +189,7 @@ class ConsumeQueue:
         return newest is None or newest < log_min_offset
 
     def _last_real(self, begin: int, end: int) -> int | None:
-        """Physical offset in the last unit of [begin, end) that points to a record."""
+        """Returns the physical offset in the last unit of [begin, end) that points to a record; None if none does."""
         while end > begin:
             start = max(begin, end - UNITS_AT_ONCE)
             units = self.page(start, end - start)
@@ -203,12 +204,12 @@ class ConsumeQueue:
     # -- reading ---------------------------------------------------------------------------------------------
 
     def unit(self, queue_offset: int) -> tuple[int, int, int]:
-        """(physical offset, size, tags code); NO_UNIT if the queue does not have the unit (any more)."""
+        """Returns (physical offset, size, tags code); NO_UNIT if the queue does not have the unit (any more)."""
         page = self.page(queue_offset, 1)
         return NO_UNIT if page is None else page[0].item()
 
     def units_pointing(self, begin: int, end: int) -> Units:
-        """A copy of the units that point into [begin, end) of the log."""
+        """Returns a copy of the units that point into [begin, end) of the log."""
         pages = [np.empty(0, UNIT)]
         number = self.first_from(begin)
         while (units := self.page(number, UNITS_AT_ONCE)) is not None:
@@ -220,7 +221,7 @@ class ConsumeQueue:
         return np.concatenate(pages)
 
     def points_to(self, queue_offset: int, physical_offset: int, size: int) -> bool:
-        """Whether the unit exists and points to exactly these bytes of the log."""
+        """Whether the unit at `queue_offset` exists and has this physical offset and size."""
         position = queue_offset * UNIT_SIZE
         file = self.files.find(position)
         if file is None:
@@ -232,7 +233,7 @@ class ConsumeQueue:
             return False  # deleted meanwhile
 
     def page(self, queue_offset: int, limit: int) -> Units | None:
-        """A copy of at most `limit` units from `queue_offset` on, within one file; None if there are none."""
+        """Returns a copy of at most `limit` units of one file, from `queue_offset` on; None if there are none."""
         file = self.files.find(queue_offset * UNIT_SIZE)
         if file is None or not file.acquire():
             return None
@@ -248,11 +249,12 @@ class ConsumeQueue:
     def append(
         self, rows: Rows, picks: Picks, *, no_gap_before: int = -1, placeholders: Placeholders | None = None
     ) -> int:
-        """Appends units for `rows[picks]`, which are in log order; returns how many were new. Idempotent.
+        """Appends units for the records `rows[picks]`, which must be in log order. Returns the number of new ones.
 
-        Skips records that have a unit, and records before the last unit's: they are older than a deletion of the topic.
-        Missing queue offsets get units that point to the placeholder between their neighbours, or to no record. Raises
-        GapInQueue instead if the record before the gap ends before `no_gap_before`: the missing ones may be in the log.
+        Idempotent: skips records that have a unit. Skips records that lie in the log before the last unit's record:
+        they are older than a deletion of the topic. A gap in the queue offsets is filled with units that point to the
+        placeholder in the gap, or to no record. If the record before the gap ends before the physical offset
+        `no_gap_before`, the missing records may still be in the log: then raises GapInQueue.
         """
         offsets = rows["queue_offset"][picks]
         next_offset = self.max_offset
@@ -281,7 +283,7 @@ class ConsumeQueue:
         return done
 
     def _append_with_gaps(self, rows: Rows, picks: Picks, no_gap_before: int, placeholders: Placeholders) -> int:
-        """Appends one by one: fills gaps, skips duplicates."""
+        """Appends the records one by one. Fills gaps in the queue offsets and skips duplicates."""
         added = 0
         for pick in picks:
             queue_offset = int(rows[pick]["queue_offset"])
@@ -299,7 +301,7 @@ class ConsumeQueue:
     def fill_up_to(self, queue_offset: int, unit: bytes = PRE_BLANK) -> None:
         """Fills the queue up to `queue_offset` with `unit`, which points to no record or to a placeholder.
 
-        An empty queue then starts at 0 if the unit points to a placeholder, else at `queue_offset`.
+        If the queue is empty, it starts at queue offset 0 if `unit` points to a placeholder, else at `queue_offset`.
         """
         offset, size, _ = unpack_unit(unit)
         is_placeholder = size != NO_RECORD_SIZE
@@ -333,10 +335,10 @@ class ConsumeQueue:
 
 
 def valid_end(files: tuple[MappedFile, ...]) -> int:
-    """Where the valid units of a queue's files end, as a byte position in the queue.
+    """Returns the byte position in the queue at which its valid units end.
 
-    Valid: possible position and size, and a record after that of the unit before. Checks every unit of the last three
-    files, and the first and last unit of the others. Does not read the log.
+    A unit is valid if its physical offset and size are possible, and its record begins after the previous unit's record
+    ends. Checks every unit of the last three files, and the first and last unit of the others. Does not read the log.
     """
     last: Units | None = None
     for number, file in enumerate(files):
@@ -360,18 +362,18 @@ def valid_end(files: tuple[MappedFile, ...]) -> int:
 
 
 def view_units(file: MappedFile, position: int, size: int) -> Units:
-    """The units of part of a file, not copied: drop the view before the file is unmapped."""
+    """Returns a view of `size` bytes of units, not a copy. Drop the view before the file is unmapped."""
     return np.frombuffer(file.map.view, UNIT, size // UNIT_SIZE, position)
 
 
 def is_real(units: Units) -> npt.NDArray[np.bool_]:
-    """Which units point to a record."""
+    """Returns a mask of the units that point to a record."""
     sizes = units["size"]
     return np.asarray((sizes != NO_RECORD_SIZE) & (sizes > 0) & (units["offset"] >= 0))
 
 
 def _count_in_order(units: Units, before: Units | None) -> int:
-    """How many units are valid by a quick check, which stops early at gaps and placeholders."""
+    """Returns a lower bound of the valid units at the start. The check is quick: it stops at gaps and placeholders."""
     end = 0 if before is None else int(before["offset"][0]) + int(before["size"][0])
     for start in range(0, len(units), UNITS_AT_ONCE):
         part = units[start : start + UNITS_AT_ONCE]
@@ -385,7 +387,7 @@ def _count_in_order(units: Units, before: Units | None) -> int:
 
 
 def _count_whole(units: Units) -> int:
-    """How many units precede the first impossible one, as in the free space of a file."""
+    """Returns how many units precede the first one with an impossible offset or size, such as a zero unit."""
     for start in range(0, len(units), UNITS_AT_ONCE):
         bad = np.flatnonzero(_is_impossible(units[start : start + UNITS_AT_ONCE]))
         if len(bad):
@@ -399,7 +401,7 @@ def _is_impossible(units: Units) -> npt.NDArray[np.bool_]:
 
 
 def _last_real(units: Units, otherwise: Units | None) -> Units | None:
-    """The last unit that points to a record; `otherwise` if none does."""
+    """Returns the last unit that points to a record; `otherwise` if none does."""
     for end in range(len(units), 0, -UNITS_AT_ONCE):
         part = units[max(end - UNITS_AT_ONCE, 0) : end]
         real = np.flatnonzero(part["size"] != NO_RECORD_SIZE)
@@ -409,10 +411,10 @@ def _last_real(units: Units, otherwise: Units | None) -> Units | None:
 
 
 def count_valid(units: Units, before: Units | None) -> int:
-    """How many units are valid; `before` holds the last unit of the file before.
+    """Returns how many units at the start are valid. `before` is the last unit that precedes them, if any.
 
-    A unit points to a record after that of the unit before it, or both point to the same placeholder. Otherwise one of
-    the two is wrong, and neither counts.
+    A valid unit points to a record after that of the previous unit, or both point to the same placeholder. Otherwise
+    one of the two units is wrong, and neither counts.
     """
     offsets, sizes = units["offset"].astype(np.int64), units["size"].astype(np.int64)
     bad = np.flatnonzero(_is_impossible(units))
@@ -435,23 +437,24 @@ def count_valid(units: Units, before: Units | None) -> int:
 
 
 class Placeholders:
-    """Positions and sizes of the placeholders that dispatch has passed, in log order.
+    """Physical offsets and sizes of the placeholders that dispatch has passed, in log order.
 
-    A gap in a queue's offsets across a placeholder means that its messages were lost there: their units point to it.
-    So queues rebuilt from a repaired log equal those that the repair left. Used under the dispatcher's lock.
+    If a placeholder lies between the two records around a gap in a queue's offsets, the missing messages were lost
+    there, and their units point to the placeholder. So queues rebuilt from a repaired log equal the queues that the
+    repair left. Not thread-safe: only dispatch steps use it.
     """
 
     def __init__(self) -> None:
         self._offsets: list[int] = []
         self._sizes: list[int] = []
         self.log_is_whole = False
-        """Whether the log begins at 0: only then can a queue's missing first messages have been in it."""
+        """Whether the log begins at offset 0. If not, a queue's first messages may have expired with old log files."""
 
     def __len__(self) -> int:
         return len(self._offsets)
 
     def add(self, placeholders: list[tuple[int, int]]) -> None:
-        """Adds (offset, size) pairs; skips known ones."""
+        """Adds placeholders as (physical offset, size); skips known ones."""
         for offset, size in placeholders:
             at = bisect_left(self._offsets, offset)
             if at == len(self._offsets) or self._offsets[at] != offset:
@@ -459,27 +462,27 @@ class Placeholders:
                 self._sizes.insert(at, size)
 
     def first_between(self, begin: int, end: int) -> tuple[int, int] | None:
-        """(offset, size) of the first one that begins in [begin, end)."""
+        """Returns (physical offset, size) of the first placeholder that begins in [begin, end); None if none does."""
         at = bisect_left(self._offsets, begin)
         if at == len(self._offsets) or self._offsets[at] >= end:
             return None
         return self._offsets[at], self._sizes[at]
 
     def last_before(self, offset: int) -> tuple[int, int] | None:
-        """(offset, size) of the last one that begins at or before `offset`."""
+        """Returns (physical offset, size) of the last placeholder that begins at or before `offset`; None if none."""
         at = bisect_left(self._offsets, offset + 1) - 1
         return None if at < 0 else (self._offsets[at], self._sizes[at])
 
     def ending_at(self, end: int) -> tuple[int, int] | None:
-        """(offset, size) of the one that ends at `end`."""
+        """Returns (physical offset, size) of the placeholder that ends at `end`; None if there is none."""
         last = self.last_before(end - 1)
         return None if last is None or sum(last) != end else last
 
     def unit_for_gap(self, begin: int, end: int) -> bytes:
-        """The unit of a message lost in [begin, end) of the log; PRE_BLANK if no placeholder explains the loss.
+        """Returns the unit of a message lost in [begin, end) of the log; PRE_BLANK if no placeholder explains the loss.
 
-        `begin` is the end of the queue's record before the gap, -1 if it is the first. If that record is a placeholder
-        and no other follows, the unit points to it.
+        `begin` is the physical offset at which the record before the gap ends; -1 if the queue is empty. The unit
+        points to the first placeholder in the range, else to the placeholder that ends at `begin`.
         """
         if begin < 0 and not self.log_is_whole:
             return PRE_BLANK
@@ -490,7 +493,7 @@ class Placeholders:
 class QueueExtensions:
     """Looks up tags codes in `consumequeue_ext/{topic}/{queue id}`.
 
-    If a unit's tags code is an address in such a file, the real tags code is there.
+    RocketMQ may store an address in such a file as a unit's tags code. The real tags code is at that address.
     """
 
     def __init__(self, files: Files, folder: Path, file_size: int) -> None:
@@ -500,7 +503,7 @@ class QueueExtensions:
         self._cache: dict[Path, bytes] = {}
 
     def resolve(self, topic: str, queue_id: int, codes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Tags codes with addresses replaced by the codes they point to; unresolved addresses stay."""
+        """Returns the tags codes with each address replaced by the code at that address. Unreadable addresses stay."""
         codes = codes.astype(np.int64)
         for number in np.flatnonzero(codes <= MAX_EXT_ADDRESS).tolist():
             code = self.tags_code(topic, queue_id, int(codes[number]))

@@ -1,8 +1,8 @@
-"""All consume queues of a store, and `DerivedFiles`: queues and index together, all that is derived from the log.
+"""All consume queues of a store (`ConsumeQueues`), and its queues and index together (`DerivedFiles`).
 
-Owns the folder `consumequeue/{topic}/{queue id}`. A queue object exists once one of its messages was dispatched or its
-folder was found; looking up an unknown queue creates nothing. Topic names come from records and folders, so they are
-checked before they become a path. The dispatcher adds queues; any thread reads.
+`ConsumeQueues` owns the folder `consumequeue`. A queue is added when its first message is dispatched or its folder is
+found; looking up an unknown queue creates nothing. Topic names come from records and folders, so they are checked
+before they become a path. The dispatcher adds queues; any thread reads.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ class ConsumeQueues:
         self._queues: dict[tuple[str, int], ConsumeQueue] = {}
 
     def find_all(self) -> list[ConsumeQueue]:
-        """The queues that have a folder, not loaded yet; ignores folders whose name is not a number.
+        """Adds and returns the queues that have a folder; does not load them. Ignores names that are not a queue id.
 
-        Raises BadStore if a file lies where only folders belong.
+        Raises BadStore if a file lies where a topic's or queue's folder belongs.
         """
         for topic in self._io.names(self.folder):
             topic_folder = self.folder / topic
@@ -62,18 +62,18 @@ class ConsumeQueues:
         return self._queues.get((topic, queue_id))
 
     def find_or_add(self, topic: str, queue_id: int) -> ConsumeQueue | None:
-        """The queue for a record; None if its topic or queue id is not a legal folder name."""
+        """Returns the queue, added if it is new; None if the topic or the queue id is not legal as a folder name."""
         queue = self._queues.get((topic, queue_id))
         if queue is None and queue_id >= 0 and is_readable_topic(topic):
             queue = self._add(topic, queue_id)
         return queue
 
     def remove(self, queue: ConsumeQueue) -> None:
-        """Deletes a queue's files and folder, and the topic's folder if it is empty then; current readers may continue.
+        """Deletes a queue's files and folder, then the topic's folder if it is empty. Current readers may continue.
 
-        Dispatch must be paused. Raises OSError; leftover files then keep a new queue from being created, which stops
-        dispatch with a reason until the next start removes them. A power cut may bring files back, so the caller has
-        noted the deletion before, or leaves at most one file to this call.
+        Callers must pause dispatch first. A power cut may bring deleted files back, so callers must first note the
+        deletion, or leave at most one file to this call. If it raises OSError, the leftover files prevent a new queue
+        of the same name: dispatch stops with a reason until the next start removes them.
         """
         del self._queues[queue.topic, queue.queue_id]
         queue.files.destroy()
@@ -96,7 +96,7 @@ class ConsumeQueues:
 
     @property
     def max_physical_offset(self) -> int:
-        """End of the newest record that any queue points to, -1 if all are empty."""
+        """Physical offset at which the newest record of any queue ends; -1 if all queues are empty."""
         return max((queue.max_physical_offset for queue in self._queues.copy().values()), default=-1)
 
     def topics(self) -> list[str]:
@@ -109,7 +109,7 @@ class ConsumeQueues:
 
 
 class DerivedFiles(msgspec.Struct, frozen=True):
-    """Queues and index of one store; both can be rebuilt from the log."""
+    """The consume queues and the index of one store. Both can be rebuilt from the log."""
 
     queues: ConsumeQueues
     index: Index | None
@@ -117,7 +117,7 @@ class DerivedFiles(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, files: Files, layout: Layout, settings: Settings, clock: Callable[[], int]) -> DerivedFiles:
-        """The derived files of a store; nothing is mapped yet."""
+        """Creates the derived files of a store. No file is mapped yet."""
         queues = ConsumeQueues(files, layout.consume_queue, settings.mapped_file_size_consume_queue)
         index: Index | None = None
         if settings.message_index_enable:
@@ -125,7 +125,7 @@ class DerivedFiles(msgspec.Struct, frozen=True):
         return cls(queues, index)
 
     def sync(self) -> None:
-        """Syncs all of them. Raises StoreFailed or OSError."""
+        """Syncs all queues and the index. Raises StoreFailed or OSError."""
         for queue in self.queues:
             queue.flush(0)
         if self.index is not None:

@@ -1,8 +1,8 @@
 """Copy-on-write views of a store's folder: every change stays in memory, no byte on disk changes.
 
-`OverlayFiles` serves read-only views: they run the same code as a start, recovery included. `RehearsalFiles` serves the
-dry run of a repair: changes also survive the closing of the file they were made in, so several steps can run one after
-the other. Changed pages, and queues and index built on trial, take memory. One thread at a time changes an overlay.
+`OverlayFiles` serves read-only views, which run the same code as a start, recovery included. `RehearsalFiles` serves
+the dry run of a repair, which has several steps: changes to a mapped file survive when the file is closed. Changed
+pages, new queues and a new index take memory. Only one thread at a time may change an overlay.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from penstock.store.lock import StoreLock
 
 
 class MemoryMap(FileMap):
-    """A private copy of a file: stores never reach the disk."""
+    """A private map of a file. Bytes stored into it never reach the disk."""
 
     def __init__(self, path: Path, memory: mmap.mmap, origin: Path | None = None) -> None:
         super().__init__(path, memory, -1)
         self._origin = origin or path
-        """The file on disk that it copies."""
+        """The file on disk whose bytes the map shows."""
 
     def sync(self, start: int = 0, stop: int | None = None) -> None:
         pass
@@ -48,13 +48,13 @@ class MemoryMap(FileMap):
 
 
 class OverlayFiles(Files):
-    """The disk with every change kept in memory: nothing on it is written, created, renamed or removed."""
+    """The disk, with every change kept in memory. Nothing on the disk is written, created, renamed or removed."""
 
     read_only = True
 
     def __init__(self) -> None:
         self._changes: dict[Path, bytes | MemoryMap | Path | None] = {}
-        """Changed names: content, a map, or the file on disk that was moved here; None if removed."""
+        """By changed path: its content, its map, or the file on disk that was moved there; None if it was removed."""
         self._folders: set[Path] = set()
 
     def exists(self, path: Path) -> bool:
@@ -72,7 +72,7 @@ class OverlayFiles(Files):
         return sorted(names)
 
     def _resolve(self, path: Path) -> bytes | MemoryMap | Path:
-        """The content of a name: a change, or the path of a file on disk. Raises FileNotFoundError if removed."""
+        """Returns the changed content or map of a path, else the path of its file on disk. Raises FileNotFoundError."""
         content = self._changes.get(path, path)
         if content is None:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
@@ -83,7 +83,7 @@ class OverlayFiles(Files):
         return super().size(content) if isinstance(content, Path) else len(content)
 
     def identity(self, path: Path) -> tuple[int, int] | None:
-        """(device, inode) of the file that has a name now, None if none has. A mapped file's inode is not reused."""
+        """Returns (device, inode) of the file now at `path`, or None. The inode of a mapped file is not reused."""
         try:
             facts = path.stat()
         except FileNotFoundError:
@@ -164,7 +164,7 @@ class OverlayFiles(Files):
 
 
 def copy_on_write(path: Path) -> mmap.mmap:
-    """A private map of a file on disk. Raises BadStore if the file is empty."""
+    """Returns a private map of a file on disk. Raises BadStore if the file is empty."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         size = os.fstat(descriptor).st_size
@@ -176,7 +176,7 @@ def copy_on_write(path: Path) -> mmap.mmap:
 
 
 class _LastingMap(MemoryMap):
-    """A private copy that survives `close`: the next open of the file returns it."""
+    """A private map that survives `close`: the next `open_map` of the file returns the same map."""
 
     def written_ranges(self, start: int) -> Iterator[tuple[int, int]]:
         if start < len(self):
@@ -187,7 +187,7 @@ class _LastingMap(MemoryMap):
 
 
 class RehearsalFiles(OverlayFiles):
-    """An overlay that keeps stores into maps after the maps are closed."""
+    """An overlay that keeps the changes to a map after the map is closed."""
 
     def create_map(self, path: Path, size: int) -> FileMap:
         self.make_folder(path.parent)

@@ -1,14 +1,16 @@
 """Damaged ranges of the log as data, the file `penstock/damaged.json`, and the quarantine.
 
-Java RocketMQ truncates the log at damage in its middle; here only the damaged bytes are skipped. `damaged.json` holds
-every range that recovery, an audit or a repair has found, so that a start knows of damage before the files it scans. It
-is replaced atomically by the store's owner; any process reads it. If it is lost, a full scan finds the ranges again.
+Java RocketMQ truncates the log at damage in its middle. Penstock skips only the damaged bytes. `damaged.json` holds
+every damaged range that recovery, an audit or a repair has found. So a start also knows of damage in log files that it
+does not scan. The store's owner replaces the file atomically; any process may read it. If the file is lost, a full scan
+finds the ranges again.
 
-`Quarantine` keeps what recovery or a repair cuts off or replaces, in `penstock/quarantine/<time>/`, which RocketMQ
-ignores. `keep` writes and syncs a copy before the original may change; `move_in` moves a file or folder to the path it
-had in the store. A crash leaves a thing where it was, in the quarantine, or (a copy) in both. Only people delete from
-it. Before it exceeds `quarantineMaxBytes`, `may_exceed` is asked; if it declines, nothing changes. So a caller that
-keeps much reserves all of it first (`reserve`). One thread uses a Quarantine.
+`Quarantine` keeps data that recovery or a repair truncates or replaces, in `penstock/quarantine/<time>/`, which
+RocketMQ ignores. `keep` writes and syncs a copy; the caller changes the original afterwards. `move_in` moves a file or
+folder; its path below `<time>/` is its path in the store. After a crash the data is in its old place, in the
+quarantine, or in both. Penstock never deletes from the quarantine; only people do. Before the quarantine exceeds
+`quarantineMaxBytes`, `may_exceed` is called; if it returns False, nothing changes. A caller that keeps several things
+must `reserve` the bytes of all of them first. Not thread-safe.
 """
 
 from __future__ import annotations
@@ -27,11 +29,11 @@ from penstock.store.atomic_files import read_checksummed, write_checksummed
 from penstock.store.io import Files
 
 MISSING = "MISSING"
-"""The reason of a range whose whole file is missing; the other reasons are names of `Reason`."""
+"""The `reason` of a range whose log file is missing. All other reasons are names of `Reason`."""
 
 
 class DamagedRange(msgspec.Struct, frozen=True, order=True):
-    """Bytes of one log file that hold no valid record, although valid ones follow."""
+    """A range of one log file that holds no valid record, although valid records follow in the log."""
 
     physical_offset: int
     size: int
@@ -47,12 +49,12 @@ class _Document(msgspec.Struct):
 
 
 def read_damage(files: Files, path: Path) -> list[DamagedRange]:
-    """The known ranges, in order of their offsets; empty if the file is missing or unreadable."""
+    """Returns the ranges in `damaged.json`, in log order; none if the file is missing or garbage."""
     return known_damage(files, path) or []
 
 
 def known_damage(files: Files, path: Path) -> list[DamagedRange] | None:
-    """Like `read_damage`, but None if the file exists and is unreadable."""
+    """Like `read_damage`, but returns None if the file is garbage."""
     document = read_checksummed(files, path, _Document)
     if document is None:
         return None if files.exists(path) else []
@@ -65,7 +67,7 @@ def write_damage(files: Files, path: Path, ranges: Iterable[DamagedRange]) -> No
 
 
 def merged(ranges: Iterable[DamagedRange]) -> list[DamagedRange]:
-    """Joins ranges that overlap or touch; the first one's reason wins."""
+    """Returns the ranges in log order. Joins ranges that overlap or touch; the first range's reason is kept."""
     joined: list[DamagedRange] = []
     for each in sorted(ranges):
         last = joined[-1] if joined else None
@@ -92,7 +94,7 @@ def merged_by_file(ranges: Iterable[DamagedRange], file_size: int) -> list[Damag
 
 DEFAULT_MAX_BYTES = 4 << 30
 MayExceed: TypeAlias = Callable[[int, int, int], bool]
-"""Called with the bytes to add, the bytes already held, and the limit."""
+"""Takes the bytes to add, the bytes already held, and the limit. Returns whether the limit may be exceeded."""
 
 
 def never_exceed(needed: int, held: int, limit: int) -> bool:
@@ -101,16 +103,16 @@ def never_exceed(needed: int, held: int, limit: int) -> bool:
 
 
 class QuarantinedFolder(msgspec.Struct, frozen=True):
-    """One folder of the quarantine."""
+    """One folder of the quarantine: the data that one start or repair kept."""
 
     folder: str
     files: int
     size: int
-    """Bytes of the blocks that its files occupy."""
+    """Bytes of the disk blocks that the folder's files occupy."""
 
 
 class Quarantine:
-    """The quarantine folder of one start or repair, created when the first thing is kept."""
+    """The quarantine folder of one start or repair. It is created when the first data is kept."""
 
     def __init__(
         self,
@@ -128,13 +130,13 @@ class Quarantine:
         self._may_exceed = may_exceed
         self._folder: Path | None = None
         self._reserved = 0
-        """Bytes reserved and not used yet."""
+        """Bytes that are reserved and not used yet."""
         self._agreed = False
 
     # -- reserving -------------------------------------------------------------------------------------------
 
     def reserve(self, needed: int) -> None:
-        """Reserves bytes before anything is changed. Raises StoreFailed if the limit forbids it."""
+        """Reserves `needed` bytes. Callers must reserve before they change anything. Raises StoreFailed if refused."""
         if not needed or self._io.read_only:
             return
         held = self._io.allocated(self._root)
@@ -157,7 +159,7 @@ class Quarantine:
     # -- keeping ---------------------------------------------------------------------------------------------
 
     def keep(self, name: str, data: bytes | memoryview) -> Path:
-        """Writes a copy and syncs it. If it raises StoreFailed, the original must not be changed."""
+        """Writes and syncs a copy. Returns its path. If it raises StoreFailed, do not change the original."""
         self._use(len(data))
         path = self._free(self._own_folder() / name)
         if not self._io.read_only:  # a read-only view needs no copy
@@ -165,7 +167,7 @@ class Quarantine:
         return path
 
     def move_in(self, path: Path) -> Path:
-        """Moves a file or a folder into the quarantine. Raises StoreFailed; then it is still in its place."""
+        """Moves a file or a folder into the quarantine. Returns its new path. Raises StoreFailed."""
         target = self.target_for(path)
         self._io.make_folder(target.parent)
         try:
@@ -175,7 +177,7 @@ class Quarantine:
         return target
 
     def target_for(self, path: Path) -> Path:
-        """The path to move a file or a folder to, for callers that move it themselves; reserves its size."""
+        """Returns the quarantine path for a file or folder that the caller will move itself. Accounts for its size."""
         self._use(0 if self._io.read_only else self._io.allocated(path))
         return self._free(self._own_folder() / self._name_of(path))
 

@@ -1,13 +1,14 @@
 """The file `penstock/deleted_topics.json`: deleted topics, and queues that restarted at offset 0.
 
-A deleted topic's records stay in the log until its files expire, so a rebuild of the queues would bring the topic back.
-The file holds, for each deleted topic, the physical offset before which its records get no units; messages put later
-under the same name form a new topic, whose queues start at 0. A slave also notes single queues that restart at 0, when
-it sees them before it hears of the deletion. An entry is dropped once the log starts after its offset.
+A deleted topic's records stay in the log until the log files expire, so a rebuild of the queues would bring the topic
+back. The file holds, for each deleted topic, the physical offset before which the topic's records get no units.
+Messages put later under the same name form a new topic, whose queues start at queue offset 0. A slave may receive such
+messages before it learns of the deletion. It then notes each single queue that restarts at 0. An entry is dropped once
+the log starts at or after the entry's physical offset.
 
-The file is replaced atomically before anything is removed: a crash leaves the topic, or a removal that the next start
-completes before it loads the queues. The store's owner writes it, any process reads it. If it is lost, deleted topics
-reappear with those of their messages that are still in the log; nothing else depends on it.
+The file is replaced atomically before any queue file is removed. So a crash leaves either the whole topic, or a removal
+that the next start completes before it loads the queues. The store's owner writes the file; any process may read it. If
+the file is lost, deleted topics reappear with those messages that are still in the log. Nothing else is affected.
 """
 
 from __future__ import annotations
@@ -30,11 +31,11 @@ Queue = tuple[str, int]
 class _Document(msgspec.Struct):
     topics: dict[str, int]
     queues: list[tuple[str, int, int]] = []
-    """Topic, queue id, and the physical offset before which the queue's records are ignored."""
+    """For each restarted queue: topic, queue id, and the physical offset before which its records get no units."""
 
 
 def read_deleted_topics(files: Files, path: Path) -> dict[str, int]:
-    """By topic, the physical offset before which its records are ignored; empty if the file is missing or garbage."""
+    """Returns, by topic, the offset before which its records get no units; empty if the file is missing or garbage."""
     return _read(files, path).topics
 
 
@@ -54,12 +55,12 @@ class DeletedTopics:
         self.ends: Mapping[str, int] = {}
         """By topic, the physical offset before which its records get no units. Replaced, never changed in place."""
         self.restarts: Mapping[Queue, int] = {}
-        """The same by queue, for queues that restarted at offset 0."""
+        """Like `ends`, by (topic, queue id), for queues that restarted at queue offset 0."""
 
     def load(self, layout: Layout | None) -> Mapping[str, int]:
-        """Reads the entries and completes interrupted removals; called before the queues are loaded.
+        """Reads the entries and completes interrupted removals. Returns `ends`. Must run before the queues are loaded.
 
-        Without a layout another process owns the queues and completes the removals.
+        Pass None as `layout` if another process owns the queues: then that process completes the removals.
         """
         document = _read(self._io, self._path)
         self.ends = document.topics
@@ -69,19 +70,19 @@ class DeletedTopics:
         return self.ends
 
     def add(self, topics: Iterable[str], log_end: int) -> None:
-        """Notes that these topics are deleted up to `log_end`. If it raises StoreFailed, nothing changed."""
+        """Marks these topics as deleted up to `log_end`. If it raises StoreFailed, nothing changed."""
         self.add_ends(dict.fromkeys(topics, log_end))
 
     def add_ends(self, ends: Mapping[str, int]) -> None:
-        """Notes that the records before these offsets are deleted. If it raises StoreFailed, nothing changed."""
+        """Marks topics as deleted up to their physical offset in `ends`. If it raises StoreFailed, nothing changed."""
         self._replace({**self.ends, **ends}, self.restarts)
 
     def add_restart(self, topic: str, queue_id: int, begin: int) -> None:
-        """Notes where a queue restarts at offset 0. If it raises StoreFailed, nothing changed."""
+        """Notes the physical offset at which a queue restarts at 0. If it raises StoreFailed, nothing changed."""
         self._replace(self.ends, {**self.restarts, (topic, queue_id): begin})
 
     def forget_before(self, log_min_offset: int) -> None:
-        """Drops entries that the log no longer needs. If it raises StoreFailed, nothing changed."""
+        """Drops entries at or before `log_min_offset`. If it raises StoreFailed, nothing changed."""
         kept = {topic: end for topic, end in self.ends.items() if end > log_min_offset}
         begun = {queue: begin for queue, begin in self.restarts.items() if begin > log_min_offset}
         if len(kept) < len(self.ends) or len(begun) < len(self.restarts):
@@ -93,9 +94,10 @@ class DeletedTopics:
         self.ends, self.restarts = ends, restarts
 
     def _complete_removals(self, layout: Layout) -> None:
-        """Removes queue files that a crash left of deleted topics.
+        """Removes the queue files of deleted topics that a crash left.
 
-        A file belongs to the deleted topic if its first unit does: the new topic starts with a new file.
+        The new topic of the same name starts with new files. So a file belongs to the deleted topic if its first unit
+        points before the deletion's physical offset.
         """
         for topic, end in self.ends.items():
             for name in self._names(layout.consume_queue / topic):
@@ -115,7 +117,7 @@ class DeletedTopics:
         return self._io.names(folder) if self._io.is_folder(folder) else []
 
     def _first_offset(self, path: Path) -> int:
-        """Physical offset in a queue file's first unit; the greatest offset if it points to no record."""
+        """Returns the physical offset in a queue file's first unit; the greatest offset if it points to no record."""
         data = b"" if self._io.is_folder(path) else self._io.read_bytes(path)[:UNIT_SIZE]
         offset, size, _ = unpack_unit(data) if len(data) == UNIT_SIZE else (0, 0, 0)
         return offset if size > 0 else 2**63 - 1

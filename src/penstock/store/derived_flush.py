@@ -1,8 +1,8 @@
-"""Flushing the derived files: a thread syncs queues and index, then moves the checkpoint.
+"""Flushing the derived files: a thread syncs queues and index, then advances the checkpoint.
 
-Every second it syncs queues that have grown by a few pages; every minute (a thorough round) everything, then it writes
-the dispatch state, then the checkpoint. Their values are taken before the sync, so they never promise more than is on
-disk.
+By default, the thread syncs every second the queues that have grown by a few pages, and full index files. Every minute
+it runs a thorough round: it syncs all queues and the whole index, then writes the dispatch state, then the checkpoint.
+The values of both files are taken before the sync, so they never promise more than is on disk.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ log = logging.getLogger("penstock.store")
 
 
 class DerivedFlusher(Worker):
-    """Syncs queues, index and checkpoint until stopped; the last round is thorough. A failure is final."""
+    """The thread that syncs queues, index and checkpoint. Its last round is thorough. A failure ends all syncing."""
 
     def __init__(
         self,
@@ -86,7 +86,7 @@ class DerivedFlusher(Worker):
 
 
 class CheckpointFlusher(DerivedFlusher):
-    """For dispatch=external, where another process syncs queues and index: only writes the checkpoint."""
+    """The flusher for dispatch=external: writes only the checkpoint. Another process syncs queues and index."""
 
     def _flush(self, thorough: bool) -> None:
         if thorough:

@@ -1,13 +1,13 @@
 """Dispatch: follows the commit log and appends to consume queues and index.
 
-One thread dispatches, woken by appends; a reader that needs the newest messages may run a step itself, and a lock keeps
-steps apart. Dispatch never passes the log's confirmed offset, so under SYNC_FLUSH consumers see only what is on disk.
+Appends wake the dispatch thread. A reader that needs the newest messages may run steps itself; a lock allows one step
+at a time. Dispatch never passes the log's confirmed offset, so under SYNC_FLUSH consumers see only messages on disk.
 
 Steps are idempotent: units and index items that exist are skipped. A crash loses nothing, because recovery dispatches
-again. Records of a topic that was deleted after they were stored get no units; the index has them all.
+again. A record gets no unit if its topic was deleted after the record was stored; the index contains it all the same.
 
-During recovery `DerivePrefetch` parses the next records on a second core while the current ones are written to queues
-and index.
+To derive records means to parse them into rows and key hashes. During recovery `DerivePrefetch` derives the next
+records on a second core while the current ones are written to queues and index.
 """
 
 from __future__ import annotations
@@ -40,25 +40,25 @@ log = logging.getLogger("penstock.store")
 _BATCH_ROWS = 16_384
 _RETRY_SECONDS = 0.1
 Arrived = Callable[[str, int, int, npt.NDArray[np.int64]], None]
-"""Called with topic, queue id, the queue's new max offset, and the tags codes of the new messages."""
+"""Takes topic, queue id, the queue's new max offset, and the tags codes of the new messages."""
 Derived: TypeAlias = tuple[kernels.Rows, int, int, kernels.Ints, kernels.Longs]
-"""Result of `kernels.derive`: rows, where it stopped, why, and the hashes of the keys with their row numbers."""
+"""Rows, position at which deriving stopped, Reason why, key hashes, and the row number of each key hash."""
 Derive: TypeAlias = Callable[[memoryview, int, int, int, kernels.Rows], Derived]
 
 
 class DeriveSource(Protocol):
-    """Where a step gets the rows and key hashes of the next records from."""
+    """A supplier of the rows and key hashes of the next records, for steps."""
 
     def derive(self, data: memoryview, base: int, start: int, stop: int) -> Derived:
-        """The records of [start, stop), or the first of them, in a file that begins at `base`."""
+        """Derives records of [start, stop) in a file that begins at `base`. May return only the first of them."""
         ...
 
 
 class DerivePrefetch:
-    """Derives the next step on a second thread, without the GIL, while the caller builds from the current one.
+    """A second thread that derives the next rows, without the GIL, while the caller builds units from the current rows.
 
-    Two row buffers alternate: one is being built from, the other is being filled. The log's files must stay mapped, and
-    only one thread may dispatch.
+    Two row buffers alternate: the caller reads one while the thread fills the other. The log's files must stay mapped,
+    and only one thread may dispatch.
     """
 
     def __init__(self, pool: ThreadPoolExecutor, derive: Derive, buffers: tuple[kernels.Rows, kernels.Rows]) -> None:
@@ -70,7 +70,7 @@ class DerivePrefetch:
         self._next: Future[Derived] | None = None
 
     def derive(self, data: memoryview, base: int, start: int, stop: int) -> Derived:
-        """The records of [start, stop) that fit a buffer; starts to derive those after them."""
+        """Returns the records of [start, stop) that fit into a buffer. Starts to derive the records after them."""
         if self._next is not None and self._next_range == (base, start, stop):
             derived = self._next.result()
         else:
@@ -112,16 +112,16 @@ class Dispatcher:
         self._ending = threading.Event()
         self._thread: threading.Thread | None = None
         self._starting = True
-        """During recovery or repair: there are no readers, and records may have units already."""
+        """True during recovery or repair: there are no readers, and records may already have units."""
         self.position = 0
         """Physical offset up to which all records are dispatched. Only steps and `move_to` change it."""
         self.timestamp = 0
-        """Store time of the newest dispatched record."""
+        """Store time in ms of the newest dispatched record."""
         self.skipped_bytes = 0
         """Bytes of the log that were skipped because they hold no valid record."""
         self._damage: tuple[DamagedRange, ...] = ()
         self.skipped_ranges: list[DamagedRange] = []
-        """Damaged ranges that recovery met and did not know before."""
+        """Damaged ranges that recovery met and `set_damage` did not name."""
         self._no_gap_before = -1
         self.placeholders = Placeholders()
         self._selects: Callable[[str, int], bool] | None = None
@@ -140,21 +140,21 @@ class Dispatcher:
         self._arrived.add(arrived)
 
     def on_advance(self, advanced: Callable[[], object]) -> None:
-        """Calls `advanced` when the position has moved, on the thread that moved it."""
+        """Calls `advanced` after `catch_up` has moved the position, on the thread that moved it."""
         self._advanced.add(advanced)
 
     def remove_advance_listener(self, advanced: Callable[[], object]) -> None:
         self._advanced.remove(advanced)
 
     def set_batch_delay(self, seconds: float) -> None:
-        """Makes the thread wait this long for more messages before it dispatches; readers do not wait for it."""
+        """Makes the dispatch thread wait this long for more messages before it dispatches. Readers do not wait."""
         self._batch_delay = seconds
 
     def set_deleted(self, deleted: Mapping[str, int], restarts: Mapping[tuple[str, int], int] | None = None) -> None:
-        """Sets deleted topics, and single queues that restarted at offset 0, each with a physical offset.
+        """Sets the deleted topics, and the single queues that restarted at queue offset 0.
 
-        Records before that offset get no units. Without `restarts` the known ones stay. The caller must not change the
-        mappings afterwards.
+        Each has a physical offset; records before that offset get no units. With `restarts=None` the known restarts
+        stay. The caller must not change the mappings afterwards.
         """
         self._deleted = deleted
         if restarts is not None:
@@ -162,27 +162,28 @@ class Dispatcher:
 
     @property
     def deleted(self) -> Mapping[str, int]:
-        """Deleted topics: their records before this physical offset get no units."""
+        """By deleted topic, the physical offset before which the topic's records get no units."""
         return self._deleted
 
     @property
     def restarts(self) -> Mapping[tuple[str, int], int]:
-        """The same for single queues, by topic and queue id, that restarted at offset 0."""
+        """Like `deleted`, for single queues that restarted at queue offset 0, by (topic, queue id)."""
         return self._restarts
 
     def on_restart(self, remove: Callable[[ConsumeQueue, int], object]) -> None:
-        """In a slave: `remove` deletes a queue that restarts at offset 0, at this physical offset.
+        """Makes a slave's dispatcher call `remove(queue, physical offset)` when a queue restarts at queue offset 0.
 
-        `remove` raises StoreFailed if it cannot.
+        `remove` must delete the old queue, or raise StoreFailed. The physical offset is that of the record with queue
+        offset 0.
         """
         self._remove_restarted = remove
 
     def set_damage(self, damage: Sequence[DamagedRange]) -> None:
-        """Sets the known damaged ranges, in log order; dispatch resumes at the end of each."""
+        """Sets the known damaged ranges, in log order. Dispatch skips them."""
         self._damage = tuple(damage)
 
     def build_only(self, selects: Callable[[str, int], bool] | None) -> None:
-        """Restricts dispatch to the queues (topic, queue id) that `selects` accepts; None: all."""
+        """Restricts the building of units to the queues (topic, queue id) that `selects` accepts. None selects all."""
         self._selects = selects
 
     def move_to(self, position: int) -> None:
@@ -190,12 +191,12 @@ class Dispatcher:
         self.position = position
 
     def advance_timestamp(self, timestamp: int) -> None:
-        """Notes that records up to this store time are dispatched."""
+        """Raises `timestamp` to this store time in ms: records up to it are dispatched."""
         self.timestamp = max(self.timestamp, timestamp)
 
     @contextlib.contextmanager
     def refusing_gaps_before(self, position: int) -> Iterator[None]:
-        """Inside, steps raise GapInQueue if a queue lacks records before `position`: the log may have them."""
+        """Inside, steps raise GapInQueue if a queue has a gap whose records may lie in the log before `position`."""
         self._no_gap_before = position
         try:
             yield
@@ -205,7 +206,7 @@ class Dispatcher:
     # -- running ---------------------------------------------------------------------------------------------
 
     def end_recovery(self) -> None:
-        """Recovery or repair is over: from now on every dispatched record is new."""
+        """Marks the end of recovery or repair: every record dispatched later is new."""
         self._starting = False
 
     def start(self) -> None:
@@ -242,7 +243,7 @@ class Dispatcher:
                 self._wake.wait(_RETRY_SECONDS)
 
     def _try_catch_up(self) -> bool:
-        """False if the disk has no room for queues or index; the store then refuses puts until it has."""
+        """Catches up. Returns False if the disk has no room for queues or index; the store then refuses puts."""
         try:
             self.catch_up()
         except StoreFailed as error:
@@ -265,12 +266,12 @@ class Dispatcher:
 
     @property
     def behind(self) -> int:
-        """Lag: bytes of the confirmed log that are not dispatched yet."""
+        """The dispatch lag: bytes of the confirmed log that are not dispatched yet."""
         return self._log.confirmed_offset - self.position
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
-        """Inside, no step runs. The turnstile lets a waiting caller pass before the next step of a busy dispatch."""
+        """Inside, no step runs. The turnstile lets a waiting caller in before the next step of a busy dispatch."""
         with self._turnstile, self._step_lock:
             yield
 
@@ -289,7 +290,7 @@ class Dispatcher:
         self._advanced.notify()
 
     def step(self) -> None:
-        """Dispatches the next records of one file, or moves to the next file."""
+        """Dispatches the next records of one log file, or moves to the next file. No other step may run meanwhile."""
         if self.position >= self._log.confirmed_offset:
             return
         file = self._log.queue.find(self.position)
@@ -328,12 +329,12 @@ class Dispatcher:
         return self._source.derive(data, base, start, stop)
 
     def derive_now(self, data: memoryview, base: int, start: int, stop: int) -> Derived:
-        """The rows and key hashes of the records of [start, stop), without a DeriveSource."""
+        """Derives the records of [start, stop) on this thread, without a DeriveSource."""
         return self._derive(data, base, start, stop, self._rows)
 
     @property
     def topics(self) -> kernels.Topics:
-        """The numbers that stand for topics in derived rows."""
+        """The table that maps the topic ids in derived rows to topic names."""
         return self._topics
 
     def _derive(self, data: memoryview, base: int, start: int, stop: int, rows: kernels.Rows) -> Derived:
@@ -341,7 +342,7 @@ class Dispatcher:
 
     @contextlib.contextmanager
     def prefetching(self) -> Iterator[None]:
-        """Inside, a second thread derives ahead of the steps. For recovery, which has the store to itself."""
+        """Inside, a second thread derives ahead of the steps. Only for recovery: it has the store to itself."""
         buffers = self._rows, np.empty(_BATCH_ROWS, ROW)
         with (
             ThreadPoolExecutor(1, "penstock-dispatch-ahead") as pool,
@@ -359,7 +360,7 @@ class Dispatcher:
             self._source = None
 
     def _next_damage(self) -> DamagedRange | None:
-        """The known damaged range at or after the position."""
+        """Returns the first known damaged range that ends after the position; None if there is none."""
         at = bisect_right(self._damage, self.position, key=lambda each: each.end)
         return self._damage[at] if at < len(self._damage) else None
 
@@ -397,7 +398,7 @@ class Dispatcher:
     def _picks_for(
         self, topic: str, queue_id: int, rows: kernels.Rows, picks: Picks, claims: UnitClaims | None
     ) -> Picks:
-        """The picks of one queue that get units there."""
+        """Returns the picks (row numbers) of one queue that get units in that queue."""
         if self._selects is not None and not self._selects(topic, queue_id):
             return picks[:0]
         if topic in self._deleted or (topic, queue_id) in self._restarts:
@@ -411,13 +412,13 @@ class Dispatcher:
         return picks
 
     def tags_code(self, record: bytes, offset: int) -> int:
-        """The tags code in the unit of a valid record at `offset`."""
+        """Computes the tags code that the unit of a valid record has. `offset` is the record's physical offset."""
         rows, _, _ = kernels.walk(record, offset, 0, len(record), False, None, 1)
         kernels.tag_codes(record, offset, rows, self._delay_levels)
         return int(rows["tags_code"][0])
 
     def _skip_damage(self, data: memoryview, base: int, position: int, stop: int, reason: Reason) -> int:
-        """Returns the position of the next valid record; `position` has none."""
+        """Skips the invalid bytes at `position`. Returns the position of the next valid record, or `stop`."""
         found = kernels.find_record(data, base, position + 1, stop, True)
         reached = stop if found < 0 else found
         self.skipped_bytes += reached - position
@@ -428,10 +429,10 @@ class Dispatcher:
 
 
 def _restart_pick(queue: ConsumeQueue, rows: kernels.Rows, picks: Picks) -> int:
-    """The pick, counted from 1, at which a queue restarts at offset 0; 0 if it does not.
+    """Returns the pick, counted from 1, at which a queue restarts at queue offset 0; 0 if the queue does not restart.
 
-    Only a slave needs this: it may see messages of a topic that its master deleted and created again before it hears
-    of the deletion.
+    Only a slave needs this. Its master may delete a topic and create it again. The slave may receive the new messages
+    before it learns of the deletion.
     """
     restarts = np.flatnonzero(rows["queue_offset"][picks] == 0)
     if not len(restarts):

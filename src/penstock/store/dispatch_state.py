@@ -1,14 +1,15 @@
-"""The file `penstock/dispatched.json`: how complete queues and index are known to be.
+"""The file `penstock/dispatched.json`: a snapshot of how far the log is dispatched to queues and index.
 
-The log does not say whether all its records are in queues and index, and finding out takes a full walk. So after each
-thorough sync, and at a clean close, the store writes a snapshot: the log position up to which everything is dispatched,
-the unit count of each queue, and the end of the index. If a start finds fewer units than the snapshot says, or a
-queue's folder missing, it dispatches again from where that queue ends; otherwise nothing before the position is
-missing. This detects a folder removed by hand, also after a crash.
+Without the file, only a walk over the whole log could show whether queues and index contain all its records. So after
+each thorough sync (every minute) and at a clean close, the store writes a snapshot: the physical offset up to which
+everything is dispatched, the unit count of each queue, and the end of the index. If a start finds a queue with fewer
+units than in the snapshot, or its folder missing, it dispatches again from the end of that queue's units. Otherwise no
+unit before the snapshot's physical offset is missing. This detects a folder removed by hand, also after a crash.
 
-The snapshot is taken before the sync and written after it, before the checkpoint, so neither promises more than is on
-disk. It also records the file sizes, to tell a damaged file from a wrong setting. If the file is missing (RocketMQ
-writes none), a start checks only what it walks; if it is garbage, the start dispatches the whole log.
+The snapshot is taken before the sync of queues and index, and written after it; then the checkpoint is written. So
+neither promises more than is on disk. The snapshot also records the file sizes, to distinguish a damaged file from a
+wrong setting. If the file is missing (RocketMQ writes none), a start checks only the records that recovery walks. If
+the file is garbage, the start dispatches the whole log.
 """
 
 from __future__ import annotations
@@ -24,18 +25,18 @@ from penstock.store.store_parts import Engine
 
 
 class QueueNote(msgspec.Struct, frozen=True, array_like=True):
-    """One queue in a snapshot."""
+    """The entry of one queue in a snapshot."""
 
     topic: str
     queue_id: int
     count: int
-    """Queue offset of the next message."""
+    """Queue offset that the next message will get."""
     end: int
-    """Where the last unit's record ends in the log, -1 if the queue is empty."""
+    """Physical offset at which the last unit's record ends; -1 if the queue is empty."""
 
 
 class FileSizes(msgspec.Struct, frozen=True):
-    """The sizes with which the store's files were created."""
+    """The sizes with which the store's files were created: bytes of a file, slots and items of an index file."""
 
     commit_log: int
     consume_queue: int
@@ -53,7 +54,7 @@ class FileSizes(msgspec.Struct, frozen=True):
 
 
 class DispatchState(msgspec.Struct, frozen=True):
-    """What is known to be on disk of queues and index."""
+    """A snapshot: how much of queues, index and log is known to be on disk."""
 
     position: int
     """Physical offset up to which everything was dispatched."""
@@ -70,7 +71,7 @@ def read_state(files: Files, path: Path) -> DispatchState | None:
 
 
 class DispatchNotes:
-    """Takes and writes the snapshots of an open store; one thread at a time."""
+    """Takes and writes the snapshots of an open store. Only one thread at a time may use it."""
 
     def __init__(self, engine: Engine) -> None:
         self._io = engine.io
@@ -83,7 +84,7 @@ class DispatchNotes:
         self._last: DispatchState | None = None
 
     def snapshot(self) -> DispatchState:
-        """The state to write after the next sync of queues and index; take it before that sync."""
+        """Takes a snapshot. Callers must take it before a sync of queues and index, and `write` it after that sync."""
         position, flushed = self._dispatcher.position, self._log.queue.flushed_where
         queues = [
             QueueNote(each.topic, each.queue_id, each.max_offset, each.max_physical_offset) for each in self._queues
@@ -93,7 +94,7 @@ class DispatchNotes:
         )
 
     def write(self, state: DispatchState) -> None:
-        """Writes the state if it changed. Raises StoreFailed; then the previous file is intact."""
+        """Writes the snapshot if it differs from the last one. If it raises StoreFailed, the old file is intact."""
         if state != self._last:
             write_checksummed(self._io, self._path, state)
             self._last = state

@@ -1,11 +1,12 @@
 """Flushing the commit log: the threads that bring appended records to disk.
 
-`GroupCommit` (SYNC_FLUSH) acks all waiting puts with one fsync. `TimedFlush` (ASYNC_FLUSH) syncs twice a second what
-has grown by a few pages, and everything every ten seconds. `TimedCommit` copies the transient pool's buffers into the
-files. All of them sync through one `LogSyncer`.
+`GroupCommit` (SYNC_FLUSH) acks all waiting puts after one sync. `TimedFlush` (ASYNC_FLUSH) syncs the log every 500 ms
+if it has grown by at least four pages, and every ten seconds however little it has grown; these are the defaults. Both
+sync through one `LogSyncer`. `TimedCommit` copies the transient pool's buffers into the files, which are synced later.
 
 A failed sync is final: the kernel may have dropped the dirty pages, so a retry could succeed without having written
-them. Waiting puts get an error, and the store refuses puts until a restart. Queues and index: `derived_flush.py`.
+them. Waiting puts get an error, and the store refuses puts until a restart. `derived_flush.py` flushes queues and
+index.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ class FlushFailed(Exception):
 
 
 class LogSyncer:
-    """Syncs the log, one thread at a time, and logs slow syncs. After a failure every sync fails."""
+    """The only way to sync the log. One thread at a time syncs. After a failure every later sync fails, too."""
 
     def __init__(self, queue: MappedFileQueue, flushed: Callable[[int], None], failed: Callable[[str], None]) -> None:
         self._queue = queue
@@ -41,10 +42,11 @@ class LogSyncer:
         self._gate = threading.Lock()
 
     def sync(self, least_pages: int, *, all_files: bool) -> None:
-        """Syncs, then reports the store time up to which the log is on disk. Raises FlushFailed.
+        """Syncs the log if it has grown by `least_pages`, then calls `flushed`. Raises FlushFailed.
 
-        `all_files` syncs every file up to the current end of the log, not only the first dirty one. Appends made
-        meanwhile are left to the next sync: otherwise steady puts would keep it running and no waiter would be acked.
+        `flushed` gets the store time in ms up to which the log is on disk. With `all_files` every file up to the
+        current end of the log is synced, not only the first dirty file. Records appended during the sync are left to
+        the next one: otherwise steady puts would keep this sync running, and no waiting put would be acked.
         """
         with self._gate:
             if self.failure is not None:
@@ -67,7 +69,7 @@ class LogSyncer:
 
 
 class GroupCommit(Worker):
-    """One sync acks all puts that wait for the disk."""
+    """The flush thread of SYNC_FLUSH: one sync acks all puts that wait for the disk."""
 
     def __init__(self, queue: MappedFileQueue, syncer: LogSyncer) -> None:
         super().__init__("penstock-group-commit", None)
@@ -78,7 +80,7 @@ class GroupCommit(Worker):
         self._gate = threading.Lock()
 
     def submit(self, end_offset: int) -> Future[None]:
-        """A future that is done once the log is on disk up to `end_offset`; it fails with FlushFailed."""
+        """Returns a future that completes once the log is on disk up to `end_offset`, or fails with FlushFailed."""
         future: Future[None] = Future()
         with self._gate:
             finished = self._finished
@@ -101,7 +103,7 @@ class GroupCommit(Worker):
         self._complete(waiting, failure)
 
     def finish(self) -> None:
-        """Syncs everything appended so far; later submits complete at once."""
+        """Syncs everything appended so far. Futures of later submits complete or fail at once."""
         self.work()
         with self._gate:
             self._finished = True
@@ -117,7 +119,7 @@ class GroupCommit(Worker):
 
 
 class TimedFlush(Worker):
-    """Syncs at intervals; thoroughly (any number of pages) at longer intervals."""
+    """The flush thread of ASYNC_FLUSH: syncs at intervals. At longer intervals it syncs however few pages are dirty."""
 
     def __init__(self, settings: Settings, syncer: LogSyncer) -> None:
         timed = settings.flush_commit_log_timed
@@ -142,7 +144,7 @@ class TimedFlush(Worker):
 
 
 class TimedCommit(Worker):
-    """Copies the transient pool's buffers into the files at intervals."""
+    """The commit thread of the transient pool: copies its buffers into the files at intervals."""
 
     def __init__(self, settings: Settings, queue: MappedFileQueue, committed: Callable[[], None]) -> None:
         super().__init__("penstock-commit", settings.commit_interval_commit_log / 1000)

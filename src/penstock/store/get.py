@@ -1,8 +1,8 @@
 """The read path: a page of messages from a queue, with RocketMQ's statuses and next offsets.
 
-A page ends at the end of a queue file and holds at least one message if one matches. A unit whose record is damaged or
-deleted is skipped, and only that unit. Each record is checked against its unit: position, size, body CRC, topic, queue
-and queue offset. Thread-safe; keeps no state between gets.
+A page is the result of one get. It ends at the end of a queue file at the latest. If the record of a unit is damaged or
+deleted, that unit is skipped, and the page continues after it. Each record's position, size, topic, queue id and queue
+offset are compared with its unit, and its body with its CRC. Thread-safe; keeps no state between gets.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from penstock.store.message import GetStatus, Page, TagFilter
 from penstock.store.settings import Settings
 
 _POSITION = struct.Struct(">q")
-"""The first field of a unit."""
+"""The physical offset, first field of a unit."""
 _MIN_BYTES_EXAMINED = 16_000
 _STATUSES = (GetStatus.FOUND, GetStatus.NO_MATCHED_MESSAGE, GetStatus.MESSAGE_WAS_REMOVING)
-"""By the outcome that the kernel returns."""
+"""Statuses, indexed by the outcome number that the kernel returns."""
 
 
 class PageGetter:
-    """Reads pages. `MessageStore.get` and the broker's pulls end here."""
+    """Reads pages for `MessageStore.get` and the broker's pulls."""
 
     def __init__(self, settings: Settings, commit_log: CommitLog, queues: ConsumeQueues) -> None:
         self._log = commit_log
@@ -45,7 +45,10 @@ class PageGetter:
         )
 
     def get(self, topic: str, queue_id: int, offset: int, max_messages: int, tags: TagFilter, log_end: int) -> Page:
-        """A page. Records up to `log_end` may be read; the distance to it separates recent from old messages."""
+        """Reads one page. `log_end` is the physical offset up to which records may be read.
+
+        A record's distance to `log_end` decides whether the transfer limits for messages in memory or on disk apply.
+        """
         queue = self._queues.find(topic, queue_id)
         if queue is None:
             legal = queue_id >= 0 and is_legal_topic(topic)
@@ -87,7 +90,7 @@ class PageGetter:
         highest: int,
         log_end: int,
     ) -> Page:
-        """The page whose first unit lies in the acquired file `units`; one kernel call for each log file it needs."""
+        """Reads the page whose first unit lies in the acquired file `units`. Calls the kernel once per log file."""
         view = units.map.view
         at = offset * UNIT_SIZE - units.from_offset
         stop = min(units.readable, at + max(_MIN_BYTES_EXAMINED, max_messages * UNIT_SIZE))

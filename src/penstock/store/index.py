@@ -1,11 +1,12 @@
 """The index: hash tables on disk from `topic#key` to physical offsets, in the folder `index`.
 
-`Index` owns the files and rolls from a full one to the next. It never indexes a record twice: records at or before the
-last indexed one are skipped. The derived-files flusher syncs full files, then moves the checkpoint.
+`Index` owns the files and rolls from a full file to a new one. It never indexes a record twice: it skips records at or
+before the last indexed record. The derived-files flusher syncs full files, then advances the checkpoint.
 
-`IndexFile` is one file, written in place: the item, then its slot, then the header's counts. A killed process leaves at
-most one uncounted item. Nothing is checksummed; the index can be rebuilt from the log. One thread appends, any thread
-looks up; a reader that runs beside the cleaner must `acquire()` the file.
+`IndexFile` is one file, written in place: first the item, then its slot, then the header's counts. A killed process
+leaves at most one item that the header does not count. Nothing is checksummed; the index can be rebuilt from the log.
+One thread appends; any thread looks up. A reader that runs while the cleaner may delete files must `acquire()` the
+file.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ class IndexFile:
         self.geometry = geometry
         self._readers = kernels.ReaderCount()
         self.acquire = self._readers.acquire
-        """Returns whether the bytes may be used until `release()`; False once the file is shut down."""
+        """Registers a reader, who must call `release()`. Returns False if the file is shut down: do not read it."""
 
     # -- header ----------------------------------------------------------------------------------------------
 
@@ -52,7 +53,7 @@ class IndexFile:
 
     @property
     def count(self) -> int:
-        """Number of the next item; items start at 1."""
+        """The number that the next item will get; items are numbered from 1."""
         return max(self.header.index_count, 1)
 
     @property
@@ -73,11 +74,11 @@ class IndexFile:
         *,
         buffer: bytearray | None = None,
     ) -> int:
-        """Appends items until the file is full; returns how many were appended.
+        """Appends items until the file is full. Returns the number of appended items. Raises StoreFailed.
 
-        With `buffer`, many items are encoded there and written at once, after their slots and counts, which saves a
-        page fault per page. Only for recovery, before lookups: a kill in between leaves zeroed items, which the next
-        start drops. Raises StoreFailed.
+        With `buffer`, many items are encoded in it and written to the file at once, which saves a page fault per page.
+        They are written after their slots and counts, so a kill in between leaves zeroed items, which the next start
+        drops. Only recovery may pass `buffer`, while there are no lookups.
         """
         geometry = self.geometry
         if buffer is None or len(hashes) < _MIN_BULK_WRITE:
@@ -97,7 +98,7 @@ class IndexFile:
     # -- undoing ---------------------------------------------------------------------------------------------
 
     def drop_uncounted(self) -> None:
-        """Removes an item whose slot was written, but not its count, when the process was killed."""
+        """Removes the item that a killed process left uncounted: its slot was written, the header's count was not."""
         number, geometry = self.count, self.geometry
         if number >= geometry.items:
             return
@@ -108,9 +109,10 @@ class IndexFile:
             self.map.view[slot : slot + 4] = (previous if 0 < previous < number else 0).to_bytes(4, "big")
 
     def rewind(self, offset: int, timestamp_of: Callable[[int], int], before: IndexHeader) -> None:
-        """Removes every item that points at or after `offset`, and sets the header's end to the last item left.
+        """Removes every item that points at or after `offset`. The header's end becomes that of the last item kept.
 
-        If no item is left, `before` becomes the header: that of a file just created.
+        `timestamp_of` returns the store time of the record at a physical offset. If no item is kept, `before` becomes
+        the header; it must be the header of a new, empty file.
         """
         count = keep = self.count
         while keep > 1 and self.item(keep - 1).physical_offset >= offset:
@@ -128,7 +130,7 @@ class IndexFile:
         )
 
     def first_invalid(self, offset: int) -> int:
-        """The number of the first item that is invalid or points at or after `offset`."""
+        """Returns the number of the first item that is invalid or points at or after `offset`; else `count`."""
         count, last = min(self.count, self.geometry.items), 0
         for start in range(1, count, _ITEMS_AT_ONCE):
             items = self._items(start, min(start + _ITEMS_AT_ONCE, count))
@@ -141,7 +143,7 @@ class IndexFile:
         return count
 
     def keep_first(self, end: int, timestamp_of: Callable[[int], int], before: IndexHeader) -> None:
-        """Keeps the items before number `end` and rebuilds their chains, ignoring slots and header."""
+        """Keeps the items before number `end`. Rebuilds slots, chains and header from them; see `rewind`."""
         geometry = self.geometry
         newest = np.zeros(geometry.slots, ">i4")
         for start in range(1, end, _ITEMS_AT_ONCE):
@@ -165,7 +167,7 @@ class IndexFile:
         self.set_header(msgspec.structs.replace(header, hash_slot_count=used, index_count=end))
 
     def _items(self, start: int, end: int) -> npt.NDArray[np.void]:
-        """Items by number, not copied: drop the view before the file is unmapped."""
+        """Returns a view of the items [start, end), not a copy. Drop the view before the file is unmapped."""
         count = max(min(end, self.geometry.items) - start, 0)
         return np.frombuffer(self.map.view, _ITEM, count, self.geometry.item_position(start))
 
@@ -181,7 +183,7 @@ class IndexFile:
             self.map.close()
 
     def shut_down(self) -> bool:
-        """Refuses new readers; True once the last reader has released the file and it is unmapped."""
+        """Refuses new readers. Returns True if no reader is left: then the file is unmapped."""
         if self._readers.retire():
             self.map.close()
         return self._readers.count <= 0
@@ -191,7 +193,7 @@ class IndexFile:
 
 
 def _chain(items: npt.NDArray[np.void], first_number: int, newest: npt.NDArray[np.void]) -> None:
-    """Links each item to the previous one of its slot, and each slot to its newest item."""
+    """Links each item to the previous item of its slot. `newest` has, by slot, the number of its newest item."""
     slots = items["key_hash"] % len(newest)
     numbers = np.arange(first_number, first_number + len(items), dtype=np.int32)
     order = np.argsort(slots, kind="stable")
@@ -204,7 +206,7 @@ def _chain(items: npt.NDArray[np.void], first_number: int, newest: npt.NDArray[n
 
 
 def header_after(header: IndexHeader) -> IndexHeader:
-    """The header of a new, empty file that follows one with this header."""
+    """Returns the header of a new, empty file that follows a file with the given header."""
     return IndexHeader(
         header.end_timestamp, header.end_timestamp, header.end_physical_offset, header.end_physical_offset
     )
@@ -224,13 +226,13 @@ class Index:
         self.files: tuple[IndexFile, ...] = ()
         self._unsynced: list[IndexFile] = []
         self._partial: tuple[int, int] | None = None
-        """Record at which an append stopped because no file could be created, and how many of its keys are indexed."""
+        """If an append could not create a file: the record's offset, and the number of its indexed keys."""
         self._gate = threading.Lock()
 
     # -- loading ---------------------------------------------------------------------------------------------
 
     def names(self) -> list[str]:
-        """The file names, oldest first. Raises BadStore for foreign files."""
+        """Returns the file names, oldest first. Raises BadStore if the folder holds other files or folders."""
         names = self._io.names(self.folder)
         for name in names:
             if not _NAME.fullmatch(name) or self._io.is_folder(self.folder / name):
@@ -243,7 +245,7 @@ class Index:
         return names
 
     def load(self, names: Sequence[str]) -> None:
-        """Maps these files, which have the right size."""
+        """Maps these files. Callers must check their sizes first."""
         loaded: list[IndexFile] = []
         try:
             for name in names:
@@ -255,7 +257,7 @@ class Index:
         self.files = tuple(loaded)
 
     def rewind(self, offset: int, timestamp_of: Callable[[int], int]) -> None:
-        """Removes every record at or after `offset`: deletes newer files, rewinds the last one."""
+        """Removes the items of all records at or after `offset`: deletes newer files, rewinds the last file kept."""
         while self.files:
             last = self.files[-1]
             last.drop_uncounted()
@@ -267,10 +269,10 @@ class Index:
             self.files[-1].rewind(offset, timestamp_of, header_after(before))
 
     def keep_before(self, offset: int, timestamp_of: Callable[[int], int]) -> bool:
-        """After a crash: keeps the items of records before `offset`, which were synced, and drops the rest.
+        """Keeps, after a crash, the items of records before `offset`, which were synced. Drops all other items.
 
-        The rest is unreliable: pages reach the disk in any order, so a header may count items, and a slot may point to
-        items, that never did. Returns whether all counted items before `offset` were valid and are kept.
+        Pages reach the disk in any order. So a header may count items that never reached the disk, and a slot may point
+        to them. Returns whether all counted items before `offset` were valid and are kept.
         """
         complete = True
         while self.files:
@@ -295,7 +297,7 @@ class Index:
 
     @property
     def end_offset(self) -> int:
-        """Physical offset of the last indexed record, -1 if the index is empty."""
+        """Physical offset of the last indexed record; -1 if the index is empty."""
         for file in reversed(self.files):
             if not file.empty:
                 return file.header.end_physical_offset
@@ -303,7 +305,7 @@ class Index:
 
     @property
     def newest(self) -> tuple[int, int]:
-        """Store time and physical offset of the last indexed record, zeros if the index is empty."""
+        """Store time in ms and physical offset of the last indexed record; (0, 0) if the index is empty."""
         for file in reversed(self.files):
             if not file.empty:
                 return file.header.end_timestamp, file.header.end_physical_offset
@@ -317,9 +319,10 @@ class Index:
         *,
         buffer: bytearray | None = None,
     ) -> None:
-        """Adds keys in log order. Raises StoreFailed if no new file can be created; calling again resumes.
+        """Adds keys, given in log order: their hashes, and the offsets and store times of their records.
 
-        With `buffer` (see `IndexFile.put`) there must be no lookups meanwhile.
+        Raises StoreFailed if no new file can be created; a second call with the same keys resumes. With `buffer` (see
+        `IndexFile.put`) there must be no lookups meanwhile.
         """
         if not len(hashes):
             return
@@ -352,7 +355,7 @@ class Index:
         return created
 
     def _new_path(self, last: IndexFile | None) -> Path:
-        """Named by local time to the millisecond; sorts after the last file even if the clock goes back."""
+        """Returns a path named by local time in ms. It sorts after the last file even if the clock goes back."""
         moment = datetime.fromtimestamp(self._clock() / 1000)
         name = f"{moment:%Y%m%d%H%M%S}{moment.microsecond // 1000:03d}"
         if last is not None and name <= last.path.name:
@@ -362,9 +365,9 @@ class Index:
     # -- flushing --------------------------------------------------------------------------------------------
 
     def sync(self, *, everything: bool) -> int:
-        """Syncs full files, with `everything` also the last; returns the store time now durable, 0 if no file was.
+        """Syncs files that have become full, and with `everything` also the last file. Raises OSError.
 
-        Raises OSError.
+        Returns the store time in ms of the newest record in the synced files; 0 if none was synced.
         """
         with self._gate:
             waiting, self._unsynced = self._unsynced, []
@@ -386,7 +389,7 @@ class Index:
     def expired(self, log_min_offset: int) -> bool:
         """Whether the first file may be deleted: all its records were deleted from the log.
 
-        Never true of the last file, nor of the last nonempty one: it tells where the index ends.
+        False if it is the only file, or the only one that is not empty: that file shows where the index ends.
         """
         files = self.files
         if len(files) < 2 or (len(files) == 2 and files[-1].empty):
@@ -394,7 +397,7 @@ class Index:
         return not files[0].available or files[0].header.end_physical_offset < log_min_offset
 
     def drop_first(self, *, forced: bool = False) -> bool:
-        """Deletes the first file unless it has readers; see `MappedFileQueue.drop_first`."""
+        """Deletes the first file unless it has readers. Returns whether it did; see `MappedFileQueue.drop_first`."""
         file = self.files[0]
         if not file.shut_down() and not forced:
             return False

@@ -1,12 +1,12 @@
 """The I/O seam: every open, allocate, map, sync, rename and unlink of the store goes through `Files`.
 
-`Files` works on the real disk and has no state; any thread may use it. `OverlayFiles` (`overlay.py`) shows the same
-folders and keeps every change in memory. Tests inject faults with subclasses: fail the N-th call, or forget what was
-not synced. Each method says what a crash leaves.
+`Files` works on the real disk and has no state; any thread may use it. `OverlayFiles` (`copy_on_write_files.py`) shows
+the same folders and keeps every change in memory. Tests inject faults with subclasses, which fail the N-th call or
+forget unsynced writes. Each method that creates or replaces a file says what a crash leaves.
 
-`FileMap` is a whole file mapped into memory. It belongs to the caller who asked `Files` for it and who closes it;
-slices of its `view` must be released before. Any thread may read and store. Stored bytes survive the end of the
-process; they are on disk once `sync` returns.
+`FileMap` is a whole file mapped into memory. The caller who got it from `Files` must close it, and must release all
+slices of its `view` before. Any thread may read and store. Stored bytes survive the end of the process. They survive a
+power cut once `sync` has returned.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _MS_SYNC = 4
 
 
 def lock_memory(memory: mmap.mmap) -> bool:
-    """Locks the map in RAM; False if the system's limit forbids it."""
+    """Locks the map in RAM. Returns False if the system's limit forbids it."""
     return _on_range(_libc.mlock, memory, 0, len(memory)) == 0
 
 
@@ -62,7 +62,7 @@ def _on_range(function: Callable[..., int], memory: mmap.mmap, start: int, size:
 
 
 def written_ranges(descriptor: int, start: int, stop: int) -> Iterator[tuple[int, int]]:
-    """The parts of [start, stop) that are not holes, as far as the file system knows."""
+    """Yields the ranges within [start, stop) that are not holes. Yields all if the file system cannot tell."""
     while start < stop:
         try:
             begin = os.lseek(descriptor, start, os.SEEK_DATA)
@@ -80,7 +80,7 @@ class FileMap:
     """A whole file mapped into memory, shared with every other process that maps it."""
 
     def __init__(self, path: Path, memory: mmap.mmap, descriptor: int) -> None:
-        """`descriptor` is closed with the map; -1 if the memory has no open file."""
+        """`descriptor` is that of the file, or -1 if there is none; `close` closes it."""
         self.path = path
         self.memory = memory
         self.view = memoryview(memory)
@@ -90,9 +90,9 @@ class FileMap:
         return len(self.memory)
 
     def sync(self, start: int = 0, stop: int | None = None) -> None:
-        """Syncs a range, or without `stop` the whole file, to disk, without the GIL. Raises OSError.
+        """Syncs the range [start, stop), or without `stop` the whole file. Releases the GIL. Raises OSError.
 
-        Syncing a range does not touch the pages after it, which the writer uses next.
+        The sync of a range leaves the pages after the range alone, which the writer uses next.
         """
         if stop is None:
             os.fdatasync(self._descriptor)
@@ -100,19 +100,19 @@ class FileMap:
             sync_memory(self.memory, start, stop)
 
     def written_ranges(self, start: int) -> Iterator[tuple[int, int]]:
-        """Ranges from `start` on that may hold data; omits allocated, unwritten ones if the file system can tell.
+        """Yields the ranges from `start` on that may hold data. Omits allocated but unwritten ranges if possible.
 
-        Evaluated eagerly: the kernel's read-ahead counts as written, so a lazy caller that reads would see all ranges
-        up to the end of the file.
+        All ranges are determined before the first is yielded. The kernel counts pages that it has read ahead as
+        written, so a caller that reads between two ranges would otherwise get everything up to the end of the file.
         """
         yield from list(written_ranges(self._descriptor, start, len(self)))
 
     def allocate(self, start: int, stop: int) -> None:
-        """Allocates the blocks of a range before it is stored into. Raises OSError."""
+        """Allocates the disk blocks of a range. Needed before stores into a sparse file. Raises OSError."""
         os.posix_fallocate(self._descriptor, start, stop - start)
 
     def write(self, position: int, data: bytearray | memoryview) -> None:
-        """Writes without a page fault per page; for bulk data. Raises StoreFailed."""
+        """Writes bulk data at `position` with `pwrite`, which avoids a page fault per page. Raises StoreFailed."""
         left = memoryview(data)
         try:
             while left:
@@ -122,11 +122,11 @@ class FileMap:
             raise disk_refused("cannot write", self.path, len(data), error) from error
 
     def will_need(self, start: int = 0, size: int = 0) -> None:
-        """Asks the system to read ahead a range, by default from `start` to the end; returns at once."""
+        """Asks the system to read `size` bytes ahead; 0 means up to the end of the file. Returns at once."""
         os.posix_fadvise(self._descriptor, start, size, os.POSIX_FADV_WILLNEED)
 
     def close(self) -> None:
-        """Unmaps; memory that still has views is freed with the last of them."""
+        """Unmaps the file. Memory that still has views is freed with the last view."""
         with contextlib.suppress(BufferError):
             self.view.release()
             self.memory.close()
@@ -138,14 +138,14 @@ _PIECE: Final = 1 << 20
 
 
 def written_pieces(file: FileMap, position: int) -> Iterator[tuple[int, int]]:
-    """The ranges from `position` on that may hold data, in pieces that fit the cache."""
+    """Yields the ranges from `position` on that may hold data, in pieces of at most 1 MiB, which fit the cache."""
     for begin, end in file.written_ranges(position):
         for start in range(begin, end, _PIECE):
             yield start, min(start + _PIECE, end)
 
 
 def zero_from(file: FileMap, position: int) -> int:
-    """Zeroes the file from `position` on, touching only nonzero pieces; returns the number of nonzero bytes."""
+    """Zeroes the file from `position` on. Skips pieces of 1 MiB that are zero. Returns the number of nonzero bytes."""
     zeroed = 0
     for start, stop in written_pieces(file, position):
         piece = np.frombuffer(file.view, np.uint8, stop - start, start)
@@ -190,16 +190,16 @@ class Files:
         return path.stat().st_mtime_ns // 1_000_000
 
     def set_modified_ms(self, path: Path, moment: int) -> None:
-        """RocketMQ goes by modification times when it deletes log files and searches queues by time."""
+        """Sets the modification time in ms. RocketMQ uses it to delete log files and to search queues by time."""
         os.utime(path, ns=(moment * 1_000_000, moment * 1_000_000))
 
     def disk_usage(self, folder: Path) -> tuple[int, int]:
-        """(used, free) bytes of the partition of `folder`; blocks reserved for root count as neither."""
+        """Returns (used, free) bytes of the partition of `folder`. Blocks reserved for root count as neither."""
         usage = shutil.disk_usage(folder)
         return usage.used, usage.free
 
     def files_below(self, path: Path) -> Iterator[tuple[Path, os.stat_result]]:
-        """Each file below a folder, or the file itself, with its stat; omits files deleted meanwhile."""
+        """Yields each file below a folder, or the file `path` itself, with its stat. Omits files deleted meanwhile."""
         for each in (path, *path.rglob("*")):
             with contextlib.suppress(FileNotFoundError):
                 facts = each.lstat()
@@ -207,11 +207,11 @@ class Files:
                     yield each, facts
 
     def allocated(self, path: Path) -> int:
-        """Bytes of disk blocks that a file, or all files below a folder, occupy."""
+        """Returns the bytes of disk blocks that a file, or all files below a folder, occupy."""
         return sum(facts.st_blocks * 512 for _, facts in self.files_below(path))
 
     def partition(self, folder: Path) -> int:
-        """The device number: equal for two folders on the same partition."""
+        """Returns the device number. Two folders on the same partition have the same number."""
         return folder.stat().st_dev
 
     def read_bytes(self, path: Path) -> bytes:
@@ -220,10 +220,11 @@ class Files:
     # -- mapping ---------------------------------------------------------------------------------------------
 
     def create_map(self, path: Path, size: int) -> FileMap:
-        """Creates a file of exactly `size` zero bytes, allocated, with its name synced. Raises StoreFailed.
+        """Creates and maps a file of `size` zero bytes. Syncs its name. Raises StoreFailed.
 
-        Blocks are allocated before mapping: a store into a map without a block kills the process with SIGBUS. The name
-        appears once the file has its full size, so a crash leaves no file of a wrong size.
+        The disk blocks are allocated before mapping: on a full disk, a store into a mapped page without a block would
+        kill the process with SIGBUS. The name appears once the file has its full size, so a crash leaves no file of a
+        wrong size (except on file systems without O_TMPFILE).
         """
         try:
             self.make_folder(path.parent)
@@ -258,7 +259,7 @@ class Files:
         return descriptor
 
     def _create_in_place(self, path: Path, size: int) -> int:
-        """For file systems without O_TMPFILE. A crash may leave a short all-zero file, which loading removes."""
+        """Creates a file without O_TMPFILE. A crash may leave a file that is short and all zero; loading removes it."""
         descriptor = self._open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR)
         try:
             self._allocate(descriptor, size)
@@ -281,10 +282,10 @@ class Files:
         os.link(f"/proc/self/fd/{descriptor}", path, src_dir_fd=descriptor, follow_symlinks=True)
 
     def create_sparse(self, path: Path, size: int, *, synced: bool = True) -> None:
-        """Creates a sparse file of exactly `size` zero bytes; syncs it and its name if `synced`. Raises StoreFailed.
+        """Creates a sparse file of `size` zero bytes. Syncs the file and its name if `synced`. Raises StoreFailed.
 
-        It replaces a lost file, and nothing may be stored into it; or the caller builds its content, and allocates and
-        syncs it when it is complete.
+        A sparse file may replace a lost file; then nothing may be stored into it. Or the caller builds the content, and
+        must allocate and sync the file when it is complete.
         """
         try:
             unnamed = True
@@ -323,9 +324,9 @@ class Files:
     # -- changing --------------------------------------------------------------------------------------------
 
     def replace_bytes(self, path: Path, data: bytes | memoryview, keep_backup: bool = False) -> None:
-        """Replaces a file's content atomically: a crash leaves the old content or the new one. Raises StoreFailed.
+        """Replaces a file's content atomically: a crash leaves the old content or the new content. Raises StoreFailed.
 
-        With `keep_backup` the old content stays as `.bak`; at any moment one of the two names is intact.
+        With `keep_backup` the old content stays in the file `<name>.bak`. At any moment one of the two files is intact.
         """
         temporary = path.with_name(path.name + ".tmp")
         try:
@@ -357,9 +358,9 @@ class Files:
             os.close(descriptor)
 
     def write_unsynced(self, path: Path, data: bytes | memoryview) -> None:
-        """Writes a file without syncing it: a killed process leaves all or nothing of it, a power cut anything.
+        """Replaces a file without syncing it. The folder must exist. Raises StoreFailed.
 
-        Its folder must exist. Raises StoreFailed.
+        If the process is killed, the file has the old content or the new content. After a power cut it may have any.
         """
         temporary = path.with_name(f"{path.name}.{secrets.token_hex(4)}.tmp")
         try:
@@ -378,7 +379,7 @@ class Files:
         path.unlink(missing_ok=True)
 
     def make_folder(self, folder: Path) -> None:
-        """Creates a folder and its missing parents, and syncs their names."""
+        """Creates a folder and its missing parents. Syncs the names of new folders."""
         if not folder.is_dir():
             self.make_folder(folder.parent)
             self._make_one_folder(folder)
@@ -388,7 +389,7 @@ class Files:
         folder.mkdir(exist_ok=True)
 
     def remove_folder(self, folder: Path) -> None:
-        """Removes a folder if it is empty."""
+        """Removes a folder if it is empty. Ignores errors."""
         with contextlib.suppress(OSError):
             folder.rmdir()
 
@@ -416,5 +417,5 @@ class Files:
         return StoreLock.acquire(path, descriptor)
 
     def lock_owner(self, path: Path) -> int:
-        """Process id of the store's owner, 0 if it has none, -1 if it runs in another container or on another host."""
+        """Returns the owner's process id; 0 if there is no owner, -1 if the owner runs in another container or host."""
         return lock_owner(path)

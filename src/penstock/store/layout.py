@@ -1,8 +1,8 @@
-"""Where a store's files lie, and checks before a process owns them.
+"""The paths of a store's files, and checks before a process owns a store.
 
-`refuse_other_engines` refuses a store in which RocketMQ 5 keeps what Penstock cannot maintain: queues in RocksDB, or
-timed messages. Such a store can be read, but not owned: its queues would fall behind, and its timed messages would
-silently never be delivered. `allow_many_files` raises the process's limit of open files.
+`refuse_other_engines` refuses a store with data of RocketMQ 5 that Penstock cannot maintain: queues in RocksDB, or
+timed messages. Penstock can read such a store, but must not own it: the queues in RocksDB would lack new messages, and
+the timed messages would never be delivered. `allow_many_files` raises the process's limit of open files.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ _TIMER_LOG: Final = "timerlog"
 
 
 def refuse_other_engines(files: Files, layout: Layout) -> None:
-    """Raises BadStore before anything is changed. An empty timer log does not matter."""
+    """Raises BadStore if RocketMQ 5's folder of RocksDB queues or of timed messages is not empty."""
     rocksdb = layout.root / _ROCKSDB
     if files.is_folder(rocksdb) and files.names(rocksdb):
         raise BadStore(
@@ -146,7 +146,7 @@ def refuse_other_engines(files: Files, layout: Layout) -> None:
 
 
 def allow_many_files() -> None:
-    """Raises the soft limit of open files: the usual 1,024 is too low for many queues, at two descriptors a file."""
+    """Raises the soft limit of open files to the hard limit. Each mapped file takes two descriptors."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft < hard:
         with contextlib.suppress(ValueError, OSError):

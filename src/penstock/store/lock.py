@@ -1,7 +1,7 @@
-"""The lock file of a store: which process may write to it.
+"""The lock file of a store: decides which process may write to the store.
 
-One process owns a store, with one StoreLock; `lock_owner` only asks. The system releases the lock when the process
-ends, however it ends, so a crash leaves no lock behind.
+A process owns a store while it holds the StoreLock. `lock_owner` returns the owner without taking the lock. The system
+releases the lock when the process ends, however it ends, so a crash leaves no lock behind.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ _FLOCK = "hhqqi"
 """Linux's struct flock: type, whence, start, length, process."""
 
 _locked_here: dict[tuple[int, int], int] = {}
-"""(device, inode) of each `lock` file that this process has locked, with its descriptor: see `StoreLock`."""
+"""By (device, inode) of each lock file that this process has locked, its descriptor. See `StoreLock`."""
 
 
 class StoreLock:
     """Exclusive ownership: a POSIX record lock on the first byte of `lock`, as in RocketMQ.
 
-    Such a lock belongs to the process, and closing any descriptor of the file drops it. So this process never opens a
-    `lock` that it has locked; a table of the locked ones is asked instead.
+    Such a lock belongs to the process. If the process closes any descriptor of the file, the system drops the lock. So
+    this process must never open a lock file that it has locked. It looks the file up in `_locked_here` instead.
     """
 
     def __init__(self, descriptor: int, identity: tuple[int, int]) -> None:
@@ -34,7 +34,10 @@ class StoreLock:
 
     @classmethod
     def acquire(cls, path: Path, descriptor: int) -> StoreLock:
-        """Locks the open file and owns its descriptor. Raises StoreInUse and closes it if another process has it."""
+        """Locks the open file `descriptor`, which the lock owns from now on.
+
+        Raises StoreInUse if another process holds the lock, StoreFailed if the disk refuses; closes `descriptor` then.
+        """
         try:
             fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)
         except OSError as error:
@@ -58,7 +61,7 @@ class StoreLock:
         os.close(self._descriptor)
 
     def lend(self) -> StoreLock:
-        """The same lock for a nested open: closing that store does not release it."""
+        """Returns this lock for a nested open of the same store. Closing the nested store does not release the lock."""
         return _LentLock(self._descriptor, self._identity)
 
 
@@ -76,9 +79,9 @@ def held_by_this_process(path: Path) -> bool:
 
 
 def lock_owner(path: Path) -> int:
-    """Process id of the holder of the lock `path`, 0 if it is free; neither acquires nor drops the lock.
+    """Returns the process id of the lock's holder; 0 if the lock is free. Neither acquires nor drops the lock.
 
-    -1 for a process of another container or host, which has no id here.
+    Returns -1 if the holder runs in another container or on another host, because it has no process id here.
     """
     if not path.exists():
         return 0
@@ -98,10 +101,10 @@ class HeldLocks(NamedTuple):
 
     store: StoreLock | None = None
     job: StoreLock | None = None
-    """The lock of external dispatch."""
+    """The lock of the external dispatch job."""
 
     def lend(self) -> HeldLocks:
-        """The same locks for a nested open; see `StoreLock.lend`."""
+        """Returns these locks for a nested open; see `StoreLock.lend`."""
         return HeldLocks(*(None if lock is None else lock.lend() for lock in self))
 
 

@@ -1,9 +1,9 @@
-"""Walks the log: where it ends, and which ranges hold no valid record. Used by recovery, audit and repair.
+"""Walks the log: finds its end, and the ranges that hold no valid record. Used by recovery, audit and repair.
 
-A record lies in one file, so files are walked separately, several at a time if there is much to walk. Bytes that are
-not a record are damage if something valid follows, in the same file or a later one; otherwise they are the tail. A
-record that passes every check but lost a sector of its topic or properties counts as torn, not as valid
-(`kernels.first_torn`). Pure functions over mapped files.
+A record lies in one file, so files are walked separately: several at a time, on threads, if they have 64 MiB or more.
+Bytes that are not a record are damage if a valid record or filler follows, in the same file or a later one. Otherwise
+they are the tail. A torn record, one that passes every check but lost a sector of its topic or properties, is not valid
+(`kernels.first_torn`). The functions change no file.
 """
 
 from __future__ import annotations
@@ -31,32 +31,32 @@ Count = Callable[[int], None]
 
 
 class Walked(msgspec.Struct, frozen=True):
-    """The result of a walk up to the end of some file."""
+    """The result of a walk over several files, up to the end of the last one. Positions are physical offsets."""
 
     reached: int
-    """Where the walk stopped."""
+    """Physical offset at which the walk stopped."""
     end: int
-    """End of the last valid record or filler."""
+    """Physical offset at which the last valid record or filler ends."""
     newest_timestamp: int
-    """Store time of the last record, 0 if none was valid."""
+    """Store time in ms of the last valid record; 0 if there is none."""
     damage: tuple[DamagedRange, ...] = ()
     unsure: tuple[DamagedRange, ...] = ()
-    """Undecided ranges: damage if something valid follows, otherwise the tail."""
+    """Undecided ranges after `end`: damage if a later file has a valid record or filler, otherwise the tail."""
 
 
 class FileWalk(NamedTuple):
-    """The result of walking one file; positions count from its start."""
+    """The result of walking one file. `end` counts from the file's start; the ranges have physical offsets."""
 
     end: int
-    """End of the last valid record or filler; the walk's start if none was valid."""
+    """Position at which the last valid record or filler ends; the walk's start if there is none."""
     newest_timestamp: int
     damage: list[DamagedRange]
     rest: DamagedRange | None
-    """The bytes after `end`, which are not a record."""
+    """The bytes after `end`, which are not a record; None if the walk reached its stop."""
 
 
 def walk_range(file: MappedFile, start: int, stop: int, check_crc: bool, count: Count) -> FileWalk:
-    """Walks the records of a file that begin in [start, stop)."""
+    """Walks the records of a file that begin in [start, stop). Calls `count` with the number of bytes just walked."""
     base, position, end, newest = file.from_offset, start, start, 0
     damage: list[DamagedRange] = []
     broken: tuple[int, str] | None = None
@@ -86,7 +86,7 @@ def _range(base: int, broken: tuple[int, str], end: int) -> DamagedRange:
 
 
 def next_valid(file: MappedFile, position: int, stop: int) -> int:
-    """Where the next valid record or filler begins, `stop` if none does. Does not read holes."""
+    """Returns the position of the next valid record or filler after `position`; `stop` if none. Skips holes."""
     for begin, end in file.map.written_ranges(position + 1):
         begin = max(begin - _HEADER, position + 1)  # the first bytes of a size may be zeros at the end of a hole
         found = kernels.find_record(file.map.view, file.from_offset, begin, min(end, stop), True)
@@ -100,7 +100,7 @@ def next_valid(file: MappedFile, position: int, stop: int) -> int:
 def walk_files(
     files: Sequence[MappedFile], check_crc: bool, count: Count, begun: Walked | None = None
 ) -> Iterator[Walked]:
-    """Walks whole files; yields the cumulative result after each, continuing from `begun`."""
+    """Walks whole files. Yields the cumulative result after each file. `begun` is the result of earlier files."""
     result = begun or Walked(files[0].from_offset, files[0].from_offset, 0)
 
     def walk(file: MappedFile) -> FileWalk:
@@ -131,7 +131,7 @@ def _joined(before: Walked, file: MappedFile, found: FileWalk) -> Walked:
 
 
 def still_damaged(log: MappedFileQueue, known: DamagedRange) -> list[DamagedRange]:
-    """The parts of a known damaged range, which lies in one file, that still hold no valid record."""
+    """Returns the parts of a known damaged range that still hold no valid record. The range must lie in one file."""
     file = log.find(known.physical_offset)
     if file is None:
         return []
@@ -142,7 +142,7 @@ def still_damaged(log: MappedFileQueue, known: DamagedRange) -> list[DamagedRang
 
 
 def torn_records(file: MappedFile, damage: DamagedRange) -> Iterator[tuple[int, int]]:
-    """(begin, end) in the file of bytes inside a damaged range that would pass for a record."""
+    """Yields (begin, end), as positions in the file, of torn records in a damaged range: a plain check accepts them."""
     base, view = file.from_offset, file.map.view
     position, stop = damage.physical_offset - base, damage.end - base
     while (begin := kernels.find_record(view, base, position, stop, True)) >= 0:

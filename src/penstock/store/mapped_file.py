@@ -1,12 +1,13 @@
 """MappedFile: one memory-mapped file of fixed size, with its positions and its readers. TransientPool: write buffers.
 
-`wrote` is the end of the appended bytes, `committed` the end of the bytes in the file (they differ only while a pool
-buffer is attached), `flushed` the end of the bytes on disk. Each is a plain int, written by one thread (appender,
-committer, flusher) and read by any. Readers `acquire()` the file and `release()` it, so that deletion never unmaps it
-under them.
+A file has three positions, in bytes from its start. `wrote` is the end of the appended bytes. `committed` is the end of
+the bytes in the file; it differs from `wrote` only while a pool buffer is attached. `flushed` is the end of the bytes
+on disk. One thread writes each position (appender, committer, flusher); any thread reads it. Readers `acquire()` the
+file and `release()` it, so that a deletion does not unmap the file while they read.
 
-With the transient pool (off by default) appends go to a locked buffer of a file's size, and a thread commits them to
-the file. Only committed bytes can be read, dispatched or flushed. A crash of the process loses what is not committed.
+With the transient pool (off by default) appends go to a locked buffer as large as the file, and a thread commits them:
+it copies them into the file. Only committed bytes can be read, dispatched or flushed. A crash of the process loses
+uncommitted bytes.
 """
 
 from __future__ import annotations
@@ -38,17 +39,17 @@ class MappedFile:
         """`wrote` and `store_timestamp`, in an array that the compiled appender writes too."""
         self.committed = self.flushed = wrote
         self.created_first = created_first
-        """Whether the queue was empty when this file was created."""
+        """Whether the MappedFileQueue had no files when this file was created."""
         self.buffer: PoolBuffer | None = None
         self._readers = kernels.ReaderCount()
         self.acquire = self._readers.acquire
-        """Returns whether the bytes may be used until `release()`; False once the file is shut down."""
+        """Registers a reader, who must call `release()`. Returns False if the file is shut down: do not read it."""
 
     # -- positions -------------------------------------------------------------------------------------------
 
     @property
     def wrote(self) -> int:
-        """End of the appended bytes."""
+        """Position at which the appended bytes end."""
         return self.marks[0]
 
     @wrote.setter
@@ -57,7 +58,7 @@ class MappedFile:
 
     @property
     def store_timestamp(self) -> int:
-        """Store time of the file's newest record, as far as this process knows it."""
+        """Store time in ms of the file's newest record; 0 if this process does not know it."""
         return self.marks[1]
 
     @store_timestamp.setter
@@ -66,12 +67,12 @@ class MappedFile:
 
     @property
     def target(self) -> memoryview:
-        """Where appends go: the pool buffer, or the file's map."""
+        """The memory to append to: the pool buffer if there is one, else the file's map."""
         return self.map.view if self.buffer is None else self.buffer.view
 
     @property
     def readable(self) -> int:
-        """End of the bytes that readers may see."""
+        """Position at which the bytes that readers may see end."""
         return self.marks[0] if self.buffer is None else self.committed
 
     @property
@@ -96,7 +97,7 @@ class MappedFile:
         return reached > done
 
     def flush(self, least_pages: int = 0) -> int:
-        """Syncs if at least `least_pages` are dirty; returns the flushed position. Raises OSError."""
+        """Syncs if at least `least_pages` pages are dirty or the file is full. Returns `flushed`. Raises OSError."""
         if self.can_flush(least_pages):
             reached = self.readable
             if self.acquire():  # else it is being deleted and need not reach the disk
@@ -108,7 +109,7 @@ class MappedFile:
         return self.flushed
 
     def commit(self, least_pages: int = 0) -> int:
-        """Copies the pool buffer into the file; returns the committed position."""
+        """Copies the pool buffer into the file if at least `least_pages` pages are uncommitted. Returns `committed`."""
         if self.buffer is None:
             self.committed = self.wrote
         elif self.can_commit(least_pages):
@@ -125,7 +126,7 @@ class MappedFile:
     # -- bytes -----------------------------------------------------------------------------------------------
 
     def read(self, position: int, size: int) -> bytes | None:
-        """A copy of `size` bytes, None if they are not all readable."""
+        """Returns a copy of `size` bytes at `position`; None if not all of them are readable."""
         if position < 0 or position + size > self.readable or not self.acquire():
             return None
         try:
@@ -134,11 +135,11 @@ class MappedFile:
             self.release()
 
     def zero(self, position: int) -> int:
-        """Zeroes the file from `position` on, touching only nonzero pieces; returns the number of nonzero bytes."""
+        """Zeroes the file from `position` on. Returns the number of bytes that were not zero. See `zero_from`."""
         return zero_from(self.map, position)
 
     def nonzero_end(self, position: int) -> int:
-        """The position after the last nonzero byte at or after `position`; `position` if all are zero."""
+        """Returns the position after the last nonzero byte at or after `position`; `position` if all are zero."""
         end = position
         for start, stop in written_pieces(self.map, position):
             if not np.count_nonzero(np.frombuffer(self.map.view, np.uint8, stop - start, start)):
@@ -160,7 +161,7 @@ class MappedFile:
             self._unmap()
 
     def shut_down(self) -> bool:
-        """Refuses new readers; True once the last reader has released the file and it is unmapped."""
+        """Refuses new readers. Returns True if no reader is left: then the file is unmapped."""
         if self._readers.retire():
             self._unmap()
         return self._readers.count <= 0
@@ -173,7 +174,7 @@ class MappedFile:
 
 
 class PoolBuffer:
-    """One buffer, attached to at most one file."""
+    """One buffer of the transient pool, attached to at most one file."""
 
     def __init__(self, pool: TransientPool, size: int) -> None:
         self._pool = pool

@@ -1,11 +1,13 @@
 """MappedFileQueue: an append-only byte sequence in files of one size, each named by the offset of its first byte.
 
-The commit log is one such sequence, every consume queue is another. The tuple of files is replaced, never changed in
-place, so readers need no lock. One thread appends while another may delete from the front; a lock keeps both from
-losing the other's update. `cut` and `truncate` need exclusive access.
+The commit log is one such sequence, and every consume queue is another. Offsets count bytes from the start of the
+sequence. The tuple of files is replaced, never changed in place, so readers need no lock. One thread may append while
+another deletes the first file; a lock protects the tuple from lost updates. No other thread may use the queue during
+`cut` and `truncate`.
 
-`list_data_files` inspects a folder by names and sizes. A log file missing between others is represented by zeros that
-take no space (`missing_file`); its whole range counts as damage until a repair covers it.
+`list_data_files` inspects a folder by file names and sizes. If a log file is missing between two others, `missing_file`
+stands for it: a map of zeros that takes no space. The whole range of that file counts as damage until a repair writes
+placeholders over it.
 """
 
 from __future__ import annotations
@@ -27,9 +29,9 @@ from penstock.store.mapped_file import MappedFile
 _NAME = re.compile(r"[0-9]{20}")
 _CHUNK = 1 << 22
 MAX_MISSING_IN_A_ROW = 8
-"""With more files missing in a row a start fails: an operator should decide."""
+"""A start fails if more files in a row are missing: an operator should decide."""
 Allocate = Callable[[Path, int], MappedFile]
-"""Creates the file for a path and an offset."""
+"""Creates the file with this path and this offset of its first byte."""
 
 
 def file_name(offset: int) -> str:
@@ -45,30 +47,30 @@ class MappedFileQueue:
         self.file_size = file_size
         self.files: tuple[MappedFile, ...] = ()
         self._gate = threading.Lock()
-        """Held while `files` is replaced by a longer tuple, or by one without its first file."""
+        """Held while `files` is replaced: by a tuple with one more file, or by a tuple without the first file."""
         self.flushed_where = 0
         self.committed_where = 0
         self._buffered = False
         """Whether any file was created with a pool buffer."""
         self.store_timestamp = 0
-        """Store time of the newest record known to be on disk."""
+        """Store time in ms of the newest record known to be on disk."""
 
     # -- loading ---------------------------------------------------------------------------------------------
 
     def load(self) -> None:
-        """Maps all files; each counts as full until recovery finds its end.
+        """Maps all files. Each file counts as full until recovery finds the end of its data.
 
-        Raises BadStore for a file with a wrong size or a foreign name: guessing would lose data. Only an unfinished
-        last file, empty or too short and all zero, is removed: a crash can leave one.
+        Raises BadStore if a file is missing, or has a wrong size or an illegal name. Removes an unfinished last file:
+        one that a crash left empty, or too short and all zero.
         """
         listing = self.listing()
         self.map_files(listing.offsets)
         self.remove_unfinished(listing)
 
     def listing(self, *, max_missing: int = 0) -> FolderListing:
-        """The files on disk; changes nothing. Up to `max_missing` files in a row may be missing between others.
+        """Lists the files on disk. Changes nothing. Accepts up to `max_missing` files missing in a row between others.
 
-        Raises BadStore for any other irregularity.
+        Raises BadStore for longer gaps, wrong sizes and wrong names.
         """
         listing = list_data_files(self._io, self.folder, self.file_size)
         for offset, size in listing.wrong_sizes.items():
@@ -99,7 +101,7 @@ class MappedFileQueue:
         return listing
 
     def map_files(self, offsets: Sequence[int]) -> None:
-        """Maps the files with these offsets; files missing between them read as zeros."""
+        """Maps the files with these offsets, which are sorted. Files missing between them read as zeros."""
         loaded: list[MappedFile] = []
         try:
             for offset in range(offsets[0], offsets[-1] + 1, self.file_size) if offsets else ():
@@ -115,7 +117,7 @@ class MappedFileQueue:
         self.files = tuple(loaded)
 
     def remove_unfinished(self, listing: FolderListing) -> None:
-        """Removes a last file whose creation a crash interrupted; it holds no data."""
+        """Removes the unfinished last file, if there is one: a crash interrupted its creation, so it holds no data."""
         if listing.unfinished is not None:
             self._io.unlink(self.folder / file_name(listing.unfinished))
 
@@ -131,7 +133,7 @@ class MappedFileQueue:
 
     @property
     def min_offset(self) -> int:
-        """Start of the first file that is not being deleted, -1 if the queue is empty."""
+        """Offset at which the first file that is not being deleted begins; -1 if there is none."""
         for file in self.files:
             if file.available:
                 return file.from_offset
@@ -139,7 +141,7 @@ class MappedFileQueue:
 
     @property
     def max_offset(self) -> int:
-        """End of the readable bytes, 0 if the queue is empty."""
+        """Offset at which the readable bytes end; 0 if the queue is empty."""
         files = self.files
         if self._buffered and (uncommitted := self.find(self.committed_where)) is not None:
             return uncommitted.end_offset
@@ -154,7 +156,7 @@ class MappedFileQueue:
         return files[-1].from_offset + files[-1].wrote if files else 0
 
     def find(self, offset: int) -> MappedFile | None:
-        """The file that contains `offset`, None if no file does."""
+        """Returns the file whose range contains `offset`; None if no file does."""
         files = self.files
         if not files:
             return None
@@ -168,9 +170,10 @@ class MappedFileQueue:
     # -- growing ---------------------------------------------------------------------------------------------
 
     def writable(self, start: int, allocate: Allocate | None = None) -> MappedFile:
-        """The file to append to; creates one if the last is full or the queue is empty. Raises StoreFailed.
+        """Returns the file to append to. Creates a file if the last is full or the queue is empty. Raises StoreFailed.
 
-        An empty queue starts with the file that contains offset `start`.
+        The first file of an empty queue is the one that contains offset `start`. `allocate` creates the file; default:
+        `Files.create_map`.
         """
         last = self.last
         if last is not None and not last.full:
@@ -187,7 +190,7 @@ class MappedFileQueue:
     # -- flushing --------------------------------------------------------------------------------------------
 
     def flush(self, least_pages: int = 0) -> bool:
-        """Syncs the file that contains the flushed position; returns whether it moved. Raises OSError."""
+        """Syncs the file that contains `flushed_where`. Returns whether `flushed_where` moved. Raises OSError."""
         file = self.find(self.flushed_where) or self.first
         if file is None:
             return False
@@ -200,12 +203,12 @@ class MappedFileQueue:
         return moved
 
     def flush_all(self, least_pages: int = 0) -> None:
-        """Flushes file by file until the flushed position stops moving."""
+        """Flushes file by file until `flushed_where` no longer moves."""
         while self.flush(least_pages):
             pass
 
     def commit(self, least_pages: int = 0) -> bool:
-        """Commits the file that contains the committed position; returns whether it moved."""
+        """Commits the file that contains `committed_where`. Returns whether `committed_where` moved."""
         file = self.find(self.committed_where) or self.first
         if file is None:
             return False
@@ -223,7 +226,7 @@ class MappedFileQueue:
     def cut(self, offset: int) -> list[MappedFile]:
         """Hides everything from `offset` on without changing a byte.
 
-        Returns the files that are hidden as a whole, last first; the caller removes or shuts them down.
+        Returns the files that are hidden as a whole, last first. The caller must remove them or shut them down.
         """
         kept: list[MappedFile] = []
         hidden: list[MappedFile] = []
@@ -238,10 +241,10 @@ class MappedFileQueue:
         return hidden
 
     def truncate(self, offset: int, *, zero: bool = True) -> int:
-        """Removes everything from `offset` on; returns the number of nonzero bytes removed.
+        """Removes everything from `offset` on. Returns the number of bytes removed, without the zeros of the last file.
 
-        Deletes later files, last first, so that a crash leaves no hole. Zeroes the tail of the file that remains, so
-        that old records cannot reappear; `zero=False` skips that, for an end that a clean close wrote.
+        Deletes later files, last first, so that a crash leaves no hole. Zeroes the tail of the last file kept, so that
+        old records cannot reappear. `zero=False` skips the zeroing, for a log end that a clean close wrote.
         """
         count = 0
         for file in self.cut(offset):
@@ -252,11 +255,12 @@ class MappedFileQueue:
         return count
 
     def drop_first(self, *, forced: bool = False) -> bool:
-        """Deletes the first file unless it has readers; returns whether it is deleted, also on disk.
+        """Deletes the first file unless it has readers. Returns whether the file is deleted from disk.
 
-        The first call already refuses new readers. `forced` deletes a file that has readers: they may continue, and its
-        blocks are freed when they release it. Syncs the folder, so a power cut can bring back only the file deleted
-        last and never leaves a hole. Raises OSError; may be called again.
+        Even a call that returns False makes the file refuse new readers. `forced` deletes a file despite its readers:
+        they may continue, and the disk blocks are freed when they release the file. The folder is synced after each
+        deletion, so a power cut can bring back only the last deleted file and leaves no hole. If it raises OSError, the
+        caller may call it again.
         """
         file = self.files[0]
         if not file.shut_down() and not forced:
@@ -277,7 +281,7 @@ class MappedFileQueue:
         self.files = ()
 
     def destroy(self) -> None:
-        """Removes all files and the folder; current readers may continue. A power cut may bring files back.
+        """Removes all files and the folder. Current readers may continue. A power cut may bring files back.
 
         Raises OSError.
         """
@@ -291,18 +295,18 @@ class MappedFileQueue:
 
 
 class FolderListing(msgspec.Struct, frozen=True):
-    """The data files of one folder, by offset, and their irregularities."""
+    """The data files of one folder, each named by its offset, and their irregularities."""
 
     offsets: tuple[int, ...]
-    """Files of the right size whose name is a multiple of it."""
+    """Files of the expected size whose offset is a multiple of that size."""
     wrong_sizes: dict[int, int]
-    """Files of another size, with that size."""
+    """Files of another size: the size in bytes by offset."""
     misplaced: tuple[int, ...]
-    """Files whose name is not a multiple of the file size."""
+    """Files of the expected size whose offset is not a multiple of that size."""
     unfinished: int | None
-    """The last file, if it is empty, or too short and all zero: a crash can leave one."""
+    """Offset of the last file if a crash left it empty, or too short and all zero; else None."""
     holes: tuple[tuple[int, int], ...]
-    """(offset, count) of files missing between others."""
+    """(offset of the first missing file, number of missing files) of each gap between others."""
 
     @property
     def valid_start(self) -> tuple[int, ...]:
@@ -312,7 +316,7 @@ class FolderListing(msgspec.Struct, frozen=True):
 
 
 def list_data_files(files: Files, folder: Path, file_size: int) -> FolderListing:
-    """Inspects a folder by names and sizes; opens only an unfinished last file. Raises BadStore for foreign files."""
+    """Inspects a folder by names and sizes. Reads only a last file that is too short. Raises BadStore for bad names."""
     names = files.names(folder)
     for name in names:
         if not _NAME.fullmatch(name) or files.is_folder(folder / name):
@@ -354,7 +358,7 @@ def _is_zero(files: Files, path: Path, size: int) -> bool:
 
 
 class ZeroMap(FileMap):
-    """A map of zeros without a file; takes no memory."""
+    """A read-only map of zeros without a file. It takes no memory."""
 
     def __init__(self, path: Path, size: int) -> None:
         private = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
@@ -368,7 +372,7 @@ class ZeroMap(FileMap):
 
 
 def missing_file(path: Path, offset: int, size: int) -> MappedFile:
-    """A file of zeros in place of one that is not on disk."""
+    """Returns a file of zeros that stands for a file missing on disk."""
     return MappedFile(ZeroMap(path, size), offset, wrote=size)
 
 
@@ -377,7 +381,7 @@ def is_missing_file(file: MappedFile) -> bool:
 
 
 def create_missing_file(files: Files, file: MappedFile) -> None:
-    """Creates the sparse file of zeros on disk; does nothing in a read-only view. Raises StoreFailed."""
+    """Creates a missing file on disk as a sparse file of zeros. Does nothing if read-only. Raises StoreFailed."""
     if files.read_only:
         return
     files.create_sparse(file.path, file.size)

@@ -27,14 +27,14 @@ if TYPE_CHECKING:
 class Message(msgspec.Struct, frozen=True, gc=False):
     """A message to put; everything but topic and body has a default.
 
-    `keys`, `tags`, `delay_level` and `wait` are the properties KEYS, TAGS, DELAY and WAIT, and override entries of
-    `properties` with those names. `keys` may be one string with spaces. `wait=False` does not wait for the disk under
-    SYNC_FLUSH. A `born_timestamp` of 0 means now. `sys_flag` carries the compression and transaction bits; the store
-    sets the host bits itself and never compresses.
+    `keys`, `tags`, `delay_level` and `wait` set the properties KEYS, TAGS, DELAY and WAIT. They override entries of
+    `properties` with those names. `keys` may be one string of keys separated by spaces. With `wait=False` a put waits
+    neither for the disk nor for a slave. `born_timestamp` is in ms; 0 means now. `sys_flag` carries the compression and
+    transaction bits. The store sets the host bits itself and never compresses.
 
     `property_text` is for callers, such as a broker, that have the properties in their stored form: `name 0x01 value`,
-    joined with 0x02. It is stored unchanged and not interpreted; `properties`, `keys`, `tags` and `delay_level` must be
-    empty then.
+    joined with 0x02. The store keeps this text unchanged and does not interpret it. A message with `property_text` must
+    not have `properties`, `keys`, `tags` or `delay_level`.
     """
 
     topic: str
@@ -56,7 +56,7 @@ class Message(msgspec.Struct, frozen=True, gc=False):
 
 
 class PutStatus(Enum):
-    """How a put ended. Only with the first four statuses is the record stored."""
+    """How a put ended. The record is stored with the first four statuses only."""
 
     PUT_OK = "PUT_OK"
     FLUSH_DISK_TIMEOUT = "FLUSH_DISK_TIMEOUT"
@@ -85,7 +85,7 @@ class GetStatus(Enum):
 
 
 class PutResult(msgspec.Struct, frozen=True, gc=False):
-    """The result of one put. `reason` explains any status but PUT_OK."""
+    """The result of one put. `reason` explains every status except PUT_OK."""
 
     status: PutStatus
     physical_offset: int = -1
@@ -115,7 +115,7 @@ class PutResult(msgspec.Struct, frozen=True, gc=False):
 
 
 class BatchResult(msgspec.Struct, frozen=True):
-    """The result of a batch, stored as a whole or not at all. `msg_id` joins the ids with commas."""
+    """The result of a batch, which is stored as a whole or not at all. `msg_id` joins the messages' ids with commas."""
 
     status: PutStatus
     results: tuple[PutResult, ...] = ()
@@ -141,12 +141,12 @@ class Page(msgspec.Struct, frozen=True, dict=True):
     """The records, concatenated: the body of a pull response."""
     count: int = 0
     damaged: tuple[int, ...] = ()
-    """Queue offsets skipped because their record is damaged."""
+    """Queue offsets that were skipped because their record is damaged."""
     suggest_slave: bool = False
 
     @cached_property
     def records(self) -> list[bytes]:
-        """The records one by one."""
+        """The records, one bytes object each."""
         records, at = [], 0
         while at < len(self.data):
             size = int.from_bytes(self.data[at : at + 4], "big")
@@ -160,13 +160,13 @@ class Page(msgspec.Struct, frozen=True, dict=True):
 
 
 MAX_ROWS: Final = 20_000
-"""Pages of this size stay in the processor's cache while their columns are built."""
+"""Default row limit of an Arrow page. Pages of this size stay in the processor's cache while they are built."""
 MAX_BYTES: Final = 8 << 20
 
 
 @contextmanager
 def needing_pyarrow() -> Iterator[None]:
-    """Wraps imports that need pyarrow: raises MissingPackage with the command that installs it."""
+    """Wraps imports that need pyarrow. If pyarrow is missing, raises MissingPackage with the install command."""
     try:
         yield
     except ModuleNotFoundError as error:
@@ -182,8 +182,8 @@ def _no_offsets() -> npt.NDArray[np.int64]:
 class ArrowResult(msgspec.Struct, frozen=True, eq=False):
     """The result of an Arrow batch: the number of rows stored, and their offsets.
 
-    All rows or none, except that a batch larger than a log file may stop where the disk has no room for another file:
-    then the first `count` rows are stored, and `reason` says so.
+    Either all rows are stored or none, with one exception. If a batch is larger than a log file and the next file
+    cannot be created, only the first `count` rows are stored, and `reason` says so.
     """
 
     status: PutStatus
@@ -212,15 +212,15 @@ class ArrowPage(msgspec.Struct, frozen=True, eq=False):
     max_offset: int
     batch: pa.RecordBatch
     damaged: tuple[int, ...] = ()
-    """Queue offsets skipped because their record is damaged."""
+    """Queue offsets that were skipped because their record is damaged."""
     missing: tuple[int, ...] = ()
-    """Queue offsets skipped because the log does not have their record (any more)."""
+    """Queue offsets that were skipped because the log does not have their record (any more)."""
     record_bytes: int = 0
-    """Bytes of the rows' records in the log."""
+    """Total size in bytes of the rows' records in the log."""
 
 
 class LogPage(NamedTuple):
-    """Rows of the log, in log order, and the offset of the next page."""
+    """Rows of the log, in log order, and the physical offset of the next page."""
 
     batch: pa.RecordBatch
     next_offset: int
@@ -229,7 +229,7 @@ class LogPage(NamedTuple):
 class TagFilter:
     """The tags of a subscription: `*`, or tags joined by `||`. Immutable.
 
-    Units are filtered by tag hash, records by tag text, since tags may share a hash.
+    A get compares the tag hash in each unit first, then the tag text of the record, because tags may share a hash.
     """
 
     def __init__(self, expression: str | None) -> None:

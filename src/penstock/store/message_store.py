@@ -1,19 +1,19 @@
 """MessageStore: the API of one store.
 
-`open` takes the store's lock, runs recovery and starts the background threads; `close` flushes, writes the checkpoint
-and removes `abort`. One process owns a store; within it any number of threads may put and get. `read_only=True` opens a
-read-only view: it shows what a start would recover, changes no byte on disk, and works while another process owns the
-store.
+`open` takes the store's lock, runs recovery and starts the background threads. `close` flushes, writes the checkpoint
+and removes the file `abort`. One process owns a store; any number of its threads may put and get. `read_only=True`
+opens a read-only view. The view runs recovery in memory, changes no byte on disk, and works while another process owns
+the store.
 
-Read-your-writes: `get` and the other reads first dispatch acknowledged messages that the dispatch thread has not
-processed yet.
+Read-your-writes: `get` and the other reads first dispatch confirmed messages that the dispatch thread has not processed
+yet.
 
 Event loops and other callers that must not block use `append`, which does not wait for the disk, and `get_dispatched`,
-which never dispatches. Under SYNC_FLUSH such a message is durable once `flushed_offset` reaches the result's
-`end_offset`; `on_flush` signals when to check.
+which never dispatches. Under SYNC_FLUSH an appended message is durable once `flushed_offset` reaches the `end_offset`
+of its PutResult. `on_flush` signals when to check.
 
-The methods are thin. Write path: `append.py`, `commit_log.py`, `flush.py`. Dispatch: `dispatch.py`. Read path:
-`get.py`, `query.py`, `arrow.py`. Recovery: `recovery/`. Deletion: `retention/`.
+The methods delegate to other modules. Write path: `append.py`, `commit_log.py`, `flush.py`. Dispatch: `dispatch.py`.
+Read path: `get.py`, `query.py`, `arrow.py`. Recovery: `recovery/`. Deletion: `retention/`.
 """
 
 from __future__ import annotations
@@ -91,10 +91,10 @@ log = logging.getLogger("penstock.store")
 
 
 class MessageStore:
-    """An open store. Create it with `open`; close it, or use it in a `with` block."""
+    """An open store. Create it with `open`. Close it with `close`, or use it in a `with` block."""
 
     report: RecoveryReport
-    """What recovery found and did."""
+    """The problems that recovery found and the changes that it made."""
 
     def __init__(self, root: Path, settings: Settings, files: Files, clock: Callable[[], int]) -> None:
         self.settings = settings
@@ -106,7 +106,7 @@ class MessageStore:
         self.statistics = Statistics(clock(), self.log.appender, appender_answers=settings.puts_answer_at_once)
         self.slave_acks = SlaveAcks(settings)
         self.replica_log: ReplicaLog | None = None
-        """In a slave: appends the bytes of its master's log; else None."""
+        """Appends the bytes of the master's log; None unless brokerRole is SLAVE."""
         self.retention: Retention | None = None
         """None if the store was opened read-only."""
         header_check = HeaderCheck(self.queues, self.dispatcher)
@@ -146,9 +146,11 @@ class MessageStore:
     ) -> Self:
         """Opens the store in the folder `path` (default: storePathRootDir); creates the folder if it is missing.
 
-        Raises StoreInUse, BadStore, BadSettings or StoreFailed and then leaves the store unchanged. `locks` are locks
-        that the caller already holds; closing the store releases them. `progress` is called from one thread at a time.
-        `may_exceed` is asked before the quarantine grows past quarantineMaxBytes.
+        The store takes over the `locks` that the caller already holds, and releases them when it closes. Recovery calls
+        `progress` from one thread at a time. It calls `may_exceed` before the quarantine grows past quarantineMaxBytes.
+
+        Raises StoreInUse, BadStore, BadSettings or StoreFailed. If recovery failed while it changed files, the next
+        open resumes it.
         """
         settings = settings or Settings()
         root = Path(path or settings.store_path_root_dir)
@@ -235,7 +237,7 @@ class MessageStore:
     def _add_flush_threads(self) -> GroupCommit | None:
         """Adds the threads that flush the log, in the order in which they start and stop.
 
-        Returns the group commit that puts wait for, None under ASYNC_FLUSH.
+        Returns the GroupCommit that puts wait for; None under ASYNC_FLUSH.
         """
         settings, queue, dispatcher = self.settings, self.log.queue, self.dispatcher
         if settings.flush_disk_type is FlushDiskType.SYNC_FLUSH:
@@ -265,7 +267,7 @@ class MessageStore:
         self._flush_listeners.notify()
 
     def _fail(self, reason: str) -> None:
-        """Refuses puts from now on, until a restart runs recovery."""
+        """Makes the store refuse puts until a restart runs recovery."""
         self.flags.raise_fault(StoreFault.NOT_WRITEABLE, reason)
         self._flush_listeners.notify()
 
@@ -301,7 +303,7 @@ class MessageStore:
         self._release(clean=clean)
 
     def _release(self, *, clean: bool = False) -> None:
-        """Unmaps everything and releases the lock last; removes `abort` only if the exit is clean."""
+        """Unmaps all files, then releases the store's lock. Removes the file `abort` if `clean`."""
         self._closed = True
         self.log.close()
         self.engine.derived.close()
@@ -335,15 +337,15 @@ class MessageStore:
     # -- putting ---------------------------------------------------------------------------------------------
 
     def put(self, message: Message) -> PutResult:
-        """Stores one message; returns once it is as durable as flushDiskType and brokerRole promise."""
+        """Stores one message. Returns after the waits for disk and slave that flushDiskType and brokerRole require."""
         return self._put(message)
 
     def put_many(self, messages: Sequence[Message]) -> BatchResult:
-        """Stores all messages or none, contiguous in the log, with one flush."""
+        """Stores all messages or none. They are contiguous in the log and share one flush."""
         return self._writer().put_many(messages)
 
     def put_async(self, message: Message) -> Future[PutResult]:
-        """Like `put`, but returns at once; the future is done when `put` would have returned."""
+        """Like `put`, but returns a future without waiting for disk or slave. The future completes after the waits."""
         return self._writer().put_async(message)
 
     def append(self, message: Message) -> PutResult:
@@ -355,14 +357,15 @@ class MessageStore:
         return self._writer().put_many(messages, wait=False)
 
     def put_arrow(self, batch: pa.RecordBatch) -> ArrowResult:
-        """Stores the rows of a record batch, contiguous in the log, with one flush.
+        """Stores the rows of a record batch. They are contiguous in the log and share one flush.
 
         Columns: `topic`, `body`; optionally `keys` (list of strings, or a string), `tags`, `properties` (map of
         strings), `queue_id`, `delay_level`, `flag`, `born_timestamp` (a time, or milliseconds). All rows are checked
-        before anything is written; one invalid row refuses the whole batch, and `reason` names the row and the fault.
+        before anything is written. If one row is invalid, the whole batch is refused, and the result's `reason` names
+        the row and its fault.
 
-        A batch that fits into one log file becomes visible atomically. A larger one is split at file boundaries, and
-        each piece becomes visible atomically.
+        A batch that fits into one log file becomes visible atomically. A larger batch is split at file boundaries, and
+        each part becomes visible atomically.
         """
         with needing_pyarrow():
             from penstock.store.arrow import put_batch
@@ -385,15 +388,15 @@ class MessageStore:
 
     @property
     def flush_failure(self) -> str:
-        """Why syncing the log failed; empty if it did not."""
+        """Why a sync of the log failed; empty if no sync has failed."""
         return self._syncer.failure or ""
 
     def on_flush(self, flushed: Callable[[], object]) -> None:
-        """Calls `flushed` after each sync of the log, also a failed one, on the thread that synced."""
+        """Calls `flushed` after each sync of the log, on the thread that synced. A failed sync calls it too."""
         self._flush_listeners.add(flushed)
 
     def flush(self) -> None:
-        """Returns when everything put so far is on disk. Raises StoreFailed."""
+        """Syncs the log up to its current end. Raises StoreFailed."""
         try:
             self._syncer.sync(0, all_files=True)
         except FlushFailed as error:
@@ -404,7 +407,10 @@ class MessageStore:
     def get(
         self, topic: str, queue_id: int, offset: int, max_messages: int = 32, tags: str | TagFilter | None = None
     ) -> Page:
-        """Messages of a queue from `offset` on; the page has the status and the next offset."""
+        """Returns messages of a queue from the queue offset `offset` on, with the status and the next queue offset.
+
+        `tags` is a tag expression such as `a || b`; None selects all messages.
+        """
         end = self.log.confirmed_offset
         if self._closed or self.dispatcher.position < end:
             self.catch_up()
@@ -415,7 +421,7 @@ class MessageStore:
         return page
 
     def get_dispatched(self, topic: str, queue_id: int, offset: int, max_messages: int, tags: TagFilter) -> Page:
-        """Like `get`, but only of messages already dispatched: the newest may be missing for a moment."""
+        """Like `get`, but never dispatches: the newest messages are missing until the dispatch thread reaches them."""
         page = self._pages.get(topic, queue_id, offset, max_messages, tags, self.log.confirmed_offset)
         self._check_open()
         self.statistics.count_get(page)
@@ -430,10 +436,11 @@ class MessageStore:
         max_bytes: int = MAX_BYTES,
         columns: Sequence[str] | None = None,
     ) -> ArrowPage:
-        """Messages of a queue from `offset` on as a record batch: at least one, if any is left.
+        """Returns messages of a queue from the queue offset `offset` on as a record batch.
 
-        `max_bytes` counts whole records. A page ends at a file boundary, even below both limits; it has the next
-        offset. `columns` are names of `penstock.format.arrow_schema.MESSAGE_SCHEMA`.
+        `max_bytes` limits the total size of the messages' log records. A page ends at the end of a log or queue file,
+        even below both limits; `next_begin_offset` continues it. `columns` are names of
+        `penstock.format.arrow_schema.MESSAGE_SCHEMA`; None selects all columns.
         """
         reader = self._arrow_reader(columns)
         self.catch_up()
@@ -449,11 +456,11 @@ class MessageStore:
         columns: Sequence[str] | None = None,
         max_messages: int = MAX_ROWS,
     ) -> LogPage:
-        """Records of the log, of all topics, and the offset of the next page.
+        """Returns records of all topics in log order, and the physical offset of the next page.
 
-        The first row is the first record at or after `start_offset`, which may be any byte. A page has at least one
-        row, unless the log ends here. Bytes that are not a record end a page; the next page skips them, so its first
-        row lies after its `start_offset`.
+        The first row is the first record at or after `start_offset`, which need not be the start of a record. A page is
+        empty only if no record follows. Damaged bytes end a page. The next page skips them, so its first row may lie
+        after its `start_offset`.
         """
         reader = self._arrow_reader(columns)
         self._check_open()
@@ -470,9 +477,10 @@ class MessageStore:
     def query(
         self, topic: str, key: str, begin_ms: int = 0, end_ms: int = 2**63 - 1, max_messages: int | None = None
     ) -> Hits:
-        """The newest records with this topic and key (or unique key) stored within the bounds, oldest first.
+        """Returns the newest records with this topic and key (or unique key), oldest first.
 
-        Returns at most `max_messages` (default: defaultQueryMaxNum), and never more than maxMsgsNumBatch.
+        Their store times lie within `begin_ms` and `end_ms`, inclusive. Returns at most `max_messages` records
+        (default: defaultQueryMaxNum), and never more than maxMsgsNumBatch.
         """
         keys = self._key_query()
         log_end = self.log.confirmed_offset
@@ -487,9 +495,10 @@ class MessageStore:
     def query_many(
         self, topic: str, keys: list[str], begin_ms: int = 0, end_ms: int = 2**63 - 1
     ) -> tuple[Longs, Longs]:
-        """All records that have any of these keys, as two arrays: positions in `keys`, and physical offsets.
+        """Finds all records that have any of these keys. Returns two arrays: positions in `keys`, and physical offsets.
 
-        As exact as `query`, but without its limit, and much faster per key. `look_up` reads a record.
+        The number of records is not limited. This is much faster per key than `query`, but checks neither body CRCs nor
+        headers against the queues. `look_up` reads and checks the record at a physical offset.
         """
         key_query = self._key_query()
         self.catch_up()
@@ -508,17 +517,17 @@ class MessageStore:
     # -- offsets and times -----------------------------------------------------------------------------------
 
     def look_up(self, physical_offset: int) -> Record | None:
-        """The record at a physical offset; None if no valid record begins there."""
+        """Returns the record at a physical offset; None if no valid record begins there."""
         self._check_open()
         return self.records.at(physical_offset)
 
     def look_up_id(self, msg_id: str) -> Record | None:
-        """The record with this offset message id. Raises BadMessage if the id is malformed."""
+        """Returns the record with this offset message id, None if none has it. Raises BadMessage if it is malformed."""
         record = self.look_up(decode_message_id(msg_id)[1])
         return record if record is not None and record.msg_id == msg_id.upper() else None
 
     def offset_by_time(self, topic: str, queue_id: int, timestamp: int, boundary: Boundary = Boundary.NEAREST) -> int:
-        """Queue offset of the message stored at a time; 0 if the queue does not exist."""
+        """Returns the queue offset that `boundary` selects for a store time in ms; 0 if the queue does not exist."""
         queue = self._queue(topic, queue_id)
         return 0 if queue is None else self._times.find(queue, timestamp, boundary)
 
@@ -528,17 +537,17 @@ class MessageStore:
         return -1 if queue is None else queue.min_offset
 
     def max_offset(self, topic: str, queue_id: int) -> int:
-        """Queue offset of the next message, 0 if the queue does not exist."""
+        """Queue offset that the next message will get; 0 if the queue does not exist."""
         queue = self._queue(topic, queue_id)
         return 0 if queue is None else queue.max_offset
 
     def store_time(self, topic: str, queue_id: int, offset: int) -> int:
-        """Store time of one message, -1 if the message does not exist."""
+        """Store time in ms of the message at a queue offset; -1 if the message does not exist."""
         queue = self._queue(topic, queue_id)
         return -1 if queue is None else self._times.store_time(queue, offset)
 
     def earliest_time(self, topic: str | None = None, queue_id: int = 0) -> int:
-        """Store time of the oldest message of the log or of a queue, -1 if it is empty."""
+        """Store time in ms of the oldest message of a queue, or without `topic` of the log; -1 if there is none."""
         self._check_open()
         if topic is not None:
             return self.store_time(topic, queue_id, self.min_offset(topic, queue_id))
@@ -556,45 +565,47 @@ class MessageStore:
     # -- deleting --------------------------------------------------------------------------------------------
 
     def delete_expired(self) -> None:
-        """Requests a pass that deletes files older than fileReservedTime, whatever the hour; returns at once."""
+        """Asks the cleaner to delete files older than fileReservedTime now, ignoring deleteWhen. Returns at once."""
         self._open_retention().cleaner.request()
 
     def delete_topic(self, topic: str) -> bool:
-        """Deletes a topic's queues for good; False if the topic does not exist.
+        """Deletes a topic's queues for good. Returns False if the topic does not exist.
 
-        The topic's messages stay in the log until its files expire: `get` no longer returns them, `query` still does.
-        A topic put later under the same name starts at queue offset 0. Raises StoreFailed; then nothing was deleted,
-        or the next start completes the deletion.
+        The topic's messages stay in the log until the log files expire: `get` no longer returns them, `query` still
+        does. Messages put later under the same topic start at queue offset 0. If it raises StoreFailed, either nothing
+        was deleted, or the next start completes the deletion.
         """
         return self._open_retention().topics.delete_topic(topic)
 
     def deleted_topics(self) -> Mapping[str, int]:
-        """Deleted topics, each with the physical offset before which its records are ignored."""
+        """Returns, by deleted topic, the physical offset before which the topic's records are ignored."""
         return self.engine.deleted_topics.ends
 
     def delete_as_master(self, ends: Mapping[str, int]) -> list[str]:
-        """Applies a master's `deleted_topics`, as `delete_topic` would; returns the topics that were new."""
+        """Repeats the deletions in a master's `deleted_topics`. Returns the topics whose deletion was new here."""
         return self._open_retention().topics.delete_before(ends)
 
     def clean_unused_topics(self, known_topics: Collection[str]) -> list[str]:
-        """Deletes every topic that is not in `known_topics`, as `delete_topic` would; returns their names.
+        """Deletes every topic that is not in `known_topics`, like `delete_topic`. Returns the deleted topics.
 
         RocketMQ's own topics for delayed messages and ended transactions are always kept.
         """
         return self._open_retention().topics.delete_unused(known_topics)
 
     def clean_expired_queues(self) -> list[tuple[str, int]]:
-        """Deletes queues that have no message left in the log; returns their topics and ids.
+        """Deletes queues that have no message left in the log. Returns their (topic, queue id).
 
-        The next message of such a queue gets offset 0: consumers with an older, higher offset miss messages below it.
+        The next message of such a queue gets queue offset 0. A consumer whose offset is higher misses the messages
+        below its offset.
         """
         return self._open_retention().topics.delete_expired_queues()
 
     def explain_retention(self, offsets: GroupOffsets | None = None) -> Outlook:
-        """What retention would delete now and at the next deleteWhen hour, why, and which groups have not read it.
+        """Returns the files that retention would delete now and at the next deleteWhen hour.
 
-        `offsets` are the groups' next offsets by (topic, group) and queue; default: those of the config files.
-        Changes nothing. Raises BadStore if a config file cannot be read.
+        The outlook gives the reason, and the consumer groups that have not read those files. `offsets` are the next
+        queue offsets of the groups by (topic, group) and queue id; default: those in the config files. Changes nothing.
+        Raises BadStore if a config file cannot be read.
         """
         self.catch_up()
         return explain_retention(self.engine, self.records, offsets)
@@ -612,9 +623,10 @@ class MessageStore:
         self.dispatcher.on_arrival(arrived)
 
     def catch_up(self) -> None:
-        """Dispatches all confirmed messages, as far as the disk has room for their queues.
+        """Dispatches all confirmed messages. Stops early without an error if the disk has no room for queues or index.
 
-        Raises StoreFailed if the store is closed: an empty page would look like an empty queue.
+        Raises StoreFailed if the store is closed. Without the error, a get on a closed store would look like an empty
+        queue.
         """
         self._check_open()
         if self.dispatcher.behind > 0:
@@ -622,7 +634,7 @@ class MessageStore:
                 self.dispatcher.catch_up()
 
     def figures(self) -> Snapshot:
-        """Counters, rates, and the lag of flush and dispatch."""
+        """Returns counters, rates, and the lag of flush and dispatch in bytes."""
         queue = self.log.queue
         return self.statistics.snapshot(
             dispatch_behind=max(self.dispatcher.behind, 0),
@@ -637,9 +649,9 @@ class MessageStore:
 class _InlineStart:
     """The start of a store that dispatches itself: full recovery, once, before any other thread exists.
 
-    If a job built queues and index so far, it acquires the job's lock first, so that no job runs, and removes the
-    agreement once everything is dispatched; after a crash in between, the next start repeats this. A read-only view
-    takes no lock. Raises StoreInUse if a job owns queues and index.
+    If an external dispatch job built queues and index so far, the start first acquires the job's lock, so that no job
+    runs. Once everything is dispatched, it removes the agreement (`dispatch.json`). After a crash in between, the next
+    start repeats both steps. A read-only view takes no lock. Raises StoreInUse if a job is running.
     """
 
     def __init__(self, parts: StartParts) -> None:
@@ -657,11 +669,11 @@ class _InlineStart:
             raise
 
     def inspect(self, clean_exit: bool) -> None:
-        """As `Recovery.inspect`."""
+        """See `Recovery.inspect`."""
         self._recovery.inspect(clean_exit)
 
     def apply(self) -> RecoveryReport:
-        """As `Recovery.apply`; dispatch is inline afterwards."""
+        """Runs `Recovery.apply`. Afterwards this store dispatches, no longer a job."""
         report = self._recovery.apply()
         if self._lock is not None:
             remove_agreement(self._io, self._layout)

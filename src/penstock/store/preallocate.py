@@ -1,13 +1,14 @@
 """Prepares the log's next file and next pages before appends need them.
 
-`Allocator` creates log files ahead, so that a put at a file's end need not wait for the disk: handing out a file also
-requests the one after it. A thread creates them in order of their offsets; a caller waits at most five seconds. A clean
-close removes files that were not used; after a crash they are all zero, and recovery removes them. Warm-up touches and
-locks a file's pages, and the transient pool attaches a buffer, as RocketMQ's settings say.
+`Allocator` creates log files ahead, so that a put at a file's end need not wait for the disk. A request for a file also
+requests the file after it. A thread creates the files in order of their offsets; a caller waits at most five seconds. A
+clean close removes files that were not used. After a crash such files are all zero, and recovery removes them.
+warmMapedFileEnable makes the allocator touch and lock a new file's pages. transientStorePoolEnable makes it attach a
+pool buffer.
 
-`Prefaulter` takes the page faults of a mapped file ahead of the writer, some megabytes at a time; the first store into
-a page costs several times a small put. Prefaulted pages count as dirty, so a sync writes them once more than needed:
-therefore it does not run under SYNC_FLUSH, where each put waits for a sync.
+`Prefaulter` takes the page faults of a mapped file ahead of the writer, some megabytes at a time. The first store into
+a page costs several times as much as a small put. Prefaulted pages count as dirty, so a sync writes them once more than
+needed. Therefore the prefaulter does not run under SYNC_FLUSH, where each put waits for a sync.
 """
 
 from __future__ import annotations
@@ -28,11 +29,11 @@ from penstock.store.worker import Worker
 log = logging.getLogger("penstock.store")
 WAIT_SECONDS = 5.0
 AHEAD = 16 << 20
-"""How far ahead of the writer pages are prefaulted; not in files smaller than four times this."""
+"""Bytes that are prefaulted ahead of the writer. Files smaller than four times this are not prefaulted."""
 
 
 class Allocator:
-    """Hands out new log files, to one caller at a time: the holder of the put lock."""
+    """Creates log files ahead and hands them out. Only the holder of the put lock may call `allocate`."""
 
     def __init__(self, files: Files, settings: Settings, pool: TransientPool | None) -> None:
         self._io = files
@@ -50,7 +51,11 @@ class Allocator:
             self._thread.start()
 
     def allocate(self, path: Path, offset: int) -> MappedFile:
-        """A new file for `offset`. Raises StoreFailed if the disk has no room or the wait times out."""
+        """Returns a new file whose first byte has this offset.
+
+        Raises StoreFailed if the disk has no room, the wait times out, or the transient pool must have a free buffer
+        and has none.
+        """
         buffer = None
         if self._pool is not None:
             buffer = self._pool.borrow()
@@ -125,7 +130,7 @@ class Allocator:
         return file_map
 
     def _warm_up(self, file_map: FileMap) -> None:
-        """Stores a zero into every page, so that puts meet no page fault."""
+        """Stores a zero into every page and locks the pages in memory, so that puts meet no page fault."""
         sync = self._settings.flush_disk_type is FlushDiskType.SYNC_FLUSH
         every = self._settings.flush_least_pages_when_warm_mapped_file * PAGE
         for position in range(0, len(file_map), PAGE):
@@ -138,7 +143,7 @@ class Allocator:
         file_map.will_need()
 
     def close(self) -> None:
-        """Stops the thread and removes files that were not handed out."""
+        """Stops the thread. Deletes the files that were created but not handed out."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -152,7 +157,7 @@ class Allocator:
 
 
 class Prefaulter(Worker):
-    """Follows the log's end; woken when half of the prefaulted pages are used."""
+    """A thread that prefaults pages after the log's end. It is woken when half of the prefaulted pages are used."""
 
     def __init__(self, queue: MappedFileQueue) -> None:
         super().__init__("penstock-prefault", None)
@@ -177,4 +182,4 @@ class Prefaulter(Worker):
             file.release()
 
     def finish(self) -> None:
-        """Does nothing."""
+        """Does nothing: no page is needed any more."""

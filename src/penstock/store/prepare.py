@@ -1,6 +1,6 @@
 """Checks a Message and encodes it for the log: limits, properties, hosts, and the rerouting of delayed messages.
 
-Pure functions; all of it happens before the put lock is taken.
+The functions have no side effects. The put path calls them before it takes the put lock.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _INT = re.compile(r"-?[0-9]{1,10}")
 
 
 class Prepared(msgspec.Struct, frozen=True):
-    """A checked message; the log adds offsets and the store time."""
+    """A checked and encoded message. The log adds the offsets and the store time."""
 
     topic: str
     topic_bytes: bytes
@@ -49,13 +49,13 @@ class Prepared(msgspec.Struct, frozen=True):
     prepared_transaction_offset: int
     size: int
     queued: bool
-    """Whether it gets a queue offset: prepared and rolled-back messages do not."""
+    """Whether the message gets a queue offset. Prepared and rolled-back transactional messages do not."""
     delayed: bool
     wait: bool
 
 
 class PutRefused(Exception):
-    """The message is refused: a status and a reason."""
+    """A put is refused. Carries the status and the reason of its PutResult."""
 
     def __init__(self, status: PutStatus, reason: str) -> None:
         super().__init__(reason)
@@ -66,7 +66,11 @@ class PutRefused(Exception):
 def prepare(
     message: Message, *, store_host: str, max_message_size: int, max_record_size: int, delay_levels: int
 ) -> Prepared:
-    """Raises PutRefused with MESSAGE_ILLEGAL or PROPERTIES_SIZE_EXCEEDED."""
+    """Checks and encodes a message.
+
+    `max_message_size` limits the body and `max_record_size` the whole record, in bytes. `delay_levels` is the number of
+    levels. Raises PutRefused with MESSAGE_ILLEGAL or PROPERTIES_SIZE_EXCEEDED.
+    """
     try:
         check_topic(message.topic)
         properties = collect_properties(message)
@@ -115,7 +119,7 @@ def prepare(
 
 
 def collect_properties(message: Message) -> dict[str, str]:
-    """The message's properties, including keys, tags, delay level and wait flag."""
+    """Returns the message's properties, including keys, tags, delay level and wait flag. Raises BadMessage."""
     properties = dict(message.properties or {})
     if message.keys:
         keys = message.keys
@@ -132,7 +136,7 @@ def collect_properties(message: Message) -> dict[str, str]:
 
 
 def encode_property_text(message: Message, properties: dict[str, str]) -> bytes:
-    """`property_text` encoded; empty if the message has none."""
+    """Returns `property_text` encoded; empty if the message has none. Raises BadMessage."""
     if message.property_text and properties.keys() - {WAIT}:
         raise BadMessage("a message has its properties either as property_text or one by one, not both")
     try:
@@ -142,9 +146,10 @@ def encode_property_text(message: Message, properties: dict[str, str]) -> bytes:
 
 
 def route(message: Message, properties: dict[str, str], delay_levels: int) -> tuple[str, int, bool]:
-    """Topic, queue id, and whether it is delayed.
+    """Returns the topic and queue id to store a message under, and whether it is delayed.
 
-    A delayed message goes to the schedule topic, to its level's queue; its own topic and queue id become properties.
+    A delayed message goes to the queue of its delay level in the schedule topic. Its own topic and queue id are added
+    to `properties`.
     """
     level = min(int(properties.get(DELAY, "0")), delay_levels)
     if level <= 0 or message.topic == SCHEDULE_TOPIC or not enters_queue(message.sys_flag):

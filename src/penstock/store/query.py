@@ -1,8 +1,8 @@
 """Finds records by key, and queue offsets by store time.
 
-By key the result is exact: the index only proposes candidates; each record is returned once, and only if it has the
-topic and key and its store time lies within the bounds, inclusive. By time the log's store times decide, over all of
-the queue; file modification times play no part. Thread-safe.
+A search by key is exact: the index only proposes candidates. A record is returned once, and only if it has the topic
+and the key, and its store time lies within the bounds, inclusive. A search by time compares the store times of the
+queue's records in the log; unlike RocketMQ, it does not use file modification times. Thread-safe.
 """
 
 from __future__ import annotations
@@ -24,10 +24,11 @@ from penstock.store.records import HeaderCheck, RecordReader
 
 
 class Boundary(Enum):
-    """Which message a time selects.
+    """Which message of a queue a given time selects.
 
-    LOWER: the first stored at or after it, otherwise the queue's end. UPPER: the last stored at or before it, otherwise
-    the queue's minimum. NEAREST: the closer of the two, the earlier one in a tie.
+    LOWER: the first message stored at or after the time; if there is none, the queue's end. UPPER: the last message
+    stored at or before the time; if there is none, the queue's minimum. NEAREST: the message stored closest to the
+    time; in a tie, the earlier one.
     """
 
     NEAREST = "nearest"
@@ -36,7 +37,7 @@ class Boundary(Enum):
 
 
 class Hits(Sequence[Record]):
-    """The records that a query found, oldest first; raw in `records`, decoded on access."""
+    """The records that a query found, oldest first. `records` has their bytes; items are decoded on access."""
 
     __slots__ = ("records",)
 
@@ -83,13 +84,13 @@ class _FileViews(NamedTuple):
 
     @property
     def is_stale(self) -> bool:
-        """Whether one of its files has been deleted since."""
+        """Whether a file of the snapshot has been deleted since the snapshot was taken."""
         gone = sum(not file.available for file in self.files) + sum(not table.available for table in self.index_files)
         return len(self.logs) + len(self.tables) + gone > len(self.files) + len(self.index_files)
 
 
 class KeyQuery:
-    """Looks up keys in the index and verifies the records."""
+    """A search by key: looks keys up in the index and verifies the records in the log."""
 
     def __init__(self, index: Index, commit_log: CommitLog, header_check: HeaderCheck, *, verify_crc: bool) -> None:
         self._index = index
@@ -100,7 +101,7 @@ class KeyQuery:
         self._views = _FileViews((), (), [], [], 0)
 
     def find(self, topic: str, key: str, begin: int, end: int, limit: int, log_end: int) -> Hits:
-        """The newest `limit` records with the key, oldest first, of the log up to `log_end`."""
+        """Returns the newest `limit` records with the key, oldest first, that lie in the log before `log_end`."""
         try:
             topic_bytes, key_bytes = topic.encode(), key.encode()
         except UnicodeEncodeError:
@@ -135,7 +136,7 @@ class KeyQuery:
                 self._views = _FileViews((), (), [], [], 0)
 
     def find_many(self, topic: str, keys: list[str], begin: int, end: int) -> tuple[kernels.Longs, kernels.Longs]:
-        """(position in `keys`, physical offset) of every record with one of the keys, in the order of the keys."""
+        """Returns the position in `keys` and the physical offset of every record with one of the keys, in key order."""
         tables = [table for table in self._index.files if table.acquire()]
         files = [file for file in self._log.files if file.acquire()]
         try:
@@ -169,7 +170,7 @@ class KeyQuery:
 
 
 class TimeSearch:
-    """Queue offsets by store time."""
+    """A search for queue offsets by store time."""
 
     def __init__(self, records: RecordReader) -> None:
         self._records = records
@@ -195,7 +196,7 @@ class TimeSearch:
         return after if later < earlier else before
 
     def store_time(self, queue: ConsumeQueue, offset: int) -> int:
-        """Store time of one message, -1 if the message does not exist."""
+        """Returns the store time in ms of the message at a queue offset; -1 if the message does not exist."""
         if not queue.min_offset <= offset < queue.max_offset:
             return -1
         return self._records.store_timestamp(queue.unit(offset)[0])
@@ -223,6 +224,6 @@ class TimeSearch:
         return None
 
     def _time(self, queue: ConsumeQueue, place: int) -> int:
-        """Store time of a unit's record, -1 if it has no record."""
+        """Returns the store time in ms of a unit's record; -1 if the unit points to no record in the log."""
         physical, size, _ = queue.unit(place)
         return -1 if size == NO_RECORD_SIZE else self._records.store_timestamp(physical)

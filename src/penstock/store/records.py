@@ -1,8 +1,8 @@
-"""Reads single records from the log, checked, and cross-checks record headers against queue units.
+"""Reads and checks single records of the log, and cross-checks record headers against queue units.
 
-A record's topic, queue id and queue offset have no checksum, but its unit, in another file, implies the same values. If
-the unit that a record names is not its own, while another unit points to exactly its bytes, the record's header is
-damaged and the record is rejected. If no unit points to it, the unit may be what was lost, and the record is accepted.
+A record's topic, queue id and queue offset have no checksum. But they name a unit, in another file, which must point
+back to the record. If that unit points elsewhere, and another unit points to exactly the record's bytes, the header is
+damaged, and the record is rejected. If no unit points to the record, its unit may be lost, and the record is accepted.
 
 Thread-safe; owns no files.
 """
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 _PLACE = struct.Struct(">i8xi4xqqi")
 """Size, queue id, queue offset, physical offset and sysFlag of a record."""
 _SLACK = 1 << 20
-"""How far a queue offset may exceed what the log had room for: an operator may have started a new log."""
+"""Tolerance of `max_queue_offset`, in messages: queue offsets may continue those of an earlier, replaced log."""
 _INT = struct.Struct(">i")
 _LONG = struct.Struct(">q")
 _BORN_HOST_AT = 48
@@ -47,7 +47,7 @@ class RecordReader:
         self._header_check = header_check
 
     def raw(self, offset: int, size: int) -> tuple[bytes | None, Reason]:
-        """The record's bytes, or None and the reason; UNWRITTEN means that the log does not have them (any more)."""
+        """Returns the record's bytes, or None and the Reason. UNWRITTEN: the log does not have the bytes (any more)."""
         data = self._log.read(offset, size)
         if data is None:
             return None, Reason.UNWRITTEN
@@ -57,7 +57,7 @@ class RecordReader:
         return (data if reason is Reason.STOP else None), reason
 
     def at(self, offset: int) -> Record | None:
-        """The record at `offset`; None if no valid record begins there, or the queues contradict its header."""
+        """Returns the record at `offset`; None if no valid record begins there, or the queues contradict its header."""
         head = self._log.read(offset, 4)
         if head is None:
             return None
@@ -72,7 +72,7 @@ class RecordReader:
         return None if check is not None and check.contradicts(record.topic, data) else record
 
     def store_timestamp(self, offset: int) -> int:
-        """Store time of the record at `offset`, -1 if the log does not have it; reads only its header."""
+        """Store time in ms of the record at `offset`; -1 if the log does not have it. Reads only its header."""
         head = self._log.read(offset, _BORN_HOST_AT)
         if head is None:
             return -1
@@ -82,7 +82,7 @@ class RecordReader:
 
 
 def belongs_to(record: bytes, topic: bytes, queue_id: int, queue_offset: int) -> bool:
-    """Whether a checked record's header names this message of this queue."""
+    """Whether the header of a valid record has this topic, queue id and queue offset."""
     if _INT.unpack_from(record, 12)[0] != queue_id or _LONG.unpack_from(record, 20)[0] != queue_offset:
         return False
     born_size, store_size = host_sizes(_INT.unpack_from(record, 36)[0])
@@ -98,7 +98,7 @@ def belongs_to(record: bytes, topic: bytes, queue_id: int, queue_offset: int) ->
 
 
 class HeaderCheck:
-    """Cross-checks records against the queues, as far as they are dispatched."""
+    """Cross-checks the headers of dispatched records against the queues."""
 
     def __init__(self, queues: ConsumeQueues, dispatcher: Dispatcher) -> None:
         self._queues = queues
@@ -123,7 +123,7 @@ class HeaderCheck:
 
 
 class UnitClaims:
-    """The log positions, in the range of some rows, that units already point to; loaded on first use."""
+    """The log positions within the range of `rows` that units already point to. Loaded on first use."""
 
     def __init__(self, queues: ConsumeQueues, rows: kernels.Rows) -> None:
         self._queues = queues
@@ -131,7 +131,7 @@ class UnitClaims:
         self._targets: tuple[kernels.Longs, kernels.Longs] | None = None
 
     def _load(self) -> tuple[kernels.Longs, kernels.Longs]:
-        """Offsets, sorted, and sizes."""
+        """Returns the physical offsets, sorted, and the sizes of the records that units point to."""
         if self._targets is None:
             reaching = [queue for queue in self._queues if queue.max_physical_offset > self._begin]
             units = [queue.units_pointing(self._begin, self._end + 1) for queue in reaching]
@@ -141,10 +141,10 @@ class UnitClaims:
         return self._targets
 
     def misplaced(self, queue: ConsumeQueue | None, rows: kernels.Rows, picks: Picks) -> npt.NDArray[np.bool_]:
-        """Which of the rows that name `queue` cannot belong to it; called before they get units.
+        """Returns a mask of the rows in `picks` that cannot belong to `queue`, although their header names it.
 
-        Either the log had no room for the queue offset, or the record is new to this queue although a unit of some
-        queue already points to exactly its bytes.
+        Callers must ask before the rows get units. A row is misplaced if its queue offset is greater than the log's
+        size allows. It is also misplaced if it is new to `queue`, but a unit of some queue already points to its bytes.
         """
         offsets, positions = rows["queue_offset"][picks], rows["physical_offset"][picks]
         wrong = np.zeros(len(picks), np.bool_)
@@ -160,5 +160,5 @@ class UnitClaims:
 
 
 def max_queue_offset(position: T) -> T:
-    """The greatest queue offset that a record at this log position can have."""
+    """Returns the greatest queue offset that a record at this physical offset can have."""
     return position // MIN_RECORD_SIZE + _SLACK

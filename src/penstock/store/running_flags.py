@@ -1,4 +1,4 @@
-"""Whether the store may be read and written, and why not: RocketMQ's running flags, with reasons."""
+"""RocketMQ's running flags: faults that make the store refuse reads or writes, each with a reason."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from penstock.store.worker import Listeners
 
 
 class StoreFault(IntFlag):
-    """RocketMQ's running flags; any but NOT_READABLE refuses puts."""
+    """RocketMQ's running flags. Every flag except NOT_READABLE makes the store refuse puts."""
 
     NOT_READABLE = 0x1
     NOT_WRITEABLE = 0x2
@@ -32,7 +32,7 @@ class RunningFlags:
         self._changed: Listeners[[bool]] = Listeners()
 
     def on_change(self, changed: Callable[[bool], object]) -> None:
-        """Calls `changed` with `writable` whenever it may have changed, in order."""
+        """Calls `changed` with the value of `writable` after each raised or cleared fault, in order."""
         self._changed.add(changed)
 
     def raise_fault(self, fault: StoreFault, reason: str) -> None:
@@ -62,6 +62,6 @@ class RunningFlags:
 
     @property
     def reason(self) -> str:
-        """Why puts are refused; empty if they are not."""
+        """The reasons of all current faults; empty if there are none."""
         with self._gate:
             return "; ".join(self._reasons.values())

@@ -5,10 +5,10 @@
     Settings.dev()                                      small files, for a laptop or a test
     Settings.load("broker.conf", ["maxMessageSize=65536"])
 
-Attributes spell RocketMQ's names in snake_case, with its typing errors corrected (`warmMapedFileEnable` is
-`warm_mapped_file_enable`). An object that exists is valid: values are checked when it is created, and every refusal is
-a `BadSettings` of one sentence; `notes()` lists given settings that have no or another effect. Immutable and picklable,
-so safe to share between threads.
+Attributes are RocketMQ's names in snake_case, with misspelt names corrected (`warmMapedFileEnable` is
+`warm_mapped_file_enable`). Values are checked when an object is created; an invalid value raises `BadSettings` with one
+sentence. `notes()` warns of given settings that have no effect or a different one. Objects are immutable and picklable,
+and may be shared between threads.
 
 To add a setting, add its attribute here, use it in the store, and update the reference page:
 `python -m penstock.config.reference_page docs/reference/settings.md`.
@@ -42,7 +42,7 @@ class FlushDiskType(StrEnum):
 
 
 class Dispatch(StrEnum):
-    """What builds queues and index from the log."""
+    """Who builds queues and index from the log: the store itself, or an external dispatch job."""
 
     INLINE = "inline"
     EXTERNAL = "external"
@@ -70,7 +70,7 @@ DLEDGER = Section("DLedger and light queues")
 OURS = Section("Penstock's own", Origin.PENSTOCK)
 
 RECORD_SLACK: Final = 64 << 10
-"""Bytes that a whole record may have beyond `max_message_size`, the limit of its body."""
+"""Bytes by which a whole record may exceed `max_message_size`, which limits the body."""
 
 _ALWAYS_WRITTEN: Final = (
     "store_path_root_dir",
@@ -80,7 +80,10 @@ _ALWAYS_WRITTEN: Final = (
     "max_hash_slot_num",
     "max_index_num",
 )
-"""The files do not record their geometry, and 4.9.2 expects the commitlog in the user's home by default."""
+"""Settings that `to_broker_conf` always writes.
+
+The files do not record their sizes, and RocketMQ 4.9.2 expects the commitlog in the user's home by default.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -289,10 +292,10 @@ class Settings:
     ] = Dispatch.INLINE
 
     broker: Mapping[str, str] = field(default_factory=dict, hash=False)
-    """Given settings that the store does not use, by name: the broker's, and names without effect."""
+    """Given settings that the store does not use, by RocketMQ's name: the broker's settings, and ignored ones."""
 
     given: frozenset[str] = field(default=frozenset(), compare=False)
-    """The attributes set by a file, a `name=value` or `with_changes`, even to their default."""
+    """Attributes that a file, a `name=value` text or `with_changes` has set, even if to their default."""
 
     def __post_init__(self) -> None:
         TABLE.check(self)
@@ -334,11 +337,12 @@ class Settings:
 
     @classmethod
     def dev(cls, **changes: Any) -> Settings:
-        """Small files, so that a store of a few messages is small: for a laptop, a demo, a test.
+        """Returns settings with small files, for a laptop, a demo or a test. `changes` override them.
 
-        A commitlog file has 1 MiB, a consume queue file 1,000 units (20,000 bytes), an index file 5,000 slots
-        and 20,000 items (420,040 bytes); a body has at most 512 KiB; files are created when they are needed, not
-        ahead, and not warmed up; 256 MiB free are enough, however full the disk. Everything else is as in production.
+        A commitlog file has 1 MiB, a consume queue file 1,000 units (20,000 bytes), an index file 5,000 slots and
+        20,000 items (420,040 bytes). A body has at most 512 KiB. Log files are created when they are needed, not ahead.
+        The quarantine holds at most 256 MiB. With 256 MiB free, the disk is never too full for puts. All other settings
+        have their defaults.
         """
         small = {setting.attribute: setting.dev for setting in TABLE if setting.dev is not None}
         return cls(**{**small, **changes})
@@ -351,13 +355,13 @@ class Settings:
         *,
         base: Settings | None = None,
     ) -> Settings:
-        """`base` (or the defaults), changed by a broker.conf, then by `name=value` texts; later ones win."""
+        """Returns `base` (or the defaults), changed by a broker.conf, then by `name=value` texts. The last one wins."""
         values, texts = TABLE.read(conf_path, pairs)
         start = cls() if base is None else base
         return start.with_changes(**values, broker={**start.broker, **texts})
 
     def with_changes(self, **changes: Any) -> Settings:
-        """A copy with these attributes changed; they count as given."""
+        """Returns a copy with these attributes changed. The changed attributes count as given."""
         given = self.given | {attribute for attribute in changes if attribute in TABLE}
         return replace(self, **{"given": given, **changes})
 
@@ -369,13 +373,13 @@ class Settings:
 
     @property
     def store_host(self) -> str:
-        """The host that goes into every record: `127.0.0.1:10911`, an IPv6 address in brackets."""
+        """The store host in every record, such as `127.0.0.1:10911`. An IPv6 address has brackets."""
         address = f"[{self.broker_ip1}]" if ":" in self.broker_ip1 else self.broker_ip1
         return f"{address}:{self.listen_port}"
 
     @property
     def delay_levels(self) -> tuple[int, ...]:
-        """Milliseconds of each delay level; level n is at position n - 1."""
+        """The delay of each level in ms. Level n is at position n - 1."""
         return parse_delay_levels(self.message_delay_level)
 
     @property
@@ -384,12 +388,12 @@ class Settings:
 
     @property
     def max_record_size(self) -> int:
-        """The largest record that a put accepts: limited by `max_message_size` and the file size."""
+        """Bytes of the largest record that a put accepts. `max_message_size` and the log's file size limit it."""
         return min(self.max_message_size + RECORD_SLACK, self.mapped_file_size_commit_log - BLANK_HEADER_SIZE)
 
     @property
     def transient_pool_active(self) -> bool:
-        """Whether the pool is used; as in RocketMQ, only with asynchronous flush on a master."""
+        """Whether the transient pool is used. As in RocketMQ, only a master with ASYNC_FLUSH uses it."""
         asynchronous = self.flush_disk_type is FlushDiskType.ASYNC_FLUSH
         return self.transient_store_pool_enable and asynchronous and self.broker_role is not BrokerRole.SLAVE
 
@@ -399,11 +403,11 @@ class Settings:
         return self.flush_disk_type is FlushDiskType.ASYNC_FLUSH and self.broker_role is not BrokerRole.SYNC_MASTER
 
     def changed(self) -> list[Setting]:
-        """The settings whose value is not the default, in the table's order."""
+        """Returns the settings whose value is not the default, in the order in which they are declared."""
         return [each for each in TABLE if getattr(self, each.attribute) != each.check(each.default)]
 
     def notes(self) -> list[str]:
-        """Warnings: one for each given setting that works differently here, and one that lists all ignored ones."""
+        """Returns warnings: settings that have no effect or a reduced effect, and one list of all ignored names."""
         notes = ignored_note(self.broker)
         if self.transient_store_pool_enable and not self.transient_pool_active:
             notes.append(
@@ -426,10 +430,10 @@ TABLE: Final = SettingTable(Settings, shares="penstock.broker.settings:TABLE")
 
 
 def to_broker_conf(settings: Settings) -> str:
-    """The broker.conf with which an Apache RocketMQ 4.9 broker opens the store; paths become absolute.
+    """Returns the broker.conf with which an Apache RocketMQ 4.9 broker can open the store. Paths become absolute.
 
-    First paths, file sizes and index geometry, then everything that differs from RocketMQ's default. Only names that
-    RocketMQ knows are written; settings that it takes as Java system properties appear as a comment.
+    The text has paths, file sizes and index geometry first, then every setting that differs from RocketMQ's default.
+    Penstock's own settings are omitted. Settings that RocketMQ takes as Java system properties become comments.
     """
     settings = settings.with_changes(
         store_path_root_dir=settings.store_path_root_dir.absolute(),

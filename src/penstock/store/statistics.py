@@ -1,7 +1,7 @@
 """Counters, sizes, latencies and rates of an open store, and the figures of disk and retention.
 
-Counting takes a few integer additions and no lock: a reader may see one counter slightly behind another. Rates come
-from samples that the derived-files flusher takes once a second.
+Counting takes a few integer additions and no lock, so a reader may see one counter slightly behind another. Rates are
+averages since the oldest of the last 60 samples; the derived-files flusher takes a sample about once a second.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from penstock.store.message import ArrowPage, GetStatus, Page, PutResult
 
 
 class DiskFigures(msgspec.Struct, frozen=True):
-    """One partition that the store uses."""
+    """The usage of one disk partition that the store uses."""
 
     path: str
     used_bytes: int
     free_bytes: int
     used_ratio: float
-    """Rounded up to whole percents."""
+    """Share of the partition that is used, 0 to 1, rounded up to whole percents."""
     level: str
     """ROOMY, OLD_FILES_GO, YOUNG_FILES_GO or FULL."""
 
@@ -32,15 +32,15 @@ class RetentionFigures(msgspec.Struct, frozen=True):
     """The state of retention at one moment."""
 
     disk: list[DiskFigures]
-    """The log's partition, then that of the queues if it differs."""
+    """The log's partition, then the queues' partition if it is another one."""
     next_expiry_ms: int
-    """When the oldest log file expires, -1 if the log has only one file."""
+    """Time in ms at which the oldest log file expires; -1 if the log has only one file."""
     log_files_deleted: int
     derived_files_deleted: int
-    """Queue, extension and index files deleted after the log's."""
+    """Number of queue, extension and index files deleted because their log files were."""
     bytes_freed: int
     problem: str
-    """Why the last pass was incomplete; empty if it was not."""
+    """Why the last cleaning pass was incomplete; empty if it was complete."""
 
 
 LATENCY_BOUNDS_MS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 5000)
@@ -56,7 +56,7 @@ class Snapshot(msgspec.Struct, frozen=True):
     put_bytes: int
     put_average_size: float
     put_latency_ms: dict[str, int]
-    """Number of puts by latency bound in milliseconds."""
+    """Number of puts by the upper bound of their latency in ms; `more` is above all bounds."""
     put_slowest_ms: float
     get_total: int
     get_found: int
@@ -72,7 +72,7 @@ class Snapshot(msgspec.Struct, frozen=True):
     flush_behind_bytes: int
     put_lock_held_ms: float
     puts_refused: str
-    """Why puts are refused; empty if they are not."""
+    """Why puts are refused; empty if they are accepted."""
     retention: RetentionFigures | None
     """Disk usage and deletions; None if the store was opened read-only."""
 
@@ -84,7 +84,7 @@ class Statistics:
         self.started_ms = started_ms
         self._appender = appender
         self._appender_answers = appender_answers
-        """Whether an append on the fast path completes the put, so that its latency counts."""
+        """Whether a put ends with its append on the fast path, so that the appender's latencies are those of puts."""
         self._general_puts = self._general_bytes = self.put_failed = 0
         self.get_total = self.get_found = self.got_messages = self.got_bytes = 0
         self._slowest = 0.0
@@ -93,7 +93,7 @@ class Statistics:
         self.sample()
 
     def count_put(self, result: PutResult, seconds: float, *, appended: bool = False) -> None:
-        """Counts a put of the general path, or one that the appender `appended` and that waited for acks."""
+        """Counts a put that took the general path. `appended`: it took the fast path, then waited for acks."""
         if not result.stored:
             self.put_failed += 1
         elif not appended:
@@ -103,7 +103,7 @@ class Statistics:
         self._slowest = max(self._slowest, seconds)
 
     def count_rows(self, count: int, size: int, seconds: float) -> None:
-        """Counts the messages of a batch."""
+        """Counts a stored Arrow batch of `count` rows and `size` bytes."""
         self._general_puts += count
         self._general_bytes += size
         self._latencies[bisect_left(LATENCY_BOUNDS_MS, seconds * 1000)] += count
@@ -111,7 +111,7 @@ class Statistics:
 
     @property
     def put_total(self) -> int:
-        """Messages stored, by the fast path and the general one."""
+        """Number of messages stored, by the fast path and the general path."""
         return self._general_puts + self._appender.count
 
     def count_get(self, page: Page) -> None:

@@ -1,8 +1,8 @@
 """Engine: the working parts of one store, as one frozen value.
 
-`MessageStore`, a repair, or the builder of an external dispatch assembles the parts once and hands the value to
-everything that works on them: recovery, retention, dispatch state, flush threads. The engine owns nothing; its creator
-closes the log and the derived files.
+`MessageStore`, a repair, or an external dispatch job assembles the parts once. It passes the engine to recovery,
+retention, dispatch state and flush threads. The engine does not close its parts: its creator closes the log and the
+derived files.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def only_appends(settings: Settings, io: Files) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Engine:
-    """Log, queues, index and dispatcher of one store, with their context."""
+    """Log, queues, index and dispatcher of one store, with its settings, paths, I/O, clock and running flags."""
 
     io: Files
     layout: Layout
@@ -44,7 +44,7 @@ class Engine:
     def inline(
         cls, io: Files, layout: Layout, settings: Settings, clock: Callable[[], int], *, log: CommitLog | None = None
     ) -> Engine:
-        """An engine that dispatches itself, with `log` if it exists already; nothing is mapped yet."""
+        """Creates an engine that dispatches itself. `log` is used if given, else created. No file is mapped yet."""
         flags = RunningFlags()
         log = CommitLog(io, layout.commit_log, settings, clock) if log is None else log
         derived = DerivedFiles.of(io, layout, settings, clock)

@@ -13,7 +13,7 @@ Died = Callable[[str, BaseException], object]
 
 
 def noop() -> None:
-    """The callback that does nothing."""
+    """Does nothing. The default callback."""
 
 
 class Listeners(Generic[P]):
@@ -45,10 +45,10 @@ class Listeners(Generic[P]):
 
 
 class Worker(ABC):
-    """A thread that runs `work` when woken or after `interval` seconds (None: only when woken), until stopped.
+    """A thread that runs `work` in rounds: when woken, or every `interval` seconds (None: only when woken).
 
-    `first` is the interval before the first round, if it differs. A supervised worker reports its own death: without a
-    supervisor, an exception would end the thread unnoticed.
+    `wakeable=False` makes `wake` do nothing. `first` is the interval before the first round; default: `interval`.
+    A supervised worker reports its own death; without a supervisor, an exception would end the thread unnoticed.
     """
 
     def __init__(self, name: str, interval: float | None, wakeable: bool = True, *, first: float | None = None) -> None:
@@ -87,14 +87,14 @@ class Worker(ABC):
 
     @abstractmethod
     def work(self) -> None:
-        """One round, on the worker's thread."""
+        """Does one round, on the worker's thread."""
 
     def finish(self) -> None:
-        """The last round, after `stop`."""
+        """Does the last round, on the worker's thread, after `stop` was called."""
         self.work()
 
     def stop(self) -> None:
-        """Ends the thread after a last round (`finish`)."""
+        """Ends the thread. Returns after its last round (`finish`)."""
         self._stopping.set()
         self._wake.set()
         if self._thread.is_alive():

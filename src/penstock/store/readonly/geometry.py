@@ -1,9 +1,10 @@
 """Derives the settings for file sizes from the files of a store.
 
 Sizes given by `--set` or `--config` have precedence. Otherwise all log files must have the same size, except an
-unfinished last file that a crash left, shorter and all zero. For queue files the most common size counts: a start
-quarantines the others and rebuilds them. An index file does not store its number of slots and items: the dispatch note
-has them; without a note the file's size decides between Penstock's two own geometries.
+unfinished last file, which a crash left shorter and all zero. For queue files the size in `penstock/dispatched.json` is
+used if any file has it, else the most common size; a start quarantines queue files of other sizes and rebuilds them. An
+index file does not record its numbers of slots and items. `dispatched.json` has them. Without it, the size of the index
+files selects the settings, RocketMQ's defaults, or `Settings.dev()`, whichever fits.
 """
 
 from __future__ import annotations
@@ -32,14 +33,14 @@ _KNOWN = (Settings(), Settings.dev())
 
 
 class FittedSettings(NamedTuple):
-    """Settings whose sizes match the files, and why the index cannot be used, if so."""
+    """Settings whose sizes match the files. `index_problem` says why the index cannot be used; empty if it can."""
 
     settings: Settings
     index_problem: str = ""
 
 
 def fit_to_log(settings: Settings, files: Files, layout: Layout) -> Settings:
-    """The settings with the size of the commit log's files. Raises BadStore if their sizes differ."""
+    """Returns the settings with the log files' size. Raises BadStore if they differ or the only file is truncated."""
     if "mapped_file_size_commit_log" in settings.given:
         return settings
     size = _common_size(files, [layout.commit_log], "mappedFileSizeCommitLog")
@@ -51,7 +52,7 @@ def fit_to_log(settings: Settings, files: Files, layout: Layout) -> Settings:
 
 
 def fit_to_files(settings: Settings, files: Files, layout: Layout) -> FittedSettings:
-    """The settings with all sizes of the store's files. Raises BadStore if log or extension files differ in size."""
+    """Returns the settings with all sizes of the store's files. Raises BadStore if log or extension files differ."""
     settings = fit_to_log(settings, files, layout)
     noted = read_state(files, layout.dispatched)
     if "mapped_file_size_consume_queue" not in settings.given:
@@ -94,7 +95,7 @@ def _common_size(files: Files, folders: list[Path] | Iterator[Path], setting: st
 
 
 def _usual_size(files: Files, folder: Path, noted: int) -> int:
-    """The noted size if a queue file has it, else the most common one; 0 if there are no files and no note."""
+    """Returns `noted` if a queue file has that size or there are no files; else the most common size of queue files."""
     paths = chain.from_iterable(_data_files(files, queue) for queue in _queue_folders(files, folder))
     counts = Counter(files.size(path) for path in paths)
     del counts[0]
@@ -117,7 +118,7 @@ def _queue_folders(files: Files, folder: Path) -> Iterator[Path]:
 
 
 def _is_unfinished(files: Files, path: Path) -> bool:
-    """Whether a file is the last of its folder and holds nothing but zeros."""
+    """Whether a file is the last of its folder and all zero."""
     if path.name != max(other.name for other in _data_files(files, path.parent)):
         return False
     if not files.size(path):
@@ -143,7 +144,7 @@ def _refuse_truncated_alone(files: Files, folder: Path) -> None:
 
 
 def where_records_end(files: Files, path: Path) -> tuple[int, int]:
-    """The physical offset at which the consecutive valid records of a log file end, and the Reason."""
+    """Returns the physical offset at which the consecutive valid records of a log file end, and the Reason."""
     with contextlib.closing(files.open_map(path)) as data:
         base, at, reason = int(path.name), 0, int(Reason.FULL)
         while reason == Reason.FULL:

@@ -1,6 +1,7 @@
-"""Opens read-only views of a store's folder: changes nothing on disk and takes no lock.
+"""Opens read-only views of a store's folder, without changing anything on disk and without taking a lock.
 
-A view shows what a start would serve: it runs the store's own recovery on an overlay that keeps changes in memory.
+A view shows the messages that an opened store would serve. It runs the store's own recovery on an overlay, which keeps
+all changes in memory.
 """
 
 from __future__ import annotations
@@ -27,24 +28,27 @@ T = TypeVar("T")
 
 
 class StoreView(NamedTuple):
-    """A store opened read-only, and why its index cannot be used, if so."""
+    """A store opened read-only. `index_problem` says why the index cannot be used; empty if it can."""
 
     store: MessageStore
     index_problem: str
 
 
 class StoreFolder(NamedTuple):
-    """A store's folder that is not opened yet."""
+    """A store's folder, before the store is opened."""
 
     settings: Settings
     layout: Layout
     files: Files
     owner: int
-    """The process that has the store open, 0 if none."""
+    """Id of the process that owns the store; 0 if none does, -1 if it runs in another container or host."""
 
     @classmethod
     def find(cls, folder: Path, config: Path | None = None, pairs: Sequence[str] | None = None) -> StoreFolder:
-        """Raises BadStore if the folder is not a store, BadSettings if the settings are invalid."""
+        """Returns the store in `folder`, with settings from a broker.conf (`config`) and `name=value` texts (`pairs`).
+
+        Raises BadStore if the folder is not a store, BadSettings if the settings are invalid.
+        """
         settings = Settings.load(config, pairs or ()).with_changes(store_path_root_dir=folder)
         layout, files = Layout.of(folder, settings), OverlayFiles()
         if not files.is_folder(folder):
@@ -61,7 +65,7 @@ class StoreFolder(NamedTuple):
         return not self.files.exists(self.layout.abort)
 
     def retrying(self, operation: Callable[[], T]) -> T:
-        """Runs a read operation; retries it if the store's owner may have added or removed files meanwhile."""
+        """Runs a read operation. If the store has an owner, retries errors that new or deleted files can cause."""
         for _ in range(_TRIES if self.owner else 0):
             with contextlib.suppress(BadStore, FileNotFoundError):
                 return operation()
@@ -74,7 +78,7 @@ class StoreFolder(NamedTuple):
         progress: Callable[[Progress], object] = lambda progress: None,
         **defaults: Any,
     ) -> StoreView:
-        """Opens the store as a start would serve it. `defaults` replace settings not given. Raises BadStore."""
+        """Opens the store read-only. `defaults` replace settings that were not given. Raises BadStore."""
 
         def open_fitted() -> StoreView:
             settings, problem = fit_to_files(self.settings, self.files, self.layout)
@@ -92,7 +96,7 @@ class StoreFolder(NamedTuple):
 
 @contextlib.contextmanager
 def quiet_log() -> Iterator[None]:
-    """Silences the store's log, which would report repairs that a view does not make; its report has the notes."""
+    """Silences the store's log messages: they report repairs that a view does not make on disk."""
     log = logging.getLogger("penstock.store")
     before = log.level
     log.setLevel(logging.CRITICAL)

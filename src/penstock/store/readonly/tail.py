@@ -1,14 +1,14 @@
 """Follows the ends of a store's queues in its files, cheaply and without recovery: for readers that poll.
 
-A writer adds a unit to a queue file once consumers may see the record; under SYNC_FLUSH, once it is on disk. So a tail
-reads what the queues refer to, and nothing else. The last unit may be a torn write: units count up to the last one
-whose record is valid in the log. A batch that a sink is still appending is hidden.
+The store's owner adds a unit to a queue file once consumers may see the record; under SYNC_FLUSH, once the record is on
+disk. So a tail reads only records that units point to. The last unit may be a torn write, so a queue ends after the
+last unit whose record is valid in the log. A batch that a sink is still appending is hidden.
 
-Each refresh compares the mapped files with those on disk, because a start truncates queues, and topics are deleted and
-created again under the same names. Changes nothing on disk. Single-threaded.
+A refresh compares the mapped files with the files on disk, because a start may truncate queues, and a topic may be
+deleted and created again under the same name. Changes nothing on disk. Not thread-safe.
 
-If the store is closed, but not cleanly, the tail shows what the queues held; a start would dispatch more.
-`is_cleanly_closed` distinguishes the two.
+If the store was not closed cleanly, the queues may lack records of the log that the next start would dispatch. The tail
+does not show those records. `is_cleanly_closed` excludes this case.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _UNITS_AT_ONCE: Final = 65_536
 
 
 class QueueTail:
-    """Where one queue begins and ends, and its units."""
+    """One queue: its first and last queue offset, and its units."""
 
     def __init__(self, queue: ConsumeQueue, log: FilesView) -> None:
         self._queue = queue
@@ -49,10 +49,10 @@ class QueueTail:
         self._checked = -1
         self._last = b""
         self._files: tuple[object, ...] = ()
-        """The identities of the first and the last file when they were mapped."""
+        """The (device, inode) of the first and the last file when they were mapped."""
         self.max_offset = 0
         self.record_end = 0
-        """The log position at which the last unit's record ends, 0 if no unit has a record."""
+        """Physical offset at which the last unit's record ends; 0 if no unit has a record."""
 
     @property
     def topic(self) -> str:
@@ -71,11 +71,11 @@ class QueueTail:
         return min(self._queue.min_offset, self.max_offset)
 
     def page(self, queue_offset: int, most: int) -> Units | None:
-        """A copy of at most `most` units from `queue_offset` on, within one file; None if there are none."""
+        """Returns a copy of at most `most` units of one file, from `queue_offset` on; None if there are none."""
         return self._queue.page(queue_offset, min(most, self.max_offset - queue_offset))
 
     def refresh(self, log_min: int, *, listing: bool) -> None:
-        """Updates both ends. `listing`: files may have been added or deleted."""
+        """Updates `min_offset` and `max_offset`. With `listing`, also detects a replaced first or last file."""
         last = self._queue.files.last
         if last is None or not self._is_unchanged(last) or (listing and self._ends_on_disk() != self._files):
             self._load()
@@ -91,13 +91,13 @@ class QueueTail:
             self._checked = self._queue.max_offset if self.max_offset == self._queue.max_offset else -1
 
     def cut(self, limit: int) -> None:
-        """Hides units that point at or past a log position, until the next refresh."""
+        """Hides units that point at or after the physical offset `limit`, until the next refresh."""
         self.max_offset = min(self.max_offset, self._queue.count_before(limit))
         self.record_end = self._find_record_end()
         self._checked = -1
 
     def _load(self) -> None:
-        """Maps the queue from scratch. A queue whose folder is missing is empty."""
+        """Maps the queue's files again. A queue without a folder becomes empty."""
         self._queue.close()
         self._checked, self._last = -1, b""
         self._files = ()
@@ -112,7 +112,7 @@ class QueueTail:
         self._remember()
 
     def _loaded(self) -> ConsumeQueue:
-        """Uses a new overlay each time, because an overlay never shows again what it has cut off."""
+        """Loads the queue with a new overlay, because an overlay does not show again a file that was removed in it."""
         queue = ConsumeQueue(OverlayFiles(), self._queue.files.folder, self.topic, self.queue_id, self._file_size)
         queue.load()
         return queue
@@ -122,11 +122,11 @@ class QueueTail:
         return tuple(file.path for file in (files.first, files.last) if file is not None)
 
     def _ends_on_disk(self) -> tuple[object, ...]:
-        """The device and inode of the first and the last file now on disk; they change when a file is replaced."""
+        """Returns (device, inode) of the first and the last file now on disk. They differ if a file was replaced."""
         return tuple(self._io.identity(path) for path in self._end_paths())
 
     def _is_unchanged(self, last: MappedFile) -> bool:
-        """Whether the last unit is the one seen before; a start may have truncated the queue."""
+        """Whether the last unit has the same bytes as at the last refresh. If not, a start has truncated the queue."""
         position = last.wrote - UNIT_SIZE
         return position < 0 or bytes(last.map.view[position : position + UNIT_SIZE]) == self._last
 
@@ -136,7 +136,7 @@ class QueueTail:
         self._last = b"" if last is None or position < 0 else bytes(last.map.view[position : position + UNIT_SIZE])
 
     def _grow(self, last: MappedFile) -> None:
-        """Adds the new units of the last file."""
+        """Extends the queue by the new valid units of its last file."""
         position = last.wrote
         seen: Units = np.frombuffer(self._last, UNIT)
         before = seen if (seen["size"] != NO_RECORD_SIZE).any() else None
@@ -152,7 +152,7 @@ class QueueTail:
             self._remember()
 
     def _count_confirmed(self) -> int:
-        """The queue offset after the last unit whose record is valid in the log."""
+        """Returns the queue offset after the last unit whose record is valid in the log."""
         count = self._queue.max_offset
         while count > self._queue.min_offset:
             offset, size, _ = self._queue.unit(count - 1)
@@ -186,27 +186,27 @@ _TRIES: Final = 3
 
 
 class StoreTail:
-    """The queues of one store, as its files were at the last `refresh`."""
+    """The queues of one store, as they were on disk at the last `refresh`."""
 
     def __init__(self, layout: Layout, settings: Settings) -> None:
         self._layout = layout
         self._io = OverlayFiles()
         self._given = settings
         self.settings = settings
-        """With the sizes of the files, as soon as files exist."""
+        """The given settings, with the sizes of the store's files once files exist."""
         self._log = FilesView(layout.commit_log, settings.mapped_file_size_commit_log)
         self._listed = float("-inf")
         self._noted = 0
         self.queues: dict[tuple[str, int], QueueTail] = {}
         self.log_min = 0
         self.log_end = 0
-        """The end of the readable log: records visible to consumers lie before it."""
+        """Physical offset at which the readable log ends: all records visible to consumers lie before it."""
         self.refresh()
 
     def refresh(self) -> None:
-        """Updates all queues. Cheap if nothing is new; lists folders at most a few times a second.
+        """Updates all queues. Cheap if there are no new units. Once units exist, lists folders at most every 0.2 s.
 
-        Raises BadStore if files are invalid, and still are after some retries.
+        Raises BadStore if files are still invalid after three attempts.
         """
         now = time.monotonic()
         listing = now - self._listed >= _LIST_EVERY_S
@@ -229,7 +229,7 @@ class StoreTail:
 
     @property
     def _knows_sizes(self) -> bool:
-        """Whether units were seen; until then, later files may have other sizes than the first ones."""
+        """Whether any unit was seen. Until then, the file sizes may still change."""
         return any(queue.max_offset for queue in self.queues.values())
 
     def _refresh_queues(self, *, listing: bool) -> None:
@@ -253,7 +253,7 @@ class StoreTail:
         self._noted = 0 if state is None else min(state.position, state.flushed)  # prepared records have no units
 
     def _adopt_file_sizes(self) -> None:
-        """Adopts the sizes of the files, which an empty store does not have."""
+        """Adopts the sizes of the files now on disk, and starts without queues. An empty store has no sizes yet."""
         self.settings = fit_to_files(self._given, self._io, self._layout).settings
         for queue in self.queues.values():
             queue.close()
@@ -264,9 +264,10 @@ class StoreTail:
 
     @property
     def is_cleanly_closed(self) -> bool:
-        """Whether the files are exactly what a clean close left; then a start would serve the same.
+        """Whether log and queues end where the last clean close left them. Then a start would serve the same messages.
 
-        Compares the ends of log and queues with the note of that close; does not check records before the end.
+        Compares these ends with the snapshot of that close in `penstock/dispatched.json`. Does not check records before
+        the end of the log.
         """
         layout, state = self._layout, read_state(self._io, self._layout.dispatched)
         if state is None or any(map(self._io.exists, (layout.abort, layout.damaged))):
@@ -291,7 +292,7 @@ class StoreTail:
         return not any(self._has_data_at(position) for position in tails)
 
     def _has_data_at(self, position: int) -> bool:
-        """Whether a record or a filler begins at a log position; True if the file is missing."""
+        """Whether any of the 8 bytes at a physical offset is not zero; True if the log file is missing."""
         file = self._log.find(position)
         return file is None or any(file.map.view[position - file.from_offset :][:8])
 

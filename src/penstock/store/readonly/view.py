@@ -1,10 +1,11 @@
 """Light read-only views of a store's files, without ownership or recovery: for workers that read given ranges.
 
-The caller gets the valid ends of log and queues from an opened store; a view never reads past them. It maps files on
-demand and privately, so that nothing on disk can change, and unmaps the least recently used. The readers that use a
-view check each record, as always.
+The caller must take the ends of log and queues from an opened store; a view never reads past them. A view maps files on
+demand, as private maps that cannot change the disk. It unmaps the least recently used files. A view does not check
+records; the readers that use it do.
 
-Not thread-safe. A mapped file stays readable if its owner deletes it; a file that was deleted before counts as missing.
+Not thread-safe. A mapped file stays readable after the store's owner deletes it. A file deleted before it was mapped
+counts as missing.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ _NAME = re.compile(r"\d{20}")
 
 
 class FilesView:
-    """The files of one folder, each named by the offset of its first byte."""
+    """The data files of one folder, each named by the offset of its first byte."""
 
     def __init__(self, folder: Path, file_size: int) -> None:
         self._io = OverlayFiles()
@@ -36,11 +37,11 @@ class FilesView:
         self._identities: dict[int, tuple[int, int] | None] = {}
 
     def offsets(self) -> list[int]:
-        """The offsets of the existing files, in order."""
+        """Returns the offsets of the existing files, in order."""
         return [int(name) for name in self._io.names(self._folder) if _NAME.fullmatch(name)]
 
     def find(self, offset: int) -> MappedFile | None:
-        """The file that covers an offset, None if it does not exist. Raises BadStore if its size is wrong."""
+        """Returns the file that contains `offset`; None if it does not exist. Raises BadStore if its size is wrong."""
         first = offset - offset % self.file_size
         file = self._mapped.get(first)
         if file is not None:
@@ -86,18 +87,18 @@ class FilesView:
 
 
 class LogView:
-    """The commit log from `min_offset` up to `confirmed_offset`."""
+    """The commit log from the physical offset `min_offset` up to `confirmed_offset`."""
 
     def __init__(
         self, folder: Path, file_size: int, min_offset: int, confirmed_offset: int, files: FilesView | None = None
     ) -> None:
-        """`files`: an existing view of the folder; it is closed with this one."""
+        """`files` is an existing view of `folder`, which this view then closes; default: a new one."""
         self.queue = FilesView(folder, file_size) if files is None else files
         self.min_offset = min_offset
         self.confirmed_offset = confirmed_offset
 
     def roll_next(self, offset: int) -> int:
-        """The offset at which the next file begins."""
+        """Returns the physical offset at which the file after that of `offset` begins."""
         return offset + self.queue.file_size - offset % self.queue.file_size
 
     def close(self) -> None:
@@ -105,7 +106,7 @@ class LogView:
 
 
 class QueueView:
-    """The units of a consume queue from `min_offset` up to `max_offset`, in the files of its folder."""
+    """The units of a consume queue, read from its files, from queue offset `min_offset` up to `max_offset`."""
 
     def __init__(
         self, folder: Path, topic: str, queue_id: int, file_size: int, min_offset: int, max_offset: int
@@ -118,7 +119,7 @@ class QueueView:
         self.units_in_file = file_size // UNIT_SIZE
 
     def page(self, queue_offset: int, most: int) -> Units | None:
-        """A copy of the units from `queue_offset` on, within one file, at most `most`; None if there are none."""
+        """Returns a copy of at most `most` units of one file, from `queue_offset` on; None if there are none."""
         at = queue_offset * UNIT_SIZE
         file = self._files.find(at)
         if file is None:
@@ -133,7 +134,7 @@ class QueueView:
 
 
 class ShippedUnits:
-    """Units from `start` on that the opener of the store sent to the worker, because the files lack them."""
+    """Units from queue offset `start` on, sent by the process that opened the store, because the files lack them."""
 
     def __init__(self, topic: str, queue_id: int, start: int, units: bytes) -> None:
         self._units = np.frombuffer(units, UNIT)

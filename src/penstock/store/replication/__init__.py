@@ -1,1 +1,1 @@
-"""Replication, the store's part: a master waits for acks of slaves, a slave appends the bytes of its master's log."""
+"""The store's part of replication: a master's puts wait for slaves' acks; a slave appends its master's log bytes."""

@@ -1,12 +1,12 @@
 """A slave's log: appends the bytes that its master sends.
 
-A master sends its log in pieces that end anywhere. `ReplicaLog` reassembles them: only whole records, fillers, and
-ranges that are damaged in the master's log too reach the slave's log, so readers, also after a crash, see what the
-master's log would show. A partial record stays in memory and is dropped with the connection; the next connection starts
-at `end`. Owns no files besides the log's. One thread calls it.
+A master sends its log in pieces that may end inside a record. `ReplicaLog` reassembles them. It appends only whole
+records, fillers, and ranges that are damaged in the master's log, too. So readers see the same records as in the
+master's log, also after a crash. A partial record stays in memory. It is dropped when the connection ends, and the next
+connection starts at `end`. Only one thread may call a ReplicaLog.
 
-Bytes that are not a valid record were damaged in transit, or are damaged in the master's log. They are refused once,
-with `DamagedOnTheWay`; if the same bytes come again, they are appended as they are.
+Bytes that are not a valid record were damaged in transit, or are damaged in the master's log. `append` refuses them
+once, with `DamagedOnTheWay`. If the bytes at the same offset are invalid again, it appends them unchanged.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from penstock.store.worker import noop
 
 _MIN_RECORD: Final = 64
 _MAX_PARTIAL: Final = 8 << 20
-"""Damaged bytes held back at most, while no record has been found after them."""
+"""Maximum number of damaged bytes kept in memory while no valid record follows them."""
 
 
 class BytesRefused(PenstockError):
-    """The master's bytes do not fit the end of this log."""
+    """The master's bytes cannot be appended to this log: wrong offset, wrong file size, or damage."""
 
 
 class DamagedOnTheWay(BytesRefused):
-    """The master's bytes are not a valid record; sent again, they may be."""
+    """The master's bytes are not a valid record. They may be valid if the master sends them again."""
 
 
 class ReplicaLog:
@@ -46,19 +46,19 @@ class ReplicaLog:
         """Bytes received after `end` that are not a whole record yet."""
         self._partial_at = 0
         self._is_filler = False
-        """Whether the next bytes belong to a filler, up to the end of the file."""
+        """Whether the next bytes, up to the end of the file, belong to a filler."""
         self._refused_at = -1
-        """Offset of the bytes refused last; -1 if none were."""
+        """Physical offset of the last refused bytes; -1 if none were refused."""
 
     @classmethod
     def for_slave(cls, log: CommitLog, group_commit: GroupCommit | None) -> Self:
-        """The replica log of a slave's store: from now on nothing else is appended to `log`."""
+        """Creates the replica log of a slave's store. From now on `log` accepts bytes only from it."""
         log.become_replica()
         return cls(log, noop if group_commit is None else group_commit.wake)
 
     @property
     def end(self) -> int:
-        """Physical offset up to which the master's log is here."""
+        """Physical offset up to which this log has the master's bytes."""
         return self._log.queue.wrote_offset
 
     @property
@@ -66,13 +66,13 @@ class ReplicaLog:
         return not self._log.queue.files
 
     def drop_partial(self) -> None:
-        """Drops a partial record after a disconnect. The next bytes start at `end`, maybe inside a filler."""
+        """Drops the partial record. Must be called after a disconnect. The next bytes start at `end`."""
         self._partial = b""
 
     def append(self, offset: int, *pieces: bytes | memoryview) -> None:
-        """Appends consecutive pieces of the master's log, the first at `offset`, all within one file.
+        """Appends consecutive pieces of the master's log, all within one file. The first piece begins at `offset`.
 
-        Keeps no reference to them. Raises BytesRefused or StoreFailed.
+        Keeps no reference to the pieces. Raises BytesRefused, DamagedOnTheWay or StoreFailed.
         """
         size = self._log.queue.file_size
         if self._partial:
@@ -94,7 +94,7 @@ class ReplicaLog:
         self._append_valid(base, memoryview(data))
 
     def _append_valid(self, base: int, data: memoryview) -> None:
-        """Appends whole records and fillers of `data`, which begins at `base`, and keeps a partial one."""
+        """Appends whole records and fillers of `data`, which begins at `base`. Keeps a partial record in memory."""
         at, file_end = 0, base + self._log.queue.file_size - base % self._log.queue.file_size
         while at < len(data):
             if self._is_filler:
@@ -127,7 +127,7 @@ class ReplicaLog:
                 return
 
     def _handle_damage(self, base: int, data: memoryview, at: int, file_end: int) -> int:
-        """Refuses bytes that are not a record once, then appends them; where to continue, -1 to wait for more bytes."""
+        """Refuses invalid bytes once, then appends them. Returns the next position; -1 if more bytes are needed."""
         if self._refused_at != base + at:
             self._refused_at = base + at
             raise DamagedOnTheWay(f"the master's bytes at {base + at} are not a valid message; asking for them again")
@@ -148,9 +148,9 @@ class ReplicaLog:
 
 
 def last_record(log: CommitLog, queues: ConsumeQueues) -> tuple[int, bytes] | None:
-    """Offset and bytes of the log's newest valid record; None if the log has none.
+    """Returns the physical offset and the bytes of the log's newest valid record; None if the log has none.
 
-    Searches from the last record that a queue points to; may take as long as walking one file.
+    The search starts at the newest record that a queue points to. It may take as long as a walk over one file.
     """
     ends = ((queue, queue.max_offset - 1) for queue in queues)
     start = max((queue.unit(last)[0] for queue, last in ends if last >= queue.min_offset), default=0)

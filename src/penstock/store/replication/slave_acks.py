@@ -1,11 +1,12 @@
 """Acks of slaves, and the puts of a SYNC_MASTER that wait for them.
 
-The replication server reports which slaves are connected and how far each is; a put submits the end of its record and
-gets a future. One ack completes all waiting puts that it covers. A put that times out gets FLUSH_SLAVE_TIMEOUT; a put
-that no slave could ack soon gets SLAVE_NOT_AVAILABLE at once. Both are stored all the same.
+The replication server reports when slaves connect and disconnect, and the offset that a slave has acknowledged. A put
+submits the end offset of its record and gets a future. One ack completes all waiting puts up to its offset. A put that
+times out gets FLUSH_SLAVE_TIMEOUT. If no slave is connected, or all are too far behind (haSlaveFallbehindMax), a put
+gets SLAVE_NOT_AVAILABLE at once. In both cases the message is stored in the master's log.
 
-Thread-safe; concurrent puts may submit in another order than that of the log. Nothing is stored: after a restart slaves
-report their offsets again.
+Thread-safe. Concurrent puts need not submit in log order. Acks are not kept on disk: after a restart slaves report
+their offsets again.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ class _Waiting(NamedTuple):
 
 
 class SlaveAcks(Worker):
-    """All slaves as one: the furthest ack counts, as in RocketMQ. The thread ends waits that time out."""
+    """The highest ack of any slave, as in RocketMQ, and the puts that wait for acks. The thread ends overdue waits."""
 
     def __init__(self, settings: Settings) -> None:
         super().__init__("penstock-slave-acks", None)
@@ -39,7 +40,7 @@ class SlaveAcks(Worker):
         self.wait_s = settings.slave_timeout / 1000
         self._gate = threading.Lock()
         self._waiting: deque[_Waiting] = deque()
-        """In log order."""
+        """Waiting puts, in log order."""
         self.connected = 0
         """Number of connected slaves."""
         self.acknowledged = 0
@@ -50,7 +51,7 @@ class SlaveAcks(Worker):
     # -- the server's side -----------------------------------------------------------------------------------
 
     def on_wait(self, callback: Callable[[], object]) -> None:
-        """Calls back, on any thread, when a put starts to wait for a slave: send the log now."""
+        """Calls `callback`, on any thread, when a put starts to wait for a slave: the server must send the log now."""
         self._on_wait.add(callback)
 
     def remove_wait_listener(self, callback: Callable[[], object]) -> None:
@@ -65,7 +66,7 @@ class SlaveAcks(Worker):
             self.connected -= 1
 
     def acknowledge(self, offset: int) -> None:
-        """Notes that a slave has the log up to `offset`."""
+        """Records that a slave has the log up to `offset`. Completes the puts that waited for it."""
         done: list[Future[PutStatus]] = []
         with self._gate:
             if offset <= self.acknowledged:
@@ -80,19 +81,19 @@ class SlaveAcks(Worker):
     # -- the puts' side --------------------------------------------------------------------------------------
 
     def on_acknowledge(self, callback: Callable[[], object]) -> None:
-        """Calls back after each ack that moves `acknowledged`, on the thread that reported it."""
+        """Calls `callback` after each ack that moves `acknowledged`, on the thread that reported the ack."""
         self._on_acknowledge.add(callback)
 
     def request_send(self) -> None:
-        """Asks the replication server to send new records now: a put waits for their ack."""
+        """Asks the replication server to send new records now, because a put waits for their ack."""
         self._on_wait.notify()
 
     def is_available(self, end_offset: int) -> bool:
-        """Whether a slave is connected and close enough to ack `end_offset` soon."""
+        """Whether a slave is connected and the acks are less than haSlaveFallbehindMax bytes behind `end_offset`."""
         return self.connected > 0 and end_offset - self.acknowledged < self._max_lag
 
     def submit(self, end_offset: int) -> Future[PutStatus]:
-        """The outcome of a put's wait: PUT_OK, FLUSH_SLAVE_TIMEOUT or SLAVE_NOT_AVAILABLE."""
+        """Returns a future for the ack of `end_offset`: PUT_OK, FLUSH_SLAVE_TIMEOUT or SLAVE_NOT_AVAILABLE."""
         future: Future[PutStatus] = Future()
         with self._gate:
             if self.acknowledged >= end_offset:
@@ -107,14 +108,14 @@ class SlaveAcks(Worker):
         return future
 
     def _add(self, waiting: _Waiting) -> None:
-        """Inserts in log order, searching from the end: most puts are the newest."""
+        """Inserts a wait in log order. Searches from the end, because most puts are the newest."""
         place = len(self._waiting)
         while place and self._waiting[place - 1].end_offset > waiting.end_offset:
             place -= 1
         self._waiting.insert(place, waiting)
 
     def work(self) -> None:
-        """Ends the waits that time out, until none is left."""
+        """Ends waits as they time out. Returns when no put waits."""
         while not self._stopping.is_set():
             self._end_waits(time.monotonic())
             if not self._waiting:
@@ -134,7 +135,7 @@ class SlaveAcks(Worker):
 
 
 def replica_reason(status: PutStatus, wait_s: float) -> str:
-    """The reason that goes with the outcome of `submit`."""
+    """Returns the PutResult's `reason` for an outcome of `submit`; empty for PUT_OK."""
     if status is PutStatus.FLUSH_SLAVE_TIMEOUT:
         return f"stored, but no slave has acknowledged it after {wait_s:g} seconds"
     if status is PutStatus.SLAVE_NOT_AVAILABLE:
