@@ -20,7 +20,7 @@ from penstock.store.store_parts import Engine
 
 
 class StartParts(msgspec.Struct, frozen=True, kw_only=True):
-    """What every start needs: the engine of the store, its checkpoint, and the caller's callbacks."""
+    """The inputs of every start: the engine of the store, its checkpoint, and the caller's callbacks."""
 
     engine: Engine
     records: RecordReader
@@ -29,7 +29,7 @@ class StartParts(msgspec.Struct, frozen=True, kw_only=True):
     """Called before the quarantine grows past quarantineMaxBytes."""
     on_progress: OnProgress
     job_lock: StoreLock | None
-    """The lock of external dispatch if the caller holds it already; a start that needs it releases it."""
+    """The lock of external dispatch, if the caller holds it already. A start that uses the lock releases it."""
 
     def quarantine(self) -> Quarantine:
         engine = self.engine
@@ -38,14 +38,14 @@ class StartParts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Recovery:
-    """Runs once, at open, before any other thread exists.
+    """The recovery of a whole store. It runs once, at open, before any other thread exists.
 
-    In a read-only view of a store that another process writes to (`live`), bytes after the end are not torn but still
-    being written. The view hides them and reports nothing; it hides an incomplete batch, too.
+    In a live view (a read-only view of a store that another process writes to), bytes after the end are not torn but
+    still being written. The view hides them and does not report them. It hides an incomplete batch, too.
     """
 
     def __init__(self, parts: StartParts, *, external: bool) -> None:
-        """`external`: another process built queues and index; `abort` does not show whether that process crashed."""
+        """`external`: another process built queues and index; the file `abort` does not show whether it crashed."""
         engine = parts.engine
         files, layout, index = engine.io, engine.layout, engine.index
         self._io = files
