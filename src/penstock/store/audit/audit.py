@@ -215,7 +215,7 @@ def wait_for_dispatch(
     result: RangeResult,
     topics: kernels.Topics | None = None,
 ) -> None:
-    """Audits the newest records of a store in use again, until its owner has dispatched them, for at most two seconds.
+    """Audits the newest records of a store in use again, until its owner has dispatched them or two seconds are over.
 
     Updates `result`.
     """

@@ -313,7 +313,7 @@ class AuditLogReader:
         self._delay_levels = delay_levels
 
     def view(self, offset: int) -> tuple[memoryview, int] | None:
-        """Returns the bytes of the file that contains an offset, and the offset of its first byte; None without file."""
+        """Returns the bytes of the file that contains an offset, and the file's first offset; None without a file."""
         base = offset - offset % self._file_size
         file = self._files.get(base)
         mapped = None if file is None else self._maps.get(file.path)
