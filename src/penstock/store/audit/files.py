@@ -2,8 +2,8 @@
 
 Files that a store would refuse to load do not stop an audit. File sizes are inferred from the settings, from the
 dispatch note (`dispatch_state.py`) and from the files themselves; a file of another size is a finding. A file that
-disappears during the listing (retention, a rename) is left out. Callers must pass `OverlayFiles`, which map privately,
-so that an audit cannot change a file.
+disappears during the listing (retention, a rename) is left out. If the caller passes `OverlayFiles`, which map
+privately, an audit cannot change a file.
 
 Only one thread may use a `MapCache` and the readers on top of it (`AuditLogReader`, `QueueUnits`, `ItemTable`).
 """
@@ -358,7 +358,7 @@ class QueueUnits:
         return min(self._files, default=0)
 
     def data_at(self, number: int) -> tuple[memoryview, int] | None:
-        """The bytes of the file that has this unit, and the number of the file's first unit; None if no file has it."""
+        """Returns the bytes of the file with this unit, and the file's first unit number; None if there is no file."""
         first = number - number % self._per_file
         file = self._files.get(first)
         if file is None or number - first >= self._count(file):
@@ -367,7 +367,7 @@ class QueueUnits:
         return None if mapped is None else (mapped.view[: self._per_file * UNIT_SIZE], first)
 
     def next_file_start(self, number: int) -> int | None:
-        """The number of the first unit of the next file after `number`."""
+        """Returns the number of the first unit of the next file that begins after unit `number`, or None."""
         return min((first for first in self._files if first > number), default=None)
 
     def read(self, start: int, stop: int) -> Units:
@@ -432,7 +432,7 @@ class ItemTable:
             self._order = np.argsort(offsets, kind="stable") + 1
 
     def raw(self, start: int, stop: int) -> npt.NDArray[np.void]:
-        """A copy of the items start … stop - 1, as stored."""
+        """Returns a copy of the items numbered start … stop - 1, as stored."""
         count = max(stop - start, 0)
         return np.frombuffer(self.file.view, ITEM, count, self.geometry.item_position(start)).copy()
 
@@ -452,7 +452,7 @@ class ItemTable:
         return low
 
     def items(self, start: int, stop: int) -> Items:
-        """The items at the positions start … stop - 1."""
+        """Returns the items at the positions start … stop - 1 in log order."""
         if self._order is None:
             numbers = np.arange(start, max(start, stop), dtype=np.int64)
             items = self.raw(start, stop)

@@ -20,7 +20,7 @@ Severity = Literal["error", "note"]
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """A problem or a note: where it is, and what to do about it."""
+    """An error or a note: its place, a description and a remedy."""
 
     severity: Severity
     kind: str

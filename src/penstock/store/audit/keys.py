@@ -121,7 +121,7 @@ class _IndexFile:
             yield finding_kinds.INDEX_SLOT.at(self._path, what, offset=self._geometry.slot_position(slot))
 
     def _slots(self, count: int) -> kernels.Ints:
-        """Returns the slots. Those of a growing file are reset to the time when it had `count` items."""
+        """Returns the slots. In a growing file, items from number `count` on are unlinked from the slots."""
         size = SLOT_SIZE * self._geometry.slots
         slots = np.frombuffer(bytes(self._file.view[HEADER_SIZE : HEADER_SIZE + size]), ">i4").astype(np.int32)
         for slot in np.flatnonzero(slots >= count).tolist() if self._is_growing else ():
@@ -265,7 +265,7 @@ class KeyCheck:
         self._add_repeated(due, having)
 
     def _add_missing(self, missing: kernels.Bools, offsets: Longs) -> None:
-        """Adds keys to the cover. `missing`: for each key, whether it has no item; `offsets`: of their records."""
+        """Adds keys to the cover. `missing`: for each key, whether it has no item. `offsets`: of the keys' records."""
         if not len(missing):
             return
         edges = np.flatnonzero(np.diff(np.concatenate(([False], missing, [False])).astype(np.int8)))

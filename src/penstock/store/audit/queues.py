@@ -2,7 +2,7 @@
 
 Units that matched a record during the walk are not checked again, so a sound queue costs next to nothing. Each other
 unit gets a verdict, and neighbours with the same verdict become a run. Most of these units are harmless: they point
-below the log's minimum, or keep the place of a lost message. Only the units that are not are looked up in the log.
+below the log's minimum, or keep the place of a lost message. Only the records of the remaining units are read.
 """
 
 from __future__ import annotations
@@ -230,7 +230,7 @@ class _QueueAudit:
         self._judge = UnitJudge(name, log, reader, plan.dispatched_to, union(self._missed))
 
     def _is_in_log(self, missed: CoveredRun) -> bool:
-        """False if retention deleted the records, and their units, during the audit of a store in use."""
+        """Whether the records are still in the log: retention may delete them during the audit of a store in use."""
         return missed.physical_first >= self._log.begin
 
     def _current_records(self, cover: QueueCover) -> tuple[list[CoveredRun], list[CoveredRun]]:

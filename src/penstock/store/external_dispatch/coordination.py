@@ -130,7 +130,7 @@ class DispatchAgreement(msgspec.Struct, frozen=True):
         )
 
     def settings(self, root: Path) -> Settings:
-        """The settings for the job."""
+        """Returns the settings for the job."""
         return Settings(
             store_path_root_dir=root,
             store_path_commit_log=Path(self.commit_log) if self.commit_log else None,

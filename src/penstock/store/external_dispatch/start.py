@@ -70,7 +70,7 @@ class AppendOnlyStart:
         self._full.inspect(clean_exit)
 
     def _log_suffices(self, clean_exit: bool) -> bool:
-        """Whether it is enough to recover the log. Inspects the log."""
+        """Inspects the log; returns whether it is enough to recover the log, without queues and index."""
         files, layout, state = self._io, self._layout, self._state
         agreement = read_agreement(files, layout)
         if agreement is None or state is None or agreement.sizes != state.sizes or files.exists(layout.swap):

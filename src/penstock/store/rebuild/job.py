@@ -216,7 +216,7 @@ class _Job:
         return {note.number: note for note in notes if note is not None}
 
     def _attempt(self, plan: RebuildPlan, notes: dict[int, RangeNote]) -> tuple[RangesReport, str]:
-        """Builds the ranges without a note, and the rest; returns the report and an empty string.
+        """Builds the ranges without a note, then completes the rebuild. Returns the report and an empty string.
 
         Instead of the empty string, returns the path of a file whose content is not what a range wrote. Then nothing
         was replaced.

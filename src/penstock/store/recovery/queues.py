@@ -159,7 +159,7 @@ class QueueRecovery:
         return low
 
     def _may_be_own(self, queue: ConsumeQueue, number: int, log: LogRecovery) -> bool:
-        """False only if the record that the unit points to certainly belongs to another queue."""
+        """Whether the unit may belong to the queue; False only if its record certainly belongs to another queue."""
         owner = self._check_unit(queue, number, log)
         if isinstance(owner, bool):
             return owner
@@ -291,7 +291,7 @@ class Redispatch:
         report: RecoveryReport,
         on_progress: OnProgress,
     ) -> None:
-        """Dispatches to the queues and, if it is not None, to the index. `incomplete`: the queues that lost units.
+        """Dispatches to the queues, and to the index if there is one. `incomplete`: the queues that lost units.
 
         Idempotent. Raises StoreFailed.
         """

@@ -70,7 +70,7 @@ class Recovery:
         self._redispatch = Redispatch(engine, self._state, state_is_garbage=garbage, external=external)
 
     def inspect(self, clean_exit: bool) -> None:
-        """Determines what to change, and changes nothing.
+        """Determines the necessary changes, and makes none.
 
         Raises BadStore if the files are not usable, StoreFailed if the quarantine lacks room.
         """
@@ -141,7 +141,7 @@ class Recovery:
         return [folder for folder in folders if self._io.names(folder)]
 
     def _forget_derived(self, report: RecoveryReport) -> None:
-        """Without a log, queues and index are meaningless, and their old offsets would hide new messages."""
+        """Moves queues and index to the quarantine. Without a log their old offsets would hide new messages."""
         self._derived.close()
         for folder in self._derived_folders():
             kept = self._quarantine.move_in(folder)

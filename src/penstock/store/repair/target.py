@@ -68,7 +68,7 @@ def _size_of_only_file(files: Files, file: NumberedFile, noted: int | None) -> i
 
 
 class RepairTarget(msgspec.Struct, frozen=True):
-    """A store's folder, and everything needed to work on it."""
+    """A store to repair or rebuild: its files, settings, quarantine and locks."""
 
     files: Files
     layout: Layout

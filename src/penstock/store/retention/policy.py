@@ -161,7 +161,7 @@ class RetentionLimits:
         return datetime.fromtimestamp(now_ms / 1000).hour in self.hours
 
     def next_hour_ms(self, now_ms: int) -> int:
-        """The next time, possibly now, at which the local hour is one of deleteWhen."""
+        """Returns the next time, in ms, when the local hour is one of deleteWhen; `now_ms` if it is one now."""
         moment = datetime.fromtimestamp(now_ms / 1000)
         while moment.hour not in self.hours:
             moment = moment.replace(minute=0, second=0, microsecond=0) + timedelta(hours=1)

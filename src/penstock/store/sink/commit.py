@@ -225,7 +225,7 @@ def commit(
 
     `settings` must match the store's files; a missing store is created with them. Raises BadMessage, CorruptData,
     BadStore or StoreFailed; StoreInUse if another process owns the store. After an error no row of the batch is stored,
-    and its staged files stay.
+    and its staged files stay. The one exception: if only the journal's last update failed, the batch is stored.
     """
     files = files or Files()
     layout = Layout.of(root, settings)
