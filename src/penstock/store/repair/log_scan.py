@@ -415,7 +415,7 @@ class QueueSequences:
         return without(begin, end, union(self.queues.get(name, QueueCover()).records))
 
     def fits(self, name: QueueName, queue_offset: int) -> bool:
-        """Whether exactly one record of the queue has this queue offset, and a neighbour has the next or previous one."""
+        """Whether exactly one record of the queue has this queue offset, within a run of at least two records."""
         if name[1] < 0 or not is_readable_topic(name[0]) or name not in self.queues:
             return False
         around = [each for each in self.queues[name].records if each.first <= queue_offset < each.end]
