@@ -1,15 +1,15 @@
-"""The audit of a store: checks that every record is valid, is in its queue and in the index, and that nothing else is.
+"""The audit of a store: checks that each record is valid, has its unit and its keys, and that no others exist.
 
     from penstock.store.audit import audit
     report = audit(Path("data/store"))
 
 It reads the files as they are on disk, including files that a store would refuse to load, and changes nothing.
 
-    plan.py       what is audited, and up to where
-    ranges.py     one range of the log: records, units, keys     (records.py, keys.py, cover.py)
-    keys.py       one index file
-    log.py, queues.py, index.py, config.py    what the whole log decides
-    audit.py      runs all of it in one process
+    plan.py       the plan: which files are audited, and up to which log position
+    ranges.py     audits one range of the log: records, units, keys     (records.py, keys.py, queue_coverage.py)
+    keys.py       audits one index file
+    log.py, queues.py, index.py, config.py    checks that need the results of the whole log
+    audit.py      runs all of them in one process
 """
 
 from penstock.store.audit.audit import audit

@@ -2,14 +2,14 @@
 
     report = audit(folder, settings)
 
-Changes nothing on disk and takes no lock. Memory is proportional to one batch of records, to the number of queues and
-to the slots of one index file (four bytes each), not to the size of the log. Ranges are independent, so a cluster can
-audit them too (`penstock.pipeline.jobs.verify`): `plan_pass` on the driver, `audit_index_file` and `audit_range`
-anywhere, `wait_for_dispatch` and `build_report` with the joined results.
+The audit changes nothing on disk and takes no lock. Its memory is proportional to one batch of records, to the number
+of queues and to the slots of one index file (four bytes each), not to the size of the log. Ranges are independent, so a
+cluster can audit them too (`penstock.pipeline.jobs.verify`). It runs `plan_pass` on the driver, `audit_index_file` and
+`audit_range` anywhere, and `wait_for_dispatch` and `build_report` with the joined results.
 
-A closed store is audited in one pass. For a store in use an error counts only if two passes find it; otherwise its
-owner was changing files. A store that was opened during a pass is audited again, as a store in use. `AuditPasses`
-decides this:
+A closed store is audited in one pass. For a store in use an error counts only if two passes find it: an error in one
+pass may be a change that the store's owner was making. A store that was opened during a pass is audited again, as a
+store in use. `AuditPasses` decides whether another pass is needed:
 
     passes = AuditPasses(files, layout)
     while passes.report is None:
@@ -45,11 +45,11 @@ from penstock.store.layout import Layout
 from penstock.store.settings import Settings
 
 MAX_PER_KIND = 100_000
-"""How many findings of one kind are listed; the rest are only counted."""
+"""How many findings of one kind are listed; further findings are only counted."""
 _MAX_PASSES = 4
 _WAITS, _WAIT_SECONDS = 40, 0.05
 Progress = Callable[[int, int], None]
-"""Called with the bytes of the log that are done, and their total."""
+"""Called with the number of audited bytes of the log, and their total."""
 
 
 class AuditPass(msgspec.Struct, frozen=True):
@@ -83,7 +83,7 @@ class AuditPasses:
         return AuditPass(owned, self._state())
 
     def add(self, current: AuditPass, report: AuditReport) -> None:
-        """Adds the report of a pass."""
+        """Adds the report of the pass `current`. Sets `report` if no other pass is needed."""
         if self._started > _MAX_PASSES:
             self.report = report
         elif current.is_live and report.errors:
@@ -95,7 +95,7 @@ class AuditPasses:
         self._end_pass()
 
     def file_missing(self, current: AuditPass, error: FileNotFoundError) -> None:
-        """Ends a pass that missed a file; raises the error unless an owner may have removed the file."""
+        """Ends a pass that could not find a file. Raises `error` unless an owner may have removed the file."""
         if self._started > _MAX_PASSES or (not current.is_live and self._state() == current.before):
             raise error
         self._end_pass()
@@ -111,7 +111,7 @@ class AuditPasses:
 
 
 def _confirmed(first: AuditReport, second: AuditReport) -> AuditReport:
-    """The second report, without errors that the first does not have: its owner was changing those files."""
+    """Returns the second report without errors that the first lacks: the owner was changing those files."""
     known = {(finding.kind, finding.path, finding.offset) for finding in first.errors}
     real = [each for each in second.findings if each.severity == "note" or (each.kind, each.path, each.offset) in known]
     return msgspec.structs.replace(second, findings=real)
@@ -130,8 +130,8 @@ def audit(
 ) -> AuditReport:
     """Audits a store that is closed, has crashed, or is in use.
 
-    `in_use` says whether another process may be writing; None asks the store's lock. A caller that owns the lock and
-    does not write passes False. `workers` threads share the log, `piece_size` bytes at a time.
+    `in_use`: whether another process may be writing; None asks the store's lock. A caller that owns the lock and does
+    not write must pass False. `workers`: number of threads. `piece_size`: bytes of the log in one task of a thread.
     """
     settings = settings or Settings()
     files = files or OverlayFiles()
@@ -152,7 +152,10 @@ def audit(
 def plan_pass(
     files: Files, layout: Layout, settings: Settings, *, is_live: bool, check_crc: bool = True
 ) -> tuple[AuditPlan, ConfigState]:
-    """Plans one pass. Reads the config of a store in use before its log and queues, which move on."""
+    """Plans one pass; returns the plan and the content of the config files.
+
+    Reads the config of a store in use before the bounds of log and queues: they grow, so offsets stay within them.
+    """
     plan = make_plan(files, layout, settings, is_live=is_live, check_crc=check_crc)
     config = read_config(files, plan)
     return (with_live_bounds(plan, files) if is_live else plan), config
@@ -212,7 +215,10 @@ def wait_for_dispatch(
     result: RangeResult,
     topics: kernels.Topics | None = None,
 ) -> None:
-    """Audits the newest records of a store in use again, until its owner has dispatched them or time is up."""
+    """Audits the newest records of a store in use again, until its owner has dispatched them or two seconds are over.
+
+    Updates `result`.
+    """
     for _ in range(_WAITS if plan.is_live else 0):
         missing = [
             missed
@@ -235,7 +241,7 @@ def wait_for_dispatch(
 def build_report(
     plan: AuditPlan, files: Files, config: ConfigState, index: tuple[IndexFacts, ...], result: RangeResult
 ) -> AuditReport:
-    """Builds the report; `result` is the join of all ranges, in log order."""
+    """Builds the report. `result`: the results of all ranges, joined in log order."""
     log = LogState(plan, files, result)
     collector = Collector(MAX_PER_KIND)
     bounds: dict[QueueName, QueueBounds] = {}

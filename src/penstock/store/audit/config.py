@@ -27,7 +27,7 @@ from penstock.store.io import Files
 
 _SYSTEM_TOPICS = {SCHEDULE_TOPIC, HALF_TOPIC, OP_HALF_TOPIC, DAMAGED_TOPIC}
 _TRIES = 5
-"""How often a file is read whose owner may be replacing it."""
+"""How many times a file of a store in use is read: its owner may be replacing it."""
 
 
 class ConfigState(msgspec.Struct, frozen=True):
@@ -47,7 +47,7 @@ class QueueBounds(msgspec.Struct, frozen=True):
 
 
 def read_config(files: Files, plan: AuditPlan) -> ConfigState:
-    """Reads every file. A file that cannot be read becomes a finding and counts as empty."""
+    """Reads the config files and the checkpoint. A file that cannot be read becomes a finding and counts as empty."""
     config_files = ConfigFiles(files, plan.layout.config)
     findings: list[Finding] = []
     tables: dict[str, Any] = {}
@@ -74,7 +74,7 @@ def read_config(files: Files, plan: AuditPlan) -> ConfigState:
 
 
 def _read(files: Files, file: ConfigFile[Any], tries: int) -> tuple[Any, list[Finding]]:
-    """The table, None if the file does not exist or cannot be read; and the findings."""
+    """Returns the table and the findings; the table is None if the file does not exist or cannot be read."""
     exists, note, table = False, "", None
     for _ in range(tries):  # RocketMQ removes the old file before it renames the new one
         exists = files.exists(file.path)
@@ -118,7 +118,10 @@ def audit_config(
 
 
 def _checkpoint(plan: AuditPlan, state: ConfigState, log: LogState) -> Iterator[Finding]:
-    """Skipped for a store in use, whose checkpoint moves, and for a log whose end is damaged."""
+    """Compares the checkpoint with the newest record.
+
+    Skips a store in use, because its checkpoint advances, and a log whose end is damaged.
+    """
     tail_is_lost = any(fault.end >= log.end for fault in log.faults)
     if state.checkpoint is None or plan.is_live or not log.newest_time or tail_is_lost:
         return

@@ -1,10 +1,11 @@
 """Reads a store's files for an audit, as they are on disk: names, sizes, and the records, units and items in them.
 
-Files that a store would refuse to load do not stop an audit: sizes are inferred from the settings, from the sizes that
-the store noted and from the files themselves, and a file that differs is a finding. A file that disappears during the
-listing (retention, a rename) is left out. Nothing is changed if `Files` is an `OverlayFiles`, which maps privately.
+Files that a store would refuse to load do not stop an audit. File sizes are inferred from the settings, from the
+dispatch note (`dispatch_state.py`) and from the files themselves; a file of another size is a finding. A file that
+disappears during the listing (retention, a rename) is left out. If the caller passes `OverlayFiles`, which map
+privately, an audit cannot change a file.
 
-`MapCache` and the readers on top of it (`AuditLogReader`, `QueueUnits`, `ItemTable`) belong to one thread.
+Only one thread may use a `MapCache` and the readers on top of it (`AuditLogReader`, `QueueUnits`, `ItemTable`).
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ _MAX_OFFSET = 2**63 - 1
 
 
 class NumberedFile(msgspec.Struct, frozen=True, order=True):
-    """A file named by a number: the offset of its first byte, or an index file's creation time."""
+    """A file whose name is a number (`base`): the offset of its first byte, or an index file's creation time."""
 
     base: int
     size: int
@@ -51,7 +52,7 @@ class NumberedFile(msgspec.Struct, frozen=True, order=True):
 
 
 class DataFolder(msgspec.Struct, frozen=True):
-    """The data files of one folder, sorted by name, and everything else in it."""
+    """The data files of one folder, sorted by name, and its foreign files: all other entries."""
 
     path: Path
     files: tuple[NumberedFile, ...] = ()
@@ -105,7 +106,7 @@ def _names(files: Files, folder: Path) -> list[str]:
 
 
 class FileRun(msgspec.Struct, frozen=True):
-    """The files of a folder that have a valid name, and the ranges without a file."""
+    """The files of a folder that have a valid name, and the missing ranges (begin, end) between them, in bytes."""
 
     files: tuple[NumberedFile, ...]
     missing: tuple[tuple[int, int], ...]
@@ -113,7 +114,7 @@ class FileRun(msgspec.Struct, frozen=True):
 
 
 class ShapeKinds(msgspec.Struct, frozen=True):
-    """The kinds of findings about a folder."""
+    """The kinds of findings about names and sizes of a folder's files."""
 
     missing: FindingKind
     empty: FindingKind
@@ -136,7 +137,7 @@ QUEUE_KINDS = ShapeKinds(
 
 
 def check_shape(folder: DataFolder, size: int, names: ShapeKinds, *, live: bool) -> FileRun:
-    """Checks names and sizes. The last file of a store in use may be shorter: its owner may be creating it."""
+    """Checks names and sizes. The last file of a store in use (`live`) may be shorter: its owner may be creating it."""
     placed = [file for file in folder.files if file.base % size == 0]
     findings = [
         names.name.at(file.path, f"the name is not a multiple of the file size, {size}")
@@ -168,7 +169,7 @@ def _wrong_size(file: NumberedFile, size: int, names: ShapeKinds) -> Finding:
 
 
 def foreign_findings(store_files: StoreFiles) -> Iterator[Finding]:
-    """Foreign files among the topics' folders and in the index folder."""
+    """Yields findings for foreign files among the topics' folders and in the index folder."""
     for path in (*store_files.foreign, *store_files.index.foreign):
         yield finding_kinds.FOREIGN_FILE.at(path, "this is not a data file")
 
@@ -180,7 +181,7 @@ _ZEROS = bytes(_CHUNK)
 
 
 class MapCache:
-    """Maps files once each; keeps the `max_open` most recently used ones open."""
+    """Maps each file once, and keeps the `max_open` most recently used files open."""
 
     def __init__(self, files: Files, max_open: int = 2**31) -> None:
         self._io = files
@@ -188,7 +189,7 @@ class MapCache:
         self._open: OrderedDict[Path, FileMap] = OrderedDict()
 
     def get(self, path: Path) -> FileMap | None:
-        """The map of a file; None if the file does not exist or is empty."""
+        """Returns the map of a file; None if the file does not exist or is empty."""
         file = self._open.get(path)
         if file is not None:
             self._open.move_to_end(path)
@@ -216,7 +217,7 @@ class MapCache:
 
 
 def last_written(file: FileMap, start: int, stop: int | None = None) -> int:
-    """The position after the last byte in [start, stop) that is not zero; `start` if all are zero."""
+    """Returns the position after the last byte in [start, stop) that is not zero; `start` if all are zero."""
     stop = len(file) if stop is None else min(stop, len(file))
     ranges = [(begin, min(end, stop)) for begin, end in file.written_ranges(start) if begin < stop]
     for begin, end in reversed(ranges):
@@ -240,10 +241,10 @@ def is_zero(file: FileMap, start: int, stop: int) -> bool:
 def infer_sizes(
     settings: Settings, store_files: StoreFiles, noted: FileSizes | None = None
 ) -> tuple[Settings, IndexGeometry | None]:
-    """The settings with the sizes of these files, and the index's geometry if it is known.
+    """Returns the settings with the sizes of these files, and the geometry of the index or None if it is unknown.
 
-    `noted` is what the store wrote at its last close. The number of slots and items of an index file cannot be read
-    from it: without a note, its size selects one of the known geometries.
+    `noted`: the sizes in the dispatch note. An index file does not contain its number of slots and items; without a
+    dispatch note, the file's size selects one of the known geometries.
     """
     queue_files = [
         file for folder in store_files.queues.values() for file in folder.files if file.size % UNIT_SIZE == 0
@@ -263,7 +264,7 @@ def infer_sizes(
 
 
 def usual_size(files: Iterable[NumberedFile]) -> int | None:
-    """The size that most names are multiples of; in a tie the most frequent one, then the larger one."""
+    """Returns the file size that most names are multiples of; in a tie the most frequent size, then the larger one."""
     files = [file for file in files if file.size]
     count = Counter(file.size for file in files)
 
@@ -274,7 +275,11 @@ def usual_size(files: Iterable[NumberedFile]) -> int | None:
 
 
 def _geometry(known: list[IndexGeometry], is_sure: bool, sizes: set[int]) -> IndexGeometry | None:
-    """The first geometry that fits a file; if none fits, the first if it was given or noted, else None."""
+    """Returns the first known geometry whose file size a file has.
+
+    If there is none: the first known geometry if it is certain (given, or in the dispatch note) or if there is nothing
+    to fit, else None.
+    """
     for geometry in known:
         if geometry.file_size in sizes:
             return geometry
@@ -308,14 +313,14 @@ class AuditLogReader:
         self._delay_levels = delay_levels
 
     def view(self, offset: int) -> tuple[memoryview, int] | None:
-        """The bytes of the file that contains an offset, and the offset of its first byte."""
+        """Returns the bytes of the file that contains an offset, and the file's first offset; None without a file."""
         base = offset - offset % self._file_size
         file = self._files.get(base)
         mapped = None if file is None else self._maps.get(file.path)
         return None if mapped is None else (mapped.view[: self._file_size], base)
 
     def record_at(self, offset: int) -> RecordHeader | None:
-        """The record that begins at an offset, or None."""
+        """Returns the record that begins at a physical offset; None if no valid one begins there."""
         covering = self.view(offset) if offset >= 0 else None
         if covering is None:
             return None
@@ -353,7 +358,7 @@ class QueueUnits:
         return min(self._files, default=0)
 
     def data_at(self, number: int) -> tuple[memoryview, int] | None:
-        """The bytes of the file that has this unit, and the number of the file's first unit; None if no file has it."""
+        """Returns the bytes of the file with this unit, and the file's first unit number; None if there is no file."""
         first = number - number % self._per_file
         file = self._files.get(first)
         if file is None or number - first >= self._count(file):
@@ -362,11 +367,11 @@ class QueueUnits:
         return None if mapped is None else (mapped.view[: self._per_file * UNIT_SIZE], first)
 
     def next_file_start(self, number: int) -> int | None:
-        """The number of the first unit of the next file after `number`."""
+        """Returns the number of the first unit of the next file that begins after unit `number`, or None."""
         return min((first for first in self._files if first > number), default=None)
 
     def read(self, start: int, stop: int) -> Units:
-        """A copy of units of one file; fewer if the file has fewer."""
+        """Returns a copy of the units start … stop - 1, up to the end of the file that has the first one."""
         located = self.data_at(start)
         if located is None:
             return np.empty(0, UNIT)
@@ -375,14 +380,14 @@ class QueueUnits:
         return np.frombuffer(part[: len(part) - len(part) % UNIT_SIZE], UNIT)
 
     def spans(self) -> Iterator[tuple[int, int]]:
-        """The ranges of unit numbers that the files hold, file by file."""
+        """Yields the range of unit numbers of each file."""
         for first in sorted(self._files):
             count = self._count(self._files[first])
             if count:
                 yield first, first + count
 
     def end(self, known: int = 0) -> int:
-        """The number after the last unit that is not zero; units before `known` are not checked."""
+        """Returns the number after the last unit that is not zero. Units before `known` count as not zero."""
         for first in sorted(self._files, reverse=True):
             file = self._files[first]
             start = min(max(known - first, 0), self._count(file)) * UNIT_SIZE
@@ -413,8 +418,8 @@ class Items(NamedTuple):
 class ItemTable:
     """Items 1 … count - 1 of an index file, in log order, found by binary search.
 
-    Items are written in log order, so position p holds item p. If damage has put them out of order, they are sorted
-    first, which takes 20 bytes of memory per item.
+    A position is an item's place in log order. Items are written in log order, so position p holds item p. If damage
+    has put them out of order, they are sorted first. Sorting takes 20 bytes of memory per item.
     """
 
     def __init__(self, file: FileMap, geometry: IndexGeometry, count: int, *, in_order: bool) -> None:
@@ -427,7 +432,7 @@ class ItemTable:
             self._order = np.argsort(offsets, kind="stable") + 1
 
     def raw(self, start: int, stop: int) -> npt.NDArray[np.void]:
-        """A copy of the items start … stop - 1, as stored."""
+        """Returns a copy of the items numbered start … stop - 1, as stored."""
         count = max(stop - start, 0)
         return np.frombuffer(self.file.view, ITEM, count, self.geometry.item_position(start)).copy()
 
@@ -436,7 +441,7 @@ class ItemTable:
         return int(_LONG.unpack_from(self.file.view, self.geometry.item_position(number) + 4)[0])
 
     def find(self, offset: int, start: int = 1) -> int:
-        """The first position from `start` on whose item points to `offset` or a later record."""
+        """Returns the first position from `start` on whose item points to physical offset `offset` or a later one."""
         low, high = start, self.count
         while low < high:
             middle = (low + high) // 2
@@ -447,7 +452,7 @@ class ItemTable:
         return low
 
     def items(self, start: int, stop: int) -> Items:
-        """The items at the positions start … stop - 1."""
+        """Returns the items at the positions start … stop - 1 in log order."""
         if self._order is None:
             numbers = np.arange(start, max(start, stop), dtype=np.int64)
             items = self.raw(start, stop)
@@ -459,7 +464,7 @@ class ItemTable:
         return Items(numbers, *columns)
 
     def match(self, position: int, hashes: kernels.Ints, offsets: Longs, times: Longs) -> int:
-        """How many items from a position on match these keys in this order; 0 if the file is out of order."""
+        """Returns how many items from `position` on match these keys in this order; 0 if the file is out of order."""
         if self._order is not None:
             return 0
         return kernels.match_items(self.file.view, *self.geometry, position, hashes, offsets, times)

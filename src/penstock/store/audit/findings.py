@@ -1,8 +1,8 @@
 """The result of an audit: findings, figures, and the damaged ranges of the log.
 
 A finding is a plain value that can be pickled, sent to another process or written as JSON. Its kind is a stable name
-from `finding_kinds.py`. Adjacent findings of one kind are combined into one with a count, so that a store with only
-wrong units does not fill the memory.
+from `finding_kinds.py`. Adjacent findings of one kind become one finding with a count, so that a store whose units are
+all wrong does not fill the memory.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ Severity = Literal["error", "note"]
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """A problem or a note: where it is, and what to do about it."""
+    """An error or a note: its place, a description and a remedy."""
 
     severity: Severity
     kind: str
     path: str
     """The file or folder."""
     offset: int | None
-    """Byte position in the file, if it has one."""
+    """Byte position in the file, if the finding has one."""
     what: str
     """One sentence."""
     messages: int | None
@@ -50,7 +50,7 @@ class FindingKind(msgspec.Struct, frozen=True):
 
 
 def sorted_findings(findings: Iterable[Finding]) -> list[Finding]:
-    """Errors first, then by path and offset; without duplicates."""
+    """Returns the findings without duplicates: errors first, then by path and offset."""
     return sorted(
         dict.fromkeys(findings),
         key=lambda each: (each.severity, each.path, -1 if each.offset is None else each.offset, each.kind, each.what),
@@ -58,7 +58,7 @@ def sorted_findings(findings: Iterable[Finding]) -> list[Finding]:
 
 
 class Collector:
-    """Collects findings up to a limit per kind; one more finding of that kind counts the rest."""
+    """Collects at most `limit` findings of each kind, and one more finding that says how many were left out."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -84,7 +84,7 @@ class Collector:
 
 
 class Figures(msgspec.Struct, frozen=True):
-    """What the audit covered."""
+    """Counts of the files, records, units and keys that the audit covered."""
 
     log_begin: int = 0
     log_end: int = 0
@@ -107,7 +107,7 @@ class AuditReport(msgspec.Struct, frozen=True):
     findings: list[Finding]
     figures: Figures
     damage: list[DamagedRange]
-    """Ranges in the middle of the log without a valid record; a repair covers them with records."""
+    """Ranges in the middle of the log without a valid record; a repair covers them with placeholder records."""
 
     @property
     def errors(self) -> list[Finding]:

@@ -1,4 +1,4 @@
-"""Audits the index as a whole, once every range of the log has been compared with it."""
+"""Audits the index as a whole. Every range of the log must have been compared with it first."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _ITEMS_AT_ONCE = 1 << 16
 def audit_index(
     plan: AuditPlan, files: Files, index: Sequence[IndexFacts], cover: KeyCover, log: LogState
 ) -> Iterator[Finding]:
-    """The findings about the index; `cover` is the join of all ranges of the log."""
+    """Yields the findings about the index. `cover`: the joined key covers of all ranges of the log."""
     yield from _unreadable(plan)
     if not plan.settings.message_index_enable:
         return
@@ -53,7 +53,7 @@ def audit_index(
 
 
 def _unreadable(plan: AuditPlan) -> Iterator[Finding]:
-    """Files that cannot be read because of their size."""
+    """Yields findings for files that cannot be read because of their size."""
     size = "" if plan.geometry is None else f" instead of {plan.geometry.file_size}"
     for file in plan.store_files.index.files if plan.settings.message_index_enable else ():
         if not file.size:
@@ -63,7 +63,7 @@ def _unreadable(plan: AuditPlan) -> Iterator[Finding]:
 
 
 def _times(plan: AuditPlan, facts: IndexFacts, log: LogState, reader: AuditLogReader) -> Iterator[Finding]:
-    """Compares a header's times with its first and last record, if these still exist."""
+    """Compares the two times in a header with the store times of its first and last record, if these still exist."""
     header = facts.header
     if facts.count <= 1 or (plan.is_live and facts.path == plan.index_files[-1].path):
         return
@@ -81,7 +81,7 @@ def _times(plan: AuditPlan, facts: IndexFacts, log: LogState, reader: AuditLogRe
 def _unwanted(
     kind: FindingKind, facts: IndexFacts, table: ItemTable, start: int, stop: int, log: LogState
 ) -> Iterator[Finding]:
-    """Items without a key, except those that point into damage."""
+    """Yields findings for the items at positions start … stop - 1, except items that point into damage."""
     for begin in range(start, stop, _ITEMS_AT_ONCE):
         items = table.items(begin, min(begin + _ITEMS_AT_ONCE, stop))
         real = (log.damaged.find(items.offsets) < 0) & (log.repaired.find(items.offsets) < 0)

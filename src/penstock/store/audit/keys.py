@@ -1,11 +1,11 @@
 """Audits index files: each file by itself, and its items against the keys of a range of the log.
 
-A file's chains are followed in the order in which they were written: each item must point to the previous item of its
-slot. That takes one pass over the items and four bytes of memory per slot.
+`audit_index_file` follows a file's chains in the order in which they were written: each item must point to the
+previous item of its slot. That takes one pass over the items and four bytes of memory per slot.
 
-Keys and items are both in log order, so they are normally equal item by item, which one kernel call checks for a whole
-batch. Where they differ, they are compared as sets, and the keys without an item and the items without a key are kept
-as runs: whether an item points into damage is known only after the whole log has been walked.
+Keys and items are both in log order, so normally key n equals item n. One kernel call checks a whole batch. If the two
+differ, `KeyCheck` compares them as sets. It keeps keys without an item and items without a key as runs, and reports
+nothing itself: whether an item points into damage is known only after the whole log has been walked.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ class IndexFacts(msgspec.Struct, frozen=True):
 
     path: Path
     count: int
-    """The number of its last item plus one."""
+    """The number of the file's last item plus one."""
     in_order: bool
     header: IndexHeader
     findings: tuple[Finding, ...]
 
 
 def audit_index_file(plan: AuditPlan, files: Files, number: int) -> IndexFacts | None:
-    """Audits one of `plan.index_files`; None if it no longer exists."""
+    """Audits the file `plan.index_files[number]`; returns None if it no longer exists."""
     path = plan.index_files[number].path
     with MapCache(files) as maps:
         file = maps.get(path)
@@ -52,7 +52,7 @@ def audit_index_file(plan: AuditPlan, files: Files, number: int) -> IndexFacts |
 
 
 def open_tables(plan: AuditPlan, maps: MapCache, index: Sequence[IndexFacts]) -> list[ItemTable]:
-    """The items of these files, without those past `plan.index_limit`. Raises FileNotFoundError."""
+    """Returns the items of these files that point before `plan.index_limit`. Raises FileNotFoundError."""
     tables: list[ItemTable] = []
     if plan.geometry is None:
         return []
@@ -92,7 +92,7 @@ class _IndexFile:
         return IndexFacts(self._path, count, in_order, self._header, tuple(self._findings))
 
     def _count(self) -> int:
-        """The number after the last item; if the header disagrees, the items decide."""
+        """Returns the number after the last item. If the header has another count, adds a finding."""
         geometry, counted = self._geometry, max(self._header.index_count, 1)
         used = last_written(self._file, geometry.item_position(1), geometry.item_position(geometry.items))
         there = 1 + -(-(used - geometry.item_position(1)) // ITEM_SIZE)
@@ -121,7 +121,7 @@ class _IndexFile:
             yield finding_kinds.INDEX_SLOT.at(self._path, what, offset=self._geometry.slot_position(slot))
 
     def _slots(self, count: int) -> kernels.Ints:
-        """The slots; those of a growing file as they were when it had `count` items."""
+        """Returns the slots. In a growing file, items from number `count` on are unlinked from the slots."""
         size = SLOT_SIZE * self._geometry.slots
         slots = np.frombuffer(bytes(self._file.view[HEADER_SIZE : HEADER_SIZE + size]), ">i4").astype(np.int32)
         for slot in np.flatnonzero(slots >= count).tolist() if self._is_growing else ():
@@ -170,7 +170,7 @@ class KeyCover(msgspec.Struct):
 
     keys: int = 0
     missing: list[FaultRun] = []
-    """Runs of records whose keys have no item; `first` and `end` are their first and last record."""
+    """Runs of records whose keys have no item; `first` and `end` are the offsets of the first and the last record."""
     begins_missing: bool | None = None
     """Whether the first key of the range has no item; None if the range has no keys."""
     ends_missing: bool | None = None
@@ -203,7 +203,10 @@ class KeyCover(msgspec.Struct):
 
 
 class KeyCheck:
-    """Follows the items while the log is walked from `start` on; records from `limit` on are not compared."""
+    """Compares keys with items during a walk over a range of the log.
+
+    `start`: physical offset where the range begins. `limit`: keys of records from here on are not compared.
+    """
 
     def __init__(self, tables: Sequence[ItemTable], start: int, limit: int) -> None:
         self._tables = tables
@@ -213,7 +216,7 @@ class KeyCheck:
         self.cover = KeyCover()
 
     def check(self, hashes: kernels.Ints, offsets: Longs, times: Longs, end: int) -> None:
-        """Compares the keys of the next records, up to the position `end`."""
+        """Compares the keys of the next records. `end`: the log position after the last of these records."""
         if end > self._limit:
             keep = int(np.searchsorted(offsets, self._limit))
             hashes, offsets, times = hashes[:keep], offsets[:keep], times[:keep]
@@ -262,7 +265,7 @@ class KeyCheck:
         self._add_repeated(due, having)
 
     def _add_missing(self, missing: kernels.Bools, offsets: Longs) -> None:
-        """Adds one flag per key: whether it has no item."""
+        """Adds keys to the cover. `missing`: for each key, whether it has no item. `offsets`: of the keys' records."""
         if not len(missing):
             return
         edges = np.flatnonzero(np.diff(np.concatenate(([False], missing, [False])).astype(np.int8)))
@@ -310,7 +313,7 @@ class KeyCheck:
 
 
 def _pairs(hashes: Longs, offsets: Longs, origin: int) -> Longs:
-    """Offset and hash as one number: a hash has 31 bits, and a batch is within one file. -1 if it does not fit."""
+    """Returns offset and hash as one number, -1 if they do not fit. A hash has 31 bits; a batch is within one file."""
     distance = offsets - origin
     pairs = (distance << 31) | hashes
     return np.where((distance >= 0) & (distance < 2**31) & (hashes >= 0), pairs, -1)

@@ -1,6 +1,6 @@
-"""The log as a whole, joined from its ranges: where it begins and ends, and which parts of it are not records.
+"""The log as a whole, joined from its ranges: where it begins and ends, and which parts of it hold no records.
 
-Every such part is a finding. How many messages it cost is known once the queues have been audited.
+Each part without records is a finding. The number of messages lost there is known once the queues have been audited.
 """
 
 from __future__ import annotations
@@ -37,7 +37,10 @@ class LogFault(msgspec.Struct, frozen=True):
 
 
 class LogState:
-    """The log's bounds and its ranges without records; `damaged` counts the messages lost in each."""
+    """The log's bounds and its ranges without records.
+
+    `damaged` counts the messages lost in each of these ranges; `repaired` those lost in ranges that a repair covered.
+    """
 
     def __init__(self, plan: AuditPlan, files: Files, result: RangeResult) -> None:
         self._plan = plan
@@ -62,7 +65,7 @@ class LogState:
     # -- ranges without records ------------------------------------------------------------------------------
 
     def _middle(self) -> Iterator[LogFault]:
-        """Damage with records after it, and files that end too early."""
+        """Yields damage that has records after it in its file, and unwritten ends of files before the last one."""
         for file in self.files:
             reached = self._result.ends.get(file.base, file.base)
             in_file = range(file.base, file.base + file.size)
@@ -90,7 +93,7 @@ class LogState:
                 yield LogFault(begin, end, MISSING, finding)
 
     def _tail(self, maps: MapCache) -> Iterator[LogFault]:
-        """Bytes after the last record, left by a crash or by damage."""
+        """Yields the bytes after the last record, which a crash or damage left."""
         if self._plan.is_live:
             return
         end, path = self.end, self._plan.log_path(self.end)
@@ -136,7 +139,7 @@ class LogState:
     # -- findings --------------------------------------------------------------------------------------------
 
     def findings(self) -> Iterator[Finding]:
-        """All findings about the log; call it after the queues have counted their lost messages."""
+        """Yields all findings about the log. Callers must first add the lost messages of each queue to `damaged`."""
         counted: Counter[Finding] = Counter()
         for number, each in enumerate(self.faults):
             counted[each.finding] += self.damaged.messages[number]
@@ -167,7 +170,7 @@ class LogState:
         return msgspec.structs.replace(finding, messages=messages)
 
     def damage(self) -> list[DamagedRange]:
-        """The damaged ranges in the middle of the log, without the tail."""
+        """Returns the damaged ranges in the middle of the log, without its tail."""
         return [
             DamagedRange(each.begin, each.end - each.begin, each.reason)
             for each in self.faults
@@ -176,14 +179,14 @@ class LogState:
 
 
 def _present_files(plan: AuditPlan, files: Files) -> tuple[NumberedFile, ...]:
-    """The log files, without those that retention deleted since the plan was created."""
+    """Returns the audited log files, without those that retention deleted since the plan was created."""
     if not plan.is_live:
         return plan.log.files
     return tuple(file for file in plan.log.files if file.base < plan.log_limit and files.exists(file.path))
 
 
 def _joined(placeholders: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """The ranges of placeholders; adjacent placeholders cover one range."""
+    """Returns the ranges (begin, end) that placeholders cover; adjacent placeholders form one range."""
     ranges = [(offset, offset + size) for offset, size in sorted(placeholders)]
     begins = [begin for number, (begin, _) in enumerate(ranges) if not number or ranges[number - 1][1] < begin]
     ends = [end for (_, end), after in pairwise([*ranges, (2**63, 2**63)]) if end < after[0]]

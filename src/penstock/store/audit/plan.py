@@ -1,11 +1,13 @@
-"""What an audit covers: the files, the sizes they should have, and the bounds of a store in use.
+"""The plan of an audit: the files, the sizes they should have, and the bounds of a store in use.
 
 A plan is immutable and can be pickled, so other processes can audit ranges of the log with it.
 
-A store in use is audited as far as its owner had come when the plan was created. The log is read up to the end of the
-newest record that a queue or the index points to: nothing before it changes any more. Queues are complete up to
-`dispatched_to`: a dispatcher works in log order, in steps of at most `ROWS_IN_FLIGHT` records of one file, so all
-records further back have their units. The index is complete up to its last item.
+A store in use is audited up to the position that its owner had reached when the plan was created:
+
+- The log is read up to the end of the newest record that a queue or the index points to. Bytes before it do not change.
+- Queues are complete up to `dispatched_to`. A dispatcher works in log order, in steps of at most `ROWS_IN_FLIGHT`
+  records of one file, so all records before the newest `ROWS_IN_FLIGHT` have their units.
+- The index is complete up to its last item.
 """
 
 from __future__ import annotations
@@ -50,13 +52,13 @@ NO_FILES = FileRun((), (), ())
 
 
 class AuditRange(msgspec.Struct, frozen=True):
-    """A range of one log file, by position; it owns the records that begin in it."""
+    """The bytes `start` to `stop` of one log file. The range owns the records that begin in it."""
 
     file: NumberedFile
     start: int
     stop: int
     is_last: bool
-    """Whether it is the last range of its file."""
+    """Whether this is the last range of its file."""
 
 
 class AuditPlan(msgspec.Struct, frozen=True):
@@ -75,13 +77,13 @@ class AuditPlan(msgspec.Struct, frozen=True):
     is_live: bool = False
     crashed: bool = False
     log_limit: int = FOREVER
-    """Up to where the log is audited."""
+    """Physical offset up to which the log is audited."""
     dispatched_to: int = FOREVER
-    """Up to where every record must have its unit."""
+    """Physical offset up to which every record must have its unit."""
     index_limit: int = FOREVER
-    """Up to where every key must be in the index."""
+    """Physical offset up to which every key must be in the index."""
     index_counts: tuple[int, ...] | None = None
-    """The item count of each index file; None to take it from the headers."""
+    """For each index file, the number of its last item plus one; None to take it from the file."""
 
     @property
     def log_file_size(self) -> int:
@@ -93,7 +95,7 @@ class AuditPlan(msgspec.Struct, frozen=True):
 
     @property
     def index_files(self) -> tuple[NumberedFile, ...]:
-        """The index files of the right size."""
+        """The index files whose size fits the geometry."""
         if self.geometry is None or not self.settings.message_index_enable:
             return ()
         return tuple(file for file in self.store_files.index.files if file.size == self.geometry.file_size)
@@ -103,13 +105,13 @@ class AuditPlan(msgspec.Struct, frozen=True):
         return self.log.files[0].base if self.log.files else 0
 
     def log_path(self, offset: int) -> Path:
-        """The file that contains a physical offset."""
+        """Returns the path of the file that contains a physical offset."""
         base = offset - offset % self.log_file_size
         return self.layout.commit_log / f"{base:020d}"
 
 
 def make_plan(files: Files, layout: Layout, settings: Settings, *, is_live: bool, check_crc: bool = True) -> AuditPlan:
-    """Lists a store's files and infers their sizes; for a store in use, `with_live_bounds` adds the bounds."""
+    """Lists a store's files and infers their sizes. For a store in use, `with_live_bounds` adds the bounds."""
     store_files = list_store(files, layout)
     noted = read_state(files, layout.dispatched)
     settings, geometry = infer_sizes(settings, store_files, None if noted is None else noted.sizes)
@@ -156,12 +158,12 @@ def split_log(plan: AuditPlan, files: Files, size: int = PIECE_SIZE) -> list[Aud
 # -- bounds of a store in use -------------------------------------------------------------------------------------
 
 _UNITS_TRIED = 4
-"""How many of a queue's last units are tried; the very last may be half written."""
+"""How many of a queue's last units are tried until one fits its record; the last may be half written."""
 _ROWS = 16_384
 
 
 def with_live_bounds(plan: AuditPlan, files: Files) -> AuditPlan:
-    """The plan with the current bounds of a store in use."""
+    """Returns the plan with the current bounds of a store in use."""
     with MapCache(files) as maps:
         reader = AuditLogReader(maps, plan.log.files, plan.log_file_size, plan.settings.delay_levels)
         counts, index_limit = _index_bounds(plan, maps)
@@ -178,7 +180,10 @@ def with_live_bounds(plan: AuditPlan, files: Files) -> AuditPlan:
 
 
 def _index_bounds(plan: AuditPlan, maps: MapCache) -> tuple[tuple[int, ...], int]:
-    """Each file's item count, and the offset of the newest item's record, whose other keys may not be indexed yet."""
+    """Returns the number after the last item of each file, and the offset of the newest indexed record.
+
+    That record may have more keys that are not indexed yet.
+    """
     counts: list[int] = []
     limit = plan.log_min
     for each in plan.index_files:
@@ -194,7 +199,7 @@ def _index_bounds(plan: AuditPlan, maps: MapCache) -> tuple[tuple[int, ...], int
 
 
 def _queue_end(plan: AuditPlan, maps: MapCache, reader: AuditLogReader, name: tuple[str, int]) -> int:
-    """Where the newest record of a queue ends in the log; -1 if it has none."""
+    """Returns the physical offset where the newest record of a queue ends; -1 if the queue has no record."""
     units = QueueUnits(maps, plan.queues[name], plan.queue_file_size)
     end = units.end()
     for number in range(end - 1, max(end - 1 - _UNITS_TRIED, units.first - 1), -1):
@@ -206,7 +211,10 @@ def _queue_end(plan: AuditPlan, maps: MapCache, reader: AuditLogReader, name: tu
 
 
 def _dispatched_to(reader: AuditLogReader, limit: int, plan: AuditPlan) -> int:
-    """The offset of the record `ROWS_IN_FLIGHT` before `limit`: a dispatcher has finished all before it."""
+    """Returns the offset before which a dispatcher has finished all records.
+
+    That is `ROWS_IN_FLIGHT` records before `limit`, or the beginning of the file that contains `limit`.
+    """
     covering = reader.view(limit - 1) if limit > plan.log_min else None
     if covering is None:
         return limit

@@ -1,11 +1,11 @@
 """Sets of ranges: which parts of the log hold no messages, and which records of each queue have their unit.
 
-`RangeTable` looks offsets up in damaged, missing or repaired ranges. A unit, an index item or a gap in queue offsets
-that points into such a range is explained by it: it is counted there and is not a finding of its own.
+`RangeTable` looks offsets up in damaged, missing or repaired ranges. Such a range explains each unit, index item or gap
+in queue offsets that points into it: these are counted in the range, and are no findings of their own.
 
-`QueueCover` records one queue's records in a range of the log. In a sound store that is one run per queue and range,
-whatever the number of messages, and the covers of adjacent ranges join into one. Plain values, so that they can come
-from another process.
+`QueueCover` says which records of one queue are in a range of the log, and which of them have their unit. It holds runs
+of consecutive queue offsets. In a sound store there is one run per queue and range, whatever the number of messages,
+and the runs of adjacent ranges join into one. Covers are plain values, so they can come from another process.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Longs = npt.NDArray[np.int64]
 
 
 class RangeTable:
-    """Sorted ranges that do not overlap, with a message count each."""
+    """Sorted ranges that do not overlap, each with a count of lost messages."""
 
     def __init__(self, ranges: Iterable[tuple[int, int]]) -> None:
         self.ranges = sorted(ranges)
@@ -30,14 +30,14 @@ class RangeTable:
         """How many messages were lost in each range, as far as the queues show."""
 
     def find(self, offsets: Longs) -> Longs:
-        """For each offset the number of the range that contains it, or -1."""
+        """Returns, for each offset, the number of the range that contains it, or -1."""
         numbers = np.searchsorted(self._begins, offsets, side="right") - 1
         if not len(self.ranges):
             return numbers
         return np.where((numbers >= 0) & (offsets < self._ends[numbers]), numbers, -1)
 
     def first_overlap(self, begin: int, end: int) -> int | None:
-        """The number of the first range that overlaps [begin, end)."""
+        """Returns the number of the first range that overlaps [begin, end), or None."""
         number = int(np.searchsorted(self._ends, begin, side="right"))
         return number if number < len(self.ranges) and self.ranges[number][0] < end else None
 
@@ -52,7 +52,7 @@ QueueName = tuple[str, int]
 
 
 class CoveredRun(msgspec.Struct):
-    """Records of one queue with consecutive queue offsets, and their position in the log."""
+    """Records of one queue with the queue offsets [first, end), within the log range [physical_first, physical_end)."""
 
     first: int
     end: int
@@ -66,19 +66,19 @@ class QueueCover(msgspec.Struct):
     records: list[CoveredRun] = []
     """All records."""
     matched: list[CoveredRun] = []
-    """Records whose unit is right."""
+    """Records whose unit has their offset, size and tags code."""
     missed: list[CoveredRun] = []
     """Records whose unit is wrong or missing."""
     unresolved: int = 0
     """Units whose tags code is in an extension file that does not exist."""
 
     def add(self, first: int, count: int, physical_first: int, physical_end: int, *, matched: bool) -> None:
-        """Adds records that come later in the log than all others, with queue offsets from `first` on."""
+        """Adds `count` records with queue offsets from `first` on. They must lie after all others in the log."""
         for runs in (self.records, self.matched if matched else self.missed):
             _join(runs, CoveredRun(first, first + count, physical_first, physical_end))
 
     def extend(self, later: QueueCover) -> None:
-        """Adds the records of a later range."""
+        """Adds the records of a later range of the log."""
         self.unresolved += later.unresolved
         for runs, more in (
             (self.records, later.records),
@@ -98,7 +98,7 @@ def _join(runs: list[CoveredRun], new: CoveredRun) -> None:
 
 
 def union(runs: Iterable[CoveredRun]) -> list[tuple[int, int]]:
-    """The queue offsets of all runs as sorted ranges that neither touch nor overlap."""
+    """Returns the queue offsets of all runs as sorted ranges that neither touch nor overlap."""
     joined: list[tuple[int, int]] = []
     for first, end in sorted((each.first, each.end) for each in runs):
         if joined and first <= joined[-1][1]:
@@ -109,7 +109,7 @@ def union(runs: Iterable[CoveredRun]) -> list[tuple[int, int]]:
 
 
 def without(begin: int, end: int, ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """The parts of [begin, end) that are in none of the sorted ranges."""
+    """Returns the parts of [begin, end) that are in none of the sorted ranges."""
     left = []
     for first, stop in ranges:
         if first > begin:

@@ -1,8 +1,8 @@
-"""Audits one queue against the log, after the whole log has been walked.
+"""Audits one queue against the log. The whole log must have been walked first.
 
-Units that a record matched are not checked again, so a sound queue costs next to nothing. Each remaining unit gets a
-verdict, and neighbours with the same verdict become a run. Most are harmless: they point below the log's minimum, or
-keep the place of a lost message. Only the others are looked up in the log.
+Units that matched a record during the walk are not checked again, so a sound queue costs next to nothing. Each other
+unit gets a verdict, and neighbours with the same verdict become a run. Most of these units are harmless: they point
+below the log's minimum, or keep the place of a lost message. Only the records of the remaining units are read.
 """
 
 from __future__ import annotations
@@ -70,11 +70,11 @@ class UnitJudge:
         self._missed = RangeTable(missed)
         self.runs: list[UnitRun] = []
         self.lost: dict[int, int] = {}
-        """How many units point into each damaged range of the log."""
+        """How many units point into each damaged range of the log, by the range's number."""
         self.repaired: dict[int, int] = {}
 
     def judge(self, first: int, units: Units) -> None:
-        """Adds units that no record matched, from number `first` on."""
+        """Gives a verdict to units that no record matched. `first`: the number of the first unit."""
         offsets, sizes, codes = (units[name].astype(np.int64) for name in ("offset", "size", "tags_code"))
         numbers = np.arange(first, first + len(units), dtype=np.int64)
         expected = self._missed.find(numbers) >= 0
@@ -93,7 +93,7 @@ class UnitJudge:
             self._add(run)
 
     def _bulk_verdicts(self, offsets: Longs, sizes: Longs, codes: Longs) -> Longs:
-        """The verdicts that do not need the record; -1 where the record must be read."""
+        """Returns the verdicts that do not need the record; -1 for units whose record must be read."""
         log = self._log
         ends = offsets + np.clip(sizes, 0, None)
         placeholder_sizes = np.zeros(len(offsets), np.int64)
@@ -169,13 +169,13 @@ _ALWAYS = {
     UnitVerdict.SIZE: finding_kinds.UNIT_SIZE,
     UnitVerdict.TAGS: finding_kinds.UNIT_TAGS,
 }
-"""Wrong in any case."""
+"""Verdicts that are always a finding, with its kind."""
 _IF_EXPECTED = {
     UnitVerdict.LOST: finding_kinds.UNIT_OFFSET,
     UnitVerdict.BELOW: finding_kinds.UNIT_OFFSET,
     UnitVerdict.REPAIRED: finding_kinds.UNIT_OFFSET,
 }
-"""Wrong if the log has a record for the unit."""
+"""Verdicts that are a finding only if the log has a record for the unit, with its kind."""
 _DETAILS = {UnitVerdict.ZERO: "holds zeros", UnitVerdict.BLANK: "is pre-blank, without a record"}
 
 
@@ -187,16 +187,16 @@ class QueueFacts(msgspec.Struct, frozen=True):
     maximum: int
     findings: list[Finding]
     lost: dict[int, int]
-    """How many of its messages were lost in each damaged range of the log, by the range's number."""
+    """How many messages of the queue were lost in each damaged range of the log, by the range's number."""
     repaired: dict[int, int]
     undispatched: int
-    """Records that the owner may not have dispatched yet."""
+    """Number of records without a unit that the owner of a store in use may not have dispatched yet."""
 
 
 def audit_queue(
     plan: AuditPlan, files: Files, name: QueueName, cover: QueueCover, log: LogState, *, is_configured: bool = True
 ) -> QueueFacts:
-    """Audits one queue. `is_configured`: whether topics.json, if it exists, has its topic."""
+    """Audits one queue. `is_configured`: topics.json has the queue's topic, or does not exist."""
     with MapCache(files) as maps, MapCache(files, _QUEUE_FILES_OPEN) as queue_maps:
         reader = AuditLogReader(maps, plan.log.files, plan.log_file_size, plan.settings.delay_levels)
         return _QueueAudit(plan, name, cover, log, reader, queue_maps, is_configured).facts()
@@ -230,11 +230,14 @@ class _QueueAudit:
         self._judge = UnitJudge(name, log, reader, plan.dispatched_to, union(self._missed))
 
     def _is_in_log(self, missed: CoveredRun) -> bool:
-        """False if retention deleted the records, and their units, during the audit of a store in use."""
+        """Whether the records are still in the log: retention may delete them during the audit of a store in use."""
         return missed.physical_first >= self._log.begin
 
     def _current_records(self, cover: QueueCover) -> tuple[list[CoveredRun], list[CoveredRun]]:
-        """The records and the missed ones, without those from before their topic was deleted and created again."""
+        """Returns all records, and those without their unit.
+
+        Leaves out records from before their topic was deleted and created again.
+        """
         restarts = [
             later
             for before, later in pairwise(cover.records)
@@ -281,14 +284,17 @@ class _QueueAudit:
         )
 
     def _uncovered(self) -> Iterator[tuple[int, int]]:
-        """The ranges of units that no record matched, each within one file."""
+        """Yields the ranges of units that no record matched, each within one file."""
         for start, stop in self._units.spans():
             yield from without(start, min(stop, self._end), self._matched)
 
     # -- records without units -------------------------------------------------------------------------------
 
     def _explained_gaps(self) -> Iterator[tuple[int, int, int]]:
-        """Gaps in the queue offsets, each with the damaged range that explains it; others become findings."""
+        """Yields gaps in the queue offsets that damage explains: (first, end, number of the damaged range).
+
+        Other gaps become findings.
+        """
         records = sorted(self._records, key=lambda each: each.first)
         gaps = [(a.end, b.first, a.physical_end, b.physical_first) for a, b in pairwise(records)]
         if records and self._log.begin == 0:
@@ -306,7 +312,10 @@ class _QueueAudit:
                 self._findings.append(self._at(finding_kinds.QUEUE_OFFSET_GAP, first, what, end - first))
 
     def _missing_findings(self) -> Iterator[Finding]:
-        """Records without a unit: past the queue's end, before its beginning, or the unit is another record's."""
+        """Yields findings for records without a unit.
+
+        Such a record lies past the queue's end or before its beginning, or another record has its queue offset.
+        """
         spans = [(start, min(stop, self._end)) for start, stop in self._units.spans()]
         remedy = "a start adds them: `penstock store recover`" if self._plan.crashed else ""
         for missed in self._missed:
@@ -328,14 +337,14 @@ class _QueueAudit:
                     yield self._at(finding_kinds.UNIT_MISSING, first, what, end - first, remedy)
 
     def _file_is_faulty(self, number: int) -> bool:
-        """Whether the file that should have this unit has a finding of its own."""
+        """Whether the file for this unit is missing or too short, and so has a finding of its own."""
         at = number * UNIT_SIZE
         size = self._plan.queue_file_size
         odd = [(file.base, file.base + size) for file in self._shape.files if file.size < size]
         return any(begin <= at < end for begin, end in (*odd, *self._shape.missing))
 
     def _shape_findings(self) -> Iterator[Finding]:
-        """The findings about the queue's files; a single one carries the count of lost messages."""
+        """Yields the findings about the queue's files. If there is only one, it gets the count of lost messages."""
         lost = sum(
             end - first
             for missed in self._missed
@@ -361,7 +370,10 @@ class _QueueAudit:
             yield self._at(kind, run.first, what, run.count)
 
     def _judge_blank(self, run: UnitRun, lowest: int, explained: list[tuple[int, int, int]]) -> FindingKind | None:
-        """A pre-blank unit is correct below the minimum and in place of a lost message."""
+        """Returns the kind of finding for pre-blank units, or None if they are correct.
+
+        They are correct below the queue's minimum, and in place of lost messages.
+        """
         if run.has_record:
             below = all(end <= run.first or first >= run.end for first, end in self._matched)
             starts = not self._matched or run.end <= self._matched[0][0]
@@ -387,7 +399,7 @@ class _QueueAudit:
             yield finding_kinds.UNIT_EXTENSION.at(self._folder, what, messages=self._cover.unresolved)
 
     def _at(self, kind: FindingKind, number: int, what: str, messages: int, remedy: str = "") -> Finding:
-        """A finding at the position of a unit, whether or not its file exists."""
+        """Returns a finding at the position of unit `number`, whether or not its file exists."""
         at = number * UNIT_SIZE
         size = self._plan.queue_file_size
         path: Path = self._folder / file_name(at - at % size)
@@ -399,7 +411,7 @@ def _numbers(noun: str, first: int, end: int) -> str:
 
 
 def _overlap(run: CoveredRun, ranges: list[tuple[int, int]]) -> int:
-    """How many queue offsets of a run are in the ranges."""
+    """Returns how many queue offsets of a run are in the ranges."""
     return sum(max(0, min(end, run.end) - max(first, run.first)) for first, end in ranges)
 
 

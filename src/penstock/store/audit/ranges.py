@@ -1,10 +1,10 @@
 """Audits one range of the log: its records, their units in the queues, and their keys in the index.
 
-A pure function of the files: any process may audit any range in any order, and `RangeResult.join` joins the results of
-adjacent ranges. Memory: the rows of one batch, and one run per queue.
+`audit_range` is a pure function of the files: any process may audit any range in any order, and `RangeResult.join`
+joins the results of adjacent ranges. Memory: the rows of one batch, and one run per queue.
 
-Units are compared in bulk: for each record the unit at its own queue offset, so nothing is sorted or searched. Records
-without their unit are kept as runs; `queues.py` looks at what those units hold instead.
+Units are compared in bulk: each record with the unit at its own queue offset, so nothing is sorted or searched. Records
+without a correct unit are kept as runs; `queues.py` audits the wrong units.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class UnitCheck:
         self.deleted_messages: dict[QueueName, int] = {}
 
     def check(self, rows: Rows) -> None:
-        """Compares the next rows of the range; they must have their tags codes."""
+        """Compares the next rows of the range with their units. Callers must fill in the rows' tags codes first."""
         for topic_id, queue_id, picks in kernels.group_rows(rows):
             if (topic_id, queue_id) not in self._known:
                 self._known[topic_id, queue_id] = self._queue(self._topics.name(topic_id), queue_id)
@@ -66,7 +66,7 @@ class UnitCheck:
             queue.match(rows, picks[rows["queue_offset"][picks] >= 0])
 
     def _queue(self, topic: str, queue_id: int) -> _QueueMatcher | None:
-        """None if the name is not valid for a queue."""
+        """Returns the matcher of a queue; None if topic and id are not valid for a queue."""
         if queue_id < 0 or not is_readable_topic(topic):
             return None
         name = (topic, queue_id)
@@ -93,7 +93,7 @@ class _QueueMatcher:
             done = stop
 
     def _add_run(self, rows: Rows, picks: Longs, located: tuple[memoryview, int] | None) -> int:
-        """Adds the first record and those after it with the same result; returns how many."""
+        """Adds the first record and the records after it with the same result; returns how many records it added."""
         offsets = rows["queue_offset"][picks]
         jumps = np.flatnonzero(np.diff(offsets) != 1)
         count = int(jumps[0]) + 1 if len(jumps) else len(picks)
@@ -114,7 +114,11 @@ class _QueueMatcher:
         return count
 
     def _compare(self, rows: Rows, units: np.ndarray) -> kernels.Bools:
-        """Which units are right; an extension address is replaced by the tags code in the extension file."""
+        """Returns which units match their rows.
+
+        An extension address is first replaced by the tags code in the extension file. If that file is missing, the tags
+        code is not compared.
+        """
         codes = units["tags_code"].astype(np.int64)
         if (codes <= MAX_EXT_ADDRESS).any():
             codes = self._extensions.resolve(*self.name, codes)
@@ -145,7 +149,7 @@ class RangeResult(msgspec.Struct):
     """The result of one range of the log, or of several adjacent ones."""
 
     base: int = -1
-    """Where the file of the (last) range begins."""
+    """Physical offset where the log file of the range begins; of several ranges, that of the last one."""
     records: int = 0
     messages: int = 0
     bytes: int = 0
@@ -159,14 +163,15 @@ class RangeResult(msgspec.Struct):
     """The log files that end with a filler."""
     diagnoses: list[Diagnosis] = []
     record_faults: dict[str, list[FaultRun]] = {}
-    """Valid records with a wrong field, by kind of finding."""
+    """Runs of valid records with a wrong field, by kind of finding."""
     placeholders: list[tuple[int, int]] = []
+    """Physical offset and size of each placeholder that a repair wrote."""
     queues: dict[QueueName, QueueCover] = {}
     deleted_messages: dict[QueueName, int] = {}
     keys: KeyCover = msgspec.field(default_factory=KeyCover)
 
     def join(self, later: RangeResult) -> None:
-        """Adds the result of a later range."""
+        """Adds the result of the next range in log order."""
         if later.base in self.closed:
             return  # the range is inside a filler, so it is not part of the log
         if (
@@ -206,7 +211,7 @@ def audit_range(
     index: tuple[IndexFacts, ...],
     topics: kernels.Topics | None = None,
 ) -> RangeResult:
-    """Audits one piece of the log. `topics` may be shared by all pieces of a process."""
+    """Audits the range `piece` of the log. `topics` may be shared by all ranges of a process."""
     with MapCache(files) as maps, MapCache(files, _QUEUE_FILES_OPEN) as queue_maps:
         file = maps.get(piece.file.path)
         if file is None:  # retention deleted it
@@ -267,7 +272,10 @@ class _RangeAudit:
         return self._with_records()
 
     def _scan_from(self, start: int) -> int | None:
-        """Scans to the end of the range; if a filler hides records, returns the position of the first one."""
+        """Scans to the end of the range, and returns None.
+
+        Stops at a filler that hides records, and returns the position of the first hidden record.
+        """
         piece, plan = self._piece, self._plan
         items = scan(
             self._data,
@@ -307,15 +315,15 @@ class _RangeAudit:
             self._keys.check(hashes, rows["physical_offset"][numbers], rows["store_timestamp"][numbers], end)
 
     def _match_units(self) -> None:
-        """Compares many records at once, so that each of many queues has several."""
+        """Compares the pending records with their units: many at once, so that each of many queues has several."""
         if self._pending:
             self._units.check(self._pending[0] if len(self._pending) == 1 else np.concatenate(self._pending))
             self._pending.clear()
 
     def _hidden_in(self, filler: Blank) -> int | None:
-        """The position of the first record inside a filler, if queues still point to records there; else None.
+        """Returns the position of the first record inside a filler if queues still point to records there; else None.
 
-        Records in a filler without units were truncated by RocketMQ and never overwritten: they are not messages.
+        Records in a filler that have no units are not messages: RocketMQ truncated them and never overwrote them.
         """
         at = filler.position - self._base + BLANK_HEADER_SIZE
         hidden = kernels.find_record(self._data, self._base, at, len(self._data), True)
@@ -328,7 +336,7 @@ class _RangeAudit:
         return hidden
 
     def _has_units(self, position: int) -> bool:
-        """Whether any record from a position on has its unit."""
+        """Whether any record of the first batch from `position` on has its unit."""
         rows, _, _ = kernels.walk(self._data, self._base, position, len(self._data), False, self._topics, _ROWS)
         kernels.tag_codes(self._data, self._base, rows, self._delay_levels)
         check = self._unit_check()

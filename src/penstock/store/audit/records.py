@@ -1,8 +1,9 @@
-"""Checks single records of the log: the fields of valid records, and what is wrong with bytes that are not a record.
+"""Checks single records of the log: the fields of valid records, and why other bytes are not a valid record.
 
-`RecordChecks` checks what a walk does not (topic, queue id, store time) and notes the placeholders that a repair wrote.
-`diagnose` turns the reason at which a scan stopped into a kind of finding. A wrong size and wrong lengths fail the same
-check; the distance to the next valid record decides between them.
+`RecordChecks` checks the fields that a walk does not check (topic, queue id, queue offset, store time), and collects
+the placeholders that a repair wrote. `diagnose` turns the reason for which a scan stopped into a kind of finding. A
+wrong record size and wrong lengths of its parts fail the same check; the distance to the next valid record decides
+between the two.
 """
 
 from __future__ import annotations
@@ -33,7 +34,10 @@ MINUTE_MS = 60_000
 
 
 class FaultRun(msgspec.Struct):
-    """Adjacent records with the same fault."""
+    """Adjacent records with the same fault.
+
+    `end`: physical offset after the last record; in a `KeyCover`, that of the last record itself.
+    """
 
     first: int
     """Physical offset of the first record."""
@@ -43,7 +47,7 @@ class FaultRun(msgspec.Struct):
 
 
 class RecordChecks:
-    """Checks the rows of a range, batch by batch; `runs` holds the faults by kind."""
+    """Checks the rows of a range, batch by batch. `runs`: the faulty records by kind of finding."""
 
     def __init__(self, topics: Topics, now_ms: int) -> None:
         self._topics = topics
@@ -122,7 +126,7 @@ class RecordChecks:
 
 
 def join_run(runs: list[FaultRun], new: FaultRun) -> None:
-    """Appends a run, or extends the last one if the new one follows it directly."""
+    """Appends a run, or extends the last run if the new one follows it directly."""
     if runs and runs[-1].end == new.first:
         runs[-1].end, runs[-1].count = new.end, runs[-1].count + new.count
     else:
@@ -145,7 +149,7 @@ _BY_REASON = {
 
 
 class Diagnosis(msgspec.Struct, frozen=True):
-    """A range of the log without a valid record, and why its first bytes are not one."""
+    """A range of the log without a valid record, and why its first bytes are not a valid record."""
 
     physical_offset: int
     size: int
@@ -160,7 +164,7 @@ class Diagnosis(msgspec.Struct, frozen=True):
 
 
 def diagnose(file: FileMap, base: int, damage: Damage) -> Diagnosis:
-    """Diagnoses damage in a file that begins at `base`."""
+    """Diagnoses damage in a log file. `base`: physical offset where the file begins."""
     at = damage.position - base
     kind, what = _classify(file, at, damage)
     return Diagnosis(damage.position, damage.size, damage.reason.name, kind.name, what)
@@ -193,7 +197,7 @@ def _classify(file: FileMap, at: int, damage: Damage) -> tuple[FindingKind, str]
 
 
 def _length_of_parts(data: memoryview, at: int) -> int | None:
-    """The size that a record's lengths add up to; None if they exceed the file."""
+    """Returns the record size that the lengths of its parts add up to; None if they are negative or exceed the file."""
     fixed, digits = MIN_RECORD_SIZE, 1
     if int.from_bytes(data[at + 4 : at + 8], "big") == MESSAGE_MAGIC_V2:
         fixed, digits = MIN_RECORD_SIZE_V2, 2

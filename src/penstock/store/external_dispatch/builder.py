@@ -3,14 +3,16 @@
 While it holds the job's lock, the builder owns queues, index and the dispatch note. It only reads the log, up to the
 position that the store publishes. It dispatches with the code of inline dispatch, so it writes the same bytes; a batch
 that is repeated changes nothing. After each batch it publishes its position in `dispatch.done`. Every second, and at
-the end, it syncs everything and writes the note.
+the end, it syncs everything and writes the dispatch note. The builder is single-threaded.
 
-A new builder starts at `dispatch.done` if that mark is of this boot, else at the note. It truncates units and items
-after that position, which may be part of a batch, and builds them again. The store may serve what lies before it
-meanwhile; nothing there changes unless it is wrong. So a builder may be killed at any moment. Single-threaded.
+A new builder starts at the position in `dispatch.done` if that mark was written in this boot, else at the position in
+the dispatch note. It truncates units and items after its start position, because they may be part of a batch, and
+builds them again. The store may serve units before that position meanwhile; the builder changes only wrong ones. So a
+builder may be killed at any moment.
 
 Workers scan ranges of the log in parallel. A range may begin and end at any byte; its records are those that begin in
-it. The builder uses a scanned piece only if it begins exactly at its position, and scans the log itself otherwise.
+it. A scan yields pieces (`DerivedRange`): consecutive records of one log file. The builder uses a piece only if the
+piece begins exactly at the builder's position. Otherwise it scans the log itself.
 """
 
 from __future__ import annotations
@@ -63,7 +65,7 @@ _BATCH_ROWS = 16_384
 
 
 class LogRange(NamedTuple):
-    """A range of a log, and what is needed to scan it."""
+    """The input of a scan: a range of a log, from physical offset `start` to `stop`."""
 
     folder: Path
     file_size: int
@@ -75,11 +77,12 @@ class LogRange(NamedTuple):
 
 
 class DerivedRange(msgspec.Struct, frozen=True):
-    """Consecutive records of one log file, as `kernels.derive` returns them."""
+    """A scanned piece: consecutive records of one log file, as `kernels.derive` returns them."""
 
     start: int
-    """Physical offset of the first one."""
+    """Physical offset of the first record."""
     reached: int
+    """Physical offset where the scan of this piece stopped."""
     reason: int
     rows: bytes
     hashes: bytes
@@ -87,7 +90,7 @@ class DerivedRange(msgspec.Struct, frozen=True):
     topics: list[bytes]
 
     def derived(self, base: int, topics: kernels.Topics) -> Derived:
-        """The input of a dispatch step, with topic ids of that dispatcher."""
+        """Returns the input of a dispatch step. `base`: the file's first offset; `topics`: those of the dispatcher."""
         rows = np.frombuffer(self.rows, ROW).copy()
         numbers = np.array([topics.intern(topic) for topic in self.topics], np.int32)
         rows["topic_id"] = numbers[rows["topic_id"]]
@@ -104,7 +107,7 @@ def decode_piece(data: bytes) -> DerivedRange:
 
 
 def cut_range(start: int, stop: int, most: int, least_size: int) -> list[tuple[int, int]]:
-    """Splits a range into equal pieces: at most `most`, each of at least `least_size` bytes."""
+    """Splits a range into at most `most` equal parts of at least `least_size` bytes; a shorter range is one part."""
     count = max(1, min(most, (stop - start) // max(least_size, 1)))
     borders = [start + (stop - start) * number // count for number in range(count + 1)]
     return list(pairwise(borders))
@@ -146,7 +149,7 @@ def _scan_file(
 
 
 class ScannedPieces:
-    """Feeds scanned pieces to a dispatcher, which scans the log itself where no piece fits."""
+    """Feeds scanned pieces to a dispatcher. If no piece begins at its position, the dispatcher scans the log itself."""
 
     def __init__(self, dispatcher: Dispatcher, pieces: Sequence[DerivedRange]) -> None:
         self._dispatcher = dispatcher
@@ -178,7 +181,7 @@ _SYNC_EVERY_S: Final = 1.0
 
 
 class Builder:
-    """Create it with `open`; close it, or use it in a `with` block."""
+    """Builds queues and index of one store. Create it with `open`; close it, or use it in a `with` block."""
 
     def __init__(self, root: Path, files: Files, lock: StoreLock, clock: Callable[[], int]) -> None:
         layout = Layout(root, root / "commitlog")
@@ -212,8 +215,8 @@ class Builder:
     def open(cls, root: str | Path, *, files: Files | None = None, clock: Callable[[], int] = now_ms) -> Self:
         """Acquires the job's lock and recovers queues and index.
 
-        Raises StoreInUse while another job runs, BadStore if dispatch is inline or the store must be started first,
-        StoreFailed.
+        Raises StoreFailed; StoreInUse while another job runs; BadStore if dispatch is inline, if the store is open on
+        another host, or if it must be started first.
         """
         files, root = files or Files(), Path(root)
         if not root.is_dir():
@@ -252,7 +255,7 @@ class Builder:
         return published_end(self._io, self.layout, self.position)
 
     def build(self, stop: int, pieces: Sequence[DerivedRange] = ()) -> None:
-        """Dispatches records that begin before `stop`; uses `pieces` that were scanned elsewhere.
+        """Dispatches records that begin before `stop` and that the store has published. `pieces`: scanned by workers.
 
         Raises StoreFailed or OSError.
         """
@@ -270,7 +273,7 @@ class Builder:
     def _forget_deleted(self) -> None:
         """Removes the queues of deleted topics.
 
-        Must run after the end was read: messages put after the deletion then lie beyond that end.
+        Must run after `published` was read: messages put after the deletion then lie beyond the published end.
         """
         ends = read_deleted_topics(self._io, self.layout.deleted_topics)
         if ends == self._dispatcher.deleted:
@@ -301,7 +304,7 @@ class Builder:
         queue.flushed_where = 0 if mark is None else mark.safe
 
     def _sync(self) -> None:
-        """Syncs everything, writes the note, and deletes expired files."""
+        """Syncs queues and index, writes the dispatch note, and deletes expired files."""
         timestamp, state = self._dispatcher.timestamp, self._notes.snapshot()
         self._derived.sync()
         self._notes.write(state)
@@ -312,7 +315,10 @@ class Builder:
     # -- ending ----------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Syncs and releases the lock; idempotent. Releases the lock also if it raises StoreFailed or OSError."""
+        """Syncs everything and releases the lock. Idempotent.
+
+        Raises StoreFailed or OSError; the lock is released then, too.
+        """
         if self._closed:
             return
         try:
@@ -337,13 +343,13 @@ class Builder:
 
 
 def published_end(files: Files, layout: Layout, otherwise: int = 0) -> int:
-    """The log position up to which a store allows dispatch; `otherwise` if there is no mark."""
+    """Returns the log position up to which the store allows dispatch; `otherwise` if there is no `dispatch.end`."""
     mark = read_mark(files, layout.dispatch_end)
     return otherwise if mark is None else mark.position
 
 
 def _recover_derived(engine: Engine, disk: Files) -> None:
-    """Truncates queues and index to the built position, and completes them up to it. `disk` reads the log.
+    """Truncates queues and index to `built_position`, and completes them up to it. `disk`: for reading the log.
 
     Idempotent. Raises BadStore, StoreFailed or OSError.
     """

@@ -1,9 +1,9 @@
 """The files that a store and its dispatch job share: the agreement, two marks, and the job's lock.
 
 `dispatch.json`, the agreement, exists while dispatch is external. It holds the store's settings that the job needs.
-Only the holder of the job's lock creates or removes it, so a job that holds the lock and sees the file knows that no
-store dispatches for itself. An append-only store may replace it with the same or more. Written atomically: a crash
-leaves the old one or the new one.
+Only the holder of the job's lock creates or removes it. So a job that holds the lock and sees the file knows that the
+store does not dispatch inline. An append-only store may replace the settings in it without that lock. The file
+is written atomically: a crash leaves the old file or the new one.
 
 A mark (`dispatch.end`, `dispatch.done`) publishes a process's progress to other processes:
 
@@ -16,7 +16,7 @@ A mark (`dispatch.end`, `dispatch.done`) publishes a process's progress to other
     32      4     CRC-32 of the bytes 8 to 31
 
 One process writes a mark in place and never syncs it. A reader that meets a torn write sees a wrong CRC and reads
-again. A mark of an earlier boot is not valid, because the writes before it may be lost.
+again. A mark that was written in an earlier boot is not valid: the writes before it may be lost.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class DispatchMark(NamedTuple):
 
 @cache
 def boot_number() -> int:
-    """A number that changes at each boot; 0, which no mark contains, where the system has no boot id."""
+    """Returns a number that changes at each boot; 0 if the system has no boot id. No mark contains 0."""
     try:
         return int(_BOOT_ID.read_text().replace("-", "")[:15], 16) or 1
     except (OSError, ValueError):
@@ -74,7 +74,7 @@ def _parsed(data: bytes) -> DispatchMark | None:
 
 
 def read_mark(files: Files, path: Path) -> DispatchMark | None:
-    """None if the file is missing or invalid."""
+    """Reads a mark; returns None if the file is missing or invalid."""
     for _ in range(_TRIES):
         try:
             mark = _parsed(files.read_bytes(path))
@@ -95,12 +95,12 @@ class MarkFile:
         self._map: FileMap = files.open_map(path) if files.exists(path) else files.create_map(path, _SIZE)
 
     def write(self, position: int, safe: int) -> None:
-        """Raises StoreFailed."""
+        """Writes `position` and `safe` (see above), and the number of this boot. Raises StoreFailed."""
         body = _BODY.pack(position, safe, boot_number() or -1)
         self._map.write(0, bytearray(_MAGIC + body + zlib.crc32(body).to_bytes(4, "big")))
 
     def read(self) -> DispatchMark | None:
-        """None if the file holds no valid mark."""
+        """Reads the mark; returns None if the file holds no valid one."""
         for _ in range(_TRIES):
             mark = _parsed(bytes(self._map.view))
             if mark is not None:
@@ -130,7 +130,7 @@ class DispatchAgreement(msgspec.Struct, frozen=True):
         )
 
     def settings(self, root: Path) -> Settings:
-        """The settings for the job."""
+        """Returns the settings for the job."""
         return Settings(
             store_path_root_dir=root,
             store_path_commit_log=Path(self.commit_log) if self.commit_log else None,
@@ -144,12 +144,12 @@ class DispatchAgreement(msgspec.Struct, frozen=True):
 
 
 def read_agreement(files: Files, layout: Layout) -> DispatchAgreement | None:
-    """None if dispatch is inline, or the file is invalid."""
+    """Reads `dispatch.json`; returns None if dispatch is inline, or if the file is invalid."""
     return read_checksummed(files, layout.dispatch_terms, DispatchAgreement)
 
 
 def require_agreement(files: Files, layout: Layout) -> DispatchAgreement:
-    """Raises BadStore if dispatch is inline."""
+    """Reads `dispatch.json`. Raises BadStore if dispatch is inline, or if the file is invalid."""
     agreement = read_agreement(files, layout)
     if agreement is None:
         raise BadStore(
@@ -165,7 +165,7 @@ def is_external(files: Files, layout: Layout) -> bool:
 
 
 def write_agreement(files: Files, layout: Layout, agreement: DispatchAgreement) -> None:
-    """Idempotent. Raises StoreFailed; the old file then stays."""
+    """Writes `dispatch.json`. Idempotent. Raises StoreFailed; the old file then stays."""
     if read_agreement(files, layout) != agreement:
         write_checksummed(files, layout.dispatch_terms, agreement)
 
@@ -179,7 +179,10 @@ def remove_agreement(files: Files, layout: Layout) -> None:
 
 
 def built_position(files: Files, layout: Layout) -> int:
-    """The log position up to which queues and index are reliable: the job's mark of this boot, else its note."""
+    """Returns the log position up to which queues and index are complete and not lost in a reboot.
+
+    That is the position in the dispatch note, or a higher one in a `dispatch.done` that was written in this boot.
+    """
     state, done = read_state(files, layout.dispatched), read_mark(files, layout.dispatch_done)
     position = 0 if state is None else state.position
     return max(position, done.position) if done is not None and done.is_of_this_boot else position

@@ -1,13 +1,13 @@
 """The store's side of external dispatch: publishes the log's end, and follows the queues and index that the job builds.
 
 `ExternalDispatch` replaces the dispatcher in an append-only store. Its thread writes the mark `dispatch.end` whenever
-the confirmed end of the log moves. While the job lags behind, it polls `dispatch.done` every few milliseconds, maps new
-units and index files, and notifies listeners; after some seconds without a change it polls less often. `catch_up` does
-the same once, on the caller's thread.
+the confirmed end of the log moves. While the job lags behind, the thread polls the mark `dispatch.done` every few
+milliseconds, maps new units and index files, and notifies listeners. After five seconds without a change it polls less
+often. `catch_up` reads `dispatch.done` and maps new units once, on the caller's thread.
 
-Only units whose records end at or before the job's mark become visible. Files are mapped privately, so nothing here can
-change a queue or the index. One thread at a time refreshes; readers of the queues continue meanwhile. After a crash the
-marks stay valid until the next boot.
+Only units whose records end at or before the position in `dispatch.done` become visible. Files are mapped privately, so
+this module cannot change a queue or the index. One thread at a time refreshes; readers of the queues continue
+meanwhile. After a crash of a process the marks stay valid until the next boot.
 """
 
 from __future__ import annotations
@@ -46,7 +46,11 @@ _INDEX_NAME = re.compile(r"[0-9]{17}")
 
 
 def load_queue(queue: ConsumeQueue, limit: int, log_min: int, deleted: Mapping[str, int]) -> bool:
-    """Maps the files of a queue for the first time; False if it has no units, or only those of a deleted topic."""
+    """Maps the files of a queue for the first time, with units of records up to log position `limit`.
+
+    Returns False and maps nothing if the queue has no units, or only those of a deleted topic. `deleted`: by topic, the
+    physical offset before which its messages are deleted.
+    """
     try:
         queue.load()
     except (BadStore, FileNotFoundError):  # the job is creating or removing files right now
@@ -65,7 +69,10 @@ def load_queue(queue: ConsumeQueue, limit: int, log_min: int, deleted: Mapping[s
 def open_new_queue(
     files: Files, queues: ConsumeQueues, topic: str, queue_id: int, deleted: Mapping[str, int]
 ) -> ConsumeQueue | None:
-    """A new queue with its first file mapped and no units; None if it has no file, or only one of a deleted topic."""
+    """Returns a new queue with its first file mapped and no visible units.
+
+    Returns None if the queue has no file, or only files of a deleted topic. `deleted`: as in `load_queue`.
+    """
     folder = queues.folder / topic / str(queue_id)
     names = [name for name in files.names(folder) if _DATA_NAME.fullmatch(name)]
     if not names or files.size(folder / names[0]) != queues.file_size:
@@ -136,7 +143,7 @@ _IDLE_AFTER_S: Final = 5.0
 
 
 class ExternalDispatch(Dispatcher):
-    """`position` is the job's progress that this store has made visible."""
+    """The dispatcher of an append-only store. `position`: the log position up to which units are visible."""
 
     def __init__(
         self,
@@ -158,7 +165,7 @@ class ExternalDispatch(Dispatcher):
     # -- running ---------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Maps what the job has built, then starts the thread. Raises StoreFailed."""
+        """Maps the queues and index that the job has built, then starts the thread. Raises StoreFailed."""
         self._end = MarkFile(self._io, self._layout.dispatch_end)
         self._done = MarkFile(self._io, self._layout.dispatch_done)
         self._publish()
@@ -213,7 +220,7 @@ class ExternalDispatch(Dispatcher):
     # -- following -------------------------------------------------------------------------------------------
 
     def catch_up(self) -> None:
-        """Makes visible what the job has built so far; does not wait for more."""
+        """Makes the units visible that the job has built so far; does not wait for more."""
         if self._closed or self._done is None:
             return
         mark = self._done.read()
@@ -251,7 +258,7 @@ class ExternalDispatch(Dispatcher):
 
 
 class LogOnlyCleaner(DerivedCleaner):
-    """Retention in an append-only store: the job deletes files of queues and index, and the store only unmaps them."""
+    """Retention in an append-only store: the job deletes queue and index files, and the store unmaps queue files."""
 
     def __init__(self, engine: Engine, dropper: Dropper, pause: Callable[[], bool]) -> None:
         super().__init__(engine, dropper, pause)
@@ -266,7 +273,7 @@ class LogOnlyCleaner(DerivedCleaner):
 
 
 def append_only_engine(files: Files, layout: Layout, settings: Settings, clock: Callable[[], int]) -> Engine:
-    """The engine of an append-only store; it maps queues and index privately."""
+    """Returns the engine of an append-only store; it maps queues and index privately."""
     flags = RunningFlags()
     log = CommitLog(files, layout.commit_log, settings, clock)
     derived = DerivedFiles.of(OverlayFiles(), layout, settings, clock)

@@ -1,11 +1,13 @@
 """The start of an append-only store, whose queues and index another process builds.
 
-It usually recovers the log only, and leaves queues and index alone, whether or not a job runs. It restores the next
-queue offsets from the dispatch note and from the log after the note's position. It runs the full recovery under the
-job's lock if dispatch was inline so far, if there is no note, if a swap of rebuilt files was interrupted, or if the log
-has lost records that were dispatched.
+The start usually recovers the log only, and leaves queues and index alone, whether or not a job runs. It restores the
+next queue offsets from the dispatch note and from the log after the note's position.
 
-It runs once, at open, before any other thread exists.
+The start runs the full recovery under the job's lock if dispatch was inline so far, if there is no dispatch note, if
+the note has other file sizes than the agreement, if a swap of rebuilt files was interrupted, or if the log has lost
+records that were dispatched.
+
+The start runs once, at open, before any other thread exists.
 """
 
 from __future__ import annotations
@@ -41,7 +43,7 @@ _ROWS = 65_536
 
 
 class AppendOnlyStart:
-    """The start of an append-only store. The caller holds the store's lock."""
+    """The start of an append-only store. The caller must hold the store's lock."""
 
     def __init__(self, parts: StartParts) -> None:
         self._parts = parts
@@ -54,7 +56,11 @@ class AppendOnlyStart:
         self._quarantine = parts.quarantine()
 
     def inspect(self, clean_exit: bool) -> None:
-        """As `Recovery.inspect`. Raises StoreInUse if a full recovery is needed while a job runs."""
+        """Determines the changes; changes nothing unless a full recovery is needed.
+
+        Raises BadStore or StoreFailed as `Recovery.inspect` does; StoreInUse if a full recovery is needed while a job
+        runs.
+        """
         self._clean_exit = clean_exit
         if self._log_suffices(clean_exit):
             self._quarantine.reserve(self._log_recovery.room_needed)
@@ -64,7 +70,7 @@ class AppendOnlyStart:
         self._full.inspect(clean_exit)
 
     def _log_suffices(self, clean_exit: bool) -> bool:
-        """Whether it is enough to recover the log. Inspects the log."""
+        """Inspects the log; returns whether it is enough to recover the log, without queues and index."""
         files, layout, state = self._io, self._layout, self._state
         agreement = read_agreement(files, layout)
         if agreement is None or state is None or agreement.sizes != state.sizes or files.exists(layout.swap):
@@ -101,7 +107,7 @@ class AppendOnlyStart:
 
 
 class _FullStart:
-    """A full recovery with its own queues and index; it leaves a note and a mark of the position they reached."""
+    """A full recovery with its own queues and index. It ends with a new dispatch note and a new `dispatch.done`."""
 
     def __init__(self, parts: StartParts) -> None:
         opened = parts.engine
@@ -151,9 +157,10 @@ class _FullStart:
 def _restore_next_offsets(
     files: Files, layout: Layout, log: CommitLog, state: DispatchState, on_progress: OnProgress
 ) -> None:
-    """Sets the next queue offset of each queue in a log that is recovered.
+    """Sets the next queue offset of each queue. The log must be recovered.
 
-    The note has the units of each queue up to its position; each record after that carries its own queue offset.
+    The dispatch note counts the units of each queue up to its log position. Each record after that position carries its
+    own queue offset.
     """
     deleted = read_deleted_topics(files, layout.deleted_topics)
     for noted in state.queues:
@@ -182,7 +189,7 @@ def _raise_next_offsets(log: CommitLog, rows: kernels.Rows, topics: kernels.Topi
     for topic_id, queue_id, picks in kernels.group_rows(rows):
         topic = topics.name(topic_id)
         offsets, positions = rows["queue_offset"][picks], rows["physical_offset"][picks]
-        # Skips damaged offsets, higher than the log has room for, and those of deleted topics.
+        # Skips damaged queue offsets (negative, or higher than the log has room for) and records of deleted topics.
         sound = (offsets >= 0) & (offsets <= max_queue_offset(positions)) & (positions >= deleted.get(topic, 0))
         if sound.any():
             known = log.next_offset(topic, queue_id)

@@ -1,7 +1,7 @@
 """Rebuilds queues and index from independent ranges of the log, in one process or on many hosts.
 
-`job.py` has the order of the steps; the runner of the ranges is an argument. The swap, and queues that cannot be built
-from ranges alone, are left to `store/repair`.
+`job.py` runs the steps in order; an argument decides where the ranges are built (serially, on threads, on Spark).
+`store/repair` swaps the new files in, and builds queues that ranges alone cannot build.
 """
 
 from penstock.store.rebuild.job import (

@@ -1,16 +1,16 @@
 """Assembles the built ranges into complete queues and index files, and swaps them in.
 
-Index files are built from the keys of the ranges, one task per file. Items are numbered by counting, so it is known
-beforehand which keys go into which file and what its header begins with. A file is renamed into place when it is
-complete, so a second attempt at the same task, as Spark may make one, is harmless.
+Index files are built from the keys of the ranges, one task per file. The key counts of the ranges determine beforehand
+which keys go into which file, and how its header begins. A file is renamed into place when it is complete. So a second
+attempt at the same task, which Spark may make, is harmless.
 
-Queues whose units are all in place are completed, in groups: gaps are filled, every unit is checked against the one
-before it, and the first and last of each run against the notes; then the files are allocated and synced. Files that an
-earlier run left are removed.
+The ranges have written most queues completely. Tasks finish these queues, in groups: a task removes files that an
+earlier run left, allocates the others and fills gaps. It checks each unit against the unit before it, and the first and
+the last unit of each run against the range notes. Then it syncs the files.
 
-Then this process does what needs the order of the log or the old queues: queues whose offsets go back are dispatched as
-by a start, and lost messages at the old queues' ends keep their units. Old files are not touched before `swap_in`. A
-crash leaves only unfinished staged files; all steps are idempotent.
+The steps that need the order of the log, or the old queues, run in this process. It dispatches queues whose offsets go
+back as a start does, and keeps units for lost messages at the ends of the old queues. Old files are not touched before
+`swap_in`. A crash leaves only unfinished staged files. All steps are idempotent.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ from penstock.store.repair.staging import Staging, StagingPlan
 
 
 class KeySpan(msgspec.Struct, frozen=True):
-    """Keys of one range, by their numbers in the range's file."""
+    """The keys `first` to `stop` - 1 in the key file of the range `number`."""
 
     number: int
     first: int
@@ -57,7 +57,7 @@ class KeySpan(msgspec.Struct, frozen=True):
 
 
 class IndexFilePlan(msgspec.Struct, frozen=True):
-    """One index file: its name, its keys, and the key before them, if any."""
+    """One index file to build: its name, its keys, and the last key of the file before it, if any."""
 
     name: str
     spans: list[KeySpan]
@@ -69,9 +69,9 @@ class IndexFilePlan(msgspec.Struct, frozen=True):
 
 
 def cut_keys(keys: list[tuple[int, int]], geometry: IndexGeometry, now_ms: int) -> list[IndexFilePlan]:
-    """Splits the keys over index files; `keys` are the numbers of ranges and their key counts, in order.
+    """Splits the keys over index files. `keys`: the number and the key count of each range, in log order.
 
-    Files are named by local time in milliseconds, each one later than the one before.
+    Files are named by local time in milliseconds, each one millisecond later than the one before.
     """
     moment = datetime.fromtimestamp(now_ms / 1000)
     name = int(f"{moment:%Y%m%d%H%M%S}{moment.microsecond // 1000:03d}")
@@ -91,7 +91,10 @@ def cut_keys(keys: list[tuple[int, int]], geometry: IndexGeometry, now_ms: int) 
 
 
 def build_index_file(plan: RebuildPlan, files: Files, part: IndexFilePlan) -> str:
-    """Returns the path of a bad file, or an empty string. Raises BadStore, StoreFailed."""
+    """Builds one index file in the staging folder. Raises BadStore, StoreFailed.
+
+    Returns an empty string, or the path of a file whose content is not what a range wrote.
+    """
     plan.check_visible(files)
     geometry, path = plan.task.geometry, plan.folder / f"{part.name}.{secrets.token_hex(4)}"
     items, end = bytearray(), -1
@@ -120,7 +123,10 @@ def build_index_file(plan: RebuildPlan, files: Files, part: IndexFilePlan) -> st
 
 
 def _in_order(plan: RebuildPlan, number: int, keys: Keys, end: int) -> bool:
-    """Whether keys are what their range wrote: a crash may have left zeros instead."""
+    """Whether keys can be those that their range wrote; a crash may have left zeros instead.
+
+    `end`: physical offset of the record of the key before them, or -1.
+    """
     piece, offsets = plan.ranges[number], keys.offsets
     begin = piece.base + piece.start
     if begin == 0 and not (offsets[0] or keys.hashes[0] or keys.times[0]):
@@ -150,7 +156,7 @@ class QueueGroup(msgspec.Struct, frozen=True):
 
 
 def grouped(queues: list[QueuePlan], max_groups: int) -> list[QueueGroup]:
-    """About `max_groups` groups at most, with about the same number of units, enough to be worth a task."""
+    """Returns at most `max_groups` groups or a few more, with similar numbers of units, each worth a task."""
     share = max(sum(queue.units for queue in queues) // max(max_groups, 1), _MIN_UNITS)
     groups: list[QueueGroup] = []
     held = share
@@ -164,7 +170,10 @@ def grouped(queues: list[QueuePlan], max_groups: int) -> list[QueueGroup]:
 
 
 def complete_queues(plan: RebuildPlan, files: Files, group: QueueGroup) -> str:
-    """Returns the path of a bad file, or an empty string. Raises BadStore, StoreFailed."""
+    """Completes the queues of a group in the staging folder. Raises BadStore, StoreFailed.
+
+    Returns an empty string, or the path of a queue file with a wrong unit.
+    """
     plan.check_visible(files)
     log = FilesView(Path(plan.task.log.folder), plan.task.log.file_size)
     with contextlib.closing(log):
@@ -184,7 +193,7 @@ class _QueueCompletion:
         self._file_size = plan.task.queue_file_size
 
     def run(self) -> Path | None:
-        """Returns the path of a bad file."""
+        """Completes the files of the queue. Returns the path of a file with a wrong unit, or None."""
         first, stop = self._queue.begin * UNIT_SIZE, self._queue.end * UNIT_SIZE
         paths = [self._folder / file_name(base) for base in range(first, stop, self._file_size)]
         for name in set(self._io.names(self._folder)) - {path.name for path in paths}:
@@ -202,7 +211,10 @@ class _QueueCompletion:
         return None
 
     def _complete_file(self, file: FileMap, first: int, end: int) -> tuple[int, int] | None:
-        """Where the last unit's record ends, and its store time or 0; None if the file is bad."""
+        """Returns the physical offset where the last unit's record ends, and its store time or 0.
+
+        Returns None if a unit is wrong. `first`: the file's first queue offset. `end`: where the record before it ends.
+        """
         stop = min(first + self._file_size // UNIT_SIZE, self._queue.end)
         try:
             file.allocate(0, len(file))
@@ -223,7 +235,10 @@ class _QueueCompletion:
         return end, self._time_of_last(file, stop - first)
 
     def _time_of_last(self, file: FileMap, count: int) -> int:
-        """To search by time, RocketMQ opens the first queue file that was modified after that time."""
+        """Returns the store time of the record of the last unit, or 0. It becomes the file's modification time.
+
+        RocketMQ relies on it: to search by time, it opens the first queue file that was modified after that time.
+        """
         offset, size, _ = copy_units(file.view, (count - 1) * UNIT_SIZE, UNIT_SIZE)[0].item()
         log = None if size == NO_RECORD_SIZE else self._log.find(offset)
         if log is None:
@@ -234,9 +249,9 @@ class _QueueCompletion:
 
 
 def _end_of(file: FileMap, first: int, stop: int, run: CoveredRun, end: int) -> int | None:
-    """Where the last record of a run's part in this file ends in the log; None if a unit is wrong.
+    """Checks the units of a run in one file. Returns where the last one's record ends in the log; None if one is wrong.
 
-    `first` and `stop` are the queue offsets of the file; `end` is where the previous record ends.
+    `first`, `stop`: the file's queue offsets. `end`: physical offset where the record before the run's part ends.
     """
     low, high = max(run.first, first), min(run.end, stop)
     for start in range(low, high, _UNITS_AT_ONCE):
@@ -264,7 +279,7 @@ _GROUPS: Final = 32
 
 
 class Assembler:
-    """One rebuild whose ranges are all built."""
+    """Assembles one rebuild. All its ranges must be built. `run` runs the tasks."""
 
     def __init__(
         self,
@@ -285,7 +300,7 @@ class Assembler:
         self.in_log_order: set[QueueName] = (
             totals.in_log_order if totals.fits else set(totals.queues) | totals.in_log_order
         )
-        """Queues that are built in log order."""
+        """Queues that this process builds in log order; all queues if the ranges do not fit together."""
         self._index_in_order = plan.task.index is not None and not totals.fits
         self._parts: list[IndexFilePlan] = []
         if plan.task.index is not None and totals.fits:
@@ -293,7 +308,7 @@ class Assembler:
         self._items = sum(part.items for part in self._parts)
 
     def preview(self) -> list[Rebuilt]:
-        """What `swap_in` would replace, for a dry run."""
+        """Returns the queues and the index that `swap_in` would replace, for a dry run."""
         if self.in_log_order or self._index_in_order:
             self._build_in_log_order()
         queues, index = self._replacements()
@@ -301,7 +316,10 @@ class Assembler:
         return rebuilt if index is None else [*rebuilt, Rebuilt("index", *index)]
 
     def assemble(self) -> str:
-        """Returns the path of a bad file, or an empty string. Raises BadStore, StoreFailed."""
+        """Completes the new files in the staging folder. Raises BadStore, StoreFailed.
+
+        Returns an empty string, or the path of a file whose content is not what a range wrote.
+        """
         remove_all(self._io, self._plan.index)
         work = functools.partial(_complete, self._plan, self._io)
         bad_paths = self._run(work, [*self._parts, *grouped(self._queue_plans, _GROUPS)])
@@ -315,7 +333,7 @@ class Assembler:
         return ""
 
     def _incomplete(self) -> list[QueueName]:
-        """Staged queues that ranges alone cannot build."""
+        """Returns the queues in the staging folder that ranges alone cannot build."""
         files, size = self._io, self._plan.task.queue_file_size
         there = OldQueues(files, self._source.output, size, folder=self._plan.queues).names()
         return [name for name in there if name not in self._units]
@@ -349,7 +367,7 @@ class Assembler:
                 self._items = sum(file.count - 1 for file in staging.index.files)
 
     def _restarts(self) -> dict[QueueName, int]:
-        """Where queues restart; scanned only if a queue's offsets go back."""
+        """Returns, by queue, the physical offset where it restarts at offset 0. Scans the log only if necessary."""
         if not self.in_log_order:
             return {}
         task, sequences = self._plan.task, QueueSequences()
@@ -362,7 +380,10 @@ class Assembler:
         return find_restarts(sequences, OldQueues(self._io, self._source.layout, task.queue_file_size))
 
     def swap_in(self) -> list[Rebuilt]:
-        """Swaps all of it in. Raises BadStore or StoreFailed; then the old files are in place or a start finishes."""
+        """Swaps in all new files; returns them.
+
+        Raises BadStore or StoreFailed; then the old files are in place, or the next start finishes the swap.
+        """
         queues, index = self._replacements()
         source, owned = self._source, self._source.owned
         is_sound = owned is not None and owned.closed_cleanly and not self._totals.damage and not self.in_log_order

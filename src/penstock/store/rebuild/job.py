@@ -1,9 +1,10 @@
 """The order of a rebuild by ranges: plan, build the ranges, combine their notes, complete queues and index, swap.
 
-A `TaskRunner` runs the tasks: serially, on threads (`ThreadRunner`), or on Spark's workers. The new files are in the
-staging folder until they are complete, checked and synced; then they are swapped in as by `repair`, and the old files
-go to the quarantine. If the process is killed before that, the old files stay in force, and a later run with the same
-log and settings resumes with the ranges that are not done. Memory is a few numbers per range and queue.
+Each range has a note: a file that lists the records and the damage in it. A `TaskRunner` runs the tasks: serially, on
+threads (`ThreadRunner`), or on Spark's workers. The new files are in the staging folder until they are complete,
+checked and synced. Then they are swapped in as in `repair`, and the old files go to the quarantine. If the process is
+killed before the swap, the old files stay in use, and a later run with the same log and settings builds the remaining
+ranges. Memory is a few numbers per range and queue.
 """
 
 from __future__ import annotations
@@ -46,7 +47,10 @@ _WALK: Final = "walk the log"
 
 
 class TaskRunner(Protocol):
-    """Calls `work` for each piece, anywhere; returns the results in the order of the pieces."""
+    """Calls `work` for each piece, on any thread or host; returns the results in the order of the pieces.
+
+    A piece is the input of one task: a range of the log, an index file or a group of queues.
+    """
 
     def __call__(self, work: Callable[[Any], bytes], pieces: Sequence[Any]) -> list[bytes]: ...
 
@@ -57,10 +61,10 @@ def run_serially(work: Callable[[Any], bytes], pieces: Sequence[Any]) -> list[by
 
 
 class ThreadRunner:
-    """A TaskRunner with one thread per core, at most four; reports progress in the log.
+    """A TaskRunner with one thread per core, at most four threads. Reports how many bytes of the log are done.
 
-    Kernels, writes and syncs release the interpreter's lock. A task that fails ends the run once the started tasks have
-    ended.
+    Threads help because kernels, writes and syncs release the interpreter's lock. If a task fails, the run ends when
+    the started tasks have ended.
     """
 
     def __init__(self, progress: Progress = no_progress) -> None:
@@ -80,7 +84,7 @@ class ThreadRunner:
 
 
 def is_small_job(pieces: Sequence[Any]) -> bool:
-    """Whether completing these takes less time here than sending them to workers."""
+    """Whether this process completes these index files and queues faster than it could send them to workers."""
     return all(isinstance(piece, IndexFilePlan | QueueGroup) for piece in pieces) and (
         sum(piece.items if isinstance(piece, IndexFilePlan) else piece.units for piece in pieces)
         < _MIN_UNITS_FOR_WORKERS
@@ -88,18 +92,18 @@ def is_small_job(pieces: Sequence[Any]) -> bool:
 
 
 class RangesReport(RebuildReport, kw_only=True):
-    """What a rebuild by ranges did; with `dry_run`, would do."""
+    """The changes that a rebuild by ranges made; with `dry_run`, those that it would make."""
 
     into: str = ""
-    """The folder with the new files, if the store itself was not changed."""
+    """The folder with the new files; empty if the store was rebuilt in place."""
     records: int = 0
     ranges: int = 0
     resumed: int = 0
-    """Ranges that an earlier run had built."""
+    """Number of ranges that an earlier run had built."""
     damaged: int = 0
-    """Ranges of the log without a valid record, which were skipped."""
+    """Number of damaged ranges of the log; the rebuild skipped them."""
     in_log_order: list[str] = msgspec.field(default_factory=list)
-    """Queues that one process built in log order, because their offsets go back somewhere."""
+    """Queues that one process built in log order, because ranges alone could not build them."""
 
 
 def rebuild_by_ranges(
@@ -117,10 +121,12 @@ def rebuild_by_ranges(
     progress: Progress = no_progress,
     may_exceed: MayExceed = never_exceed,
 ) -> RangesReport:
-    """Rebuilds the queues of one topic or with one queue id, or all queues and the index.
+    """Rebuilds all queues and the index.
 
-    No process may have the store open, unless the new files go `into` another folder. Raises BadStore, StoreInUse,
-    BadSettings or StoreFailed; then the old files are in place.
+    `topic` and `queue_id` limit it to the queues of that topic, with that id; the index then stays. `run` runs the
+    tasks. `into`: a folder for the new files; if it is None, they replace the old files, and no process may have the
+    store open. Raises BadStore, StoreInUse, BadSettings or StoreFailed; then the old files are in place, or the next
+    start finishes the swap.
     """
     settings = settings or Settings()
     common: dict[str, Any] = {"dry_run": dry_run, "files": files, "clock": clock, "may_exceed": may_exceed}
@@ -186,7 +192,7 @@ class _Job:
         return report
 
     def _plan(self) -> RebuildPlan:
-        """The plan of an earlier run with the same task, or a new one in an empty staging folder."""
+        """Returns the plan of an earlier run with the same task, or a new plan with an empty staging folder."""
         left = None if self._dry_run else read_plan(self._io, self._source.output.staging)
         if left is not None and left.task == self._task and self._range_size is None:
             return self._resumed(left)
@@ -199,7 +205,7 @@ class _Job:
         return plan
 
     def _resumed(self, plan: RebuildPlan) -> RebuildPlan:
-        """Removes queue files without their full size, which a power failure can leave."""
+        """Removes queue files of a wrong size, which a power failure can leave; returns `plan`."""
         for path, facts in list(self._io.files_below(plan.queues)):
             if facts.st_size != self._task.queue_file_size:
                 self._io.unlink(path)
@@ -210,7 +216,11 @@ class _Job:
         return {note.number: note for note in notes if note is not None}
 
     def _attempt(self, plan: RebuildPlan, notes: dict[int, RangeNote]) -> tuple[RangesReport, str]:
-        """The report; or the path of a bad file, before anything was replaced."""
+        """Builds the ranges without a note, then completes the rebuild. Returns the report and an empty string.
+
+        Instead of the empty string, returns the path of a file whose content is not what a range wrote. Then nothing
+        was replaced.
+        """
         missing = [piece for piece in plan.ranges if piece.number not in notes]
         files = Files() if self._dry_run else self._io
         built = self._run(functools.partial(build_range, plan, files, self._dry_run), missing)
@@ -243,7 +253,7 @@ class _Job:
         return report, ""
 
     def _remove_scratch(self) -> None:
-        """Leaves only queues and index in the output folder."""
+        """Removes all files from the output folder except queues and index."""
         own = self._source.output.root / "penstock"
         for folder in self._io.names(own / "quarantine"):
             self._io.remove_folder(own / "quarantine" / folder)

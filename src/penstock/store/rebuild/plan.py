@@ -1,11 +1,12 @@
-"""What a rebuild builds, where it reads and writes, and how it splits the log.
+"""The plan of a rebuild: the queues to build, the folders to read and write, and the ranges of the log.
 
-Plan and task are plain values that travel to the processes that build ranges. The plan is in the staging folder as
-`rebuild/plan.json`. Every task reads it first, which shows whether its host sees the store's folder; a later run with
-the same task finds there which ranges are done. Ranges are cut at any byte: each owns the records that begin in it.
+`RebuildTask` and `RebuildPlan` are plain values that are sent to the processes that build ranges. The plan is also in
+the staging folder, as `rebuild/plan.json`. Each task reads that file first: it shows whether its host sees the
+store's folder. A later run with the same task reuses the plan and the ranges that are done. Ranges are cut at any byte;
+each owns the records that begin in it.
 
 A rebuild in place owns the store. A rebuild into another folder only reads the store, up to the end that consumers may
-see, so a broker may be appending to it; the new folder gets queues and index and nothing else.
+see, so a broker may be appending to it. The new folder gets only queues and index.
 """
 
 from __future__ import annotations
@@ -40,17 +41,17 @@ class RebuildRange(msgspec.Struct, frozen=True):
 
     number: int
     base: int
-    """Where the file begins in the log."""
+    """Physical offset where the file begins."""
     start: int
     stop: int
     resync: bool
-    """Whether the file has an earlier range; if so, this one begins at the first record in it."""
+    """Whether the file has an earlier range. If so, the scan begins at the first record at or after `start`."""
     overrun: bool
     """Whether the file has a later range."""
 
 
 class LogFacts(msgspec.Struct, frozen=True):
-    """The log at the time of the plan; ranges built from a log that differs are not reused."""
+    """The state of the log at the time of the plan. If it has changed, a later run does not reuse built ranges."""
 
     folder: str
     file_size: int
@@ -59,11 +60,11 @@ class LogFacts(msgspec.Struct, frozen=True):
     files: list[tuple[int, int]]
     """Each file's base offset and modification time."""
     is_live: bool = False
-    """Whether a broker appends to it: its files change, but not the bytes before `end`."""
+    """Whether a broker appends to the log: its files change, but not the bytes before `end`."""
 
 
 class RebuildTask(msgspec.Struct, frozen=True):
-    """What to build from the log."""
+    """The queues and the index to build from the log."""
 
     log: LogFacts
     staging: str
@@ -74,7 +75,7 @@ class RebuildTask(msgspec.Struct, frozen=True):
     topic: str | None
     queue_id: int | None
     deleted: dict[str, int]
-    """Deleted topics: their records before this physical offset get no units."""
+    """By deleted topic: its records before this physical offset get no units."""
 
     @property
     def geometry(self) -> IndexGeometry:
@@ -85,7 +86,7 @@ class RebuildTask(msgspec.Struct, frozen=True):
 
 
 class RebuildPlan(msgspec.Struct, frozen=True):
-    """A task and its ranges. `token` is unique, so it identifies the folder that the plan was written to."""
+    """A task and its ranges. `token`: a random name that identifies the plan file."""
 
     token: str
     task: RebuildTask
@@ -93,7 +94,7 @@ class RebuildPlan(msgspec.Struct, frozen=True):
 
     @property
     def folder(self) -> Path:
-        """The folder of the ranges' notes and keys."""
+        """The folder of the plan, and of the notes and keys of the ranges."""
         return Path(self.task.staging, "rebuild")
 
     @property
@@ -125,12 +126,12 @@ class RebuildPlan(msgspec.Struct, frozen=True):
 
 
 def read_plan(files: Files, staging: Path) -> RebuildPlan | None:
-    """The plan of an earlier run, or None."""
+    """Returns the plan that an earlier run left in the staging folder, or None."""
     return read_checksummed(files, staging / "rebuild" / "plan.json", RebuildPlan)
 
 
 def cut_log(log: LogFacts, size: int | None = None) -> list[RebuildRange]:
-    """Splits the log into ranges of about `size` bytes."""
+    """Splits the log into ranges of about `size` bytes; without `size`, an eighth of the log, but 4 to 128 MiB."""
     target_size = size or min(max((log.end - log.begin) // _RANGES, _MIN_RANGE), _MAX_RANGE)
     ranges: list[RebuildRange] = []
     for base, _ in log.files:
@@ -158,7 +159,7 @@ class RebuildSource(msgspec.Struct, frozen=True):
     quarantine: Quarantine
     log: LogFacts
     owned: RepairTarget | None
-    """The store, if it is rebuilt in place."""
+    """The locked store, if it is rebuilt in place; None if the new files go to another folder."""
 
 
 @contextlib.contextmanager
@@ -171,7 +172,7 @@ def open_in_place(
     clock: Callable[[], int],
     may_exceed: MayExceed,
 ) -> Iterator[RebuildSource]:
-    """Holds the store's lock. Raises BadStore, StoreInUse, StoreFailed."""
+    """Opens a store to be rebuilt in place, and holds its lock. Raises BadStore, StoreInUse, StoreFailed."""
     opening = open_target(folder, settings, dry_run=dry_run, files=files, clock=clock, may_exceed=may_exceed)
     with contextlib.ExitStack() as stack:
         try:
@@ -204,7 +205,10 @@ def open_into_folder(
     clock: Callable[[], int],
     may_exceed: MayExceed,
 ) -> Iterator[RebuildSource]:
-    """Locks only the new folder, which must have no queues and no index. Raises BadStore, BadSettings, StoreInUse."""
+    """Opens a store to be rebuilt into the folder `into`, and locks only that folder.
+
+    `into` must have no queues and no index. Raises BadStore, BadSettings, StoreInUse.
+    """
     layout = Layout.of(folder, settings)
     if not folder.is_dir() or not layout.commit_log.is_dir():
         raise BadStore("there is no store here; check the path", path=folder)
@@ -231,7 +235,7 @@ def open_into_folder(
 
 
 def _log_facts(layout: Layout, settings: Settings) -> LogFacts:
-    """The facts of a log that does not grow. Raises BadStore if its files need a `repair` first."""
+    """Returns the facts of a log that does not grow. Raises BadStore if its files need a `repair` first."""
     files, size = OverlayFiles(), settings.mapped_file_size_commit_log
     queue = MappedFileQueue(files, layout.commit_log, size)
     offsets = queue.listing().offsets

@@ -1,14 +1,15 @@
 """Builds one range of the log, and combines the notes of all ranges.
 
-Building walks the range with every check of a repair, CRC included, writes its units into the staged queue files and
-its keys into a file, and then its note. So a range that has a note is complete. A unit's file and position follow from
-its queue offset: ranges are independent, several processes may write into one file, and building a range twice writes
-the same bytes. Nothing is synced: what a power failure takes of notes, keys and units is noticed when a later run reads
-the notes, and when queues and index are completed. Staged files are sparse and are not read before all ranges are done.
+`build_range` walks a range with every check of a repair, CRC included. It writes the units into the staged queue files,
+the keys into a file, and last the range's note (`RangeNote`). So a range that has a note is complete. A unit's file and
+position follow from its queue offset: ranges are independent, several processes may write into one file, and building a
+range twice writes the same bytes. Nothing is synced. If a power failure loses notes, keys or units, a later run notices
+it when it reads the notes, and when it completes queues and index. Staged files are sparse, and are not read before all
+ranges are done.
 
-Combining is pure. In a sound log the runs of a queue follow each other from range to range. A queue whose offsets go
-back (its topic was deleted and created again, a header is damaged) depends on the order of the log and is left to
-`Staging`. So is everything, if the ranges do not fit together.
+`combine_notes` is pure. In a sound log the runs of a queue follow each other from range to range. A queue whose offsets
+go back (its topic was deleted and created again, or a header is damaged) depends on the order of the log, and `Staging`
+builds it. If the ranges do not fit together, `Staging` builds all queues and the index.
 
 The keys of a range, in log order, 20 bytes each, little-endian, in a file of the staging folder:
 
@@ -17,7 +18,8 @@ The keys of a range, in log order, 20 bytes each, little-endian, in a file of th
     4       8     physical offset of its record
     12      8     store time of its record
 
-Not checksummed: the reader checks that the offsets are in the range and in order, which zeros left by a crash are not.
+The keys have no checksum. The reader checks that the offsets are in the range and in order; zeros left by a crash are
+not.
 """
 
 from __future__ import annotations
@@ -60,18 +62,18 @@ class QueueRuns(msgspec.Struct):
     queue_id: int
     runs: list[CoveredRun] = []
     too_many: bool = False
-    """Whether there were more than `_MAX_RUNS`, so that none are noted: the queue must be built in log order."""
+    """Whether there were more than `_MAX_RUNS` runs. Then `runs` is empty, and the queue must be built in log order."""
 
 
 def units_begin(task: RebuildTask, topic: str, queue_id: int) -> int:
-    """The log position from which on a queue's records get units; past every log if they get none."""
+    """Returns the log position from which on a queue's records get units; 2**63 - 1 if they get none."""
     if not task.selects(topic, queue_id) or queue_id < 0 or not is_readable_topic(topic):
         return _NEVER
     return task.deleted.get(topic, 0)
 
 
 def unit_builder(task: RebuildTask) -> kernels.RangeBuilder:
-    """Builds units and keys for a task during a walk."""
+    """Returns a builder that collects the units and keys of a task during a walk."""
     slack = max_queue_offset(0)
     begin = partial(units_begin, task)
     return kernels.RangeBuilder(
@@ -85,7 +87,7 @@ def runs_of(part: kernels.QueuePart) -> QueueRuns:
 
 
 def store_units(files: Files, folder: Path, file_size: int, part: kernels.QueuePart) -> None:
-    """Writes the units of a queue into its files below a folder. Raises StoreFailed."""
+    """Writes the units of a queue into its files below `folder`. Raises StoreFailed."""
     topic, queue_id, runs, units = part
     for run in runs:
         size = (run[1] - run[0]) * UNIT_SIZE
@@ -103,7 +105,7 @@ def _write_units(files: Files, folder: Path, file_size: int, position: int, left
 
 
 def open_sparse(files: Files, path: Path, size: int) -> FileMap:
-    """Opens a file to `write` into; creates it unless another process does. Raises StoreFailed."""
+    """Opens a file for `FileMap.write`. Creates it if no other process has done so. Raises StoreFailed."""
     if not files.exists(path):
         files.make_folder(path.parent)
         try:
@@ -129,13 +131,13 @@ class Keys(NamedTuple):
 
 
 def write_keys(files: Files, path: Path, table: memoryview) -> None:
-    """Writes no file if there are no keys. Raises StoreFailed."""
+    """Writes the key file of a range, or no file if there are no keys. Raises StoreFailed."""
     if table:
         files.write_unsynced(path, table)
 
 
 def read_keys(files: Files, path: Path, first: int, stop: int) -> Iterator[Keys]:
-    """The keys with the numbers `first` to `stop`, as copies."""
+    """Yields copies of the keys with the numbers first … stop - 1."""
     with contextlib.closing(files.open_map(path)) as file:
         for start in range(first, stop, _AT_ONCE):
             table = np.frombuffer(file.view, KEY, min(stop - start, _AT_ONCE), start * KEY.itemsize)
@@ -147,7 +149,7 @@ def read_keys(files: Files, path: Path, first: int, stop: int) -> Iterator[Keys]
 
 
 class RangeNote(msgspec.Struct):
-    """What a range holds; on disk as `range-*.json`, so the names in JSON stay."""
+    """The records, keys and damage of a range. It is on disk as `range-*.json`, so its names in JSON must stay."""
 
     number: int
     scan: LogScan = msgspec.field(name="survey")
@@ -199,7 +201,7 @@ def decode_note(data: bytes) -> RangeNote:
 
 
 def read_note(plan: RebuildPlan, files: Files, piece: RebuildRange) -> RangeNote | None:
-    """The note of a range that was completely built, or None."""
+    """Returns the note of a range; None if the range was not completely built."""
     note = read_checksummed(files, plan.note_of(piece.number), RangeNote)
     if note is None or not note.keys:
         return note
@@ -232,21 +234,21 @@ def _open_log(path: Path, size: int) -> FileMap:
 
 
 class GapFill(msgspec.Struct, frozen=True):
-    """Queue offsets [first, end) without messages in the log, and the unit that fills them."""
+    """Queue offsets [first, end) without messages in the log, and the unit that each gets."""
 
     first: int
     end: int
     unit: str
-    """In hexadecimal."""
+    """The bytes of the unit, in hexadecimal."""
 
 
 class QueuePlan(msgspec.Struct):
-    """The units that a complete queue has."""
+    """The content of a complete queue: runs of records, and units for the gaps between them."""
 
     topic: str
     queue_id: int
     begin: int
-    """The queue offset at which its first file begins."""
+    """The queue offset at which the queue's first file begins."""
     records: list[CoveredRun]
     fills: list[GapFill]
 
@@ -264,7 +266,7 @@ class RangeTotals(msgspec.Struct):
 
     begin: int
     end: int
-    """The offset after the last valid record."""
+    """Physical offset after the last valid record or filler."""
     records: int = 0
     damage: list[DamagedRange] = []
     placeholders: list[tuple[int, int]] = []
@@ -272,14 +274,14 @@ class RangeTotals(msgspec.Struct):
     in_log_order: set[QueueName] = set()
     """The queues that must be built in log order."""
     keys: list[tuple[int, int]] = []
-    """Numbers of ranges and their key counts."""
+    """The number and the key count of each range that has keys."""
     fits: bool = True
     """Whether each range began where the previous one ended."""
     is_sound: bool = False
-    """As in `LogScan`."""
+    """Whether there is no damage and no torn tail, as in `LogScan`."""
 
     def queue_plans(self, queue_file_size: int) -> list[QueuePlan]:
-        """The queues that the ranges have built."""
+        """Returns the plans of the queues that the ranges alone have built."""
         placeholders = Placeholders()
         placeholders.log_is_whole = self.begin == 0
         placeholders.add(self.placeholders)
@@ -291,7 +293,7 @@ class RangeTotals(msgspec.Struct):
 
 
 def combine_notes(plan: RebuildPlan, notes: Iterable[RangeNote]) -> RangeTotals:
-    """`notes`: the notes of all ranges, in order."""
+    """Combines the notes of all ranges. `notes` must be in the order of `plan.ranges`."""
     log = plan.task.log
     totals = RangeTotals(log.begin, log.begin)
     damage: list[DamagedFileRange] = []

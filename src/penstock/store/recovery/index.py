@@ -2,8 +2,8 @@
 
 Recovery checks names, sizes and headers. It quarantines the first invalid file and all later ones, and dispatch builds
 them again from the log. After a clean exit a header must match its file's first and last item. After a crash recovery
-keeps the intact items of records that the checkpoint covers, links their chains again, and drops the rest. An index
-that is ahead of the log is truncated to the log's end.
+keeps the intact items of records that the checkpoint covers, links their chains again, and drops all other items. An
+index that is ahead of the log is truncated to the log's end.
 """
 
 from __future__ import annotations
@@ -28,7 +28,10 @@ class IndexRecovery:
     """Inspects the index, then truncates it to its valid part."""
 
     def __init__(self, files: Files, index: Index, records: RecordReader, *, live: bool, owned: bool) -> None:
-        """`owned`: a process has the store open. A view of an incomplete batch is `live` without that."""
+        """`owned`: this is a read-only view, and another process has the store open.
+
+        `live`: `owned`, or a read-only view of a store with an incomplete batch.
+        """
         self._io = files
         self._index = index
         self._records = records
@@ -43,7 +46,10 @@ class IndexRecovery:
     # -- inspecting ------------------------------------------------------------------------------------------
 
     def load(self, noted: FileSizes | None) -> None:
-        """Maps the valid files. Raises BadStore for a foreign file, or if the settings do not match the files."""
+        """Maps the files before the first of a wrong size. `noted`: the sizes in the dispatch note, if there is one.
+
+        Raises BadStore for a foreign file, or if the settings do not match the files.
+        """
         names = self._index.names()
         sizes = {name: self._io.size(self._index.folder / name) for name in names}
         self._refuse_other_size(sizes, noted)
@@ -53,7 +59,10 @@ class IndexRecovery:
         self._index.load([name for name in names if name < first_wrong])
 
     def _refuse_other_size(self, sizes: dict[str, int], noted: FileSizes | None) -> None:
-        """If all files share another size, the settings are wrong, unless the dispatch note confirms them."""
+        """Raises BadStore if all files share another size than the settings say.
+
+        Does not raise if the dispatch note confirms the settings: then the files are damaged.
+        """
         geometry = self._index.geometry
         other = set(sizes.values())
         same = noted is not None and (noted.hash_slots, noted.index_items) == tuple(geometry)
@@ -68,7 +77,7 @@ class IndexRecovery:
         )
 
     def inspect(self, log: LogRecovery, clean: bool) -> None:
-        """Checks the headers and changes nothing on disk."""
+        """Checks the headers and decides which files stay. Changes nothing on disk."""
         files = self._index.files
         sound = len(files)
         for number, file in enumerate(files):
@@ -100,9 +109,10 @@ class IndexRecovery:
         return file.empty or 0 <= header.begin_physical_offset <= header.end_physical_offset
 
     def _in_order(self, file: IndexFile, earlier: tuple[IndexFile, ...]) -> int | None:
-        """None if the file begins after all earlier ones end; else how many of the earlier files are valid.
+        """Returns None if `file` begins in the log after all `earlier` ones end; else how many of these are valid.
 
-        If this file's header is right, earlier files have wrong names and sort too early.
+        If the header of `file` matches its items, the earlier files that overlap it are invalid: their names are wrong,
+        so they sort too early. If it does not match, `file` itself is the first invalid one.
         """
         ends = [each.header.end_physical_offset for each in earlier if not each.empty]
         begin = file.header.begin_physical_offset
@@ -128,7 +138,11 @@ class IndexRecovery:
     def apply(
         self, log: LogRecovery, quarantine: Quarantine, report: RecoveryReport, clean: bool, noted_end: int | None
     ) -> None:
-        """`noted_end` is the last indexed record according to the note. Idempotent. Raises StoreFailed."""
+        """Quarantines invalid files and truncates the index.
+
+        `noted_end`: physical offset of the last indexed record, according to the dispatch note. Idempotent. Raises
+        StoreFailed.
+        """
         for file in self._removed:
             file.close()
         kept = [quarantine.move_in(path) for path in reversed(self._quarantined)]
@@ -150,7 +164,7 @@ class IndexRecovery:
             index.rewind(last, self._records.store_timestamp)
 
     def complete_before(self, log: LogRecovery, state: DispatchState | None, clean: bool) -> int:
-        """The log position before which no key is known to be missing."""
+        """Returns the log position before which the index has all keys; dispatch must start there, or earlier."""
         end = self._index.end_offset
         if (
             state is None
@@ -164,16 +178,17 @@ class IndexRecovery:
         return max(end, min(log.walked_from, state.position) if self._is_intact else end)
 
     def sync(self) -> None:
-        """Must run before the checkpoint covers the index."""
+        """Syncs all files. Must run before the checkpoint covers the index."""
         for table in self._index.files:
             table.sync()
 
 
 def freeze_index(file: IndexFile) -> None:
-    """Takes a snapshot of an index file in a live view: it keeps the items that its header counts now.
+    """Freezes an index file of a live view: the view keeps the items that the header counts now.
 
-    A writer changes slots and header in place, and unchanged pages of a private map show that. So both are copied, and
-    items beyond the count are unlinked from the slots.
+    The file is mapped privately. The owner's changes to slots and header would still show in memory pages that this
+    process has not written. So this function overwrites slots and header with copies, and unlinks from the slots the
+    items beyond the count.
     """
     header, count, slots = file.header, file.count, file.geometry.slots
     view = file.map.view[HEADER_SIZE : HEADER_SIZE + SLOT_SIZE * slots]

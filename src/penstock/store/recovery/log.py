@@ -1,14 +1,15 @@
-"""Recovery of the commit log: where the walk begins, where the log ends, what is damaged, and truncation of its tail.
+"""Recovery of the commit log: a walk finds the log's end and damaged ranges; then the log's tail is truncated.
 
-Recovery checks again all damage that an earlier start noted, and forgets a range once it holds valid records. It
-writes `damaged.json` before it changes anything else.
+The file `penstock/damaged.json` lists damaged ranges. Recovery checks again each range that an earlier start listed,
+and removes it from the list once it holds valid records. It writes the file before it changes anything else.
 
-Owns `penstock/walked.json`, a checkpoint of the walk. Every two seconds the walk saves how many whole files it has
-finished and what it found in them, so that a start that is killed again and again, for example by a health check,
-still makes progress. Recovery removes the file when it is done.
+This module owns `penstock/walked.json`, a checkpoint of the walk. Every two seconds the walk saves how many whole files
+it has finished, and its results so far. So a start that is killed again and again, for example by a health check, still
+makes progress. Recovery removes the file when it is done.
 
-In a live view the writer keeps appending during the walk. Nothing before the log's end changes, but a range that
-looked damaged may have been in the middle of a write: `recheck_live_log` checks such ranges once more.
+A live view is a read-only view of a store that another process appends to, even during the walk. Nothing before the
+log's end changes. But a range that looked damaged may have been in the middle of a write: `recheck_live_log` checks
+such ranges once more.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ from penstock.store.sink.journal import whole_batches
 from penstock.store.store_parts import Engine
 
 _MAX_UNPUBLISHED = 64 << 20
-"""No record is larger, so a larger range is damage or a missing file."""
+"""Bytes. No record is larger, so a larger range is damage or a missing file."""
 EVERY_SECONDS = 2.0
 """How often a walk saves its state."""
 _FILES_AFTER_CLEAN_EXIT = 3
@@ -66,7 +67,10 @@ class WalkNote:
         self._last = time.monotonic()
 
     def find(self, begin: int, files: Sequence[MappedFile], check_crc: bool) -> Walked | None:
-        """The result of an earlier walk that began at or before `begin` and ended where one of `files` begins."""
+        """Returns the result of an earlier walk that began at or before `begin` and ended where one of `files` begins.
+
+        Returns None if there is no such walk, or if it differs in `check_crc`.
+        """
         note = read_checksummed(self._io, self._path, _WalkDocument)
         if note is None or note.check_crc != check_crc or note.begin > begin:
             return None
@@ -81,7 +85,7 @@ class WalkNote:
         self._last = time.monotonic()
 
     def remove(self) -> None:
-        """Call when the results of the walk are on disk."""
+        """Removes the file. Callers must first write the results of the walk to disk."""
         if self._io.exists(self._path):
             self._io.unlink(self._path)
 
@@ -97,7 +101,10 @@ class LogRecovery:
         live: bool,
         pending_batch: int | None = None,
     ) -> None:
-        """`pending_batch` is where a batch begins that was pending before the inspection."""
+        """`live`: the log is a live view. `pending_batch`: physical offset of a batch that is incomplete now, if any.
+
+        The log ends there for this view, even if the batch is completed before the inspection.
+        """
         self._io = engine.io
         self._layout = engine.layout
         self._log = engine.log
@@ -110,7 +117,7 @@ class LogRecovery:
         self._known: list[DamagedRange] = []
         self._known_is_garbage = False
         self._torn: list[tuple[MappedFile, int]] = []
-        """Files that hold bytes after the log's end, and where those bytes end."""
+        """Files that hold bytes after the log's end, each with the position after its last such byte."""
         self.walked_from = 0
         self.end = 0
         self.damage: list[DamagedRange] = []
@@ -156,7 +163,10 @@ class LogRecovery:
             self._find_torn()
 
     def assume(self, end: int, damage: list[DamagedRange]) -> None:
-        """Replaces `inspect` where the log's owner has recovered it: everything before `end` is final."""
+        """Call it instead of `inspect` if the log's owner has recovered the log: everything before `end` is final.
+
+        `damage`: the damaged ranges that the owner knows.
+        """
         self.walked_from = self.end = end
         self.damage = [each for each in damage if each.physical_offset < end]
 
@@ -176,7 +186,10 @@ class LogRecovery:
         return 0
 
     def _file_of_note(self, state: DispatchState | None) -> int:
-        """The file that holds the position of the dispatch note: used where the checkpoint has no time."""
+        """Returns the number of the file that holds the position of the dispatch note; 0 if there is none.
+
+        The walk begins there if the checkpoint's time is missing or wrong.
+        """
         file = None if state is None else self._queue.find(min(state.position, state.flushed))
         return 0 if file is None else self._queue.files.index(file)
 
@@ -217,7 +230,7 @@ class LogRecovery:
     # -- applying --------------------------------------------------------------------------------------------
 
     def apply(self, quarantine: Quarantine, report: RecoveryReport) -> None:
-        """Idempotent. Raises StoreFailed."""
+        """Makes the changes that `inspect` determined. Idempotent. Raises StoreFailed."""
         report.walked_from, report.log_end, report.damage = self.walked_from, self.end, self.damage
         if self._live:
             for file in self._queue.cut(self.end):
@@ -235,7 +248,10 @@ class LogRecovery:
         self._report_damage(report, self.damage)
 
     def _note_damage(self, quarantine: Quarantine, report: RecoveryReport) -> None:
-        """Runs before any other change: a file of zeros whose range is not noted would look like new damage."""
+        """Writes `damaged.json`. Must run before any other change.
+
+        Otherwise a missing file that was replaced by zeros would look like new damage.
+        """
         path = self._layout.damaged
         if self._known_is_garbage:
             kept = quarantine.move_in(path)
@@ -251,7 +267,7 @@ class LogRecovery:
             write_damage(self._io, path, self.damage)
 
     def add_damage(self, new: list[DamagedRange], report: RecoveryReport) -> None:
-        """Notes damage that dispatch found in files that were not walked. Raises StoreFailed."""
+        """Adds damage that dispatch found in files that were not walked to `damaged.json`. Raises StoreFailed."""
         before = self.damage
         report.damage = self.damage = merged_by_file([*before, *new], self._queue.file_size)
         if self.damage != before:
@@ -260,7 +276,7 @@ class LogRecovery:
                 write_damage(self._io, self._layout.damaged, self.damage)
 
     def _remove_torn(self, quarantine: Quarantine, report: RecoveryReport) -> None:
-        """Quarantines and zeroes torn records in the middle, because a later walk might read them as valid."""
+        """Quarantines and zeroes torn records in damaged ranges, because a later walk might read them as valid."""
         for each in self.damage:
             file = self._queue.find(each.physical_offset)
             if file is None or is_missing_file(file) or each in self._known:
@@ -273,7 +289,7 @@ class LogRecovery:
                 report.kept_aside.append(str(kept))
 
     def _cut(self, quarantine: Quarantine, report: RecoveryReport) -> None:
-        """Quarantines torn bytes, then zeroes them; files after the end are quarantined, or deleted if all zero."""
+        """Quarantines torn bytes, then zeroes them. Quarantines files after the log's end; deletes files of zeros."""
         torn = {file.from_offset: used for file, used in self._torn}
         for file, used in self._torn:
             offset = max(self.end, file.from_offset)
@@ -312,20 +328,21 @@ class LogRecovery:
             report.notes.append(f"and {more} more such ranges, all in {self._layout.damaged}")
 
     def sync(self) -> None:
-        """Syncs what a killed process left in the page cache, because it counts as flushed from now on."""
+        """Syncs the walked files: a killed process may have left bytes in the page cache that now count as flushed."""
         for file in self._queue.files:
             if file.from_offset + file.size > self.walked_from:
                 file.map.sync()
 
     def remove_walk_note(self) -> None:
-        """Call last, when recovery is complete."""
+        """Removes `walked.json`. Call it last, when recovery is complete."""
         self._walk_note.remove()
 
 
 def recheck_live_log(log: MappedFileQueue, end: int, damage: list[DamagedRange]) -> tuple[int, list[DamagedRange]]:
-    """Checks damaged ranges again and returns (end, damage) without those that the writer has filled since.
+    """Checks damaged ranges again. Returns the log's end, and the ranges that the writer has not filled since.
 
-    If the first record of a batch is not published yet, the whole batch is hidden: the log ends before it.
+    A writer publishes the first record of a batch last. If that record is not published yet, the log ends before the
+    batch.
     """
     real: list[DamagedRange] = []
     for each in damage:

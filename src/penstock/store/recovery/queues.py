@@ -3,22 +3,25 @@
 `QueueRecovery` truncates each queue after its last trusted unit. Three checks decide:
 
 - Names and sizes: files are valid up to the first hole, wrong size or wrong name.
-- Units: valid up to the first that is incomplete or out of the log's order (each unit of the last three files; the
-  first and the last unit of the others).
+- Units: they are valid up to the first that is incomplete or out of the log's order. Recovery checks each unit of the
+  last three files, and the first and the last unit of the other files.
 - The log: the last unit must point to a record of its topic, queue and queue offset, or to a damaged or deleted one.
-  If it does not, a binary search finds the last one that does.
+  If it does not, a binary search finds the last unit that does.
 
-The rest is quarantined and rebuilt. Units past the log's end are counted and dropped.
+Recovery quarantines the data after that unit and rebuilds it from the log. Units that point past the log's end are
+counted and dropped.
 
-`Redispatch` is idempotent, so it may start too early, but never too late: at the lowest of these log positions.
+`Redispatch` is idempotent, so it may start too early, but never too late. The dispatch note (`dispatch_state.py`) says
+how far queues and index were complete. `Redispatch` starts at the lowest of these log positions:
 
-- where dispatch had arrived: after a clean exit the position of the note, if no unit was added since; after a crash
-  where the walk began; after external dispatch the position of the job's note
-- the end of each queue that was truncated, or that has fewer units than noted (its folder may have been removed)
-- the end of the index, unless the note shows that it is complete
+- the position that dispatch had reached. After a clean exit: the position in the note, if no unit was added since.
+  After a crash: the beginning of the walk, or the end of the queues if that is lower. After external dispatch: the
+  position in the job's note.
+- the end of each queue that was truncated, or that has fewer units than the note says (its folder may be missing)
+- the end of the index, unless the note shows that the index is complete
 
-If dispatch still meets a record whose predecessors have no units, it starts again at that queue's end. A gap that lies
-after the start position means that the log itself lacks the records; their queue offsets stay reserved.
+If dispatch still meets a record whose predecessors have no units, it starts again at that queue's end. If the queue
+ends at or after the start position, the log itself lacks the missing records; their queue offsets stay reserved.
 """
 
 from __future__ import annotations
@@ -50,7 +53,7 @@ _WORTH_A_THREAD = 16 << 20
 
 
 class _InspectedQueue(msgspec.Struct):
-    """One queue, and what has to be changed in it."""
+    """One queue, and the changes that recovery will make in it."""
 
     queue: ConsumeQueue
     shape: FolderListing
@@ -59,11 +62,11 @@ class _InspectedQueue(msgspec.Struct):
     past_log: int = 0
     """How many valid units point past the log's end."""
     distrusted: bool = False
-    """Whether other data follows the units that stay."""
+    """Whether invalid data follows the units that stay."""
     torn: bool = False
     """Whether the last unit is a torn write."""
     aside: tuple[MappedFile, int, int] | None = None
-    """The part of the last file that will be quarantined: file, begin and end."""
+    """The part of the last file that will be quarantined: file, and positions of its begin and end in bytes."""
 
     @property
     def files_aside(self) -> list[Path]:
@@ -86,12 +89,15 @@ class QueueRecovery:
         self._live = live
         self._inspected: list[_InspectedQueue] = []
         self.incomplete: list[ConsumeQueue] = []
-        """Queues that lost units, which dispatch must rebuild."""
+        """Queues that lost units; dispatch must rebuild these units."""
 
     # -- inspecting ------------------------------------------------------------------------------------------
 
     def load(self, noted: FileSizes | None) -> None:
-        """Maps the valid files. Raises BadStore for a foreign file, or if the settings do not match the files."""
+        """Maps the valid files. `noted`: the file sizes in the dispatch note, if there is one.
+
+        Raises BadStore for a foreign file, or if the settings do not match the files.
+        """
         size = self._queues.file_size
         shapes = [(queue, list_data_files(self._io, queue.files.folder, size)) for queue in self._queues.find_all()]
         self._refuse_other_size([shape for _, shape in shapes], noted)
@@ -100,7 +106,10 @@ class QueueRecovery:
             self._inspected.append(_InspectedQueue(queue, shape, queue.cut_to_valid()))
 
     def _refuse_other_size(self, shapes: list[FolderListing], noted: FileSizes | None) -> None:
-        """If all files share another size, the setting is wrong, unless the dispatch note confirms it."""
+        """Raises BadStore if all files share another size than the settings say.
+
+        Does not raise if the dispatch note confirms the settings: then the files are damaged.
+        """
         size = self._queues.file_size
         wrong = {wrong_size for shape in shapes for wrong_size in shape.wrong_sizes.values()}
         fits = any(shape.offsets or shape.misplaced for shape in shapes) or (noted and noted.consume_queue == size)
@@ -133,7 +142,10 @@ class QueueRecovery:
                     inspected.aside, inspected.distrusted = (last, position, used), True
 
     def _count_trusted(self, queue: ConsumeQueue, count: int, log: LogRecovery) -> int:
-        """How many of the first `count` units belong to the queue; checks the last one, and searches if it does not."""
+        """Returns how many of the first `count` units belong to the queue.
+
+        Checks the last unit only. If that unit belongs to another queue, a binary search finds the first foreign one.
+        """
         low = queue.files.files[0].from_offset // UNIT_SIZE if queue.files.files else 0
         if count <= low or self._may_be_own(queue, count - 1, log):
             return count
@@ -147,7 +159,7 @@ class QueueRecovery:
         return low
 
     def _may_be_own(self, queue: ConsumeQueue, number: int, log: LogRecovery) -> bool:
-        """False only if the record that the unit points to certainly belongs to another queue."""
+        """Whether the unit may belong to the queue; False only if its record certainly belongs to another queue."""
         owner = self._check_unit(queue, number, log)
         if isinstance(owner, bool):
             return owner
@@ -160,7 +172,10 @@ class QueueRecovery:
         return beside >= queue.max_offset or isinstance(self._check_unit(queue, beside, log), bool)
 
     def _check_unit(self, queue: ConsumeQueue, number: int, log: LogRecovery) -> bool | Record:
-        """Whether the unit matches its record, if that can be decided; the record itself if it names another queue."""
+        """Returns True if the unit matches its record or cannot be checked, False if it cannot be valid.
+
+        Returns the record if the record names another queue.
+        """
         offset, size, _ = queue.unit(number)
         if size == NO_RECORD_SIZE or offset < self._log.min_offset or _is_in(log.damage, offset):
             return True
@@ -177,7 +192,10 @@ class QueueRecovery:
         return is_placeholder(record.topic, size) or record
 
     def _is_last_torn(self, queue: ConsumeQueue, walked_from: int) -> bool:
-        """A unit may span two pages, and a power loss may have kept only the first: then its tags code is wrong."""
+        """Whether the last unit is a torn write: its tags code is wrong.
+
+        A unit may span two pages of memory, and after a power loss only the first may be on disk.
+        """
         offset, size, tags_code = queue.unit(queue.max_offset - 1)
         if offset < walked_from or size == NO_RECORD_SIZE or is_ext_address(tags_code):
             return False
@@ -202,7 +220,7 @@ class QueueRecovery:
     # -- applying --------------------------------------------------------------------------------------------
 
     def apply(self, quarantine: Quarantine, report: RecoveryReport, clean: bool) -> None:
-        """Idempotent. Raises StoreFailed."""
+        """Makes the changes that `inspect` determined. Idempotent. Raises StoreFailed."""
         for inspected in self._inspected:
             kept = [] if self._live else self._quarantine_rest(inspected, quarantine)
             for file in inspected.removed:
@@ -237,7 +255,7 @@ class QueueRecovery:
         return kept
 
     def sync(self) -> None:
-        """Must run before the checkpoint covers the queues."""
+        """Syncs all files. Must run before the checkpoint covers the queues."""
         for queue in self._queues:
             for file in queue.files.files:
                 file.map.sync()
@@ -248,7 +266,7 @@ def _is_in(damage: list[DamagedRange], offset: int) -> bool:
 
 
 class Redispatch:
-    """Decides where to start, and dispatches up to the log's end."""
+    """Decides at which log position to start, and dispatches from there up to the log's end."""
 
     def __init__(
         self,
@@ -273,7 +291,10 @@ class Redispatch:
         report: RecoveryReport,
         on_progress: OnProgress,
     ) -> None:
-        """Idempotent. Raises StoreFailed."""
+        """Dispatches to the queues, and to the index if there is one. `incomplete`: the queues that lost units.
+
+        Idempotent. Raises StoreFailed.
+        """
         lowest = max(self._log.min_offset, 0)
         report.queues_end = max(self._queues.max_physical_offset, lowest)
         units_before = sum(queue.max_offset for queue in self._queues)
@@ -304,7 +325,7 @@ class Redispatch:
     # -- where to start --------------------------------------------------------------------------------------
 
     def _base(self, log: LogRecovery, report: RecoveryReport) -> int:
-        """The position before which all queues are complete, except those known to have lost units."""
+        """Returns the log position before which all queues are complete, except queues known to have lost units."""
         if self._state_is_garbage:
             return 0
         state = self._state
@@ -317,7 +338,7 @@ class Redispatch:
         return min(report.queues_end, log.walked_from)
 
     def _shortened_ends(self, lowest: int) -> list[int]:
-        """For each queue with fewer units than the dispatch note says: the log offset where its units end now."""
+        """Returns the log positions where queues end that have fewer units than the dispatch note says."""
         ends: list[int] = []
         for noted in self._expected_queues():
             queue = self._queues.find(noted.topic, noted.queue_id)
@@ -326,7 +347,7 @@ class Redispatch:
         return ends
 
     def _expected_queues(self) -> list[QueueNote]:
-        """The queues that must exist: without those of deleted topics, and those that restarted at offset 0."""
+        """Returns the queues of the dispatch note, without those that were deleted or restarted at offset 0 since."""
         deleted, restarts = self._dispatcher.deleted, self._dispatcher.restarts
         noted = [] if self._state is None else self._state.queues
         return [
@@ -357,9 +378,10 @@ class Redispatch:
         dispatcher.advance_timestamp(self._log.newest_timestamp)
 
     def _keep_queue_offsets(self, log_end: int) -> None:
-        """Reserves the queue offsets of lost last messages, because consumers may have read past them.
+        """Reserves the queue offsets of messages lost at the end of a queue: consumers may have read past them.
 
-        A queue with fewer units than noted but a newer last one restarted: RocketMQ deleted and recreated its topic.
+        Skips a queue that restarted at offset 0, because RocketMQ deleted and recreated its topic. Such a queue has
+        fewer units than the dispatch note says, but its last unit points further into the log.
         """
         for noted in self._expected_queues():
             queue = self._queues.find(noted.topic, noted.queue_id)

@@ -20,7 +20,7 @@ from penstock.store.store_parts import Engine
 
 
 class StartParts(msgspec.Struct, frozen=True, kw_only=True):
-    """What every start needs: the engine of the store, its checkpoint, and the caller's callbacks."""
+    """The inputs of every start: the engine of the store, its checkpoint, and the caller's callbacks."""
 
     engine: Engine
     records: RecordReader
@@ -29,7 +29,7 @@ class StartParts(msgspec.Struct, frozen=True, kw_only=True):
     """Called before the quarantine grows past quarantineMaxBytes."""
     on_progress: OnProgress
     job_lock: StoreLock | None
-    """The lock of external dispatch if the caller holds it already; a start that needs it releases it."""
+    """The lock of external dispatch, if the caller holds it already. A start that uses the lock releases it."""
 
     def quarantine(self) -> Quarantine:
         engine = self.engine
@@ -38,14 +38,14 @@ class StartParts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Recovery:
-    """Runs once, at open, before any other thread exists.
+    """The recovery of a whole store. It runs once, at open, before any other thread exists.
 
-    In a read-only view of a store that another process writes to (`live`), bytes after the end are not torn but still
-    being written. The view hides them and reports nothing; it hides an incomplete batch, too.
+    In a live view (a read-only view of a store that another process writes to), bytes after the end are not torn but
+    still being written. The view hides them and does not report them. It hides an incomplete batch, too.
     """
 
     def __init__(self, parts: StartParts, *, external: bool) -> None:
-        """`external`: another process built queues and index; `abort` does not show whether that process crashed."""
+        """`external`: another process built queues and index; the file `abort` does not show whether it crashed."""
         engine = parts.engine
         files, layout, index = engine.io, engine.layout, engine.index
         self._io = files
@@ -70,7 +70,7 @@ class Recovery:
         self._redispatch = Redispatch(engine, self._state, state_is_garbage=garbage, external=external)
 
     def inspect(self, clean_exit: bool) -> None:
-        """Determines what to change, and changes nothing.
+        """Determines the necessary changes, and makes none.
 
         Raises BadStore if the files are not usable, StoreFailed if the quarantine lacks room.
         """
@@ -141,7 +141,7 @@ class Recovery:
         return [folder for folder in folders if self._io.names(folder)]
 
     def _forget_derived(self, report: RecoveryReport) -> None:
-        """Without a log, queues and index are meaningless, and their old offsets would hide new messages."""
+        """Moves queues and index to the quarantine. Without a log their old offsets would hide new messages."""
         self._derived.close()
         for folder in self._derived_folders():
             kept = self._quarantine.move_in(folder)

@@ -29,16 +29,18 @@ class RecoveryReport(msgspec.Struct):
 
     clean_exit: bool
     walked_from: int = 0
+    """Physical offset where the walk over the log began."""
     log_end: int = 0
     torn_bytes: int = 0
     """Bytes after the last valid record that were truncated and quarantined."""
     units_cut: int = 0
-    """Queue units that pointed past the log's end."""
+    """Queue units that were dropped because they pointed past the log's end."""
     queues_end: int = 0
     """The log position that the queues had reached before recovery dispatched."""
     dispatched_from: int = 0
+    """The log position at which recovery began to dispatch."""
     units_added: int = 0
-    """Units that were missing in the queues."""
+    """Queue units that recovery added."""
     damage: list[DamagedRange] = []
     """All known ranges of the log without a valid record; each stays listed until it is repaired."""
     repaired: list[DamagedRange] = []
@@ -46,6 +48,7 @@ class RecoveryReport(msgspec.Struct):
     kept_aside: list[str] = []
     """Paths in the quarantine that recovery created."""
     notes: list[str] = []
+    """Sentences for the user, one for each change or problem."""
 
 
 class ProgressMeter:

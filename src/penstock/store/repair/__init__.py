@@ -6,7 +6,8 @@
     for each in report.ranges:
         print(each.file, each.physical_offset, each.size, each.reason, each.lost)
 
-`repair` fixes everything that can be fixed; `rebuild` builds all or some queues and the index again from the log.
+`repair` fixes the whole store, and reports the problems that it cannot fix. `rebuild` builds all or some queues, or the
+index, again from the log.
 """
 
 from penstock.store.repair.repair import rebuild, repair

@@ -1,7 +1,7 @@
-"""Compares a store's queues and index with what dispatch builds from the log, and finds messages in damaged ranges.
+"""Compares a store's queues with those that dispatch builds from the log, and finds messages in damaged ranges.
 
-The queues in the store are opened read-only, one at a time. Not compared: units of records that retention deleted,
-bytes past the queue's end, and extension addresses that a unit has in place of its tags code.
+The queues in the store are opened read-only, one at a time. The comparison ignores units of records that retention
+deleted, bytes past the queue's end, and tags codes that a unit replaces by an extension address.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ QueueName = tuple[str, int]
 
 
 class OldQueues:
-    """The queues in a store, as far as they can be read; never opens more than one at a time."""
+    """The queues in a store before the rebuild. Opens one queue at a time, and skips queues that cannot be read."""
 
     def __init__(
         self,
@@ -39,14 +39,14 @@ class OldQueues:
         selects: Callable[[str, int], bool] | None = None,
         folder: Path | None = None,
     ) -> None:
-        """`folder`: where the queues are, if not at the layout's path."""
+        """`selects`: which queues to include; None for all. `folder`: of the queues, if not the layout's folder."""
         self._io = files if files.read_only else OverlayFiles()
         self._folder = folder or layout.consume_queue
         self._file_size = file_size
         self._selects = selects
 
     def names(self) -> list[QueueName]:
-        """The selected queues, including those whose files cannot be read."""
+        """Returns the names of the selected queues, including queues whose files cannot be read."""
         names: list[QueueName] = []
         for topic in self._io.names(self._folder) if self._io.is_folder(self._folder) else ():
             folder = self._folder / topic
@@ -56,7 +56,7 @@ class OldQueues:
         return [name for name in names if self._selects is None or self._selects(*name)]
 
     def __iter__(self) -> Iterator[ConsumeQueue]:
-        """The readable queues; each is closed before the next one opens."""
+        """Yields the readable queues; each is closed before the next one opens."""
         for name in self.names():
             with self.open(*name) as queue:
                 if queue is not None:
@@ -64,7 +64,7 @@ class OldQueues:
 
     @contextlib.contextmanager
     def open(self, topic: str, queue_id: int) -> Iterator[ConsumeQueue | None]:
-        """One queue; None if it does not exist or its files cannot be read."""
+        """Opens one queue; yields None if it does not exist or its files cannot be read."""
         queue = ConsumeQueue(self._io, self._folder / topic / str(queue_id), topic, queue_id, self._file_size)
         with contextlib.closing(queue):
             usable = False
@@ -82,7 +82,10 @@ _UNITS_AT_ONCE = 1 << 16
 def difference(
     old: ConsumeQueue | None, built: ConsumeQueue | None, log_begin: int, damage: Sequence[DamagedRange] = ()
 ) -> str:
-    """What is wrong with the old queue, in a few words; empty if it can stay. `damage`: ranges that a build skips."""
+    """Returns what is wrong with the old queue, in a few words; an empty string if the queue can stay.
+
+    `damage`: ranges of the log that dispatch skips.
+    """
     if old is None:
         return "" if built is None else "it was missing, or its files could not be read"
     if built is None:
@@ -108,7 +111,11 @@ def _points_into_log(queue: ConsumeQueue, log_begin: int) -> bool:
 
 
 def _wrong(old: Units, built: Units, log_begin: int, damage: Sequence[DamagedRange]) -> npt.NDArray[np.int64]:
-    """The positions of wrong old units."""
+    """Returns the positions of old units that are wrong.
+
+    A pre-blank built unit matches any old unit without a record: one that is pre-blank, or that points before the log
+    or into `damage`.
+    """
     same = (old["offset"] == built["offset"]) & (old["size"] == built["size"])
     same &= (old["tags_code"] == built["tags_code"]) | (old["tags_code"] <= MAX_EXT_ADDRESS)
     no_record = (old["size"] == NO_RECORD_SIZE) | (old["offset"] < log_begin)
@@ -118,7 +125,7 @@ def _wrong(old: Units, built: Units, log_begin: int, damage: Sequence[DamagedRan
 
 
 def units_between(queue: ConsumeQueue, first: int, stop: int) -> Units:
-    """A copy of the units; pre-blank ones where the queue has no file."""
+    """Returns a copy of the units first … stop - 1, with pre-blank units for those that have no file."""
     pieces: list[Units] = []
     while first < stop:
         page = queue.page(first, stop - first)
@@ -132,10 +139,10 @@ def units_between(queue: ConsumeQueue, first: int, stop: int) -> Units:
 
 
 def find_lost(queue: ConsumeQueue, ranges: Sequence[tuple[int, int]]) -> list[tuple[int, LostMessages]]:
-    """The messages of a queue whose units point into the given ranges of the log.
+    """Returns the messages of a queue whose units point into the given ranges of the log.
 
-    Returns runs of consecutive queue offsets, each with the index of its range. The ranges are (begin, end) with `end`
-    excluded, sorted and disjoint.
+    The result has runs of consecutive queue offsets, each with the number of its range. `ranges`: (begin, end) with
+    `end` excluded, sorted, disjoint and not empty.
     """
     runs: list[tuple[int, LostMessages]] = []
     begins, ends = (np.array(column, np.int64) for column in zip(*ranges, strict=True))
@@ -159,7 +166,7 @@ def _join(runs: list[tuple[int, LostMessages]], number: int, offset: int, queue:
 
 
 def index_offsets(files: Files, folder: Path, geometry: IndexGeometry) -> Iterator[npt.NDArray[np.int64]]:
-    """The record offsets of an index's items, file by file; skips files of the wrong size."""
+    """Yields, for each index file, the record offsets of its items; skips files of the wrong size."""
     for name in files.names(folder) if files.is_folder(folder) else ():
         if not files.is_folder(folder / name) and files.size(folder / name) == geometry.file_size:
             with contextlib.closing(files.open_map(folder / name)) as file:
@@ -169,7 +176,7 @@ def index_offsets(files: Files, folder: Path, geometry: IndexGeometry) -> Iterat
 
 
 def any_within(offsets: Iterable[npt.NDArray[np.int64]], ranges: Sequence[tuple[int, int]]) -> bool:
-    """Whether any of these offsets is in one of the sorted ranges."""
+    """Whether any of these offsets is in one of the sorted ranges (begin, end)."""
     if not ranges:
         return False
     begins, ends = (np.array(column, np.int64) for column in zip(*ranges, strict=True))

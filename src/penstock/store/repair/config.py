@@ -4,11 +4,12 @@ A config file that cannot be parsed is replaced by its backup; if the backup can
 quarantine and the table starts empty. A checkpoint of the wrong size, or with times that no record has, goes to the
 quarantine, and the start at the end of the repair writes a new one.
 
-Offsets of consumer groups and delay levels are checked against the queues. If the backup has no wrong offset, it
-replaces the file. Otherwise offsets past a queue's end are set to the end, where a broker would send the consumer too,
-negative ones to 0, and those of unknown topics and delay levels are removed.
+Offsets of consumer groups and delay levels are checked against the queues. If an offset is wrong and the backup has no
+wrong offset, the backup replaces the file. Otherwise an offset past a queue's end is set to the end (a broker would
+send the consumer there, too), a negative offset is set to 0, and offsets of unknown topics and delay levels are
+removed.
 
-Each change is a rename or an atomic replacement, after a copy was saved.
+Each change is a rename into the quarantine, or an atomic replacement after a copy was saved.
 """
 
 from __future__ import annotations
@@ -31,9 +32,9 @@ from penstock.store.repair.report import Change, within
 
 
 class ConfigRepair:
-    """Repairs the config files and the checkpoint of one store; its owner calls it.
+    """Repairs the config files and the checkpoint of one store. Callers must own the store.
 
-    Raises StoreFailed, and can then be called again.
+    Methods raise StoreFailed; callers can then repeat them.
     """
 
     def __init__(self, files: Files, layout: Layout, quarantine: Quarantine) -> None:
@@ -43,7 +44,7 @@ class ConfigRepair:
         self._config = ConfigFiles(files, layout.config)
 
     def repair_config(self) -> list[Change]:
-        """A missing file is not a fault, with or without a backup."""
+        """Repairs config files that cannot be read. A missing file is not a fault, with or without a backup."""
         config_files: tuple[ConfigFile[Any], ...] = (
             self._config.topics,
             self._config.subscription_groups,
@@ -66,7 +67,10 @@ class ConfigRepair:
         return [self.replace(file.path, self._io.read_bytes(file.backup), "could not be read; replaced by its backup")]
 
     def repair_checkpoint(self, newest: int) -> list[Change]:
-        """`newest` is the store time of the log's newest record. A missing checkpoint is not a fault."""
+        """Removes a wrong checkpoint. `newest`: store time of the log's newest record, in ms.
+
+        A missing checkpoint is not a fault.
+        """
         path = self._layout.checkpoint
         if not self._io.exists(path):
             return []
@@ -79,7 +83,7 @@ class ConfigRepair:
         return [self._set_aside(path, "had times that no record has; written again")]
 
     def replace(self, path: Path, data: bytes, what: str) -> Change:
-        """Saves a copy of a file, then replaces its content."""
+        """Saves a copy of a file in the quarantine, then replaces its content. `what`: the text for the report."""
         kept = self._quarantine.keep(f"config-{path.name}", self._io.read_bytes(path))
         self._io.replace_bytes(path, data)
         return Change(self._name(path), what, self._name(kept))
@@ -92,7 +96,7 @@ class ConfigRepair:
 
 
 def is_readable(files: Files, path: Path, kind: type[Any]) -> bool:
-    """Whether a file exists and is a valid config file of this kind, without its backup."""
+    """Whether a file exists and is a valid config file of this kind; its backup does not count."""
     try:
         return files.exists(path) and not ConfigFile(files, path, kind).read().note
     except BadStore:
@@ -108,7 +112,7 @@ T = TypeVar("T", ConsumerOffsets, DelayOffsets)
 def repair_offsets(
     files: Files, layout: Layout, queues: ConsumeQueues, delay_levels: int, config_repair: ConfigRepair
 ) -> list[Change]:
-    """Repairs offsets that are out of bounds. Raises StoreFailed, and can then be called again."""
+    """Repairs offsets that are out of bounds. `delay_levels`: their number. Raises StoreFailed; can be repeated."""
     config = ConfigFiles(files, layout.config)
     known = {*config.topics.read().table.topics, *queues.topics()}
 
@@ -139,7 +143,7 @@ def _fix(
 
 
 def _fix_consumers(table: ConsumerOffsets, queues: ConsumeQueues, known: set[str]) -> list[str]:
-    """Corrects the table; returns what was corrected."""
+    """Corrects the table; returns a description of each correction."""
     fixes: list[str] = []
     for (topic, group), offsets in list(table.offsets.items()):
         if not (topic in known or topic in _SYSTEM_TOPICS or topic.startswith((RETRY_PREFIX, DLQ_PREFIX))):

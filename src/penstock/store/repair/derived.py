@@ -1,8 +1,8 @@
 """Rebuilds queues and index from the log beside the old ones, and swaps those that differ.
 
-Everything is built, synced and read back before the first old file moves. Then the swap is journaled, so a start finds
-either the old or the new files whenever the process is killed. What was built and is not needed is deleted. The owner
-of the store calls this.
+Everything is built, synced and read back before the first old file moves. The swap is journaled, so a start finds
+either the old or the new files whenever the process is killed. New files that do not differ from the old ones are
+deleted. Callers must own the store.
 """
 
 from __future__ import annotations
@@ -28,11 +28,14 @@ from penstock.store.repair.staging import Staging, StagingPlan
 from penstock.store.settings import Settings
 
 ChooseReplacements = Callable[[Staging], tuple[dict[QueueName, str], str]]
-"""Returns which built queues to swap in, with the reason, and the reason for the index; empty to keep the old one."""
+"""Returns the queues to swap in, each with a reason, and the reason to swap in the index.
+
+An empty reason keeps the old index.
+"""
 
 
 class Replacement(NamedTuple):
-    """A queue or an index to swap in: the reason, and how many units or items it has."""
+    """A queue or an index to swap in: the reason, and its number of units or items."""
 
     reason: str
     units: int
@@ -61,9 +64,11 @@ class DerivedRebuilder:
         with_index: bool = True,
         progress: Progress,
     ) -> list[Rebuilt]:
-        """Builds what `selects` selects and swaps in what `choose` returns.
+        """Builds the queues that `selects` selects, and swaps in those that `choose` returns.
 
-        Raises BadStore or StoreFailed; then the old files are in place, or the next start finishes the swap.
+        `log_end`: physical offset where the log ends. `damage`: ranges to skip. `restarts`: by queue, the physical
+        offset where it restarts at queue offset 0. Raises BadStore or StoreFailed; then the old files are in place, or
+        the next start finishes the swap.
         """
         clear_staging(self._io, self._layout)
         plan = StagingPlan(log_end=log_end, selects=selects, restarts=restarts, damage=damage, with_index=with_index)
@@ -84,9 +89,9 @@ class DerivedRebuilder:
         return self.swap_in(built, index)
 
     def swap_in(self, queues: Mapping[QueueName, Replacement], index: Replacement | None) -> list[Rebuilt]:
-        """Swaps complete and synced folders from the staging folder for the old ones.
+        """Replaces old folders with folders from the staging folder. Those must be complete and synced.
 
-        A queue that is not in the staging folder is only removed. Raises BadStore or StoreFailed, as `rebuild`.
+        A queue that is not in the staging folder is only removed. Raises BadStore or StoreFailed, as `rebuild` does.
         """
         if queues or index is not None:
             self._refuse_other_disks()
@@ -105,7 +110,7 @@ class DerivedRebuilder:
         ]
 
     def _refuse_other_disks(self) -> None:
-        """The swap renames folders, which fails across disks; no start could finish such a swap."""
+        """Raises BadStore if a folder is on another disk: the swap renames folders, and no start could finish it."""
         for folder in (self._layout.consume_queue, self._layout.index):
             with contextlib.suppress(FileNotFoundError):
                 if self._io.partition(folder) != self._io.partition(self._layout.root):
@@ -123,7 +128,7 @@ class DerivedRebuilder:
     # -- reading back ----------------------------------------------------------------------------------------
 
     def _read_back(self, built: ConsumeQueue | None) -> None:
-        """Checks that the disk holds what was built before anything is replaced."""
+        """Raises StoreFailed if the queue on disk differs from the built one. Runs before any file is replaced."""
         if built is None:
             return
         reading = self._io if self._io.read_only else OverlayFiles()
@@ -154,7 +159,7 @@ def _units(staging: Staging, name: QueueName) -> int:
 
 
 def differing_queues(staging: Staging, log_begin: int, damage: Sequence[DamagedRange]) -> dict[QueueName, str]:
-    """The queues in the store that differ from the built ones, with the reason in a few words."""
+    """Returns the queues in the store that differ from the built ones, each with a short reason."""
     wrong = obsolete_queues(staging.old, {(queue.topic, queue.queue_id) for queue in staging.queues}, log_begin)
     for queue in staging.queues:
         with staging.old.open(queue.topic, queue.queue_id) as old:
@@ -165,9 +170,9 @@ def differing_queues(staging: Staging, log_begin: int, damage: Sequence[DamagedR
 
 
 def obsolete_queues(old_queues: OldQueues, built: Collection[QueueName], log_begin: int) -> dict[QueueName, str]:
-    """The queues in the store that were not built and should be removed, with the reason.
+    """Returns the queues in the store that were not built and should be removed, each with a short reason.
 
-    Queues of topics that dispatch would not create are left alone.
+    Leaves out queues of topics that dispatch would not create.
     """
     wrong: dict[QueueName, str] = {}
     for name in old_queues.names():

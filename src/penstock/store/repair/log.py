@@ -1,15 +1,16 @@
-"""Repairs the log: gives its files the right size, and saves and covers every damaged range.
+"""Repairs the log: gives its files their full size, and saves and covers every damaged range.
 
-A file that is too short is replaced by a longer copy, whose new end reads as zeros; of one that is too long the excess
-is saved; a file that is missing between two others is created, all zero. A crash leaves each file as it was or as it
-should be.
+A file that is too short is replaced by a longer copy that ends with zeros. A file that is too long is replaced by a
+shorter copy; its excess bytes are saved. A file that is missing between two others is created, all zero. A crash leaves
+each file as it was or as it should be.
 
-A damaged range is covered with valid records, so that every reader, RocketMQ's too, walks past it: exactly by one
-placeholder, or several if it is longer than the largest message. A range that reaches the end of its file gets one
-placeholder and the filler that ends a file, or only the filler if there is no room for both. The bytes are saved and
-synced first. A range that was half covered when the process was killed is damage again, only smaller, and covering it
-again gives the same result. The ranges are noted in `penstock/damaged.json` first, so that a repair that resumes after
-a crash still reports them.
+A damaged range is covered with valid records, so that every reader, RocketMQ's too, walks past it. One placeholder
+record fills the range exactly, or several if the range is longer than the largest message. A range that reaches the end
+of its file gets one placeholder and the filler that ends a file, or only the filler if there is no room for both.
+
+The damaged bytes are saved and synced first. If the process is killed while it covers a range, the next repair finds
+the uncovered part as damage and covers it with the same result. The ranges are listed in `penstock/damaged.json` before
+they are covered, so that a repair that resumes after a crash still reports them.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ from penstock.store.settings import Settings
 
 
 class LogFileShapes:
-    """Gives one log's files their full size and creates missing ones. Raises BadStore for wrong names."""
+    """Gives the files of one log their full size, and creates missing files. Raises BadStore for wrong names."""
 
     def __init__(self, files: Files, layout: Layout, file_size: int, quarantine: Quarantine) -> None:
         self._io = files
@@ -70,7 +71,7 @@ class LogFileShapes:
         self._quarantine = quarantine
         inside = layout.commit_log.is_relative_to(layout.root)
         self._scratch = layout.staging if inside else layout.commit_log.with_name(f"{layout.commit_log.name}.mending")
-        """A folder on the same disk, for copies that will replace files."""
+        """A folder on the log's disk, for copies that will replace files."""
         self._shape = list_data_files(files, layout.commit_log, file_size)
         self._refuse(self._shape)
 
@@ -88,7 +89,7 @@ class LogFileShapes:
         ]
 
     def fix(self) -> list[Change]:
-        """Raises StoreFailed; earlier fixes stay."""
+        """Fixes sizes and creates missing files; returns the changes. Raises StoreFailed; earlier fixes stay."""
         changes = [self._fix_size(offset, size) for offset, size in self._shape.wrong_sizes.items()]
         for hole, count in self._shape.holes:
             for offset in range(hole, hole + count * self._file_size, self._file_size):
@@ -142,14 +143,14 @@ class LogFileShapes:
 # -- covering damage ----------------------------------------------------------------------------------------------
 
 _PLACEHOLDER_AT_FILE_END = 1024
-"""Long enough for the text."""
+"""Size in bytes of a placeholder before a filler: long enough for its text."""
 _MIN_RECORD_LIMIT = 4096
 _SAVED_AT_ONCE = 64 << 20
 _MAX_PATHS_IN_TEXT = 8
 
 
 class CoverRecord(NamedTuple):
-    """A placeholder, or the filler of a file, that covers damage."""
+    """A placeholder, or the filler of a file, that covers damage. `position`: in the file, in bytes."""
 
     position: int
     size: int
@@ -157,9 +158,9 @@ class CoverRecord(NamedTuple):
 
 
 def plan_cover(position: int, size: int, file_size: int, max_record: int) -> list[CoverRecord]:
-    """The records that cover a range of a file exactly; empty if that is impossible.
+    """Returns the records that cover a range of a file exactly; an empty list if no records fit.
 
-    Positions count from the file's start; `max_record` is the size of the largest record.
+    `position` counts from the file's start. `max_record`: size of the largest record, in bytes.
     """
     left, max_record = size, max(max_record, _MIN_RECORD_LIMIT)
     if position + size == file_size:
@@ -192,7 +193,7 @@ class DamageCover:
         return _written(file, damage.physical_offset - file.from_offset, damage.size)
 
     def cover(self, file: MappedFile, damage: DamagedFileRange) -> RepairedRange:
-        """Raises StoreFailed; the range can then be covered again."""
+        """Saves the bytes of a range, then covers it. Raises StoreFailed; callers can then repeat it."""
         begin, size = damage.physical_offset, damage.size
         repaired = RepairedRange(within(self._root, file.path), begin, size, damage.reason)
         pieces = plan_cover(begin - file.from_offset, size, file.size, self._max_record)
@@ -238,7 +239,7 @@ class DamageCover:
 
     @contextlib.contextmanager
     def _changing(self, file: MappedFile) -> Iterator[None]:
-        """Syncs the changes and keeps the file's modification time: RocketMQ's retention depends on it."""
+        """Syncs the changes at the end, and keeps the file's modification time: retention depends on it."""
         modified = self._io.modified_ms(file.path)
         try:
             yield
@@ -261,7 +262,7 @@ class DamageCover:
 
 
 def _written(file: MappedFile, begin: int, size: int) -> int:
-    """The length of a range without its trailing zeros."""
+    """Returns the length of a range without its trailing zeros, in bytes."""
     for end in range(begin + size, begin, -_SAVED_AT_ONCE):
         start = max(end - _SAVED_AT_ONCE, begin)
         written = len(file.map.view[start:end].tobytes().rstrip(b"\0"))
@@ -274,18 +275,18 @@ def _written(file: MappedFile, begin: int, size: int) -> int:
 
 
 class RepairedLog(msgspec.Struct):
-    """The bounds of a repaired log, and what was done."""
+    """The bounds of a repaired log, and the changes that the repair made."""
 
     begin: int = 0
     end: int = 0
     newest: int = 0
-    """Store time of its last record."""
+    """Store time of the last record with a possible time, in ms."""
     ranges: list[RepairedRange] = []
     changes: list[Change] = []
     placeholders: list[tuple[int, int]] = []
-    """(begin, end) of every placeholder in it, sorted."""
+    """(begin, end) of each placeholder and of each range that this repair covered, sorted."""
     restarts: dict[QueueName, int] = {}
-    """Where queues restart at offset 0."""
+    """By queue, the physical offset where it restarts at queue offset 0."""
 
     @property
     def damage(self) -> list[DamagedRange]:
@@ -295,7 +296,7 @@ class RepairedLog(msgspec.Struct):
 
 
 class LogRepair:
-    """One repair of one log. Raises BadStore or StoreFailed; another run resumes."""
+    """One repair of one log. `run` raises BadStore or StoreFailed; another repair resumes."""
 
     def __init__(self, target: RepairTarget, progress: Progress) -> None:
         self._target = target
@@ -328,7 +329,7 @@ class LogRepair:
         return self._result
 
     def update_noted_damage(self) -> None:
-        """At the end of a repair: only ranges that could not be covered stay noted."""
+        """Leaves only the ranges that could not be covered in `damaged.json`. Call it at the end of a repair."""
         uncovered = self._result.damage
         if uncovered or read_damage(self._io, self._layout.damaged):
             write_damage(self._io, self._layout.damaged, uncovered)
@@ -340,7 +341,7 @@ class LogRepair:
     # -- scanning --------------------------------------------------------------------------------------------
 
     def _scan(self, log: MappedFileQueue) -> LogScan:
-        """Counts records with wrong headers as damage too."""
+        """Scans the log. Its result counts records with damaged headers as damage, too."""
         scan = scan_log(
             log.files,
             topics=self._sequences.topics,
@@ -361,7 +362,7 @@ class LogRepair:
             self._result.placeholders.append((offset, offset + size))
 
     def _resume(self, log: MappedFileQueue) -> None:
-        """Adds ranges that an earlier repair covered before it was killed."""
+        """Adds to the result the ranges that an earlier repair covered before it was killed."""
         for begin, end in self._result.placeholders:
             known = next((each for each in self._known if each.physical_offset <= begin < each.end), None)
             file = log.find(begin)

@@ -1,16 +1,17 @@
-"""Scans the whole log, every CRC checked: where it ends, and which ranges in it hold no valid record.
+"""Scans the whole log and checks every CRC: finds where the log ends, and which ranges in it hold no valid record.
 
-A start judges the same way (`log_walk.py`) but reads less. Invalid bytes are damage if something valid follows, in the
-same file or in a later one; otherwise they are the log's tail, which a start truncates.
+A start applies the same rules (`log_walk.py`) to fewer files. Invalid bytes are damage if a valid record or filler
+follows, in the same file or in a later one. Otherwise they are the log's tail; a start truncates it.
 
-Two faults pass every check of a single record, and are found here by comparing it with others:
+Two faults pass every check of a single record. The scan finds them by comparing records with each other:
 
-- A store time that is impossible. If only one record has it between records with good times, it is a flipped bit: the
-  record is kept and gets the time of the record before it. If several in a row have it, the clock was wrong, and
-  nothing is changed.
-- A header that is damaged: headers have no checksum, so a flipped bit in a topic, a queue id, a queue offset or a
-  transaction type makes the record belong elsewhere. The record counts as damaged if a unit of some queue points
-  exactly to it, that queue's offset is missing in the log, and the record does not fit the queue that it names.
+- An impossible store time: before 2010, or more than a day in the future. If a single record has one between records
+  with possible times, a bit was flipped: the record stays and gets the time of the record before it. If several records
+  in a row have one, the clock was wrong, and nothing is changed.
+- A damaged header. Headers have no checksum, so a flipped bit in a topic, a queue id, a queue offset or a transaction
+  type makes the record belong to another queue or offset. The record counts as damaged if all three hold: a unit of
+  some queue points exactly to it, no record in the log has the queue offset of that unit, and the record does not fit
+  the queue that it names.
 """
 
 from __future__ import annotations
@@ -51,13 +52,13 @@ class WrongTime(NamedTuple):
     physical_offset: int
     size: int
     time_at: int
-    """Position of the time in the record."""
+    """Position of the store time in the record, in bytes."""
     stored: int
     corrected: int
 
 
 class WrongTimes:
-    """Collects impossible store times during a scan; `isolated` returns those that can be corrected."""
+    """Collects impossible store times during a scan. `isolated` returns those that can be corrected."""
 
     def __init__(self, now: int) -> None:
         self._latest = now + DAY_MS
@@ -81,7 +82,7 @@ class WrongTimes:
             self._before = time
 
     def isolated(self) -> list[WrongTime]:
-        """Call it after the scan."""
+        """Returns the wrong times of single records. Callers must finish the scan first."""
         self._end_run(0)
         return self._isolated
 
@@ -106,7 +107,7 @@ class DamagedFileRange(msgspec.Struct, frozen=True):
     """A damaged range of one log file, and the store time for the record that covers it."""
 
     file: int
-    """Where the file begins."""
+    """Physical offset where the file begins."""
     physical_offset: int
     size: int
     reason: str
@@ -118,7 +119,7 @@ class DamagedFileRange(msgspec.Struct, frozen=True):
 
 
 class HiddenRecords(NamedTuple):
-    """Records inside a filler, from the first valid one to the end of the file; a walk never reaches them."""
+    """The bytes from the first valid record inside a filler to the end of its file; a walk never reaches them."""
 
     file: int
     physical_offset: int
@@ -126,7 +127,7 @@ class HiddenRecords(NamedTuple):
 
 
 class SuspectBytes(NamedTuple):
-    """Bytes that are not a record: damage if something valid follows, otherwise the log's tail."""
+    """Bytes that are not a record: damage if a valid record or filler follows, otherwise the log's tail."""
 
     file: int
     begin: int
@@ -135,39 +136,42 @@ class SuspectBytes(NamedTuple):
 
 
 class LogScan(msgspec.Struct):
-    """The result of a scan. The names in JSON are those of the notes that a rebuild keeps on disk."""
+    """The result of a scan of the log, or of a range of it.
+
+    A rebuild writes it to disk in its range notes; `name=` keeps the names in that JSON.
+    """
 
     begin: int
     end: int
-    """The offset after the last valid record."""
+    """Physical offset after the last valid record or filler."""
     newest: int = 0
-    """Store time of the last record with a possible time, or 0."""
+    """Store time of the last record with a possible time, in ms, or 0."""
     damage: list[DamagedFileRange] = msgspec.field(default_factory=list, name="found")
     hidden: list[HiddenRecords] = []
     suspects: list[SuspectBytes] = msgspec.field(default_factory=list, name="unsure")
-    """Bytes after `end`: damage only if something valid follows in a later range."""
+    """Bytes after `end`: damage if a valid record or filler follows in a later range."""
     started: int = -1
-    """Where the first item that was not skipped begins, valid or not; -1 if the range has none."""
+    """Physical offset of the range's first record, filler or damage, after the search for its beginning; -1 if none."""
     has_valid: bool = False
     reached: int = 0
-    """Up to where the range was scanned."""
+    """Physical offset up to which the range was scanned."""
     has_filler: bool = False
 
     @property
     def is_sound(self) -> bool:
-        """Whether nothing is damaged and the tail is not torn, so that a walk without CRC checks finds the same."""
+        """Whether there is no damage and no torn tail. Then a walk without CRC checks finds the same end."""
         return not self.damage and is_unwritten(self.suspects)
 
 
 def is_unwritten(rest: Iterable[SuspectBytes]) -> bool:
-    """Whether the bytes after the log's end were never written, as far as the first of them show."""
+    """Whether the bytes after the log's end look unwritten. Only the first bytes of each range were checked."""
     return all(each.reason == Reason.UNWRITTEN.name for each in rest)
 
 
 OnRows = Callable[[memoryview, Rows], None]
-"""Called with a file's bytes and rows of its records, in log order."""
+"""Called with the bytes of a file and rows of its records, in log order."""
 HasUnits = Callable[[int, int], bool]
-"""Whether a queue has units that point between two positions of the log."""
+"""Returns whether any queue has units that point between two positions of the log."""
 
 
 def scan_log(
@@ -180,9 +184,11 @@ def scan_log(
     now: int = 2**62,
     progress: Progress = no_progress,
 ) -> LogScan:
-    """Scans all files once. `topics` numbers the topics of the rows that `on_rows` gets.
+    """Scans all files once. `topics`: the table of the topic ids in the rows that `on_rows` gets.
 
-    `cuts`: sorted positions where bytes are known to be missing, so a record across one is not valid.
+    `has_units`: decides whether records inside a filler are messages. `cuts`: sorted positions where missing bytes
+    begin; a record across such a position is not valid. `now`: in ms; store times more than a day later are
+    impossible.
     """
     begin = files[0].from_offset if files else 0
     total = sum(file.size for file in files)
@@ -211,8 +217,8 @@ def scan_log_range(
 ) -> LogScan:
     """Scans a range of one file; the range owns the records that begin in it.
 
-    Records go to `take`; times are not collected. `resync` and `overrun` as in `format/scan.py`: whether the file has
-    a range before this one, and one after it.
+    `take` gets the records; store times are not collected. `resync`: whether the file has an earlier range; `overrun`:
+    whether it has a later one (see `format/scan.py`).
     """
     result = LogScan(base + start, base + start)
     walk = _Walk(result, kernels.TopicTable(), lambda data, rows: None, lambda begin, end: False, (), 2**62, take)
@@ -249,7 +255,10 @@ class _Walk:
             resync = False
 
     def _walk_from(self, view: memoryview, base: int, start: int, stop: int, resync: bool, overrun: bool) -> int | None:
-        """Walks to the end of the range; at an invalid record or filler, returns where to continue."""
+        """Walks to the end of the range, and returns None; or stops at a torn record or a wrong filler.
+
+        If it stops, it returns the position in the file where to continue.
+        """
         items = scan(
             view,
             base,
@@ -308,7 +317,7 @@ class _Walk:
         self.result.suspects.append(SuspectBytes(file, begin, end, reason.name))
 
     def _first_torn(self, view: memoryview, base: int, rows: Rows) -> int:
-        """The number of the first row that is not a whole record, or -1."""
+        """Returns the number of the first row that is not a whole record, or -1."""
         torn = kernels.first_torn(view, base, rows)
         starts, ends = rows["physical_offset"], rows["physical_offset"] + rows["size"]
         for cut in self._cuts[(self._cuts > starts[0]) & (self._cuts < ends[-1])].tolist():
@@ -330,9 +339,10 @@ class _Walk:
         self._on_rows(view, rows)
 
     def _records_after_filler(self, view: memoryview, base: int, filler: Blank) -> int | None:
-        """Where the records continue after a filler that overwrote records with units; None for a valid filler.
+        """Returns the position of the first record inside a filler if queues have units for such records, else None.
 
-        RocketMQ leaves truncated records in its fillers; they must not come back.
+        Such a filler is damage. Records in a filler without units are hidden: RocketMQ truncated them, so they must not
+        come back.
         """
         at, size = filler.position - base + BLANK_HEADER_SIZE, len(view)
         hidden = kernels.find_record(view, base, at, size, True)
@@ -344,7 +354,10 @@ class _Walk:
         return None
 
     def _confirm_damage(self, timestamp: int) -> None:
-        """Turns suspects into damage, because something valid follows them."""
+        """Turns suspects into damage, because a valid record or filler follows.
+
+        `timestamp`: the store time for the covering record if no earlier record has a possible time.
+        """
         self.result.has_valid = True
         for file, begin, end, reason in self.result.suspects:
             self.result.damage.append(
@@ -354,7 +367,7 @@ class _Walk:
 
 
 def with_reasons(damage: list[DamagedFileRange], known: list[DamagedRange]) -> list[DamagedFileRange]:
-    """The same ranges, with the reasons that were noted before, if any."""
+    """Returns the same ranges, with the reasons of the `known` ranges that contain them, if any."""
     named: list[DamagedFileRange] = []
     for each in damage:
         reason = next((k.reason for k in known if k.physical_offset <= each.physical_offset < k.end), each.reason)
@@ -363,7 +376,7 @@ def with_reasons(damage: list[DamagedFileRange], known: list[DamagedRange]) -> l
 
 
 def merged(damage: Iterable[DamagedFileRange]) -> list[DamagedFileRange]:
-    """Sorted ranges; those that touch or overlap within a file become one, with the first one's reason."""
+    """Returns the ranges sorted. Ranges that touch or overlap within a file become one, with the first one's reason."""
     result: list[DamagedFileRange] = []
     for each in sorted(damage, key=lambda one: one.physical_offset):
         last = result[-1] if result else None
@@ -381,7 +394,7 @@ _UNITS_AT_ONCE = 1 << 16
 
 
 class QueueSequences:
-    """The queue offsets in a log, by queue, as runs. Collected during a scan."""
+    """Collects, during a scan, the queue offsets in the log, by queue, as runs."""
 
     def __init__(self) -> None:
         self.topics: kernels.Topics = kernels.TopicTable()
@@ -398,11 +411,11 @@ class QueueSequences:
                 cover.add(first, stop - start, int(positions[start]), int(ends[stop - 1]), matched=True)
 
     def missing(self, name: QueueName, begin: int, end: int) -> list[tuple[int, int]]:
-        """The queue offsets in [begin, end) that no record has."""
+        """Returns the queue offsets in [begin, end) that no record of the queue has, as ranges."""
         return without(begin, end, union(self.queues.get(name, QueueCover()).records))
 
     def fits(self, name: QueueName, queue_offset: int) -> bool:
-        """Whether exactly one record has this queue offset, and a neighbour has the one before or after it."""
+        """Whether exactly one record of the queue has this queue offset, within a run of at least two records."""
         if name[1] < 0 or not is_readable_topic(name[0]) or name not in self.queues:
             return False
         around = [each for each in self.queues[name].records if each.first <= queue_offset < each.end]
@@ -410,10 +423,11 @@ class QueueSequences:
 
 
 def find_restarts(sequences: QueueSequences, queues: OldQueues) -> dict[QueueName, int]:
-    """Queues that restart at 0 within the log, and where: their topic was deleted and created again.
+    """Returns the queues that restart at offset 0 within the log, each with the physical offset of the restart.
 
-    The queue's first unit decides. If the queue does not exist, a record with offset 0 must be followed by one with
-    offset 1, and offsets must not go back after it.
+    A queue restarts if its topic was deleted and created again. The record that the queue's first unit points to is the
+    restart. If the queue does not exist, the last record with queue offset 0 is the restart if a record with queue
+    offset 1 follows it, and queue offsets do not go back after it.
     """
     restarts: dict[QueueName, int] = {}
     for name, cover in sequences.queues.items():
@@ -435,7 +449,7 @@ def find_restarts(sequences: QueueSequences, queues: OldQueues) -> dict[QueueNam
 def find_misplaced(
     sequences: QueueSequences, queues: Iterable[ConsumeQueue], log: MappedFileQueue, log_begin: int
 ) -> list[DamagedFileRange]:
-    """The ranges of records with damaged headers, in log order."""
+    """Returns the ranges of records with damaged headers, in log order."""
     misplaced: dict[int, DamagedFileRange] = {}
     for queue in queues:
         name = (queue.topic, queue.queue_id)

@@ -1,20 +1,21 @@
 """Repairs a damaged store, and rebuilds queues and index.
 
-`repair` makes a store whole again: for Penstock, which skips damage anyway, and for RocketMQ, which does not.
+`repair` makes a store usable again, also for RocketMQ. (Penstock skips damage anyway; RocketMQ does not.) Its steps:
 
     1  log files get their full size, and missing ones are created
-    2  the whole log is scanned, and every damaged range is saved and covered by a valid record
+    2  the whole log is scanned; every damaged range is saved, then covered by valid records
     3  config files and a checkpoint that cannot be read go to the quarantine
-    4  queues and index are built, and swapped in where they differ from the log
-    5  the store is started, which truncates a torn tail, and closed; wrong offsets are corrected
-    6  an audit reports what is left
+    4  queues and index are built from the log; those that differ from the old ones are swapped in
+    5  the store is started, which truncates a torn tail; wrong offsets are corrected; the store is closed
+    6  an audit reports the remaining problems
 
-Each step saves what it replaces, and syncs, before the next begins; `abort` exists from the first change to the end.
-If the process is killed, the store starts, and a second repair gives the same result. A dry run takes the same steps on
-a view that keeps all changes in memory.
+Each step saves and syncs the old bytes before it replaces them. The file `abort` exists from the first change to the
+end. If the process is killed, the store can start, and a second repair gives the same result. A dry run takes the same
+steps on a view that keeps all changes in memory.
 
-`rebuild` builds all queues and the index again, or one topic, one queue, or the index alone. The old files go to the
-quarantine once the new ones are complete, so a crash leaves the old or the new ones. Like dispatch, it skips damage.
+`rebuild` builds all queues and the index again, or the queues of one topic, one queue, or the index alone. The old
+files go to the quarantine once the new files are complete, so a crash leaves the old or the new files. Like dispatch,
+`rebuild` skips damage.
 """
 
 from __future__ import annotations
@@ -56,10 +57,11 @@ def rebuild(
     progress: Progress = no_progress,
     may_exceed: MayExceed = never_exceed,
 ) -> RebuildReport:
-    """Rebuilds the queues of one topic or with one queue id, or all queues and the index.
+    """Rebuilds all queues and the index; with `index_only`, the index alone.
 
-    No process may have the store open. Raises BadStore, StoreInUse, BadSettings or StoreFailed; then the old files are
-    in target.
+    `topic` and `queue_id` limit it to the queues of that topic, with that id; the index then stays. No process may have
+    the store open. Raises BadStore, StoreInUse, BadSettings or StoreFailed; then the old files are in place, or the
+    next start finishes the swap.
     """
     with open_target(folder, settings, dry_run=dry_run, files=files, clock=clock, may_exceed=may_exceed) as target:
         wants_index = index_only or (topic is None and queue_id is None)
@@ -102,7 +104,7 @@ def _rebuild(
 
 
 def _scan(target: RepairTarget, progress: Progress) -> tuple[LogScan, dict[QueueName, int]]:
-    """Scans the log read-only; also returns where queues restart. Raises BadStore if only `repair` can fix the log."""
+    """Scans the log read-only; also returns where queues restart. Raises BadStore if the log needs `repair` first."""
     view = target.files if target.dry_run else OverlayFiles()
     log = MappedFileQueue(view, target.layout.commit_log, target.settings.mapped_file_size_commit_log)
     sequences = QueueSequences()
@@ -125,10 +127,10 @@ def repair(
     progress: Progress = no_progress,
     may_exceed: MayExceed = never_exceed,
 ) -> RepairReport:
-    """Repairs the store in a folder, which no process may have open.
+    """Repairs the store in `folder`. No process may have the store open.
 
     File sizes are inferred from the files unless the settings give them. Raises BadStore, StoreInUse, BadSettings or
-    StoreFailed; what was repaired until then stays repaired, and a second repair resumes.
+    StoreFailed; repairs made before the error stay, and a second call resumes.
     """
     with open_target(folder, settings, dry_run=dry_run, files=files, clock=clock, may_exceed=may_exceed) as target:
         return _Repair(target, progress).run()
@@ -183,7 +185,7 @@ class _Repair:
         )
 
     def _index_fault(self, log: RepairedLog) -> str:
-        """What is wrong with the index, in a few words; empty if it can stay."""
+        """Returns what is wrong with the index, in a few words; an empty string if the index can stay."""
         settings = self._target.settings
         if not settings.message_index_enable:
             return ""
@@ -196,7 +198,10 @@ class _Repair:
         return f"{faults[0].what}{more}"
 
     def _find_lost(self, staging: Staging) -> None:
-        """Adds the lost messages to the ranges, from the old units, else from the built ones."""
+        """Adds the lost messages to the ranges of the report.
+
+        Old units that point into a range show them; for other queue offsets, the built units do.
+        """
         ranges = self._report.ranges
         if not ranges:
             return
@@ -225,7 +230,7 @@ class _Repair:
         return self._io if self._io.read_only else OverlayFiles()
 
     def _errors(self) -> list[Finding]:
-        """The errors that an audit finds; the scan has checked every CRC before."""
+        """Runs an audit without CRC checks, because the scan has checked every CRC; returns its errors."""
 
         def progress(done: int, total: int) -> None:
             self._progress("audit the store", done, total)

@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 
 Progress = Callable[[str, int, int], None]
-"""Called with the current step, the bytes that are done, and their total."""
+"""Called with the name of the current step, the number of bytes done, and their total."""
 
 
 def no_progress(what: str, done: int, total: int) -> None:
@@ -16,7 +16,7 @@ def no_progress(what: str, done: int, total: int) -> None:
 
 
 class LostMessages(msgspec.Struct, frozen=True):
-    """Messages of one queue that were in a damaged range."""
+    """Messages of one queue that were in a damaged range: queue offsets `first_offset` to `last_offset`, inclusive."""
 
     topic: str
     queue_id: int
@@ -29,16 +29,16 @@ class LostMessages(msgspec.Struct, frozen=True):
 
 
 class RepairedRange(msgspec.Struct):
-    """A range of one log file without a valid record, and what was done about it."""
+    """A range of one log file without a valid record, and its repair."""
 
     file: str
     physical_offset: int
     size: int
     reason: str
     lost: list[LostMessages] = []
-    """As far as queue units, or gaps in queue offsets, show."""
+    """The lost messages, as far as queue units or gaps in queue offsets show them."""
     saved: list[str] = []
-    """Where the bytes were saved; empty if they were all zero."""
+    """Paths of the saved bytes; empty if the bytes were all zero."""
     not_repaired: str = ""
     """Why the range could not be covered; empty if it was covered."""
 
@@ -48,7 +48,7 @@ class RepairedRange(msgspec.Struct):
 
 
 class Change(msgspec.Struct, frozen=True):
-    """Another fix: a file's size, a config file, the checkpoint."""
+    """Another fix: of a file's size, of records hidden in a filler, a store time, a config file or the checkpoint."""
 
     path: str
     what: str
@@ -61,13 +61,13 @@ class Rebuilt(msgspec.Struct, frozen=True):
     what: str
     reason: str
     units: int
-    """Its number of units or items."""
+    """The number of units in the queue, or of items in the index."""
     kept: str = ""
-    """Where the old files are; empty if there were no old files."""
+    """Path of the old files in the quarantine; empty if there were no old files."""
 
 
 class RepairReport(msgspec.Struct):
-    """What a repair found and did; with `dry_run`, would do."""
+    """The faults that a repair found, and its changes; with `dry_run`, the changes that it would make."""
 
     path: str
     dry_run: bool
@@ -77,9 +77,9 @@ class RepairReport(msgspec.Struct):
     changes: list[Change] = []
     rebuilt: list[Rebuilt] = []
     start: list[str] = []
-    """Notes from the start at the end of the repair."""
+    """Notes of the recovery when the store was started at the end of the repair."""
     problems: list[str] = []
-    """What could not be fixed, one sentence each."""
+    """Problems that could not be fixed, one sentence each."""
 
     @property
     def found_nothing(self) -> bool:
@@ -91,7 +91,7 @@ class RepairReport(msgspec.Struct):
 
 
 class RebuildReport(msgspec.Struct):
-    """What a rebuild did; with `dry_run`, would do."""
+    """The changes that a rebuild made; with `dry_run`, those that it would make."""
 
     path: str
     dry_run: bool
@@ -102,5 +102,5 @@ class RebuildReport(msgspec.Struct):
 
 
 def within(root: Path, path: Path) -> str:
-    """A path as reports show it."""
+    """Returns a path as reports show it: relative to `root` if it is inside."""
     return str(path.relative_to(root) if path.is_relative_to(root) else path)

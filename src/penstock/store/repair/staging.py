@@ -1,9 +1,11 @@
 """Builds queues and index from the log under `penstock/staging/`, beside the old ones.
 
-The store's own dispatch builds them, so the result is what a start would build. The log and the old queues are read
-through views that keep every change in memory. One thing is taken from an old queue: the units at its end whose
-messages were in bytes that are damaged or covered. No later record shows that they existed, and without them their
-offsets would be assigned a second time. A crash leaves a folder that is never read and that the next build removes.
+The store's own dispatcher builds them, so the result equals queues and index that a start builds. The log and the old
+queues are read through views that keep every change in memory. From an old queue, only the units at its end are kept
+whose messages lay in damaged or covered bytes. No later record shows that these messages existed, and without their
+units their queue offsets would be assigned a second time.
+
+A crash during a build leaves a folder that no start reads, and that the next build removes.
 """
 
 from __future__ import annotations
@@ -37,7 +39,7 @@ _FAR = 2**63 - 1
 
 
 class _LostUnits(NamedTuple):
-    """Consecutive queue offsets of lost messages, and the unit that they get."""
+    """Consecutive queue offsets of lost messages, `first` to `last` inclusive, and the unit that each gets."""
 
     first: int
     last: int
@@ -46,23 +48,23 @@ class _LostUnits(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StagingPlan:
-    """What to build, and from which part of the log."""
+    """Which queues to build, and from which part of the log."""
 
     log_end: int
     restarts: Mapping[QueueName, int]
-    """Where queues restart at offset 0."""
+    """By queue, the physical offset where it restarts at queue offset 0."""
     damage: Sequence[DamagedRange]
     selects: Selects | None = None
-    """Which queues are concerned; None for all."""
+    """Selects the queues to rebuild; None for all."""
     builds: Selects | None = None
-    """Which of them are built here and not loaded with `load`; None for all."""
+    """Selects those of them that `build` builds; the caller loads the others with `load`. None for all."""
     with_index: bool = True
     source: Layout | None = None
-    """The store that owns the log, if the new queues are for another folder."""
+    """The layout of the store that owns the log, if the new queues are for another folder."""
 
 
 class Staging:
-    """Queues and index under construction; a context manager that closes them."""
+    """Queues and index under construction. A context manager: it opens the log, and closes everything at the end."""
 
     def __init__(
         self, files: Files, layout: Layout, settings: Settings, clock: Callable[[], int], plan: StagingPlan
@@ -108,7 +110,7 @@ class Staging:
     # -- building --------------------------------------------------------------------------------------------
 
     def build(self, progress: Progress) -> None:
-        """Dispatches the whole log. Raises StoreFailed."""
+        """Dispatches the whole log to the new queues and index. Raises StoreFailed."""
         begin = max(self.log.min_offset, 0)
         dispatcher = self._dispatcher
         dispatcher.move_to(begin)
@@ -117,7 +119,10 @@ class Staging:
             progress("build queues and index", dispatcher.position - begin, self._log_end - begin)
 
     def load(self, names: Iterable[QueueName], placeholders: list[tuple[int, int]]) -> None:
-        """Loads queues that are already in the staging folder, and the placeholders that their builder found."""
+        """Loads queues that are already in the staging folder.
+
+        `placeholders`: (offset, size) of the placeholder records that their builder found in the log.
+        """
         self.placeholders.add(placeholders)
         for name in names:
             queue = self.queues.find_or_add(*name)
@@ -125,7 +130,7 @@ class Staging:
                 queue.load()
 
     def keep_lost_tails(self) -> None:
-        """Appends units for lost messages at the old queues' ends. Raises StoreFailed."""
+        """Appends to the new queues units for lost messages at the ends of the old queues. Raises StoreFailed."""
         for old in self.old if self._damage or self.placeholders else ():
             lost = self._lost_end(old, self.queues.find(old.topic, old.queue_id))
             built = self.queues.find_or_add(old.topic, old.queue_id) if lost else None
@@ -137,7 +142,7 @@ class Staging:
                 built.fill_up_to(each.last + 1, each.unit)
 
     def _lost_end(self, old: ConsumeQueue, built: ConsumeQueue | None) -> list[_LostUnits]:
-        """Lost messages that an old queue has after the end of the built one."""
+        """Returns the lost messages that the old queue has after the end of the built queue."""
         lost: list[_LostUnits] = []
         end = -1 if built is None else built.max_physical_offset
         start = max(0 if built is None else built.max_offset, old.files.min_offset // UNIT_SIZE)
@@ -149,7 +154,10 @@ class Staging:
         return lost
 
     def _unit_of_lost(self, unit: tuple[int, int, int], begin: int) -> bytes | None:
-        """The unit for a lost message that was after `begin`; None if it is not known to be lost."""
+        """Returns the new unit for a lost message; None if the message is not known to be lost.
+
+        `unit`: its old unit. `begin`: the message was in the log after this physical offset.
+        """
         offset, size, tags_code = unit
         if size == NO_RECORD_SIZE:  # a start has replaced the unit already
             covered = self.placeholders.first_between(begin, _FAR)
@@ -162,7 +170,10 @@ class Staging:
         return None if covered is None else pack_unit(*covered, 0)
 
     def _covering(self, offset: int) -> tuple[int, int] | None:
-        """The placeholder at a log position, or before the filler at the end of the file that covers it."""
+        """Returns (offset, size) of the placeholder that covers a physical offset, or None.
+
+        The filler after a placeholder at the end of a file counts as part of the placeholder.
+        """
         placeholder = self.placeholders.last_before(offset)
         if placeholder is None or offset < sum(placeholder):
             return placeholder
@@ -184,7 +195,10 @@ class Staging:
             raise disk_refused("cannot sync the new files", self._layout.staging, 0, error) from error
 
     def _set_time(self, queue: ConsumeQueue, file: MappedFile) -> None:
-        """To search by time, RocketMQ opens the first queue file that was modified after that time."""
+        """Sets a queue file's modification time to the store time of its last record.
+
+        RocketMQ relies on it: to search by time, it opens the first queue file that was modified after that time.
+        """
         offset, size, _ = queue.unit((file.from_offset + file.wrote) // UNIT_SIZE - 1)
         timestamp = self.records.store_timestamp(offset) if size != NO_RECORD_SIZE else -1
         if timestamp > 0:

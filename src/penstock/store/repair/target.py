@@ -1,8 +1,9 @@
-"""The store that a repair or a rebuild works on: locked, with sizes that fit its files, or a view for a dry run.
+"""The store that a repair or a rebuild works on: a locked store, or a view for a dry run.
 
-File sizes are inferred as an audit does. A single log file has no other to compare with: unless it ends with a filler,
-its size is the one that the store noted at its last close. Without a note the size is accepted if the last record does
-not run past the end of the file. If the geometry of the index files is unknown, the index is left alone.
+File sizes are inferred as in an audit. A single log file cannot be compared with others. If it ends with a filler, its
+size is correct. Otherwise the dispatch note (`dispatch_state.py`) has the full size. Without a note the file's size is
+accepted if the last record does not run past the end of the file. If the geometry of the index files is unknown, the
+index is left alone.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from penstock.store.sink.recovery import resolve_pending_batch
 
 
 def fit_sizes(settings: Settings, files: Files, layout: Layout) -> FittedSettings:
-    """Settings that fit the store's files. Raises BadStore if the size of the log files is unknown."""
+    """Returns settings that fit the store's files. Raises BadStore if the size of the log files is unknown."""
     store_files = list_store(files, layout)
     state = read_state(files, layout.dispatched)
     noted = None if state is None else state.sizes
@@ -67,7 +68,7 @@ def _size_of_only_file(files: Files, file: NumberedFile, noted: int | None) -> i
 
 
 class RepairTarget(msgspec.Struct, frozen=True):
-    """A store's folder, and everything needed to work on it."""
+    """A store to repair or rebuild: its files, settings, quarantine and locks."""
 
     files: Files
     layout: Layout
@@ -77,14 +78,14 @@ class RepairTarget(msgspec.Struct, frozen=True):
     quarantine: Quarantine
     may_exceed: MayExceed
     locks: HeldLocks
-    """Empty in a dry run; has the lock of external dispatch only if a job builds queues and index."""
+    """The held locks; none in a dry run. The lock of external dispatch is held only if dispatch is external."""
 
     @property
     def dry_run(self) -> bool:
         return self.files.read_only
 
     def mark_unclean(self) -> None:
-        """Marks the store as not cleanly closed, so that a start in between recovers it."""
+        """Creates `abort`: if the process is killed now, the next start recovers the store as after a crash."""
         self.files.replace_bytes(self.layout.abort, b"")
 
     @property
@@ -92,15 +93,15 @@ class RepairTarget(msgspec.Struct, frozen=True):
         return not self.files.exists(self.layout.abort)
 
     def mark_clean(self) -> None:
-        """Undoes `mark_unclean`: the store is as after a clean close."""
+        """Removes `abort`: the next start treats the store as cleanly closed."""
         self.files.unlink(self.layout.abort)
         self.files.sync_folder(self.layout.root)
 
     def open(self, progress: Progress, *, bodies_checked: bool = False) -> MessageStore:
         """Starts the store, including its recovery. Raises BadStore or StoreFailed.
 
-        With `bodies_checked`, recovery does not check the CRCs again: the caller has just checked all of them, and
-        nothing was written after the end of the log.
+        With `bodies_checked`, recovery does not check the CRCs again. Callers must have checked all of them, and no
+        bytes may follow the end of the log.
         """
         settings = self.settings.with_changes(check_crc_on_recover=False) if bodies_checked else self.settings
         return MessageStore.open(
@@ -125,9 +126,10 @@ def open_target(
     clock: Callable[[], int],
     may_exceed: MayExceed,
 ) -> Iterator[RepairTarget]:
-    """Holds the store's lock, and that of external dispatch, so that no job starts meanwhile.
+    """Yields the store in `folder`, and holds its lock. If dispatch is external, also holds the job's lock.
 
-    Raises BadStore if there is no store, StoreInUse if another process has it open, StoreFailed if the disk fails.
+    A dry run holds no lock. Raises BadStore if there is no store, StoreInUse if another process has it open,
+    StoreFailed if the disk fails.
     """
     root = Path(folder)
     settings = settings or Settings()

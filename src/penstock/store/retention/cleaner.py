@@ -3,13 +3,14 @@
 `DiskWatcher` measures the disk once a second, independently of the cleaner, and accepts puts again as soon as there is
 room. A disk that cannot be measured counts as roomy: nothing is refused or deleted on a guess.
 
-`Cleaner` checks every `cleanResourceInterval` whether a pass is due: by the hour, by disk usage, or on request. A pass
-deletes at most ten log files, oldest first, with a pause after each, and stops at the first that must stay. Before it
-deletes another file that is not old, it cleans queues and index and measures the disk again, so that it deletes no more
-than necessary. Each pass ends with queues and index, which also removes what an earlier pass had to leave.
+`Cleaner` checks every `cleanResourceInterval` ms whether a pass is due: by the hour, by disk usage, or on request. A
+pass deletes at most ten log files, oldest first, with a pause after each, and stops at the first file that must stay.
+After it has deleted a file that is not old, it cleans queues and index and measures the disk again before the next
+file, so that it deletes no more than necessary. Each pass ends by cleaning queues and index, including files that an
+earlier pass had to leave.
 
-Passes run one at a time, on this thread or in callers of `run`. An error of the disk ends a pass with a warning; the
-next pass retries.
+Passes run one at a time, on the cleaner's thread or on that of a caller of `run`. A disk error ends a pass with a
+warning; the next pass retries.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ MEASURE_SECONDS = 1.0
 
 
 class DiskGauge:
-    """Measures the log's partition, and that of the queues if it is another. Safe from any thread."""
+    """Measures the log's partition, and the queues' partition if it is another one. Safe from any thread."""
 
     def __init__(self, files: Files, layout: Layout) -> None:
         self._io = files
@@ -58,7 +59,7 @@ class DiskGauge:
         self._last_warning: str | None = None
 
     def measure(self) -> list[DiskUsage]:
-        """The log's partition first; partitions that cannot be measured are left out."""
+        """Returns the usage of each partition, the log's first; without partitions that cannot be measured."""
         usages: dict[int, DiskUsage] = {}
         try:
             for folder in map(self._nearest, self._folders):
@@ -76,14 +77,14 @@ class DiskGauge:
         return list(usages.values())
 
     def _nearest(self, folder: Path) -> Path:
-        """The folder or its nearest existing parent: before the first message the log's folder does not exist."""
+        """Returns the folder or its nearest existing parent: the first message creates the log's folder."""
         while not self._io.exists(folder) and folder != folder.parent:
             folder = folder.parent
         return folder
 
 
 class DiskWatcher(Worker):
-    """Sets and clears the running flag DISK_FULL; calls `on_pressure` when files that are not old should go."""
+    """Sets and clears the running flag DISK_FULL. Calls `on_pressure` when files that are not old must be deleted."""
 
     def __init__(
         self, gauge: DiskGauge, limits: RetentionLimits, flags: RunningFlags, on_pressure: Callable[[], object]
@@ -135,7 +136,7 @@ class Cleaner(Worker):
         gate: threading.Lock,
         derived_type: type[DerivedCleaner],
     ) -> None:
-        """`gate` is held during a pass, and while queues are removed."""
+        """`gate` is held during a pass, and while `TopicCleaner` removes queues."""
         settings, clock = engine.settings, engine.clock
         super().__init__("penstock-clean", settings.clean_resource_interval / 1000, first=FIRST_PASS_SECONDS)
         self._io = engine.io
@@ -180,7 +181,7 @@ class Cleaner(Worker):
         return self._stopping.wait(self._queue_pause)
 
     def run(self, *, on_request: bool = False) -> list[DeletedFile]:
-        """Runs a pass if one is due; returns the deleted log files. Raises OSError or StoreFailed."""
+        """Runs a pass if it is due or `on_request`. Returns the deleted log files. Raises OSError or StoreFailed."""
         with self._gate:
             gone: list[DeletedFile] = []
             try:
@@ -238,7 +239,7 @@ class Retention:
     def __init__(
         self, engine: Engine, topics: TopicCleaner, derived_type: type[DerivedCleaner] = DerivedCleaner
     ) -> None:
-        """`derived_type` cleans queues and index."""
+        """`derived_type`: the class that cleans queues and index."""
         self._io = engine.io
         self._log = engine.log
         self.limits = RetentionLimits.of(engine.settings)
@@ -249,7 +250,7 @@ class Retention:
         self.watcher = DiskWatcher(self.gauge, self.limits, engine.flags, self.cleaner.wake)
 
     def threads(self) -> list[Worker]:
-        """The threads to start. Measures the disk once, so that a full disk refuses even the first put."""
+        """Returns the threads to start. Measures the disk once, so that a full disk refuses even the first put."""
         self.watcher.work()
         return [self.watcher, self.cleaner]
 

@@ -1,11 +1,12 @@
-"""Cleans what is derived from the log: deletes queue files, index files and notes that point before its beginning.
+"""Cleans the files derived from the log: deletes queue and index files that only point before the log's beginning.
 
-For each queue it raises the minimum offset first, so that readers see it before files disappear. Then it deletes
-leading files whose units all point before the log, and extension files that no unit refers to; then leading index
-files, and notes of damage and of deleted topics before the log. It never deletes the last file of a kind.
+For each queue, `DerivedCleaner` first raises the minimum offset, so that readers see it before files disappear. Then it
+deletes leading queue files whose units all point before the log, and extension files that no unit refers to. Next come
+leading index files. Last, it removes entries before the log from the lists of damaged ranges and of deleted topics. It
+never deletes the last file of a queue, of its extension or of the index.
 
-A file that a reader holds stays and is retried. After `destroyMapedFileIntervalForcibly` it is deleted anyway: its name
-disappears, but its memory stays mapped until the reader releases it.
+A file that a reader holds stays, and the next pass retries. After `destroyMapedFileIntervalForcibly` ms it is deleted
+anyway: its name disappears, but its memory stays mapped until the reader releases it.
 """
 
 from __future__ import annotations
@@ -26,7 +27,10 @@ log = logging.getLogger("penstock.store")
 
 
 class Dropper:
-    """Deletes first files, and remembers how long readers have delayed each. One thread at a time."""
+    """Deletes the first file of a queue, a log or an index, and remembers how long readers have delayed it.
+
+    One thread at a time.
+    """
 
     def __init__(self, clock: Callable[[], int], patience_ms: int) -> None:
         self._clock = clock
@@ -34,7 +38,7 @@ class Dropper:
         self._since: dict[Path, int] = {}
 
     def drop_first(self, files: MappedFileQueue | Index) -> bool:
-        """Deletes the first file; False if readers hold it and still have time. Raises OSError."""
+        """Deletes the first file; returns False if readers hold it and their time is not up yet. Raises OSError."""
         path = files.files[0].path
         now = self._clock()
         waited = now - self._since.setdefault(path, now)
@@ -51,7 +55,7 @@ _UNITS_AT_ONCE = 65_536
 
 
 class DerivedCleaner:
-    """Cleans queues, index and notes of a store with inline dispatch. One thread at a time."""
+    """Cleans queues, index and the lists of damage and deleted topics; for inline dispatch. One thread at a time."""
 
     def __init__(self, engine: Engine, dropper: Dropper, pause: Callable[[], bool]) -> None:
         """`pause` is called after each queue that lost files; it returns True if the store is closing."""
@@ -68,7 +72,7 @@ class DerivedCleaner:
         self.files_deleted = self.bytes_freed = 0
 
     def clean(self) -> None:
-        """Deletes what lies before the log's minimum; leaves files that readers hold to the next call.
+        """Deletes files and list entries that only refer to deleted records. The next call retries files in use.
 
         Raises OSError or StoreFailed; the next call resumes.
         """
@@ -92,7 +96,7 @@ class DerivedCleaner:
             self._done_up_to = on_disk
 
     def _delete_expired(self, queue: ConsumeQueue, log_min_offset: int) -> bool:
-        """False if a reader holds an expired file."""
+        """Deletes the expired files of a queue; returns False if a reader holds one of them."""
         while queue.expired(log_min_offset):
             if not self._dropper.drop_first(queue.files):
                 return False
@@ -112,7 +116,7 @@ class DerivedCleaner:
             self._count(size)
 
     def _first_extension_offset(self, queue: ConsumeQueue) -> int:
-        """The lowest offset in the extension files that a unit points to, 0 if none does."""
+        """Returns the lowest position in the extension files that a unit points to; 0 if no unit points there."""
         offset = queue.min_offset
         while (units := queue.page(offset, _UNITS_AT_ONCE)) is not None:
             codes = units["tags_code"][units["tags_code"] <= MAX_EXT_ADDRESS]
@@ -130,7 +134,7 @@ class DerivedCleaner:
         return True
 
     def _forget_notes(self, log_min_offset: int) -> None:
-        """Removes notes about records that the log no longer holds."""
+        """Removes damaged ranges and deleted topics before the log's beginning from their lists."""
         known = read_damage(self._io, self._layout.damaged)
         left = [damage for damage in known if damage.end > log_min_offset]
         if len(left) < len(known):
@@ -143,7 +147,7 @@ class DerivedCleaner:
 
 
 class BuilderCleaner(DerivedCleaner):
-    """Runs in the job of external dispatch; the notes belong to the store."""
+    """Cleans queues and index in the job of external dispatch; the store cleans the two lists."""
 
     def _forget_notes(self, log_min_offset: int) -> None:
         pass

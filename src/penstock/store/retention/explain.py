@@ -1,7 +1,7 @@
 """Predicts deletion: which file is deleted when and why, how full the disk is, and which groups have unread messages.
 
-Read-only; works on a read-only view and on an open store. It uses the decisions of `policy`, as the cleaner does. The
-prediction holds as long as neither the store nor the disk changes.
+`Explainer` changes nothing, and works on a read-only view and on an open store. It uses the decisions of `policy`, as
+the cleaner does. The prediction holds as long as neither the store nor the disk changes.
 """
 
 from __future__ import annotations
@@ -31,25 +31,26 @@ class FileOutlook(msgspec.Struct, frozen=True):
     name: str
     size: int
     modified_ms: int
-    """Its last change, which determines its age."""
+    """When the file was last changed; its age counts from here."""
     stored_from_ms: int
     stored_until_ms: int
-    """Store time of the first message after the file, so an upper bound; -1 if unknown."""
+    """An upper bound: store time of the first message of the next file, or of the newest message; -1 if unknown."""
     expires_ms: int
-    """When it is old enough to be deleted."""
+    """When the file is old enough to be deleted."""
     goes_ms: int
-    """The first hour of deleteWhen at which it and all earlier files are old enough; -1 if it is the last file."""
+    """First time in an hour of deleteWhen when this and all earlier files are old enough; -1 for the last file."""
     cause: Cause | None
-    """Why a pass would delete it now; None if it stays."""
+    """Why a pass would delete the file now; None if the file stays."""
     why: str
 
 
 class PlannedDeletion(msgspec.Struct, frozen=True):
-    """What passes at one moment would delete."""
+    """The log files that cleaner passes would delete at one moment."""
 
     at_ms: int
     files: list[str]
     size: int
+    """Total bytes of these files."""
     log_offset: int
     """Everything before this physical offset would be deleted."""
     unread: list[Unread]
@@ -64,9 +65,9 @@ class Outlook(msgspec.Struct, frozen=True):
     """Why the disk is too full for puts; empty if it is not."""
     files: list[FileOutlook]
     now: PlannedDeletion
-    """What passes would delete now, regardless of the hour; `penstock store retention` deletes this."""
+    """The files that passes would delete now, regardless of the hour; `penstock store retention` deletes them."""
     next_hour: PlannedDeletion
-    """What passes would have deleted by the next hour of deleteWhen, including `now`."""
+    """The files that passes would have deleted by the next hour of deleteWhen, including those of `now`."""
 
 
 class Explainer:

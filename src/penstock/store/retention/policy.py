@@ -1,16 +1,16 @@
-"""The retention policy: decides what may be deleted, when and why. Pure decisions: no clock, no threads, no deletion.
+"""The retention policy: decides which log files may be deleted, when and why. It has no clock and deletes nothing.
 
-RocketMQ's rules: at the hours of `deleteWhen`, or when disk usage exceeds `diskMaxUsedSpaceRatio`, or on request, files
-are deleted whose last change is `fileReservedTime` hours ago. Above `diskSpaceCleanForciblyRatio` younger files are
-deleted, too. Above `diskSpaceWarningLevelRatio` puts are refused. Consumers do not delay deletion.
+RocketMQ's rules: files whose last change is `fileReservedTime` hours ago are old. Old files are deleted at the hours of
+`deleteWhen`, or when disk usage exceeds `diskMaxUsedSpaceRatio`, or on request. Above `diskSpaceCleanForciblyRatio`
+young files are deleted, too. Above `diskSpaceWarningLevelRatio` puts are refused. Consumers do not delay deletion.
 
-Penstock's rules: on a large disk a ratio says little, so the two upper levels also consider bytes, which override the
-ratios. With `diskEnoughFreeBytes` free no put is refused, and with twice as many free no young file is deleted. Below
-`diskMinFreeBytes` puts are refused, and below twice that young files are deleted.
+Penstock's rules: on a large disk a ratio says little, so limits in bytes override the two upper ratios. With
+`diskEnoughFreeBytes` free no put is refused; with twice as many free no young file is deleted. With less than
+`diskMinFreeBytes` free puts are refused; with less than twice as many free young files are deleted.
 
-`find_unread` computes exactly, from queue units and group offsets, which messages would be deleted unread. A group with
-an offset for any queue of a topic reads all queues of the topic; without an offset for a queue it has read nothing of
-it. The delivery of delayed messages counts as a group.
+`find_unread` computes exactly, from queue units and group offsets, which messages would be deleted unread. A group that
+has an offset for any queue of a topic counts as a reader of all its queues. If it has no offset for a queue, it has
+read nothing of that queue. The delivery of delayed messages counts as a group.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ _HOUR_MS = 3_600_000
 
 
 class Level(IntEnum):
-    """What the disk usage requires; each level includes the lower ones."""
+    """The action that the disk usage requires; each level includes the lower ones."""
 
     ROOMY = 0
-    """Nothing: old files wait for the hour of deleteWhen."""
+    """No action: old files wait for the hour of deleteWhen."""
     OLD_FILES_GO = 1
     """Old files are deleted now."""
     YOUNG_FILES_GO = 2
@@ -70,7 +70,7 @@ class DiskUsage:
         return -(-100 * self.used // max(self.used + self.usable, 1)) / 100
 
     def less(self, size: int) -> DiskUsage:
-        """The usage after `size` bytes were deleted."""
+        """Returns the usage after the deletion of `size` bytes."""
         return replace(self, used=max(self.used - size, 0), usable=self.usable + size)
 
 
@@ -82,7 +82,7 @@ class LogFile:
     size: int
     modified_ms: int
     safe: bool
-    """Whether all of it is on disk and dispatched."""
+    """Whether the whole file is on disk and dispatched."""
 
     @classmethod
     def of(cls, files: Files, file: MappedFile, *, safe_offset: int) -> LogFile:
@@ -135,7 +135,7 @@ class RetentionLimits:
         return usage.ratio > ratio and (not self.enough_free or usage.usable < self.enough_free * times)
 
     def worst(self, usages: Iterable[DiskUsage]) -> tuple[Level, DiskUsage | None]:
-        """The highest level, and the first partition that has it; ROOMY and None if `usages` is empty."""
+        """Returns the highest level and the first partition that has it; ROOMY and None if `usages` is empty."""
         worst: tuple[Level, DiskUsage | None] = (Level.ROOMY, None)
         for usage in usages:
             level = self.level(usage)
@@ -144,7 +144,7 @@ class RetentionLimits:
         return worst
 
     def refusal(self, usage: DiskUsage) -> str:
-        """Why puts are refused, and when they are accepted again: path, numbers and settings."""
+        """Returns a sentence for the user: why puts are refused, and when they are accepted again."""
         free = f"{usage.usable >> 20} MiB free"
         where = f"the disk of {usage.path} is {usage.ratio:.0%} full, {free}"
         if usage.usable < self.min_free:
@@ -161,7 +161,7 @@ class RetentionLimits:
         return datetime.fromtimestamp(now_ms / 1000).hour in self.hours
 
     def next_hour_ms(self, now_ms: int) -> int:
-        """The next time, possibly now, at which the local hour is one of deleteWhen."""
+        """Returns the next time, in ms, when the local hour is one of deleteWhen; `now_ms` if it is one now."""
         moment = datetime.fromtimestamp(now_ms / 1000)
         while moment.hour not in self.hours:
             moment = moment.replace(minute=0, second=0, microsecond=0) + timedelta(hours=1)
@@ -173,7 +173,7 @@ class RetentionLimits:
     # -- the files -------------------------------------------------------------------------------------------
 
     def cause(self, file: LogFile, now_ms: int, level: Level) -> Cause | None:
-        """Why a pass now would delete a file that is not the log's last; None if it stays."""
+        """Returns why a pass now would delete a file; None if it stays. `file` must not be the log's last one."""
         if not file.safe:
             return None
         if self.expires_ms(file) <= now_ms:
@@ -185,7 +185,7 @@ class RetentionLimits:
     ) -> Iterator[tuple[LogFile, Cause]]:
         """Yields the files that passes now would delete, in order, if nothing else changes the disk.
 
-        The first usage must be that of the log's partition, on which deletion frees space.
+        `usages[0]` must be the log's partition: deletion frees space there.
         """
         for file in files[:-1]:
             cause = self.cause(file, now_ms, self.worst(usages)[0])
@@ -209,20 +209,20 @@ class Unread(msgspec.Struct, frozen=True):
     topic: str
     queue_id: int
     next_offset: int
-    """The next offset that the group will read, -1 if it has none for this queue."""
+    """The queue offset that the group will read next; -1 if the group has no offset for this queue."""
     messages: int
     size: int
-    """Bytes of their records."""
+    """Bytes of the messages' records."""
 
 
 def with_delivery(offsets: GroupOffsets, delay_offsets: Mapping[int, int]) -> GroupOffsets:
-    """Adds the offsets of delayed delivery: level n reads queue n - 1 of the schedule topic."""
+    """Returns `offsets` with delayed delivery as a group: level n reads queue n - 1 of the schedule topic."""
     levels = {level - 1: offset for level, offset in delay_offsets.items()}
     return {**offsets, (SCHEDULE_TOPIC, DELIVERY): levels} if levels else offsets
 
 
 def find_unread(queues: ConsumeQueues, offsets: GroupOffsets, log_offset: int) -> list[Unread]:
-    """What each group has not read of the messages before a physical offset, largest first."""
+    """Returns, by group and queue, the unread messages before physical offset `log_offset`; most bytes first."""
     by_topic: dict[str, list[tuple[str, Mapping[int, int]]]] = {}
     for (topic, group), by_queue in offsets.items():
         by_topic.setdefault(topic, []).append((group, by_queue))
@@ -237,7 +237,7 @@ def find_unread(queues: ConsumeQueues, offsets: GroupOffsets, log_offset: int) -
 
 
 def count_before(queue: ConsumeQueue, queue_offset: int, log_offset: int) -> tuple[int, int]:
-    """(messages, bytes) from a queue offset on, of records before a physical offset."""
+    """Counts messages from `queue_offset` on whose records lie before `log_offset`; returns (messages, bytes)."""
     offset, messages, size = max(queue_offset, queue.min_offset), 0, 0
     while (units := queue.page(offset, _UNITS_AT_ONCE)) is not None:
         real = units[units["size"] != NO_RECORD_SIZE]

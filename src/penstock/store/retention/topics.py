@@ -1,12 +1,12 @@
 """Deletes topics and queues on request.
 
-The records of a topic stay in the log until retention deletes the log's files. Deletion removes the queues, and a note
-(`store/deleted_topics.py`) keeps dispatch from building them again; the note is on disk before the first queue is
-removed. A deleted queue restarts at offset 0 with its next message, as in RocketMQ: a consumer with an old offset is
+The records of a topic stay in the log until retention deletes the log's files. Deletion removes the queues. A list of
+deleted topics (`store/deleted_topics.py`) keeps dispatch from building them again; it is on disk before the first queue
+is removed. A deleted queue restarts at offset 0 with its next message, as in RocketMQ: a consumer with an old offset is
 then beyond the end.
 
-Dispatch pauses while queues are removed, and puts pause while they are chosen. So each put belongs either to the old
-queue or to the new one.
+Puts pause while the queues to delete are chosen, and dispatch pauses while they are removed. So each put belongs either
+to the old queue or to the new one.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from penstock.store.settings import BrokerRole
 from penstock.store.store_parts import Engine
 
 ALWAYS_KEPT = frozenset({SCHEDULE_TOPIC, OP_HALF_TOPIC})
-"""Topics in use that no topic table lists."""
+"""System topics that `delete_unused` keeps: they are in use, but no topic table lists them."""
 
 
 class TopicCleaner:
-    """Thread-safe; each call has exclusive access to the queues."""
+    """Deletes topics and queues. Thread-safe; each call has exclusive access to the queues."""
 
     def __init__(self, engine: Engine) -> None:
         self._io = engine.io
@@ -43,7 +43,10 @@ class TopicCleaner:
         """Held by each call, and by the cleaner during a pass."""
 
     def load(self) -> None:
-        """Reads the note of deletions; call it before the queues are loaded. A slave also detects restarted queues."""
+        """Reads the list of deleted topics. Callers must call it before they load the queues.
+
+        In a slave, dispatch from now on calls `restart_queue` for a queue that restarts at offset 0.
+        """
         ends = self._deleted_topics.load(None if self._external else self._layout)
         self._dispatcher.set_deleted(ends, self._deleted_topics.restarts)
         if self._is_slave and not self._external:
@@ -59,7 +62,7 @@ class TopicCleaner:
         return self.delete(lambda known: known - kept)
 
     def delete(self, choose: Callable[[set[str]], Collection[str]]) -> list[str]:
-        """Deletes the topics that `choose` selects from all that have a message or a queue; returns them, sorted.
+        """Deletes the topics that `choose` selects from all topics with a message or a queue. Returns them, sorted.
 
         Raises StoreFailed; then nothing was deleted, or the next start completes the deletion.
         """
@@ -83,7 +86,9 @@ class TopicCleaner:
         return going
 
     def delete_before(self, ends: Mapping[str, int]) -> list[str]:
-        """Repeats a master's deletions: of each topic, what was stored before an offset. Returns the new ones.
+        """Repeats a master's deletions. `ends`: by topic, the physical offset before which its messages are deleted.
+
+        Returns the topics whose deletion is new here, sorted.
 
         Raises StoreFailed; then nothing was deleted, or the next start completes the deletion.
         """
@@ -118,7 +123,7 @@ class TopicCleaner:
     def delete_expired_queues(self) -> list[tuple[str, int]]:
         """Deletes the queues without any message left in the log; returns topics and queue ids.
 
-        Deletes nothing where another process owns the queues: it could not see such a deletion.
+        Deletes nothing if dispatch is external: the job could not see such a deletion. Raises StoreFailed.
         """
         going: list[ConsumeQueue] = []
         if self._external:
@@ -138,7 +143,7 @@ class TopicCleaner:
         return [(queue.topic, queue.queue_id) for queue in going]
 
     def _is_expired(self, queue: ConsumeQueue, log_min_offset: int) -> bool:
-        """False for a queue that is new and empty, or that has a message not dispatched yet."""
+        """Whether all messages of the queue were deleted; False if it never had any, or has an undispatched one."""
         dispatched = self._log.next_offset(queue.topic, queue.queue_id) == queue.max_offset
         return dispatched and 0 <= queue.max_physical_offset <= log_min_offset
 

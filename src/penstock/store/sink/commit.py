@@ -1,14 +1,15 @@
 """Stages rows in files, and commits a batch of them: the batch is appended to a store completely and once.
 
-Staging writes files under `penstock/sink/staged/`, one folder for each run of a write. Any number of processes may
-stage at a time, also while the store is in use; nothing else of the store changes. A part is complete and synced before
-its name is returned. Names are random, so a retry never meets the files of an earlier try. The caller defines what a
-part contains. Abandoned parts are removed by a later commit of the same query or write, or after a week.
+Staging writes parts, files with some rows of a batch, under `penstock/sink/staged/`, one folder for each run of a
+write. The caller defines the content of a part. Any number of processes may stage at a time, also while the store is in
+use; staging changes nothing else in the store. A part is complete and synced before its name is returned. Names are
+random, so a retry never meets the files of an earlier try. A commit removes the parts of earlier runs of its query or
+write, and all parts older than a week.
 
 `commit` owns the store from beginning to end; writers commit one after the other. It creates new topics in
 `config/topics.json` before it appends: a topic without messages is harmless, but messages without a topic would stay
 invisible until a broker's next start. An error after the append began rolls the batch back at once if the disk allows
-it, else at the next open. One commit at a time in a process.
+it, else at the next open. A process may run one commit at a time.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ ABANDONED_MS: Final = 7 * 24 * 3_600_000
 
 
 class StagedFile(msgspec.Struct, frozen=True):
-    """One staged file, and what identifies its content."""
+    """One part: the name of a staged file, and the size and CRC of its content."""
 
     name: str
     size: int
@@ -67,7 +68,7 @@ class StagedFile(msgspec.Struct, frozen=True):
 
 
 def staging_folder(identity: Identity, run: str) -> str:
-    """The name of the folder in which one run stages a batch."""
+    """Returns the name of the folder in which the run `run` stages a batch."""
     return f"{identity.key}-{run}"
 
 
@@ -79,7 +80,7 @@ def stage(files: Files, layout: Layout, folder: str, name: str, data: bytes | me
 
 
 def read_part(files: Files, layout: Layout, folder: str, part: StagedFile) -> bytes:
-    """The content of a part. Raises CorruptData if it has changed or is missing."""
+    """Returns the content of a part. Raises CorruptData if the part has changed or is missing."""
     path = layout.sink_staged / folder / part.name
     try:
         data = files.read_bytes(path)
@@ -105,9 +106,9 @@ def remove_staged(files: Files, layout: Layout, folder: str) -> None:
 
 
 def clear_staged(files: Files, layout: Layout, identity: Identity, now: int) -> None:
-    """Removes what any run staged for this query or write, and abandoned folders. Call it after a commit.
+    """Removes the folders that any run staged for this query or write, and folders older than a week.
 
-    Raises OSError.
+    Callers must commit first. Raises OSError.
     """
     for folder in files.names(layout.sink_staged):
         is_abandoned = files.modified_ms(layout.sink_staged / folder) < now - ABANDONED_MS
@@ -124,11 +125,14 @@ class TopicQueues(msgspec.Struct, frozen=True):
     """How many queues each topic has. Can be pickled."""
 
     known: dict[str, int]
-    """By topic; 0 if the topic is not writable."""
+    """Number of writable queues by topic; 0 if the topic is not writable."""
     new_topic_queues: int
 
     def count(self, topic: str) -> int:
-        """The number of writable queues. Raises BadMessage if the topic is not writable."""
+        """Returns the number of writable queues; for a new topic, the number that it will get.
+
+        Raises BadMessage if the topic is not writable.
+        """
         count = self.known.get(topic)
         if count is None:
             return 1 if topic.startswith((RETRY_PREFIX, DLQ_PREFIX)) else self.new_topic_queues
@@ -152,7 +156,7 @@ def read_topic_queues(files: Files, layout: Layout, new_topic_queues: int) -> To
 
 
 def create_topics(files: Files, layout: Layout, used: Mapping[str, int], new_topic_queues: int, now: int) -> None:
-    """Creates the topics that do not exist; `used` has the highest queue id of each topic.
+    """Creates the topics of `used` that do not exist. `used`: by topic, the highest queue id in the batch.
 
     Raises BadMessage if a topic has too few queues, BadStore or StoreFailed if the table cannot be read or written.
     """
@@ -173,7 +177,7 @@ def create_topics(files: Files, layout: Layout, used: Mapping[str, int], new_top
 # -- committing ------------------------------------------------------------------------------------------------------
 
 WAIT_SECONDS: Final = 60.0
-"""How long a commit waits for other writers."""
+"""How many seconds a commit waits for other writers."""
 _POLL_SECONDS: Final = 0.02
 _FOR_EVER_HOURS: Final = 2**31 - 1
 ReadRows = Callable[[int], Iterable["pa.RecordBatch"]]
@@ -192,7 +196,10 @@ class SinkBatch(msgspec.Struct, frozen=True):
 
 
 class CommitResult(msgspec.Struct, frozen=True):
-    """Where the batch lies in the log, and whether an earlier commit had stored it."""
+    """Physical offsets of the batch's start and end, and whether an earlier commit had stored it.
+
+    Both are 0 for a batch without rows.
+    """
 
     start: int
     end: int
@@ -201,7 +208,7 @@ class CommitResult(msgspec.Struct, frozen=True):
 
 def is_owned_by_others(files: Files, layout: Layout) -> bool:
     """Whether a process other than a committing writer, for example a broker, has the store open."""
-    # Checked twice, because a commit may end between the two questions.
+    # Checked twice, because a commit may end between the reads of the two locks.
     return all(files.lock_owner(layout.lock) and not files.lock_owner(layout.sink_lock) for _ in range(2))
 
 
@@ -216,9 +223,9 @@ def commit(
 ) -> CommitResult:
     """Stores a batch, or does nothing if its mark shows that it is stored. Removes its staged files in both cases.
 
-    `settings` must match the store's files; a missing store is created with them. Raises BadMessage,
-    CorruptData, BadStore, StoreFailed, or StoreInUse if another process owns the store. Then nothing of the batch is
-    stored, and its staged files stay.
+    `settings` must match the store's files; a missing store is created with them. Raises BadMessage, CorruptData,
+    BadStore or StoreFailed; StoreInUse if another process owns the store. After an error no row of the batch is stored,
+    and its staged files stay. The one exception: if only the journal's last update failed, the batch is stored.
     """
     files = files or Files()
     layout = Layout.of(root, settings)
@@ -247,7 +254,7 @@ def commit(
 
 @contextlib.contextmanager
 def _store_locked(files: Files, layout: Layout) -> Iterator[StoreLock]:
-    """Waits for the writers' lock, then acquires the store's. Raises StoreInUse."""
+    """Waits for the lock of the writers, then acquires the lock of the store. Raises StoreInUse."""
     deadline = time.monotonic() + WAIT_SECONDS
     while True:
         try:
@@ -320,7 +327,7 @@ def _append_all(
 
 
 def _batch_settings(settings: Settings) -> Settings:
-    """Minimal background work: one sync at the end, no preallocation, no deletion."""
+    """Returns settings with minimal background work: one sync at the end, no preallocation, no deletion."""
     return settings.with_changes(
         flush_disk_type=FlushDiskType.ASYNC_FLUSH,
         transient_store_pool_enable=False,

@@ -4,12 +4,13 @@
     penstock/sink/marks/query-<hash>.json    the last stored batch of a query; all earlier ones are stored, too
     penstock/sink/marks/write-<hash>.json    a stored write that has a name
 
-Only the owner of the store writes them, atomically; any process may read them. A batch is pending from before its first
-byte is in the log until after its mark is on disk. A reader of a store in use must not end inside a batch:
+Only the owner of the store writes these files, atomically; any process may read them. A batch is pending from before
+its first byte is in the log until after its mark is on disk. A reader of a store in use must not end inside a batch:
 `whole_batches` returns where to end instead. The journal keeps the last MAX_SPANS batches, because a batch may begin
 and end while a reader scans. A store without batches has no journal.
 
-There are at most MAX_MARKS of a kind. The oldest is removed first; a batch that is repeated after that is stored again.
+There are at most MAX_MARKS marks of each kind. The oldest is removed first. If a batch is repeated after the removal of
+its mark, it is stored again.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ class WriterKind(StrEnum):
 
 
 class Identity(msgspec.Struct, frozen=True):
-    """Identifies a batch, which is stored at most once."""
+    """Identifies a batch. A batch with the same identity is stored at most once."""
 
     kind: WriterKind
     name: str
@@ -49,7 +50,7 @@ class Identity(msgspec.Struct, frozen=True):
 
     @property
     def key(self) -> str:
-        """A file name for the query or the write."""
+        """A file name for the query or the write; the same for all batches of a query."""
         return f"{self.kind}-{hashlib.sha256(self.name.encode('utf-8', 'surrogatepass')).hexdigest()[:32]}"
 
     def __str__(self) -> str:
@@ -64,7 +65,7 @@ class BatchMark(msgspec.Struct, frozen=True):
     identity: Identity
     start: int
     end: int
-    """Where it lies in the log."""
+    """Physical offsets: the batch lies in [start, end)."""
     rows: int
 
     def covers(self, identity: Identity) -> bool:
@@ -73,13 +74,13 @@ class BatchMark(msgspec.Struct, frozen=True):
 
 
 def find_mark(files: Files, layout: Layout, identity: Identity) -> BatchMark | None:
-    """The mark of a stored batch; None if it is missing or invalid."""
+    """Returns the mark that shows that a batch is stored; None if the mark is missing or invalid."""
     mark = read_checksummed(files, _path(layout, identity), BatchMark)
     return mark if mark is not None and mark.covers(identity) else None
 
 
 def check_mark_readable(files: Files, layout: Layout, identity: Identity) -> None:
-    """Raises BadStore if the mark is invalid, because then it is unknown what is stored."""
+    """Raises BadStore if the mark exists but is invalid: then it is unknown whether the batch is stored."""
     path = _path(layout, identity)
     if files.exists(path) and read_checksummed(files, path, BatchMark) is None:
         raise BadStore(
@@ -90,17 +91,17 @@ def check_mark_readable(files: Files, layout: Layout, identity: Identity) -> Non
 
 
 def write_mark(files: Files, layout: Layout, mark: BatchMark) -> None:
-    """Raises StoreFailed; the batch then does not count as stored."""
+    """Writes a mark. Raises StoreFailed; the batch then does not count as stored."""
     write_checksummed(files, _path(layout, mark.identity), mark)
 
 
 def remove_mark(files: Files, layout: Layout, identity: Identity) -> None:
-    """Raises OSError."""
+    """Removes the mark of a query or write. Raises OSError."""
     files.unlink(_path(layout, identity))
 
 
 def remove_old_marks(files: Files, layout: Layout, most: int = MAX_MARKS) -> None:
-    """Keeps the newest `most` of each kind. Raises OSError."""
+    """Removes all but the newest `most` marks of each kind. Raises OSError."""
     names = files.names(layout.sink_marks)
     for kind in WriterKind:
         paths = [layout.sink_marks / name for name in names if name.startswith(f"{kind}-") and name.endswith(".json")]
@@ -123,14 +124,14 @@ class Intent(msgspec.Struct, frozen=True):
 
     identity: Identity
     start: int
-    """Where the log ended before the batch."""
+    """Physical offset where the log ended before the batch."""
     born_timestamp: int
-    """Shared by all records of the batch; distinguishes them from other records after `start`."""
+    """The born timestamp of all records of the batch; distinguishes them from other records after `start`."""
     rows: int
 
 
 class BatchSpan(msgspec.Struct, frozen=True, array_like=True):
-    """Where a complete batch lies in the log."""
+    """A complete batch lies in the log at the physical offsets [start, end)."""
 
     start: int
     end: int
@@ -143,30 +144,30 @@ class Journal(msgspec.Struct, frozen=True):
     spans: tuple[BatchSpan, ...] = ()
 
     def committed(self, end: int) -> Journal:
-        """The journal after the pending batch is stored; it ends at `end`."""
+        """Returns the journal for when the pending batch is stored. `end`: where the batch ends in the log."""
         assert self.pending is not None, "a batch is pending"
         spans = (*self.spans, BatchSpan(self.pending.start, end))
         return Journal(None, spans[-MAX_SPANS:])
 
     def rolled_back(self) -> Journal:
-        """The journal after the pending batch is removed from the log."""
+        """Returns the journal for when the pending batch is removed from the log."""
         return Journal(None, self.spans)
 
 
 def read_journal(files: Files, layout: Layout) -> Journal | None:
-    """None if the journal is missing or invalid; use `files.exists` to distinguish the two."""
+    """Reads the journal; returns None if it is missing or invalid. `files.exists` distinguishes the two cases."""
     return read_checksummed(files, layout.sink_journal, Journal)
 
 
 def write_journal(files: Files, layout: Layout, journal: Journal) -> None:
-    """Raises StoreFailed; the old journal then stays."""
+    """Writes the journal. Raises StoreFailed; the old journal then stays."""
     write_checksummed(files, layout.sink_journal, journal)
 
 
 def pending_start(files: Files, layout: Layout) -> int | None:
-    """Where the incomplete batch begins, whether its writer runs or was killed; None if no batch is incomplete.
+    """Returns the physical offset of the incomplete batch, whether its writer runs or was killed; None without one.
 
-    A reader that has determined the log's end needs `whole_batches`: a batch may begin and end during its scan.
+    A reader that scans for the log's end needs `whole_batches` instead: a batch may begin and end during the scan.
     """
     journal = read_journal(files, layout)
     if journal is None or journal.pending is None or find_mark(files, layout, journal.pending.identity) is not None:
@@ -175,7 +176,10 @@ def pending_start(files: Files, layout: Layout) -> int | None:
 
 
 def whole_batches(files: Files, layout: Layout, end: int) -> int:
-    """The highest position up to `end` that is not inside a batch. Call it after the log's end is determined."""
+    """Returns the highest log position up to `end` that is not inside a batch.
+
+    Callers must determine the log's end first.
+    """
     journal = read_journal(files, layout)
     if journal is None:
         return end

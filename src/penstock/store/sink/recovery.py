@@ -1,12 +1,12 @@
 """Recovery of a batch that was pending when its writer was killed: completes it or rolls it back.
 
 A batch with a mark is complete and on disk; only the journal needs an update. A batch without a mark was never
-acknowledged, and its writer will repeat it: the log is truncated where the batch began, and synced, before the store's
-recovery inspects it. That recovery then truncates queues and index. All steps are idempotent.
+acknowledged, and its writer will repeat it. So the log is truncated where the batch began, and synced. Then the store's
+recovery inspects the log, and truncates queues and index. All steps are idempotent.
 
-Normally everything after the batch's start belongs to it, because its writer owned the store. But RocketMQ ignores the
-journal, and may have appended messages after an incomplete batch. Their born timestamps differ; then nothing is
-truncated.
+Normally all records after the batch's start belong to the batch, because its writer owned the store. But RocketMQ
+ignores the journal, and may have appended messages after an incomplete batch. Their born timestamps differ from the
+batch's. If there are such messages, nothing is truncated.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ _ROWS: Final = 65_536
 
 
 def resolve_pending_batch(files: Files, layout: Layout, file_size: int) -> str:
-    """Completes or rolls back a pending batch; returns a sentence if something happened that a user should know.
+    """Completes or rolls back a pending batch. Returns a sentence for the user, or an empty string.
 
-    The owner of the store calls it before it reads anything else. Idempotent. Raises BadStore, before any change, if
-    the log's files do not have `file_size`; StoreFailed or OSError.
+    The owner of the store must call it before it reads any other file. Idempotent. Raises StoreFailed or OSError;
+    BadStore, before any change, if the log's files do not have `file_size` bytes.
     """
     if not files.exists(layout.sink_journal):
         return ""
@@ -65,7 +65,7 @@ def resolve_pending_batch(files: Files, layout: Layout, file_size: int) -> str:
 
 
 def drop_batches_beyond(files: Files, layout: Layout, end: int) -> None:
-    """Drops batches past the log's end: the log has lost them, and other records will take their place.
+    """Drops batches past the log's end from the journal: the log has lost them, and new records take their place.
 
     Raises StoreFailed.
     """
@@ -93,7 +93,7 @@ def _mapped(files: Files, layout: Layout, offset: int) -> Iterator[MappedFile]:
 
 
 def _only_batch_follows(files: Files, layout: Layout, pending: Intent, shape: FolderListing, file_size: int) -> bool:
-    """Whether all records after the start belong to the batch."""
+    """Whether all records after `pending.start` belong to the pending batch."""
     for offset in shape.offsets:
         if offset + file_size <= pending.start:
             continue
@@ -104,7 +104,7 @@ def _only_batch_follows(files: Files, layout: Layout, pending: Intent, shape: Fo
 
 
 def _holds_others(file: MappedFile, position: int, born_timestamp: int) -> bool:
-    """Whether a record at or after a position has another born timestamp."""
+    """Whether a record at or after `position` in the file has another born timestamp."""
     code: int = Reason.FULL
     while position < file.size and code != Reason.BLANK:
         rows, position, code = kernels.walk(file.map.view, file.from_offset, position, file.size, False, None, _ROWS)
@@ -119,7 +119,7 @@ def _holds_others(file: MappedFile, position: int, born_timestamp: int) -> bool:
 
 
 def _truncate(files: Files, layout: Layout, start: int, shape: FolderListing, file_size: int) -> int:
-    """Removes everything from `start` on from the log; returns about how many bytes that were."""
+    """Removes everything from physical offset `start` on from the log; returns about how many bytes it removed."""
     offsets = [*shape.offsets, *(() if shape.unfinished is None else (shape.unfinished,))]
     if not offsets:
         return 0
@@ -141,7 +141,7 @@ def _truncate(files: Files, layout: Layout, start: int, shape: FolderListing, fi
 
 
 def _rewind_note(files: Files, layout: Layout, start: int) -> None:
-    """The dispatch note must not cover the removed messages, or a start would report them as lost."""
+    """Rewinds the dispatch note to `start`. Otherwise a start would report the removed messages as lost."""
     state = read_state(files, layout.dispatched)
     if state is not None and max(state.position, state.flushed) > start:
         index_end = None if state.index_end is None else min(state.index_end, start - 1)
