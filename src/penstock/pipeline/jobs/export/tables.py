@@ -4,9 +4,9 @@ Delta: a commit has an application transaction, with the query as its id and the
 come in order, so the table already has a batch if the version in the table is not lower. The commit writes only the
 table's log, not the data files.
 
-Iceberg: a table property has the last batch's number. The transaction that adds the files sets it. Unless the user names
-a catalog, a SQLite catalog is created in the export's folder. Iceberg stores absolute paths, so the folder must not be
-moved.
+Iceberg: a table property has the last batch's number. The transaction that adds the files sets it. Unless the user
+names a catalog, a SQLite catalog is created in the export's folder. Iceberg stores absolute paths, so the folder must
+not be moved.
 """
 
 from __future__ import annotations

@@ -92,7 +92,7 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
         return str(Path(self.store).absolute()) if self.store else self.namesrv
 
     def progress(self, name: str, folder: str = "") -> Path:
-        """Returns the folder of the replay `name`, in `folder` if it is given. Raises BadSettings for an invalid name."""
+        """Returns the folder of the replay `name`, in `folder` if that is given. Raises BadSettings for a bad name."""
         if not _NAME.fullmatch(name) or name in (".", ".."):
             raise BadSettings(f"--name '{name}': letters, digits, '.', '_' and '-' are allowed")
         if folder:
@@ -396,7 +396,7 @@ def paced(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Iterator[pa.RecordBatch]:
-    """Yields the rows at `rate` rows per second, in pieces of a tenth of a second's rows. Does not catch up after a delay.
+    """Yields `rate` rows per second, in pieces for a tenth of a second. Does not catch up after a delay.
 
     Waits after the last piece too, so that the caller can start the next batch at once.
     """
